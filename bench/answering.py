@@ -14,11 +14,11 @@ from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.value import Value
-from perseid.server.native.resolution import Answerer, Settings, packets
-from perseid.server.observe.counters import Board
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, Version
+from perseid.server.native.resolution import PublicResolver, ResolutionSettings, packets
+from perseid.server.observe.counters import SharedCounters
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, Version
 from perseid.wire.message import Envelope, Header, Message
-from perseid.wire.requests import Resolve, write_request
+from perseid.wire.requests import Resolve, encode_request
 
 RECORDS = 20_000
 PREFIX = "20.500.99999"
@@ -84,9 +84,9 @@ def _view() -> AnswersReader:
 
 
 def _request(
-    name: str, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT, types: tuple[str, ...] = ()
+    name: str, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT_VERSION, types: tuple[str, ...] = ()
 ) -> bytes:
-    body = write_request(Resolve(name.encode(), types=types), version)
+    body = encode_request(Resolve(name.encode(), types=types), version)
     return Message.build(
         Envelope(version, version, request_id=1), Header(OpCode.RESOLUTION, flags=flags), body
     ).to_bytes()
@@ -94,8 +94,8 @@ def _request(
 
 def benches() -> dict[str, Callable[[], object]]:
     """The functions to measure."""
-    answer = Answerer(_view(), Settings(), lambda: 1_794_724_100.5)
-    counters = Board.create(1).counters(0)
+    answer = PublicResolver(_view(), ResolutionSettings(), lambda: 1_794_724_100.5)
+    counters = SharedCounters.create(1).counters(0)
     numbers = Random(1).sample(range(RECORDS), RECORDS)
     several = cycle([_request(_name(number)) for number in numbers])
 

@@ -25,9 +25,9 @@ from perseid.names import pilin
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Home
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import new_log
-from perseid.registry.queries.find import FoundPage, Search, find
+from perseid.registry.queries.find import Search, SearchPage, find
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 
@@ -37,7 +37,7 @@ PREFIX: Final = "10.1"
 PAGE: Final = 10
 HOSTS: Final = 100
 PEOPLE: Final = 1_000
-OPERATOR: Final = LocalOperator("bench")
+OPERATOR: Final = LocalIdentity("bench")
 _ROUNDS = 5
 _CALLS = 50
 _SMALL = 2_000
@@ -75,17 +75,17 @@ def _registry(records: int) -> Registry:
     return registry
 
 
-def _page(registry: Registry, search: Search, after: str | None = None) -> FoundPage:
-    with registry.facts() as facts:
-        return find(facts, OPERATOR, search, after, PAGE)
+def _page(registry: Registry, search: Search, after: str | None = None) -> SearchPage:
+    with registry.snapshot() as snapshot:
+        return find(snapshot, OPERATOR, search, after, PAGE)
 
 
 def _middle(registry: Registry, search: Search, records: int) -> str | None:
     """A place half-way through what a search finds, which is about so many."""
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         after: str | None = None
         for _ in range(max(records // 2 // 1_000, 1)):
-            after = find(facts, OPERATOR, search, after, 1_000).following or after
+            after = find(snapshot, OPERATOR, search, after, 1_000).following or after
     return after
 
 

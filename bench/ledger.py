@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.requests import Append
 from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.merkle import Signer
@@ -35,7 +35,7 @@ def _requests(number: int) -> list[Append]:
     return [Append(Draft(Action.CREATE, State.NORMAL, name, "bench", "local:bench", values=VALUES)) for name in names]
 
 
-def _read(log: Log, read: Callable[[Reading], _T]) -> _T:
+def _read(log: Log, read: Callable[[LogReader], _T]) -> _T:
     with log.reading() as reading:
         return read(reading)
 

@@ -407,7 +407,7 @@ def mint(where: str, suffixes: int, _order: str) -> Figures:
     lease(0, 1)
     start, watch = time.time(), Stopwatch()
     with watch.running():
-        made = pilin.Pilin().mint(source, suffixes)
+        made = pilin.PilinScheme().mint(source, suffixes)
     return {"start": start, "end": time.time(), "cpu": watch.cpu, "made": len(set(made))}
 
 

@@ -25,10 +25,10 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, ValueList
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import permissions
-from perseid.registry.access.authorization import Decision, authorise
+from perseid.registry.access.authorization import Decision, authorize
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Add, Create, Home, Modify
-from perseid.registry.identity import Anonymous, KeyHolder, LocalOperator, Proof
+from perseid.registry.identity import Anonymous, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.installation.installation import new_log
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
@@ -46,10 +46,10 @@ ADMIN = Value(100, "HS_ADMIN", Admin(ValueRef(300, f"0.NA/{PREFIX}"), ALL_PERMIS
 BY_GROUP = Value(100, "HS_ADMIN", Admin(ValueRef(200, f"{PREFIX}/group"), ALL_PERMISSIONS).to_bytes())
 VALUES = (URL, EMAIL, ADMIN)
 
-OPERATOR = LocalOperator("bench")
+OPERATOR = LocalIdentity("bench")
 NOBODY = Anonymous()
-KEY_HOLDER = KeyHolder(ValueRef(300, f"0.NA/{PREFIX}"), Proof.PUBLIC_KEY, verified_index=300)
-MEMBER = KeyHolder(ValueRef(300, f"{PREFIX}/member-{GROUP_SIZE - 1}"), Proof.PUBLIC_KEY, verified_index=300)
+KEY_HOLDER = KeyIdentity(ValueRef(300, f"0.NA/{PREFIX}"), Proof.PUBLIC_KEY, verified_index=300)
+MEMBER = KeyIdentity(ValueRef(300, f"{PREFIX}/member-{GROUP_SIZE - 1}"), Proof.PUBLIC_KEY, verified_index=300)
 
 _folder = tempfile.TemporaryDirectory()
 _numbers = count()
@@ -98,10 +98,10 @@ def modify(registry: Registry, handle: Handle) -> object:
     return registry.do(Modify(handle, (new,)), KEY_HOLDER, "bench")
 
 
-def authorise_on(registry: Registry, handle: Handle, who: KeyHolder) -> Decision:
+def authorise_on(registry: Registry, handle: Handle, identity: KeyIdentity) -> Decision:
     """Decide whether somebody may delete a record; what the decision rests on is read from the ledger."""
-    with registry.facts() as facts:
-        decision = authorise(who, permissions.delete(handle), facts, registry.rules.administration)
+    with registry.snapshot() as snapshot:
+        decision = authorize(identity, permissions.delete(handle), snapshot, registry.rules.administration)
     if not decision.allowed:
         raise ValueError(decision.reason)
     return decision
@@ -147,7 +147,7 @@ def benches() -> dict[str, Callable[[], object]]:
     by_group = Handle(PREFIX, "by-group")
     registry.do(Create(by_group, (URL, BY_GROUP)), KEY_HOLDER, "bench")
     by_type = Query(record, types=("URL",))
-    octets = record.to_octets()
+    octets = record.to_bytes()
     return {
         "create": lambda: create(registry),
         "create, decision alone": lambda: registry.explain(Create(_new_name(), VALUES), KEY_HOLDER, "bench"),

@@ -29,18 +29,18 @@ from OpenSSL import SSL
 
 from perseid.records.key_files import read_key_file
 from perseid.records.site import Transport
-from perseid.registry.installation.certificates import self_signed
+from perseid.registry.installation.certificates import create_self_signed
 from perseid.registry.installation.settings import Config
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.listener import Front
-from perseid.server.http.connection.manager import Keeping
-from perseid.server.http.connection.requests import Arrived
-from perseid.server.http.connection.tls_handshake import advance, server_context
+from perseid.server.http.connection.listener import HttpListener
+from perseid.server.http.connection.manager import ConnectionManager
+from perseid.server.http.connection.requests import ParsedRequest
+from perseid.server.http.connection.tls_handshake import advance, make_server_context
 from perseid.server.http.messages import Request, Response
 from perseid.server.limits.budgets import Connections
-from perseid.server.native.steps import Kind, Work
-from perseid.server.observe.control_counts import ControlCounts
+from perseid.server.native.steps import Work, WorkKind
+from perseid.server.observe.control_counts import ControlCounters
 from perseid.server.processes.pools import Pools
 
 KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"
@@ -61,7 +61,7 @@ def benches() -> dict[str, Callable[[], object]]:
     keys: dict[str, Any] = {"RSA-2048": RSA_KEY, "P-256": ec.generate_private_key(ec.SECP256R1())}
     found: dict[str, Callable[[], object]] = {}
     for kind, key in keys.items():
-        context = server_context([self_signed(key, HOSTS)], key)
+        context = make_server_context([create_self_signed(key, HOSTS)], key)
         for name, version in VERSIONS.items():
             found[f"first flight of the server, {name}, {kind}"] = _flight(context, _hello(version))
     return found
@@ -99,7 +99,7 @@ def _client(version: ssl.TLSVersion) -> ssl.SSLContext:
 class _AtOnce:
     """Answers everything, at once."""
 
-    def at_once(self, _: Arrived) -> bytes | None:
+    def handle_fast(self, _: ParsedRequest) -> bytes | None:
         return ANSWER
 
     async def answer(self, _: Request) -> Response:
@@ -118,17 +118,17 @@ def _serve(listener: socket.socket, pipe: Pipe) -> None:
 async def _front(listener: socket.socket, pipe: Pipe) -> None:
     loop = asyncio.get_running_loop()
     config = Config.parse("", {})
-    pools, keeping, connections = Pools(config), Keeping(), Connections(config)
+    pools, manager, connections = Pools(config), ConnectionManager(), Connections(config)
     service = _AtOnce()
 
     def greet(call: Callable[[], object], host: str) -> Awaitable[object]:
-        return pools.do(Work(Kind.HANDSHAKE, call), host, Transport.HTTPS)
+        return pools.do(Work(WorkKind.HANDSHAKE, call), host, Transport.HTTPS)
 
     def make(host: str, *, secure: bool, certificate: bytes | None) -> asyncio.Protocol:
-        return Connection(service, keeping, Peer(host, secure, certificate), ended=lambda: connections.leave(host))
+        return Connection(service, manager, Peer(host, secure, certificate), ended=lambda: connections.leave(host))
 
-    context = server_context([self_signed(RSA_KEY, HOSTS)], RSA_KEY)  # type: ignore[arg-type]
-    front = Front(listener, connections, ControlCounts(), make=make, work=greet, context=context)
+    context = make_server_context([create_self_signed(RSA_KEY, HOSTS)], RSA_KEY)  # type: ignore[arg-type]
+    front = HttpListener(listener, connections, ControlCounters(), make=make, work=greet, context=context)
     front.start(loop)
     ended = asyncio.Event()
 
@@ -233,7 +233,7 @@ def main() -> None:
         return
     print(f"{'':<36}" + "".join(f"{name:>12}" for name in found))
     for what in next(iter(found.values())):
-        print(f"{what:<36}" + "".join(f"{figures[what]:>12,.1f}" for figures in found.values()))
+        print(f"{what:<36}" + "".join(f"{stats[what]:>12,.1f}" for stats in found.values()))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from perseid.records.key_files import read_key_file
 from perseid.records.value import Value
 from perseid.wire.challenges import answer_with_secret, check_secret_answer
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.credentials import add_mac, sign, verify_mac, verify_signature
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.requests import Name, Resolve
-from perseid.wire.responses import NAMES_PER_LIST, Names, Resolved
+from perseid.wire.requests import HandleRequest, Resolve
+from perseid.wire.responses import HANDLES_PER_MESSAGE, HandleList, ResolutionResult
 from perseid.wire.server import Reply, Request, Server, ServerSettings
 from perseid.wire.sessions import Cipher, decrypt, encrypt
 
@@ -31,7 +31,7 @@ VALUES = (
     Value.text(4, "EMAIL", "someone@example.org"),
     Value(100, "HS_ADMIN", bytes.fromhex("0fff0000000a302e4e412f31323334350000012c")),
 )
-NAMES = tuple(b"20.500.99999/a-name-of-usual-length-%04d" % number for number in range(NAMES_PER_LIST))
+NAMES = tuple(b"20.500.99999/a-name-of-usual-length-%04d" % number for number in range(HANDLES_PER_MESSAGE))
 
 CLIENT = Client(RANDOM)
 SERVER = Server(ServerSettings(SERVER_KEY), RANDOM)
@@ -39,7 +39,7 @@ SERVER = Server(ServerSettings(SERVER_KEY), RANDOM)
 
 def _request(flags: OpFlag = DEFAULT_FLAGS) -> bytes:
     body = Resolve(b"20.500.99999/a-name-of-usual-length")
-    return CLIENT.request(OpCode.RESOLUTION, body, NOW, flags=flags, peer_version=CURRENT).to_bytes()
+    return CLIENT.request(OpCode.RESOLUTION, body, NOW, flags=flags, peer_version=CURRENT_VERSION).to_bytes()
 
 
 def _frames(octets: bytes) -> list[Frame]:
@@ -66,16 +66,18 @@ def _answer(frame: Frame) -> Reply:
     received = SERVER.receive(frame, NOW)
     if not isinstance(received, Request) or not isinstance(received.body, Resolve):
         raise TypeError("a resolution request was fed")
-    return SERVER.respond(received, ResponseCode.SUCCESS, Resolved(received.body.handle, VALUES), NOW)
+    return SERVER.respond(received, ResponseCode.SUCCESS, ResolutionResult(received.body.handle, VALUES), NOW)
 
 
 def list_names() -> Reply:
     """One message of a list."""
-    return SERVER.respond(_LISTED, ResponseCode.SUCCESS, Names(NAMES), NOW, more=True)
+    return SERVER.respond(_LISTED, ResponseCode.SUCCESS, HandleList(NAMES), NOW, more=True)
 
 
 def _listed() -> Request:
-    message = CLIENT.request(OpCode.LIST_HANDLES, Name(b"0.NA/20.500.99999"), NOW, peer_version=CURRENT)
+    message = CLIENT.request(
+        OpCode.LIST_HANDLES, HandleRequest(b"0.NA/20.500.99999"), NOW, peer_version=CURRENT_VERSION
+    )
     (frame,) = _frames(message.to_bytes())
     received = SERVER.receive(frame, NOW)
     if not isinstance(received, Request):
@@ -90,10 +92,12 @@ def benches() -> dict[str, Callable[[], object]]:
     """The functions to measure."""
     plain, certified = _request(), _request(DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST)
     (answer,) = _frames(resolve(plain))
-    message = CLIENT.request(OpCode.DELETE_HANDLE, Name(b"20.500.99999/name"), NOW, peer_version=CURRENT)
+    message = CLIENT.request(
+        OpCode.DELETE_HANDLE, HandleRequest(b"20.500.99999/name"), NOW, peer_version=CURRENT_VERSION
+    )
     signed, dsa_signed, maced = sign(message, SERVER_KEY), sign(message, DSA_KEY), add_mac(message, SESSION_KEY, 1)
-    secret_answer = answer_with_secret(SECRET, NONCE, DIGEST, CURRENT, CURRENT, SALT)
-    sealed = encrypt(Cipher.AES, SESSION_KEY, answer.payload, CURRENT, RANDOM)
+    secret_answer = answer_with_secret(SECRET, NONCE, DIGEST, CURRENT_VERSION, CURRENT_VERSION, SALT)
+    sealed = encrypt(Cipher.AES, SESSION_KEY, answer.payload, CURRENT_VERSION, RANDOM)
     return {
         "resolution, octets to octets": partial(resolve, plain),
         "resolution, octets to octets, signed": partial(resolve, certified),
@@ -105,8 +109,12 @@ def benches() -> dict[str, Callable[[], object]]:
         "verify, DSA 1024": partial(verify_signature, dsa_signed, DSA_KEY.public),
         "MAC": partial(add_mac, message, SESSION_KEY, 1),
         "verify MAC": partial(verify_mac, maced, SESSION_KEY),
-        "secret-key answer, PBKDF2": partial(answer_with_secret, SECRET, NONCE, DIGEST, CURRENT, CURRENT, SALT),
-        "check secret-key answer, PBKDF2": partial(check_secret_answer, SECRET, NONCE, DIGEST, secret_answer, CURRENT),
-        "encrypt, AES, an answer": partial(encrypt, Cipher.AES, SESSION_KEY, answer.payload, CURRENT, RANDOM),
-        "decrypt, AES, an answer": partial(decrypt, Cipher.AES, SESSION_KEY, sealed, CURRENT),
+        "secret-key answer, PBKDF2": partial(
+            answer_with_secret, SECRET, NONCE, DIGEST, CURRENT_VERSION, CURRENT_VERSION, SALT
+        ),
+        "check secret-key answer, PBKDF2": partial(
+            check_secret_answer, SECRET, NONCE, DIGEST, secret_answer, CURRENT_VERSION
+        ),
+        "encrypt, AES, an answer": partial(encrypt, Cipher.AES, SESSION_KEY, answer.payload, CURRENT_VERSION, RANDOM),
+        "decrypt, AES, an answer": partial(decrypt, Cipher.AES, SESSION_KEY, sealed, CURRENT_VERSION),
     }

@@ -11,11 +11,11 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem, PrefixItem
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
-from perseid.server.native.resolution import MAX_PACKETS, Answerer, Settings, packets
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.server.native.resolution import MAX_PACKETS, PublicResolver, ResolutionSettings, packets
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Envelope, Header, Message
-from perseid.wire.requests import Resolve, write_request
-from perseid.wire.responses import read_response
+from perseid.wire.requests import Resolve, encode_request
+from perseid.wire.responses import decode_response
 
 NOW: Final = 1_794_724_100
 CODES: Final = frozenset(
@@ -75,7 +75,7 @@ def fuzz(data: bytes) -> None:
 
 
 def _check(view: _View, datagram: bytes, *, sound: bool = True) -> None:
-    answer = Answerer(view, Settings(), lambda: NOW)(datagram)
+    answer = PublicResolver(view, ResolutionSettings(), lambda: NOW)(datagram)
     if view.look_ups > MOST_LOOK_UPS:
         raise AssertionError(f"{view.look_ups} look-ups for one datagram")
     if answer is None:
@@ -89,7 +89,7 @@ def _check(view: _View, datagram: bytes, *, sound: bool = True) -> None:
     if message.header.response_code not in CODES:
         raise AssertionError(f"{message.header.response_code} is not answered here")
     if sound:
-        digest, _ = read_response(message, NOW)
+        digest, _ = decode_response(message, NOW)
         asked = Message.from_bytes(Envelope.from_bytes(datagram), datagram[20:], NOW)
         if digest is not None and not digest.matches(asked.octets):
             raise AssertionError("a digest is that of the request")
@@ -105,7 +105,7 @@ def fuzz_fields(data: bytes) -> None:
     if len(data) < 5:
         return
     header = Header(OpCode.RESOLUTION, flags=OpFlag(int.from_bytes(data[:4], "big")))
-    octets = bytearray(Message.build(Envelope(CURRENT, CURRENT), header, data[5:500]).to_bytes())
+    octets = bytearray(Message.build(Envelope(CURRENT_VERSION, CURRENT_VERSION), header, data[5:500]).to_bytes())
     octets[3] = data[4]
     _check(_View(HANDLES, PREFIXES), bytes(octets))
 
@@ -116,7 +116,7 @@ def fuzz_view(data: bytes) -> None:
         return
     about, items = data[1 : 1 + data[0]], data[1 + data[0] :]
     for indexes, types in (((), ()), ((1,), ("URL.", "ü"))):
-        body = write_request(Resolve(b"10/x", indexes, types), CURRENT)
+        body = encode_request(Resolve(b"10/x", indexes, types), CURRENT_VERSION)
         datagram = Message.build(Envelope(), Header(OpCode.RESOLUTION, flags=DEFAULT_FLAGS), body).to_bytes()
         _check(_View({b"10/X": items}, {b"10": about}), datagram, sound=False)
 
@@ -142,7 +142,7 @@ _NAMES = (
     b"0.SITE/x",
 )
 _BODIES = [
-    write_request(Resolve(name, indexes, types), CURRENT)
+    encode_request(Resolve(name, indexes, types), CURRENT_VERSION)
     for name in _NAMES
     for indexes, types in (((), ()), ((1, 9), ("URL.",)))
 ]

@@ -13,10 +13,10 @@ import h11
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.manager import Keeping
-from perseid.server.http.connection.requests import MAX_HEADERS, Arrived
+from perseid.server.http.connection.manager import ConnectionManager
+from perseid.server.http.connection.requests import MAX_HEADERS, ParsedRequest
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Request, Response
-from perseid.server.limits.udp import Networks
+from perseid.server.limits.udp import NetworkSet
 
 TURNS: Final = 2_000
 """Turns of the loop after which something that should have happened hangs."""
@@ -77,7 +77,7 @@ class _Service:
     def __init__(self) -> None:
         self.requests: list[Request] = []
 
-    def at_once(self, request: Arrived) -> bytes | None:
+    def handle_fast(self, request: ParsedRequest) -> bytes | None:
         if request.target.startswith(b"/a") and request.method == "GET" and request.keep and request.version == "1.1":
             self.requests.append(request)
             return AT_ONCE
@@ -105,10 +105,10 @@ def fuzz(data: bytes) -> None:
 
 async def _drive(octets: bytes, size: int) -> None:
     clock = [0.0]
-    service, keeping = _Service(), Keeping(now=lambda: clock[0])
+    service, manager = _Service(), ConnectionManager(now=lambda: clock[0])
     wire = _Wire(_LOOP)
-    peer = Peer("127.0.0.1", trusted_networks=Networks(["127.0.0.1"]))
-    wire.protocol = connection = Connection(service, keeping, peer)
+    peer = Peer("127.0.0.1", trusted_networks=NetworkSet(["127.0.0.1"]))
+    wire.protocol = connection = Connection(service, manager, peer)
     connection.connection_made(wire)
     for at in range(0, len(octets), size):
         await _until(lambda: wire.closing or not wire.paused, "it does not read again")
@@ -121,9 +121,9 @@ async def _drive(octets: bytes, size: int) -> None:
     for _ in range(3):
         await asyncio.sleep(0)
         clock[0] += 100.0
-        keeping.look_after()
+        manager.check_deadlines()
     await _until(lambda: wire.lost and connection._task is None, "it does not end")  # noqa: SLF001 - nobody else knows
-    if keeping.open or keeping.unfinished.total:
+    if manager.open or manager.unfinished.total:
         raise AssertionError("something is left over")
     _check_answers(bytes(wire.written), service.requests)
     _check_requests(octets, service.requests)

@@ -11,15 +11,24 @@ from collections.abc import Callable
 
 from perseid.names import pilin
 from perseid.names.cordra import CordraName
-from perseid.names.errors import InvalidName, NameMisuse, rules
+from perseid.names.errors import InvalidName, NameMisuse, load_rules
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.pattern import Pattern
-from perseid.names.pilin import PilinCheck
-from perseid.names.schemes import recognise
+from perseid.names.pattern import PatternScheme
+from perseid.names.pilin import PilinCheckScheme
+from perseid.names.schemes import recognize
 from perseid.names.suggest import suggest
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, parse_uri, to_host, to_http, to_path
+from perseid.names.uri import (
+    KNOWN_RESOLVERS,
+    Reference,
+    Resolver,
+    parse_uri,
+    parse_user_input,
+    to_host,
+    to_http,
+    to_path,
+)
 
-RULES = rules().keys()
+RULES = load_rules().keys()
 BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 RESOLVER = Resolver.parse("http://example.org/hdl")
 RESOLVERS = (RESOLVER, *KNOWN_RESOLVERS)
@@ -59,7 +68,7 @@ def _check_forms(reference: Reference) -> None:
     assert Handle.parse(str(reference.handle)) == reference.handle
     for uri in (to_path(reference), to_host(reference), to_http(reference, RESOLVER)):
         assert parse_uri(uri, RESOLVERS) == reference, uri
-        assert parse_human(uri, RESOLVERS) == reference, uri
+        assert parse_user_input(uri, RESOLVERS) == reference, uri
 
 
 def _handle(octets: bytes) -> None:
@@ -68,37 +77,37 @@ def _handle(octets: bytes) -> None:
     if handle is None:
         return
     assert str(handle) == text
-    assert Handle.from_octets(handle.to_octets()) == handle
+    assert Handle.from_bytes(handle.to_bytes()) == handle
     assert Handle.for_lookup(text) == handle
-    assert Handle.imported(text) == (handle, None)
+    assert Handle.parse_imported(text) == (handle, None)
     _check_forms(Reference(handle))
 
 
 def _from_octets(octets: bytes) -> None:
     try:
-        handle = Handle.from_octets(octets)
+        handle = Handle.from_bytes(octets)
     except InvalidName as problem:
         _check_problem(problem, _text(octets))
     else:
-        assert handle.to_octets() == octets
+        assert handle.to_bytes() == octets
 
 
 def _for_lookup(octets: bytes) -> None:
     """Looking up never raises."""
     handle = Handle.for_lookup(octets)
-    assert handle is None or handle.to_octets() == octets
+    assert handle is None or handle.to_bytes() == octets
     assert Handle.for_lookup(_text(octets)) == handle
 
 
 def _imported(octets: bytes) -> None:
     for name in (octets, _text(octets)):
         try:
-            handle, objection = Handle.imported(name)
+            handle, objection = Handle.parse_imported(name)
         except InvalidName as problem:
             _check_problem(problem, _text(octets))
             assert Handle.for_lookup(name) is None
         else:
-            assert handle.to_octets() == octets
+            assert handle.to_bytes() == octets
             assert (objection is None) == (_accepted(str(handle), Handle.parse) is not None)
 
 
@@ -112,7 +121,7 @@ def _uri(octets: bytes) -> None:
         return
     assert not BAD_ESCAPE.search(text)
     assert parse_uri(text, RESOLVERS, for_lookup=True) == reference
-    assert parse_human(text, RESOLVERS) == reference
+    assert parse_user_input(text, RESOLVERS) == reference
     _check_forms(reference)
 
 
@@ -131,7 +140,7 @@ def _check_lookup(text: str) -> None:
 def _human(octets: bytes) -> None:
     text = _text(octets)
     try:
-        reference = parse_human(text, RESOLVERS)
+        reference = parse_user_input(text, RESOLVERS)
     except InvalidName as problem:
         _check_problem(problem, text)
         return
@@ -162,7 +171,7 @@ def _pilin(octets: bytes) -> None:
     try:
         suffix = pilin.encode(number)
     except NameMisuse:
-        assert not pilin.FIRST <= number < pilin.END
+        assert not pilin.MIN_MILLISECONDS <= number < pilin.END_MILLISECONDS
     else:
         assert pilin.decode(suffix.lower()) == number
 
@@ -183,19 +192,19 @@ def _cordra(octets: bytes) -> None:
 
 def _scheme(octets: bytes) -> None:
     handle = _accepted(_text(octets), Handle.parse)
-    scheme = None if handle is None else recognise(handle)
+    scheme = None if handle is None else recognize(handle)
     if handle is None or scheme is None:
         return
-    preferred = scheme.normalise(handle)
+    preferred = scheme.normalize(handle)
     scheme.validate(preferred)
-    assert scheme.normalise(preferred) == preferred
+    assert scheme.normalize(preferred) == preferred
     assert scheme.describe(preferred) == scheme.describe(handle)
 
 
 def _pattern(octets: bytes) -> None:
     template, _, suffix = _text(octets).partition("\n")
     try:
-        pattern = Pattern(template)
+        pattern = PatternScheme(template)
     except NameMisuse as problem:  # a template is the policy's, so a bad one is our side's mistake
         _check_problem(problem, template)
         return
@@ -226,7 +235,7 @@ def _suggest(octets: bytes) -> None:
         tried += 1
         return zlib.crc32(name.encode()) % 4 == 0
 
-    scheme = PilinCheck() if octets[:1] == b"~" else None
+    scheme = PilinCheckScheme() if octets[:1] == b"~" else None
     case = CaseRule.INSENSITIVE if octets[1:2] == b"~" else CaseRule.SENSITIVE
     names = suggest(text, exists, scheme=scheme, case=case, limit=3)
     assert tried <= MAX_TRIES

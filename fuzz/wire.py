@@ -17,15 +17,15 @@ from perseid.records.errors import InvalidData
 from perseid.records.key_files import read_key_file
 from perseid.wire import message as envelope_module
 from perseid.wire import message as header_module
-from perseid.wire.client import Answer, Client
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.client import Client, VerifiedResponse
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.errors import RemoteProtocolError
-from perseid.wire.fragments import MAX_OCTETS, MAX_SOURCE_OCTETS, Reassembler
+from perseid.wire.fragments import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, Reassembler
 from perseid.wire.framing import Frame, FrameReader, HttpResponseReader, unwrap_http_body
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
-from perseid.wire.requests import REQUESTS, Name, Resolve, VerifyChallenge, write_request
-from perseid.wire.responses import Challenge, Failure, SessionReady, read_response, write_response
-from perseid.wire.server import Proof, Reply, Request, Server, ServerSettings
+from perseid.wire.requests import REQUEST_DECODERS, HandleRequest, Resolve, VerifyChallenge, encode_request
+from perseid.wire.responses import Challenge, Failure, SessionSetupResult, decode_response, encode_response
+from perseid.wire.server import ChallengeProof, Reply, Request, Server, ServerSettings
 from perseid.wire.sessions import Cipher, Identity, Session
 
 VECTORS: Final = Path(__file__).resolve().parent.parent / "tests" / "vectors"
@@ -33,7 +33,7 @@ NOW: Final = 1_794_724_100
 SERVER_KEY: Final = read_key_file((VECTORS / "keys" / "privkey.bin").read_bytes(), None)
 SESSION_KEY: Final = bytes(range(32))
 SECRET: Final = b"secret"
-OPCODES: Final = list(REQUESTS)
+OPCODES: Final = list(REQUEST_DECODERS)
 CODES: Final = list(ResponseCode)
 
 
@@ -59,7 +59,7 @@ def fuzz_message(data: bytes) -> None:
         _require(payload.startswith(message.octets), "header and body are kept as they came")
         written = message.payload()
         _require(payload.startswith(written) or message.octets == payload, "a message has one form")
-        read_response(message, NOW)
+        decode_response(message, NOW)
 
 
 def fuzz_credential(data: bytes) -> None:
@@ -76,14 +76,14 @@ def fuzz_request(data: bytes) -> None:
     octets = data[2:]
     reader = Reader(octets)
     with suppress(InvalidData):
-        body = REQUESTS[opcode](reader, version, NOW)
-        written = write_request(body, version)
+        body = REQUEST_DECODERS[opcode](reader, version, NOW)
+        written = encode_request(body, version)
         used = octets[: reader.offset]
         if opcode == OpCode.SESSION_SETUP:
             used += b"\0\0"
         if not isinstance(body, VerifyChallenge):  # which has two forms of digest
             _require(written == used, "a request's body has one form")
-        _require(REQUESTS[opcode](Reader(written), version, NOW) == body, "what was written is read")
+        _require(REQUEST_DECODERS[opcode](Reader(written), version, NOW) == body, "what was written is read")
 
 
 def fuzz_response(data: bytes) -> None:
@@ -96,9 +96,9 @@ def fuzz_response(data: bytes) -> None:
     octets = data[3:]
     message = Message.build(Envelope(), Header(opcode, code, flags), octets)
     with suppress(InvalidData):
-        digest, body = read_response(message, NOW)
-        written = write_response(body, digest if flags else None)
-        if isinstance(body, SessionReady):
+        digest, body = decode_response(message, NOW)
+        written = encode_response(body, digest if flags else None)
+        if isinstance(body, SessionSetupResult):
             written = written[:-2]
         old_digest = flags and octets[:1] == b"\0"
         _require(octets.startswith(written) or old_digest, "a response's body has one form")
@@ -121,7 +121,7 @@ def fuzz_frames(data: bytes) -> None:
             reader.feed(piece)
             for frame in reader.frames():
                 _require(len(frame.payload) == frame.envelope.length, "a frame is as long as it says")
-        _require(len(reader.take_rest()) <= fed, "nothing is kept that did not come")
+        _require(len(reader.take_buffered()) <= fed, "nothing is kept that did not come")
 
 
 def fuzz_packets(data: bytes) -> None:
@@ -135,7 +135,7 @@ def fuzz_packets(data: bytes) -> None:
         with suppress(InvalidData):
             whole = reassembler.receive(source, packet, now)
             _require(whole is None or len(whole[1]) == whole[0].length, "a message is as long as it says")
-        _require(reassembler.octets <= min(MAX_OCTETS, 4 * MAX_SOURCE_OCTETS), "there is an end to what is kept")
+        _require(reassembler.octets <= min(MAX_TOTAL_BYTES, 4 * MAX_SOURCE_BYTES), "there is an end to what is kept")
     reassembler.expire(now + 6.0)
     _require(len(reassembler) == reassembler.octets == 0, "everything unfinished is forgotten")
 
@@ -160,10 +160,10 @@ class _Endpoint:
         self.server = Server(ServerSettings(SERVER_KEY), chance.randbytes)
         self.client = Client(chance.randbytes)
         identity = Identity(b"0.NA/1", 301)
-        served = Session(1, SESSION_KEY, Cipher.AES, CURRENT, identity, proved=identity if proved else None)
-        self.session = Session(1, SESSION_KEY, Cipher.AES, CURRENT, identity)
+        served = Session(1, SESSION_KEY, Cipher.AES, CURRENT_VERSION, identity, proved=identity if proved else None)
+        self.session = Session(1, SESSION_KEY, Cipher.AES, CURRENT_VERSION, identity)
         self.server.sessions.add(served, NOW)
-        self.request = self.client.request(OpCode.DELETE_HANDLE, Name(b"1/2"), NOW, flags=_CERTIFIED)
+        self.request = self.client.request(OpCode.DELETE_HANDLE, HandleRequest(b"1/2"), NOW, flags=_CERTIFIED)
         self.server._last_id = 1  # noqa: SLF001 - the challenge has the next number
         received = self.server.receive(Frame(self.request.envelope, self.request.payload()), NOW)
         challenged = self.server.identify(received, NOW) if isinstance(received, Request) else None
@@ -171,7 +171,7 @@ class _Endpoint:
 
     def receive(self, frame: Frame) -> None:
         received = self.server.receive(frame, NOW)
-        if isinstance(received, Proof):
+        if isinstance(received, ChallengeProof):
             received.check_key(SERVER_KEY.public)
             good = received.check_secret(SECRET)
             received = self.server.accept(received, 1, NOW) if good else received.request
@@ -215,7 +215,7 @@ def fuzz_client(data: bytes) -> None:
 def _use(endpoint: _Endpoint, request: Message, frame: Frame, session: Session | None) -> None:
     client, key = endpoint.client, SERVER_KEY.public
     answer = client.read(frame, request, NOW, server_key=key, session=session)
-    _require(isinstance(answer, Answer), "an answer comes out")
+    _require(isinstance(answer, VerifiedResponse), "an answer comes out")
     if isinstance(answer.body, Challenge) and answer.digest is not None:
         client.answer_challenge(answer, request, Identity(b"0.NA/1", 301), b"secret", NOW)
     wish = client.begin_session(None, NOW)

@@ -18,10 +18,10 @@ from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, Rs
 from perseid.wire.challenges import check_key_answer, check_secret_answer
 from perseid.wire.codes import OpCode, Version
 from perseid.wire.credentials import verify_mac, verify_signature
-from perseid.wire.hashes import algorithm_named
-from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
+from perseid.wire.hashes import find_algorithm
+from perseid.wire.key_exchange import derive_session_key, generate_key_pair, shared_secret
 from perseid.wire.message import ENVELOPE_LENGTH, Credential, Envelope, Header, Message
-from perseid.wire.partition import server_for
+from perseid.wire.partition import find_server_index
 from perseid.wire.sessions import Cipher, decrypt
 
 _NOW = 1_794_724_100
@@ -108,7 +108,7 @@ def fuzz_credential(data: bytes) -> None:
         envelope = Envelope.from_bytes(data)
         message = Message.build(envelope, Header(OpCode.RESOLUTION), b"body")
         credential = Credential.from_bytes(data[ENVELOPE_LENGTH:])
-        algorithm_named(credential.algorithm)
+        find_algorithm(credential.algorithm)
         signed = message.with_credential(credential)
         if verify_mac(signed, _MAC_KEY) or verify_signature(signed, _RSA) or verify_signature(signed, _DSA):
             raise Broken("a credential was right by accident")
@@ -126,7 +126,7 @@ def fuzz_exchange(data: bytes) -> None:
     """A peer's Diffie–Hellman key, as a server meets it."""
     with suppress(InvalidData):
         theirs = DhPublicKey.from_bytes(data)
-        mine = make_key_pair((theirs.p, theirs.g), lambda count: bytes(range(count)))
+        mine = generate_key_pair((theirs.p, theirs.g), lambda count: bytes(range(count)))
         shared = shared_secret(mine, theirs)
         if len(shared) != (theirs.p.bit_length() + 7) // 8:
             raise Broken("the shared secret is not as long as the modulus")
@@ -136,7 +136,7 @@ def fuzz_exchange(data: bytes) -> None:
 
 def fuzz_partition(data: bytes) -> None:
     """A handle and the servers of a site."""
-    if not 0 <= server_for(data[1:], data[0] if data else 2, 7) < 7:
+    if not 0 <= find_server_index(data[1:], data[0] if data else 2, 7) < 7:
         raise Broken("a handle has no server")
 
 

@@ -75,7 +75,7 @@ def values(draw: st.DrawFn, now: int = NOWS[0], data: st.SearchStrategy[bytes] |
 @st.composite
 def records(draw: st.DrawFn, now: int = NOWS[0]) -> Record:
     """Records of a few values."""
-    handle = Handle.imported(f"1/{draw(TEXTS) or 'x'}")[0]
+    handle = Handle.parse_imported(f"1/{draw(TEXTS) or 'x'}")[0]
     several = draw(st.lists(values(now), max_size=5, unique_by=lambda value: value.index))
     return Record(handle, tuple(several))
 

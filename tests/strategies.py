@@ -11,7 +11,7 @@ import unicodedata2
 from hypothesis import strategies as st
 
 from perseid.names import pilin
-from perseid.names.handle import MAX_OCTETS, Handle
+from perseid.names.handle import MAX_BYTES, Handle
 from perseid.names.uri import Reference
 
 _BIDIRECTIONAL = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
@@ -52,7 +52,7 @@ def prefixes() -> st.SearchStrategy[str]:
 def _long(draw: st.DrawFn) -> Handle:
     """A handle of many octets, often of exactly as many as are allowed."""
     prefix, filler = draw(prefixes()), draw(_suffixes)
-    octets = draw(st.just(MAX_OCTETS) | st.integers(300, MAX_OCTETS))
+    octets = draw(st.just(MAX_BYTES) | st.integers(300, MAX_BYTES))
     room = octets - len(f"{prefix}/".encode())
     suffix = filler * (room // len(filler.encode()))
     return Handle(prefix, suffix + "x" * (room - len(suffix.encode())))
@@ -89,7 +89,7 @@ def references() -> st.SearchStrategy[Reference]:
 
 def milliseconds() -> st.SearchStrategy[int]:
     """Every millisecond that has a PILIN suffix."""
-    return st.integers(pilin.FIRST, pilin.END - 1)
+    return st.integers(pilin.MIN_MILLISECONDS, pilin.END_MILLISECONDS - 1)
 
 
 def hexadecimal(length: int) -> st.SearchStrategy[str]:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from perseid.cli.names import WITHOUT_ERRORS
-from perseid.names.errors import rules
+from perseid.cli.names import RULES_WITHOUT_ERRORS
+from perseid.names.errors import load_rules
 from tests.cli import program
 from tests.cli.installation import call
 
@@ -211,15 +211,15 @@ def reference() -> str:
 
 def test_the_reference_explains_the_rules_that_the_program_names(reference: str) -> None:
     explained = re.findall(r"^\| ([A-Z]\d+) \| ([^|]+) \| [^|]+ \|$", reference, re.MULTILINE)
-    assert explained == [(rule, about["title"]) for rule, about in rules().items()]
+    assert explained == [(rule, about["title"]) for rule, about in load_rules().items()]
 
 
 def test_the_reference_explains_the_rules_that_no_error_names(reference: str) -> None:
     explained = re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \|$", reference, re.MULTILINE)
-    assert explained == list(WITHOUT_ERRORS)
+    assert explained == list(RULES_WITHOUT_ERRORS)
 
 
 def test_the_reference_names_no_rule_that_the_program_does_not_know(reference: str) -> None:
     outside_blocks = re.sub(r"^```.*?^```$", "", reference, flags=re.MULTILINE | re.DOTALL)
     without_code = re.sub(r"`[^`\n]*`", "", outside_blocks)
-    assert set(re.findall(r"\b[HPCU]\d\b", without_code)) == {*rules(), *WITHOUT_ERRORS}
+    assert set(re.findall(r"\b[HPCU]\d\b", without_code)) == {*load_rules(), *RULES_WITHOUT_ERRORS}

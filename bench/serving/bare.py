@@ -19,7 +19,7 @@ import uvloop
 from bench.serving.installations import FORMAT, ROOT, three_values
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Envelope, Header, Message
-from perseid.wire.responses import Resolved, write_response
+from perseid.wire.responses import ResolutionResult, encode_response
 
 UDP: Final = "udp"
 TCP: Final = "tcp"
@@ -39,7 +39,7 @@ class Bare:
 def _answer() -> tuple[bytes, bytes]:
     """What stands before and behind the request id in an answer with three values."""
     name = FORMAT % 0
-    body = write_response(Resolved(name.encode(), three_values(name)), None)
+    body = encode_response(ResolutionResult(name.encode(), three_values(name)), None)
     header = Header(OpCode.RESOLUTION, ResponseCode.SUCCESS)
     octets = Message.build(Envelope(), header, body).to_bytes()
     return octets[: _ID.start], octets[_ID.stop :]

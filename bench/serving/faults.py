@@ -13,7 +13,7 @@ from typing import Final
 from bench.serving.installations import FORMAT, Filled
 from bench.serving.processes import CONTROL, RESOLVER, memory, parts
 from bench.serving.resolving import WAYS, ask
-from perseid.wire.client import Answer
+from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from tests.server.native.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
@@ -44,7 +44,7 @@ def first_answer(address: Address, via: Via) -> float:
     raise RuntimeError(f"no answer over {via.value} within {PATIENCE:.0f} s")
 
 
-def _check(answer: Answer) -> None:
+def _check(answer: VerifiedResponse) -> None:
     if answer.code != ResponseCode.SUCCESS:
         raise RuntimeError(f"the server answered {answer.code!r}")
 

@@ -17,9 +17,9 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_VLIST
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Add, Modify
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
-from perseid.registry.installation.setup import GROUP_INDEX, KEY_INDEX, key_of
+from perseid.registry.installation.setup import GROUP_INDEX, KEY_INDEX, administrator_key
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 
@@ -32,7 +32,7 @@ GROUP: Final = 5_000
 ROOT: Final = Path(__file__).resolve().parents[2]
 _RSA_FILE = ROOT / "tests" / "vectors" / "keys" / "rsapriv.bin"
 _PREFIX_HANDLE = f"0.NA/{PREFIX}"
-_BY_SECRET, _BY_RSA = key_of(PREFIX), ValueRef(KEY_INDEX + 1, _PREFIX_HANDLE)
+_BY_SECRET, _BY_RSA = administrator_key(PREFIX), ValueRef(KEY_INDEX + 1, _PREFIX_HANDLE)
 _DOOR = "bench"
 _EMAIL = Value.text(4, "EMAIL", "someone@example.org")
 _ADMIN = Value(100, HS_ADMIN, Admin(ValueRef(GROUP_INDEX, _PREFIX_HANDLE)).to_bytes())
@@ -82,11 +82,11 @@ def renew(directory: Path, number: int, times: int) -> tuple[int, int]:
 
 
 def _add_rsa_key(registry: Registry) -> None:
-    handle, who = Handle.parse(_PREFIX_HANDLE), LocalOperator(_DOOR)
+    handle, identity = Handle.parse(_PREFIX_HANDLE), LocalIdentity(_DOOR)
     key = read_key_file(_RSA_FILE.read_bytes(), None).public
-    registry.do(Add(handle, (Value(_BY_RSA.index, HS_PUBKEY, key.to_bytes()),)), who, _DOOR)
+    registry.do(Add(handle, (Value(_BY_RSA.index, HS_PUBKEY, key.to_bytes()),)), identity, _DOOR)
     group = ValueList((_BY_SECRET, _BY_RSA)).to_bytes()
-    registry.do(Modify(handle, (Value(GROUP_INDEX, HS_VLIST, group),)), who, _DOOR)
+    registry.do(Modify(handle, (Value(GROUP_INDEX, HS_VLIST, group),)), identity, _DOOR)
 
 
 def _request(number: int, address: str | None = None, action: Action = Action.CREATE) -> Append:

@@ -21,9 +21,9 @@ from itertools import count, cycle
 from typing import Final
 
 from bench.serving import orders
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.message import ENVELOPE_LENGTH, LIFETIME, Envelope, Header, Message
-from perseid.wire.requests import Resolve, write_request
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.message import ENVELOPE_LENGTH, MESSAGE_LIFETIME, Envelope, Header, Message
+from perseid.wire.requests import Resolve, encode_request
 
 UDP: Final = "udp"
 TCP: Final = "tcp"
@@ -241,10 +241,10 @@ def _requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
     """Requests without end, each with its id, for names in no order."""
     numbers = random.Random(order.seed)
     flags = DEFAULT_FLAGS | (OpFlag.KEEP_CONNECTION if order.mode == KEPT else OpFlag(0))
-    header = Header(OpCode.RESOLUTION, flags=flags, expires=int(time.time()) + LIFETIME)
+    header = Header(OpCode.RESOLUTION, flags=flags, expires=int(time.time()) + MESSAGE_LIFETIME)
     made = []
     for _ in range(min(_REQUESTS, order.handles)):
-        body = write_request(Resolve((order.format % numbers.randrange(order.handles)).encode()), CURRENT)
+        body = encode_request(Resolve((order.format % numbers.randrange(order.handles)).encode()), CURRENT_VERSION)
         made.append(Message.build(Envelope(), header, body).to_bytes())
     before, after = made[0][: _ID.start], cycle([octets[_ID.stop :] for octets in made])
     for number in count(1):

@@ -20,7 +20,7 @@ from bench.serving import orders
 from bench.serving.installations import PREFIX, Filled, three_values
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.message import ENVELOPE_LENGTH
-from perseid.wire.requests import Values
+from perseid.wire.requests import ValuesRequest
 from tests.server.native.native_client import NativeClient, Via
 
 PREPARED_A_SECOND: Final = 6_000
@@ -100,7 +100,7 @@ def _prepared(client: NativeClient, names: list[str]) -> Iterator[tuple[str, boo
     session = client.session
     made = []
     for name in names:
-        body = Values(name.encode(), three_values(name))
+        body = ValuesRequest(name.encode(), three_values(name))
         frame = client.client.pack(client.request(OpCode.CREATE_HANDLE, body, session=session), session)
         made.append((name, frame.envelope.to_bytes() + frame.payload))
     return _sent(client, made)

@@ -3,9 +3,9 @@
 import pytest
 
 from perseid.cli import check_server
-from perseid.server.processes.sockets import Looked
+from perseid.server.processes.sockets import PortStatus
 
 
 @pytest.fixture(autouse=True)
 def _ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_server, "look", lambda *_: Looked())
+    monkeypatch.setattr(check_server, "check_port", lambda *_: PortStatus())

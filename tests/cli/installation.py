@@ -14,7 +14,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from perseid.cli import app
-from perseid.cli._failures import reported
+from perseid.cli._failures import report_error
 from tests.cli.program import CONTROL, Done
 
 ENVIRON = {"COLUMNS": "100", "TERM": "dumb", "PERSEID_DIR": "", "NO_COLOR": "1"}
@@ -29,7 +29,7 @@ def call(*arguments: str, given: bytes = b"", environ: Mapping[str, str] | None 
     words = io.StringIO()
     if isinstance(error, Exception):
         with contextlib.redirect_stderr(words):
-            code = reported(error)
+            code = report_error(error)
     # Failures are reported when everything else has been said.
     done = Done(code, result.stdout, result.stderr + words.getvalue(), result.output + words.getvalue())
     for text in (done.out, done.err):

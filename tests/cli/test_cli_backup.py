@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from perseid.cli._restore import farthest_ahead
-from perseid.ledger.errors import WrongClock
+from perseid.cli._restore import find_max_ahead
+from perseid.ledger.errors import ClockError
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.views.answers import Answers
 from perseid.registry.installation.installation import NEXT_CHECKPOINT_KEY
@@ -274,7 +274,7 @@ def test_names_go_on_ahead_of_all_that_a_policy_allowed(here: Site, tmp_path: Pa
     here.ok("namespace policy 12346 --file -", given=b'profile = "pilin"\nauthority = false\nmax_ahead = 1000\n')
     here.ok("create 12345/0.SITE/POLICY/1 --value DESC=0.SITE/POLICY/")
     here.ok(f"backup {tmp_path}/full")
-    assert farthest_ahead([tmp_path / "full"]) == 7_200_000
+    assert find_max_ahead([tmp_path / "full"]) == 7_200_000
 
 
 # Rebuild
@@ -414,7 +414,7 @@ def test_what_is_wrong_is_told_to_people(here: Site) -> None:
 
 def test_a_wrong_clock(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise WrongClock("the clock is 99 s behind the last entry of the ledger")
+        raise ClockError("the clock is 99 s behind the last entry of the ledger")
 
     monkeypatch.setattr(CheckedClock, "date", refuse)
     (finding,) = [finding for finding in _findings(here, code=1, options="--quick") if finding["level"] == "wrong"]
@@ -517,7 +517,7 @@ def _killed(where: str, *arguments: str) -> int:
 
 
 HALF_WRITTEN = "perseid.cli.keys.write"
-WRITTEN = "perseid.cli.keys.identity"  # called just before the entry is committed
+WRITTEN = "perseid.cli.keys.get_identity"  # called just before the entry is committed
 COMMITTED = "perseid.cli.keys._put_in_place"
 
 

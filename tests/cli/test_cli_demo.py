@@ -10,8 +10,8 @@ from perseid.records.encoding import from_iso
 from perseid.records.record import Record
 from perseid.records.value import ValueRef
 from perseid.registry.identity import Anonymous
-from perseid.registry.installation.setup import add_demonstration
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, metadata
+from perseid.registry.installation.setup import create_demonstration
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, build_metadata
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from tests.cli.installation import Site, site
@@ -52,11 +52,11 @@ def test_a1_a3_a5_the_example_of_authority_metadata_is_there_value_by_value(demo
 
 def test_a1_the_example_reads_as_the_seed_has_it() -> None:
     with registry_in_memory() as registry:
-        add_demonstration(registry, OPERATOR, "cli", (ValueRef(300, "0.NA/0.NA"),))
+        create_demonstration(registry, OPERATOR, "cli", (ValueRef(300, "0.NA/0.NA"),))
         found = registry.resolve(Query(EXAMPLE), Anonymous())
-        with registry.facts() as facts:
-            policy = facts.policy("102.100.272")
-    assert metadata(policy, Record(EXAMPLE, found.values), None, lambda _: False) == AuthorityMetadata(
+        with registry.snapshot() as snapshot:
+            policy = snapshot.policy("102.100.272")
+    assert build_metadata(policy, Record(EXAMPLE, found.values), None, lambda _: False) == AuthorityMetadata(
         created=from_iso("2007-06-22T02:53:46Z"),
         updated=from_iso("2007-08-10T04:23:11Z"),
         creator=Party(Handle.parse("102.100.272/0N8J991QH"), False),
@@ -84,14 +84,14 @@ def test_s3_s12_works_and_versions_things_and_metadata_name_each_other(demo: Sit
 
 def test_it_is_refused_whole_where_a_namespace_exists() -> None:
     with registry_in_memory() as registry:
-        first = add_demonstration(registry, OPERATOR, "cli")
+        first = create_demonstration(registry, OPERATOR, "cli")
         assert len(first) == 10
-        with registry.facts() as facts:
-            size = facts.reading.size
+        with registry.snapshot() as snapshot:
+            size = snapshot.reading.size
         with pytest.raises(Refused, match=r"102\.100\.TYPE already"):
-            add_demonstration(registry, OPERATOR, "cli")
-        with registry.facts() as facts:
-            assert facts.reading.size == size
+            create_demonstration(registry, OPERATOR, "cli")
+        with registry.snapshot() as snapshot:
+            assert snapshot.reading.size == size
 
 
 def values(demo: Site, name: str) -> list[dict[str, Any]]:

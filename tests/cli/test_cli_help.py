@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from perseid.cli import app
-from perseid.cli._loading import Summary
+from perseid.cli._loading import LazyCommand
 from tests.cli.installation import Site, call, examples, site
 
 
@@ -25,8 +25,8 @@ def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
         if path:
             yield path, True
         for name, child in command.commands.items():
-            if path or (isinstance(child, Summary) and find_spec(f"perseid.cli.{child.module}")):
-                yield from walk(child.load() if isinstance(child, Summary) else child, (*path, name))
+            if path or (isinstance(child, LazyCommand) and find_spec(f"perseid.cli.{child.module}")):
+                yield from walk(child.load() if isinstance(child, LazyCommand) else child, (*path, name))
     else:
         yield path, False
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from perseid.cli import app
-from perseid.cli._loading import TABLE, Summary
+from perseid.cli._loading import LAZY_COMMANDS, LazyCommand
 from tests.cli.installation import call
 from tests.cli.program import ENVIRON, run
 
@@ -73,19 +73,20 @@ def test_a_ledger_in_a_file_loads_nothing_of_postgresql() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [(name, module) for commands in TABLE.values() for name, (module, _) in commands.items()]
+    ("name", "module"),
+    [(name, module) for commands in LAZY_COMMANDS.values() for name, (module, _) in commands.items()],
 )
 def test_the_table_names_a_command_that_its_module_has(name: str, module: str) -> None:
     commands = import_module(f"perseid.cli.{module}").commands
     assert callable(commands[name]) or isinstance(commands[name], typer.Typer)
-    expected = {other for table in TABLE.values() for other, (where, _) in table.items() if where == module}
+    expected = {other for table in LAZY_COMMANDS.values() for other, (where, _) in table.items() if where == module}
     assert set(commands) == expected
 
 
 def test_every_summary_is_one_sentence() -> None:
     group = typer.main.get_command(app)
-    summaries = [command for command in group.commands.values() if isinstance(command, Summary)]  # type: ignore[attr-defined]
-    assert len(summaries) == sum(map(len, TABLE.values()))
+    summaries = [command for command in group.commands.values() if isinstance(command, LazyCommand)]  # type: ignore[attr-defined]
+    assert len(summaries) == sum(map(len, LAZY_COMMANDS.values()))
     for summary in summaries:
         assert summary.help is not None
         assert summary.help.endswith(".")
@@ -94,9 +95,9 @@ def test_every_summary_is_one_sentence() -> None:
 
 def test_help_shows_the_commands_under_headings() -> None:
     shown = call("--help").out
-    places = [shown.index(f"─ {panel} ─") for panel in ("Names (no installation needed)", *TABLE)]
+    places = [shown.index(f"─ {panel} ─") for panel in ("Names (no installation needed)", *LAZY_COMMANDS)]
     assert places == sorted(places)
-    for commands in TABLE.values():
+    for commands in LAZY_COMMANDS.values():
         for name, (_, text) in commands.items():
             assert f"│ {name} " in shown
             assert text.split(":")[0][:30] in shown
@@ -116,4 +117,4 @@ def test_options_of_a_lazy_command_are_completed() -> None:
 def test_a_mistake_in_the_program_is_not_taken_for_a_failure() -> None:
     failures = import_module("perseid.cli._failures")
     with pytest.raises(ZeroDivisionError):
-        failures.reported(ZeroDivisionError())
+        failures.report_error(ZeroDivisionError())

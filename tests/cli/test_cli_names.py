@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from perseid.cli.names import WITHOUT_ERRORS
-from perseid.names.errors import rules
+from perseid.cli.names import RULES_WITHOUT_ERRORS
+from perseid.names.errors import load_rules
 from perseid.names.uri import KNOWN_RESOLVERS
 from tests.cli.installation import call
 from tests.cli.program import refused, run
@@ -272,22 +272,22 @@ def test_a_refusal_names_place_reason_and_rule(text: str, rule: str, words: str)
 def test_rules_explains_every_rule() -> None:
     done = call("name", "rules")
     assert (done.code, done.err) == (0, "")
-    assert done.out == "".join(f"{key}  {rule['title']}\n    {rule['text']}\n" for key, rule in rules().items())
-    assert call("name", "rules", "--json").json == [{"rule": key, **rule} for key, rule in rules().items()]
+    assert done.out == "".join(f"{key}  {rule['title']}\n    {rule['text']}\n" for key, rule in load_rules().items())
+    assert call("name", "rules", "--json").json == [{"rule": key, **rule} for key, rule in load_rules().items()]
 
 
 def test_rules_explains_one_rule_in_either_case() -> None:
-    assert call("name", "rules", "h3", "--json").json == [{"rule": "H3", **rules()["H3"]}]
+    assert call("name", "rules", "h3", "--json").json == [{"rule": "H3", **load_rules()["H3"]}]
 
 
 def test_a_rule_that_no_error_names_is_not_found_but_known() -> None:
     done = call("name", "rules", "c4")
     assert (done.code, done.out) == (3, "")
     assert done.err == "perseid: no error names rule C4; what it says stands in docs/reference/names.md\n"
-    assert not {*WITHOUT_ERRORS} & rules().keys()
+    assert not {*RULES_WITHOUT_ERRORS} & load_rules().keys()
 
 
 def test_a_rule_that_does_not_exist_is_not_found() -> None:
     done = call("name", "rules", "Z9", "--json")
     assert (done.code, done.out) == (3, "")
-    assert done.err == f"perseid: there is no rule 'Z9'; there are {', '.join(rules())}\n"
+    assert done.err == f"perseid: there is no rule 'Z9'; there are {', '.join(load_rules())}\n"

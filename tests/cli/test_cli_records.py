@@ -70,7 +70,7 @@ def test_who_replaces_a_record_keeps_its_administrators_unless_they_name_others(
     plain.ok(command, given=given)
     lines = [line.split() for line in plain.lines("resolve 12345/x")]
     assert [f"{index} {type_}" for index, type_, *_ in lines] == expected
-    kept = [who for _, type_, who in lines if type_ == "HS_ADMIN"]
+    kept = [identity for _, type_, identity in lines if type_ == "HS_ADMIN"]
     assert kept == (["300:12345/bea"] if "bea" in command else ["300:12345/a", "300:12345/b"])
 
 

@@ -21,7 +21,7 @@ from perseid.records.site import Site as SiteRecord
 from perseid.records.site import Transport
 from perseid.registry.installation import site_setup
 from perseid.registry.installation.site_setup import with_key
-from perseid.server.processes.sockets import Holder, Looked
+from perseid.server.processes.sockets import PortOwner, PortStatus
 from tests.cli.installation import Site, call, refused, site
 from tests.registry.installation.server_files import PASSPHRASE, put, put_key, put_site
 from tests.registry.installation.server_files import site as site_record
@@ -33,7 +33,7 @@ from tests.wire.recorded import key_file
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """An installation; new keys are recorded ones, which take no time."""
     made = site(tmp_path, "--prefix", "12345")
-    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
     return made
 
 
@@ -66,7 +66,7 @@ def test_init_makes_a_server(here: Site) -> None:
 
 
 def test_init_that_fails_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
     (tmp_path / "x").mkdir()
     refused(call("init", str(tmp_path / "x"), "--demo", "--prefix", "102.100.272"), "already")
     assert list((tmp_path / "x").iterdir()) == []
@@ -258,27 +258,27 @@ def test_an_address_that_clients_are_not_sent_to(here: Site, host: str, notes: i
     assert [finding["level"] for finding in found] == ["note"] * notes + ["ok"]
 
 
-OWN = Holder(7, "python -m perseid.server.processes.supervisor")
-OTHER = Holder(8, "java -jar handle.jar")
+OWN = PortOwner(7, "python -m perseid.server.processes.supervisor")
+OTHER = PortOwner(8, "java -jar handle.jar")
 
 
-IN_USE = Looked("in use", True)
+IN_USE = PortStatus("in use", True)
 STOP = "stop it, or set native.port to another one"
 
 
 @pytest.mark.parametrize(
     ("tcp", "udp", "code", "expected"),
     [
-        (Looked(), Looked(), 0, [("ok", "TCP, UDP) is free", "")]),
+        (PortStatus(), PortStatus(), 0, [("ok", "TCP, UDP) is free", "")]),
         (
-            replace(IN_USE, holders=(OWN,)),
-            replace(IN_USE, holders=(OWN,)),
+            replace(IN_USE, owners=(OWN,)),
+            replace(IN_USE, owners=(OWN,)),
             0,
             [("note", f"TCP, UDP) is in use by {OWN}", "if it serves this installation, all is well")],
         ),
         (
-            replace(IN_USE, holders=(OTHER,)),
-            Looked(),
+            replace(IN_USE, owners=(OTHER,)),
+            PortStatus(),
             1,
             [("wrong", f"TCP) is in use by {OTHER}", STOP), ("ok", "UDP) is free", "")],
         ),
@@ -295,8 +295,8 @@ STOP = "stop it, or set native.port to another one"
             ],
         ),
         (
-            Looked("No"),
-            Looked("No"),
+            PortStatus("No"),
+            PortStatus("No"),
             1,
             [("wrong", "TCP, UDP) cannot be served at: No", "correct native.host or native.port (default)")],
         ),
@@ -305,27 +305,27 @@ STOP = "stop it, or set native.port to another one"
 def test_what_is_found_about_ports(
     here: Site,
     monkeypatch: pytest.MonkeyPatch,
-    tcp: Looked,
-    udp: Looked,
+    tcp: PortStatus,
+    udp: PortStatus,
     code: int,
     expected: list[tuple[str, str, str]],
 ) -> None:
     looked = {Transport.TCP: tcp, Transport.UDP: udp}
-    monkeypatch.setattr(check_server, "look", lambda _host, _port, transport: looked[transport])
+    monkeypatch.setattr(check_server, "check_port", lambda _host, _port, transport: looked[transport])
     found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no", "PERSEID_HTTP_ENABLED": "no"})
     where = "127.0.0.1:2641 (native, "
     assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected
 
 
 def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = {8641: Looked(), 28000: replace(IN_USE, holders=(OTHER,))}
-    monkeypatch.setattr(check_server, "look", lambda _host, port, _transport: looked[port])
+    looked = {8641: PortStatus(), 28000: replace(IN_USE, owners=(OTHER,))}
+    monkeypatch.setattr(check_server, "check_port", lambda _host, port, _transport: looked[port])
     any_, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
     assert any_["message"] == "any port that is free will be used (native.port is 0)"
     assert http["message"] == f"127.0.0.1:28000 (http, TCP) is in use by {OTHER}"
     assert http["advice"] == "stop it, or set http.port to another one"
     assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
-    monkeypatch.setattr(check_server, "look", lambda *_: Looked("Permission denied"))
+    monkeypatch.setattr(check_server, "check_port", lambda *_: PortStatus("Permission denied"))
     low, _, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
     assert low["message"] == "[::1]:264 (native, TCP, UDP) cannot be served at: Permission denied"
     assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 needs a right" in low["advice"]

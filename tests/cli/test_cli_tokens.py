@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from perseid.cli import check_server
-from perseid.cli._place import registry_of
+from perseid.cli._place import open_registry
 from perseid.ledger.store import token_uses
-from perseid.registry.access.scopes import WORDS
+from perseid.registry.access.scopes import SCOPES
 from perseid.registry.access.token_records import PATTERN, Secret
-from perseid.registry.access.tokens import Tokens
+from perseid.registry.access.tokens import TokenAuthenticator
 from perseid.registry.installation.installation import Installation
 from perseid.registry.results import Refused
 from tests.cli.installation import Site, refused, site
@@ -42,7 +42,7 @@ def test_a_token_is_printed_alone_and_once(here: Site) -> None:
     for words in ("token list", "token list --all --json", f"token show {secret.id}", "token show last --json", "log",
                   f"history 0.SITE/TOKENS/{secret.id.upper()} --json", "check --quick"):  # fmt: skip
         said = here.ok(words)
-        for hidden in (secret.text(), secret.text()[16:], secret.octets.hex(), secret.digest().hex()):
+        for hidden in (secret.text(), secret.text()[16:], secret.raw.hex(), secret.digest().hex()):
             assert hidden not in said.out + said.err, words
 
 
@@ -67,11 +67,11 @@ def test_what_json_has(here: Site) -> None:
 def test_the_token_works(here: Site) -> None:
     made = create(here, "--may mint --namespace 12345")
     with Installation.open(here.directory) as installation:
-        who = Tokens(registry_of(installation)).authenticate(made["token"])
-        assert str(who).startswith(f"token:{made['id']} by local:")
+        identity = TokenAuthenticator(open_registry(installation)).authenticate(made["token"])
+        assert str(identity).startswith(f"token:{made['id']} by local:")
     here.ok(f"token revoke {made['id']}")
     with Installation.open(here.directory) as installation, pytest.raises(Refused, match="was revoked"):
-        Tokens(registry_of(installation)).authenticate(made["token"])
+        TokenAuthenticator(open_registry(installation)).authenticate(made["token"])
     assert listed(here, "--all")[0]["lastUsed"] is not None
 
 
@@ -148,7 +148,7 @@ def test_all_that_somebody_made_are_revoked(here: Site) -> None:
 
 def test_the_words_are_all_explained(here: Site) -> None:
     shown = here.ok("token create --help").out.partition("The words:")[2]
-    assert [word for word in WORDS if word not in shown] == []
+    assert [word for word in SCOPES if word not in shown] == []
 
 
 # Checked
@@ -179,7 +179,7 @@ def test_check_knows_of_uses(here: Site, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(check_server, "DAY", 0)
     assert len(list(findings(here))) == 2
     with Installation.open(here.directory) as installation:
-        token_uses.note(installation.log, made, 40_000)
+        token_uses.record_use(installation.log, made, 40_000)
     assert list(findings(here)) == [("ok", "1 counts")]
 
 

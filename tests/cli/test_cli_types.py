@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perseid.ledger.log.entry import Entry
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from tests.cli.installation import Site, refused, site
 
 SCHEMA = {"type": "object", "required": ["mm"], "properties": {"mm": {"type": "integer"}}}
@@ -115,14 +115,14 @@ def test_types_are_listed_without_looking_at_all_names(demo: Site, monkeypatch: 
     demo.ok("tombstone 12345/size --reason 'not used'")
     demo.ok("type add 12345/Width --definition 'How wide'")
     read: list[int] = []
-    names = Reading.names
+    names = LogReader.names
 
-    def counted(reading: Reading, *arguments: Any) -> list[Entry]:
+    def counted(reading: LogReader, *arguments: Any) -> list[Entry]:
         found = names(reading, *arguments)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(Reading, "names", counted)
+    monkeypatch.setattr(LogReader, "names", counted)
     lines = demo.lines("type list")
     assert lines == sorted(lines, key=str.upper)
     assert {"102.100.TYPE/SCALE  Scale", "12345/Width  Width"} < set(lines)

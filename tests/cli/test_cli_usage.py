@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from perseid.cli import app
-from perseid.cli._loading import TABLE, Summary
+from perseid.cli._loading import LAZY_COMMANDS, LazyCommand
 from tests.cli.program import finish, run
 
 
@@ -22,7 +22,7 @@ def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
     if isinstance(command, TyperGroup):
         yield path, True
         for name, child in command.commands.items():
-            if not isinstance(child, Summary):
+            if not isinstance(child, LazyCommand):
                 yield from walk(child, (*path, name))
     else:
         yield path, False
@@ -171,7 +171,7 @@ def test_completion_of_bash_is_shown_and_works() -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
         "complete -o default -F _perseid_completion perseid",
-        " ".join(["name", "suffix", *[name for commands in TABLE.values() for name in commands]]),
+        " ".join(["name", "suffix", *[name for commands in LAZY_COMMANDS.values() for name in commands]]),
         "parse convert rules",
         "convert",
         "handle host http",

@@ -6,30 +6,30 @@ from pathlib import Path
 import pytest
 import typer
 
-from perseid.cli._values import PRIVATE, parse, printable, read_record, read_text, shown_data
+from perseid.cli._values import PRIVATE, format_data, parse_value, printable, read_record, read_text
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, Value, ValueRef
-from perseid.registry.commands.records import Given, placed, put
+from perseid.registry.commands.records import PartialValue, assign_indexes, merge_values
 from perseid.registry.results import Refused
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("URL=https://example.org/?a=b", Given("URL", b"https://example.org/?a=b")),
-        ("URL=", Given("URL", b"")),
-        ("7:DESC=Bücher = books", Given("DESC", "Bücher = books".encode(), 7)),
-        ("10320/loc=<locations/>", Given("10320/loc", b"<locations/>")),
-        ("2147483647:X=y", Given("X", b"y", 2147483647)),
-        ("EMAIL!private=a@b.org", Given("EMAIL", b"a@b.org", None, PRIVATE)),
-        ("3:EMAIL!public=a@b.org", Given("EMAIL", b"a@b.org", 3, DEFAULT_PERMISSIONS)),
-        ("X=base64:AAECfw==", Given("X", b"\x00\x01\x02\x7f")),
-        ("HS_SECKEY=open sesame", Given("HS_SECKEY", b"open sesame", None, PRIVATE)),
-        ("HS_ADMIN=200:0.NA/12345", Given("HS_ADMIN", Admin(ValueRef(200, "0.NA/12345")).to_bytes())),
+        ("URL=https://example.org/?a=b", PartialValue("URL", b"https://example.org/?a=b")),
+        ("URL=", PartialValue("URL", b"")),
+        ("7:DESC=Bücher = books", PartialValue("DESC", "Bücher = books".encode(), 7)),
+        ("10320/loc=<locations/>", PartialValue("10320/loc", b"<locations/>")),
+        ("2147483647:X=y", PartialValue("X", b"y", 2147483647)),
+        ("EMAIL!private=a@b.org", PartialValue("EMAIL", b"a@b.org", None, PRIVATE)),
+        ("3:EMAIL!public=a@b.org", PartialValue("EMAIL", b"a@b.org", 3, DEFAULT_PERMISSIONS)),
+        ("X=base64:AAECfw==", PartialValue("X", b"\x00\x01\x02\x7f")),
+        ("HS_SECKEY=open sesame", PartialValue("HS_SECKEY", b"open sesame", None, PRIVATE)),
+        ("HS_ADMIN=200:0.NA/12345", PartialValue("HS_ADMIN", Admin(ValueRef(200, "0.NA/12345")).to_bytes())),
         (
             "100:HS_ADMIN=200:0.NA/12345:add_value,modify_value",
-            Given(
+            PartialValue(
                 "HS_ADMIN",
                 Admin(ValueRef(200, "0.NA/12345"), AdminPermission.ADD_VALUE | AdminPermission.MODIFY_VALUE).to_bytes(),
                 100,
@@ -37,12 +37,12 @@ from perseid.registry.results import Refused
         ),
         (
             "HS_VLIST=300:0.NA/P,301:0.NA/P",
-            Given("HS_VLIST", ValueList((ValueRef(300, "0.NA/P"), ValueRef(301, "0.NA/P"))).to_bytes()),
+            PartialValue("HS_VLIST", ValueList((ValueRef(300, "0.NA/P"), ValueRef(301, "0.NA/P"))).to_bytes()),
         ),
     ],
 )
-def test_a_value_is_read(text: str, expected: Given) -> None:
-    assert parse(text) == expected
+def test_a_value_is_read(text: str, expected: PartialValue) -> None:
+    assert parse_value(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,26 +62,28 @@ def test_a_value_is_read(text: str, expected: Given) -> None:
 )
 def test_what_is_no_value_is_wrong_usage(text: str, words: str) -> None:
     with pytest.raises(typer.BadParameter) as problem:
-        parse(text)
+        parse_value(text)
     assert words in problem.value.message
 
 
 def test_data_may_be_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"\x00\xff\n")
-    assert parse(f"X=@{tmp_path}/data").data == b"\x00\xff\n"
+    assert parse_value(f"X=@{tmp_path}/data").data == b"\x00\xff\n"
     with pytest.raises(OSError, match="No such file"):
-        parse(f"X=@{tmp_path}/none")
+        parse_value(f"X=@{tmp_path}/none")
 
 
 def test_a_file_that_no_value_can_hold_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(1_048_577))
     with pytest.raises(typer.BadParameter, match="too many"):
-        parse(f"X=@{tmp_path}/data")
+        parse_value(f"X=@{tmp_path}/data")
 
 
 def test_free_indexes_begin_at_1_and_for_administrators_at_100() -> None:
-    given = [parse(text) for text in ("URL=a", "2:DESC=b", "URL=c", "HS_ADMIN=0:0.NA/P:all", "HS_ADMIN=200:0.NA/P")]
-    assert [value.index for value in placed(given, [Value.text(3, "URL", "x"), Value.text(100, "X", "x")])] == [
+    given = [
+        parse_value(text) for text in ("URL=a", "2:DESC=b", "URL=c", "HS_ADMIN=0:0.NA/P:all", "HS_ADMIN=200:0.NA/P")
+    ]
+    assert [value.index for value in assign_indexes(given, [Value.text(3, "URL", "x"), Value.text(100, "X", "x")])] == [
         1,
         2,
         4,
@@ -91,21 +93,24 @@ def test_free_indexes_begin_at_1_and_for_administrators_at_100() -> None:
 
 
 def test_the_ttl_is_the_namespace_s() -> None:
-    assert placed([parse("URL=a")])[0].ttl == DEFAULT_TTL
-    assert placed([parse("URL=a")], ttl=60)[0].ttl == 60
+    assert assign_indexes([parse_value("URL=a")])[0].ttl == DEFAULT_TTL
+    assert assign_indexes([parse_value("URL=a")], ttl=60)[0].ttl == 60
 
 
 def test_a_value_takes_the_place_of_the_only_one_of_its_type_and_keeps_what_nobody_spoke_of() -> None:
     old = Value(5, "url", b"old", ttl=60, permissions=Permission.ADMIN_READ, references=(ValueRef(1, "1/x"),))
-    (new,) = put([parse("URL=new")], [old])
+    (new,) = merge_values([parse_value("URL=new")], [old])
     assert new == Value(5, "URL", b"new", ttl=60, permissions=Permission.ADMIN_READ, references=(ValueRef(1, "1/x"),))
-    (public,) = put([parse("URL!public=new")], [old])
+    (public,) = merge_values([parse_value("URL!public=new")], [old])
     assert public.permissions == DEFAULT_PERMISSIONS
 
 
 def test_values_without_a_place_get_one() -> None:
     there = [Value.text(1, "URL", "old")]
-    assert [(value.index, value.type) for value in put([parse("DESC=d"), parse("URL=u"), parse("9:X=y")], there)] == [
+    assert [
+        (value.index, value.type)
+        for value in merge_values([parse_value("DESC=d"), parse_value("URL=u"), parse_value("9:X=y")], there)
+    ] == [
         (1, "URL"),
         (2, "DESC"),
         (9, "X"),
@@ -115,8 +120,8 @@ def test_values_without_a_place_get_one() -> None:
 def test_which_of_several_values_is_meant_has_to_be_said() -> None:
     there = [Value.text(1, "URL", "a"), Value.text(4, "URL", "b")]
     with pytest.raises(Refused, match=r"2 values of the type 'URL', at 1, 4\. Say which"):
-        put([parse("URL=c")], there)
-    assert put([parse("4:URL=c")], there)[0].index == 4
+        merge_values([parse_value("URL=c")], there)
+    assert merge_values([parse_value("4:URL=c")], there)[0].index == 4
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,7 @@ def test_which_of_several_values_is_meant_has_to_be_said() -> None:
     ],
 )
 def test_data_is_shown_on_one_line_and_secrets_are_not(value: Value, shown: str) -> None:
-    assert shown_data(value) == shown
+    assert format_data(value) == shown
     assert printable(shown) == shown
 
 

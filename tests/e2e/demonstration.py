@@ -19,7 +19,7 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
@@ -41,7 +41,7 @@ ATTACKS: Final = (
     "x" * 3_000,
 )
 
-_OPERATOR: Final = LocalOperator("tests")
+_OPERATOR: Final = LocalIdentity("tests")
 _ADMIN: Final = Value(100, "HS_ADMIN", Admin(ValueRef(200, f"0.NA/{PREFIX}")).to_bytes())
 _PAGE: Final = """<!DOCTYPE html><html lang="en"><head><title>Target</title><link rel="icon" href="data:,"></head>
 <body><h1>Arrived</h1></body></html>"""

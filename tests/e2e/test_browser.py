@@ -234,8 +234,8 @@ def test_pages_work_without_script_and_can_be_printed(browser: Browser, demo: De
 
 def test_names_are_made_by_whoever_writes_their_name_as_it_is(browser: Browser, demo: Demonstration) -> None:
     """With a colon in it, over TLS, as people type it."""
-    who = {"username": demo.administrator, "password": demo.secret}
-    visitor = Visitor(browser, demo.secure_url, http_credentials=who)
+    identity = {"username": demo.administrator, "password": demo.secret}
+    visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
     visitor.go("/generate")
     visitor.page.get_by_role("button", name="Say who you are").click()
     visitor.page.get_by_label("Prefix").fill("102.100.272")
@@ -256,8 +256,8 @@ def test_names_are_made_by_whoever_writes_their_name_as_it_is(browser: Browser, 
 
 def test_a_page_of_somebody_else_cannot_use_who_you_are(browser: Browser, demo: Demonstration) -> None:
     """The browser knows the password, and sends it along; it does not count where another page sent the form."""
-    who = {"username": demo.administrator.replace(":", "%3A"), "password": demo.secret}
-    visitor = Visitor(browser, demo.secure_url, http_credentials=who)
+    identity = {"username": demo.administrator.replace(":", "%3A"), "password": demo.secret}
+    visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
     visitor.go("/generate")
     visitor.page.get_by_role("button", name="Say who you are").click()
     visitor.page.wait_for_selector("#where")

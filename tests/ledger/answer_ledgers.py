@@ -17,7 +17,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.views.answers import Answers
-from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
+from perseid.ledger.views.answers_reader import AnswersReader, AnswersUnavailable
 from perseid.records.value import Permission, Value
 
 ID = bytes(range(16))
@@ -194,7 +194,7 @@ def read_until_told(pipe: Connection, folder: Path, name: bytes) -> None:
         def seen() -> object:
             try:
                 found, prefix = reader.find(name), reader.prefix(b"10.1")
-            except Unavailable:
+            except AnswersUnavailable:
                 return "unavailable"
             return found and found.values, prefix is not None and prefix.homed
 

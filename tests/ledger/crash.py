@@ -23,7 +23,7 @@ from perseid.ledger import ledger as ledgers
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log import signing
 from perseid.ledger.log.entry import Draft
-from perseid.ledger.log.requests import Appended, Lender, Mint, Minted
+from perseid.ledger.log.requests import Appended, LeaseProvider, Mint, Minted
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.sql import Superseded, rebuild
@@ -44,18 +44,18 @@ class Place:
         return Ledger(log_of_today(open_store(self.where)), Answers(self.folder / "answers"), SIGNER)
 
 
-def write(place: Place, who: str, chance: random.Random, tell: Callable[[str], None]) -> None:
+def write(place: Place, identity: str, chance: random.Random, tell: Callable[[str], None]) -> None:
     """Append for ever: single changes, names that are minted together, secrets that are replaced."""
     with place.open() as ledger:
         for number in range(1_000_000):
             kind = chance.random()
             if kind < 0.3:
-                outcome = ledger.append(_pair(f"{who}-{number}"))[0]
+                outcome = ledger.append(_pair(f"{identity}-{number}"))[0]
                 assert isinstance(outcome, Minted)
-                tell(f"pair {who}-{number} {outcome.seq}")
+                tell(f"pair {identity}-{number} {outcome.seq}")
             else:
-                name = f"shared-{chance.randrange(20)}" if kind < 0.6 else f"{who}-{number}"
-                told = f"{who}-{number}"
+                name = f"shared-{chance.randrange(20)}" if kind < 0.6 else f"{identity}-{number}"
+                told = f"{identity}-{number}"
                 request = change(name, url(f"https://example.org/{told}"), secret(told.encode()))
                 done = ledger.append(request)[0]
                 assert isinstance(done, Appended)
@@ -65,7 +65,7 @@ def write(place: Place, who: str, chance: random.Random, tell: Callable[[str], N
 
 
 def _pair(told: str) -> Mint:
-    def make(lender: Lender) -> Sequence[Draft]:
+    def make(lender: LeaseProvider) -> Sequence[Draft]:
         first = lender.lease(b"crash", PAIR, 0)
         handles = [f"10.1/pair-{first + number}" for number in range(PAIR)]
         assert not any(lender.exists(handle.upper().encode()) for handle in handles)
@@ -74,7 +74,7 @@ def _pair(told: str) -> Mint:
     return Mint(make)
 
 
-def follow(place: Place, _who: str, _chance: random.Random, tell: Callable[[str], None]) -> None:
+def follow(place: Place, _identity: str, _chance: random.Random, tell: Callable[[str], None]) -> None:
     """Only look, and keep the view up to date."""
     with place.open() as ledger:
         while True:
@@ -83,7 +83,7 @@ def follow(place: Place, _who: str, _chance: random.Random, tell: Callable[[str]
             time.sleep(0.01)
 
 
-def build(place: Place, _who: str, chance: random.Random, tell: Callable[[str], None]) -> None:
+def build(place: Place, _identity: str, chance: random.Random, tell: Callable[[str], None]) -> None:
     """Build views anew for ever."""
     with place.open() as ledger:
         while True:
@@ -109,7 +109,7 @@ class Worker:
     dies_after: float
 
 
-def start(place: Place, role: str, who: str, chance: random.Random) -> Worker:
+def start(place: Place, role: str, identity: str, chance: random.Random) -> Worker:
     seed, dies_after = chance.random(), chance.uniform(0.02, LONGEST)
     reading, writing = os.pipe()
     pid = os.fork()
@@ -120,8 +120,8 @@ def start(place: Place, role: str, who: str, chance: random.Random) -> Worker:
         os.close(reading)
         # Sign all the time, to be killed while doing it.
         signing.INTERVAL = 1_000  # type: ignore[misc]
-        ledgers.PAUSE = 0.005  # type: ignore[misc]
-        WORKERS[role](place, who, random.Random(seed), lambda text: _tell(writing, text))
+        ledgers.RETRY_DELAY = 0.005  # type: ignore[misc]
+        WORKERS[role](place, identity, random.Random(seed), lambda text: _tell(writing, text))
     except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
         traceback.print_exc()
     os._exit(1)

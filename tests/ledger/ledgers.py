@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perseid.ledger.log.clock import RELEASED, SECOND, CheckedClock
+from perseid.ledger.log.clock import RELEASE_DATE, SECOND, CheckedClock
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ORIGIN = "ledger.example.org"
 SIGNER = Signer.generate(ORIGIN, bytes(range(32)))
 DEADLINE = 60.0
-NOW = RELEASED + 365 * 86_400 * SECOND
+NOW = RELEASE_DATE + 365 * 86_400 * SECOND
 
 
 class Machine:
@@ -136,11 +136,11 @@ def change(
     state: State = State.NORMAL,
     handle: str | None = None,
     exact: bool = False,
-    **rests_on: int,
+    **preconditions: int,
 ) -> Append:
     """A request about `10.1/name`, or the handle given; `rests_on` names records likewise."""
     draft = Draft(action, state, handle or f"10.1/{name}", "cli", "local:alice", values=values, exact=exact)
-    return Append(draft, {key(other): seq for other, seq in rests_on.items()})
+    return Append(draft, {key(other): seq for other, seq in preconditions.items()})
 
 
 def key(name: str) -> bytes:

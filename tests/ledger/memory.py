@@ -15,7 +15,7 @@ from tests.ledger.ledgers import SIGNER, Machine
 def memory_log(machine: Machine | None = None) -> Log:
     """A log in SQLite's memory: everything but the disk is real."""
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-    event.listen(engine, "connect", stores._prepare)
+    event.listen(engine, "connect", stores._configure_connection)
     event.listen(engine, "begin", stores._begin)
     metadata.create_all(engine)
     log = Log(Store(engine), (machine or Machine()).clock(), random.Random(1).randbytes)

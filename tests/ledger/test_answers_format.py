@@ -8,18 +8,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import Damaged
+from perseid.ledger.errors import CorruptData
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import record_key as ledger_key
 from perseid.ledger.views.answers_format import (
-    LONGEST_PLAIN_KEY,
-    NOTHING,
+    EMPTY_PREFIX_ITEM,
+    MAX_PLAIN_KEY,
     HandleItem,
     PrefixItem,
     PrefixPart,
-    choose,
+    choose_item,
     decode_handle,
-    merge,
+    merge_item,
     record_key,
     store_key,
 )
@@ -65,9 +65,9 @@ prefix_items = st.builds(
 def test_a_key_is_the_folded_name_or_its_beginning_and_its_hash(name: str) -> None:
     octets = name.encode()
     key = store_key(octets)
-    assert len(key) == (len(octets) if len(octets) <= LONGEST_PLAIN_KEY else LONGEST_PLAIN_KEY + 16)
+    assert len(key) == (len(octets) if len(octets) <= MAX_PLAIN_KEY else MAX_PLAIN_KEY + 16)
     assert key == store_key(octets.upper()) == store_key(octets.lower())
-    assert octets.upper().startswith(key[:LONGEST_PLAIN_KEY])
+    assert octets.upper().startswith(key[:MAX_PLAIN_KEY])
 
 
 @pytest.mark.parametrize("length", [1, 2, 399, 400, 401, 511, 512, 2047, 2048])
@@ -100,15 +100,15 @@ def test_items_of_several_spellings_stand_under_one_key(several: list[HandleItem
     octets: bytes | None = None
     for number, item in enumerate(several):
         placed = replace(item, spelling=fitting[number % len(fitting)])
-        octets = merge(key, octets, placed.key, placed)
+        octets = merge_item(key, octets, placed.key, placed)
         mine[placed.key] = placed
     assert octets is not None
     assert decode_handle(key, octets) == tuple(mine[each] for each in sorted(mine))
     for record in mine:
         assert octets is not None
-        octets = merge(key, octets, record, None)
+        octets = merge_item(key, octets, record, None)
     assert octets is None
-    assert merge(key, None, key, None) is None
+    assert merge_item(key, None, key, None) is None
 
 
 @given(items, st.binary(max_size=80))
@@ -125,7 +125,7 @@ def test_arbitrary_octets_are_items_in_their_one_form_or_refused(item: HandleIte
     for wrong in (octets, item.to_bytes(key) + octets, item.to_bytes(key)[:-1]):
         try:
             found = decode_handle(key, wrong)
-        except Damaged:
+        except CorruptData:
             continue
         assert b"".join(one.to_bytes(key) for one in found) == wrong
 
@@ -177,12 +177,12 @@ def test_a_small_record_stays_small() -> None:
 def test_a_name_means_its_own_spelling_first_and_then_the_one_without_case() -> None:
     exact = [HandleItem(name, State.NORMAL, exact=True) for name in (b"10.A/x", b"10.a/X")]
     loose = HandleItem(b"10.a/xx", State.NORMAL)
-    assert choose(exact, b"10.a/x") is exact[0]
-    assert choose(exact, b"10.A/X") is exact[1]
-    assert choose([*exact, loose], b"10.A/x") is exact[0]
-    assert choose([*exact, loose], b"10.A/xX") is loose
-    assert choose(exact, b"10.A/xx") is None
-    assert choose([], b"10.A/x") is None
+    assert choose_item(exact, b"10.a/x") is exact[0]
+    assert choose_item(exact, b"10.A/X") is exact[1]
+    assert choose_item([*exact, loose], b"10.A/x") is exact[0]
+    assert choose_item([*exact, loose], b"10.A/xX") is loose
+    assert choose_item(exact, b"10.A/xx") is None
+    assert choose_item([], b"10.A/x") is None
 
 
 # Prefix items
@@ -195,14 +195,14 @@ def test_a_prefix_comes_back_from_its_octets(item: PrefixItem) -> None:
 
 
 @given(prefix_items, st.binary(max_size=60))
-@example(NOTHING, b"\x40\x00\x00")
-@example(NOTHING, b"\x00\x01\xff\x00")
-@example(NOTHING, b"")
+@example(EMPTY_PREFIX_ITEM, b"\x40\x00\x00")
+@example(EMPTY_PREFIX_ITEM, b"\x00\x01\xff\x00")
+@example(EMPTY_PREFIX_ITEM, b"")
 def test_arbitrary_octets_are_a_prefix_in_its_one_form_or_refused(item: PrefixItem, octets: bytes) -> None:
     for wrong in (octets, item.to_bytes() + octets, item.to_bytes()[:-1]):
         try:
             found = PrefixItem.from_bytes(wrong)
-        except Damaged:
+        except CorruptData:
             continue
         assert found.to_bytes() == wrong
 
@@ -303,7 +303,7 @@ def test_templates_may_apply_when_one_is_there_or_nobody_can_tell(
 ) -> None:
     value = typed(type_, 1, data, public=public)
     for state in (State.NORMAL, State.UNPUBLISHED):
-        found = said(("0.NA/10.1", (value,), state)).get(b"10.1", NOTHING)
+        found = said(("0.NA/10.1", (value,), state)).get(b"10.1", EMPTY_PREFIX_ITEM)
         assert (found.templates, found.referrals) == (may, ())
     assert said(("0.NA/10.1", (value,), State.NORMAL), ("0.NA/10.1", (), State.ABSENT)) == {}
 

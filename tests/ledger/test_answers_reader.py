@@ -200,7 +200,7 @@ def test_the_other_reader_knows_when_to_hand_over(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="may not be used"):
         OtherReader(folder)
     assert answers.catch_up(ledger.look)
-    answers._file.need(1)
+    answers._file.require(1)
     answers.close()
     with pytest.raises(LookupError, match="behind"):
         OtherReader(folder)

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from perseid.ledger.errors import Damaged, NewerFormat
-from perseid.ledger.views.answers_generation import STATE_OCTETS, WORD_GENERATION, WORD_NEEDED, StateFile, boot_id
+from perseid.ledger.errors import CorruptData, NewerFormat
+from perseid.ledger.views.answers_generation import STATE_SIZE, WORD_GENERATION, WORD_REQUIRED, StateFile, boot_id
 from tests.ledger.answer_ledgers import BOOT
 
 OTHER_BOOT = bytes(16)
@@ -23,24 +23,24 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_new_file_is_a_page_for_its_owner_alone_and_names_no_generation(path: Path) -> None:
     state = StateFile.create(path)
-    assert path.stat().st_size == STATE_OCTETS
+    assert path.stat().st_size == STATE_SIZE
     assert path.stat().st_blocks > 0, "room is taken, not promised"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert state.usable(BOOT) == 0
+    assert state.usable_generation(BOOT) == 0
     assert [each.name for each in path.parent.iterdir()] == ["state"]
     state.close()
 
 
 def test_every_field_stands_where_the_specification_says(path: Path) -> None:
     state = StateFile.create(path)
-    state.allot()
-    state.allot()
+    state.next_generation()
+    state.next_generation()
     state.switch(2)
-    state.need(77)
+    state.require(77)
     state.mark_dirty(BOOT)
     page = path.read_bytes()
     expected = struct.pack("<8sQQQQQ16sQ", b"PRSDANSW", 1, 2, 77, 2, 0, BOOT, path.stat().st_ino)
-    assert page == expected.ljust(STATE_OCTETS, b"\0")
+    assert page == expected.ljust(STATE_SIZE, b"\0")
     state.mark_clean()
     assert path.read_bytes()[40:48] == b"\1" + bytes(7)
     state.close()
@@ -62,7 +62,7 @@ def test_readers_see_a_change_at_once_and_cannot_make_one(path: Path) -> None:
     reader = StateFile(path, writable=False)
     state.switch(3)
     state.mark_dirty(BOOT)
-    assert reader.usable(BOOT) == 3
+    assert reader.usable_generation(BOOT) == 3
     with pytest.raises(TypeError):
         reader.words[WORD_GENERATION] = 4
     reader.close()
@@ -73,47 +73,47 @@ def test_after_a_crash_of_the_machine_a_generation_is_usable_only_if_it_was_clos
     state = StateFile.create(path)
     state.switch(3)
     state.mark_dirty(BOOT)
-    assert (state.usable(BOOT), state.usable(OTHER_BOOT)) == (3, 0)
+    assert (state.usable_generation(BOOT), state.usable_generation(OTHER_BOOT)) == (3, 0)
     state.mark_clean()
-    assert (state.usable(BOOT), state.usable(OTHER_BOOT)) == (3, 3)
-    state.distrust(OTHER_BOOT)
-    assert state.usable(OTHER_BOOT) == 3
+    assert (state.usable_generation(BOOT), state.usable_generation(OTHER_BOOT)) == (3, 3)
+    state.discard_unusable(OTHER_BOOT)
+    assert state.usable_generation(OTHER_BOOT) == 3
     state.mark_dirty(BOOT)
-    state.distrust(OTHER_BOOT)
-    assert state.usable(BOOT) == 0
+    state.discard_unusable(OTHER_BOOT)
+    assert state.usable_generation(BOOT) == 0
     state.close()
 
 
 def test_a_copy_is_not_believed(path: Path) -> None:
     state = StateFile.create(path)
-    state.switch(state.allot())
+    state.switch(state.next_generation())
     state.mark_clean()
     state.close()
     shutil.copy2(path, path.with_name("copy"))
     copy = StateFile.create(path.with_name("copy"))
-    assert copy.usable(BOOT) == 0
-    copy.distrust(BOOT)
+    assert copy.usable_generation(BOOT) == 0
+    copy.discard_unusable(BOOT)
     assert copy.words[WORD_GENERATION] == 0
-    copy.switch(copy.allot())
-    assert copy.usable(BOOT) == 2
+    copy.switch(copy.next_generation())
+    assert copy.usable_generation(BOOT) == 2
     copy.close()
 
 
 def test_what_is_needed_only_rises_until_it_is_met(path: Path) -> None:
     state = StateFile.create(path)
-    state.need(7)
-    state.need(5)
-    assert state.words[WORD_NEEDED] == 7
-    state.met(6)
-    assert state.words[WORD_NEEDED] == 7
-    state.met(7)
-    assert state.words[WORD_NEEDED] == 0
-    state.met(8)
-    state.need(9)
+    state.require(7)
+    state.require(5)
+    assert state.words[WORD_REQUIRED] == 7
+    state.reached(6)
+    assert state.words[WORD_REQUIRED] == 7
+    state.reached(7)
+    assert state.words[WORD_REQUIRED] == 0
+    state.reached(8)
+    state.require(9)
     state.forget(8)
-    assert state.words[WORD_NEEDED] == 9
+    assert state.words[WORD_REQUIRED] == 9
     state.forget(9)
-    assert state.words[WORD_NEEDED] == 0
+    assert state.words[WORD_REQUIRED] == 0
     state.close()
 
 
@@ -131,7 +131,8 @@ def test_numbers_are_given_once_whoever_asks(path: Path) -> None:
     states = [StateFile.create(path) for _ in range(4)]
     given: list[int] = []
     threads = [
-        threading.Thread(target=lambda state=state: given.extend(state.allot() for _ in range(200))) for state in states
+        threading.Thread(target=lambda state=state: given.extend(state.next_generation() for _ in range(200)))
+        for state in states
     ]
     for thread in threads:
         thread.start()
@@ -142,10 +143,10 @@ def test_numbers_are_given_once_whoever_asks(path: Path) -> None:
         state.close()
 
 
-@pytest.mark.parametrize("octets", [b"", b"PRSDANSW", bytes(STATE_OCTETS), bytes(STATE_OCTETS + 1)])
+@pytest.mark.parametrize("octets", [b"", b"PRSDANSW", bytes(STATE_SIZE), bytes(STATE_SIZE + 1)])
 def test_another_file_is_refused_with_what_to_do(path: Path, octets: bytes) -> None:
     path.write_bytes(octets)
-    with pytest.raises(Damaged, match="remove the folder"):
+    with pytest.raises(CorruptData, match="remove the folder"):
         StateFile.create(path)
 
 
@@ -159,10 +160,10 @@ def test_a_file_of_a_newer_program_is_refused(path: Path) -> None:
 
 
 def test_no_descriptor_is_left_open_when_a_file_is_refused(path: Path) -> None:
-    path.write_bytes(bytes(STATE_OCTETS))
+    path.write_bytes(bytes(STATE_SIZE))
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
-        with pytest.raises(Damaged):
+        with pytest.raises(CorruptData):
             StateFile(path, writable=False)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 

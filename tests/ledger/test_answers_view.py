@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import Damaged
+from perseid.ledger.errors import CorruptData
 from perseid.ledger.log.entry import State
 from perseid.ledger.views import answers as answers_module
 from perseid.ledger.views import answers_generation
-from perseid.ledger.views.answers import Answers, Applied
+from perseid.ledger.views.answers import Answers, ApplyResult
 from perseid.ledger.views.answers_format import PrefixItem
-from perseid.ledger.views.answers_generation import WORD_CLEAN, WORD_GENERATION, WORD_NEEDED, Generation, StateFile
-from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
+from perseid.ledger.views.answers_generation import WORD_CLEAN, WORD_GENERATION, WORD_REQUIRED, Generation, StateFile
+from perseid.ledger.views.answers_reader import AnswersReader, AnswersUnavailable
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from tests.ledger.answer_ledgers import (
@@ -71,12 +71,12 @@ def word(folder: Path, which: int) -> int:
 def test_what_was_applied_is_read_at_once(answers: Answers, ledger: MemoryLedger) -> None:
     for number in range(50):
         entry = ledger.append(f"10.1/{number % 7}", url(str(number)))
-        assert answers.apply([entry]) is Applied.DONE
+        assert answers.apply([entry]) is ApplyResult.DONE
         assert data(answers, f"10.1/{number % 7}") == [str(number).encode()]
     assert (answers.applied, answers.ready) == (50, True)
     assert data(answers, "10.1/none") is None
     assert answers.get(b"") is None
-    assert answers.apply([]) is Applied.DONE
+    assert answers.apply([]) is ApplyResult.DONE
     assert answers.differences(ledger.look) is None
 
 
@@ -202,9 +202,9 @@ def test_entries_already_applied_are_skipped(answers: Answers, ledger: MemoryLed
 
 def test_a_gap_is_told_and_filled(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
     entries = [ledger.append("10.1/x", url(str(number))) for number in range(5)]
-    assert answers.apply(entries[3:]) is Applied.BEHIND
-    assert answers.apply([entries[0], entries[2]]) is Applied.BEHIND
-    assert (answers.applied, word(folder, WORD_NEEDED), answers.ready) == (0, 0, True)
+    assert answers.apply(entries[3:]) is ApplyResult.BEHIND
+    assert answers.apply([entries[0], entries[2]]) is ApplyResult.BEHIND
+    assert (answers.applied, word(folder, WORD_REQUIRED), answers.ready) == (0, 0, True)
     assert answers.follow(ledger.look)
     assert (answers.applied, data(answers, "10.1/x")) == (5, [b"4"])
 
@@ -221,7 +221,7 @@ def test_catching_up_goes_in_steps(answers: Answers, ledger: MemoryLedger, monke
 def test_nothing_is_applied_before_the_ledger_was_compared(folder: Path, ledger: MemoryLedger) -> None:
     with Answers(folder) as answers:
         entry = ledger.append("10.1/x", url("1"))
-        assert answers.apply([entry]) is Applied.BEHIND
+        assert answers.apply([entry]) is ApplyResult.BEHIND
         assert not answers.follow(ledger.look), "the view must be built first"
         assert not answers.ready
         assert answers.catch_up(ledger.look)
@@ -234,8 +234,8 @@ def test_an_entry_of_another_history_is_not_taken_for_one_applied(answers: Answe
         assert answers.apply([ledger.append("10.1/x", url(str(number)))])
     other = ledger.restored(2)
     entry = other.append("10.1/x", url("other"))
-    assert answers.apply([entry]) is Applied.BEHIND
-    assert answers.apply([other.append("10.1/x", url("more"))]) is Applied.BEHIND
+    assert answers.apply([entry]) is ApplyResult.BEHIND
+    assert answers.apply([other.append("10.1/x", url("more"))]) is ApplyResult.BEHIND
     assert answers.catch_up(other.look)
     assert data(answers, "10.1/x") == [b"more"]
 
@@ -289,32 +289,32 @@ def test_a_full_map_does_not_fail_the_ledger_and_what_is_behind_is_not_read(
         assert answers.catch_up(ledger.look)
         assert answers.apply([ledger.append("10.1/x", url("1"))])
         large = ledger.append("10.1/large", url("secret" * 100_000))
-        assert answers.apply([large]) is Applied.FAILED
-        assert word(folder, WORD_NEEDED) == 2
+        assert answers.apply([large]) is ApplyResult.FAILED
+        assert word(folder, WORD_REQUIRED) == 2
         assert "cannot follow entry 2" in caplog.text
         assert "secret" not in caplog.text
         assert not answers.ready
-        with pytest.raises(Unavailable, match="behind"):
+        with pytest.raises(AnswersUnavailable, match="behind"):
             answers.get(b"10.1/x")
-        assert answers.apply([ledger.append("10.1/y", url("3"))]) is Applied.BEHIND
+        assert answers.apply([ledger.append("10.1/y", url("3"))]) is ApplyResult.BEHIND
         assert not answers.follow(ledger.look)
-        assert word(folder, WORD_NEEDED) == 3
+        assert word(folder, WORD_REQUIRED) == 3
         assert not answers.rebuild(ledger.look)
         assert not answers.ready
-        with pytest.raises(Unavailable, match="compared"):
+        with pytest.raises(AnswersUnavailable, match="compared"):
             answers.differences(ledger.look)
         assert generations(folder) == [1]
     with Answers(folder) as answers:
         assert not answers.ready
         assert answers.catch_up(ledger.look)
-        assert (word(folder, WORD_NEEDED), generations(folder)) == (0, [1])
+        assert (word(folder, WORD_REQUIRED), generations(folder)) == (0, [1])
         assert data(answers, "10.1/y") == [b"3"]
         assert answers.differences(ledger.look) is None
 
 
 def test_a_view_that_passes_what_was_needed_is_right_by_itself(answers: Answers, ledger: MemoryLedger) -> None:
     state = StateFile(answers.folder / "state", writable=True)
-    state.need(2)
+    state.require(2)
     state.close()
     first, second = ledger.append("10.1/x", url("1")), ledger.append("10.1/x", url("2"))
     assert answers.apply([first])
@@ -328,7 +328,7 @@ def test_what_was_needed_of_a_ledger_before_it_was_restored_is_forgotten(
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1"))])
     state = StateFile(answers.folder / "state", writable=True)
-    state.need(100)
+    state.require(100)
     state.close()
     assert not answers.ready
     assert answers.catch_up(ledger.look)
@@ -399,7 +399,7 @@ def test_a_view_not_closed_before_the_machine_went_down_is_built_anew(folder: Pa
     assert first.catch_up(ledger.look)
     assert first.apply([ledger.append("10.1/x", url("1"))])
     AnswersReader.close(first)  # the process is gone, the mark was never made
-    with AnswersReader(folder, boot=bytes(16)) as reader, pytest.raises(Unavailable):
+    with AnswersReader(folder, boot=bytes(16)) as reader, pytest.raises(AnswersUnavailable):
         reader.get(b"10.1/x")
     with Answers(folder, boot=bytes(16)) as answers:
         assert not answers.ready
@@ -432,10 +432,10 @@ def test_a_copied_folder_is_built_anew(folder: Path, ledger: MemoryLedger) -> No
 def test_a_reader_waits_for_the_view_to_come_into_being(folder: Path, ledger: MemoryLedger) -> None:
     AnswersReader(folder).close()
     with AnswersReader(folder) as reader:
-        with pytest.raises(Unavailable, match="yet"):
+        with pytest.raises(AnswersUnavailable, match="yet"):
             reader.get(b"10.1/x")
         with Answers(folder) as answers:
-            with pytest.raises(Unavailable, match="at the moment"):
+            with pytest.raises(AnswersUnavailable, match="at the moment"):
                 reader.get(b"10.1/x")
             ledger.append("10.1/x", url("1"))
             assert answers.catch_up(ledger.look)
@@ -463,7 +463,7 @@ def test_what_is_damaged_is_not_read_and_built_anew(folder: Path, ledger: Memory
     harm(folder)
     with AnswersReader(folder) as reader:
         assert not reader.ready
-        with pytest.raises(Unavailable):
+        with pytest.raises(AnswersUnavailable):
             assert reader.applied
     with Answers(folder) as answers:
         assert answers.catch_up(ledger.look)
@@ -486,12 +486,12 @@ def test_an_item_that_is_damaged_is_met_by_building_anew(answers: Answers, ledge
     generation = answers._current()
     with generation.begin(write=True) as txn:
         txn.put(b"10.1/X", b"\xff", db=generation.handles)
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptData):
         answers.find(b"10.1/x")
     assert answers.differences(ledger.look) == "handles 10.1/X"
-    assert answers.apply([ledger.append("10.1/x", url("2"))]) is Applied.FAILED
+    assert answers.apply([ledger.append("10.1/x", url("2"))]) is ApplyResult.FAILED
     assert (word(folder, WORD_GENERATION), answers.ready) == (0, False)
-    assert answers.apply([ledger.append("10.1/x", url("3"))]) is Applied.FAILED
+    assert answers.apply([ledger.append("10.1/x", url("3"))]) is ApplyResult.FAILED
     assert not answers.follow(ledger.look)
     assert answers.catch_up(ledger.look)
     assert data(answers, "10.1/x") == [b"3"]
@@ -553,8 +553,8 @@ def test_a_generation_that_cannot_be_opened_for_now_is_not_built_anew(
                 failing(lambda: lmdb.Error("no memory", errno.ENOMEM)),
             )
             assert not answers.catch_up(ledger.look)
-            assert word(folder, WORD_NEEDED) == 1
-            with pytest.raises(Unavailable, match="no memory"):
+            assert word(folder, WORD_REQUIRED) == 1
+            with pytest.raises(AnswersUnavailable, match="no memory"):
                 answers.get(b"10.1/x")
         assert answers.catch_up(ledger.look)
         assert data(answers, "10.1/x") == [b"1"]
@@ -567,7 +567,7 @@ def test_a_broken_transaction_is_met_by_opening_anew(
     entry = ledger.append("10.1/x", url("1"))
     with monkeypatch.context() as patch:
         patch.setattr(Generation, "write", failing(lambda: lmdb.PanicError("update of meta page failed")))
-        assert answers.apply([entry]) is Applied.FAILED
+        assert answers.apply([entry]) is ApplyResult.FAILED
     assert answers.apply([entry])
     assert data(answers, "10.1/x") == [b"1"]
     held = answers._current()
@@ -582,7 +582,7 @@ def test_a_view_that_cannot_follow_is_not_compared(
     ledger.append("10.1/x", url("1"))
     with monkeypatch.context() as patch:
         patch.setattr(Generation, "write", failing(lambda: lmdb.DiskError("full", errno.ENOSPC)))
-        with pytest.raises(Unavailable, match="cannot follow"):
+        with pytest.raises(AnswersUnavailable, match="cannot follow"):
             answers.differences(ledger.look)
     assert answers.catch_up(ledger.look)
     assert answers.differences(ledger.look) is None
@@ -608,7 +608,7 @@ def test_a_damaged_page_gives_the_generation_up(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Generation, "write", failing(lambda: lmdb.CorruptedError("a page")))
-        assert answers.apply([ledger.append("10.1/x", url("1"))]) is Applied.FAILED
+        assert answers.apply([ledger.append("10.1/x", url("1"))]) is ApplyResult.FAILED
     assert word(folder, WORD_GENERATION) == 0
     assert answers.catch_up(ledger.look)
     assert generations(folder) == [2]
@@ -649,10 +649,10 @@ def test_a_generation_exchanged_while_it_is_opened_is_followed(
 
         def never(_self: Generation, _folder: Path, number: int, *_: object, **__: object) -> None:
             state.switch(number + 1)
-            raise Damaged("gone")
+            raise CorruptData("gone")
 
         monkeypatch.setattr(Generation, "__init__", never)
-        with AnswersReader(folder) as reader, pytest.raises(Unavailable, match="at the moment"):
+        with AnswersReader(folder) as reader, pytest.raises(AnswersUnavailable, match="at the moment"):
             reader.get(b"10.1/x")
         monkeypatch.undo()
 
@@ -748,12 +748,12 @@ def test_a_rebuild_runs_after_a_fast_writer_for_a_while_only(
 
     ledger.meanwhile = append
     assert answers.rebuild(ledger.look)
-    assert looks == 1 + answers_module.ROUNDS + 2
+    assert looks == 1 + answers_module.MAX_CATCH_UP_ROUNDS + 2
 
 
 def test_what_counts_during_the_first_build_is_waited_for(folder: Path, ledger: MemoryLedger) -> None:
     """While there is no generation nobody can apply; what was acknowledged meanwhile must not be missed."""
-    outcomes: list[Applied] = []
+    outcomes: list[ApplyResult] = []
     with Answers(folder) as answers:
         assert not answers.follow(ledger.look)
 
@@ -764,9 +764,9 @@ def test_what_counts_during_the_first_build_is_waited_for(folder: Path, ledger: 
 
         ledger.meanwhile = append
         assert answers.catch_up(ledger.look)
-        assert Applied.FAILED in outcomes
+        assert ApplyResult.FAILED in outcomes
         assert data(answers, "10.1/x") == [b"3"]
-        assert word(folder, WORD_NEEDED) == 0
+        assert word(folder, WORD_REQUIRED) == 0
 
 
 def test_what_another_process_built_meanwhile_is_not_built_again(

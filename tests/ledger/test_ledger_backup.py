@@ -32,15 +32,15 @@ from perseid.ledger.backup.archive import (
     save_backup,
     write_backup,
 )
-from perseid.ledger.backup.restore import NotEmpty, Restored, reopen, restore
-from perseid.ledger.errors import Damaged, LeaseClosed, LedgerError, WrongClock
-from perseid.ledger.log.clock import LONGEST_PAUSE, SECOND
+from perseid.ledger.backup.restore import RestoreResult, StoreNotEmpty, reopen_lease, restore
+from perseid.ledger.errors import ClockError, CorruptData, LeaseClosed, LedgerError
+from perseid.ledger.log.clock import MAX_GAP, SECOND
 from perseid.ledger.log.entry import Action
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import LEDGER, record_key
-from perseid.ledger.log.redaction import redaction
+from perseid.ledger.log.redaction import build_redaction
 from perseid.ledger.log.requests import Lease, Leased
-from perseid.ledger.log.signing import WrongKey, branch_of, rotate_key, sign_checkpoint
+from perseid.ledger.log.signing import WrongKey, find_branch, rotate_key, sign_checkpoint
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import OTHER_SCOPES, checkpoints, leases, ledger, metadata, nodes
@@ -92,7 +92,7 @@ from_sqlite = pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 on_postgres = pytest.mark.parametrize("target", ["postgresql"], indirect=True)
 
 
-def restored(target: Log, *files: Path, max_ahead: int = HOUR) -> Restored:
+def restored(target: Log, *files: Path, max_ahead: int = HOUR) -> RestoreResult:
     return restore(files, target, new_key, BY, max_ahead)
 
 
@@ -225,10 +225,10 @@ def test_a_restored_ledger_can_be_backed_up_and_restored(
         third = Log(store, machine.clock(), random.Random(3).randbytes)
         restore([tmp_path / "second"], third, lambda origin: Signer.generate(origin, bytes(31) + b"\1"), BY)
         assert verified(third) == 705
-        branch = branch_of(third)
+        branch = find_branch(third)
         assert branch is not None
-        assert branch.continued.origin == look(target).origin
-        assert branch.new.name.startswith(branch.continued.origin + "/restored-")
+        assert branch.predecessor.origin == look(target).origin
+        assert branch.new.name.startswith(branch.predecessor.origin + "/restored-")
 
 
 # The file
@@ -296,9 +296,9 @@ def test_a_damaged_ledger_is_not_backed_up_as_if_it_were_whole(log: Log, machine
         with log.store.writing() as connection:
             connection.execute(text(statement))
         for since in (0, 300):
-            with pytest.raises(Damaged, match=f"entry 500 {words}"):
+            with pytest.raises(CorruptData, match=f"entry 500 {words}"):
                 write_backup(log, io.BytesIO(), since)
-    with pytest.raises(Damaged, match="missing"):
+    with pytest.raises(CorruptData, match="missing"):
         write_backup(log, io.BytesIO(), 500)
 
 
@@ -306,7 +306,7 @@ def test_a_tree_that_is_not_that_of_the_entries_is_not_backed_up(log: Log, machi
     fill(log, machine)
     with log.store.writing() as connection:
         connection.execute(update(nodes).where(nodes.c.position == 1).values(hash=bytes(32)))
-    with pytest.raises(Damaged, match="the tree is not"):
+    with pytest.raises(CorruptData, match="the tree is not"):
         write_backup(log, io.BytesIO(), 300)
 
 
@@ -323,7 +323,7 @@ def erase_after_a_backup(log: Log, folder: Path, mark: bytes = b"") -> list[Path
     log.append([change("a", secret(b"another"), url("changed"))])
     since = save_backup(log, files[1], since).until
     with log.reading() as reading:
-        request = redaction(reading, key("b"), 2, 1, BY, "a court said so")
+        request = build_redaction(reading, key("b"), 2, 1, BY, "a court said so")
     log.append([request])
     save_backup(log, files[2], since)
     for erased in (planted, private.encode()):
@@ -435,7 +435,7 @@ def test_every_octet_and_every_length_of_a_backup_counts(log: Log, target: Log, 
     ]
     for each in wrong:
         path.write_bytes(each)
-        with pytest.raises((InvalidBackup, WrongClock), match=r"^full: .*nothing was restored$|clock"):
+        with pytest.raises((InvalidBackup, ClockError), match=r"^full: .*nothing was restored$|clock"):
             restored(target, path)
     assert is_empty(target)
     path.write_bytes(octets)
@@ -546,17 +546,17 @@ def test_a_checkpoint_from_before_the_key_was_handed_over_counts_too(log: Log, t
     assert branch.old == successor.public
     assert verified(target) == 3
     rotate_key(target, new_key(branch.new.name), Signer.generate(branch.new.name, bytes(31) + b"\5"), *BY)
-    assert branch_of(target) == branch
+    assert find_branch(target) == branch
 
 
 def test_only_an_empty_store_is_restored_into(log: Log, target: Log, tmp_path: Path) -> None:
     log.append([change("a")])
     save_backup(log, tmp_path / "full")
-    with pytest.raises(NotEmpty):
+    with pytest.raises(StoreNotEmpty):
         restored(log, tmp_path / "full")
     assert verified(log) == 1
     restored(target, tmp_path / "full")
-    with pytest.raises(NotEmpty):
+    with pytest.raises(StoreNotEmpty):
         restored(target, tmp_path / "full")
     assert verified(target) == 2
 
@@ -564,9 +564,9 @@ def test_only_an_empty_store_is_restored_into(log: Log, target: Log, tmp_path: P
 def test_a_wrong_clock_is_told_before_the_work(log: Log, machine: Machine, target: Log, tmp_path: Path) -> None:
     log.append([change("a")])
     save_backup(log, tmp_path / "full")
-    machine.run(LONGEST_PAUSE + SECOND)
+    machine.run(MAX_GAP + SECOND)
     told: list[int] = []
-    with pytest.raises(WrongClock):
+    with pytest.raises(ClockError):
         restore([tmp_path / "full"], target, new_key, BY, progress=told.append)
     assert told == []
     assert is_empty(target)
@@ -696,10 +696,10 @@ def test_the_new_ledger_contradicts_no_checkpoint_of_the_old_one(
     machine.run(2 * SECOND)
     lost = open_checkpoint(sign_checkpoint(log, SIGNER), SIGNER.public)
     result = restored(target, tmp_path / "full")
-    assert result.branch == branch_of(target) == Branch(old, SIGNER.public, new_key(look(target).origin).public)
-    assert branch_of(log) is None
+    assert result.branch == find_branch(target) == Branch(old, SIGNER.public, new_key(look(target).origin).public)
+    assert find_branch(log) is None
     assert look(target).entry(704).action == Action.BRANCH
-    assert look(target).entry(704).who == BY
+    assert look(target).entry(704).identity == BY
     first = look(target).checkpoint()
     assert first == sign_checkpoint(target, new_key(look(target).origin))
     with pytest.raises(InvalidProof, match="not signed by"):
@@ -718,11 +718,11 @@ def test_the_new_ledger_contradicts_no_checkpoint_of_the_old_one(
 @from_sqlite
 def test_a_branch_that_cannot_be_read_is_told(log: Log) -> None:
     log.append([change("a", action=Action.BRANCH)])
-    assert branch_of(log) is None, "it is about another record"
+    assert find_branch(log) is None, "it is about another record"
     draft = change("a", action=Action.BRANCH).draft
     log.append([type(change("a"))(type(draft)(Action.BRANCH, draft.state, LEDGER, *BY, "nonsense"))])
-    with pytest.raises(Damaged, match="entry 2"):
-        branch_of(log)
+    with pytest.raises(CorruptData, match="entry 2"):
+        find_branch(log)
 
 
 # Leases
@@ -764,14 +764,14 @@ def test_counters_wait_until_somebody_says_where_to_go_on(log: Log, target: Log,
     assert isinstance(closed, LeaseClosed)
     assert closed.last == 6
     with pytest.raises(LeaseClosed):
-        reopen(target, scope, 5)
+        reopen_lease(target, scope, 5)
     assert isinstance(target.append([Lease(scope, 1, 0)])[0], LeaseClosed)
-    reopen(target, scope, 36)
+    reopen_lease(target, scope, 36)
     assert target.append([Lease(scope, 3, 0)]) == [Leased(37, 3)]
     with pytest.raises(LedgerError, match="not closed"):
-        reopen(target, scope, 100)
+        reopen_lease(target, scope, 100)
     with pytest.raises(LedgerError, match="not closed"):
-        reopen(log, b"unknown", 100)
+        reopen_lease(log, b"unknown", 100)
 
 
 def test_a_scope_that_the_backup_does_not_know_can_be_opened(
@@ -782,7 +782,7 @@ def test_a_scope_that_the_backup_does_not_know_can_be_opened(
     with target.store.reading() as connection:
         noted = connection.execute(select(leases)).one()
     assert tuple(noted) == (OTHER_SCOPES, millisecond(machine) + HOUR, 1, 0)
-    reopen(target, b"10.1 pattern", 41)
+    reopen_lease(target, b"10.1 pattern", 41)
     assert target.append([Lease(b"10.1 pattern", 1, 0)]) == [Leased(42, 1)]
 
 

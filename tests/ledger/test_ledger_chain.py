@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.log.entry import jump_of_next, jump_place, latest_until
+from perseid.ledger.log.entry import find_latest_until, jump_target, next_jump
 
 
 class Chain:
@@ -16,7 +16,7 @@ class Chain:
         self.steps = 0
         latest = 0
         for place, seq in enumerate(numbers, 1):
-            self.links[seq] = (latest, jump_of_next(place, latest, self.links.__getitem__))
+            self.links[seq] = (latest, next_jump(place, latest, self.links.__getitem__))
             latest = seq
         self.latest = latest
 
@@ -26,14 +26,14 @@ class Chain:
 
 
 def test_jumps_go_where_the_sum_of_their_place_says() -> None:
-    assert [jump_place(place) for place in range(1, 16)] == [0, 1, 0, 3, 4, 3, 0, 7, 8, 7, 10, 11, 10, 7, 0]
+    assert [jump_target(place) for place in range(1, 16)] == [0, 1, 0, 3, 4, 3, 0, 7, 8, 7, 10, 11, 10, 7, 0]
 
 
 @given(st.integers(1, 300))
 def test_every_entry_jumps_to_the_place_defined(length: int) -> None:
     chain = Chain(list(range(1, length + 1)))
     assert {seq: jump for seq, (_, jump) in chain.links.items()} == {
-        place: jump_place(place) for place in range(1, length + 1)
+        place: jump_target(place) for place in range(1, length + 1)
     }
 
 
@@ -41,7 +41,7 @@ def test_every_entry_jumps_to_the_place_defined(length: int) -> None:
 def test_the_last_entry_up_to_a_moment_is_found(numbers: set[int], until: int) -> None:
     chain = Chain(sorted(numbers))
     expected = max((number for number in numbers if number <= until), default=0)
-    assert latest_until(chain.latest, until, chain.links.__getitem__) == expected
+    assert find_latest_until(chain.latest, until, chain.links.__getitem__) == expected
 
 
 @pytest.mark.parametrize("length", [10, 1_000, 100_000])
@@ -50,6 +50,6 @@ def test_the_steps_grow_with_the_logarithm_of_the_length(length: int) -> None:
     most = 0
     for until in range(1, length + 1, max(1, length // 500)):
         chain.steps = 0
-        assert latest_until(chain.latest, until, chain.step) == until
+        assert find_latest_until(chain.latest, until, chain.step) == until
         most = max(most, chain.steps)
     assert most <= 3 * length.bit_length()

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.merkle import Signer, successor
-from perseid.proof.verifier import MAX_NOTE, Checkpoint, InvalidProof, LogKey, open_checkpoint, read_note, write_note
+from perseid.ledger.merkle import Signer, next_key
+from perseid.proof.verifier import MAX_NOTE, Checkpoint, InvalidProof, LogKey, format_note, open_checkpoint, parse_note
 
 SIGNER = Signer.generate("ledger.example.org", bytes(range(32)))
 OTHER = Signer.generate("ledger.example.org", bytes(32))
@@ -35,11 +35,11 @@ def read_independently(note: str, name: str, public: bytes) -> tuple[str, int, b
     body, signatures = note.split("\n\n", 1)
     text = body + "\n"
     for line in signatures.splitlines():
-        dash, who, encoded = line.split(" ")
+        dash, identity, encoded = line.split(" ")
         assert dash == "\N{EM DASH}"
         octets = base64.standard_b64decode(encoded)
         key_hash = hashlib.sha256(f"{name}\n".encode() + b"\x01" + public).digest()[:4]
-        if who == name and octets[:4] == key_hash:
+        if identity == name and octets[:4] == key_hash:
             Ed25519PublicKey.from_public_bytes(public).verify(octets[4:], text.encode())
             origin, size, root = text.splitlines()[:3]
             return origin, int(size), base64.standard_b64decode(root)
@@ -80,14 +80,14 @@ def test_a_changed_note_is_not_believed(position: int, character: str) -> None:
 
 @given(st.text())
 def test_arbitrary_text_is_read_or_refused(text: str) -> None:
-    for read in (read_note, LogKey.parse, Checkpoint.parse):
+    for read in (parse_note, LogKey.parse, Checkpoint.parse):
         with suppress(InvalidProof):
             read(text)
     with pytest.raises(InvalidProof):
         open_checkpoint(text, SIGNER.public)
 
 
-@pytest.mark.parametrize("read", [read_note, LogKey.parse])
+@pytest.mark.parametrize("read", [parse_note, LogKey.parse])
 def test_text_without_a_utf8_form_is_refused(read: Callable[[str], object]) -> None:
     with pytest.raises(InvalidProof, match="UTF-8"):
         read("\ud800" + SIGNER.sign(CHECKPOINT))
@@ -99,9 +99,9 @@ def test_the_signature_of_another_key_does_not_count() -> None:
 
 
 def test_one_of_several_signatures_suffices() -> None:
-    text, ours = read_note(SIGNER.sign(CHECKPOINT))
-    _, theirs = read_note(OTHER.sign(CHECKPOINT))
-    note = write_note(text, [*theirs, *ours])
+    text, ours = parse_note(SIGNER.sign(CHECKPOINT))
+    _, theirs = parse_note(OTHER.sign(CHECKPOINT))
+    note = format_note(text, [*theirs, *ours])
     assert open_checkpoint(note, SIGNER.public) == CHECKPOINT
     assert open_checkpoint(note, OTHER.public) == CHECKPOINT
 
@@ -128,14 +128,14 @@ def test_what_is_no_checkpoint_is_refused(text: str) -> None:
 @pytest.mark.parametrize("note", ["", "x", "x\n\n", "x\n\ny\n", "x\n\n\N{EM DASH} n AA==\n", "x\n\n\N{EM DASH} n !\n"])
 def test_what_is_no_signed_note_is_refused(note: str) -> None:
     with pytest.raises(InvalidProof):
-        read_note(note)
+        parse_note(note)
 
 
 def test_a_note_has_an_end() -> None:
     note = SIGNER.sign(Checkpoint("x" * (MAX_NOTE - 300), 1, ROOT))
     assert open_checkpoint(note, SIGNER.public).size == 1
     with pytest.raises(InvalidProof, match="octets"):
-        read_note("x" * MAX_NOTE + note)
+        parse_note("x" * MAX_NOTE + note)
 
 
 @given(names.filter(lambda name: "+" not in name and name.strip() == name), st.binary(min_size=32, max_size=32))
@@ -151,7 +151,7 @@ def test_what_is_no_key_is_refused(text: str) -> None:
 
 
 def test_a_private_key_comes_back_from_its_file_and_is_not_shown() -> None:
-    again = Signer.from_octets(SIGNER.to_octets())
+    again = Signer.from_bytes(SIGNER.to_bytes())
     assert again.public == SIGNER.public
     assert bytes(range(32)).hex() not in repr(SIGNER)
     with pytest.raises(ValueError, match="32 random octets"):
@@ -161,17 +161,17 @@ def test_a_private_key_comes_back_from_its_file_and_is_not_shown() -> None:
 def test_a_verifier_follows_the_chain_of_keys() -> None:
     second = Signer.generate("ledger.example.org", hashlib.sha256(b"2").digest())
     note = SIGNER.hand_over(second.public)
-    assert successor(note, SIGNER.public) == second.public
+    assert next_key(note, SIGNER.public) == second.public
     with pytest.raises(InvalidProof):
-        successor(note, second.public)
+        next_key(note, second.public)
     with pytest.raises(InvalidProof):
-        successor(OTHER.hand_over(second.public), SIGNER.public)
+        next_key(OTHER.hand_over(second.public), SIGNER.public)
     with pytest.raises(InvalidProof):
-        successor(SIGNER.sign(CHECKPOINT), SIGNER.public)
-    text, ((name, key_id, signature),) = read_note(note)
-    forged = write_note(text, [(name, key_id, signature[:-1] + bytes((signature[-1] ^ 1,)))])
+        next_key(SIGNER.sign(CHECKPOINT), SIGNER.public)
+    text, ((name, key_id, signature),) = parse_note(note)
+    forged = format_note(text, [(name, key_id, signature[:-1] + bytes((signature[-1] ^ 1,)))])
     with pytest.raises(InvalidProof):
-        successor(forged, SIGNER.public)
+        next_key(forged, SIGNER.public)
 
 
 def test_a_root_with_stray_bits_is_not_canonical() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.errors import ReadOnly
+from perseid.ledger.errors import ReadOnlyStore
 from perseid.ledger.log.log import Log
-from perseid.ledger.store.directory import UnsuitableDirectory, mount_of, open_new, prepare, sync_directory
+from perseid.ledger.store.directory import UnsuitableDirectory, find_mount, open_new, prepare, sync_directory
 from perseid.ledger.store.store import Store
 from tests.ledger.ledgers import SIGNER, Machine, change
 
@@ -122,7 +122,7 @@ def test_a_process_of_another_user_is_refused_and_told_the_command(shared_folder
         assert "runs as nobody" in told
         assert prepared_as(0, ours) == "prepared"
     else:
-        with pytest.raises(ReadOnly, match="sudo -u root perseid"):
+        with pytest.raises(ReadOnlyStore, match="sudo -u root perseid"):
             prepare(Path("/usr"))
         assert prepared_as(os.geteuid(), shared_folder) == "prepared"
 
@@ -139,7 +139,7 @@ def test_root_is_another_user_as_well(shared_folder: Path, monkeypatch: pytest.M
         # Only root can become root; what is decided is decided by this number all the same.
         owner = pwd.getpwuid(os.geteuid()).pw_name
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        with pytest.raises(ReadOnly, match=f"runs as root; run it as the owner: sudo -u {owner} perseid"):
+        with pytest.raises(ReadOnlyStore, match=f"runs as root; run it as the owner: sudo -u {owner} perseid"):
             prepare(shared_folder)
 
 
@@ -150,7 +150,7 @@ def test_a_user_without_a_name_is_called_by_number(shared_folder: Path, monkeypa
     owner = shared_folder.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: 4_123)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(ReadOnly, match=f"belongs to user {owner}, .*user 4123; .* sudo -u '#{owner}' perseid"):
+    with pytest.raises(ReadOnlyStore, match=f"belongs to user {owner}, .*user 4123; .* sudo -u '#{owner}' perseid"):
         prepare(shared_folder)
 
 
@@ -200,7 +200,7 @@ def mounts(tmp_path: Path) -> Path:
     ],
 )
 def test_the_mount_that_holds_a_path_is_found(mounts: Path, path: str, kind: str, point: str) -> None:
-    mount = mount_of(Path(path), mounts)
+    mount = find_mount(Path(path), mounts)
     assert mount is not None
     assert (mount.kind, mount.point) == (kind, Path(point))
 
@@ -208,15 +208,15 @@ def test_the_mount_that_holds_a_path_is_found(mounts: Path, path: str, kind: str
 def test_a_root_that_stands_on_itself_is_the_root(tmp_path: Path) -> None:
     path = tmp_path / "mountinfo"
     path.write_text("1 1 0:2 / / rw - rootfs rootfs rw\n2 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
-    mount = mount_of(Path("/x"), path)
+    mount = find_mount(Path("/x"), path)
     assert mount is not None
     assert mount.kind == "ext4"
 
 
 def test_where_the_kernel_does_not_say_nobody_knows(tmp_path: Path) -> None:
-    assert mount_of(tmp_path, tmp_path / "absent") is None
+    assert find_mount(tmp_path, tmp_path / "absent") is None
     (tmp_path / "mountinfo").write_text("23 22 0:21 / /proc rw - proc proc rw\n")  # in a changed root
-    assert mount_of(tmp_path, tmp_path / "mountinfo") is None
+    assert find_mount(tmp_path, tmp_path / "mountinfo") is None
     prepare(tmp_path / "new", tmp_path / "absent")
 
 
@@ -224,7 +224,7 @@ def test_the_mount_of_a_real_path_is_the_one_that_the_kernel_says(tmp_path: Path
     handle = os.open(tmp_path, os.O_RDONLY)
     said = Path(f"/proc/self/fdinfo/{handle}").read_text()
     os.close(handle)
-    mount = mount_of(tmp_path.resolve())
+    mount = find_mount(tmp_path.resolve())
     assert mount is not None
     assert f"mnt_id:\t{mount.number}\n" in said
 

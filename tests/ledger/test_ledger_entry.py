@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.log.entry import FORMAT, SALT_LENGTH, Action, Draft, Entry, Kind, Slot, State, seal, skim
+from perseid.ledger.log.entry import (
+    FORMAT,
+    SALT_LENGTH,
+    Action,
+    Draft,
+    Entry,
+    Kind,
+    Slot,
+    State,
+    decode_summary,
+    encode_entry,
+)
 from perseid.proof.verifier import InvalidProof, Leaf, leaf_hash
 from perseid.records.errors import InvalidData
 from perseid.records.value import Permission, Value
@@ -33,7 +44,7 @@ def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: Entry | 
     """An entry as the ledger makes it."""
     draft = Draft(Action.CREATE, State.NORMAL, handle, "cli", "local:alice", "first", values)
     contents = [value.to_bytes() for value in values]
-    body, leaf = seal(draft, contents, seq, AT, {} if before is None else before.salts(), Counted(seq))
+    body, leaf = encode_entry(draft, contents, seq, AT, {} if before is None else before.salts(), Counted(seq))
     made = Entry.from_body(seq, AT, body)
     assert made.leaf_hash() == leaf
     return made
@@ -65,7 +76,7 @@ entries = st.builds(
 @given(entries, st.data())
 def test_skimming_finds_what_taking_apart_finds_and_refuses_what_it_refuses(one: Entry, data: st.DataObject) -> None:
     body = one.body()
-    assert skim(one.seq, one.at, body) == (one.handle, one.exact, one.state, one.contents())
+    assert decode_summary(one.seq, one.at, body) == (one.handle, one.exact, one.state, one.contents())
     place = data.draw(st.integers(0, len(body)))
     wrong = data.draw(
         st.sampled_from([body[:place], body + b"\0", body[:place] + b"\xff" + body[place + 1 :]]), label="wrong"
@@ -74,9 +85,9 @@ def test_skimming_finds_what_taking_apart_finds_and_refuses_what_it_refuses(one:
         found = Entry.from_body(one.seq, one.at, wrong)
     except InvalidData:
         with pytest.raises(InvalidData):
-            skim(one.seq, one.at, wrong)
+            decode_summary(one.seq, one.at, wrong)
     else:
-        assert skim(one.seq, one.at, wrong) == (found.handle, found.exact, found.state, found.contents())
+        assert decode_summary(one.seq, one.at, wrong) == (found.handle, found.exact, found.state, found.contents())
 
 
 @given(entries)
@@ -221,10 +232,10 @@ def test_redaction_removes_content_and_salt_and_leaves_the_leaf_as_it_was() -> N
 
 def test_who_and_why_are_told_until_they_are_redacted() -> None:
     one = entry(PUBLIC)
-    assert one.who == ("cli", "local:alice")
+    assert one.identity == ("cli", "local:alice")
     assert one.why == "first"
     gone = replace(one, actor=one.actor.redacted(), note=one.note.redacted())
-    assert gone.who is None
+    assert gone.identity is None
     assert gone.why is None
 
 

@@ -10,30 +10,30 @@ from sqlalchemy import func, insert, select
 from perseid.ledger import ledger as ledgers
 from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
-from perseid.ledger.errors import Moved
+from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.redaction import redaction
+from perseid.ledger.log.redaction import build_redaction
 from perseid.ledger.log.requests import (
     CALLER_LENGTH,
-    KEPT,
+    KEY_LIFETIME,
     MAX_BODY,
     OWNER_LENGTH,
-    Answer,
     Append,
     Appended,
     Failed,
-    Lender,
+    IdempotentRequest,
+    LeaseProvider,
     Mint,
     Minted,
-    Once,
     Outcome,
-    Repeated,
+    RepeatedRequest,
+    StoredResponse,
 )
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency as answered
 from perseid.ledger.store import token_uses
-from perseid.ledger.store.idempotency import Room, find, purge, room
+from perseid.ledger.store.idempotency import KeyCapacity, check_capacity, find, purge
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import idempotency
 from perseid.ledger.verify import verify
@@ -44,16 +44,20 @@ CALLER, OTHER = bytes(32), b"\x01" * 32
 DIGEST, ANOTHER = b"\x02" * 32, b"\x03" * 32
 
 
-def once(name: bytes = b"k", digest: bytes = DIGEST, caller: bytes = CALLER, body: bytes | None = None) -> Once:
-    return Once(caller, name, digest, lambda seq: Answer(201, b"made %d" % seq if body is None else body))
+def once(
+    name: bytes = b"k", digest: bytes = DIGEST, caller: bytes = CALLER, body: bytes | None = None
+) -> IdempotentRequest:
+    return IdempotentRequest(
+        caller, name, digest, lambda seq: StoredResponse(201, b"made %d" % seq if body is None else body)
+    )
 
 
-def with_key(request: Append, of: Once) -> Append:
-    return Append(request.draft, request.rests_on, once=of)
+def with_key(request: Append, of: IdempotentRequest) -> Append:
+    return Append(request.draft, request.preconditions, once=of)
 
 
-def minting(of: Once, count: int = 2) -> Mint:
-    def make(lender: Lender) -> list[object]:
+def minting(of: IdempotentRequest, count: int = 2) -> Mint:
+    def make(lender: LeaseProvider) -> list[object]:
         first = lender.lease(b"10.1 pattern", count, 0) if count else 0
         return [change("", url("https://example.org/"), handle=f"10.1/{first + each}").draft for each in range(count)]
 
@@ -76,7 +80,7 @@ def test_a_request_that_comes_again_is_not_carried_out(log: Log) -> None:
     request = with_key(change("x", url("https://example.org/")), once())
     assert isinstance(one(log, request), Appended)
     again = one(log, request)
-    assert isinstance(again, Repeated)
+    assert isinstance(again, RepeatedRequest)
     kept = again.kept
     assert (kept.digest, kept.seq, kept.count, kept.status, kept.body) == (DIGEST, 1, 1, 201, b"made 1")
     assert look(log).size == 1
@@ -93,7 +97,7 @@ def test_another_caller_or_key_is_another_request(log: Log) -> None:
 def test_another_request_with_the_same_key_is_not_carried_out_either(log: Log) -> None:
     one(log, with_key(change("x"), once()))
     again = one(log, with_key(change("y"), once(digest=ANOTHER)))
-    assert isinstance(again, Repeated)
+    assert isinstance(again, RepeatedRequest)
     assert again.kept.digest == DIGEST
     assert look(log).size == 1
 
@@ -101,7 +105,7 @@ def test_another_request_with_the_same_key_is_not_carried_out_either(log: Log) -
 def test_those_that_meet_in_one_commit_are_carried_out_once(log: Log) -> None:
     first, second, third = log.append([with_key(change("x"), once()) for _ in range(3)])
     assert isinstance(first, Appended)
-    assert isinstance(second, Repeated)
+    assert isinstance(second, RepeatedRequest)
     assert second == third
 
 
@@ -109,18 +113,18 @@ def test_a_repetition_is_told_before_what_it_rests_on_has_moved(log: Log) -> Non
     """Carrying it out is what has moved it."""
     request = Append(change("x").draft, {key("x"): 0}, once=once())
     assert isinstance(one(log, request), Appended)
-    assert isinstance(one(log, request), Repeated)
+    assert isinstance(one(log, request), RepeatedRequest)
 
 
 def test_what_has_moved_or_failed_leaves_its_key_free(log: Log) -> None:
     one(log, change("x"))
     moved = Append(change("x").draft, {key("x"): 0}, once=once())
-    assert isinstance(one(log, moved), Moved)
+    assert isinstance(one(log, moved), PreconditionFailed)
 
-    def broken(_: int) -> Answer:
+    def broken(_: int) -> StoredResponse:
         raise RuntimeError("no answer")
 
-    failed = one(log, with_key(change("y"), Once(CALLER, b"k", DIGEST, broken)))
+    failed = one(log, with_key(change("y"), IdempotentRequest(CALLER, b"k", DIGEST, broken)))
     assert isinstance(failed, Failed)
     assert (rows(log), look(log).size) == (0, 1), "what cannot be answered was not carried out"
     assert isinstance(one(log, with_key(change("y"), once())), Appended)
@@ -130,7 +134,7 @@ def test_names_that_are_minted_are_minted_once(log: Log) -> None:
     made = one(log, minting(once()))
     assert isinstance(made, Minted)
     again = one(log, minting(once()))
-    assert isinstance(again, Repeated)
+    assert isinstance(again, RepeatedRequest)
     assert (again.kept.seq, again.kept.count) == (1, 2)
     assert one(log, minting(once(b"other"))) == Minted(("10.1/2", "10.1/3"), 3, look(log).entry(3).at)
 
@@ -139,7 +143,7 @@ def test_where_nothing_is_appended_the_key_is_kept_all_the_same(log: Log) -> Non
     made = one(log, minting(once(), 0))
     assert isinstance(made, Minted)
     again = one(log, minting(once(), 0))
-    assert isinstance(again, Repeated)
+    assert isinstance(again, RepeatedRequest)
     assert (again.kept.seq, again.kept.count, look(log).size) == (0, 0, 0)
 
 
@@ -181,10 +185,10 @@ def test_many_that_ask_at_once_are_answered_alike(where: str, tmp_path: Path) ->
 
 def test_a_key_is_kept_for_a_day(log: Log, machine: Machine) -> None:
     one(log, with_key(change("x"), once()))
-    machine.run(KEPT - 1)
+    machine.run(KEY_LIFETIME - 1)
     assert find(log, CALLER, b"k") is not None
     assert purge(log) == 0
-    assert isinstance(one(log, with_key(change("x"), once())), Repeated)
+    assert isinstance(one(log, with_key(change("x"), once())), RepeatedRequest)
     machine.run(1)
     assert find(log, CALLER, b"k") is None
     assert isinstance(one(log, with_key(change("x"), once(digest=ANOTHER))), Appended), "the key is free again"
@@ -194,15 +198,15 @@ def test_a_key_is_kept_for_a_day(log: Log, machine: Machine) -> None:
 
 
 def test_what_is_old_is_removed(log: Log, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answered, "_AT_ONCE", 3)
+    monkeypatch.setattr(answered, "_PURGE_BATCH", 3)
     for number in range(10):
         one(log, with_key(change("x"), once(b"%d" % number)))
-        machine.run(KEPT // 10)
+        machine.run(KEY_LIFETIME // 10)
     assert purge(log) == 1
-    machine.run(KEPT // 2)
+    machine.run(KEY_LIFETIME // 2)
     assert purge(log) == 5
     assert rows(log) == 4
-    machine.run(KEPT)
+    machine.run(KEY_LIFETIME)
     assert purge(log) == 4
     assert rows(log) == 0
     assert isinstance(one(log, with_key(change("x"), once(b"0"))), Appended)
@@ -212,37 +216,37 @@ def test_what_is_old_is_removed(log: Log, machine: Machine, monkeypatch: pytest.
 def test_whoever_looks_after_the_ledger_removes_it(
     log: Log, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledgers, "PURGE_PAUSE", 0.0)
+    monkeypatch.setattr(ledgers, "PURGE_INTERVAL", 0.0)
     with Ledger(log, Answers(tmp_path / "answers")) as ledger:
         ledger.append(with_key(change("x"), once()))
         assert rows(log) == 1
-        machine.run(KEPT)
+        machine.run(KEY_LIFETIME)
         until(lambda: rows(log) == 0)
 
 
 def test_there_is_room_for_so_many_keys_and_no_more(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answered, "MAX_OF_ONE", 3)
-    monkeypatch.setattr(answered, "MAX_OF_ALL", 5)
-    assert room(log, CALLER) is Room.THERE
+    monkeypatch.setattr(answered, "MAX_KEYS_PER_OWNER", 3)
+    monkeypatch.setattr(answered, "MAX_KEYS", 5)
+    assert check_capacity(log, CALLER) is KeyCapacity.AVAILABLE
     for number in range(3):
-        assert room(log, CALLER) is Room.THERE
+        assert check_capacity(log, CALLER) is KeyCapacity.AVAILABLE
         one(log, with_key(change("x"), once(b"%d" % number)))
-    assert room(log, CALLER) is Room.NONE_FOR_CALLER
-    assert room(log, OTHER) is Room.THERE
+    assert check_capacity(log, CALLER) is KeyCapacity.OWNER_LIMIT_REACHED
+    assert check_capacity(log, OTHER) is KeyCapacity.AVAILABLE
     for number in range(2):
         one(log, with_key(change("x"), once(b"%d" % number, caller=OTHER)))
-    assert room(log, OTHER) is Room.NONE
+    assert check_capacity(log, OTHER) is KeyCapacity.NONE
 
 
 def test_those_who_share_an_owner_share_the_room(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answered, "MAX_OF_ONE", 3)
+    monkeypatch.setattr(answered, "MAX_KEYS_PER_OWNER", 3)
     same = [OTHER[:OWNER_LENGTH] + bytes((octet,)) * (CALLER_LENGTH - OWNER_LENGTH) for octet in (0, 7, 255)]
     for caller in same:
-        assert room(log, caller) is Room.THERE
+        assert check_capacity(log, caller) is KeyCapacity.AVAILABLE
         one(log, with_key(change("x"), once(caller=caller)))
-    assert [room(log, caller) for caller in (*same, OTHER)] == [Room.NONE_FOR_CALLER] * 4
+    assert [check_capacity(log, caller) for caller in (*same, OTHER)] == [KeyCapacity.OWNER_LIMIT_REACHED] * 4
     for octet in (0, 2, 255):
-        assert room(log, bytes((octet,)) * CALLER_LENGTH) is Room.THERE
+        assert check_capacity(log, bytes((octet,)) * CALLER_LENGTH) is KeyCapacity.AVAILABLE
 
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
@@ -258,7 +262,7 @@ def test_asking_for_room_costs_the_same_however_many_keys_there_are(log: Log) ->
             (CALLER, CALLER),
         ).all()
     assert "COVERING INDEX idempotency_key" in plan[0][3]
-    assert room(log, CALLER) is Room.THERE
+    assert check_capacity(log, CALLER) is KeyCapacity.AVAILABLE
 
 
 # Erased, backed up
@@ -268,7 +272,7 @@ def test_when_something_is_erased_answers_are_forgotten_and_what_was_done_is_not
     one(log, with_key(change("x", url("https://example.org/private")), once(body=b"https://example.org/private")))
     one(log, change("x", url("https://example.org/2")))
     with log.reading() as reading:
-        request = redaction(reading, key("x"), 1, 1, ("cli", "local:alice"), "law")
+        request = build_redaction(reading, key("x"), 1, 1, ("cli", "local:alice"), "law")
     log.append([request])
     kept = find(log, CALLER, b"k")
     assert kept is not None
@@ -279,7 +283,7 @@ def test_an_old_secret_goes_from_answers_too(log: Log, where: str) -> None:
     planted = b"the-planted-secret-20771"
     one(log, with_key(change("key", secret(planted)), once(body=b"made with " + planted)))
     log.append([change("key", secret(b"new"))])
-    log.forget()
+    log.erase_traces()
     if not where.startswith("postgresql"):
         log.store.close()
         for path in Path(where).parent.glob("ledger.db*"):
@@ -293,7 +297,7 @@ def test_an_old_secret_goes_from_answers_too(log: Log, where: str) -> None:
 def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path: Path) -> None:
     one(log, with_key(change("x"), once()))
     one(log, with_key(change("y"), once(b"long", body=bytes(MAX_BODY + 1))))
-    token_uses.note(log, "abcdefgh", 20_000)
+    token_uses.record_use(log, "abcdefgh", 20_000)
     kept = [find(log, CALLER, name) for name in (b"k", b"long")]
     save_backup(log, tmp_path / "backup")
     store = Store.sqlite(tmp_path / "again.db")
@@ -301,16 +305,16 @@ def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path:
     again = Log(store, machine.clock(), random.Random(2).randbytes)
     restore([tmp_path / "backup"], again, lambda origin: Signer.generate(origin, bytes(32)), ("cli", "local:alice"))
     assert [find(again, CALLER, name) for name in (b"k", b"long")] == kept
-    assert isinstance(one(again, with_key(change("x"), once())), Repeated)
+    assert isinstance(one(again, with_key(change("x"), once())), RepeatedRequest)
     assert isinstance(one(again, with_key(change("z"), once(b"new"))), Appended)
-    assert token_uses.last_days(again) == {"abcdefgh": 20_000}
+    assert token_uses.last_used_days(again) == {"abcdefgh": 20_000}
     store.close()
 
 
 def test_the_day_of_use_never_goes_back(log: Log) -> None:
-    assert token_uses.note(log, "abcdefgh", 5)
-    assert not token_uses.note(log, "abcdefgh", 5)
-    assert not token_uses.note(log, "abcdefgh", 4)
-    assert token_uses.note(log, "abcdefgh", 6)
-    assert token_uses.note(log, "zzzzzzzz", 1)
-    assert token_uses.last_days(log) == {"abcdefgh": 6, "zzzzzzzz": 1}
+    assert token_uses.record_use(log, "abcdefgh", 5)
+    assert not token_uses.record_use(log, "abcdefgh", 5)
+    assert not token_uses.record_use(log, "abcdefgh", 4)
+    assert token_uses.record_use(log, "abcdefgh", 6)
+    assert token_uses.record_use(log, "zzzzzzzz", 1)
+    assert token_uses.last_used_days(log) == {"abcdefgh": 6, "zzzzzzzz": 1}

@@ -16,15 +16,15 @@ from sqlalchemy import event, insert, text
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import jobs
-from perseid.ledger.store.jobs import Operation, Undo, Whose
+from perseid.ledger.store.jobs import Job, JobOwner, UndoJob
 from perseid.ledger.store.migrations import versions
 from perseid.ledger.store.migrations.versions import v0005_whose_operations
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import operations as table
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
-from perseid.registry.identity import KeyHolder, Proof, handle_key
-from perseid.registry.jobs import jobs as units
+from perseid.registry.identity import KeyIdentity, Proof, handle_key
+from perseid.registry.jobs import jobs as job_runner
 from tests.ledger.ledgers import Machine, open_store
 
 ACTORS = {"ann": "300:1/ann", "bob": "300:1/bob", "local": "local:ann"}
@@ -32,12 +32,12 @@ TOKEN = "token:k7qpx2ma by {}"
 PACKAGE = versions.__name__.partition(".")[0]
 
 
-def made(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token: bool = False) -> Operation:
+def made(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token: bool = False) -> Job:
     name = TOKEN.format(actor) if by_token else actor
-    return Operation(f"{number:04}", "test", "{}", undoes, "cli", name, "", begun=number // 3, ended=ended, maker=actor)
+    return Job(f"{number:04}", "test", "{}", undoes, "cli", name, "", begun=number // 3, ended=ended, maker=actor)
 
 
-def put(log: Log, *some: Operation) -> None:
+def put(log: Log, *some: Job) -> None:
     """Write operations as they are, with their own times."""
     names = [column.name for column in table.columns]
     with log.store.writing() as connection:
@@ -51,8 +51,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     store.upgrade()
     log = Log(store, Machine().clock(), bytes)
     log.create(Signer.generate("x", bytes(32)))
-    who = list(ACTORS.values())
-    put(log, *[made(number, who[number % 5 % 3], by_token=number % 4 == 0) for number in range(120)])
+    identity = list(ACTORS.values())
+    put(log, *[made(number, identity[number % 5 % 3], by_token=number % 4 == 0) for number in range(120)])
     yield log
     store.close()
 
@@ -62,7 +62,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     st.one_of(
         st.none(),
         st.builds(
-            Whose,
+            JobOwner,
             st.sampled_from([*ACTORS.values(), TOKEN.format("300:1/ann"), "300:1/nobody"]),
             st.lists(st.sampled_from([*ACTORS.values(), ""]), max_size=2, unique=True).map(tuple),
         ),
@@ -71,20 +71,20 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     st.none() | st.tuples(st.integers(-1, 45), st.sampled_from(["", "0050", "0100", "9999"])),
 )
 def test_somebodys_operations_come_newest_first(
-    filled: Log, whose: Whose | None, at_once: int, before: tuple[int, str] | None
+    filled: Log, owner: JobOwner | None, at_once: int, before: tuple[int, str] | None
 ) -> None:
     every = list(jobs.newest_first(filled))
     assert len(every) == 120
     expected = [
         each
         for each in sorted(every, key=lambda each: (each.begun, each.id), reverse=True)
-        if (whose is None or whose.has(each)) and (before is None or (each.begun, each.id) < before)
+        if (owner is None or owner.owns(each)) and (before is None or (each.begun, each.id) < before)
     ]
-    assert list(jobs.newest_first(filled, before, whose, at_once)) == expected
+    assert list(jobs.newest_first(filled, before, owner, at_once)) == expected
 
 
 def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
-    assert not Whose("300:1/ann", ("",)).has(replace(made(1, "300:1/bob"), maker=""))
+    assert not JobOwner("300:1/ann", ("",)).owns(replace(made(1, "300:1/bob"), maker=""))
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
     [
         (lambda log: next(jobs.newest_first(log, at_once=1)), "operations_begun"),
         (lambda log: list(jobs.newest_first(log, (7, "x"), at_once=1)), "operations_begun"),
-        (lambda log: list(jobs.newest_first(log, (7, "x"), Whose("300:1/ann"), 1)), "operations_actor"),
-        (lambda log: list(jobs.newest_first(log, None, Whose("x", ("300:1/ann",)), 1)), "operations_maker"),
-        (lambda log: jobs.undos_of(log, ["0001"]), "operations_undoes"),
+        (lambda log: list(jobs.newest_first(log, (7, "x"), JobOwner("300:1/ann"), 1)), "operations_actor"),
+        (lambda log: list(jobs.newest_first(log, None, JobOwner("x", ("300:1/ann",)), 1)), "operations_maker"),
+        (lambda log: jobs.find_undos(log, ["0001"]), "operations_undoes"),
     ],
 )
 def test_an_index_finds_them(filled: Log, ask: Callable[[Log], object], index: str) -> None:
@@ -126,17 +126,17 @@ def test_undos_are_read_as_far_as_they_are_about_something(log: Log) -> None:
         made(5, "a"),
         made(6, "a", undoes="0005"),
     )
-    about_one = {Undo("0002", "0001", True), Undo("0003", "0002", True), Undo("0004", "0001", False)}
-    assert set(jobs.undos_of(log, ["0001"])) == about_one
-    assert jobs.undos_of(log, ["0002"]) == [Undo("0003", "0002", True)]
-    assert jobs.undos_of(log, ["0003", "", "9999"]) == jobs.undos_of(log, []) == []
-    assert set(jobs.undos_of(log, ["0001", "0005"])) == {*about_one, Undo("0006", "0005", True)}
-    assert set(jobs.undos(log)) == {*about_one, Undo("0006", "0005", True)}
+    about_one = {UndoJob("0002", "0001", True), UndoJob("0003", "0002", True), UndoJob("0004", "0001", False)}
+    assert set(jobs.find_undos(log, ["0001"])) == about_one
+    assert jobs.find_undos(log, ["0002"]) == [UndoJob("0003", "0002", True)]
+    assert jobs.find_undos(log, ["0003", "", "9999"]) == jobs.find_undos(log, []) == []
+    assert set(jobs.find_undos(log, ["0001", "0005"])) == {*about_one, UndoJob("0006", "0005", True)}
+    assert set(jobs.list_undos(log)) == {*about_one, UndoJob("0006", "0005", True)}
 
 
 def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None:
     """As those do that are begun now, however a handle is spelt."""
-    whose = {
+    owner = {
         "300:1/Ann": "300:1/Ann",
         "300:a.b/Ann": "300:A.B/Ann",
         "300:0.na/12345": "300:0.NA/12345",
@@ -145,10 +145,10 @@ def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None
         "token:k7qpx2ma by local:ann": "local:ann",
         "local:token:12345678 by x": "local:token:12345678 by x",
     }
-    for actor, maker in whose.items():
+    for actor, maker in owner.items():
         key = actor.removeprefix("token:k7qpx2ma by ")
         if not key.startswith("local:"):
-            assert units._name(KeyHolder(ValueRef.parse(key), Proof.TOKEN)) == maker
+            assert job_runner._owner_name(KeyIdentity(ValueRef.parse(key), Proof.TOKEN)) == maker
     store = open_store(where)
     config = alembic.config.Config()
     config.set_main_option("script_location", "perseid.ledger.store:migrations")
@@ -156,11 +156,11 @@ def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None
     with store.writing() as connection:
         config.attributes["connection"] = connection
         alembic.command.upgrade(config, "0004")
-        for begun, actor in enumerate(whose):
+        for begun, actor in enumerate(owner):
             connection.execute(text(row), {"id": str(begun), "actor": actor, "begun": begun})
     store.upgrade()
     found = jobs.newest_first(Log(store, Machine().clock(), bytes))
-    assert {each.actor: each.maker for each in found} == whose
+    assert {each.actor: each.maker for each in found} == owner
     store.close()
 
 

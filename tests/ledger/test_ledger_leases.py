@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import Moved, WrongClock
+from perseid.ledger.errors import ClockError, PreconditionFailed
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.requests import Failed, Lease, Leased, Lender, Mint, Minted
+from perseid.ledger.log.requests import Failed, Lease, Leased, LeaseProvider, Mint, Minted
 from perseid.ledger.store.store import Store
 from perseid.names import pilin
 from perseid.records.value import Value
@@ -49,7 +49,7 @@ def test_scopes_do_not_meet(log: Log) -> None:
     assert [outcome.first for outcome in outcomes if isinstance(outcome, Leased)] == [0, 0, 1]
 
 
-def names(lender: Lender, count: int, now: int) -> list[str]:
+def names(lender: LeaseProvider, count: int, now: int) -> list[str]:
     """New names, made of numbers; those that exist are passed over, as the registry does."""
     found: list[str] = []
     while len(found) < count:
@@ -59,14 +59,14 @@ def names(lender: Lender, count: int, now: int) -> list[str]:
     return found
 
 
-def mint(count: int, now: int, **rests_on: int) -> Mint:
-    def make(lender: Lender) -> list[Draft]:
+def mint(count: int, now: int, **preconditions: int) -> Mint:
+    def make(lender: LeaseProvider) -> list[Draft]:
         return [
             Draft(Action.CREATE, State.NORMAL, f"10.1/{name}", "cli", "local:alice")
             for name in names(lender, count, now)
         ]
 
-    return Mint(make, {key(name): seq for name, seq in rests_on.items()})
+    return Mint(make, {key(name): seq for name, seq in preconditions.items()})
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 200)), max_size=20), st.sets(st.integers(0, 300)))
@@ -91,7 +91,7 @@ def test_minting_leases_and_appends_in_one_commit(log: Log) -> None:
     assert (outcomes[0].handles, outcomes[0].seq) == (("10.1/10", "10.1/13", "10.1/14"), 4), "the others exist, or did"
     assert isinstance(outcomes[1], Minted)
     assert (outcomes[1].handles, outcomes[1].seq) == (("10.1/15", "10.1/16"), 7)
-    assert isinstance(outcomes[2], Moved)
+    assert isinstance(outcomes[2], PreconditionFailed)
     assert [look(log).entry(seq).handle for seq in range(4, 9)] == [*outcomes[0].handles, *outcomes[1].handles]
     assert verified(log) == 8
 
@@ -99,10 +99,10 @@ def test_minting_leases_and_appends_in_one_commit(log: Log) -> None:
 def test_what_cannot_be_written_fails_alone_and_wastes_numbers_only(log: Log) -> None:
     values = (Value(1, "URL", b"x", ttl=1 << 40),)  # more than a TTL can be
 
-    def make(lender: Lender) -> list[Draft]:
+    def make(lender: LeaseProvider) -> list[Draft]:
         return [replace(change(name).draft, values=values) for name in names(lender, 2, 10)]
 
-    def give_up(lender: Lender) -> list[Draft]:
+    def give_up(lender: LeaseProvider) -> list[Draft]:
         raise RuntimeError(f"no names from {lender.lease(SCOPE, 0, 0)}")
 
     outcomes = log.append([Mint(make), change("a", *values), Mint(give_up), change("b")])
@@ -117,7 +117,7 @@ def test_what_cannot_be_written_fails_alone_and_wastes_numbers_only(log: Log) ->
 def test_a_wrong_clock_leases_nothing(log: Log, machine: Machine) -> None:
     log.append([change("a")])
     machine.wall += TOLERANCE + SECOND
-    with pytest.raises(WrongClock):
+    with pytest.raises(ClockError):
         lease(log, 1, 1_000)
     machine.wall -= TOLERANCE + SECOND
     assert lease(log, 1, 5) == 5
@@ -132,7 +132,7 @@ def test_numbers_that_there_are_not_are_not_leased(log: Log, count: int, now: in
 
 @pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
 def test_an_error_of_the_database_is_no_answer_to_one_request(log: Log) -> None:
-    def make(lender: Lender) -> list[Draft]:
+    def make(lender: LeaseProvider) -> list[Draft]:
         return [change(str(lender.lease({}, 1, 0))).draft]  # type: ignore[arg-type]
 
     with pytest.raises(Exception, match="adapt"):
@@ -154,7 +154,7 @@ MINTER = textwrap.dedent(
         return log.append([Lease(b"10.1 pilin", count, now)])[0].first
 
     source = Source(clock=time.time_ns, random=secrets.token_bytes, lease=lease, sleep=time.sleep)
-    for suffix in pilin.Pilin().mint(source, int(sys.argv[2])):
+    for suffix in pilin.PilinScheme().mint(source, int(sys.argv[2])):
         print(suffix)
     """
 )

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from perseid.ledger import ledger as ledgers
 from perseid.ledger.backup import bulk_load
-from perseid.ledger.backup.bulk_load import NameTaken, Runs, parts
-from perseid.ledger.errors import Moved, StorageFull
+from perseid.ledger.backup.bulk_load import ExternalSorter, NameTaken, split_batches
+from perseid.ledger.errors import PreconditionFailed, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Draft, State
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.writer import Watch
+from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.store.changes import Change
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.ledger.views import answers
-from perseid.ledger.views.answers import Answers, Applied
-from perseid.ledger.views.answers_format import HandleItem, item_octets, store_key
+from perseid.ledger.views.answers import Answers, ApplyResult
+from perseid.ledger.views.answers_format import HandleItem, encode_item, store_key
 from perseid.ledger.views.answers_generation import Generation, Transaction
 from perseid.records.value import Permission, Value
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, open_store, secret, until, url
@@ -65,7 +65,7 @@ def shuffled(number: int) -> list[str]:
 
 @pytest.mark.parametrize("run_octets", [1 << 30, 10_000])
 def test_a_load_is_appended_with_all_views(opened: Ledger, run_octets: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_load.Load.__init__, "__defaults__", (run_octets,))
+    monkeypatch.setattr(bulk_load.BulkLoad.__init__, "__defaults__", (run_octets,))
     monkeypatch.setattr(bulk_load, "CHUNK", 100)
     opened.append(change("before", url("1")), change("x", url("2"), handle="99.9/behind"))
     told: list[int] = []
@@ -121,9 +121,9 @@ def test_a_load_that_fails_on_the_way_leaves_no_trace(opened: Ledger) -> None:
 
 def test_a_load_whose_decision_has_moved_is_refused(opened: Ledger) -> None:
     opened.append(change("policy"), change("policy"))
-    with pytest.raises(Moved):
+    with pytest.raises(PreconditionFailed):
         opened.load(drafts(["a"]), {key("policy"): 1})
-    with pytest.raises(Moved):
+    with pytest.raises(PreconditionFailed):
         opened.load(drafts(["a"]), {key("none"): 1})
     sound(opened, 2)
 
@@ -156,12 +156,12 @@ def test_what_is_handed_in_during_a_load_waits_and_is_done_after_it(opened: Ledg
     sound(opened, 5)
 
 
-@pytest.mark.parametrize("applied", [Applied.BEHIND, Applied.FAILED, None])
+@pytest.mark.parametrize("applied", [ApplyResult.BEHIND, ApplyResult.FAILED, None])
 def test_a_view_that_cannot_follow_a_load_does_not_fail_it(
-    opened: Ledger, applied: Applied | None, monkeypatch: pytest.MonkeyPatch
+    opened: Ledger, applied: ApplyResult | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> Applied:
-        opened.answers.behind(3)
+    def fail(*_: object) -> ApplyResult:
+        opened.answers.mark_behind(3)
         if applied is None:
             raise RuntimeError("no view today")
         return applied
@@ -177,7 +177,7 @@ def test_a_view_that_cannot_follow_a_load_does_not_fail_it(
 def test_another_process_may_apply_a_load_first(opened: Ledger) -> None:
     apply_sorted = opened.answers.apply_sorted
 
-    def late(*arguments: object) -> Applied:
+    def late(*arguments: object) -> ApplyResult:
         assert opened.answers.follow(opened.log.reading)
         return apply_sorted(*arguments)  # type: ignore[arg-type]
 
@@ -329,9 +329,9 @@ def test_a_load_for_which_there_is_no_room_gives_the_room_back(store: Store, tmp
 def test_the_keeper_waits_for_nothing_that_a_load_holds(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[bool] = []
     done: list[str] = []
-    wait = Watch.wait
+    wait = ChangeWatcher.wait
 
-    def counted(watch: Watch, stop: threading.Event) -> bool:
+    def counted(watch: ChangeWatcher, stop: threading.Event) -> bool:
         moved = wait(watch, stop)
         rounds.append(moved)
         return moved
@@ -349,8 +349,8 @@ def test_the_keeper_waits_for_nothing_that_a_load_holds(opened: Ledger, monkeypa
         assert done == []
         yield from drafts(["b"])
 
-    monkeypatch.setattr(ledgers, "PAUSE", 0.0)
-    monkeypatch.setattr(Watch, "wait", counted)
+    monkeypatch.setattr(ledgers, "RETRY_DELAY", 0.0)
+    monkeypatch.setattr(ChangeWatcher, "wait", counted)
     monkeypatch.setattr(opened, "_sign", lambda: done.append("sign"))
     monkeypatch.setattr(opened.answers, "follow", follow)
     until(lambda: {"sign", "follow"} <= set(done))
@@ -360,7 +360,7 @@ def test_the_keeper_waits_for_nothing_that_a_load_holds(opened: Ledger, monkeypa
 
 
 def test_large_records_are_worked_on_fewer_at_a_time(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_load, "CHUNK_OCTETS", 10_000)
+    monkeypatch.setattr(bulk_load, "LOAD_CHUNK_BYTES", 10_000)
     batches: list[int] = []
     write_sorted = Generation.write_sorted
 
@@ -368,7 +368,7 @@ def test_large_records_are_worked_on_fewer_at_a_time(opened: Ledger, monkeypatch
         batches.append(len(batch))
         write_sorted(generation, txn, batch)
 
-    monkeypatch.setattr(answers, "BATCH_OCTETS", 20_000)
+    monkeypatch.setattr(answers, "BATCH_BYTES", 20_000)
     monkeypatch.setattr(Generation, "write_sorted", watched)
     told: list[int] = []
     large = [change(f"large-{number:02}", url("x" * 4_000)).draft for number in range(7)]
@@ -382,7 +382,7 @@ def test_large_records_are_worked_on_fewer_at_a_time(opened: Ledger, monkeypatch
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 5), st.integers(1, 100))
 def test_parts_are_neither_too_many_nor_too_large(sizes: list[int], most: int, octets: int) -> None:
-    found = list(parts(sizes, most, octets, lambda size: size))
+    found = list(split_batches(sizes, most, octets, lambda size: size))
     assert [size for part in found for size in part] == sizes
     for part in found:
         assert 0 < len(part) <= most
@@ -401,7 +401,7 @@ def test_of_large_rows_few_are_read_back_at_a_time(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "pread", counted)
     rows = [(b"%05d" % number, bytes(10_000)) for number in range(300)]
-    with Runs(tuple[bytes, bytes], tmp_path, 1) as runs:
+    with ExternalSorter(tuple[bytes, bytes], tmp_path, 1) as runs:
         runs.add(rows, 1)
         assert list(runs.sorted()) == rows
     assert max(read) < 100_000
@@ -409,7 +409,7 @@ def test_of_large_rows_few_are_read_back_at_a_time(tmp_path: Path, monkeypatch: 
 
 @given(st.lists(st.tuples(st.binary(max_size=6), st.integers(0, 1 << 62))), st.integers(0, 4_000))
 def test_runs_give_back_everything_in_order(rows: list[tuple[bytes, int]], limit: int) -> None:
-    with Runs(tuple[bytes, int], Path(tempfile.gettempdir()), limit) as runs:
+    with ExternalSorter(tuple[bytes, int], Path(tempfile.gettempdir()), limit) as runs:
         for first in range(0, len(rows), 7):
             part = rows[first : first + 7]
             runs.add(part, sum(len(key) for key, _ in part))
@@ -418,7 +418,7 @@ def test_runs_give_back_everything_in_order(rows: list[tuple[bytes, int]], limit
 
 def test_runs_leave_no_file_behind(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with Runs(tuple[bytes, bytes], tmp_path, 1_000) as runs:
+    with ExternalSorter(tuple[bytes, bytes], tmp_path, 1_000) as runs:
         for number in range(100):
             runs.add([(b"%d" % (number * 7 % 100), b"x" * 100)], 102)
             assert list(tmp_path.iterdir()) == []
@@ -427,7 +427,10 @@ def test_runs_leave_no_file_behind(tmp_path: Path) -> None:
 
 
 def test_no_room_for_runs_is_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(StorageFull, match="no room"), Runs(tuple[bytes, int], tmp_path / "nowhere", 0) as runs:
+    with (
+        pytest.raises(StorageFull, match="no room"),
+        ExternalSorter(tuple[bytes, int], tmp_path / "nowhere", 0) as runs,
+    ):
         runs.add([(b"a", 1)], 1)
 
 
@@ -451,4 +454,4 @@ def test_items_encoded_in_one_go_are_the_same(handle: str, exact: bool, state: S
     place = store_key(record_key(handle, exact=exact))
     told = Change(1, bytes(32), record_key(handle, exact=exact), handle, exact, state, contents)
     item = HandleItem.of(told)
-    assert item_octets(told, place) == (None if item is None else item.to_bytes(place))
+    assert encode_item(told, place) == (None if item is None else item.to_bytes(place))

@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
-from perseid.ledger.errors import Damaged, Moved, NewerFormat, WrongClock
+from perseid.ledger.errors import ClockError, CorruptData, NewerFormat, PreconditionFailed
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import MAX_GROUP, Log
@@ -37,7 +37,7 @@ def test_an_entry_is_read_back_with_everything_in_it(log: Log) -> None:
     entry = look(log).entry(1)
     assert (entry.action, entry.state, entry.handle) == (Action.CREATE, State.NORMAL, "10.1/a")
     assert entry.record() == (url("https://example.org/"),)
-    assert entry.who == ("cli", "local:alice")
+    assert entry.identity == ("cli", "local:alice")
     with pytest.raises(KeyError):
         look(log).entry(2)
 
@@ -68,10 +68,10 @@ def test_a_request_fails_alone_when_what_it_rested_on_has_moved(log: Log) -> Non
             change("c", group=1),
         ]
     )
-    assert [isinstance(outcome, Moved) for outcome in outcomes] == [False, True, False, True, False]
+    assert [isinstance(outcome, PreconditionFailed) for outcome in outcomes] == [False, True, False, True, False]
     assert [appended(outcome).seq for outcome in (outcomes[0], outcomes[2], outcomes[4])] == [3, 4, 5]
     moved = outcomes[1]
-    assert isinstance(moved, Moved)
+    assert isinstance(moved, PreconditionFailed)
     assert (moved.key, moved.seen, moved.found) == (key("new"), 0, 3)
     assert verified(log) == 5
 
@@ -87,7 +87,7 @@ def test_a_group_in_which_nothing_succeeds_changes_nothing(log: Log) -> None:
 def test_what_has_no_stored_form_fails_alone(log: Log, text: str) -> None:
     draft = change("a", url("x")).draft
     wrong = [replace(draft, note=text), replace(draft, handle=f"10.1/{text}"), replace(draft, actor=text)]
-    erases_nothing = Append(draft, redacts={7: frozenset((b"x",))})
+    erases_nothing = Append(draft, redactions={7: frozenset((b"x",))})
     outcomes = log.append([*(Append(one) for one in wrong), erases_nothing, change("b")])
     assert [isinstance(outcome, Failed) for outcome in outcomes] == [True, True, True, True, False]
     assert verified(log) == 1
@@ -132,7 +132,7 @@ def test_an_unchanged_ledger_signs_nothing_new(log: Log, store: Store) -> None:
 def test_a_wrong_clock_stops_writing_and_leaves_everything_as_it_was(log: Log, machine: Machine) -> None:
     log.append([change("a")])
     machine.wall -= TOLERANCE + SECOND
-    with pytest.raises(WrongClock):
+    with pytest.raises(ClockError):
         log.append([change("b")])
     assert look(log).size == verified(log) == 1
     machine.wall += TOLERANCE + SECOND
@@ -143,7 +143,7 @@ def test_an_entry_dated_before_the_one_in_front_of_it_is_told(log: Log, store: S
     log.append([change("a"), change("b")])
     with store.writing() as connection:
         connection.execute(text("UPDATE entries SET at = at - 1 WHERE seq = 2"))
-    with pytest.raises(Damaged, match="entry 2 is dated before"):
+    with pytest.raises(CorruptData, match="entry 2 is dated before"):
         verified(log)
 
 
@@ -163,7 +163,7 @@ def test_what_is_missing_or_inconsistent_is_told(log: Log, store: Store, stateme
     assert verified(log) == 300
     with store.writing() as connection:
         connection.execute(text(statement), {"zero": bytes(32)} if ":zero" in statement else {})
-    with pytest.raises(Damaged, match=words):
+    with pytest.raises(CorruptData, match=words):
         verified(log)
 
 
@@ -196,15 +196,15 @@ WRITER = textwrap.dedent(
 )
 
 
-def start_writer(where: str, who: str, count: int) -> subprocess.Popen[str]:
+def start_writer(where: str, identity: str, count: int) -> subprocess.Popen[str]:
     root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-c", WRITER, where, who, str(count)]
+    command = [sys.executable, "-c", WRITER, where, identity, str(count)]
     return subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
 
 
 def test_several_processes_append_to_one_ledger_without_gaps(store: Store, where: str) -> None:
     log = _of_today(store)
-    writers = [start_writer(where, who, 60) for who in "xyz"]
+    writers = [start_writer(where, identity, 60) for identity in "xyz"]
     lines = [line.split() for writer in writers for line in writer.communicate()[0].splitlines()]
     assert all(writer.returncode == 0 for writer in writers)
     assert sorted(int(seq) for seq, _ in lines) == list(range(1, 181))

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from perseid.ledger.backup import bulk_load
-from perseid.ledger.backup.bulk_load import Load
+from perseid.ledger.backup.bulk_load import BulkLoad
 from perseid.ledger.errors import OutcomeUnknown, TooBusy
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
@@ -133,7 +133,7 @@ def test_a_lost_commit_that_cannot_be_settled_is_not_called_unwritten(
     log_of_today(store).create(SIGNER)
     log = log_of_today(open_store(wire.where))
     log.append([change("a")])
-    monkeypatch.setattr("perseid.ledger.log.log._PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("perseid.ledger.log.log._RETRY_DELAYS", (0.01, 0.01))
     wire.breaks, wire.gone_then = how, True
     with pytest.raises(OutcomeUnknown, match="look before you try again"):
         log.append([change("b")])
@@ -154,13 +154,13 @@ def test_a_database_that_is_away_is_told_soon(store: Store, wire: Wire) -> None:
 
 
 @pytest.fixture
-def loader(store: Store, wire: Wire, tmp_path: Path) -> Iterator[Load]:
+def loader(store: Store, wire: Wire, tmp_path: Path) -> Iterator[BulkLoad]:
     """A load over a wire, into a ledger with one entry."""
     log = log_of_today(store)
     log.create(SIGNER)
     log.append([change("first")])
     far = log_of_today(open_store(wire.where))
-    with Load(far, tmp_path) as load:
+    with BulkLoad(far, tmp_path) as load:
         yield load
     far.store.close()
 
@@ -170,21 +170,21 @@ NAMES = [change("a", url("1")).draft, change("b").draft]
 
 def unheard(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Have the database be away when it is asked what became of a load, so many times."""
-    ask, left = Load._has_token, [True] * times
-    monkeypatch.setattr("perseid.ledger.log.log._PAUSES", (0.0,) * 3)
+    ask, left = BulkLoad._has_token, [True] * times
+    monkeypatch.setattr("perseid.ledger.log.log._RETRY_DELAYS", (0.0,) * 3)
 
-    def away(load: Load) -> bool:
+    def away(load: BulkLoad) -> bool:
         if left:
             left.pop()
             raise OutcomeUnknown("the connection to the database was lost")
         return ask(load)
 
-    monkeypatch.setattr(Load, "_has_token", away)
+    monkeypatch.setattr(BulkLoad, "_has_token", away)
 
 
 @pytest.mark.parametrize("times", [0, 3])
 def test_a_load_whose_end_is_lost_behind_the_commit_is_there(
-    store: Store, wire: Wire, loader: Load, times: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, wire: Wire, loader: BulkLoad, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unheard(monkeypatch, times)
     wire.breaks = "behind"
@@ -195,7 +195,7 @@ def test_a_load_whose_end_is_lost_behind_the_commit_is_there(
 
 @pytest.mark.parametrize("times", [0, 3])
 def test_a_load_that_is_lost_before_its_commit_is_called_unwritten(
-    store: Store, wire: Wire, loader: Load, times: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, wire: Wire, loader: BulkLoad, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unheard(monkeypatch, times)
     wire.breaks = "before"
@@ -206,7 +206,7 @@ def test_a_load_that_is_lost_before_its_commit_is_called_unwritten(
 
 
 def test_a_load_of_which_nothing_can_be_learnt_is_not_called_unwritten(
-    wire: Wire, loader: Load, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, loader: BulkLoad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unheard(monkeypatch, 4)
     wire.breaks = "behind"
@@ -214,7 +214,7 @@ def test_a_load_of_which_nothing_can_be_learnt_is_not_called_unwritten(
         loader.append(NAMES, {})
 
 
-def test_a_load_that_is_lost_on_the_way_is_called_unwritten(store: Store, loader: Load) -> None:
+def test_a_load_that_is_lost_on_the_way_is_called_unwritten(store: Store, loader: BulkLoad) -> None:
     def source() -> Iterator[Draft]:
         yield NAMES[0]
         with store.writing() as connection:
@@ -228,7 +228,7 @@ def test_a_load_that_is_lost_on_the_way_is_called_unwritten(store: Store, loader
 
 
 def test_a_load_whose_names_do_not_come_does_not_keep_others_from_writing(
-    store: Store, loader: Load, monkeypatch: pytest.MonkeyPatch
+    store: Store, loader: BulkLoad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
 
@@ -238,9 +238,9 @@ def test_a_load_whose_names_do_not_come_does_not_keep_others_from_writing(
         written.append(appended(log_of_today(store).append([change("other")])[0]).seq)
         yield NAMES[0]
 
-    limits = stores._LIMITS_OF_LONG_WORK
+    limits = stores._LONG_TIMEOUTS
     assert f"idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'" in limits
-    monkeypatch.setattr(stores, "_LIMITS_OF_LONG_WORK", limits.replace(f"'{IDLE_SECONDS}s'", "'1s'"))
+    monkeypatch.setattr(stores, "_LONG_TIMEOUTS", limits.replace(f"'{IDLE_SECONDS}s'", "'1s'"))
     with pytest.raises(TooBusy, match="nothing was loaded"):
         loader.append(source(), {})
     assert written == [2]
@@ -287,8 +287,8 @@ def test_a_writer_that_stops_while_it_holds_the_head_delays_others_by_seconds(st
 def test_who_cannot_get_the_head_is_told_to_come_back(
     store: Store, log: Log, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perseid.ledger.log.log._PAUSES", ())
-    monkeypatch.setattr("perseid.ledger.store.store._LIMITS", "SET LOCAL lock_timeout = '200ms'")
+    monkeypatch.setattr("perseid.ledger.log.log._RETRY_DELAYS", ())
+    monkeypatch.setattr("perseid.ledger.store.store._TIMEOUTS", "SET LOCAL lock_timeout = '200ms'")
     other = log_of_today(open_store(where))
     with store.writing() as connection:
         connection.connection.cursor().execute(log.statements.lock_head)

@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger.errors import Damaged, Moved, WrongClock
+from perseid.ledger.errors import ClockError, CorruptData, PreconditionFailed
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.clock import RELEASED, SECOND, TOLERANCE
+from perseid.ledger.log.clock import RELEASE_DATE, SECOND, TOLERANCE
 from perseid.ledger.log.entry import Action, Draft, Entry, Slot, State
-from perseid.ledger.log.log import Committed, Log
-from perseid.ledger.log.redaction import NothingToRedact, redaction
+from perseid.ledger.log.log import CommitResult, Log
+from perseid.ledger.log.redaction import NothingToRedact, build_redaction
 from perseid.ledger.log.requests import Append, Failed, Lease, Leased, Outcome, Request
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
 from perseid.ledger.merkle import Signer
@@ -307,7 +307,7 @@ class Life:
         self.fill_the_map()
         self.tamper()
 
-    def commit(self, *requests: Append) -> Committed:
+    def commit(self, *requests: Append) -> CommitResult:
         committed = self.log.commit(requests)
         self.shown += [committed, *committed.changes, *committed.outcomes, *requests, *[one.draft for one in requests]]
         return committed
@@ -330,15 +330,15 @@ class Life:
             assert isinstance(outcome, Failed)
             self.refused(outcome.error)
         (moved,) = self.commit(Append(draft("a", *planted_values()).draft, {key("a"): 99})).outcomes
-        assert isinstance(moved, Moved)
+        assert isinstance(moved, PreconditionFailed)
         self.refused(moved)
         self.machine.wall += HOUR
-        self.expect(WrongClock, lambda: self.log.append([draft("a", *planted_values())]))
+        self.expect(ClockError, lambda: self.log.append([draft("a", *planted_values())]))
         self.machine.wall -= HOUR
         # A database that fails while it is asked about private things
         with self.store.writing() as connection:
             connection.execute(text("ALTER TABLE targets RENAME TO elsewhere"))
-        self.expect(Damaged, lambda: verify(self.log))
+        self.expect(CorruptData, lambda: verify(self.log))
         with self.store.writing() as connection:
             connection.execute(text("ALTER TABLE elsewhere RENAME TO targets"))
 
@@ -346,8 +346,8 @@ class Life:
         by = ("native", ACTOR)
         with self.log.reading() as reading:
             entry = reading.entry(1)
-            self.expect(NothingToRedact, lambda: redaction(reading, key("a"), 3, 4, by, NOTE))
-            request = redaction(reading, key("a"), 1, 2, by, NOTE)
+            self.expect(NothingToRedact, lambda: build_redaction(reading, key("a"), 3, 4, by, NOTE))
+            request = build_redaction(reading, key("a"), 1, 2, by, NOTE)
         self.secrets |= {f"salt {number}": slot.salt for number, slot in enumerate(entry.values) if number > 0}
         self.secrets |= {"salt of the actor": entry.actor.salt, "salt of the note": entry.note.salt}
         del self.secrets["salt 4"]  # empty: the old secret key was redacted when it was replaced
@@ -390,7 +390,7 @@ class Life:
             with self.store.writing() as connection:
                 broken = {"body": body[:shift] + b"\xff" + body[shift + 1 :]}
                 connection.execute(text("UPDATE entries SET body = :body WHERE seq = 2"), broken)
-            self.expect(Damaged, lambda: verify(self.log))
+            self.expect(CorruptData, lambda: verify(self.log))
             with self.store.writing() as connection:
                 connection.execute(text("UPDATE entries SET body = :body WHERE seq = 2"), {"body": body})
         verify(self.log)
@@ -431,7 +431,7 @@ def test_planted_secrets_are_in_no_log_record_of_the_libraries(life: Life, caplo
 
 @pytest.mark.parametrize(
     "kind",
-    [Entry, Slot, Draft, Append, Change, Committed, Signer, Store, Log, Ledger, Answers],
+    [Entry, Slot, Draft, Append, Change, CommitResult, Signer, Store, Log, Ledger, Answers],
 )
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 def test_planted_secrets_are_in_no_representation(life: Life, kind: type) -> None:
@@ -523,7 +523,7 @@ def refuses(door: Door, words: str) -> None:
     """Nothing is written, whatever is asked for, and everything is as it was."""
     before = look(door.log).size
     for request in (change("refused", url("x")), Lease(b"10.1 pilin", 5, 1)):
-        with pytest.raises(WrongClock, match=words):
+        with pytest.raises(ClockError, match=words):
             door.append(request)
     assert look(door.log).size == verified(door.log) == before
     assert look(door.log).record(key("refused")) is None
@@ -598,7 +598,7 @@ def test_a_clock_that_jumps_while_running_writes_nothing_until_it_is_back(door: 
     assert lease(door, 1, 10) == 10
     machine.run(SECOND)
     machine.wall += hours * HOUR
-    refuses(door, "before this version" if machine.wall < RELEASED else f"jumped by {hours * 3_600:,} s")
+    refuses(door, "before this version" if machine.wall < RELEASE_DATE else f"jumped by {hours * 3_600:,} s")
     assert [value.data for value in door.values("a", 0)] == [b"1"]
     machine.wall -= hours * HOUR
     assert door.date("b") == NOW + SECOND
@@ -637,13 +637,13 @@ def test_small_steps_back_are_bridged_and_counted(door: Door) -> None:
     dates = [door.date("a")]
     machine.wall -= TOLERANCE
     dates += [door.date("b"), door.date("c")]
-    assert door.log.clock.bridged == 2
+    assert door.log.clock.clamped == 2
     machine.run(TOLERANCE - 1)
     dates.append(door.date("d"))
     machine.run(2)
     dates.append(door.date("e"))
     assert dates == [NOW, NOW, NOW, NOW, NOW + 1]
-    assert door.log.clock.bridged == 3
+    assert door.log.clock.clamped == 3
     assert [look(door.log).seq_at(instant) for instant in (NOW - 1, NOW, NOW + 1)] == [0, 4, 5]
     assert verified(door.log) == 5
 
@@ -659,7 +659,7 @@ def test_a_clock_that_was_accepted_goes_on_from_there(door: Door) -> None:
     machine.wall -= 9 * HOUR
     door.log.clock.accept()
     assert door.date("c") == NOW + 7 * HOUR, "dates never go back, and the clock is bridged"
-    assert door.log.clock.bridged == 1
+    assert door.log.clock.clamped == 1
     machine.run(10 * HOUR)
     assert door.date("d") == NOW + 8 * HOUR
 
@@ -710,7 +710,7 @@ def small_ledger(log: Log, machine: Machine) -> None:
     log.append([change("a", url("https://example.org/1"), private(b"x")), change("b"), change("a")])
     log.append([change("b", url("https://example.org/1")), change("b", action=Action.DELETE, state=State.ABSENT)])
     with log.reading() as reading:
-        request = redaction(reading, key("a"), 1, 7, ("cli", "local:alice"), "reason")
+        request = build_redaction(reading, key("a"), 1, 7, ("cli", "local:alice"), "reason")
     log.append([request])
     sign_checkpoint(log, SIGNER)
     assert verify(log).redacted == 3
@@ -807,7 +807,7 @@ def verdict(log: Log) -> str:
     """What verify has to say against a ledger; nothing, if it accepts it."""
     try:
         verify(log)
-    except Damaged as damaged:
+    except CorruptData as damaged:
         return str(damaged)
     return ""
 

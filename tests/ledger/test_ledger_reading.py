@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from perseid.ledger.log import reader
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.writer import follow
-from perseid.ledger.views.search_keys import host, url_exact
+from perseid.ledger.views.search_keys import exact_url_range, host_range
 from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, open_store, url
 
 DEADLINE = 20.0
@@ -63,15 +63,15 @@ def test_records_are_found_by_where_they_lead_and_not_by_where_they_led(log: Log
     log.append([change("b", url("https://old.example.org/x"), url("https://old.example.org/2", 2))])
 
     def leading(first: bytes, end: bytes) -> list[str]:
-        return [entry.handle for _, entry in look(log).leading_to(first, end, 100)[0]]
+        return [entry.handle for _, entry in look(log).find_by_keys(first, end, 100)[0]]
 
-    exact = url_exact("https://old.example.org/x")
+    exact = exact_url_range("https://old.example.org/x")
     assert leading(exact.first, exact.end) == ["10.1/b"]
-    wide = host("example.org", subdomains=True)
+    wide = host_range("example.org", subdomains=True)
     assert leading(wide.first, wide.end) == ["10.1/c", "10.1/a", "10.1/b", "10.1/b"]
-    page, more = look(log).leading_to(wide.first, wide.end, 2)
+    page, more = look(log).find_by_keys(wide.first, wide.end, 2)
     assert more
-    rest, _ = look(log).leading_to(wide.first, wide.end, 2, (page[-1][0], page[-1][1].seq))
+    rest, _ = look(log).find_by_keys(wide.first, wide.end, 2, (page[-1][0], page[-1][1].seq))
     assert [entry.handle for _, entry in page + rest] == ["10.1/c", "10.1/a", "10.1/b", "10.1/b"]
 
 
@@ -79,24 +79,24 @@ def test_of_large_records_fewer_are_read_at_a_time(log: Log, monkeypatch: pytest
     """Also where there is one that is larger than all that is read at a time."""
     sizes = [10, 4_000, 10, 10, 9_000, 10, 5_000, 5_000, 10]
     log.append([change(str(number), url("https://a.example/" + "x" * size)) for number, size in enumerate(sizes)])
-    wide, state = host("a.example", subdomains=False), look(log)
+    wide, state = host_range("a.example", subdomains=False), look(log)
     names = [entry.handle for entry in state.names(b"", b"\xff", 100)]
     assert len(names) == len(sizes)
-    assert not state.some_names(b"", b"\xff", 100)[1]
+    assert not state.names_page(b"", b"\xff", 100)[1]
     for octets in (1, 5_000, 1 << 20):
-        monkeypatch.setattr(reader, "CHUNK_OCTETS", octets)
+        monkeypatch.setattr(reader, "CHUNK_BYTES", octets)
         assert [entry.seq for entry in state.log(0)] == list(range(1, len(sizes) + 1))
         found: list[str] = []
         pages, more, first = 0, True, b""
         while more:
-            entries, more = state.some_names(first, b"\xff", 100)
+            entries, more = state.names_page(first, b"\xff", 100)
             found += [entry.handle for entry in entries]
             pages, first = pages + 1, entries[-1].key + b"\0" if entries else first
         assert found == names
         assert pages == {1: len(sizes), 5_000: 4, 1 << 20: 1}[octets]
-        led, more = state.leading_to(wide.first, wide.end, 100)
+        led, more = state.find_by_keys(wide.first, wide.end, 100)
         assert (len(led) < len(sizes)) == more == (octets < 1 << 20)
-        shown, more = state.names_shown(b"", b"\xff", [State.NORMAL], 100)
+        shown, more = state.names_in_states(b"", b"\xff", [State.NORMAL], 100)
         assert (len(shown) < len(sizes)) == more == (octets < 1 << 20)
 
 
@@ -130,7 +130,7 @@ def test_a_log_in_memory_agrees(steps: list[tuple[str, int]], data: st.DataObjec
 
     log = memory_log()
     log.append([change(name, *([url(str(number))] if number else [])) for name, number in steps])
-    reader: Reading
+    reader: LogReader
     with log.reading() as reader:
         for name in "abc":
             until = data.draw(st.integers(0, len(steps) + 1))

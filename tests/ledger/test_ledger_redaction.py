@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.ledger.errors import Moved
+from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.log.entry import Action
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.redaction import NothingToRedact, redaction
+from perseid.ledger.log.redaction import NothingToRedact, build_redaction
 from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.verify import verify
 from perseid.proof.verifier import check_inclusion, open_checkpoint
@@ -18,7 +18,7 @@ WHO = ("cli", "local:alice")
 
 def redact(log: Log, name: str, seq: int, index: int) -> int:
     with log.reading() as reading:
-        request = redaction(reading, key(name), seq, index, WHO, "by order of a court")
+        request = build_redaction(reading, key(name), seq, index, WHO, "by order of a court")
     return appended(log.append([request])[0]).seq
 
 
@@ -32,7 +32,7 @@ def test_every_copy_goes_and_nothing_else(log: Log) -> None:
         assert list(look(log).entry(seq).record()) == held
     assert look(log).root(5) == root
     entry = look(log).entry(6)
-    assert (entry.action, entry.who) == (Action.REDACT, WHO)
+    assert (entry.action, entry.identity) == (Action.REDACT, WHO)
     assert entry.why == "value 2 of entry 4: by order of a court"
     report = verify(log)
     assert (report.entries, report.redacted) == (6, 2)
@@ -78,7 +78,7 @@ def test_what_cannot_be_redacted_is_said(log: Log, name: str, seq: int, index: i
 def test_a_record_that_moved_meanwhile_is_decided_again(log: Log) -> None:
     log.append([change("a", url("x")), change("a")])
     with log.reading() as reading:
-        request = redaction(reading, key("a"), 1, 1, WHO, "reason")
+        request = build_redaction(reading, key("a"), 1, 1, WHO, "reason")
     log.append([change("a", url("z"))])
-    assert isinstance(log.append([request])[0], Moved)
+    assert isinstance(log.append([request])[0], PreconditionFailed)
     assert look(log).entry(1).record() == (url("x"),)

@@ -7,7 +7,7 @@ from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.merkle import Signer, successor
+from perseid.ledger.merkle import Signer, next_key
 from perseid.proof.verifier import Leaf, check_inclusion, open_checkpoint
 from tests.ledger.ledgers import ORIGIN, SIGNER, Machine, appended, change, look, verified
 
@@ -64,7 +64,7 @@ def test_a_key_hands_over_by_an_entry_that_it_signs(log: Log, machine: Machine) 
     assert entry.note.content is not None
     leaf = Leaf.parse(entry.leaf())
     leaf.check_note(entry.note.salt, entry.note.content)
-    key = successor(entry.note.content.decode(), SIGNER.public)
+    key = next_key(entry.note.content.decode(), SIGNER.public)
     after = open_checkpoint(sign_checkpoint(log, OTHER), key)
     check_inclusion(1, after.size, after.root, entry.leaf_hash(), look(log).inclusion(2, after.size))
     assert (before.size, after.size) == (1, 2)

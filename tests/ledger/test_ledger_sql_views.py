@@ -5,13 +5,13 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger.errors import Damaged
+from perseid.ledger.errors import CorruptData
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.redaction import redaction
+from perseid.ledger.log.redaction import build_redaction
 from perseid.ledger.store.store import Store
 from perseid.ledger.views import sql
-from perseid.ledger.views.sql import Superseded, drop_unfinished, rebuild, rebuild_outdated, unfinished
+from perseid.ledger.views.sql import Superseded, drop_unfinished, rebuild, rebuild_outdated, unfinished_tables
 from tests.ledger.ledgers import appended, change, key, log_of_today, open_store, url, verified
 
 VIEWS = ("records", "targets")
@@ -32,7 +32,7 @@ def test_a_damaged_view_is_made_whole(log: Log, store: Store, view: str, harm: s
         if harm.startswith("DROP"):  # so that there is something to look at
             connection.execute(text(f"CREATE TABLE {view} AS SELECT * FROM views"))
     if not harm.startswith("DROP"):
-        with pytest.raises(Damaged, match="rebuild"):
+        with pytest.raises(CorruptData, match="rebuild"):
             verified(log)
     done: list[int] = []
     assert rebuild(log, view, done.append) == size
@@ -47,7 +47,7 @@ def test_a_view_that_an_upgrade_left_nowhere_is_rebuilt_before_anybody_writes(lo
     with store.writing() as connection:
         connection.execute(text("DELETE FROM targets"))
         connection.execute(text("UPDATE views SET seq = -1 WHERE name = 'targets'"))
-    with pytest.raises(Damaged, match="rebuild"):
+    with pytest.raises(CorruptData, match="rebuild"):
         log.append([change("new")])
     done: list[int] = []
     rebuild_outdated(log, done.append)
@@ -98,11 +98,11 @@ def test_what_a_broken_rebuild_left_is_removed(log: Log, store: Store) -> None:
         with pytest.raises(KeyboardInterrupt):
             rebuild(log, "records", break_off)
     with store.reading() as connection:
-        assert [name.rpartition("_")[0] for name in unfinished(connection)] == ["records_next"]
+        assert [name.rpartition("_")[0] for name in unfinished_tables(connection)] == ["records_next"]
     assert verified(log) == 301
     rebuild(log, "records")
     with store.reading() as connection:
-        assert unfinished(connection) == []
+        assert unfinished_tables(connection) == []
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -130,7 +130,7 @@ def test_what_is_erased_while_a_view_is_built_is_not_in_it(log: Log, store: Stor
         if done == 300 and not erased:
             erased.append(done)
             with log.reading() as reading:
-                request = redaction(reading, key("gone"), 302, 1, ("cli", "local:alice"), "a reason")
+                request = build_redaction(reading, key("gone"), 302, 1, ("cli", "local:alice"), "a reason")
             log.append([request])
 
     with pytest.MonkeyPatch.context() as patch:
@@ -139,5 +139,5 @@ def test_what_is_erased_while_a_view_is_built_is_not_in_it(log: Log, store: Stor
     assert verified(log) == 304
     drop_unfinished(log)
     with store.reading() as connection:
-        assert unfinished(connection) == []
+        assert unfinished_tables(connection) == []
         assert not [row for row in connection.execute(text("SELECT target FROM targets")) if b"planted" in row[0]]

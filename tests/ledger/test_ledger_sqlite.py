@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from perseid.ledger.errors import Damaged, StorageFull, Unusable
+from perseid.ledger.errors import CorruptData, StorageFull, StoreUnavailable
 from perseid.ledger.log.log import Log
 from perseid.ledger.store import rows
 from perseid.ledger.store import store as stores
-from perseid.ledger.store.sqlite import has_room
+from perseid.ledger.store.sqlite import has_free_space
 from perseid.ledger.store.store import Store
 from tests.ledger.ledgers import SIGNER, appended, change, log_of_today, look, secret, url, verified
 
@@ -54,7 +54,7 @@ def test_a_reader_of_an_earlier_state_delays_the_erasure_only(log: Log, tmp_path
     assert old.data in octets_on_disk(tmp_path), "the reader still sees it"
     reader.execute("COMMIT")
     reader.close()
-    log.forget()
+    log.erase_traces()
     assert old.data not in octets_on_disk(tmp_path)
 
 
@@ -76,7 +76,7 @@ def test_a_change_of_any_octet_of_an_entry_is_told_with_its_number(
     wrongs = [right + 1, right - 1] if column == "at" else [_flipped(right, place) for place in range(len(right))]
     for wrong in wrongs:
         plain.execute(f"UPDATE entries SET {column} = ? WHERE seq = 2", (wrong,))
-        with pytest.raises(Damaged, match=r"entry [23]\b"):
+        with pytest.raises(CorruptData, match=r"entry [23]\b"):
             verified(log)
     plain.execute(f"UPDATE entries SET {column} = ? WHERE seq = 2", (right,))
     assert verified(log) == 3
@@ -95,7 +95,7 @@ def test_a_file_damaged_at_any_place_is_told_as_such(log: Log, store: Store, tmp
             other = Store.sqlite(damaged)
             try:
                 assert verified(log_of_today(other)) == 200
-            except Damaged as error:
+            except CorruptData as error:
                 said.append(str(error))
             other.close()
     assert len(said) > len(right) // PAGE
@@ -120,7 +120,7 @@ def test_a_field_of_another_kind_is_told_as_damage(log: Log, tmp_path: Path, wro
     plain = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
     plain.execute(f"UPDATE {wrong}")
     plain.close()
-    with pytest.raises(Damaged, match=what):
+    with pytest.raises(CorruptData, match=what):
         verified(log)
 
 
@@ -144,11 +144,11 @@ def test_a_file_that_cannot_be_opened_is_told_in_a_sentence(log: Log, store: Sto
     store.close()
     (tmp_path / "ledger.db").unlink()
     (tmp_path / "ledger.db").mkdir()
-    with pytest.raises(Unusable, match="cannot be opened"):
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
         look(log).entry(1)
-    with pytest.raises(Unusable, match="cannot be opened"), store.reading():
+    with pytest.raises(StoreUnavailable, match="cannot be opened"), store.reading():
         pass
-    with pytest.raises(Unusable, match="cannot be opened"):
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
         log.append([change("b")])
 
 
@@ -162,13 +162,13 @@ def ask(store: Store, door: str, words: str) -> None:
 def test_an_error_of_the_disk_is_called_a_want_of_room_only_if_it_is_one(
     store: Store, door: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Unusable, match=r"disk under .* reports an error"):
+    with pytest.raises(StoreUnavailable, match=r"disk under .* reports an error"):
         ask(store, door, "disk I/O error")
     with pytest.raises(StorageFull, match="no room"):
         ask(store, door, "database or disk is full")
-    with pytest.raises(Damaged, match="verify"):
+    with pytest.raises(CorruptData, match="verify"):
         ask(store, door, "database disk image is malformed")
-    monkeypatch.setattr(stores, "has_room", lambda _: False)
+    monkeypatch.setattr(stores, "has_free_space", lambda _: False)
     with pytest.raises(StorageFull, match="no room"):
         ask(store, door, "disk I/O error")
 
@@ -182,17 +182,17 @@ def test_whether_there_is_room_is_tried(
     def fail(**_: object) -> None:
         raise OSError(error, os.strerror(error))
 
-    assert has_room(str(tmp_path / "ledger.db"))
+    assert has_free_space(str(tmp_path / "ledger.db"))
     assert list(tmp_path.glob("tmp*")) == []
     monkeypatch.setattr(tempfile, "TemporaryFile", fail)
-    assert has_room(str(tmp_path / "ledger.db")) == room
+    assert has_free_space(str(tmp_path / "ledger.db")) == room
 
 
 def test_erased_data_is_not_kept_in_memory_either(log: Log) -> None:
     log.append([change("a", secret(b"the-old-secret"))])
     assert look(log).entry(1).record() == (secret(b"the-old-secret"),)
     log.append([change("a")])
-    assert rows._kept.cache_info().currsize == 0
+    assert rows._cached_entry.cache_info().currsize == 0
 
 
 def _flipped(octets: bytes, place: int) -> bytes:

@@ -22,5 +22,5 @@ def test_names_of_some_states_are_listed_behind_so_many(log: Log) -> None:
     log.append([change(f"{number:03}", state=STATES[number % 5]) for number in range(100)])
     wanted = [f"10.1/{number:03}" for number in range(100) if number % 5 in (0, 3)]
     for skip in (0, 1, 7, 39, 40, 1 << 30):
-        found, _ = look(log).names_shown(FIRST, END, [State.NORMAL, State.TOMBSTONE], 10, skip)
+        found, _ = look(log).names_in_states(FIRST, END, [State.NORMAL, State.TOMBSTONE], 10, skip)
         assert [entry.handle for entry in found] == wanted[skip : skip + 10]

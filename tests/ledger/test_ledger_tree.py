@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.merkle import TILE, Frontier, consistency_path, inclusion_path
+from perseid.ledger.merkle import TILE_SIZE, Frontier, consistency_path, inclusion_path
 from perseid.proof.verifier import (
     EMPTY_ROOT,
     InvalidProof,
@@ -67,7 +67,7 @@ class Grown:
 
 @pytest.fixture(scope="module")
 def grown() -> Grown:
-    return Grown(3 * TILE + 77)
+    return Grown(3 * TILE_SIZE + 77)
 
 
 def test_published_roots_are_reproduced() -> None:
@@ -78,7 +78,7 @@ def test_published_roots_are_reproduced() -> None:
 
 
 def test_the_frontier_gives_the_defined_root_at_every_size(grown: Grown) -> None:
-    for size in [*range(70), TILE - 1, TILE, TILE + 1, 2 * TILE, 3 * TILE + 77]:
+    for size in [*range(70), TILE_SIZE - 1, TILE_SIZE, TILE_SIZE + 1, 2 * TILE_SIZE, 3 * TILE_SIZE + 77]:
         assert grown.roots[size] == defined_root(grown.leaves[:size])
 
 
@@ -91,7 +91,7 @@ def test_a_frontier_continues_from_what_was_kept(grown: Grown) -> None:
 
 def test_a_node_is_kept_for_every_complete_tile_and_no_other(grown: Grown) -> None:
     assert sorted(grown.nodes) == [(1, 0), (1, 1), (1, 2)]
-    assert grown.nodes[1, 1] == defined_root(grown.leaves[TILE : 2 * TILE])
+    assert grown.nodes[1, 1] == defined_root(grown.leaves[TILE_SIZE : 2 * TILE_SIZE])
 
 
 @given(st.data())
@@ -168,4 +168,4 @@ def test_a_proof_reads_a_few_hundred_hashes_only(grown: Grown) -> None:
     grown.read_hashes = 0
     inclusion_path(grown.read, 300, len(grown.leaves))
     print("hashes read for one proof:", grown.read_hashes)
-    assert grown.read_hashes <= 4 * TILE
+    assert grown.read_hashes <= 4 * TILE_SIZE

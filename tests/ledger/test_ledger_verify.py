@@ -17,7 +17,7 @@ from perseid.ledger.errors import TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.record_keys import homed_name, policy_name
-from perseid.ledger.log.redaction import redaction
+from perseid.ledger.log.redaction import build_redaction
 from perseid.ledger.log.requests import Append
 from perseid.ledger.log.signing import WrongKey, rotate_key
 from perseid.ledger.merkle import Signer
@@ -108,7 +108,7 @@ def test_a_view_in_one_folder_serves_several_processes(opened: Ledger, where: st
         """
     )
     arguments = [sys.executable, "-c", appender, where, str(tmp_path / "answers")]
-    others = [subprocess.Popen([*arguments, who], cwd=ROOT) for who in "xy"]
+    others = [subprocess.Popen([*arguments, identity], cwd=ROOT) for identity in "xy"]
     for number in range(40):
         opened.append(change(f"z-{number}", url(str(number))))
         assert found(opened, f"z-{number}") == [str(number).encode()]
@@ -171,7 +171,7 @@ def test_a_redacted_public_value_is_in_no_file_of_the_views(opened: Ledger, tmp_
         return b"".join(path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file())
 
     with opened.reading() as reading:
-        request = redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
+        request = build_redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
     assert appended(opened.append(request)[0]).seq == 4
     assert opened.wait_until_erased(DEADLINE)
     assert b"planted-6631" not in files()
@@ -192,7 +192,7 @@ def test_an_erasure_that_was_not_finished_is_finished_at_the_next_start(
     assert answers.apply(log.commit([change("a", url("https://example.org/planted-2207")), change("b")]).changes)
     assert answers.apply(log.commit([change("a")]).changes)
     with log.reading() as reading:
-        request = redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
+        request = build_redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
     assert answers.apply(log.commit([request]).changes)
     answers.close()  # as if the process had died here, and the view had not
     with second_node(where, tmp_path / "answers") as ledger:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from perseid.ledger.errors import Moved, StorageFull, TooBusy
+from perseid.ledger.errors import PreconditionFailed, StorageFull, TooBusy
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
 from perseid.ledger.log.writer import Writer
@@ -38,8 +38,8 @@ class Gate:
 
 
 def test_many_callers_get_numbers_of_their_own_without_gaps(writer: Writer, log: Log) -> None:
-    def work(who: int) -> list[int]:
-        requests = [change(f"{who}-{number}", url(str(number))) for number in range(50)]
+    def work(identity: int) -> list[int]:
+        requests = [change(f"{identity}-{number}", url(str(number))) for number in range(50)]
         return [appended(writer.submit(request)[0].result(DEADLINE)).seq for request in requests]
 
     with ThreadPoolExecutor(16) as pool:
@@ -64,7 +64,7 @@ def test_what_gathers_while_a_commit_is_under_way_goes_into_one(log: Log) -> Non
 def test_only_one_of_many_creates_a_name(writer: Writer, log: Log) -> None:
     futures = [writer.submit(change("same", same=0))[0] for _ in range(64)]
     outcomes = [future.result(DEADLINE) for future in futures]
-    assert sum(isinstance(outcome, Moved) for outcome in outcomes) == 63
+    assert sum(isinstance(outcome, PreconditionFailed) for outcome in outcomes) == 63
     assert verified(log) == 1
 
 
@@ -85,7 +85,7 @@ def test_a_failed_commit_is_told_to_everybody_in_it_and_the_writer_goes_on(log: 
 
 
 def test_what_is_handed_in_waits_while_somebody_writes_by_other_means(writer: Writer, log: Log) -> None:
-    with writer.held():
+    with writer.locked():
         futures = writer.submit(change("a"), change("b"))
         assert appended(log.append([change("first")])[0]).seq == 1
     assert [appended(future.result(DEADLINE)).seq for future in futures] == [2, 3]

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from perseid.ledger.views.search_keys import (
     KEY_LENGTH,
-    Range,
-    keys_of,
+    KeyRange,
+    index_keys,
+    location_keys,
     owner_ranges,
-    places_of,
-    targets_of,
+    target_keys,
     type_ranges,
     url_text,
     value_ranges,
@@ -31,8 +31,8 @@ def content(type_: str, data: bytes) -> bytes:
     return Value(1, type_, data).to_bytes()
 
 
-def holds(ranges: tuple[Range, ...], *contents: bytes) -> bool:
-    keys = keys_of(contents)
+def contains_any(ranges: tuple[KeyRange, ...], *contents: bytes) -> bool:
+    keys = index_keys(contents)
     return any(each.first <= key < each.end for each in ranges for key in keys)
 
 
@@ -44,29 +44,29 @@ def url(text: str | bytes) -> bytes:
 def test_a_type_is_found_with_its_subtypes_if_they_are_wanted(asked: str, type_: str, dot: bool, data: bytes) -> None:
     query = asked + "." * dot
     if matches(query, type_):
-        assert holds(type_ranges(query), content(type_, data))
+        assert contains_any(type_ranges(query), content(type_, data))
 
 
 @given(st.binary(max_size=40), types)
 def test_data_are_found_whatever_their_type_but_for_administrators(data: bytes, type_: str) -> None:
     if not type_.lower().startswith("hs_admin"):
-        assert holds(value_ranges(data), content(type_, data))
-    assert not holds(value_ranges(data + b"!"), content("DESC", data))
-    assert not holds(value_ranges(data), content("HS_SECKEY", data))
+        assert contains_any(value_ranges(data), content(type_, data))
+    assert not contains_any(value_ranges(data + b"!"), content("DESC", data))
+    assert not contains_any(value_ranges(data), content("HS_SECKEY", data))
 
 
 def test_an_administrator_is_found_by_name_in_any_case_of_letters() -> None:
     for handle in ("12345/Ann", "12345/ann", "12345/ANN"):
-        assert holds(owner_ranges(handle), content("HS_ADMIN", ADMIN))
-        assert holds(owner_ranges(handle), content("OWNER", b"12345/ann"))
-    assert not holds(owner_ranges("12345/annie"), content("HS_ADMIN", ADMIN))
+        assert contains_any(owner_ranges(handle), content("HS_ADMIN", ADMIN))
+        assert contains_any(owner_ranges(handle), content("OWNER", b"12345/ann"))
+    assert not contains_any(owner_ranges("12345/annie"), content("HS_ADMIN", ADMIN))
 
 
 @given(st.lists(record_values(), max_size=5))
 def test_every_record_has_keys_that_fit_and_those_of_where_it_leads(values: list[Value]) -> None:
     contents = [value.to_bytes() for value in values]
-    keys = keys_of(contents)
-    assert targets_of(contents) <= keys
+    keys = index_keys(contents)
+    assert target_keys(contents) <= keys
     assert all(len(key) <= KEY_LENGTH for key in keys)
     assert bool(keys) == bool(values)
 
@@ -86,8 +86,8 @@ urls = st.builds(
 
 @given(urls)
 def test_the_text_of_a_key_has_the_same_key(one: str) -> None:
-    key = places_of(url(one))[0][0]
-    assert places_of(url(url_text(key)))[0][0] == key
+    key = location_keys(url(one))[0][0]
+    assert location_keys(url(url_text(key)))[0][0] == key
 
 
 @given(urls, urls, st.data())
@@ -102,16 +102,16 @@ def test_whatever_a_pattern_matches_is_in_its_range(pattern: str, other: str, da
             ranges = glob.ranges()
         except ValueError:
             continue  # that is no host
-        if glob.finds(url(other)) and ranges is not None:
-            assert holds(ranges, url(other)), (text, other)
+        if glob.matches_values(url(other)) and ranges is not None:
+            assert contains_any(ranges, url(other)), (text, other)
 
 
 def test_an_exact_url_matches_all_that_mean_the_same() -> None:
     glob = UrlGlob.parse("HTTP://Example.org:80")
     assert glob.is_exact
-    assert glob.finds(url("http://EXAMPLE.org/"))
-    assert not glob.finds(url("https://example.org/"))
-    assert UrlGlob.parse("https://bücher.example/*").finds(url("https://xn--bcher-kva.example/1"))
+    assert glob.matches_values(url("http://EXAMPLE.org/"))
+    assert not glob.matches_values(url("https://example.org/"))
+    assert UrlGlob.parse("https://bücher.example/*").matches_values(url("https://xn--bcher-kva.example/1"))
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_star_stands_for_any_characters_in_the_host_for_those_of_hosts(
     pattern: str, found: list[str], not_found: list[str]
 ) -> None:
     glob = UrlGlob.parse(pattern)
-    assert [glob.finds(url(each)) for each in found] == [True] * len(found)
-    assert [glob.finds(url(each)) for each in not_found] == [False] * len(not_found)
+    assert [glob.matches_values(url(each)) for each in found] == [True] * len(found)
+    assert [glob.matches_values(url(each)) for each in not_found] == [False] * len(not_found)
 
 
 def test_a_pattern_with_many_stars_costs_no_more_than_the_text() -> None:
     glob = UrlGlob.parse("*" + "a*" * 2_000 + "b")
-    assert not glob.finds(url("https://example.org/" + "a" * 100_000))
+    assert not glob.matches_values(url("https://example.org/" + "a" * 100_000))
     with pytest.raises(ValueError, match=re.escape("4,096 octets")):
         UrlGlob.parse("x" * 5_000)
 

@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import pilin
-from perseid.names.allocator import CHUNK, DEFAULT_MAX_AHEAD, DEFAULT_PATIENCE, STRICT_CLOCK, Allocator, MemoryLease
+from perseid.names.allocator import (
+    CHUNK_SIZE,
+    DEFAULT_MAX_AHEAD,
+    DEFAULT_MAX_WAIT,
+    STRICT_CLOCK,
+    Allocator,
+    MemoryLease,
+)
 from perseid.names.errors import InvalidName, NameMisuse
-from perseid.names.pilin import Pilin
+from perseid.names.pilin import PilinScheme
 from perseid.names.suffix_scheme import Source
 from tests.names.support import NOON, World, misused
 
@@ -52,7 +59,7 @@ def test_p6_eight_threads_and_a_jumping_clock_mint_no_suffix_twice() -> None:
         minted: list[str] = []
         start.wait(timeout=30)
         while len(minted) < EACH:
-            minted += Pilin().mint(source, min(sizes.choice([1, 2, 50, 1500]), EACH - len(minted)))
+            minted += PilinScheme().mint(source, min(sizes.choice([1, 2, 50, 1500]), EACH - len(minted)))
         return minted
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -94,16 +101,16 @@ def test_p6_a_look_at_the_lease_takes_nothing() -> None:
 def test_p6_two_requests_in_one_millisecond_get_two_numbers() -> None:
     world = World()
     shared = allocator(world)
-    assert shared.take(1) + shared.take(2) == [NOON, NOON + 1, NOON + 2]
+    assert shared.allocate(1) + shared.allocate(2) == [NOON, NOON + 1, NOON + 2]
     assert world.slept == []
 
 
 def test_p6_a_clock_that_steps_back_does_not_bring_numbers_back() -> None:
     world = World()
     shared = allocator(world)
-    before = shared.take(5)
+    before = shared.allocate(5)
     world.now -= 60_000
-    assert shared.take(2) == [before[-1] + 1, before[-1] + 2]
+    assert shared.allocate(2) == [before[-1] + 1, before[-1] + 2]
 
 
 def test_p6_numbers_are_leased_exactly_as_asked_for_in_chunks() -> None:
@@ -115,16 +122,16 @@ def test_p6_numbers_are_leased_exactly_as_asked_for_in_chunks() -> None:
         sizes.append(count)
         return lease(count, now)
 
-    taken = Allocator(counted, world.clock, world.sleep).take(2 * CHUNK + 1)
-    assert sizes == [0, CHUNK, 0, CHUNK, 0, 1], "each time a look first"
-    assert taken == list(range(NOON, NOON + 2 * CHUNK + 1))
+    taken = Allocator(counted, world.clock, world.sleep).allocate(2 * CHUNK_SIZE + 1)
+    assert sizes == [0, CHUNK_SIZE, 0, CHUNK_SIZE, 0, 1], "each time a look first"
+    assert taken == list(range(NOON, NOON + 2 * CHUNK_SIZE + 1))
 
 
 @pytest.mark.parametrize("max_ahead", [0, 1, 250, 5_000])
 def test_p6_no_number_is_handed_out_further_ahead_than_allowed(max_ahead: int) -> None:
     world = World()
-    count = 8 * CHUNK
-    taken = allocator(world, max_ahead).take(count)
+    count = 8 * CHUNK_SIZE
+    taken = allocator(world, max_ahead).allocate(count)
     assert taken == list(range(NOON, NOON + count))
     # It ran ahead as far as it may, and waited for the rest and not a millisecond longer.
     assert taken[-1] - world.now == max_ahead
@@ -133,14 +140,14 @@ def test_p6_no_number_is_handed_out_further_ahead_than_allowed(max_ahead: int) -
 
 def test_p6_within_the_lead_nobody_waits() -> None:
     world = World()
-    allocator(world).take(10 * CHUNK)
+    allocator(world).allocate(10 * CHUNK_SIZE)
     assert world.slept == []
 
 
 def test_p6_a_strict_clock_gives_a_thousand_a_second() -> None:
     world = World()
     strict = allocator(world, STRICT_CLOCK)
-    taken = [number for _ in range(3_000) for number in strict.take(1)]
+    taken = [number for _ in range(3_000) for number in strict.allocate(1)]
     assert taken == list(range(NOON, NOON + 3_000))
     assert world.now == taken[-1]
 
@@ -148,23 +155,23 @@ def test_p6_a_strict_clock_gives_a_thousand_a_second() -> None:
 def test_p6_a_clock_that_is_plainly_wrong_is_an_error_and_not_a_long_silence() -> None:
     world = World()
     shared = allocator(world, 1_000)
-    shared.take(1)
-    world.now -= 1_000 + DEFAULT_PATIENCE
-    problem = misused(shared.take, 2)
+    shared.allocate(1)
+    world.now -= 1_000 + DEFAULT_MAX_WAIT
+    problem = misused(shared.allocate, 2)
     assert problem.rule == "P6"
     assert "61 s ahead" in problem.message
     assert "1 s are allowed" in problem.message
     assert world.slept == []
     world.now += 1
-    assert shared.take(1) == [NOON + 1], "what was refused is not lost"
+    assert shared.allocate(1) == [NOON + 1], "what was refused is not lost"
 
 
 def test_p6_a_clock_that_stands_still_wears_patience_out() -> None:
     slept: list[float] = []
     lease = MemoryLease()
     frozen = Allocator(lease, lambda: NOON, slept.append, max_ahead=STRICT_CLOCK)
-    assert misused(frozen.take, 101).rule == "P6"
-    assert slept == [0.1] * (DEFAULT_PATIENCE // 100)
+    assert misused(frozen.allocate, 101).rule == "P6"
+    assert slept == [0.1] * (DEFAULT_MAX_WAIT // 100)
     assert lease(0, 0) == 0, "nothing was leased"
 
 
@@ -172,29 +179,29 @@ def test_p6_a_clock_that_stands_still_wears_patience_out() -> None:
 def test_p6_without_end_of_patience_the_minter_waits_as_long_as_it_takes(days: int) -> None:
     """So the document says; the default is a minute, for the reason that stands there."""
     world = World()
-    patient = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, patience=None)
-    patient.take(1)
+    patient = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, max_wait=None)
+    patient.allocate(1)
     world.now -= days * 86_400_000
-    assert patient.take(1) == [NOON + 1]
+    assert patient.allocate(1) == [NOON + 1]
     assert world.now == NOON + 1
 
 
 def test_p6_a_source_says_how_patient_its_minter_is() -> None:
     world = World()
     source = world.source(max_ahead=STRICT_CLOCK)
-    (first,) = Pilin().mint(source)
+    (first,) = PilinScheme().mint(source)
     world.now -= 86_400_000
-    assert misused(Pilin().mint, source).rule == "P6"
-    (second,) = Pilin().mint(replace(source, patience=None))
+    assert misused(PilinScheme().mint, source).rule == "P6"
+    (second,) = PilinScheme().mint(replace(source, max_wait=None))
     assert pilin.decode(second) == pilin.decode(first) + 1
 
 
 def test_p6_patience_is_what_it_is_told_to_be() -> None:
     world = World()
-    hasty = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, patience=10)
-    assert hasty.take(11) == list(range(NOON, NOON + 11))
-    assert misused(hasty.take, 12).rule == "P6"
-    assert hasty.take(1) == [NOON + 11]
+    hasty = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, max_wait=10)
+    assert hasty.allocate(11) == list(range(NOON, NOON + 11))
+    assert misused(hasty.allocate, 12).rule == "P6"
+    assert hasty.allocate(1) == [NOON + 11]
 
 
 def test_p6_somebody_faster_between_look_and_lease_costs_a_second_wait_and_no_number_twice() -> None:
@@ -207,13 +214,13 @@ def test_p6_somebody_faster_between_look_and_lease_costs_a_second_wait_and_no_nu
         return lease(count, now)
 
     strict = Allocator(crowded, world.clock, world.sleep, STRICT_CLOCK)
-    assert strict.take(10) == list(range(NOON + 50, NOON + 60))
+    assert strict.allocate(10) == list(range(NOON + 50, NOON + 60))
     assert world.now == NOON + 59
 
 
 def test_p6_a_negative_number_of_names_is_misuse() -> None:
-    assert misused(allocator(World()).take, -1).rule == "P6"
-    assert allocator(World()).take(0) == []
+    assert misused(allocator(World()).allocate, -1).rule == "P6"
+    assert allocator(World()).allocate(0) == []
     assert not issubclass(NameMisuse, InvalidName)
 
 
@@ -230,10 +237,10 @@ def test_p6_over_any_clock_numbers_are_new_ascending_and_near(requests: list[tup
         world.now += jump
         asked_at, last = world.now, lease._last
         try:
-            taken = shared.take(count)
+            taken = shared.allocate(count)
         except NameMisuse:
             # Only a clock that fell behind by more than the lead and a minute's patience may lead here.
-            assert last + min(count, CHUNK) - max_ahead - world.now > DEFAULT_PATIENCE
+            assert last + min(count, CHUNK_SIZE) - max_ahead - world.now > DEFAULT_MAX_WAIT
             assert lease._last == last, "what was refused is not lost"
             continue
         assert taken == sorted(set(taken))

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.names.pilin import ALPHABET, MAX_BODY, check_character, has_valid_check
+from perseid.names.pilin import ALPHABET, MAX_BODY_LENGTH, check_character, has_valid_check
 from tests.names.support import facts, misused, refused
 
-bodies = st.text(st.sampled_from(ALPHABET), min_size=1, max_size=MAX_BODY)
+bodies = st.text(st.sampled_from(ALPHABET), min_size=1, max_size=MAX_BODY_LENGTH)
 
 
 def substitutions(text: str) -> set[str]:
@@ -55,8 +55,8 @@ def test_every_single_wrong_character_and_every_swap_is_found(body: str) -> None
 
 @pytest.mark.parametrize("filler", ["0", "1", "Z", "9"])
 def test_the_longest_body_is_protected_in_every_place(filler: str) -> None:
-    for place in range(MAX_BODY):
-        body = filler * place + "K" + filler * (MAX_BODY - place - 1)
+    for place in range(MAX_BODY_LENGTH):
+        body = filler * place + "K" + filler * (MAX_BODY_LENGTH - place - 1)
         whole = body + check_character(body)
         assert not any(map(has_valid_check, substitutions(whole) | swaps(whole)))
 

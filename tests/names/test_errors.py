@@ -9,10 +9,18 @@ import pytest
 
 from perseid import names
 from perseid.names import pilin
-from perseid.names.errors import MAX_QUOTED, InvalidName, NameMisuse, NameProblem, quoted, rules, show
+from perseid.names.errors import (
+    MAX_QUOTED_LENGTH,
+    InvalidName,
+    NameMisuse,
+    NameProblem,
+    format_character,
+    load_rules,
+    quote_text,
+)
 from perseid.names.handle import Handle
-from perseid.names.pattern import Pattern
-from perseid.names.uri import parse_human, parse_uri
+from perseid.names.pattern import PatternScheme
+from perseid.names.uri import parse_uri, parse_user_input
 from tests.names.support import refused
 
 PACKAGE = Path(names.__file__).parent
@@ -37,11 +45,11 @@ def raised_rules() -> set[str]:
 def test_every_rule_that_an_error_cites_is_explained() -> None:
     cited = raised_rules()
     assert {"H1", "H9", "P6", "C2", "U7"} <= cited
-    assert cited - rules().keys() == set()
+    assert cited - load_rules().keys() == set()
 
 
 def test_every_explanation_has_a_title_and_a_sentence() -> None:
-    for rule, explanation in rules().items():
+    for rule, explanation in load_rules().items():
         assert explanation.keys() == {"title", "text"}, rule
         assert explanation["text"].endswith("."), rule
 
@@ -81,10 +89,10 @@ def test_an_error_survives_the_way_between_processes(side: type[NameProblem]) ->
 @pytest.mark.parametrize("side", SIDES)
 def test_a_problem_can_be_moved_to_its_place_in_a_longer_text(side: type[NameProblem]) -> None:
     problem = side("H3", "so it is", position=1, character="x")
-    moved = problem.moved_to(9)
+    moved = problem.with_position(9)
     assert type(moved) is side
     assert (moved.rule, moved.message, moved.position, moved.character) == ("H3", "so it is", 9, "x")
-    assert moved.moved_to(None).position is None
+    assert moved.with_position(None).position is None
     assert problem.position == 1
 
 
@@ -102,13 +110,13 @@ def test_a_problem_can_be_moved_to_its_place_in_a_longer_text(side: type[NamePro
     ],
 )
 def test_a_character_is_shown_so_that_nobody_mistakes_it(character: str, shown: str) -> None:
-    assert show(character) == shown
+    assert format_character(character) == shown
 
 
 def test_what_was_given_is_repeated_on_one_line_and_cut_when_long() -> None:
-    assert quoted("it's\n\ud800") == '"it\'s\\n\\ud800"'
-    assert quoted("x" * MAX_QUOTED) == repr("x" * MAX_QUOTED)
-    assert quoted("x" * (MAX_QUOTED + 1)) == repr("x" * MAX_QUOTED + "…")
+    assert quote_text("it's\n\ud800") == '"it\'s\\n\\ud800"'
+    assert quote_text("x" * MAX_QUOTED_LENGTH) == repr("x" * MAX_QUOTED_LENGTH)
+    assert quote_text("x" * (MAX_QUOTED_LENGTH + 1)) == repr("x" * MAX_QUOTED_LENGTH + "…")
 
 
 @pytest.mark.parametrize(
@@ -131,12 +139,12 @@ def test_what_was_given_is_repeated_on_one_line_and_cut_when_long() -> None:
             'at character 11: after the prefix there is one segment only; a "/" inside the suffix is written %2F (rule U5)',  # noqa: E501
         ),
         (
-            parse_human,
+            parse_user_input,
             "https://unknown.example/10.1/x",
             "at character 1: 'unknown.example' is not the address of a known resolver (rule U4)",
         ),
         (
-            Pattern("TR-dd").parse,
+            PatternScheme("TR-dd").parse,
             "TR-0x",
             'at character 5: "x" (U+0078) stands where the template TR-dd has a digit (rule P8)',
         ),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perseid.names.allocator import MemoryLease
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import Handle
-from perseid.names.pattern import MAX_TEMPLATE, Pattern
+from perseid.names.pattern import MAX_TEMPLATE_LENGTH, PatternScheme
 from perseid.names.pilin import check_character
 from tests.names.support import World, attempt, facts, misused, refused
 from tests.strategies import templates, texts
@@ -32,14 +32,14 @@ from tests.strategies import templates, texts
     ],
 )
 def test_a_number_and_its_suffix_give_each_other(template: str, number: int, suffix: str) -> None:
-    pattern = Pattern(template)
+    pattern = PatternScheme(template)
     assert pattern.format(number) == suffix
     assert pattern.parse(suffix) == pattern.parse(suffix.lower()) == number
 
 
 @pytest.mark.parametrize(("template", "capacity"), [("TR-dddd", 10_000), ("eeeek", 923_521), ("de", 310), ("Xdk", 10)])
 def test_a_template_has_room_for_so_many_names_and_no_more(template: str, capacity: int) -> None:
-    pattern = Pattern(template)
+    pattern = PatternScheme(template)
     assert pattern.capacity == capacity
     assert pattern.parse(pattern.format(capacity - 1)) == capacity - 1
     for beyond in (-1, capacity):
@@ -71,22 +71,22 @@ def test_a_template_has_room_for_so_many_names_and_no_more(template: str, capaci
 def test_p4_a_template_means_something_in_every_place_and_has_no_vowel(
     template: str, position: int | None, character: str | None
 ) -> None:
-    problem = misused(Pattern, template)
+    problem = misused(PatternScheme, template)
     assert (problem.rule, problem.position, problem.character) == ("P4", position, character)
 
 
 def test_p4_no_minted_name_has_a_vowel() -> None:
-    minted = Pattern("ek").mint(World().source(), 31)
+    minted = PatternScheme("ek").mint(World().source(), 31)
     assert not set("".join(minted)) & set("AEIOUaeiou")
 
 
 def test_a_check_character_serves_29_letters_and_separators_do_not_count() -> None:
     longest = "e-" * 29 + "k"
-    assert Pattern(longest).parse(Pattern(longest).format(31**29 - 1)) == 31**29 - 1
-    problem = misused(Pattern, "e" * 30 + "k")
+    assert PatternScheme(longest).parse(PatternScheme(longest).format(31**29 - 1)) == 31**29 - 1
+    problem = misused(PatternScheme, "e" * 30 + "k")
     assert problem.rule == "P4"
     assert "30" in problem.message
-    assert Pattern("e" * 30).capacity == 31**30
+    assert PatternScheme("e" * 30).capacity == 31**30
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_a_check_character_serves_29_letters_and_separators_do_not_count() -> No
 def test_what_does_not_follow_the_template_is_refused_with_its_place(
     template: str, suffix: str, rule: str, position: int, character: str | None
 ) -> None:
-    assert facts(refused(Pattern(template).parse, suffix)) == (rule, position, character)
+    assert facts(refused(PatternScheme(template).parse, suffix)) == (rule, position, character)
     if suffix:
-        problem = refused(Pattern(template).validate, Handle("10.1", suffix))
+        problem = refused(PatternScheme(template).validate, Handle("10.1", suffix))
         assert facts(problem) == (rule, 5 + position, character)
 
 
@@ -121,14 +121,14 @@ def test_what_does_not_follow_the_template_is_refused_with_its_place(
     ("suffix", "words"), [("TR-x00", "a digit"), ("TS-000", '"R"'), ("TR-00A", "a PILIN digit"), ("TR-", "6")]
 )
 def test_an_objection_says_what_the_template_has_there(suffix: str, words: str) -> None:
-    message = refused(Pattern("TR-dde").parse, suffix).message
+    message = refused(PatternScheme("TR-dde").parse, suffix).message
     assert words in message
     assert "TR-dde" in message
 
 
 def test_minting_takes_the_next_numbers_and_ends_with_the_template() -> None:
     source = World().source()
-    pattern = Pattern("dk")
+    pattern = PatternScheme("dk")
     assert pattern.mint(source, 0) == []
     assert pattern.mint(source) == ["00"]
     assert pattern.mint(source, 9) == [f"{number}{number}" for number in range(1, 10)]
@@ -138,7 +138,7 @@ def test_minting_takes_the_next_numbers_and_ends_with_the_template() -> None:
 
 def test_a_mint_that_is_refused_loses_no_name() -> None:
     source = World().source()
-    pattern = Pattern("d")
+    pattern = PatternScheme("d")
     problem = misused(pattern.mint, source, 11)
     assert problem.rule == "P4"
     assert "10 are left" in problem.message
@@ -157,41 +157,41 @@ def test_a_mint_overtaken_by_another_is_refused_and_gives_no_name_twice() -> Non
         return lease(count, now)
 
     source = replace(World().source(), lease=crowded)
-    assert misused(Pattern("d").mint, source, 3).rule == "P4"
+    assert misused(PatternScheme("d").mint, source, 3).rule == "P4"
 
 
 def test_a_name_is_normalised_to_capitals_and_tells_its_number() -> None:
     handle = Handle("10.1", "tr-7t")
-    pattern = Pattern("TR-dT")
-    assert pattern.normalise(handle) == Handle("10.1", "TR-7T")
+    pattern = PatternScheme("TR-dT")
+    assert pattern.normalize(handle) == Handle("10.1", "TR-7T")
     assert pattern.describe(handle) == {"template": "TR-dT", "number": 7, "check": None}
-    checked = Pattern("TR-dk")
+    checked = PatternScheme("TR-dk")
     name = checked.format(7)
     assert checked.describe(Handle("10.1", name.lower())) == {"template": "TR-dk", "number": 7, "check": name[-1]}
 
 
 @given(templates(), st.data())
 def test_parse_and_format_are_inverse_for_every_template(template: str, data: st.DataObject) -> None:
-    pattern = Pattern(template)
+    pattern = PatternScheme(template)
     number = data.draw(st.integers(0, pattern.capacity - 1))
     suffix = pattern.format(number)
     assert len(suffix) == len(template)
     assert pattern.parse(suffix) == pattern.parse(suffix.lower()) == number
     handle = Handle("10.1", suffix.lower())
-    assert pattern.normalise(handle) == pattern.normalise(pattern.normalise(handle)) == Handle("10.1", suffix)
+    assert pattern.normalize(handle) == pattern.normalize(pattern.normalize(handle)) == Handle("10.1", suffix)
 
 
 @given(templates(), texts())
 def test_arbitrary_text_is_refused_properly_or_formats_back_to_itself(template: str, text: str) -> None:
-    answer = attempt(Pattern(template).parse, text)
+    answer = attempt(PatternScheme(template).parse, text)
     if not isinstance(answer, InvalidName):
-        assert Pattern(template).format(answer) == text.upper()
+        assert PatternScheme(template).format(answer) == text.upper()
 
 
 @given(st.text(st.sampled_from("dekDTR0-._~A/ é\n"), max_size=8) | texts())
 def test_p4_an_arbitrary_template_is_misuse_or_names_things(template: str) -> None:
     try:
-        pattern = Pattern(template)
+        pattern = PatternScheme(template)
     except NameMisuse as problem:
         position = problem.position
     else:
@@ -201,5 +201,5 @@ def test_p4_an_arbitrary_template_is_misuse_or_names_things(template: str) -> No
 
 
 def test_p4_a_template_longer_than_any_suffix_is_misuse() -> None:
-    assert Pattern("d" * MAX_TEMPLATE).capacity == 10**MAX_TEMPLATE
-    assert misused(Pattern, "d" * (MAX_TEMPLATE + 1)).rule == "P4"
+    assert PatternScheme("d" * MAX_TEMPLATE_LENGTH).capacity == 10**MAX_TEMPLATE_LENGTH
+    assert misused(PatternScheme, "d" * (MAX_TEMPLATE_LENGTH + 1)).rule == "P4"

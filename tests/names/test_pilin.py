@@ -8,7 +8,7 @@ from hypothesis import given
 from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.pilin import Pilin, PilinCheck, check_character
+from perseid.names.pilin import PilinCheckScheme, PilinScheme, check_character
 from tests.names.support import NOON, World, attempt, facts, misused, refused
 from tests.pilin_vectors import PILIN
 from tests.strategies import milliseconds, texts
@@ -27,7 +27,7 @@ def test_p1_p2_p7_the_vectors_hold_both_ways_and_in_lower_case(suffix: str, ms: 
     if time is not None:
         assert pilin.format_time(ms) == time
         assert pilin.from_time(datetime.fromisoformat(time)) == ms
-        assert Pilin().describe(Handle("102.100.272", suffix)) == {"milliseconds": ms, "time": time}
+        assert PilinScheme().describe(Handle("102.100.272", suffix)) == {"milliseconds": ms, "time": time}
 
 
 def test_p1_the_count_begins_with_the_gregorian_calendar_and_is_whole() -> None:
@@ -61,8 +61,8 @@ def test_p2_p4_the_alphabet_is_the_seeds_31_digits_without_vowels() -> None:
 
 
 def test_p3_the_range_ends_are_exact() -> None:
-    assert (pilin.FIRST, pilin.END) == (31**8, 31**9)
-    for outside in (pilin.FIRST - 1, pilin.END, 0, -1):
+    assert (pilin.MIN_MILLISECONDS, pilin.END_MILLISECONDS) == (31**8, 31**9)
+    for outside in (pilin.MIN_MILLISECONDS - 1, pilin.END_MILLISECONDS, 0, -1):
         problem = misused(pilin.encode, outside)
         assert problem.rule == "P3"
         assert str(outside) in problem.message
@@ -70,7 +70,7 @@ def test_p3_the_range_ends_are_exact() -> None:
 
 
 def test_p4_there_is_room_for_a_thousand_million_things() -> None:
-    assert pilin.END - pilin.from_time(datetime(2026, 1, 1, tzinfo=UTC)) > 10**9
+    assert pilin.END_MILLISECONDS - pilin.from_time(datetime(2026, 1, 1, tzinfo=UTC)) > 10**9
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_p3_p7_a_foreign_letter_or_length_is_refused_with_its_place(
     suffix: str, rule: str, position: int, character: str | None
 ) -> None:
     assert facts(refused(pilin.decode, suffix)) == (rule, position, character)
-    problem = refused(Pilin().validate, Handle("10.1", suffix or "x"))
+    problem = refused(PilinScheme().validate, Handle("10.1", suffix or "x"))
     if suffix:
         assert facts(problem) == (rule, 5 + position, character)
 
@@ -103,7 +103,7 @@ def test_p7_o_and_i_are_refused_with_a_hint_and_never_read_silently(letter: str,
         problem = refused(pilin.decode, suffix)
         assert facts(problem) == ("P7", suffix.index(letter), letter)
         assert f"did you mean the digit {digit}?" in problem.message
-        assert refused(Pilin().normalise, Handle("10.1", suffix)).rule == "P7"
+        assert refused(PilinScheme().normalize, Handle("10.1", suffix)).rule == "P7"
     assert "did you mean" not in refused(pilin.decode, "D7JAG0DQH").message
 
 
@@ -111,31 +111,31 @@ def test_p1_minting_takes_the_millisecond_of_the_request() -> None:
     world = World()
     now = pilin.from_unix_ns(NOON * 1_000_000)
     source = world.source()
-    assert Pilin().mint(source) == [pilin.encode(now)]
-    assert Pilin().mint(source, 2) == [pilin.encode(now + 1), pilin.encode(now + 2)]
+    assert PilinScheme().mint(source) == [pilin.encode(now)]
+    assert PilinScheme().mint(source, 2) == [pilin.encode(now + 1), pilin.encode(now + 2)]
     world.now += 500
-    assert Pilin().mint(source) == [pilin.encode(now + 500)]
-    assert Pilin().mint(source, 0) == []
+    assert PilinScheme().mint(source) == [pilin.encode(now + 500)]
+    assert PilinScheme().mint(source, 0) == []
 
 
 def test_p1_a_strict_clock_waits_for_each_millisecond() -> None:
     world = World()
-    names = Pilin().mint(world.source(max_ahead=0), 10)
+    names = PilinScheme().mint(world.source(max_ahead=0), 10)
     assert len(set(names)) == 10
     assert world.now == NOON + 9
     assert pilin.decode(names[-1]) == pilin.from_unix_ns(world.now * 1_000_000)
 
 
 def test_pilin_check_adds_one_character_to_the_same_names() -> None:
-    bodies = Pilin().mint(World().source(), 40)
-    names = PilinCheck().mint(World().source(), 40)
+    bodies = PilinScheme().mint(World().source(), 40)
+    names = PilinCheckScheme().mint(World().source(), 40)
     assert names == [body + check_character(body) for body in bodies]
     assert {len(name) for name in names} == {10}
     for name in names:
         handle = Handle("10.1", name.lower())
-        assert PilinCheck().normalise(handle) == Handle("10.1", name)
-        details = PilinCheck().describe(handle)
-        assert details == {**Pilin().describe(Handle("10.1", name[:-1])), "check": name[-1]}
+        assert PilinCheckScheme().normalize(handle) == Handle("10.1", name)
+        details = PilinCheckScheme().describe(handle)
+        assert details == {**PilinScheme().describe(Handle("10.1", name[:-1])), "check": name[-1]}
 
 
 @pytest.mark.parametrize(
@@ -150,21 +150,21 @@ def test_pilin_check_adds_one_character_to_the_same_names() -> None:
     ],
 )
 def test_pilin_check_refuses_what_is_not_its_own_with_its_place(suffix: str, rule: str, position: int) -> None:
-    problem = refused(PilinCheck().validate, Handle("10.1", suffix))
+    problem = refused(PilinCheckScheme().validate, Handle("10.1", suffix))
     assert (problem.rule, problem.position) == (rule, 5 + position)
 
 
 def test_p7_an_o_as_check_character_is_refused_with_the_same_hint() -> None:
     for place in (0, 9):
         suffix = "D7J1G0DQHJ"[:place] + "O" + "D7J1G0DQHJ"[place + 1 :]
-        assert "did you mean the digit 0?" in refused(PilinCheck().validate, Handle("10.1", suffix)).message
+        assert "did you mean the digit 0?" in refused(PilinCheckScheme().validate, Handle("10.1", suffix)).message
 
 
 def test_p7_a_letter_that_only_looks_folded_is_no_check_character() -> None:
     """The capital of the long s is S for Python, but not for us."""
-    body = next(body for body in Pilin().mint(World().source(), 400) if check_character(body) == "S")
-    PilinCheck().validate(Handle("10.1", f"{body}s"))
-    assert facts(refused(PilinCheck().validate, Handle("10.1", f"{body}\u017f"))) == ("P7", 14, "\u017f")
+    body = next(body for body in PilinScheme().mint(World().source(), 400) if check_character(body) == "S")
+    PilinCheckScheme().validate(Handle("10.1", f"{body}s"))
+    assert facts(refused(PilinCheckScheme().validate, Handle("10.1", f"{body}\u017f"))) == ("P7", 14, "\u017f")
 
 
 @given(milliseconds())

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from perseid.names import prefixes
 from perseid.names.errors import InvalidName
-from perseid.names.handle import MAX_OCTETS, Handle
+from perseid.names.handle import MAX_BYTES, Handle
 from tests import strategies
 from tests.names.support import attempt, facts, misused, refused
 
@@ -115,8 +115,8 @@ def test_h2_arbitrary_text_is_refused_properly_or_is_the_prefix_of_a_handle(text
 
 
 def test_h9_a_prefix_leaves_room_for_the_handle_that_describes_it() -> None:
-    assert len(f"0.NA/{'x' * prefixes.MAX_PREFIX_OCTETS}") == MAX_OCTETS
-    prefixes.check_prefix("x" * prefixes.MAX_PREFIX_OCTETS)
-    most = prefixes.MAX_PREFIX_OCTETS
+    assert len(f"0.NA/{'x' * prefixes.MAX_PREFIX_BYTES}") == MAX_BYTES
+    prefixes.check_prefix("x" * prefixes.MAX_PREFIX_BYTES)
+    most = prefixes.MAX_PREFIX_BYTES
     assert facts(refused(prefixes.check_prefix, "x" * (most + 1))) == ("H9", most, "x")
     assert facts(refused(prefixes.check_prefix, "é" * (most // 2 + 1))) == ("H9", most // 2, "é")

@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given
 
 from perseid.names import schemes
-from perseid.names.cordra import Cordra
+from perseid.names.cordra import CordraScheme
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.pattern import Pattern
-from perseid.names.pilin import Pilin, PilinCheck
-from perseid.names.schemes import load_scheme, recognise, scheme_names
+from perseid.names.pattern import PatternScheme
+from perseid.names.pilin import PilinCheckScheme, PilinScheme
+from perseid.names.schemes import load_scheme, recognize, scheme_names
 from perseid.names.suffix_scheme import Details, Scheme, Source
-from perseid.names.uuids import UuidText
+from perseid.names.uuids import UuidScheme
 from tests.names.support import World, attempt, misused, refused
 from tests.strategies import handles
 
 BUILT_IN = ["pilin", "pilin-check", "cordra", "uuid", "pattern"]
 EVERY_KIND: list[Scheme] = [
-    Pilin(),
-    PilinCheck(),
-    Cordra(),
-    Cordra(version=1),
-    UuidText(),
-    UuidText(version=7),
-    Pattern("TR-dddd"),
-    Pattern("eeeek"),
+    PilinScheme(),
+    PilinCheckScheme(),
+    CordraScheme(),
+    CordraScheme(version=1),
+    UuidScheme(),
+    UuidScheme(version=7),
+    PatternScheme("TR-dddd"),
+    PatternScheme("eeeek"),
 ]
 PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
 
@@ -47,7 +47,7 @@ class Roman:
         if set(handle.suffix) != {"I"}:
             raise InvalidName("P8", "not Roman")
 
-    def normalise(self, handle: Handle) -> Handle:
+    def normalize(self, handle: Handle) -> Handle:
         return handle
 
     def describe(self, handle: Handle) -> Details:
@@ -68,7 +68,7 @@ def test_what_a_scheme_mints_is_valid_normal_and_described_by_it(scheme: Scheme)
     for suffix in minted:
         handle = Handle.parse(f"102.100.272/{suffix}")
         scheme.validate(handle)
-        assert scheme.normalise(handle) == handle
+        assert scheme.normalize(handle) == handle
         for key, value in scheme.describe(handle).items():
             assert isinstance(key, str)
             assert value is None or isinstance(value, str | int)
@@ -76,7 +76,7 @@ def test_what_a_scheme_mints_is_valid_normal_and_described_by_it(scheme: Scheme)
 
 @pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
 def test_a_scheme_refuses_what_is_not_its_own_with_a_place_in_the_handle(scheme: Scheme) -> None:
-    for method in (scheme.validate, scheme.normalise):
+    for method in (scheme.validate, scheme.normalize):
         problem = refused(method, Handle("102.100.272", "*"))
         assert (problem.position, problem.character) == (12, "*")
 
@@ -92,9 +92,9 @@ def test_built_in_schemes_are_found_by_name() -> None:
     assert scheme_names()[:5] == BUILT_IN
     for name in BUILT_IN[:-1]:
         assert load_scheme(name).name == name
-    assert load_scheme("pattern", template="dd") == Pattern("dd")
-    assert load_scheme("cordra", version=1) == Cordra(version=1)
-    assert load_scheme("uuid", version=7) == UuidText(version=7)
+    assert load_scheme("pattern", template="dd") == PatternScheme("dd")
+    assert load_scheme("cordra", version=1) == CordraScheme(version=1)
+    assert load_scheme("uuid", version=7) == UuidScheme(version=7)
 
 
 def test_an_unknown_scheme_is_misuse_that_names_the_known_ones() -> None:
@@ -131,7 +131,7 @@ def test_a_third_partys_scheme_is_found_and_gets_the_options() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_third_party_cannot_replace_a_built_in_scheme() -> None:
-    assert load_scheme("pilin") == Pilin()
+    assert load_scheme("pilin") == PilinScheme()
     assert scheme_names().count("pilin") == 1
 
 
@@ -151,15 +151,15 @@ def test_a_third_party_cannot_replace_a_built_in_scheme() -> None:
     ],
 )
 def test_u6_a_scheme_is_recognised_by_shape_and_that_is_advice(name: str, scheme: str | None) -> None:
-    found = recognise(Handle.parse(name))
+    found = recognize(Handle.parse(name))
     assert (None if found is None else found.name) == scheme
 
 
 @given(handles())
 def test_u6_recognising_never_fails_and_names_a_scheme_that_agrees(handle: Handle) -> None:
-    found = recognise(handle)
+    found = recognize(handle)
     if found is not None:
-        assert not isinstance(attempt(found.normalise, handle), InvalidName)
+        assert not isinstance(attempt(found.normalize, handle), InvalidName)
 
 
 @pytest.mark.parametrize("name", ["pilin", "pilin-check", "cordra", "uuid", "pattern"])

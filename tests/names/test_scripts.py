@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unicode_table
-from perseid.names.unicode import Mixture, mixture, scripts_of
+from perseid.names.unicode import MixedScripts, find_mixed_scripts, get_scripts
 from tests.strategies import BMP, LEGAL
 
 _SYSTEMS = {"Hanb", "Jpan", "Kore"}
@@ -25,7 +25,7 @@ def test_data_of_another_version_makes_no_table(monkeypatch: pytest.MonkeyPatch)
 def test_each_legal_character_goes_with_the_scripts_that_unicode_says() -> None:
     wrong = []
     for character in LEGAL:
-        said, found = script_extension(character), scripts_of(character)
+        said, found = script_extension(character), get_scripts(character)
         if said & {"Zyyy", "Zinh"}:
             said = None
         if (None if found is None else found - _SYSTEMS) != said:
@@ -52,31 +52,31 @@ def test_each_legal_character_goes_with_the_scripts_that_unicode_says() -> None:
     ids=ascii,
 )
 def test_what_is_written_in_one_script(text: str) -> None:
-    assert mixture(text) is None
+    assert find_mixed_scripts(text) is None
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("p\u0430ypal", Mixture(1, "Cyrillic", "Latin")),
-        ("\u0437\u043d\u0430t", Mixture(3, "Latin", "Cyrillic")),
-        ("2024-\u03b1-b", Mixture(7, "Latin", "Greek")),
-        ("ㄅあ", Mixture(1, "Hiragana", "Bopomofo")),
-        ("한あ", Mixture(1, "Hiragana", "Hangul")),
-        ("漢あ한", Mixture(2, "Hangul", "Japanese")),
-        ("a\ue000", Mixture(1, "Unknown", "Latin")),
-        ("\u0915\u0301", Mixture(1, "Cherokee", "Devanagari")),
+        ("p\u0430ypal", MixedScripts(1, "Cyrillic", "Latin")),
+        ("\u0437\u043d\u0430t", MixedScripts(3, "Latin", "Cyrillic")),
+        ("2024-\u03b1-b", MixedScripts(7, "Latin", "Greek")),
+        ("ㄅあ", MixedScripts(1, "Hiragana", "Bopomofo")),
+        ("한あ", MixedScripts(1, "Hiragana", "Hangul")),
+        ("漢あ한", MixedScripts(2, "Hangul", "Japanese")),
+        ("a\ue000", MixedScripts(1, "Unknown", "Latin")),
+        ("\u0915\u0301", MixedScripts(1, "Cherokee", "Devanagari")),
     ],
     ids=ascii,
 )
-def test_where_scripts_are_mixed_the_place_and_both_are_told(text: str, found: Mixture) -> None:
-    assert mixture(text) == found
+def test_where_scripts_are_mixed_the_place_and_both_are_told(text: str, found: MixedScripts) -> None:
+    assert find_mixed_scripts(text) == found
 
 
 @given(st.text(BMP, max_size=8))
 def test_a_text_is_mixed_exactly_when_no_script_goes_with_all_of_it(text: str) -> None:
-    sets = [scripts for character in text if (scripts := scripts_of(character)) is not None]
-    found = mixture(text)
+    sets = [scripts for character in text if (scripts := get_scripts(character)) is not None]
+    found = find_mixed_scripts(text)
     assert (found is not None) == (bool(sets) and not frozenset.intersection(*sets))
     if found is not None:
-        assert mixture(text[: found.position]) is None
+        assert find_mixed_scripts(text[: found.position]) is None

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from perseid.names import pilin
 from perseid.names.errors import NameMisuse
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.pattern import Pattern
-from perseid.names.pilin import Pilin, PilinCheck
+from perseid.names.pattern import PatternScheme
+from perseid.names.pilin import PilinCheckScheme, PilinScheme
 from perseid.names.suffix_scheme import Scheme
-from perseid.names.suggest import MAX_CANDIDATES, MAX_EDITED, MAX_READINGS, MAX_TRIES, suggest
+from perseid.names.suggest import MAX_CANDIDATES, MAX_EDIT_LENGTH, MAX_READINGS, MAX_TRIES, suggest
 from perseid.names.uri import Resolver
 from tests.names.support import World
 from tests.strategies import handles, milliseconds, texts
@@ -169,11 +169,11 @@ def test_h5_one_name_is_not_proposed_in_two_spellings_of_its_prefix() -> None:
 
 def test_with_a_scheme_names_are_proposed_as_it_spells_them() -> None:
     register = Register(says=lambda name: name.upper() == NAME)
-    assert suggest("102.100.272/d7jig0dqh", register, scheme=Pilin(), case=CaseRule.INSENSITIVE) == [NAME]
+    assert suggest("102.100.272/d7jig0dqh", register, scheme=PilinScheme(), case=CaseRule.INSENSITIVE) == [NAME]
     assert all(name == name.upper() for name in register.asked)
 
 
-@pytest.mark.parametrize("scheme", [PilinCheck(), Pattern("eeeeeek")], ids=repr)
+@pytest.mark.parametrize("scheme", [PilinCheckScheme(), PatternScheme("eeeeeek")], ids=repr)
 def test_with_a_check_character_any_two_swapped_characters_are_mended(scheme: Scheme) -> None:
     source = World().source()
     for suffix in scheme.mint(source, 1_500)[::100]:
@@ -208,7 +208,7 @@ def test_a_resolver_that_is_told_is_understood() -> None:
     assert list(first.asked) == ["10.1/x y", *list(first.asked)[1:]], "it is tried before anything is guessed"
 
 
-@pytest.mark.parametrize("scheme", [PilinCheck(), Pattern("eeeeeek")], ids=repr)
+@pytest.mark.parametrize("scheme", [PilinCheckScheme(), PatternScheme("eeeeeek")], ids=repr)
 def test_with_a_check_character_few_names_are_looked_up(scheme: Scheme) -> None:
     """Of the thirty other characters in a place at most one fits the check character."""
     (suffix,) = scheme.mint(World().source())
@@ -224,7 +224,7 @@ def test_with_a_check_character_few_names_are_looked_up(scheme: Scheme) -> None:
 
 def test_with_a_scheme_only_its_names_are_looked_up() -> None:
     register = Register(says=lambda _: True)
-    assert suggest("102.100.272/D7J1GODQH", register, scheme=Pilin(), limit=300)[0] == NAME
+    assert suggest("102.100.272/D7J1GODQH", register, scheme=PilinScheme(), limit=300)[0] == NAME
     assert len(register.asked) == 31, "the one wrong place can hold any digit; the other places are right"
     for name in register.asked:
         pilin.decode(name.partition("/")[2])
@@ -253,7 +253,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:12]))
-@pytest.mark.parametrize("scheme", [None, PilinCheck()], ids=repr)
+@pytest.mark.parametrize("scheme", [None, PilinCheckScheme()], ids=repr)
 def test_the_work_is_bounded_whatever_the_name(name: str, scheme: Scheme | None) -> None:
     register = Register()
     assert suggest(name, register, scheme=scheme) == []
@@ -264,24 +264,26 @@ def test_the_work_is_bounded_whatever_the_name(name: str, scheme: Scheme | None)
 def test_a_long_name_is_not_varied_but_for_look_alikes_at_its_start(letter: str) -> None:
     register = Register()
     assert suggest("10.1/" + letter * 2043, register) == []
-    assert len(register.asked) <= MAX_READINGS + 6 + 2 * MAX_EDITED
+    assert len(register.asked) <= MAX_READINGS + 6 + 2 * MAX_EDIT_LENGTH
 
 
 def test_the_number_of_names_considered_is_bounded_where_a_scheme_refuses_them_all() -> None:
     considered = 0
 
-    class Nothing(Pilin):
+    class Nothing(PilinScheme):
         def validate(self, handle: Handle) -> None:
             nonlocal considered
             considered += 1
-            Pilin().validate(Handle(handle.prefix, "*"))
+            PilinScheme().validate(Handle(handle.prefix, "*"))
 
     typed = "(http://h/" + "/".join("aB" for _ in range(14)) + "%2525)."
     assert suggest(typed, Register(), scheme=Nothing()) == []
     assert 10_000 < considered <= MAX_CANDIDATES
 
 
-@given(texts() | handles().map(str), st.sampled_from([None, Pilin(), PilinCheck(), Pattern("TR-dddd")]))
+@given(
+    texts() | handles().map(str), st.sampled_from([None, PilinScheme(), PilinCheckScheme(), PatternScheme("TR-dddd")])
+)
 def test_suggesting_never_fails_and_proposes_existing_names_only(name: str, scheme: Scheme | None) -> None:
     def exists(candidate: str) -> bool:
         return crc32(candidate.encode()) % 7 == 0
@@ -305,7 +307,7 @@ def test_any_one_wrong_pilin_character_is_mended(ms: int, place: int, letter: st
 
 
 def test_a_misused_scheme_is_not_hidden() -> None:
-    class Broken(Pilin):
+    class Broken(PilinScheme):
         def validate(self, handle: Handle) -> None:
             raise NameMisuse("P8", f"cannot judge {handle}")
 

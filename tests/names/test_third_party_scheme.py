@@ -45,7 +45,7 @@ class Colours:
         if not handle.suffix.startswith(f"{self.colour}-"):
             raise InvalidName("P8", f"not {self.colour}", position=len(handle.prefix) + 1)
 
-    def normalise(self, handle: Handle) -> Handle:
+    def normalize(self, handle: Handle) -> Handle:
         self.validate(handle)
         return handle
 

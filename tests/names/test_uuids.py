@@ -7,26 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.names.uuids import UuidText, Version, make_uuid
+from perseid.names.uuids import UuidScheme, UuidVersion, generate_uuid
 from tests.names.support import NOON, World, facts, misused, refused
 from tests.strategies import utf_8_texts
 
 TEXT = "f58fb49e-b1f8-48f0-a606-e84cef294be5"
-VERSIONS: tuple[Version, ...] = (1, 4, 7)
+VERSIONS: tuple[UuidVersion, ...] = (1, 4, 7)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("octet", [0x00, 0x5A, 0xFF])
-def test_every_version_is_marked_as_what_it_is(version: Version, octet: int) -> None:
-    made = make_uuid(version, World().source(octet))
+def test_every_version_is_marked_as_what_it_is(version: UuidVersion, octet: int) -> None:
+    made = generate_uuid(version, World().source(octet))
     assert (made.version, made.variant) == (version, uuid.RFC_4122)
-    assert UuidText(version).mint(World().source(octet)) == [str(made)]
-    assert UuidText(version).describe(Handle("10.1", str(made))) == {"version": version}
+    assert UuidScheme(version).mint(World().source(octet)) == [str(made)]
+    assert UuidScheme(version).describe(Handle("10.1", str(made))) == {"version": version}
 
 
 @pytest.mark.parametrize("octet", [0x00, 0xFF])
 def test_version_7_begins_with_the_unix_millisecond_and_ends_with_randomness(octet: int) -> None:
-    number = make_uuid(7, World().source(octet)).int
+    number = generate_uuid(7, World().source(octet)).int
     assert number >> 80 == NOON
     fixed = 0xF << 76 | 0x3 << 62
     randomness = int.from_bytes(bytes([octet] * 10), "big")
@@ -38,38 +38,40 @@ def test_version_7_names_sort_by_age() -> None:
     source = world.source(0xFF)
     names = []
     for _ in range(5):
-        names += UuidText(7).mint(source)
+        names += UuidScheme(7).mint(source)
         world.now += 1
     assert names == sorted(names)
     assert len(set(names)) == 5
 
 
 def test_version_1_holds_the_time_in_tenths_of_microseconds() -> None:
-    made = make_uuid(1, World().source(0x11))
+    made = generate_uuid(1, World().source(0x11))
     assert made.time == NOON * 10_000 + 0x01B21DD213814000
     assert made.node == 0x111111111111
-    assert make_uuid(1, World(now=0).source()).time == 0x01B21DD213814000
+    assert generate_uuid(1, World(now=0).source()).time == 0x01B21DD213814000
 
 
 def test_version_4_is_the_default_and_random_throughout() -> None:
     draws = iter([bytes(range(16)), bytes(range(16, 32))])
     source = World().source()
-    made = [make_uuid(4, type(source)(source.clock, lambda _: next(draws), source.lease, source.sleep)) for _ in "ab"]
+    made = [
+        generate_uuid(4, type(source)(source.clock, lambda _: next(draws), source.lease, source.sleep)) for _ in "ab"
+    ]
     assert [str(each) for each in made] == [
         "00010203-0405-4607-8809-0a0b0c0d0e0f",
         "10111213-1415-4617-9819-1a1b1c1d1e1f",
     ]
-    assert UuidText() == UuidText(4)
+    assert UuidScheme() == UuidScheme(4)
 
 
 def test_other_versions_cannot_be_made() -> None:
     for version in (0, 2, 3, 5, 6, 8, "4"):
-        assert misused(UuidText, version).rule == "P8"
+        assert misused(UuidScheme, version).rule == "P8"
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_so_many_are_minted_as_are_asked_for(count: int) -> None:
-    assert len(UuidText().mint(World().source(), count)) == count
+    assert len(UuidScheme().mint(World().source(), count)) == count
 
 
 @pytest.mark.parametrize(
@@ -91,25 +93,25 @@ def test_so_many_are_minted_as_are_asked_for(count: int) -> None:
 def test_what_is_no_uuid_with_hyphens_is_refused_with_its_place(
     suffix: str, position: int, character: str | None
 ) -> None:
-    for method in (UuidText().validate, UuidText().normalise):
+    for method in (UuidScheme().validate, UuidScheme().normalize):
         assert facts(refused(method, Handle("10.1", suffix))) == ("P8", 5 + position, character)
 
 
 def test_a_uuid_is_normalised_to_lower_case_and_tells_its_version_if_it_has_one() -> None:
-    assert UuidText().normalise(Handle("10.1", TEXT.upper())) == Handle("10.1", TEXT)
-    assert UuidText().describe(Handle("10.1", TEXT.upper())) == {"version": 4}
-    assert UuidText().describe(Handle("10.1", str(uuid.UUID(int=0)))) == {"version": None}
+    assert UuidScheme().normalize(Handle("10.1", TEXT.upper())) == Handle("10.1", TEXT)
+    assert UuidScheme().describe(Handle("10.1", TEXT.upper())) == {"version": 4}
+    assert UuidScheme().describe(Handle("10.1", str(uuid.UUID(int=0)))) == {"version": None}
 
 
 @given(st.uuids(), st.booleans())
 def test_every_uuid_is_valid_and_normalising_twice_changes_nothing(value: uuid.UUID, capitals: bool) -> None:
     text = str(value).upper() if capitals else str(value)
-    once = UuidText().normalise(Handle("10.1", text))
-    assert once == UuidText().normalise(once) == Handle("10.1", str(value))
+    once = UuidScheme().normalize(Handle("10.1", text))
+    assert once == UuidScheme().normalize(once) == Handle("10.1", str(value))
 
 
 @given(utf_8_texts().filter(bool))
 def test_arbitrary_text_is_refused_with_a_place(text: str) -> None:
-    position = refused(UuidText().validate, Handle("10.1", text)).position
+    position = refused(UuidScheme().validate, Handle("10.1", text)).position
     assert position is not None
     assert 5 <= position <= 5 + len(text)

@@ -64,14 +64,14 @@ def test_no_two_values_share_an_index() -> None:
     with pytest.raises(RecordMisuse, match="two values have the index 1"):
         Record(HANDLE, twice)
     with pytest.raises(InvalidData, match="two values have the index 1"):
-        Record.received(HANDLE, twice)
+        Record.from_untrusted(HANDLE, twice)
 
 
 def test_as_many_values_as_clients_read_and_no_more() -> None:
     most = [Value(index, "X", b"") for index in range(MAX_VALUES)]
-    assert Record.received(HANDLE, most).value(MAX_VALUES - 1) is not None
+    assert Record.from_untrusted(HANDLE, most).value(MAX_VALUES - 1) is not None
     with pytest.raises(InvalidData, match="2,049 values are too many"):
-        Record.received(HANDLE, [*most, Value(-1, "X", b"")])
+        Record.from_untrusted(HANDLE, [*most, Value(-1, "X", b"")])
 
 
 @given(records(), st.data())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.data_types import Data, class_of
+from perseid.records.data_types import Data, find_data_class
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.json_parsing import parse_json, write_json
 from perseid.records.keys import SecretKey
@@ -122,6 +122,6 @@ def test_public_keys_come_back_as_the_same_octets() -> None:
 
 def test_every_registered_type_has_all_conversions() -> None:
     for type_ in ("HS_ADMIN", "HS_VLIST", "HS_SITE", "HS_PUBKEY", "HS_SECKEY", "HS_SERV", "HS_NAMESPACE", "10320/loc"):
-        class_ = class_of(type_)
+        class_ = find_data_class(type_)
         for name in ("from_bytes", "to_bytes", "from_json", "to_json", "from_text", "to_text"):
             assert callable(getattr(class_, name)), (type_, name)

@@ -11,9 +11,9 @@ from perseid.records import type_definition as definition_module
 from perseid.records.data_types import interpret
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json, value_to_json
-from perseid.records.json_schema import MAX_CHECKED_OCTETS
-from perseid.records.patterns import Effort
-from perseid.records.type_definition import MAX_DEFINITION_OCTETS, Definition
+from perseid.records.json_schema import MAX_CHECKED_BYTES
+from perseid.records.patterns import ValidationBudget
+from perseid.records.type_definition import MAX_DEFINITION_BYTES, Definition
 from perseid.records.value import Value
 from perseid.registry.policy import types
 
@@ -56,7 +56,7 @@ def test_the_text_is_kept_as_it_is_with_what_nobody_knows_yet() -> None:
         ('{"name":1,"description":"b"}', "should be a string"),
         ('{"name":"a","description":"b","pattern":1}', "the pattern of the type should be a string"),
         ('{"name":"a","description":"b","pattern":"","schema":{}}', "a pattern and a schema"),
-        (json.dumps({"name": "a", "description": "b" * MAX_DEFINITION_OCTETS}), "too many for a definition"),
+        (json.dumps({"name": "a", "description": "b" * MAX_DEFINITION_BYTES}), "too many for a definition"),
     ],
 )
 def test_what_has_not_the_form_is_no_definition(text: str, reason: str) -> None:
@@ -65,17 +65,20 @@ def test_what_has_not_the_form_is_no_definition(text: str, reason: str) -> None:
 
 
 def test_data_is_of_the_type_or_a_rule_is_named() -> None:
-    assert SCALE.violation(b"1:50000", Effort()) is None
-    assert str(SCALE.violation(b"1:05", Effort())) == 'the rule "pattern": "1:[1-9][0-9]*" is not kept at the whole'
-    assert str(SCALE.violation(b"1:5\n", Effort())).startswith("the rule")
-    assert str(SCALE.violation(b"\xff", Effort())) == "at octet 0: the data is not UTF-8"
-    assert "too many to be checked" in str(SCALE.violation(b"1" * (MAX_CHECKED_OCTETS + 1), Effort()))
-    assert SIZE.violation(b'{"mm": 1}', Effort()) is None
+    assert SCALE.violation(b"1:50000", ValidationBudget()) is None
     assert (
-        str(SIZE.violation(b"{}", Effort()))
+        str(SCALE.violation(b"1:05", ValidationBudget()))
+        == 'the rule "pattern": "1:[1-9][0-9]*" is not kept at the whole'
+    )
+    assert str(SCALE.violation(b"1:5\n", ValidationBudget())).startswith("the rule")
+    assert str(SCALE.violation(b"\xff", ValidationBudget())) == "at octet 0: the data is not UTF-8"
+    assert "too many to be checked" in str(SCALE.violation(b"1" * (MAX_CHECKED_BYTES + 1), ValidationBudget()))
+    assert SIZE.violation(b'{"mm": 1}', ValidationBudget()) is None
+    assert (
+        str(SIZE.violation(b"{}", ValidationBudget()))
         == 'the rule "required": "mm" (#/required of its schema) is not kept at the whole'
     )
-    assert Definition.make("a", "b").violation(b"\xff", Effort()) is None
+    assert Definition.make("a", "b").violation(b"\xff", ValidationBudget()) is None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_a_syntax_that_cannot_be_used_is_refused_when_written_and_matches_nothin
 ) -> None:
     with pytest.raises(InvalidData):
         definition.check()
-    assert definition.violation(b"a", Effort()) is not None
+    assert definition.violation(b"a", ValidationBudget()) is not None
 
 
 @pytest.mark.parametrize(
@@ -107,13 +110,15 @@ def test_making_a_definition_ready_is_paid_for_once_a_record_whether_or_not_it_w
 ) -> None:
     spent = []
     for _ in range(2):
-        effort = Effort()
-        before = effort.preparing
+        budget = ValidationBudget()
+        before = budget.preparing
         for _ in range(3):
-            assert definition.violation(b'"x"', effort) is None or definition.pattern
-        spent.append(before - effort.preparing)
+            assert definition.violation(b'"x"', budget) is None or definition.pattern
+        spent.append(before - budget.preparing)
     assert spent[0] == spent[1] > 20
-    assert str(definition.violation(b"x", Effort(preparing=spent[0] - 1))).startswith("the definitions of the types")
+    assert str(definition.violation(b"x", ValidationBudget(preparing=spent[0] - 1))).startswith(
+        "the definitions of the types"
+    )
 
 
 def test_the_example_of_a_type_is_of_the_type() -> None:

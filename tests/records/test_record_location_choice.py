@@ -12,30 +12,30 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.location_choice import (
     MAX_NETWORKS,
-    MAX_NETWORKS_IN_ALL,
-    Chosen,
-    Wishes,
-    choose,
-    read_address,
-    read_wish,
+    MAX_TOTAL_NETWORKS,
+    SelectedLocation,
+    SelectionCriteria,
+    parse_address,
+    parse_locatt,
+    select_location,
 )
 from perseid.records.locations import (
-    MAX_HREF,
+    MAX_HREF_LENGTH,
+    MAX_INCLUDE_DEPTH,
     MAX_INCLUDES,
-    MAX_INCLUDES_DEEP,
+    MAX_LOCATION_BYTES,
     MAX_LOCATION_LISTS,
-    MAX_LOCATION_OCTETS,
     MAX_LOCATIONS,
     Candidates,
-    LookUp,
     Method,
-    expand,
+    RecordLookup,
+    expand_template,
     find_locations,
-    read_number,
+    parse_number,
 )
 from perseid.records.namespace import Namespace
 from perseid.records.value import Permission, Value
-from perseid.records.xml import MAX_XML_OCTETS
+from perseid.records.xml import MAX_XML_BYTES
 
 NAME = Handle.parse("20.500.99999/vec-h-loc")
 EXAMPLE = """<locations chooseby="locatt,country,weighted">
@@ -58,7 +58,7 @@ def url(text: str, index: int = 2, type_: str = "URL") -> Value:
     return Value.text(index, type_, text)
 
 
-def kept(**records: Iterable[Value]) -> LookUp:
+def kept(**records: Iterable[Value]) -> RecordLookup:
     """Records under `1/<name>`, and under `0.NA/<prefix>` for names such as na_20_500."""
     names = {name.replace("_", "."): tuple(values) for name, values in records.items()}
     return lambda name: names.get(name.lower().removeprefix("1/").replace("0.na/", "na."))
@@ -67,14 +67,16 @@ def kept(**records: Iterable[Value]) -> LookUp:
 NOTHING = kept()
 
 
-def places(values: Iterable[Value], look_up: LookUp = NOTHING, handle: Handle = NAME) -> Candidates:
+def places(values: Iterable[Value], look_up: RecordLookup = NOTHING, handle: Handle = NAME) -> Candidates:
     return find_locations(handle, values, look_up)
 
 
 def sent(values: Iterable[Value], *wishes: str, number: float = 0.5, **more: str) -> str | None:
     """Where a request goes."""
-    known = Wishes(tuple(map(read_wish, wishes)), more.get("country"), read_address(more.get("address", "")))
-    chosen = choose(places(values), known, number)
+    known = SelectionCriteria(
+        tuple(map(parse_locatt, wishes)), more.get("country"), parse_address(more.get("address", ""))
+    )
+    chosen = select_location(places(values), known, number)
     return None if chosen is None else chosen.place.href
 
 
@@ -107,33 +109,37 @@ def test_the_recorded_examples() -> None:
 @pytest.mark.parametrize(
     ("attributes", "wishes", "expected"),
     [
-        (('weight="1"', 'weight="0"'), Wishes(), "0"),
-        (('weight="-5"', ""), Wishes(), "1"),  # less than nothing is nothing; not said is 1
-        (('score="1"', 'score="2" weight="0"'), Wishes(), "1"),
-        (('score="x"', 'score="0.5"'), Wishes(), "1"),
-        (('addresses="10.0.0.0/8, 2001:db8::/32"', ""), Wishes(address=ip_address("10.1.2.3")), "0"),
-        (('addresses="10.0.0.0/8,2001:db8::/32" weight="0"', ""), Wishes(address=ip_address("2001:db8::5")), "0"),
-        (('addresses="nonsense,10.0.0.1"', ""), Wishes(address=ip_address("10.0.0.1")), "0"),
-        (('addresses="10.0.0.0/8" weight="0"', ""), Wishes(address=ip_address("11.0.0.1")), "1"),
-        (('country="DE" weight="0"', 'country="fr"'), Wishes(country=" de"), "0"),
-        (('country="de"', 'weight="0"'), Wishes(country="us"), "1"),  # of no country, as the documents say
-        (('country="de"', 'country="fr" weight="0"'), Wishes(country="us"), "0"),  # none of them: undone
-        (('lang="de" weight="0"', 'lang="DE"'), Wishes((("lang", "de"),)), "0"),  # letters count
+        (('weight="1"', 'weight="0"'), SelectionCriteria(), "0"),
+        (('weight="-5"', ""), SelectionCriteria(), "1"),  # less than nothing is nothing; not said is 1
+        (('score="1"', 'score="2" weight="0"'), SelectionCriteria(), "1"),
+        (('score="x"', 'score="0.5"'), SelectionCriteria(), "1"),
+        (('addresses="10.0.0.0/8, 2001:db8::/32"', ""), SelectionCriteria(address=ip_address("10.1.2.3")), "0"),
+        (
+            ('addresses="10.0.0.0/8,2001:db8::/32" weight="0"', ""),
+            SelectionCriteria(address=ip_address("2001:db8::5")),
+            "0",
+        ),
+        (('addresses="nonsense,10.0.0.1"', ""), SelectionCriteria(address=ip_address("10.0.0.1")), "0"),
+        (('addresses="10.0.0.0/8" weight="0"', ""), SelectionCriteria(address=ip_address("11.0.0.1")), "1"),
+        (('country="DE" weight="0"', 'country="fr"'), SelectionCriteria(country=" de"), "0"),
+        (('country="de"', 'weight="0"'), SelectionCriteria(country="us"), "1"),  # of no country, as the documents say
+        (('country="de"', 'country="fr" weight="0"'), SelectionCriteria(country="us"), "0"),  # none of them: undone
+        (('lang="de" weight="0"', 'lang="DE"'), SelectionCriteria((("lang", "de"),)), "0"),  # letters count
     ],
 )
-def test_each_method(attributes: tuple[str, str], wishes: Wishes, expected: str) -> None:
+def test_each_method(attributes: tuple[str, str], wishes: SelectionCriteria, expected: str) -> None:
     written = "".join(f'<location href="{number}" {text}/>' for number, text in enumerate(attributes))
-    chosen = choose(places([loc(f"<l>{written}</l>")]), wishes, 0.9 if expected == "1" else 0.1)
+    chosen = select_location(places([loc(f"<l>{written}</l>")]), wishes, 0.9 if expected == "1" else 0.1)
     assert chosen is not None
     assert chosen.place.href == expected
 
 
 def test_methods_are_tried_in_the_order_of_the_list() -> None:
     text = '<l {}><location href="a" score="1"/><location href="b" country="de" score="0"/></l>'
-    wishes = Wishes(country="de")
+    wishes = SelectionCriteria(country="de")
 
     def by(attribute: str) -> tuple[str, Method | None]:
-        chosen = choose(places([loc(text.format(attribute))]), wishes, 0.0)
+        chosen = select_location(places([loc(text.format(attribute))]), wishes, 0.0)
         assert chosen is not None
         return chosen.place.href, chosen.by
 
@@ -141,7 +147,7 @@ def test_methods_are_tried_in_the_order_of_the_list() -> None:
     assert by('chooseby="score,country"') == ("a", Method.SCORE)
     assert by('chooseby="Score" choose_by=" COUNTRY , nonsense"') == ("b", Method.COUNTRY)
     assert by('chooseby=""') == ("a", Method.WEIGHTED)
-    assert choose(places([url("x")]), wishes, 0.0) == Chosen(places([url("x")]).places[0], None)
+    assert select_location(places([url("x")]), wishes, 0.0) == SelectedLocation(places([url("x")]).places[0], None)
 
 
 def test_one_number_decides_in_proportion_to_the_weights() -> None:
@@ -156,7 +162,7 @@ def test_one_number_decides_in_proportion_to_the_weights() -> None:
     assert sent(thirds, number=1 - 2**-53) == "x", "what rounding leaves over is no reason to send anybody elsewhere"
     for number in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="no random number"):
-            choose(places(values), Wishes(), number)
+            select_location(places(values), SelectionCriteria(), number)
 
 
 def test_nowhere_to_go() -> None:
@@ -190,11 +196,11 @@ def test_own_locations_and_urls(values: list[Value], expected: list[tuple[str, f
 
 
 def test_a_handle_in_a_template_is_encoded() -> None:
-    handle = Handle.keepable("12345/a b?ü")
-    assert expand("x?{hdl}", handle) == "x?12345%2Fa%20b%3F%C3%BC"
-    assert expand("x/{hdl:path}", handle) == "x/12345/a%20b%3F%C3%BC"
-    assert expand("{hdl:path}", Handle.parse("1/-._~!$()*,:@/;=&+")) == "1/-._~!$()*,:@/;=%26%2B"
-    assert expand("{hdl}", Handle.keepable("1/{hdl:path}")) == "1%2F%7Bhdl%3Apath%7D", (
+    handle = Handle.parse_lenient("12345/a b?ü")
+    assert expand_template("x?{hdl}", handle) == "x?12345%2Fa%20b%3F%C3%BC"
+    assert expand_template("x/{hdl:path}", handle) == "x/12345/a%20b%3F%C3%BC"
+    assert expand_template("{hdl:path}", Handle.parse("1/-._~!$()*,:@/;=&+")) == "1/-._~!$()*,:@/;=%26%2B"
+    assert expand_template("{hdl}", Handle.parse_lenient("1/{hdl:path}")) == "1%2F%7Bhdl%3Apath%7D", (
         "what was put in is not read again"
     )
 
@@ -209,7 +215,7 @@ def test_lists_include_lists() -> None:
     own = loc('<l include="1/A" http_sc="303"><location href="own"/><includeNamespace>1/c</includeNamespace></l>')
     found = places([own, url("u")], look_up)
     assert [place.href for place in found.places] == ["own", "a", "d", "b", "u"]
-    assert (found.methods, found.get("http_sc"), found.get("nothing"), found.cut) == (
+    assert (found.methods, found.get("http_sc"), found.get("nothing"), found.truncated) == (
         (Method.SCORE,),
         "303",
         None,
@@ -247,11 +253,13 @@ _LIST_ATTRIBUTES = {"no_legacy": "yes", "urlWeight": "7", "urlSubtypeWeight": "8
 @settings(max_examples=60, deadline=None)
 def test_of_an_attribute_the_first_list_counts_own_included_or_of_the_namespace(written: list[dict[str, int]]) -> None:
     """The rules on plain dictionaries: own, then included, then of the namespace."""
-    own, included, of_namespace = (" ".join(f'{name}="{number}"' for name, number in each.items()) for each in written)
+    own, included, from_namespace = (
+        " ".join(f'{name}="{number}"' for name, number in each.items()) for each in written
+    )
     look_up = kept(
         other=[loc(f"<l {included}/>")],
         na_20_500_99999=[Value.text(1, "HS_NAMESPACE", "<n><locs>1/near</locs></n>")],
-        near=[loc(f'<l {of_namespace}><location href="near"/></l>')],
+        near=[loc(f'<l {from_namespace}><location href="near"/></l>')],
     )
     found = places([loc(f'<l {own} include="1/other"/>'), url("u"), url("sub", 3, "URL.x")], look_up)
     known = {name: number for each in reversed(written) for name, number in each.items()}
@@ -281,7 +289,7 @@ def test_a_namespace_decides_about_urls_where_the_record_has_no_list(
      ("nan", 9), ("0x1", 9), ("1e99", 9), ("", 9), (None, 9), ("1" * 5_000, 9)],
 )  # fmt: skip
 def test_numbers_are_read_as_they_are_elsewhere(text: str | None, number: float) -> None:
-    assert read_number(text, 9.0) == number
+    assert parse_number(text, 9.0) == number
 
 
 # Hostile lists
@@ -307,13 +315,13 @@ def test_a_namespace_is_taken_apart_once_and_counts_like_a_list(monkeypatch: pyt
     padded = [Value.text(1, "HS_NAMESPACE", f"<n>{' ' * 60_000}</n>")]
     found = places([loc("<l>" + "".join(f"<includeNamespace>1/{n}</includeNamespace>" for n in range(90)) + "</l>")],
                    lambda _: padded)  # fmt: skip
-    assert found.cut
-    assert sum(parsed) <= MAX_LOCATION_OCTETS
+    assert found.truncated
+    assert sum(parsed) <= MAX_LOCATION_BYTES
 
     parsed.clear()
     broken = [Value.text(index, "HS_NAMESPACE", "<n") for index in range(1, 2_000)]
     found = places([loc("<l includeNamespace='1/a'/>")], lambda _: broken)
-    assert found.cut
+    assert found.truncated
     assert len(parsed) < MAX_LOCATION_LISTS
 
 
@@ -327,16 +335,16 @@ def test_a_record_that_is_included_and_named_by_the_namespace_counts_once() -> N
 
 def test_an_address_that_a_template_makes_is_not_longer_than_one_that_is_written() -> None:
     handle = Handle.parse("1/" + "x" * 2_000)
-    fitting = (MAX_HREF // len(expand("{hdl}", handle))) * "{hdl}"
+    fitting = (MAX_HREF_LENGTH // len(expand_template("{hdl}", handle))) * "{hdl}"
     text = f'<l><location href_template="{fitting}"/><location href_template="{"{hdl}" * 1_600}"/></l>'
     found = places([loc(text)], handle=handle)
-    assert [len(place.href) for place in found.places] == [len(expand(fitting, handle))]
+    assert [len(place.href) for place in found.places] == [len(expand_template(fitting, handle))]
 
 
 def test_lists_that_include_each_other_end() -> None:
     look_up = kept(a=[loc('<l include="1/b"><location href="a"/></l>')], b=[loc('<l include="1/a"/>')])
     found = places([loc('<l include="1/a"/>')], look_up)
-    assert ([place.href for place in found.places], found.cut) == (["a"], False)
+    assert ([place.href for place in found.places], found.truncated) == (["a"], False)
 
 
 def test_includes_are_followed_so_deep_and_no_deeper() -> None:
@@ -345,8 +353,8 @@ def test_includes_are_followed_so_deep_and_no_deeper() -> None:
         return [] if number is None else [loc(f'<l include="1/n{number + 1}"><location href="{number}"/></l>')]
 
     found = places([loc('<l include="1/n1"/>')], look_up)
-    assert [place.href for place in found.places] == [str(number) for number in range(1, MAX_INCLUDES_DEEP + 1)]
-    assert found.cut
+    assert [place.href for place in found.places] == [str(number) for number in range(1, MAX_INCLUDE_DEPTH + 1)]
+    assert found.truncated
 
 
 def test_so_many_records_are_looked_up_and_no_more() -> None:
@@ -358,18 +366,18 @@ def test_so_many_records_are_looked_up_and_no_more() -> None:
         return [loc(f'<l>{more}<location href="{name}"/></l>')]
 
     found = places([loc('<l include="1/n"/>')], look_up)
-    assert (len(asked), len(set(asked)), found.cut) == (MAX_INCLUDES, MAX_INCLUDES, True)
-    assert choose(found, Wishes(), 0.5) is not None
+    assert (len(asked), len(set(asked)), found.truncated) == (MAX_INCLUDES, MAX_INCLUDES, True)
+    assert select_location(found, SelectionCriteria(), 0.5) is not None
 
 
 def test_so_many_lists_octets_and_places_and_no_more() -> None:
     lists = [loc('<l><location href="x"/></l>', index) for index in range(1, 2_000)]
-    assert (len(places(lists).places), places(lists).cut) == (MAX_LOCATION_LISTS, True)
-    long = f"<l><location href='x'/>{' ' * (MAX_XML_OCTETS - 40)}</l>"
+    assert (len(places(lists).places), places(lists).truncated) == (MAX_LOCATION_LISTS, True)
+    long = f"<l><location href='x'/>{' ' * (MAX_XML_BYTES - 40)}</l>"
     many = places([loc(long, index) for index in range(1, 100)])
-    assert (len(many.places), many.cut) == (MAX_LOCATION_OCTETS // len(long), True)
+    assert (len(many.places), many.truncated) == (MAX_LOCATION_BYTES // len(long), True)
     full = "<l>" + "<location href='x'/>" * 600 + "</l>"
-    assert (len(places([loc(full, 1), loc(full, 2)]).places), places([loc(full, 1), loc(full, 2)]).cut) == (
+    assert (len(places([loc(full, 1), loc(full, 2)]).places), places([loc(full, 1), loc(full, 2)]).truncated) == (
         MAX_LOCATIONS,
         True,
     )
@@ -399,7 +407,7 @@ def test_networks_of_all_locations_together_are_bounded() -> None:
     many = ",".join(["10.0.0.0/8"] * MAX_NETWORKS)
     filling = f'<location href="no" weight="0" addresses="{many}"/>'
     last = '<location href="last" weight="0" addresses="192.0.2.1"/><location href="other"/>'
-    full = MAX_NETWORKS_IN_ALL // MAX_NETWORKS
+    full = MAX_TOTAL_NETWORKS // MAX_NETWORKS
     assert sent([loc(f"<l>{filling * (full - 1)}{last}</l>")], address="192.0.2.1") == "last"
     assert sent([loc(f"<l>{filling * full}{last}</l>")], address="192.0.2.1") == "other"
     none = '<location href="no" weight="0"/>'
@@ -428,7 +436,7 @@ _locations = st.fixed_dictionaries(
     },
 )
 _wishes = st.builds(
-    Wishes,
+    SelectionCriteria,
     st.lists(st.sampled_from([("lang", "de"), ("lang", None), ("country", "GB"), ("no", None)]), max_size=3).map(tuple),
     st.sampled_from([None, "de", "gb", "us"]),
     st.sampled_from([None, ip_address("10.1.1.1"), ip_address("192.0.2.9"), ip_address("::1")]),
@@ -443,7 +451,7 @@ def number_of(text: str | None, missing: float) -> float:
         return missing
 
 
-def model(found: list[dict[str, str]], methods: list[Method], wishes: Wishes, number: float) -> str | None:
+def model(found: list[dict[str, str]], methods: list[Method], wishes: SelectionCriteria, number: float) -> str | None:
     """The rules one after the other, on plain dictionaries."""
     left = found
     for method in [*methods, Method.WEIGHTED]:
@@ -487,7 +495,7 @@ def weighted(left: list[dict[str, str]], number: float) -> dict[str, str]:
 @given(st.lists(_locations, max_size=5), _methods, _wishes, st.integers(0, 63).map(lambda step: step / 64))
 @settings(max_examples=150, deadline=None)
 def test_the_choice_is_that_of_the_model(
-    locations: list[dict[str, str]], methods: list[Method], wishes: Wishes, number: float
+    locations: list[dict[str, str]], methods: list[Method], wishes: SelectionCriteria, number: float
 ) -> None:
     written = [{"href": str(at), **attributes} for at, attributes in enumerate(locations)]
     inner = "".join(
@@ -495,5 +503,5 @@ def test_the_choice_is_that_of_the_model(
     )
     named = ",".join(method.value for method in methods)
     found = places([loc(f'<l chooseby="{named}">{inner}</l>')])
-    chosen = choose(found, wishes, number)
+    chosen = select_location(found, wishes, number)
     assert (None if chosen is None else chosen.place.href) == model(written, methods, wishes, number)

@@ -4,7 +4,7 @@ import pytest
 
 from perseid.records.data_types import interpret
 from perseid.records.errors import InvalidData
-from perseid.records.namespace import Namespace, NamespaceLocations, Status, namespace_of
+from perseid.records.namespace import Namespace, NamespaceLocations, NamespaceStatus, find_namespace
 from perseid.records.value import Value
 
 FULL = """<namespace>
@@ -22,7 +22,7 @@ FULL = """<namespace>
 
 def test_all_properties_are_read() -> None:
     namespace = Namespace.from_text(FULL)
-    assert namespace.status is Status.INACTIVE
+    assert namespace.status is NamespaceStatus.INACTIVE
     assert namespace.status_message == "Moved to"
     assert namespace.contact == "a@example.org"
     assert namespace.locations == (NamespaceLocations("10320/locs", True), NamespaceLocations("10320/more"))
@@ -33,11 +33,11 @@ def test_all_properties_are_read() -> None:
 
 def test_the_root_is_free_and_everything_has_a_default() -> None:
     namespace = Namespace("<anything/>")
-    assert namespace.status is Status.ACTIVE
+    assert namespace.status is NamespaceStatus.ACTIVE
     assert namespace.status_message is namespace.contact is namespace.delimiter is None
     assert namespace.locations == ()
     assert namespace.templates == ()
-    assert Namespace("<n><status>closed</status></n>").status is Status.ACTIVE
+    assert Namespace("<n><status>closed</status></n>").status is NamespaceStatus.ACTIVE
     assert Namespace('<n><template/><template delimiter="#"/></n>').delimiter == "#"
 
 
@@ -53,13 +53,13 @@ def test_the_lowest_index_counts_and_what_does_not_parse_is_absent() -> None:
         Value.text(7, "hs_namespace.x", "<n><contact>seven</contact></n>"),
         Value.text(1, "HS_NAMESPACE", "<!DOCTYPE n><n/>"),
     ]
-    found = namespace_of(values)
+    found = find_namespace(values)
     assert found is not None
     assert found.contact == "seven"
     assert interpret(values[3]) is None
     assert values[3].data == b"<!DOCTYPE n><n/>"
-    assert namespace_of([values[3]]) is None
-    assert namespace_of([]) is None
+    assert find_namespace([values[3]]) is None
+    assert find_namespace([]) is None
 
 
 def test_what_is_not_xml_is_no_namespace() -> None:

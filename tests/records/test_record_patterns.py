@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import (
-    MAX_PATTERN,
+    MAX_PATTERN_LENGTH,
     MAX_PATTERN_WORK,
     MAX_STEPS,
-    Effort,
-    TooCostly,
-    compiled,
+    BudgetExceeded,
+    ValidationBudget,
+    compile_pattern,
 )
 
 
@@ -37,17 +37,17 @@ def test_constructs_that_the_engine_lacks_or_reads_differently_are_refused_by_na
     pattern: str, construct: str, character: int
 ) -> None:
     with pytest.raises(InvalidData, match=rf"{construct}.* at character {character};"):
-        compiled(pattern)
+        compile_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(", "a++", "[a", "a{1001}", "((a{100}){100}){10}", r"\pL{100}", "\\", r"(?x)a b"])
 def test_what_is_no_expression_or_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidData, match="no regular expression of RE2"):
-        compiled(pattern)
+        compile_pattern(pattern)
     with pytest.raises(InvalidData, match="1,001 characters"):
-        compiled("a" * (MAX_PATTERN + 1))
+        compile_pattern("a" * (MAX_PATTERN_LENGTH + 1))
     with pytest.raises(InvalidData, match="surrogate"):
-        compiled("\ud800")
+        compile_pattern("\ud800")
 
 
 @pytest.mark.parametrize(
@@ -69,43 +69,43 @@ def test_what_is_no_expression_or_too_large_is_refused(pattern: str) -> None:
 def test_an_expression_matches_the_whole_text_or_is_found_in_it(
     pattern: str, text: str, whole: bool, part: bool
 ) -> None:
-    assert compiled(pattern).matches(text, Effort()) is whole
-    assert compiled(pattern).is_found_in(text, Effort()) is part
+    assert compile_pattern(pattern).matches(text, ValidationBudget()) is whole
+    assert compile_pattern(pattern).has_match_in(text, ValidationBudget()) is part
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(.*a){20}", "(a?){50}a{50}"])
 def test_expressions_that_ruin_other_engines_are_matched_like_any_other(pattern: str) -> None:
     """An engine that tries every way would not come back from these."""
-    assert not compiled(pattern).matches("a" * 20_000 + "!", Effort())
+    assert not compile_pattern(pattern).matches("a" * 20_000 + "!", ValidationBudget())
 
 
 def test_the_work_of_all_matches_together_is_bounded() -> None:
-    large = compiled(r"[\pL\pN]{1,20}")
-    effort = Effort()
-    with pytest.raises(TooCostly, match="too long"):
-        large.matches("x" * 20_000, effort)
-    effort = Effort()
+    large = compile_pattern(r"[\pL\pN]{1,20}")
+    budget = ValidationBudget()
+    with pytest.raises(BudgetExceeded, match="too long"):
+        large.matches("x" * 20_000, budget)
+    budget = ValidationBudget()
     for _ in range(5):
-        assert not large.matches("x" * 100, effort)
-    assert effort.work < MAX_PATTERN_WORK
-    effort.work = 0
-    with pytest.raises(TooCostly):
-        large.matches("x", effort)
+        assert not large.matches("x" * 100, budget)
+    assert budget.work < MAX_PATTERN_WORK
+    budget.work = 0
+    with pytest.raises(BudgetExceeded):
+        large.matches("x", budget)
     with pytest.raises(InvalidData, match="surrogate"):
-        large.matches("\ud800", Effort())
-    assert (Effort().steps, Effort().work) == (MAX_STEPS, MAX_PATTERN_WORK)
+        large.matches("\ud800", ValidationBudget())
+    assert (ValidationBudget().steps, ValidationBudget().work) == (MAX_STEPS, MAX_PATTERN_WORK)
 
 
 def test_what_an_expression_costs_grows_with_its_length_and_its_size() -> None:
-    assert compiled("a" * 100).cost > compiled("a" * 50).cost > 50
-    assert compiled(r"\pL{15}").cost > 300
+    assert compile_pattern("a" * 100).cost > compile_pattern("a" * 50).cost > 50
+    assert compile_pattern(r"\pL{15}").cost > 300
 
 
 @given(st.text(st.sampled_from("ab[]()^$\\&*+?{}|.1QE-<=!:é"), max_size=20), st.text(max_size=10))
 def test_any_text_is_an_expression_or_refused(pattern: str, text: str) -> None:
     try:
-        found = compiled(pattern)
+        found = compile_pattern(pattern)
     except InvalidData:
         return
-    if found.matches(text, Effort()):
-        assert found.is_found_in(text, Effort())
+    if found.matches(text, ValidationBudget()):
+        assert found.has_match_in(text, ValidationBudget())

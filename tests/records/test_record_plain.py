@@ -5,20 +5,20 @@ from collections.abc import Callable
 
 import pytest
 
-from perseid.records.encoding import clean_text, from_base64, from_json, to_base64, to_json
+from perseid.records.encoding import decode_printable, from_base64, from_json, to_base64, to_json
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.json_parsing import (
+    MAX_JSON_BYTES,
     MAX_JSON_DEPTH,
     MAX_JSON_ITEMS,
-    MAX_JSON_OCTETS,
-    a_flag,
-    a_list,
-    a_number,
-    a_text,
-    an_object,
     check_bounds,
-    kind,
+    json_type_name,
     parse_json,
+    require_bool,
+    require_int,
+    require_list,
+    require_object,
+    require_text,
     write_json,
 )
 from perseid.records.value import ValueRef, ref_from_json, ref_from_text
@@ -38,9 +38,9 @@ def test_as_deep_as_allowed_and_no_deeper() -> None:
 
 
 def test_as_long_as_allowed_and_no_longer() -> None:
-    longest = '"' + "x" * (MAX_JSON_OCTETS - 2) + '"'
-    assert parse_json(longest) == "x" * (MAX_JSON_OCTETS - 2)
-    for text in (longest + " ", '"' + "é" * (MAX_JSON_OCTETS // 2) + '"'):
+    longest = '"' + "x" * (MAX_JSON_BYTES - 2) + '"'
+    assert parse_json(longest) == "x" * (MAX_JSON_BYTES - 2)
+    for text in (longest + " ", '"' + "é" * (MAX_JSON_BYTES // 2) + '"'):
         with pytest.raises(InvalidData, match="octets of JSON are too many"):
             parse_json(text)
 
@@ -52,7 +52,7 @@ def test_as_many_items_as_allowed_and_no_more() -> None:
 
 
 def test_the_longest_json_is_judged_in_seconds() -> None:
-    text = "[" + "1," * (MAX_JSON_OCTETS // 2 - 2) + "1]"
+    text = "[" + "1," * (MAX_JSON_BYTES // 2 - 2) + "1]"
     began = time.process_time()
     parse_json(text)
     assert time.process_time() - began < 5
@@ -75,19 +75,19 @@ def test_json_is_written_short_and_in_order() -> None:
 @pytest.mark.parametrize(
     ("call", "wrong", "said"),
     [
-        (an_object, [], "the part should be a JSON object, not an array"),
-        (an_object, None, "the part should be a JSON object, not null"),
-        (a_list, {}, "the part should be a JSON array, not an object"),
-        (a_list, [1, None], "the part has an item that is null; is there a comma too many?"),
-        (a_text, 1, "the part should be a string, not a number"),
-        (a_text, "x\ud800", r"the part holds half of a surrogate pair \(character 2\)"),
-        (a_flag, "true", "the part should be true or false, not a string"),
-        (a_flag, 1, "the part should be true or false, not a number"),
-        (a_number, True, "the part should be a number, not true"),
-        (a_number, "secret", "the part should be a number, not a string"),
-        (a_number, 1 << 31, "the part should be between -2147483648 and 2147483647"),
-        (a_number, 1e300, "the part should be a number"),
-        (a_number, "--1", "the part should be a number"),
+        (require_object, [], "the part should be a JSON object, not an array"),
+        (require_object, None, "the part should be a JSON object, not null"),
+        (require_list, {}, "the part should be a JSON array, not an object"),
+        (require_list, [1, None], "the part has an item that is null; is there a comma too many?"),
+        (require_text, 1, "the part should be a string, not a number"),
+        (require_text, "x\ud800", r"the part holds half of a surrogate pair \(character 2\)"),
+        (require_bool, "true", "the part should be true or false, not a string"),
+        (require_bool, 1, "the part should be true or false, not a number"),
+        (require_int, True, "the part should be a number, not true"),
+        (require_int, "secret", "the part should be a number, not a string"),
+        (require_int, 1 << 31, "the part should be between -2147483648 and 2147483647"),
+        (require_int, 1e300, "the part should be a number"),
+        (require_int, "--1", "the part should be a number"),
     ],
 )
 def test_an_objection_says_what_and_why_but_not_the_contents(
@@ -98,12 +98,12 @@ def test_an_objection_says_what_and_why_but_not_the_contents(
 
 
 def test_numbers_are_taken_as_clients_send_them() -> None:
-    assert [a_number(given, "x") for given in (5, "5", "-5", 5.9, -5.9, "007")] == [5, 5, -5, 5, -5, 7]
+    assert [require_int(given, "x") for given in (5, "5", "-5", 5.9, -5.9, "007")] == [5, 5, -5, 5, -5, 7]
 
 
 def test_kinds_have_names() -> None:
     plain: list[object] = [None, True, False, 1, 1.5, "x", [], {}]
-    assert [kind(one) for one in plain] == [
+    assert [json_type_name(one) for one in plain] == [
         *("null", "true", "false", "a number", "a number", "a string", "an array", "an object")
     ]
 
@@ -124,7 +124,7 @@ def test_kinds_have_names() -> None:
     ],
 )
 def test_clean_text_is_what_can_be_shown(octets: bytes, text: str | None) -> None:
-    assert clean_text(octets) == text
+    assert decode_printable(octets) == text
 
 
 def test_octets_are_a_string_or_say_how_they_are_written() -> None:

@@ -8,11 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.java_regex import MAX_EXPRESSION, MAX_EXPRESSION_DEPTH, MAX_EXPRESSION_MEMORY, expression
+from perseid.records.java_regex import (
+    MAX_EXPRESSION_DEPTH,
+    MAX_EXPRESSION_LENGTH,
+    MAX_EXPRESSION_MEMORY,
+    compile_java_regex,
+)
 
 
 def groups(text: str, subject: str, *, ignore_case: bool = False) -> tuple[str, ...] | None:
-    return expression(text, ignore_case=ignore_case).match(subject)
+    return compile_java_regex(text, ignore_case=ignore_case).match(subject)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +168,7 @@ REFUSED = {
 @pytest.mark.parametrize("ignore_case", [False, True])
 def test_what_the_engine_lacks_or_reads_differently_is_refused(text: str, ignore_case: bool) -> None:
     with pytest.raises(InvalidData, match="in the regular expression"):
-        expression(text, ignore_case=ignore_case)
+        compile_java_regex(text, ignore_case=ignore_case)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +183,7 @@ def test_what_the_engine_lacks_or_reads_differently_is_refused(text: str, ignore
 )
 def test_a_refusal_says_what_is_wrong_and_where(text: str, sentence: str) -> None:
     with pytest.raises(InvalidData) as caught:
-        expression(text)
+        compile_java_regex(text)
     assert sentence in str(caught.value)
 
 
@@ -188,7 +193,7 @@ def test_a_refusal_says_what_is_wrong_and_where(text: str, sentence: str) -> Non
 def test_what_would_take_for_ever_elsewhere_takes_no_time() -> None:
     start = time.process_time()
     for text in ("(?:a+)+b", "(?:a|aa)+b", "(?:.*a){20}b", "a?" * 200 + "a" * 200):
-        expression(text).match("a" * 2_000)
+        compile_java_regex(text).match("a" * 2_000)
     assert time.process_time() - start < 2
 
 
@@ -198,24 +203,24 @@ def test_what_would_take_for_ever_elsewhere_takes_no_time() -> None:
 )
 def test_what_is_small_on_paper_and_large_in_memory_is_refused(text: str) -> None:
     with pytest.raises(InvalidData, match="too large when it is written out"):
-        expression(text)
+        compile_java_regex(text)
 
 
 def test_the_longest_and_the_deepest_are_taken_and_no_longer_or_deeper() -> None:
-    assert groups("a" * MAX_EXPRESSION, "a" * MAX_EXPRESSION) is not None
+    assert groups("a" * MAX_EXPRESSION_LENGTH, "a" * MAX_EXPRESSION_LENGTH) is not None
     with pytest.raises(InvalidData, match="too long"):
-        expression("a" * (MAX_EXPRESSION + 1))
+        compile_java_regex("a" * (MAX_EXPRESSION_LENGTH + 1))
     assert groups("(" * MAX_EXPRESSION_DEPTH + ")" * MAX_EXPRESSION_DEPTH, "") is not None
     with pytest.raises(InvalidData, match="nested more than"):
-        expression("(" * (MAX_EXPRESSION_DEPTH + 1) + ")" * (MAX_EXPRESSION_DEPTH + 1))
-    assert expression("a{900}").size * 16 < MAX_EXPRESSION_MEMORY
+        compile_java_regex("(" * (MAX_EXPRESSION_DEPTH + 1) + ")" * (MAX_EXPRESSION_DEPTH + 1))
+    assert compile_java_regex("a{900}").size * 16 < MAX_EXPRESSION_MEMORY
 
 
 @given(st.text(max_size=30) | st.text(r"()[]{}^$.*+?|\&-ab19,<=!:iQExpu", max_size=20))
 @settings(max_examples=150, deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = expression(text)
+        found = compile_java_regex(text)
     except InvalidData:
         return
     found.match(text)
@@ -246,10 +251,10 @@ def test_matches_and_captures_are_those_of_an_engine_that_backtracks(
     text: str, subjects: list[str], ignore_case: bool
 ) -> None:
     try:
-        ours = expression(text, ignore_case=ignore_case)
+        ours = compile_java_regex(text, ignore_case=ignore_case)
     except InvalidData:
         with pytest.raises(InvalidData, match="repeats a group that may be empty"):
-            expression(text, ignore_case=ignore_case)
+            compile_java_regex(text, ignore_case=ignore_case)
         return
     theirs = re.compile(text, re.ASCII | (re.IGNORECASE if ignore_case else re.ASCII))
     for subject in subjects:

@@ -12,24 +12,24 @@ from referencing.exceptions import Unresolvable
 from perseid.records.errors import InvalidData
 from perseid.records.json_schema import (
     DIALECT,
-    MAX_CHECKED_OCTETS,
-    MAX_SCHEMA_OCTETS,
+    MAX_CHECKED_BYTES,
+    MAX_SCHEMA_BYTES,
     MAX_SCHEMA_PARTS,
     Schema,
     Violation,
-    schema_of,
+    compile_schema,
 )
-from perseid.records.patterns import MAX_STEPS, Effort, TooCostly
+from perseid.records.patterns import MAX_STEPS, BudgetExceeded, ValidationBudget
 
 
-def violation(schema: object, data: object, effort: Effort | None = None) -> Violation | None:
-    return schema_of(json.dumps(schema)).violation(json.dumps(data).encode(), effort or Effort())
+def violation(schema: object, data: object, budget: ValidationBudget | None = None) -> Violation | None:
+    return compile_schema(json.dumps(schema)).violation(json.dumps(data).encode(), budget or ValidationBudget())
 
 
 def told(schema: object, data: object) -> tuple[str, str, str]:
     found = violation(schema, data)
     assert found is not None
-    return found.rule, found.place, found.source
+    return found.rule, found.pointer, found.source
 
 
 BOOK = {
@@ -71,8 +71,8 @@ def test_a_violation_names_the_rule_and_the_place(data: object, expected: tuple[
     if expected is not None:
         assert told(BOOK, data) == expected
     elif isinstance(data, dict) and isinstance(data["parts"][1]["title"], int):
-        rule, place, source = told(BOOK, data)
-        assert (place, source) == ("/parts/1", "#/properties/parts/items/anyOf")
+        rule, pointer, source = told(BOOK, data)
+        assert (pointer, source) == ("/parts/1", "#/properties/parts/items/anyOf")
         assert rule.startswith('"anyOf": ')
     else:
         assert violation(BOOK, data) is None
@@ -140,37 +140,37 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
 )
 def test_a_schema_that_could_not_be_applied_or_bounded_is_refused(schema: object, reason: str) -> None:
     with pytest.raises(InvalidData, match=reason):
-        schema_of(json.dumps(schema))
+        compile_schema(json.dumps(schema))
 
 
 def test_schemas_are_bounded_in_size_number_and_depth() -> None:
     with pytest.raises(InvalidData, match="octets"):
-        schema_of(json.dumps({"description": "x" * MAX_SCHEMA_OCTETS}))
+        compile_schema(json.dumps({"description": "x" * MAX_SCHEMA_BYTES}))
     with pytest.raises(InvalidData, match="more than 1,000 schemas"):
-        schema_of(json.dumps({"allOf": [True] * MAX_SCHEMA_PARTS}))
+        compile_schema(json.dumps({"allOf": [True] * MAX_SCHEMA_PARTS}))
     with pytest.raises(InvalidData, match="more than 32 different patterns"):
-        schema_of(json.dumps({"patternProperties": {f"a{number}": True for number in range(33)}}))
+        compile_schema(json.dumps({"patternProperties": {f"a{number}": True for number in range(33)}}))
     deep: object = {}
     for _ in range(16):
         deep = {"not": deep}
     with pytest.raises(InvalidData, match="nested more than 16 deep"):
-        schema_of(json.dumps(deep))
+        compile_schema(json.dumps(deep))
     with pytest.raises(InvalidData, match="not JSON"):
-        schema_of("{")
+        compile_schema("{")
 
 
 def test_a_schema_that_takes_too_much_to_be_made_ready_is_refused() -> None:
     long = [{"pattern": f"{number:02}" + "x" * 998} for number in range(14)]
     with pytest.raises(InvalidData, match="too many parts, or too large expressions"):
-        schema_of(json.dumps({"allOf": long}))
+        compile_schema(json.dumps({"allOf": long}))
     large = [{"pattern": rf"{number:02}[\pL\pN]{{22}}"} for number in range(30)]
     with pytest.raises(InvalidData, match="too many parts, or too large expressions"):
-        schema_of(json.dumps({"allOf": large}))
+        compile_schema(json.dumps({"allOf": large}))
 
 
 def test_what_a_schema_costs_grows_with_all_that_is_in_it() -> None:
     def cost(schema: object) -> int:
-        return schema_of(json.dumps(schema)).cost
+        return compile_schema(json.dumps(schema)).cost
 
     assert cost({}) == 8
     assert cost({"allOf": [True] * 100}) > 800
@@ -181,7 +181,7 @@ def test_what_a_schema_costs_grows_with_all_that_is_in_it() -> None:
 
 def test_an_expression_that_stands_twice_is_paid_for_once() -> None:
     once, twice = ({"allOf": [{"pattern": "a" * 400}] * count} for count in (1, 2))
-    assert schema_of(json.dumps(twice)).cost < schema_of(json.dumps(once)).cost + 100
+    assert compile_schema(json.dumps(twice)).cost < compile_schema(json.dumps(once)).cost + 100
 
 
 @pytest.mark.parametrize("name", ["x", "a/b", "a~b", "a%41", "é", "a b"])
@@ -211,7 +211,7 @@ def test_a_reference_that_leads_nowhere_after_all_is_invalid_data() -> None:
             raise Unresolvable("#nowhere")
 
     with pytest.raises(InvalidData, match="leads nowhere"):
-        Schema(Lost(), {}).violation(b"1", Effort())
+        Schema(Lost(), {}).violation(b"1", ValidationBudget())
 
 
 def doubling(levels: int) -> object:
@@ -251,25 +251,25 @@ def doubling(levels: int) -> object:
     ],
 )
 def test_hostile_schemas_are_given_up_within_bounds(schema: object, data: object) -> None:
-    applied = schema_of(json.dumps(schema))
-    with pytest.raises(TooCostly):
-        applied.violation(json.dumps(data).encode(), Effort())
+    applied = compile_schema(json.dumps(schema))
+    with pytest.raises(BudgetExceeded):
+        applied.violation(json.dumps(data).encode(), ValidationBudget())
 
 
 def test_large_data_is_judged_within_bounds() -> None:
-    effort = Effort()
-    assert violation({"items": {"type": "string", "minLength": 1}}, ["a"] * 1_000, effort) is None
-    assert violation({"pattern": "(a+)+$"}, "a" * 20_000 + "!", effort) is not None
-    assert effort.steps > MAX_STEPS // 2
+    budget = ValidationBudget()
+    assert violation({"items": {"type": "string", "minLength": 1}}, ["a"] * 1_000, budget) is None
+    assert violation({"pattern": "(a+)+$"}, "a" * 20_000 + "!", budget) is not None
+    assert budget.steps > MAX_STEPS // 2
 
 
 def test_steps_are_shared_by_all_that_is_checked_together() -> None:
-    effort = Effort(steps=10)
+    budget = ValidationBudget(steps=10)
     for _ in range(10):
-        assert violation({"type": "string"}, "x", effort) is None
-    with pytest.raises(TooCostly, match="steps"):
-        violation({"type": "string"}, "x", effort)
-    with pytest.raises(TooCostly, match="without end"):
+        assert violation({"type": "string"}, "x", budget) is None
+    with pytest.raises(BudgetExceeded, match="steps"):
+        violation({"type": "string"}, "x", budget)
+    with pytest.raises(BudgetExceeded, match="without end"):
         violation({"$ref": "#"}, 1)
 
 
@@ -278,8 +278,8 @@ def test_who_asks_from_deep_within_other_work_is_told_the_same() -> None:
         def iter_errors(self, _: object) -> Iterator[object]:
             raise RecursionError
 
-    with pytest.raises(TooCostly, match="without end"):
-        Schema(Deep(), {}).violation(b"1", Effort())
+    with pytest.raises(BudgetExceeded, match="without end"):
+        Schema(Deep(), {}).violation(b"1", ValidationBudget())
 
 
 @pytest.mark.parametrize(
@@ -289,12 +289,12 @@ def test_who_asks_from_deep_within_other_work_is_told_the_same() -> None:
         (b"\xff", "not JSON"),
         (b"[" * 20 + b"]" * 20, "deep"),
         (b"123456789012345678901234567890", "63 bits"),
-        (b'"' + b"a" * MAX_CHECKED_OCTETS + b'"', "too many to be checked"),
+        (b'"' + b"a" * MAX_CHECKED_BYTES + b'"', "too many to be checked"),
     ],
 )
 def test_data_that_cannot_be_judged_is_said_to_be_so(data: bytes, reason: str) -> None:
     with pytest.raises(InvalidData, match=reason):
-        schema_of("{}").violation(data, Effort())
+        compile_schema("{}").violation(data, ValidationBudget())
 
 
 _plain = st.recursive(
@@ -315,7 +315,7 @@ def test_items_are_unique_exactly_if_no_two_are_the_same_json(items: list[object
             return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
         return one == other
 
-    repeated = any(same(one, other) for place, one in enumerate(items) for other in items[:place])
+    repeated = any(same(one, other) for pointer, one in enumerate(items) for other in items[:pointer])
     assert (violation({"uniqueItems": True}, items) is not None) is repeated
 
 

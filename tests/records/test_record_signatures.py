@@ -21,8 +21,8 @@ from perseid.records.signatures import (
     Comparison,
     Jws,
     RecordSignature,
+    TokenStatus,
     ValueDigest,
-    Verdict,
 )
 from perseid.records.value import Permission, Value, ValueRef
 from tests.record_strategies import DSA_PRIVATE, NOWS, RSA_PRIVATE, claims
@@ -53,12 +53,12 @@ def payload_of(token: Jws) -> dict[str, object]:
 def test_a_record_is_signed_and_verified(key: PrivateKey) -> None:
     signature = RecordSignature.sign(CLAIMS, [URL, DESC], key)
     assert signature.claimed == CLAIMS
-    assert signature.verdict(key.public, NOW) is Verdict.GOOD
-    assert signature.verdict(OTHER_KEY, NOW) is Verdict.WRONG_KEY
+    assert signature.verdict(key.public, NOW) is TokenStatus.GOOD
+    assert signature.verdict(OTHER_KEY, NOW) is TokenStatus.WRONG_KEY
     assert signature.compare([URL, DESC]) == Comparison((1, 2), (), (), ())
     again = interpret_as(Value(400, "HS_SIGNATURE", signature.to_bytes()), RecordSignature)
     assert again == signature
-    assert again.verdict(key.public, NOW) is Verdict.GOOD
+    assert again.verdict(key.public, NOW) is TokenStatus.GOOD
 
 
 def test_the_payload_is_as_deployed() -> None:
@@ -119,21 +119,21 @@ def test_only_a_hash_that_is_known_verifies_anything(name: str, verified: bool) 
 @pytest.mark.parametrize(
     ("now", "verdict"),
     [
-        (NOW - 21, Verdict.TOO_EARLY),
-        (NOW - 20, Verdict.GOOD),
-        (NOW + 99, Verdict.GOOD),
-        (NOW + 100, Verdict.EXPIRED),
+        (NOW - 21, TokenStatus.NOT_YET_VALID),
+        (NOW - 20, TokenStatus.GOOD),
+        (NOW + 99, TokenStatus.GOOD),
+        (NOW + 100, TokenStatus.EXPIRED),
     ],
 )
-def test_a_token_is_valid_from_and_until(now: int, verdict: Verdict) -> None:
+def test_a_token_is_valid_from_and_until(now: int, verdict: TokenStatus) -> None:
     assert RecordSignature.sign(CLAIMS, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, now) is verdict
 
 
 def test_a_token_without_an_end_is_never_valid_and_one_without_a_beginning_always_was() -> None:
     endless = Claims(CLAIMS.issuer, CLAIMS.subject)
-    assert RecordSignature.sign(endless, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, NOW) is Verdict.EXPIRED
+    assert RecordSignature.sign(endless, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, NOW) is TokenStatus.EXPIRED
     ending = Claims(CLAIMS.issuer, CLAIMS.subject, expires=NOW + 1)
-    assert RecordSignature.sign(ending, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, 0) is Verdict.GOOD
+    assert RecordSignature.sign(ending, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, 0) is TokenStatus.GOOD
 
 
 def test_any_change_of_a_token_shows() -> None:
@@ -146,7 +146,7 @@ def test_any_change_of_a_token_shows() -> None:
         f"{header}.{payload}.{signature[:-4]}AAAA",
         f"{header}.{payload}.",
     ):
-        assert RecordSignature(text).verdict(RSA_PRIVATE.public, NOW) is Verdict.WRONG_KEY
+        assert RecordSignature(text).verdict(RSA_PRIVATE.public, NOW) is TokenStatus.WRONG_KEY
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "", "HS256", "DS256", "RS512", "rs256"])
@@ -180,14 +180,14 @@ def test_the_json_forms_of_a_token_say_the_same() -> None:
     for plain in (flat, several):
         token = RecordSignature.from_text(json.dumps(plain, indent=1))
         assert token.claimed == CLAIMS
-        assert token.verdict(RSA_PRIVATE.public, NOW) is Verdict.GOOD
-        assert token.verdict(DSA_PRIVATE.public, NOW) is Verdict.WRONG_KEY
+        assert token.verdict(RSA_PRIVATE.public, NOW) is TokenStatus.GOOD
+        assert token.verdict(DSA_PRIVATE.public, NOW) is TokenStatus.WRONG_KEY
 
 
 def test_blanks_around_a_token_are_kept_and_passed_over() -> None:
     text = f"\n{RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE).text} \n"
     token = RecordSignature.from_text(text)
-    assert token.verdict(RSA_PRIVATE.public, NOW) is Verdict.GOOD
+    assert token.verdict(RSA_PRIVATE.public, NOW) is TokenStatus.GOOD
     assert token.to_text() == text
 
 
@@ -287,7 +287,7 @@ def test_a_key_is_certified(key: PrivateKey) -> None:
     assert certificate.claimed == made
     assert certificate.public_key == DSA_PRIVATE.public
     assert certificate.permissions == tuple(permissions)
-    assert certificate.verdict(key.public, NOW) is Verdict.GOOD
+    assert certificate.verdict(key.public, NOW) is TokenStatus.GOOD
     assert payload_of(certificate)["perms"] == [{"handle": "0.NA/12345", "perm": "everything"}, {"perm": "thisHandle"}]
     assert payload_of(certificate)["chain"] == ["0.0/0.0"]
     assert interpret(Value(400, "HS_CERT", certificate.to_bytes())) == certificate

@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 
 from perseid.records import templates as implementation
 from perseid.records.errors import InvalidData
-from perseid.records.java_regex import Expression
+from perseid.records.java_regex import JavaRegex
 from perseid.records.namespace import Namespace
 from perseid.records.templates import (
-    CHARACTERS_A_STEP,
-    MAX_REFERENCES_DEEP,
+    CHARACTERS_PER_STEP,
+    MAX_REFERENCE_DEPTH,
+    MAX_TEMPLATE_BYTES,
     MAX_TEMPLATE_EXPRESSIONS,
-    MAX_TEMPLATE_OCTETS,
     MAX_TEMPLATE_STEPS,
     MAX_TEMPLATE_VALUES,
-    LookUp,
-    Subject,
-    TemplateTooCostly,
+    TemplateBudgetExceeded,
+    TemplateInput,
+    ValueLookup,
     check_templates,
-    divide,
     evaluate,
+    split_name,
 )
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.records.xml import parse_xml
@@ -31,20 +31,20 @@ from tests.records.template_model import Absent, Model, Node, base_values, templ
 
 URL = Value.text(1, "URL", "https://example.org/a")
 DESC = Value(3, "DESC", b"a thing", ttl=60, permissions=Permission(0x0F), timestamp=7, references=(ValueRef(1, "1/x"),))
-NOTHING: LookUp = lambda _: None  # noqa: E731 - a function that is a value
+NOTHING: ValueLookup = lambda _: None  # noqa: E731 - a function that is a value
 
 
 def made(
     text: str,
     extension: str = "ext",
     values: tuple[Value, ...] = (URL, DESC),
-    look_up: LookUp = NOTHING,
+    look_up: ValueLookup = NOTHING,
     *,
     ignore_case: bool = True,
 ) -> tuple[Value, ...] | None:
     """What a template with this content makes of `12345/a@<extension>`."""
     root = parse_xml(f"<namespace><template>{text}</template></namespace>".encode())
-    subject = Subject(f"12345/a@{extension}", "12345/a", extension, values, ignore_case)
+    subject = TemplateInput(f"12345/a@{extension}", "12345/a", extension, values, ignore_case)
     return evaluate(root.elements("template"), subject, look_up)
 
 
@@ -78,7 +78,7 @@ def data(text: str, extension: str = "ext", **more: object) -> list[str]:
 def test_a_name_is_cut_at_the_first_delimiter_from_the_end_of_its_prefix(
     handle: str, delimiter: str, parts: tuple[str, str] | None
 ) -> None:
-    assert divide(handle, handle.partition("/")[0], delimiter) == parts
+    assert split_name(handle, handle.partition("/")[0], delimiter) == parts
 
 
 # Values
@@ -231,7 +231,7 @@ def test_what_nobody_knows_is_not_there() -> None:
 # References
 
 
-def stored(**records: str) -> LookUp:
+def stored(**records: str) -> ValueLookup:
     """Values under `10:1/<name>`."""
     return lambda reference: (
         records[name].encode()
@@ -266,9 +266,9 @@ def test_a_reference_that_fails_makes_that_there_is_no_such_name(reference: str)
 def test_references_are_followed_ten_deep() -> None:
     chain = {f"n{number}": f'<template ref="10:1/n{number + 1}"/>' for number in range(20)}
     end = '<template><value type="T" data="end"/></template>'
-    deepest = f"n{MAX_REFERENCES_DEEP - 1}"
+    deepest = f"n{MAX_REFERENCE_DEPTH - 1}"
     assert data('<template ref="10:1/n0"/>', look_up=stored(**(chain | {deepest: end}))) == ["end"]
-    assert made('<template ref="10:1/n0"/>', look_up=stored(**(chain | {f"n{MAX_REFERENCES_DEEP}": end}))) is None
+    assert made('<template ref="10:1/n0"/>', look_up=stored(**(chain | {f"n{MAX_REFERENCE_DEPTH}": end}))) is None
 
 
 # Hostile ones
@@ -289,9 +289,9 @@ def test_the_deepest_that_can_be_written_is_not_too_deep_to_run() -> None:
     deep = "<if expression='x' negate='yes'>" * 29
     records = {
         f"n{number}": f'<template>{deep}<template ref="10:1/n{number + 1}"/>{"</if>" * 29}</template>'
-        for number in range(MAX_REFERENCES_DEEP)
+        for number in range(MAX_REFERENCE_DEPTH)
     }
-    records[f"n{MAX_REFERENCES_DEEP - 1}"] = f"<template>{deep}{V}{'</if>' * 29}</template>"
+    records[f"n{MAX_REFERENCE_DEPTH - 1}"] = f"<template>{deep}{V}{'</if>' * 29}</template>"
     assert data('<template ref="10:1/n0"/>', look_up=stored(**records)) == ["x"]
 
 
@@ -300,15 +300,15 @@ def test_so_many_values_and_no_more() -> None:
     found = made('<foreach><value index="1"/></foreach>', values=base)
     assert found is not None
     assert [value.index for value in found] == list(range(1, MAX_TEMPLATE_VALUES + 1))
-    with pytest.raises(TemplateTooCostly, match="more than 2,048 values"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 2,048 values"):
         made(f'<foreach><value index="1"/></foreach>{V}', values=base)
 
 
 def test_so_many_octets_and_no_more() -> None:
     around = len(Value(1, "T", b"").to_bytes())
-    large = (Value(1, "T", b"a" * (MAX_TEMPLATE_OCTETS - around)),)
+    large = (Value(1, "T", b"a" * (MAX_TEMPLATE_BYTES - around)),)
     assert made("<foreach><value/></foreach>", values=large) == large
-    with pytest.raises(TemplateTooCostly, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
         made(f"<foreach><value/></foreach>{V}", values=large)
 
 
@@ -316,10 +316,10 @@ def test_a_text_cannot_grow_without_end() -> None:
     growing = '<def parameter="x"><value type="T" data="ab"/></def>' + (
         '<def parameter="x"><value type="T" data="${x}${x}${x}${x}"/></def>' * 30
     )
-    with pytest.raises(TemplateTooCostly, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
         made(growing)
     wide = '<foreach><value type="' + "${data}" * 1_000 + '" data=""/></foreach>'
-    with pytest.raises(TemplateTooCostly, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
         made(wide, values=(Value(1, "T", b"a" * 200_000),))
 
 
@@ -347,7 +347,7 @@ MANY = tuple(Value(index, "T", b"a" * 100) for index in range(1, 1_001))
     ids=["elements", "texts", "comparisons", "matching", "expressions", "refused expressions", "long expressions"],
 )
 def test_so_many_steps_and_no_more(text: str, values: tuple[Value, ...]) -> None:
-    with pytest.raises(TemplateTooCostly, match=f"more than {MAX_TEMPLATE_STEPS:,} steps"):
+    with pytest.raises(TemplateBudgetExceeded, match=f"more than {MAX_TEMPLATE_STEPS:,} steps"):
         made(text, values=values)
 
 
@@ -379,9 +379,9 @@ def test_a_step_pays_for_so_many_characters_and_parameters(text: str, monkeypatc
         return found
 
     monkeypatch.setattr(implementation._Evaluation, "_meaning", counted)
-    with pytest.raises(TemplateTooCostly, match=f"more than {MAX_TEMPLATE_STEPS:,} steps"):
+    with pytest.raises(TemplateBudgetExceeded, match=f"more than {MAX_TEMPLATE_STEPS:,} steps"):
         made(text, values=LOTS)
-    assert characters + 20 * tokens <= (MAX_TEMPLATE_STEPS + 1) * CHARACTERS_A_STEP
+    assert characters + 20 * tokens <= (MAX_TEMPLATE_STEPS + 1) * CHARACTERS_PER_STEP
 
 
 def test_what_a_value_keeps_from_the_base_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,23 +397,23 @@ def test_what_a_value_keeps_from_the_base_is_paid_for(monkeypatch: pytest.Monkey
     large = Value(1, "T", b"a" * 100_000)
     for value in (large, Value(1, "T", b"", references=(ValueRef(1, "1/a"),) * 5_000)):
         written = 0
-        with pytest.raises(TemplateTooCostly, match="steps"):
+        with pytest.raises(TemplateBudgetExceeded, match="steps"):
             made("<foreach>" + '<def parameter="x"><value/></def>' * 400 + "</foreach>", values=(value,) * 10)
-        assert written <= (MAX_TEMPLATE_STEPS + 200) * CHARACTERS_A_STEP
+        assert written <= (MAX_TEMPLATE_STEPS + 200) * CHARACTERS_PER_STEP
 
 
 def test_captured_groups_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     matched = 0
-    match = Expression.match
+    match = JavaRegex.match
 
-    def counted(self: Expression, text: str) -> tuple[str, ...] | None:
+    def counted(self: JavaRegex, text: str) -> tuple[str, ...] | None:
         nonlocal matched
         matched += 1
         return match(self, text)
 
-    monkeypatch.setattr(Expression, "match", counted)
+    monkeypatch.setattr(JavaRegex, "match", counted)
     text = f'<foreach><if test="matches" value="nothing" expression="{"()" * 400}"/></foreach>'
-    with pytest.raises(TemplateTooCostly, match="steps"):
+    with pytest.raises(TemplateBudgetExceeded, match="steps"):
         made(text, values=LOTS)
     assert matched * 400 < 10 * MAX_TEMPLATE_STEPS
 
@@ -441,9 +441,9 @@ def test_a_text_is_not_longer_on_the_way_than_at_its_end(value: str, monkeypatch
     text = define % ("y" * 800) + define % ("${x}" * 40)
     assert len(data(text + '<value type="T" data="${x}"/>')[0]) == 32_000
     monkeypatch.setattr(implementation._Evaluation, "_meaning", counted)
-    with pytest.raises(TemplateTooCostly, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
         made(text + value)
-    assert longest <= 32_000 + MAX_TEMPLATE_OCTETS + 32_000
+    assert longest <= 32_000 + MAX_TEMPLATE_BYTES + 32_000
 
 
 def test_elements_that_become_empty_are_written_so() -> None:
@@ -465,7 +465,7 @@ def test_so_many_references_and_no_more() -> None:
         asked.append(reference.handle)
         return b"<template/>"
 
-    with pytest.raises(TemplateTooCostly, match="steps"):
+    with pytest.raises(TemplateBudgetExceeded, match="steps"):
         made("".join(f'<template ref="10:1/{number}"/>' for number in range(100)), look_up=look_up)
     assert len(asked) == 19
     asked.clear()
@@ -554,7 +554,7 @@ def test_templates_mean_what_the_model_says(
         model.run(template.children, None, values_made)
     except Absent:
         expected = None
-    subject = Subject(f"12345/a@{extension}", "12345/a", extension, values, ignore_case)
+    subject = TemplateInput(f"12345/a@{extension}", "12345/a", extension, values, ignore_case)
     found = evaluate((parse_xml(template.xml().encode()),), subject, NOTHING)
     assert (None if found is None else list(found)) == expected
 
@@ -570,4 +570,4 @@ def test_what_may_be_written_can_be_used(template: Node) -> None:
         with pytest.raises(InvalidData, match=r"^in a template, <"):
             check_templates(namespace)
         return
-    evaluate(namespace.templates, Subject("1/a@b", "1/a", "b", (URL,)), NOTHING)
+    evaluate(namespace.templates, TemplateInput("1/a@b", "1/a", "b", (URL,)), NOTHING)

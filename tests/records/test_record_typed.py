@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.admin import Admin, ValueList
-from perseid.records.binary import MAX_OCTETS
-from perseid.records.data_types import class_of, data_from_json, data_from_text, data_to_text, interpret, interpret_as
+from perseid.records.binary import MAX_BYTES
+from perseid.records.data_types import (
+    data_from_json,
+    data_from_text,
+    data_to_text,
+    find_data_class,
+    interpret,
+    interpret_as,
+)
 from perseid.records.errors import InvalidData
 from perseid.records.keys import SecretKey
 from perseid.records.locations import Locations
@@ -52,7 +59,7 @@ from tests.vector_files import octets
     ],
 )
 def test_a_type_is_read_by_what_stands_before_its_first_dot(type_: str, class_: type | None) -> None:
-    assert class_of(type_) is class_
+    assert find_data_class(type_) is class_
 
 
 def test_values_are_interpreted_or_left_alone() -> None:
@@ -102,8 +109,8 @@ def test_data_is_written_in_the_natural_form_of_its_type(type_: str, text: str, 
         ("HS_SIGNATURE", "signed"),
         ("URL", "base64:!!"),
         ("URL", "\ud800"),
-        ("URL", "x" * (MAX_OCTETS + 1)),
-        ("URL", "base64:" + "A" * (MAX_OCTETS // 3 * 4 + 8)),
+        ("URL", "x" * (MAX_BYTES + 1)),
+        ("URL", "base64:" + "A" * (MAX_BYTES // 3 * 4 + 8)),
     ],
 )
 def test_other_text_is_refused(type_: str, text: str) -> None:
@@ -112,11 +119,11 @@ def test_other_text_is_refused(type_: str, text: str) -> None:
 
 
 def test_as_much_data_as_one_value_holds_and_no_more() -> None:
-    assert len(data_from_text("URL", "x" * MAX_OCTETS)) == MAX_OCTETS
+    assert len(data_from_text("URL", "x" * MAX_BYTES)) == MAX_BYTES
     with pytest.raises(InvalidData, match="1,048,577 octets of data are too many"):
-        data_from_text("URL", "x" * (MAX_OCTETS + 1))
+        data_from_text("URL", "x" * (MAX_BYTES + 1))
     with pytest.raises(InvalidData, match="too many"):
-        data_from_json("HS_ADMIN", {"handle": "x" * (MAX_OCTETS + 1), "index": 1})
+        data_from_json("HS_ADMIN", {"handle": "x" * (MAX_BYTES + 1), "index": 1})
 
 
 @given(values())

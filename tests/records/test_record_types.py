@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 
 from perseid.names.characters import fold
-from perseid.records.types import DELEGATION_TYPES, SERVICE_TYPES, SITE_TYPES, TypeQuery, base_of, has_type, matches
+from perseid.records.types import (
+    DELEGATION_TYPES,
+    SERVICE_TYPES,
+    SITE_TYPES,
+    TypeQuery,
+    get_base_type,
+    has_type,
+    matches,
+)
 from tests.record_strategies import TEXTS
 from tests.vector_files import Vector, load, parameters
 
@@ -72,7 +80,7 @@ def test_a_type_has_itself_and_what_is_below_it(base: str, below: str) -> None:
 
 
 def test_what_stands_before_the_first_dot_says_how_data_is_read() -> None:
-    assert [base_of(type_) for type_ in ("hs_site.6", "HS_SITE", "10320/loc", ".x", "")] == [
+    assert [get_base_type(type_) for type_ in ("hs_site.6", "HS_SITE", "10320/loc", ".x", "")] == [
         *("HS_SITE", "HS_SITE", "10320/LOC", "", "")
     ]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
-from perseid.records.data_types import class_of
+from perseid.records.data_types import find_data_class
 from perseid.records.json_parsing import parse_json
 from perseid.records.public_keys import PublicKey
 from perseid.records.record import values_from_bytes, values_to_bytes
@@ -27,7 +27,7 @@ TYPES = {
 @pytest.mark.parametrize("vector", parameters("codec-records.json"))
 def test_vector_of_a_record_comes_back_through_every_conversion(vector: Vector) -> None:
     encoded = bytes.fromhex(vector["encoded_hex"])
-    class_ = class_of(TYPES[vector["function"]])
+    class_ = find_data_class(TYPES[vector["function"]])
     assert class_ is not None
     found = class_.from_bytes(encoded)
     assert found.to_bytes() == encoded

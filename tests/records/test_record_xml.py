@@ -12,11 +12,11 @@ from perseid.records.errors import InvalidData
 from perseid.records.xml import (
     MAX_XML_ATTRIBUTE_LENGTH,
     MAX_XML_ATTRIBUTES,
+    MAX_XML_BYTES,
     MAX_XML_DEPTH,
     MAX_XML_ELEMENTS,
-    MAX_XML_OCTETS,
     Element,
-    is_yes,
+    is_true,
     parse_xml,
 )
 from tests.record_strategies import xml
@@ -88,8 +88,8 @@ def test_an_entity_without_a_declaration_is_refused() -> None:
 
 
 def test_as_long_as_allowed_and_no_longer() -> None:
-    longest = b"<a>" + b"x" * (MAX_XML_OCTETS - 7) + b"</a>"
-    assert len(parse_xml(longest).text) == MAX_XML_OCTETS - 7
+    longest = b"<a>" + b"x" * (MAX_XML_BYTES - 7) + b"</a>"
+    assert len(parse_xml(longest).text) == MAX_XML_BYTES - 7
     assert "too many" in refusal(longest + b"\n")
 
 
@@ -120,7 +120,7 @@ def test_attributes_as_long_as_allowed_and_no_longer() -> None:
 def test_the_most_that_passes_costs_little() -> None:
     attributes = " ".join(f'a{number:x}="1"' for number in range(5))
     octets = f"<a>{f'<b {attributes}>x</b>' * 999}</a>".encode()
-    assert len(octets) <= MAX_XML_OCTETS
+    assert len(octets) <= MAX_XML_BYTES
     tracemalloc.start()
     began = time.process_time()
     parse_xml(octets)
@@ -179,4 +179,4 @@ def test_any_octets_are_xml_or_refused(octets: bytes) -> None:
 
 @pytest.mark.parametrize(("text", "yes"), [("yes", True), (" TRUE ", True), ("1", True), ("no", False), (None, False)])
 def test_booleans_in_attributes(text: str | None, yes: bool) -> None:
-    assert is_yes(text) is yes
+    assert is_true(text) is yes

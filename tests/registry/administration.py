@@ -6,7 +6,7 @@ from typing import Final
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.identity import KeyIdentity, Proof
 
 TARGET: Final = Handle.parse("12345/x")
 PREFIX_HANDLE: Final = "0.NA/12345"
@@ -32,12 +32,14 @@ def ref(text: str) -> ValueRef:
     return ValueRef.parse(text)
 
 
-def holder(text: str, *, session: bool = False, verified: int | None = None) -> KeyHolder:
-    return KeyHolder(ref(text), Proof.PUBLIC_KEY, session, verified)
+def holder(text: str, *, session: bool = False, verified: int | None = None) -> KeyIdentity:
+    return KeyIdentity(ref(text), Proof.PUBLIC_KEY, session, verified)
 
 
-def admin(who: str, permissions: AdminPermission = ALL_PERMISSIONS, index: int = 100, type_: str = "HS_ADMIN") -> Value:
-    return Value(index, type_, Admin(ref(who), permissions).to_bytes())
+def admin(
+    identity: str, permissions: AdminPermission = ALL_PERMISSIONS, index: int = 100, type_: str = "HS_ADMIN"
+) -> Value:
+    return Value(index, type_, Admin(ref(identity), permissions).to_bytes())
 
 
 def group(*members: str, index: int = 200, type_: str = "HS_VLIST") -> Value:

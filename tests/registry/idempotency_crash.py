@@ -17,22 +17,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perseid.ledger.log.requests import Answer, Outcome, Request
+from perseid.ledger.log.requests import Outcome, Request, StoredResponse
 from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
 from perseid.records.value import Value, ValueRef
-from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import Home
-from perseid.registry.idempotency import Done, Fresh, IdempotencyKeys, Known
-from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.idempotency import Executed, IdempotencyKeys, NewClaim, Replayed
+from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.registry import Registry
-from perseid.registry.results import Minted
+from perseid.registry.results import MintResult
 from perseid.registry.snapshot import Rules
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import log_of_today, open_store
 from tests.registry.registries import OPERATOR, add_namespace, admin
 
-WHO = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
+WHO = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
 LONGEST = 0.4  # seconds that anybody works
 
 
@@ -48,19 +48,19 @@ def create(place: Place, signer: Signer) -> None:
         add_namespace(registry, "12345", "free", admin(100, "300:0.NA/12345"))
 
 
-def told(minted: Minted) -> Answer:
-    return Answer(201, " ".join(map(str, minted.handles)).encode())
+def told(minted: MintResult) -> StoredResponse:
+    return StoredResponse(201, " ".join(map(str, minted.handles)).encode())
 
 
 def ask(registry: Registry, keys: IdempotencyKeys, number: int) -> str:
     """Make a name with the key of this number; its name."""
     key = b"key-%d" % number
-    order = Mint(Maker.of(registry), "12345", values=(Value.text(1, "URL", f"https://example.org/{number}"),))
+    order = Mint(MintInputs.of(registry), "12345", values=(Value.text(1, "URL", f"https://example.org/{number}"),))
     with keys.claim(WHO, key, hashlib.sha256(key).digest()) as claim:
-        found = keys.carry_out(claim, order, WHO, "http", told) if isinstance(claim, Fresh) else claim
-    if isinstance(found, Done):
+        found = keys.execute(claim, order, WHO, "http", told) if isinstance(claim, NewClaim) else claim
+    if isinstance(found, Executed):
         return found.answer.body.decode()
-    assert isinstance(found, Known), found
+    assert isinstance(found, Replayed), found
     assert found.body is not None
     return found.body.decode()
 

@@ -16,18 +16,18 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Home
-from perseid.registry.identity import Anonymous, KeyHolder, LocalOperator, Proof
+from perseid.registry.identity import Anonymous, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from tests.ledger.ledgers import SIGNER, Machine, sqlite_with_tables
 
-OPERATOR = LocalOperator("alice")
+OPERATOR = LocalIdentity("alice")
 NOBODY = Anonymous()
 
 
-def key_holder(index: int, handle: str) -> KeyHolder:
-    return KeyHolder(ValueRef(index, handle), Proof.SECRET_KEY, verified_index=index)
+def key_holder(index: int, handle: str) -> KeyIdentity:
+    return KeyIdentity(ValueRef(index, handle), Proof.SECRET_KEY, verified_index=index)
 
 
 def admin(index: int, reference: str, permissions: AdminPermission = ALL_PERMISSIONS) -> Value:

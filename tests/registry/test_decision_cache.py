@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
@@ -19,11 +19,11 @@ from perseid.registry import decision_cache
 from perseid.registry.commands.lifecycle import Redact, Revive, Tombstone
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Modify, Remove
-from perseid.registry.context import Context, Operation, Plan
+from perseid.registry.context import Command, Context, Plan
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Changed, Refused
+from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import POLICY_TYPE
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
@@ -48,7 +48,7 @@ def readings(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     entered: list[str] = []
     really = registry.ledger.reading
 
-    def reading() -> AbstractContextManager[Reading]:
+    def reading() -> AbstractContextManager[LogReader]:
         entered.append("read")
         return really()
 
@@ -73,11 +73,11 @@ def set_policy(registry: Registry, policy: object) -> None:
 def remember(registry: Registry, seen: Mapping[bytes, Entry | None]) -> None:
     """What a decision notes that has read this."""
     with registry.ledger.reading() as reading:
-        registry._recent.note(seen, (), reading.size, erased=False)
+        registry._entry_cache.note(seen, (), reading.size, erased=False)
 
 
 def remembered(registry: Registry, name: str) -> Entry | None:
-    found = registry._recent.get(record_key(name))
+    found = registry._entry_cache.get(record_key(name))
     return None if found is None else found.entry
 
 
@@ -125,8 +125,8 @@ def test_that_nothing_is_to_be_done_is_not_taken_from_memory(registry: Registry)
     """The record of a creator, say, that other decisions have read."""
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"))
     name = handle("10.1/a")
-    with registry.facts() as facts:
-        remember(registry, {facts.held(name).key: facts.held(name).entry})
+    with registry.snapshot() as snapshot:
+        remember(registry, {snapshot.stored(name).key: snapshot.stored(name).entry})
     changed = Value.text(1, "URL", "https://example.org/changed")
     elsewhere(registry, "10.1/a", changed, admin(100, "300:0.NA/10.1"))
     registry.do(Add(name, (URL,), overwrite=True), ADMIN, "native")
@@ -146,15 +146,15 @@ def test_only_so_much_is_remembered(registry: Registry, monkeypatch: pytest.Monk
     monkeypatch.setattr(decision_cache, "MAX_ENTRIES", 2)
     for number in range(3):
         create(registry, f"10.1/{number}")
-        assert len(registry._recent._entries) <= 2
+        assert len(registry._entry_cache._entries) <= 2
     monkeypatch.setattr(decision_cache, "MAX_VALUES", 0)
-    registry._recent.forget(dict(registry._recent._entries))
+    registry._entry_cache.forget(dict(registry._entry_cache._entries))
     create(registry, "10.1/last")
-    assert not [known for known in registry._recent._entries.values() if known.entry.values]
+    assert not [known for known in registry._entry_cache._entries.values() if known.entry.values]
 
 
 @pytest.mark.parametrize(
-    ("octets", "is_kept"), [(decision_cache.MAX_OCTETS // 2, True), (decision_cache.MAX_OCTETS, False)]
+    ("octets", "is_kept"), [(decision_cache.MAX_BYTES // 2, True), (decision_cache.MAX_BYTES, False)]
 )
 def test_large_entries_are_not_remembered(registry: Registry, octets: int, is_kept: bool) -> None:
     elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"), Value(1, "DESC", b"x" * octets))
@@ -166,20 +166,20 @@ def test_large_entries_are_not_remembered(registry: Registry, octets: int, is_ke
 
 
 def holding(registry: Registry, data: bytes) -> bool:
-    return any(data in known.entry.body() for known in registry._recent._entries.values())
+    return any(data in known.entry.body() for known in registry._entry_cache._entries.values())
 
 
 def test_what_is_changed_is_forgotten_whoever_has_noted_it(registry: Registry) -> None:
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"), SECRET)
     key = record_key("10.1/a")
-    with registry.facts() as facts:
-        seen = {key: facts.entry(key)}
-        before = facts.reading.size
+    with registry.snapshot() as snapshot:
+        seen = {key: snapshot.entry(key)}
+        before = snapshot.reading.size
     remember(registry, seen)
     assert holding(registry, SECRET.data)
     registry.do(Remove(handle("10.1/a"), (SECRET.index,)), ADMIN, "native")
     assert not holding(registry, SECRET.data)
-    registry._recent.note(seen, (), before, erased=False)
+    registry._entry_cache.note(seen, (), before, erased=False)
     assert not holding(registry, SECRET.data), "who read it before, and comes only now, brings it back"
     create(registry, "10.1/b")
     assert remembered(registry, "0.NA/10.1") is not None
@@ -187,12 +187,12 @@ def test_what_is_changed_is_forgotten_whoever_has_noted_it(registry: Registry) -
 
 def test_everything_is_forgotten_when_something_is_erased(registry: Registry) -> None:
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"))
-    with registry.facts() as facts:
-        held = facts.held(handle("10.1/a"))
+    with registry.snapshot() as snapshot:
+        stored = snapshot.stored(handle("10.1/a"))
     elsewhere(registry, "10.1/a", EMAIL, admin(100, "300:0.NA/10.1"))
     # Of what other processes change nothing is known here, so it may be remembered under whatever key.
-    remember(registry, {held.key: held.entry, b"10.1/OTHER": held.entry})
-    registry.do(Redact(handle("10.1/a"), 1, held.seq, "by order of a court"), OPERATOR, "cli")
+    remember(registry, {stored.key: stored.entry, b"10.1/OTHER": stored.entry})
+    registry.do(Redact(handle("10.1/a"), 1, stored.seq, "by order of a court"), OPERATOR, "cli")
     assert not holding(registry, URL.data)
 
 
@@ -212,11 +212,11 @@ def test_the_names_of_another_case_rule_are_forgotten(registry: Registry) -> Non
 class Interrupted:
     """An operation during which another is carried out and remembered, when its state of the ledger is open."""
 
-    operation: Operation[Changed]
+    operation: Command[ChangeResult]
     meanwhile: Callable[[], object]
 
-    def decide(self, context: Context) -> Plan[Changed]:
-        assert context.facts.reading.size  # as for rights that are not remembered
+    def decide(self, context: Context) -> Plan[ChangeResult]:
+        assert context.snapshot.reading.size  # as for rights that are not remembered
         self.meanwhile()
         return self.operation.decide(context)
 
@@ -229,16 +229,16 @@ def change_once(registry: Registry, name: str, *values: Value, state: State = St
         if not done:
             done.append(name)
             elsewhere(registry, name, *values, state=state)
-            with registry.facts() as facts:
-                remember(registry, {record_key(name): facts.entry(record_key(name))})
+            with registry.snapshot() as snapshot:
+                remember(registry, {record_key(name): snapshot.entry(record_key(name))})
 
     return change
 
 
 def test_erasing_does_not_take_back_what_was_changed_meanwhile(registry: Registry) -> None:
     create(registry, "10.1/a", URL)
-    with registry.facts() as facts:
-        seq = facts.held(handle("10.1/a")).seq
+    with registry.snapshot() as snapshot:
+        seq = snapshot.stored(handle("10.1/a")).seq
     registry.do(Modify(handle("10.1/a"), (Value.text(1, "URL", "new"),)), OPERATOR, "cli")
     newest = Value.text(1, "URL", "newest")
     order = Redact(handle("10.1/a"), 1, seq, "by order of a court")
@@ -283,15 +283,15 @@ def test_what_is_remembered_of_another_history_does_not_count(registry: Registry
         known = remembered(registry, "0.NA/10.1")
         put_back(older, database)
     elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"))
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         assert known is not None
-        assert facts.latest(record_key("0.NA/10.1")) == known.seq, "the number is the same"
+        assert snapshot.latest(record_key("0.NA/10.1")) == known.seq, "the number is the same"
     with pytest.raises(Refused) as caught:
         registry.do(Create(handle("10.1/b"), (URL,)), bob, "native")
     assert caught.value.code is ResponseCode.INVALID_ADMIN
     create(registry, "10.1/b")
     create(registry, "10.1/c")
-    found = registry._recent.get(record_key("0.NA/10.1"))
+    found = registry._entry_cache.get(record_key("0.NA/10.1"))
     assert found is not None
     assert found.entry.leaf_hash() == found.leaf != known.leaf_hash()
 

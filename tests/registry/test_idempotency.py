@@ -10,20 +10,29 @@ from pathlib import Path
 import pytest
 
 from perseid.ledger.errors import TooBusy
-from perseid.ledger.log.requests import KEPT, MAX_BODY, Answer
+from perseid.ledger.log.requests import KEY_LIFETIME, MAX_BODY, StoredResponse
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.lifecycle import Publish, Unpublish
-from perseid.registry.commands.minting import Generate, Maker, Mint
+from perseid.registry.commands.minting import Generate, Mint, MintInputs
 from perseid.registry.commands.records import Create, Delete
-from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.idempotency import Claim, Differs, Done, Fresh, IdempotencyKeys, Known, Pending, caller_of
+from perseid.registry.context import Command, Context, Plan
+from perseid.registry.idempotency import (
+    Claim,
+    Executed,
+    IdempotencyKeys,
+    InProgress,
+    KeyReused,
+    NewClaim,
+    Replayed,
+    caller_id,
+)
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import jobs
-from perseid.registry.registry import AlreadyDone, Once, Registry
-from perseid.registry.results import Changed, Minted, Refused
+from perseid.registry.registry import AlreadyExecuted, IdempotentRequest, Registry
+from perseid.registry.results import ChangeResult, MintResult, Refused
 from perseid.wire.codes import ResponseCode
 from tests.ledger.crash import Place
 from tests.ledger.ledgers import SIGNER, Machine
@@ -54,23 +63,23 @@ def digest(body: str = "") -> bytes:
     return hashlib.sha256(b"POST\0/api\0" + body.encode()).digest()
 
 
-def changed(found: Changed) -> Answer:
-    return Answer(201, f"{found.handle} {found.seq}".encode())
+def changed(found: ChangeResult) -> StoredResponse:
+    return StoredResponse(201, f"{found.handle} {found.seq}".encode())
 
 
-def minted(found: Minted) -> Answer:
-    return Answer(201, "\n".join(map(str, found.handles)).encode())
+def minted(found: MintResult) -> StoredResponse:
+    return StoredResponse(201, "\n".join(map(str, found.handles)).encode())
 
 
 def ask(
     keys: IdempotencyKeys,
-    operation: Operation[Changed] = NEW,
-    who: Identity = OPERATOR,
+    operation: Command[ChangeResult] = NEW,
+    identity: Identity = OPERATOR,
     key: bytes = b"key",
     body: str = "",
-) -> Done | Known | Differs | Pending:
-    with keys.claim(who, key, digest(body)) as claim:
-        return keys.carry_out(claim, operation, who, "http", changed) if isinstance(claim, Fresh) else claim
+) -> Executed | Replayed | KeyReused | InProgress:
+    with keys.claim(identity, key, digest(body)) as claim:
+        return keys.execute(claim, operation, identity, "http", changed) if isinstance(claim, NewClaim) else claim
 
 
 def size(registry: Registry) -> int:
@@ -84,10 +93,10 @@ def size(registry: Registry) -> int:
 def test_a_request_that_comes_again_gets_its_answer_again(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     first = ask(keys)
-    assert isinstance(first, Done)
+    assert isinstance(first, Executed)
     before = size(here)
     for again in (ask(keys), ask(IdempotencyKeys(here))):
-        assert again == Known(201, first.answer.body, before, 1)
+        assert again == Replayed(201, first.answer.body, before, 1)
     assert size(here) == before
     assert first.answer.body == b"12345/new %d" % before
 
@@ -96,37 +105,37 @@ def test_another_body_with_the_same_key(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     ask(keys)
     before = size(here)
-    assert ask(keys, Create(handle("12345/other"), (URL,)), body="other") == Differs()
+    assert ask(keys, Create(handle("12345/other"), (URL,)), body="other") == KeyReused()
     assert size(here) == before
 
 
 def test_keys_are_those_of_an_identity(here: Registry) -> None:
     keys = IdempotencyKeys(here)
-    who: list[Identity] = [OPERATOR, ANN, shown(here, ANN, scope("create")), shown(here, ANN, scope("create"))]
-    assert len({caller_of(each) for each in who}) == 4
-    for number, each in enumerate(who):
-        assert isinstance(ask(keys, Create(handle(f"12345/{number}"), (URL,)), each), Done)
-    for each in who:
-        assert isinstance(ask(keys, NEW, each), Known)
+    identity: list[Identity] = [OPERATOR, ANN, shown(here, ANN, scope("create")), shown(here, ANN, scope("create"))]
+    assert len({caller_id(each) for each in identity}) == 4
+    for number, each in enumerate(identity):
+        assert isinstance(ask(keys, Create(handle(f"12345/{number}"), (URL,)), each), Executed)
+    for each in identity:
+        assert isinstance(ask(keys, NEW, each), Replayed)
 
 
 def test_a_key_is_free_after_a_day(here: Registry, machine: Machine) -> None:
     keys = IdempotencyKeys(here)
     ask(keys)
-    machine.run(KEPT)
-    assert isinstance(ask(keys, Create(handle("12345/other"), (URL,)), body="other"), Done)
+    machine.run(KEY_LIFETIME)
+    assert isinstance(ask(keys, Create(handle("12345/other"), (URL,)), body="other"), Executed)
 
 
 def test_names_are_minted_once(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     found: list[bytes] = []
-    for order in (Mint(Maker.of(here), "12345", 3, values=(URL,)), Generate(Maker.of(here), "12345", 3)):
+    for order in (Mint(MintInputs.of(here), "12345", 3, values=(URL,)), Generate(MintInputs.of(here), "12345", 3)):
         key = secrets.token_bytes(16)
         for _ in range(2):
             with keys.claim(OPERATOR, key, digest()) as claim:
-                done = keys.carry_out(claim, order, OPERATOR, "http", minted) if isinstance(claim, Fresh) else claim
-            assert isinstance(done, Done | Known)
-            body = done.answer.body if isinstance(done, Done) else done.body
+                done = keys.execute(claim, order, OPERATOR, "http", minted) if isinstance(claim, NewClaim) else claim
+            assert isinstance(done, Executed | Replayed)
+            body = done.answer.body if isinstance(done, Executed) else done.body
             assert body is not None
             found.append(body)
     assert found[0] == found[1] != found[2] == found[3]
@@ -139,10 +148,10 @@ def test_what_changed_nothing_is_answered_again_too(there: Registry) -> None:
     there.do(NEW, OPERATOR, "cli")
     publish = Publish(NEW.handle)
     first = ask(keys, publish)
-    assert isinstance(first, Done)
+    assert isinstance(first, Executed)
     there.do(Unpublish(NEW.handle), OPERATOR, "cli")
     before = size(there)
-    assert ask(keys, publish) == Known(201, first.answer.body, 0, 0)
+    assert ask(keys, publish) == Replayed(201, first.answer.body, 0, 0)
     assert size(there) == before
 
 
@@ -150,11 +159,11 @@ def test_of_a_long_answer_only_what_was_done_is_known(there: Registry) -> None:
     keys = IdempotencyKeys(there)
     for _ in range(2):
         with keys.claim(OPERATOR, b"key", digest()) as claim:
-            if isinstance(claim, Fresh):
-                long = Answer(201, bytes(MAX_BODY + 1))
-                assert keys.carry_out(claim, NEW, OPERATOR, "http", lambda _: long) == Done(long)  # noqa: B023
+            if isinstance(claim, NewClaim):
+                long = StoredResponse(201, bytes(MAX_BODY + 1))
+                assert keys.execute(claim, NEW, OPERATOR, "http", lambda _: long) == Executed(long)  # noqa: B023
             else:
-                assert claim == Known(201, None, size(there), 1)
+                assert claim == Replayed(201, None, size(there), 1)
 
 
 def test_what_was_refused_may_be_tried_again(here: Registry) -> None:
@@ -164,22 +173,22 @@ def test_what_was_refused_may_be_tried_again(here: Registry) -> None:
             ask(keys, Delete(NEW.handle))
         assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
     here.do(NEW, OPERATOR, "cli")
-    assert isinstance(ask(keys, Delete(NEW.handle)), Done)
-    assert isinstance(ask(keys, Delete(NEW.handle)), Known)
+    assert isinstance(ask(keys, Delete(NEW.handle)), Executed)
+    assert isinstance(ask(keys, Delete(NEW.handle)), Replayed)
 
 
 def test_what_is_done_in_several_commits_is_kept_when_it_is_done(here: Registry) -> None:
     keys = IdempotencyKeys(here)
-    answer = Answer(202, b"the operation")
+    answer = StoredResponse(202, b"the operation")
     with keys.claim(OPERATOR, b"key", digest()) as claim:
-        assert isinstance(claim, Fresh)
-        unit = jobs.begin(here, "test", {}, OPERATOR, "http")
-        jobs.end(here, unit)
-        assert keys.keep(claim, answer) == Done(answer)
-        assert keys.keep(claim, Answer(500, b"")) == Known(202, b"the operation", 0, 0)
-        assert keys.keep(replace(claim, digest=digest("x")), answer) == Differs()
+        assert isinstance(claim, NewClaim)
+        unit = jobs.start_job(here, "test", {}, OPERATOR, "http")
+        jobs.complete_job(here, unit)
+        assert keys.keep(claim, answer) == Executed(answer)
+        assert keys.keep(claim, StoredResponse(500, b"")) == Replayed(202, b"the operation", 0, 0)
+        assert keys.keep(replace(claim, digest=digest("x")), answer) == KeyReused()
     with keys.claim(OPERATOR, b"key", digest()) as again:
-        assert again == Known(202, b"the operation", 0, 0)
+        assert again == Replayed(202, b"the operation", 0, 0)
 
 
 # At the same time
@@ -188,12 +197,12 @@ def test_what_is_done_in_several_commits_is_kept_when_it_is_done(here: Registry)
 def test_while_it_is_being_carried_out(there: Registry) -> None:
     keys = IdempotencyKeys(there)
     with keys.claim(OPERATOR, b"key", digest()) as first:
-        assert isinstance(first, Fresh)
-        assert ask(keys) == Pending()
-        assert ask(keys, body="other") == Pending()
-        assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), key=b"other"), Done)
-        assert isinstance(ask(keys, Create(handle("12345/3"), (URL,)), ANN), Done)
-    assert isinstance(ask(keys), Done)
+        assert isinstance(first, NewClaim)
+        assert ask(keys) == InProgress()
+        assert ask(keys, body="other") == InProgress()
+        assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), key=b"other"), Executed)
+        assert isinstance(ask(keys, Create(handle("12345/3"), (URL,)), ANN), Executed)
+    assert isinstance(ask(keys), Executed)
 
 
 def test_a_claim_ends_with_its_block_however_that_ends(there: Registry) -> None:
@@ -201,18 +210,18 @@ def test_a_claim_ends_with_its_block_however_that_ends(there: Registry) -> None:
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), keys.claim(OPERATOR, b"key", digest()):
             raise error
-    assert isinstance(ask(keys), Done)
+    assert isinstance(ask(keys), Executed)
 
 
 @dataclass(frozen=True)
 class Meanwhile:
     """An operation before, or after, whose decision something else happens."""
 
-    operation: Operation[Changed]
+    operation: Command[ChangeResult]
     happens: list[Callable[[], object]]
     first: bool
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         if self.first and self.happens:
             self.happens.pop()()
         plan = self.operation.decide(context)
@@ -226,28 +235,28 @@ class Meanwhile:
 def test_another_process_does_the_same_meanwhile(here: Registry, first: bool, body: str) -> None:
     """Whether this one has decided before or after that: it gets the other one's answer, and does nothing."""
     keys, others = IdempotencyKeys(here), IdempotencyKeys(here)
-    done: list[Claim | Done] = []
+    done: list[Claim | Executed] = []
     late = Meanwhile(NEW, [lambda: done.append(ask(others, body=body))], first)
     found = ask(keys, late)
     (other,) = done
-    assert isinstance(other, Done)
+    assert isinstance(other, Executed)
     if body:
-        assert found == Differs()
+        assert found == KeyReused()
     else:
-        assert found == Known(201, other.answer.body, size(here), 1)
+        assert found == Replayed(201, other.answer.body, size(here), 1)
     with here.ledger.reading() as reading:
         assert len(list(reading.history(b"12345/NEW"))) == 1
 
 
 def test_many_at_once_are_carried_out_once(here: Registry) -> None:
     several = [IdempotencyKeys(here) for _ in range(3)]
-    order = Mint(Maker.of(here), "12345", values=(URL,))
+    order = Mint(MintInputs.of(here), "12345", values=(URL,))
     found: list[object] = []
 
     def work(keys: IdempotencyKeys) -> None:
         for _ in range(20):
             with keys.claim(OPERATOR, b"key", digest()) as claim:
-                done = keys.carry_out(claim, order, OPERATOR, "http", minted) if isinstance(claim, Fresh) else claim
+                done = keys.execute(claim, order, OPERATOR, "http", minted) if isinstance(claim, NewClaim) else claim
             found.append(done)
 
     before = size(here)
@@ -258,10 +267,12 @@ def test_many_at_once_are_carried_out_once(here: Registry) -> None:
         thread.join()
     assert size(here) == before + 1
     bodies = {
-        each.answer.body if isinstance(each, Done) else each.body for each in found if isinstance(each, Done | Known)
+        each.answer.body if isinstance(each, Executed) else each.body
+        for each in found
+        if isinstance(each, Executed | Replayed)
     }
     assert len(bodies) == 1
-    assert sum(isinstance(each, Done) for each in found) == 1
+    assert sum(isinstance(each, Executed) for each in found) == 1
     assert len(found) == 180
 
 
@@ -269,24 +280,24 @@ def test_many_at_once_are_carried_out_once(here: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "key", "code"),
+    ("identity", "key", "code"),
     [
         (OPERATOR, b"", ResponseCode.INVALID_VALUE),
         (OPERATOR, bytes(256), ResponseCode.INVALID_VALUE),
         (NOBODY, b"key", ResponseCode.AUTHENTICATION_NEEDED),
     ],
 )
-def test_what_is_no_key(there: Registry, who: Identity, key: bytes, code: ResponseCode) -> None:
+def test_what_is_no_key(there: Registry, identity: Identity, key: bytes, code: ResponseCode) -> None:
     with pytest.raises(Refused) as caught:
-        ask(IdempotencyKeys(there), NEW, who, key)
+        ask(IdempotencyKeys(there), NEW, identity, key)
     assert caught.value.code is code
 
 
 @pytest.mark.parametrize("key", [b"\0", bytes(255), "schlüssel".encode(), b"'; DROP TABLE entries; --"])
 def test_any_octets_are_a_key(here: Registry, key: bytes) -> None:
     keys = IdempotencyKeys(here)
-    assert isinstance(ask(keys, key=key), Done)
-    assert isinstance(ask(keys, key=key), Known)
+    assert isinstance(ask(keys, key=key), Executed)
+    assert isinstance(ask(keys, key=key), Replayed)
 
 
 def test_a_digest_has_its_length(there: Registry) -> None:
@@ -300,30 +311,30 @@ def test_where_there_is_no_room_a_key_is_refused_and_a_known_one_is_answered(
     keys = IdempotencyKeys(there)
     ask(keys)
     with monkeypatch.context() as patch:
-        patch.setattr(idempotency, "MAX_OF_ONE", 1)
-        assert isinstance(ask(keys), Known)
+        patch.setattr(idempotency, "MAX_KEYS_PER_OWNER", 1)
+        assert isinstance(ask(keys), Replayed)
         with pytest.raises(Refused, match="kept for you as can be; each is kept for 24 hours") as caught:
             ask(keys, key=b"another")
         assert caught.value.code is ResponseCode.SERVER_TOO_BUSY
-        assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), ANN), Done)
-    monkeypatch.setattr(idempotency, "MAX_OF_ALL", 2)
+        assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), ANN), Executed)
+    monkeypatch.setattr(idempotency, "MAX_KEYS", 2)
     with pytest.raises(Refused, match="for everybody together"):
         ask(keys, key=b"another")
 
 
 def test_many_tokens_give_no_more_room(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are those of a token; the room for them is that of whoever made it, however they are spelt."""
-    monkeypatch.setattr(idempotency, "MAX_OF_ONE", 3)
+    monkeypatch.setattr(idempotency, "MAX_KEYS_PER_OWNER", 3)
     keys = IdempotencyKeys(here)
     spelt = key_holder(300, "0.na/12345")
     first: list[Identity] = [ANN, shown(here, ANN, scope("create")), spelt]
     more: list[Identity] = [ANN, spelt, shown(here, ANN, scope("create")), shown(here, spelt, scope("create"))]
-    for number, who in enumerate(first):
-        assert isinstance(ask(keys, Create(handle(f"12345/{number}"), (URL,)), who), Done)
-    for who in more:
+    for number, identity in enumerate(first):
+        assert isinstance(ask(keys, Create(handle(f"12345/{number}"), (URL,)), identity), Executed)
+    for identity in more:
         with pytest.raises(Refused, match="kept for you"):
-            ask(keys, Create(handle("12345/3"), (URL,)), who, key=b"another")
-    assert isinstance(ask(keys, Create(handle("12345/3"), (URL,)), OPERATOR), Done)
+            ask(keys, Create(handle("12345/3"), (URL,)), identity, key=b"another")
+    assert isinstance(ask(keys, Create(handle("12345/3"), (URL,)), OPERATOR), Executed)
 
 
 def test_what_fails_is_told_as_it_is(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,13 +346,13 @@ def test_what_fails_is_told_as_it_is(there: Registry, monkeypatch: pytest.Monkey
         patch.setattr(there, "do", busy)
         with pytest.raises(TooBusy):
             ask(keys)
-    assert isinstance(ask(keys), Done)
+    assert isinstance(ask(keys), Executed)
 
 
 def test_the_registry_says_what_is_kept(there: Registry) -> None:
-    once = Once(bytes(32), b"key", digest(), changed)
+    once = IdempotentRequest(bytes(32), b"key", digest(), changed)
     made = there.do(NEW, OPERATOR, "cli", once=once)
-    with pytest.raises(AlreadyDone) as caught:
+    with pytest.raises(AlreadyExecuted) as caught:
         there.do(Create(Handle.parse("12345/2"), (URL,)), OPERATOR, "cli", once=once)
     assert caught.value.kept.seq == made.seq
 

@@ -12,12 +12,12 @@ from perseid.records.admin import AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, Settings
 from perseid.registry.access.permissions import list_handles
-from perseid.registry.commands.create_namespace import KeepPrefixHandle
+from perseid.registry.commands.create_namespace import CopyPrefixHandle
 from perseid.registry.commands.lifecycle import Publish
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Context
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
@@ -38,15 +38,15 @@ FREE = PROFILES["free"]
 URL = Value.text(1, "URL", "https://example.org/")
 
 
-def refused(registry: Registry, operation: object, who: object) -> ResponseCode:
+def refused(registry: Registry, operation: object, identity: object) -> ResponseCode:
     with pytest.raises(Refused) as caught:
-        registry.do(operation, who, "native")  # type: ignore[arg-type]
+        registry.do(operation, identity, "native")  # type: ignore[arg-type]
     return caught.value.code
 
 
 def exists(registry: Registry, name: str) -> bool:
-    with registry.facts() as facts:
-        return facts.held(Handle.keepable(name)).exists
+    with registry.snapshot() as snapshot:
+        return snapshot.stored(Handle.parse_lenient(name)).exists
 
 
 def test_whoever_may_derive_a_prefix_makes_no_names_elsewhere_by_naming_types() -> None:
@@ -67,7 +67,7 @@ def test_the_parent_does_not_take_over_a_derived_prefix_that_exists() -> None:
         add_namespace(registry, "10", "free", admin(100, "1:99/na", AdminPermission.ADD_NA))
         registry.do(Home("0.NA/10.5"), OPERATOR, "cli")
         registry.do(Create(handle("0.NA/10.5"), (admin(100, "1:98/own"),)), OPERATOR, "cli")
-        policy = replace(FREE, who_may_mint=Who.AUTHENTICATED)
+        policy = replace(FREE, who_may_mint=Audience.AUTHENTICATED)
         assert refused(registry, AddNamespace("10.5", policy), key_holder(1, "99/na")) is ResponseCode.INVALID_ADMIN
         registry.do(AddNamespace("10.5", policy), key_holder(1, "98/own"), "native")
 
@@ -75,7 +75,7 @@ def test_the_parent_does_not_take_over_a_derived_prefix_that_exists() -> None:
 def test_a_home_only_administrator_does_not_make_prefix_handles() -> None:
     rules = Rules(Settings(home_only_admins=(ValueRef(1, "88/homer"),)))
     with registry_in_memory(rules=rules) as registry:
-        copy = KeepPrefixHandle("66", (admin(100, "1:88/homer"),))
+        copy = CopyPrefixHandle("66", (admin(100, "1:88/homer"),))
         assert refused(registry, copy, key_holder(1, "88/homer")) is ResponseCode.INVALID_ADMIN
         assert refused(registry, copy, OPERATOR) is ResponseCode.HANDLE_ALREADY_EXISTS, "it is served here"
 
@@ -104,7 +104,7 @@ def test_a_name_made_while_a_case_rule_is_decided_is_not_lost() -> None:
 def test_a_namespace_with_names_does_not_become_cordra() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "2000.01")
-        name = Handle.keepable("2000.01/EEF4DF17361A42E2B975E554663B70C3?part=1")
+        name = Handle.parse_lenient("2000.01/EEF4DF17361A42E2B975E554663B70C3?part=1")
         registry.do(Create(name, (URL,)), OPERATOR, "cli")
         cordra = replace(PROFILES["cordra"], case=FREE.case)
         assert refused(registry, SetPolicy("2000.01", cordra), OPERATOR) is ResponseCode.INVALID_VALUE
@@ -113,7 +113,7 @@ def test_a_namespace_with_names_does_not_become_cordra() -> None:
 
 def test_a_deleted_name_is_not_revived_by_whoever_may_mint() -> None:
     with registry_in_memory() as registry:
-        add_namespace(registry, "10", replace(FREE, who_may_mint=Who.AUTHENTICATED), admin(100, "1:9/adm"))
+        add_namespace(registry, "10", replace(FREE, who_may_mint=Audience.AUTHENTICATED), admin(100, "1:9/adm"))
         registry.do(Create(handle("10/a"), (URL,)), OPERATOR, "cli")
         registry.do(Delete(handle("10/a")), OPERATOR, "cli")
         again = Create(handle("10/a"), (URL,), again=True)
@@ -125,8 +125,8 @@ def test_what_the_door_read_is_checked_at_commit_too(monkeypatch: pytest.MonkeyP
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "300:10/me"))
         registry.do(Create(handle("10/me"), (Value(300, "HS_SECKEY", b"secret"),)), OPERATOR, "cli")
-        with registry.facts() as facts:
-            key = facts.held(handle("10/me"))
+        with registry.snapshot() as snapshot:
+            key = snapshot.stored(handle("10/me"))
         registry.do(Remove(handle("10/me"), (300,)), OPERATOR, "cli")
         asked: list[Request] = []
         really = registry.ledger.append
@@ -137,10 +137,12 @@ def test_what_the_door_read_is_checked_at_commit_too(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(registry.ledger, "append", append)
         with pytest.raises(TooBusy, match="prove it again"):
-            registry.do(Create(handle("10/x"), ()), key_holder(300, "10/me"), "native", rests_on={key.key: key.seq})
+            registry.do(
+                Create(handle("10/x"), ()), key_holder(300, "10/me"), "native", preconditions={key.key: key.seq}
+            )
         assert len(asked) <= 1, "trying again with the same proof does not help"
-        with registry.facts() as facts:
-            assert not facts.held(handle("10/x")).exists
+        with registry.snapshot() as snapshot:
+            assert not snapshot.stored(handle("10/x")).exists
 
 
 def test_whoever_lost_the_key_learns_nothing_even_where_nothing_is_written() -> None:
@@ -148,12 +150,12 @@ def test_whoever_lost_the_key_learns_nothing_even_where_nothing_is_written() -> 
         add_namespace(registry, "10", "free", admin(100, "300:10/me"))
         registry.do(Create(handle("10/me"), (Value(300, "HS_SECKEY", b"secret"),)), OPERATOR, "cli")
         registry.do(Create(handle("10/a"), (URL, admin(100, "300:10/me"))), OPERATOR, "cli")
-        with registry.facts() as facts:
-            key = facts.held(handle("10/me"))
+        with registry.snapshot() as snapshot:
+            key = snapshot.stored(handle("10/me"))
         registry.do(Remove(handle("10/me"), (300,)), OPERATOR, "cli")
         for operation in (Publish(handle("10/a")), Publish(handle("10/none"))):
             with pytest.raises(TooBusy, match="prove it again"):
-                registry.do(operation, key_holder(300, "10/me"), "native", rests_on={key.key: key.seq})
+                registry.do(operation, key_holder(300, "10/me"), "native", preconditions={key.key: key.seq})
 
 
 def test_what_the_door_read_does_not_hide_that_a_right_is_gone() -> None:
@@ -164,10 +166,10 @@ def test_what_the_door_read_does_not_hide_that_a_right_is_gone() -> None:
         registry.do(Create(handle("10/a"), (URL,)), me, "native")
         gone = (admin(100, "300:77/other"), Value(300, "HS_SECKEY", b"secret"))
         registry.ledger.append(Append(Draft(Action.UPDATE, State.NORMAL, "0.NA/10", "test", "local:x", values=gone)))
-        with registry.facts() as facts:
-            key = facts.held(Handle("0.NA", "10"))
+        with registry.snapshot() as snapshot:
+            key = snapshot.stored(Handle("0.NA", "10"))
         with pytest.raises(Refused) as caught:
-            registry.do(Create(handle("10/b"), (URL,)), me, "native", rests_on={key.key: key.seq})
+            registry.do(Create(handle("10/b"), (URL,)), me, "native", preconditions={key.key: key.seq})
         assert caught.value.code is ResponseCode.INVALID_ADMIN
 
 
@@ -190,18 +192,18 @@ def test_the_search_for_rights_is_bounded_for_all_questions_of_a_request_togethe
         groups = [Value(200 + number, "HS_VLIST", bytes(4)) for number in range(1_500)]
         add_namespace(registry, "10", "free", *(admin(10_000 + n, f"{200 + n}:0.NA/10") for n in range(400)))
         registry.do(Add(handle("0.NA/10"), tuple(groups)), OPERATOR, "cli")
-        with registry.facts() as facts:
-            context = Context(facts, key_holder(1, "77/x"), "native", 0)
-            assert not any(context.may(list_handles("10")) for _ in range(5))
-            assert facts.spent.lookups == MAX_GROUP_LOOKUPS
+        with registry.snapshot() as snapshot:
+            context = Context(snapshot, key_holder(1, "77/x"), "native", 0)
+            assert not any(context.is_allowed(list_handles("10")) for _ in range(5))
+            assert snapshot.usage.lookups == MAX_GROUP_LOOKUPS
 
 
 def test_a_prefix_of_a_thousand_segments_is_not_climbed() -> None:
     with registry_in_memory() as registry:
         asked: list[str] = []
-        with registry.facts() as facts:
-            facts.is_homed = lambda name: bool(asked.append(name))  # type: ignore[method-assign,func-returns-value]
-            assert not facts.is_responsible(Handle("0.NA", ".".join("a" * 1_000)))
+        with registry.snapshot() as snapshot:
+            snapshot.is_homed = lambda name: bool(asked.append(name))  # type: ignore[method-assign,func-returns-value]
+            assert not snapshot.is_responsible(Handle("0.NA", ".".join("a" * 1_000)))
         assert len(asked) <= MAX_ANCESTORS + 2
 
 
@@ -223,7 +225,7 @@ def test_a_note_without_a_stored_form_is_refused_in_words() -> None:
 def test_imported_names_are_kept_as_they_were_registered_elsewhere() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10")
-        odd = Handle.keepable("10/bad\u202ename")
+        odd = Handle.parse_lenient("10/bad\u202ename")
         assert refused(registry, Create(odd, (URL,)), OPERATOR) is ResponseCode.INVALID_HANDLE
         registry.do(Create(odd, (URL,)), OPERATOR, "import")
         assert registry.resolve(Query(odd), NOBODY).values
@@ -242,5 +244,5 @@ def test_a_tombstone_keeps_saying_why() -> None:
 @pytest.mark.parametrize("name", ["0.NA/.7", "0.NA/..", "0.NA/7."])
 def test_a_prefix_with_empty_parts_is_not_found_and_breaks_nothing(name: str) -> None:
     with registry_in_memory() as registry, pytest.raises(Refused) as caught:
-        registry.resolve(Query(Handle.keepable(name)), NOBODY)
+        registry.resolve(Query(Handle.parse_lenient(name)), NOBODY)
     assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND

@@ -23,11 +23,11 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.context import Operation
+from perseid.registry.context import Command
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
-from perseid.registry.registry import ATTEMPTS, Registry
+from perseid.registry.registry import MAX_ATTEMPTS, Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import POLICY_TYPE, Rules
 from perseid.wire.codes import ResponseCode
@@ -79,10 +79,10 @@ def registry(where: str, tmp_path: Path) -> Iterator[Registry]:
         yield made
 
 
-def outcome(registry: Registry, operation: Operation[object], who: Identity = ADMIN) -> int:
+def outcome(registry: Registry, operation: Command[object], identity: Identity = ADMIN) -> int:
     """The code that an operation comes to."""
     try:
-        registry.do(operation, who, "native")
+        registry.do(operation, identity, "native")
     except Refused as refused:
         return int(refused.code)
     return int(RC.SUCCESS)
@@ -125,7 +125,7 @@ def shuffled(seed: int, names: Sequence[str] = NAMES) -> list[str]:
 def check_winners(registry: Registry, outcomes: dict[str, dict[str, int]]) -> None:
     """Each name has one winner, whose value it has; everybody else was told that it exists."""
     for name in NAMES:
-        codes = {who: told[name] for who, told in outcomes.items()}
+        codes = {identity: told[name] for identity, told in outcomes.items()}
         assert Counter(codes.values()) == {RC.SUCCESS: 1, RC.HANDLE_ALREADY_EXISTS: len(outcomes) - 1}, name
         assert codes[data(registry, name)] == RC.SUCCESS
 
@@ -266,8 +266,8 @@ NEW, OLD, GROUPED = handle("12345/new"), handle("12345/old"), handle("12345/grou
 class Case:
     """An operation that is allowed when it is decided, what happens then, and what it comes to."""
 
-    operation: Operation[object]
-    who: Identity
+    operation: Command[object]
+    identity: Identity
     change: Draft
     code: ResponseCode
 
@@ -326,12 +326,12 @@ def test_what_moved_before_the_commit_is_decided_again_and_refused(
     registry.do(Create(OLD, (URL, admin(100, "300:77/owner"))), ADMIN, "native")
     registry.do(Create(handle("12345/group"), (GROUP,)), ADMIN, "native")
     registry.do(Create(GROUPED, (URL, admin(100, "200:12345/group"))), ADMIN, "native")
-    assert registry.explain(case.operation, case.who, "native").allowed
+    assert registry.explain(case.operation, case.identity, "native").allowed
     between = Between(registry, monkeypatch, times=1)
     between.changes = [case.change]
     before = size(registry)
     with pytest.raises(Refused) as caught:
-        registry.do(case.operation, case.who, "native")
+        registry.do(case.operation, case.identity, "native")
     assert caught.value.code is case.code
     assert between.decisions == 1, "and a second time, which refused"
     assert size(registry) == before + 1
@@ -377,23 +377,23 @@ def test_contention_without_end_ends_in_too_busy(
     registry.do(Create(OLD, (URL, owner)), ADMIN, "native")
     between = Between(registry, monkeypatch, times=10_000)
     if which == "own record":
-        operation: Operation[object] = Add(OLD, (EMAIL,))
-        who, between.changes = OWNER, [becomes(str(OLD), URL, owner)]
+        operation: Command[object] = Add(OLD, (EMAIL,))
+        identity, between.changes = OWNER, [becomes(str(OLD), URL, owner)]
     else:
         operation = Create(NEW, (URL,))
-        who, between.changes = ADMIN, [becomes("0.NA/12345", admin(100, "300:0.NA/12345"))]
+        identity, between.changes = ADMIN, [becomes("0.NA/12345", admin(100, "300:0.NA/12345"))]
     before = size(registry)
     with pytest.raises(TooBusy, match="nothing was written"):
-        registry.do(operation, who, "native")
-    assert between.decisions == ATTEMPTS
-    assert size(registry) == before + ATTEMPTS
+        registry.do(operation, identity, "native")
+    assert between.decisions == MAX_ATTEMPTS
+    assert size(registry) == before + MAX_ATTEMPTS
     with registry.ledger.reading() as reading:
         assert reading.record(record_key(str(NEW))) is None
         record = reading.record(record_key(str(OLD)))
     assert record is not None
     assert EMAIL.index not in [value.index for value in record.record()]
     between.times = 0
-    registry.do(operation, who, "native")
+    registry.do(operation, identity, "native")
 
 
 def test_a_namespace_is_made_whole_or_not_at_all(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,11 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.context import Operation
-from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator
+from perseid.registry.context import Command
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Changed, Refused
+from perseid.registry.results import ChangeResult, Refused
 from tests.ledger.ledgers import Machine, open_store
 from tests.postgres import Cluster, postgres
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, key_holder, registry_on
@@ -438,7 +438,7 @@ class Registered(RuleBasedStateMachine):
         with self.registry.ledger.reading() as reading:
             return reading.size
 
-    def check(self, operation: Operation[Changed], who: str, expected: Answer) -> None:
+    def check(self, operation: Command[ChangeResult], who: str, expected: Answer) -> None:
         """Ask the registry, first for an explanation, and compare; also how many entries there are then."""
         before = self.entries()
         explained = self.registry.explain(operation, PEOPLE[who], "native")
@@ -557,7 +557,7 @@ class Registered(RuleBasedStateMachine):
     def resolve(self, who: str, prefix: int, suffix: str, types: list[str], indexes: list[int], mode: str) -> None:
         identity = PEOPLE[who]
         if mode == "session":
-            assume(not isinstance(identity, LocalOperator))  # they do not come over the network
+            assume(not isinstance(identity, LocalIdentity))  # they do not come over the network
             identity = Anonymous(session=True) if isinstance(identity, Anonymous) else within_session(identity)
         expected = self.model.resolve(who, self.prefixes[prefix], suffix, types, indexes, mode)
         self.compare(Query(self.handle(prefix, suffix), types, indexes, mode == "public"), identity, expected)
@@ -586,7 +586,7 @@ class Registered(RuleBasedStateMachine):
 
 
 def within_session(identity: Identity) -> Identity:
-    assert isinstance(identity, KeyHolder)
+    assert isinstance(identity, KeyIdentity)
     return replace(identity, session=True)
 
 

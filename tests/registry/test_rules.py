@@ -5,7 +5,7 @@ from pathlib import Path
 
 import perseid.names
 import perseid.registry
-from perseid.names.errors import rules as name_rules
+from perseid.names.errors import load_rules as name_rules
 from perseid.registry.results import rules
 
 RULE = re.compile('"([A-Z][0-9]+)"')

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from perseid.registry.registry import Registry
-from perseid.server.native.server import NativeDoor
+from perseid.server.native.server import NativeServer
 from tests.server.native.native_servers import SITE, Visitor, make_server, recorded_registry
 
 
@@ -19,4 +19,4 @@ def registry() -> Iterator[Registry]:
 @pytest.fixture
 def visitor(registry: Registry) -> Visitor:
     """Somebody who comes to the door of that registry over TCP."""
-    return Visitor(NativeDoor(registry, make_server(), SITE))
+    return Visitor(NativeServer(registry, make_server(), SITE))

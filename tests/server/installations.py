@@ -11,9 +11,15 @@ from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation, create
-from perseid.registry.installation.setup import add_namespace, administered_by, key_of, make_root, with_group
+from perseid.registry.installation.setup import (
+    add_namespace,
+    administrator_key,
+    administrator_values,
+    create_root,
+    with_group_administrators,
+)
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
@@ -21,7 +27,7 @@ from perseid.registry.snapshot import Rules
 PREFIX: Final = "12345"
 SECRET: Final = "a-secret-of-the-tests"
 ADMINISTRATOR: Final = f"300:0.NA/{PREFIX}"
-OPERATOR: Final = LocalOperator("tests")
+OPERATOR: Final = LocalIdentity("tests")
 PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 NAMES: Final = 50
 """How many names there are: `12345/n0` and so on, with three values each."""
@@ -44,9 +50,11 @@ def _template() -> Path:
     create(directory, settings={"administrators.server": [ADMINISTRATOR]}, environ={})
     with Installation.open(directory, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
-        make_root(registry, OPERATOR, "cli")
-        values = administered_by(PREFIX, (key_of(PREFIX),), SECRET)
-        add_namespace(registry, AddNamespace(PREFIX, with_group(PROFILES["free"]), values), OPERATOR, "cli")
+        create_root(registry, OPERATOR, "cli")
+        values = administrator_values(PREFIX, (administrator_key(PREFIX),), SECRET)
+        add_namespace(
+            registry, AddNamespace(PREFIX, with_group_administrators(PROFILES["free"]), values), OPERATOR, "cli"
+        )
         for number in range(NAMES):
             registry.do(Create(Handle.parse(f"{PREFIX}/n{number}"), values_of(number)), OPERATOR, "cli")
         hidden = Value(9, "NOTE", b"for administrators", permissions=PRIVATE)

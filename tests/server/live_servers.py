@@ -17,25 +17,25 @@ from pathlib import Path
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.commands.records import Create, Home
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation, create
-from perseid.registry.installation.setup import make_root
+from perseid.registry.installation.setup import create_root
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.wire.client import Answer
+from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import OpCode, OpFlag
 from perseid.wire.fragments import packet_count
 from perseid.wire.message import Envelope
-from perseid.wire.requests import Name
-from perseid.wire.responses import Resolved
+from perseid.wire.requests import HandleRequest
+from perseid.wire.responses import ResolutionResult
 from tests.server.native.native_client import Address, NativeClient, Serving, Via
 from tests.server.native.native_servers import ADMIN, BY_ADMINS, PREFIX, RECORDS, SERVER_ADMINS, SITE
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET
@@ -69,7 +69,7 @@ PATIENCE: Final = 30.0
 ATTEMPTS: Final = 5
 """How often a request is sent over UDP in that time: a machine that is busy with other things loses datagrams."""
 
-OPERATOR: Final = LocalOperator("tests")
+OPERATOR: Final = LocalIdentity("tests")
 
 
 @cache
@@ -80,7 +80,7 @@ def _template() -> Path:
     create(directory, settings={"administrators.server": [str(one) for one in SERVER_ADMINS]}, environ={})
     with Installation.open(directory, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
-        make_root(registry, OPERATOR, "cli")
+        create_root(registry, OPERATOR, "cli")
         for prefix in (ADMIN, f"0.NA/{MANY}"):
             registry.do(Home(prefix), OPERATOR, "cli")
         elsewhere = Value(101, "HS_ADMIN", Admin(ValueRef.parse(STRANGER)).to_bytes())
@@ -109,16 +109,16 @@ def live_installation(folder: Path) -> Path:
     return target
 
 
-def client_of(server: Serving, via: Via = Via.TCP, who: str | None = None, **settings: object) -> NativeClient:
+def client_of(server: Serving, via: Via = Via.TCP, identity: str | None = None, **settings: object) -> NativeClient:
     """A client, who has a key if it is to be one of the administrators."""
     client = NativeClient(server.native, via, timeout=PATIENCE, **settings)  # type: ignore[arg-type]
-    if who is not None:
-        client.act_as(*WHO[who])
+    if identity is not None:
+        client.act_as(*WHO[identity])
     return client
 
 
 @contextmanager
-def reading_of(directory: Path) -> Iterator[Reading]:
+def reading_of(directory: Path) -> Iterator[LogReader]:
     """The ledger of a server, read beside it."""
     with Installation.open(directory, writable=False, environ={}) as installation, installation.log.reading() as found:
         yield found
@@ -141,9 +141,9 @@ def entries(directory: Path) -> int:
         return reading.size
 
 
-def indexes(answer: Answer) -> list[int]:
+def indexes(answer: VerifiedResponse) -> list[int]:
     """The indexes of the values that were found."""
-    assert isinstance(answer.body, Resolved), (answer.code, answer.body)
+    assert isinstance(answer.body, ResolutionResult), (answer.code, answer.body)
     return [value.index for value in answer.body.values]
 
 
@@ -175,7 +175,7 @@ def answers_before_a_signed_one(address: Address, datagrams: list[bytes]) -> lis
     signed, which control does last. So what is answered to the others comes before.
     """
     with NativeClient(address) as client, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        request = client.request(OpCode.GET_SITE_INFO, Name(), flags=OpFlag.CERTIFY)
+        request = client.request(OpCode.GET_SITE_INFO, HandleRequest(), flags=OpFlag.CERTIFY)
         sending.connect(address)
         sending.settimeout(PATIENCE)
         for datagram in (*datagrams, request.to_bytes()):

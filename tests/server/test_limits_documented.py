@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perseid.registry.installation.setting_limits import LIMITS
-from perseid.registry.policy.text import toml
+from perseid.registry.installation.setting_limits import LIMIT_SETTINGS
+from perseid.registry.policy.text import format_toml
 
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md").read_text()
 CONSTANTS = re.findall(r"^\| `(perseid\.[\w.]+)\.([A-Z_0-9]+)` \| ([\d,.]+) \| (.+) \|$", MANUAL, re.MULTILINE)
@@ -26,7 +26,9 @@ ELSEWHERE = {"PACKET_PAYLOAD", "MAX_REPLY"}
 
 def test_every_setting_is_explained_with_its_default() -> None:
     rows = re.findall(r"^\| `limits\.(\w+)` \| `(.+?)` \| (.+) \|$", MANUAL, re.MULTILINE)
-    assert [(key, default) for key, default, _ in rows] == [(key, toml(limit.default)) for key, limit in LIMITS.items()]
+    assert [(key, default) for key, default, _ in rows] == [
+        (key, format_toml(limit.default)) for key, limit in LIMIT_SETTINGS.items()
+    ]
     assert all(why.endswith(".") for *_, why in rows)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.message import LIFETIME
+from perseid.wire.message import MESSAGE_LIFETIME
 from perseid.wire.requests import Resolve
-from perseid.wire.responses import Resolved
+from perseid.wire.responses import ResolutionResult
 from tests.server.live_servers import WHO, client_of, indexes, live_installation
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
 from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX, STD, text_of
@@ -36,8 +36,8 @@ class Late:
     directory: Path
     clock: OtherClock
 
-    def client(self, via: Via, who: str | None = None) -> NativeClient:
-        return client_of(self.server, via, who, clock=self.clock.now)
+    def client(self, via: Via, identity: str | None = None) -> NativeClient:
+        return client_of(self.server, via, identity, clock=self.clock.now)
 
     def run(self, *words: str) -> Any:
         """What a command says, on the same machine."""
@@ -59,10 +59,10 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
 
 @BOTH
 @pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
-@pytest.mark.parametrize("who", WHO)
-def test_records_are_made_and_resolved(late: Late, via: Via, who: str, in_session: bool) -> None:
-    name = f"{PREFIX}/in-2039-{via.value}-{who}-{in_session}"
-    with late.client(via, who) as client:
+@pytest.mark.parametrize("identity", WHO)
+def test_records_are_made_and_resolved(late: Late, via: Via, identity: str, in_session: bool) -> None:
+    name = f"{PREFIX}/in-2039-{via.value}-{identity}-{in_session}"
+    with late.client(via, identity) as client:
         if in_session:
             client.begin_session()
         before = int(late.clock.now())
@@ -74,7 +74,7 @@ def test_records_are_made_and_resolved(late: Late, via: Via, who: str, in_sessio
     for other in (Via.UDP, Via.TCP):
         with late.client(other) as client:
             found = client.resolve(name, flags=DEFAULT_FLAGS | OpFlag.CERTIFY)
-            assert isinstance(found.body, Resolved)
+            assert isinstance(found.body, ResolutionResult)
             assert [before <= value.timestamp <= after for value in found.body.values] == [True, True]
             assert found.is_certified
 
@@ -89,13 +89,13 @@ def test_times_are_written_modulo_two_to_the_32_and_read_as_the_nearest_instant(
         (frame,) = client.exchange(client.request(OpCode.RESOLUTION, Resolve(name.encode())))
         after = int(late.clock.now())
         expires = int.from_bytes(frame.payload[16:20], "big")
-        assert before + LIFETIME <= expires <= after + LIFETIME
+        assert before + MESSAGE_LIFETIME <= expires <= after + MESSAGE_LIFETIME
         assert expires >= 1 << 31, "as a signed number it would be in 1903"
         at = 24 + 4 + len(name) + 4 + _TIMESTAMP
         assert before <= int.from_bytes(frame.payload[at : at + 4], "big") <= after
         # What was made thirteen years before is still of its day.
         old = client.resolve(STD).body
-        assert isinstance(old, Resolved)
+        assert isinstance(old, ResolutionResult)
         assert {value.timestamp for value in old.values if value.timestamp > 1 << 31} == set()
         assert all(before - (1 << 31) < value.timestamp < before for value in old.values)
 

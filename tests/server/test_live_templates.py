@@ -6,7 +6,7 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.wire.codes import ResponseCode
-from perseid.wire.responses import Resolved
+from perseid.wire.responses import ResolutionResult
 from tests.server.installations import ADMINISTRATOR, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
 from tests.server.native.resolution_states import Asked, Kept, homed, value, world
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def told(client: NativeClient, name: str, **more: tuple[str, ...]) -> list[tuple[int, str, str]] | ResponseCode:
     """What a server tells of a name: values, or its code."""
     answer = client.resolve(name, **more)  # type: ignore[arg-type]
-    if not isinstance(answer.body, Resolved):
+    if not isinstance(answer.body, ResolutionResult):
         return answer.code
     return [(value.index, value.type, value.data.decode()) for value in answer.body.values]
 

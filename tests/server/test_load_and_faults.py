@@ -8,8 +8,8 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.requests import Values
-from perseid.wire.responses import Resolved
+from perseid.wire.requests import ValuesRequest
+from perseid.wire.responses import ResolutionResult
 from perseid.wire.sessions import Session
 from tests.server import load
 from tests.server.faults.sources import datagrams, octets_of
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def url_of(server: Serving, name: str) -> bytes:
     with NativeClient(server.native) as anybody:
         found = anybody.resolve(name, types=("URL",)).body
-    assert isinstance(found, Resolved)
+    assert isinstance(found, ResolutionResult)
     return found.values[0].data
 
 
@@ -61,7 +61,7 @@ def test_a_late_attempt_of_a_change_that_a_challenge_was_about_does_not_make_it_
     """The attempt has a counter of its own, and by the time it comes the session is proved."""
     name = f"{PREFIX}/late-attempt"
     client, session = session_over_udp(server, name)
-    body = Values(name.encode(), (Value.text(1, "URL", "second"),))
+    body = ValuesRequest(name.encode(), (Value.text(1, "URL", "second"),))
     request = client.request(OpCode.MODIFY_VALUE, body, session=session)
     late = octets_of(client.client.pack(client.client.repeat(request, session), session))
     challenge = client.ask(request, session)
@@ -78,7 +78,7 @@ def test_a_copy_of_another_attempt_gets_the_same_answer_as_the_attempt(server: S
     client, session = session_over_udp(server, name)
     assert client.modify(name, Value.text(1, "URL", "proved")).code is ResponseCode.SUCCESS
     request = client.request(
-        OpCode.MODIFY_VALUE, Values(name.encode(), (Value.text(1, "URL", "second"),)), session=session
+        OpCode.MODIFY_VALUE, ValuesRequest(name.encode(), (Value.text(1, "URL", "second"),)), session=session
     )
     again = client.client.repeat(request, session)
     answers = [client.ask(attempt, session).code for attempt in (request, again, again, request)]

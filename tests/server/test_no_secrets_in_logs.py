@@ -19,13 +19,13 @@ import pytest
 
 from perseid.records.key_files import read_key_file, write_key_file
 from perseid.records.value import Permission, Value
-from perseid.server.observe.logs import escaped, text_of
+from perseid.server.observe.logs import decode_text, escape_text
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame
 from perseid.wire.message import Message
-from perseid.wire.requests import ChallengeAnswer, Name, Values, VerifyChallenge
-from perseid.wire.responses import Challenge, Resolved
+from perseid.wire.requests import ChallengeResponse, HandleRequest, ValuesRequest, VerifyChallenge
+from perseid.wire.responses import Challenge, ResolutionResult
 from perseid.wire.sessions import Session
 from tests.server.faults.machine import PROC, eventually, named
 from tests.server.faults.sources import SourceClient, connected, datagrams, metrics_page, octets_of, read_frames
@@ -71,15 +71,15 @@ class Spy(SourceClient):
             self.secrets.append(session.key)
         with closing(super().exchange(request, session)) as frames:
             for frame in frames:
-                self.note(frame)
+                self.log_request(frame)
                 yield frame
 
     def answer(self, challenge: object, request: Message) -> Message:
         answered = super().answer(challenge, request)  # type: ignore[arg-type]
-        self.secrets.append(ChallengeAnswer.read(answered.body_reader(), answered.version, 0).answer[-20:])
+        self.secrets.append(ChallengeResponse.read(answered.body_reader(), answered.version, 0).answer[-20:])
         return answered
 
-    def note(self, frame: Frame) -> None:
+    def log_request(self, frame: Frame) -> None:
         if frame.payload[4:8] != ResponseCode.SUCCESS.to_bytes(4, "big"):
             self.refusals.append(frame.payload)
 
@@ -102,28 +102,30 @@ def use(server: Serving, via: Via) -> tuple[list[bytes], list[bytes]]:
         assert client.create(name, values).code is ResponseCode.HANDLE_ALREADY_EXISTS
         session = client.begin_session()
         seen = client.resolve(name, flags=everything | OpFlag.ENCRYPT)
-        assert isinstance(seen.body, Resolved)
+        assert isinstance(seen.body, ResolutionResult)
         assert {PRIVATE_TEXT, OTHER_SECRET} <= {value.data for value in seen.body.values}
         assert client.modify(name, values[3]).code is ResponseCode.SUCCESS, "encrypted, for its value is private"
         assert client.add(name, values[2]).code is ResponseCode.VALUE_ALREADY_EXISTS
 
         # A MAC that does not verify, a counter that was used, ciphertext that was altered.
-        request = client.request(OpCode.MODIFY_VALUE, Values(name.encode(), values[:1]), session=session)
+        request = client.request(OpCode.MODIFY_VALUE, ValuesRequest(name.encode(), values[:1]), session=session)
         forged = replace(session, key=os.urandom(len(session.key)))
         assert client.ask(forged.protect(request)).code is ResponseCode.INVALID_SESSION_KEY
-        sealed = octets_of(client.client.pack(client.request(OpCode.ADD_VALUE, Values(name.encode(), values)), session))
+        sealed = octets_of(
+            client.client.pack(client.request(OpCode.ADD_VALUE, ValuesRequest(name.encode(), values)), session)
+        )
         _send(client, sealed[:60] + bytes([sealed[60] ^ 1]) + sealed[61:])
         # A proof for another server, and a proof of a kind that nobody knows, with a secret where it should not be.
         challenge = VerifyChallenge(b"0.NA/12345", 300, bytes(16), bytes(32), b"\x22" + OTHER_SECRET)
         client.session = None
         client.do(OpCode.VERIFY_CHALLENGE, challenge)
-        request = client.request(OpCode.DELETE_HANDLE, Name(name.encode()))
+        request = client.request(OpCode.DELETE_HANDLE, HandleRequest(name.encode()))
         first = client.ask(request)
         assert isinstance(first.body, Challenge)
         octets = octets_of(client.client.pack(client.answer(first, request), None))
         _send(client, octets.replace(b"HS_SECKEY", b"HS_\nSECK"))
         # A message that ends in the middle of a secret.
-        cut = client.packed(OpCode.CREATE_HANDLE, Values(name.encode(), values[1:]))
+        cut = client.packed(OpCode.CREATE_HANDLE, ValuesRequest(name.encode(), values[1:]))
         _send(client, cut[:16] + (len(cut) - 60).to_bytes(4, "big") + cut[20:-40])
         client.session = session
         assert client.delete(name).code is ResponseCode.SUCCESS
@@ -153,7 +155,7 @@ def forms(secret: bytes) -> Iterator[bytes]:
     yield secret.hex().upper().encode()
     yield secret.hex(" ").encode()
     yield repr(secret)[2:-1].encode()
-    yield escaped(text_of(secret), 10_000).encode()
+    yield escape_text(decode_text(secret), 10_000).encode()
     yield json.dumps(secret.decode("latin-1"))[1:-1].encode()
     for before in range(3):  # base64 of something that has the secret in it: at one of three places
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -171,7 +173,7 @@ def assert_hidden(secrets: list[bytes], places: dict[str, bytes]) -> None:
 def test_the_search_finds_a_secret_in_whatever_it_is_wrapped() -> None:
     for secret in (OTHER_SECRET, BINARY_SECRET):
         told = [b"key=" + secret, secret.hex().encode(), base64.b64encode(b"MAC" + secret), repr([secret]).encode()]
-        told += [base64.b64encode(b"a" + secret + b"behind"), escaped(text_of(b"x " + secret)).encode()]
+        told += [base64.b64encode(b"a" + secret + b"behind"), escape_text(decode_text(b"x " + secret)).encode()]
         for octets in told:
             with pytest.raises(AssertionError, match="is in a line"):
                 assert_hidden([secret], {"a line": octets})

@@ -15,4 +15,4 @@ def _day_on_which_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = (int(stored.expected()["now"]) + 60) * 1_000_000_000 - real()
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead)
     monkeypatch.setattr(time, "time", lambda: (real() + ahead) / 1_000_000_000)
-    monkeypatch.setattr(clock, "RELEASED", 0)
+    monkeypatch.setattr(clock, "RELEASE_DATE", 0)

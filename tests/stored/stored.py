@@ -13,26 +13,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perseid.cli._place import registry_of
+from perseid.cli._place import open_registry
 from perseid.ledger.log.entry import Entry
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.store import jobs as operations
-from perseid.ledger.store.jobs import Operation
+from perseid.ledger.store.jobs import Job
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.access import tokens
-from perseid.registry.identity import Anonymous, LocalOperator
+from perseid.registry.identity import Anonymous, LocalIdentity
 from perseid.registry.installation.installation import Installation
-from perseid.registry.jobs.jobs import Undos
+from perseid.registry.jobs.jobs import UndoIndex
 from perseid.registry.policy import case_rules
-from perseid.registry.queries.history import Past
+from perseid.registry.queries.history import RecordHistory
 from perseid.registry.queries.resolve import Query, last_change
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from tests.cli.installation import Site
 
 FOLDER: Final = Path(__file__).resolve().parent / "v5"
-OPERATOR: Final = LocalOperator("root")
+OPERATOR: Final = LocalIdentity("root")
 OWN_RECORDS: Final = "0.SITE/"
 
 Facts = dict[str, Any]
@@ -59,7 +59,7 @@ def unpacked(folder: Path) -> Site:
 def opened(here: Site) -> Iterator[Registry]:
     """The registry of an installation, in this process."""
     with Installation.open(here.directory, environ={}) as installation:
-        yield registry_of(installation)
+        yield open_registry(installation)
 
 
 def entries(registry: Registry, until: int) -> list[list[Any]]:
@@ -89,7 +89,7 @@ def names(registry: Registry) -> list[str]:
 
 def known_tokens(registry: Registry) -> list[list[Any]]:
     """The tokens, revoked ones too, as who runs the server sees them."""
-    found, _ = tokens.listed(registry, OPERATOR)
+    found, _ = tokens.list_tokens(registry, OPERATOR)
     return [
         [
             each.token.id,
@@ -102,7 +102,7 @@ def known_tokens(registry: Registry) -> list[list[Any]]:
             each.token.expires,
             each.seq,
             each.revoked,
-            each.stands,
+            each.key_matches,
             each.used,
         ]
         for each in sorted(found, key=lambda each: each.seq)
@@ -112,17 +112,18 @@ def known_tokens(registry: Registry) -> list[list[Any]]:
 def jobs(registry: Registry) -> list[list[Any]]:
     """The changes of many names, oldest first, with what each has done and what has become of it."""
     log = registry.ledger.log
-    undos = Undos.all(registry)
+    undos = UndoIndex.all(registry)
     found = sorted(operations.newest_first(log), key=lambda each: (each.since, each.begun, each.id))
     return [
-        [*_job(each), list(map(list, operations.steps_of(log, each.id))), undos.standing(each.id)] for each in found
+        [*_job(each), list(map(list, operations.load_steps(log, each.id))), undos.effective_undo(each.id)]
+        for each in found
     ]
 
 
 def policies(registry: Registry, prefixes: list[str]) -> Facts:
     """The rules of namespaces as they are read, by the keys under which they are stored."""
-    with registry.facts() as facts:
-        return {prefix: tomllib.loads(facts.policy(prefix).to_toml()) for prefix in prefixes}
+    with registry.snapshot() as snapshot:
+        return {prefix: tomllib.loads(snapshot.policy(prefix).to_toml()) for prefix in prefixes}
 
 
 def prefixes(registry: Registry, named: list[str]) -> Facts:
@@ -136,8 +137,8 @@ def prefixes(registry: Registry, named: list[str]) -> Facts:
 
 def changed(registry: Registry, named: list[str]) -> Facts:
     """When values of names were last changed here, in seconds since 1970."""
-    with registry.facts() as facts:
-        return {name: last_change(case_rules.history(facts, facts.held(Handle.parse(name)))) for name in named}
+    with registry.snapshot() as snapshot:
+        return {name: last_change(case_rules.history(snapshot, snapshot.stored(Handle.parse(name)))) for name in named}
 
 
 def shown(data: bytes) -> str:
@@ -150,7 +151,7 @@ def shown(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def last(reading: Reading, handle: str) -> Entry:
+def last(reading: LogReader, handle: str) -> Entry:
     """The latest entry of a record whose letters do not count."""
     found = reading.record(handle.upper().encode())
     assert found is not None, handle
@@ -183,14 +184,14 @@ def _now(registry: Registry, handle: Handle) -> list[Any] | int:
 
 
 def _past(registry: Registry, handle: Handle) -> list[Any] | int:
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         try:
-            past = Past(facts, Anonymous(), handle)
+            past = RecordHistory(snapshot, Anonymous(), handle)
             return [past.shows_actors, [[seen.entry.seq, _seen(seen.values)] for seen in past.versions()]]
         except Refused as refused:
             return int(refused.code)
 
 
-def _job(job: Operation) -> list[Any]:
+def _job(job: Job) -> list[Any]:
     about = [job.id, job.kind, json.loads(job.asked), job.undoes, job.door, job.actor, job.maker, job.note]
     return [*about, job.since, job.begun, job.ended, job.total, job.done]

@@ -20,16 +20,16 @@ import pytest
 from perseid.ledger.store.store import Store
 from perseid.names.handle import Handle
 from perseid.registry.access.token_records import Secret
-from perseid.registry.access.tokens import Tokens
+from perseid.registry.access.tokens import TokenAuthenticator
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.records import Create
-from perseid.registry.idempotency import Differs, Fresh, IdempotencyKeys, Known
+from perseid.registry.idempotency import IdempotencyKeys, KeyReused, NewClaim, Replayed
 from perseid.registry.identity import Anonymous
 from perseid.registry.installation.settings import Config
-from perseid.registry.queries.history import Past
+from perseid.registry.queries.history import RecordHistory
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.server.http.v1.calls import _answered
+from perseid.server.http.v1.calls import _outcome_reply
 from tests.cli.installation import Site
 from tests.stored import stored
 from tests.stored.stored import FOLDER, Facts, opened
@@ -116,8 +116,8 @@ def test_the_past_of_what_is_published_again_is_as_hidden_as_was_said(here: Site
     seen: dict[str, list[bool]] = {}
     for name in ("past-public", "past-hidden"):
         here.ok(f"publish 12345/{name}")
-        with opened(here) as registry, registry.facts() as facts:
-            versions = list(Past(facts, Anonymous(), Handle.parse(f"12345/{name}")).versions())
+        with opened(here) as registry, registry.snapshot() as snapshot:
+            versions = list(RecordHistory(snapshot, Anonymous(), Handle.parse(f"12345/{name}")).versions())
         data = [value.data.decode() for version in versions for value in version.values if value.type == "URL"]
         seen[name] = [f"https://example.org/{name}/{number}" in data for number in (1, 2)]
     assert seen == {"past-public": [True, True], "past-hidden": [False, True]}
@@ -150,8 +150,8 @@ def test_views_that_were_lost_are_built_anew(here: Site, told: Facts) -> None:
 
 def test_a_token_still_counts_with_the_same_scope_and_maker(registry: Registry, told: Facts) -> None:
     (expected,) = [each for each in told["tokens"] if each[1] == "the catalog"]
-    who = Tokens(registry).authenticate(told["token_texts"]["good"])
-    assert [who.token, str(who.maker), who.scope.may, list(who.scope.namespaces or ())] == [
+    who = TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
+    assert [who.token, str(who.issuer), who.scope.may, list(who.scope.namespaces or ())] == [
         expected[0],
         expected[2],
         expected[4],
@@ -165,7 +165,7 @@ def test_tokens_that_were_revoked_or_are_over_are_refused(registry: Registry, to
     forged = Secret(good.id, bytes(32)).text()
     for text in (told["token_texts"]["revoked"], told["token_texts"]["expired"], forged):
         with pytest.raises(Refused) as refusal:
-            Tokens(registry).authenticate(text)
+            TokenAuthenticator(registry).authenticate(text)
         assert int(refusal.value.code) == AUTHENTICATION_FAILED
 
 
@@ -177,13 +177,13 @@ def test_a_token_ends_with_the_key_of_its_maker(here: Site, told: Facts) -> None
     """It knows that by the commitment to the key, which stands in the ledger."""
     here.ok("set 0.NA/12345", "300:HS_SECKEY!private=another one")
     with opened(here) as registry, pytest.raises(Refused) as refusal:
-        Tokens(registry).authenticate(told["token_texts"]["good"])
+        TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
     assert int(refusal.value.code) == AUTHENTICATION_FAILED
 
 
 def test_a_token_may_do_what_its_scope_says_and_no_more(here: Site, told: Facts) -> None:
     with opened(here) as registry:
-        who = Tokens(registry).authenticate(told["token_texts"]["good"])
+        who = TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
         made = registry.do(Create(Handle.parse("12345/by-a-program"), ()), who, "http")
         assert stored.entries(registry, made.seq)[-1][6] == f"http token:{who.token} by 300:0.NA/12345"
         for order in (
@@ -301,23 +301,23 @@ def test_a_job_is_seen_by_whoever_it_belongs_to(here: Site, told: Facts) -> None
 
 
 def test_a_request_that_is_repeated_gets_the_answer_that_was_kept(registry: Registry, told: Facts) -> None:
-    keys, who = IdempotencyKeys(registry), Tokens(registry).authenticate(told["token_texts"]["good"])
+    keys, who = IdempotencyKeys(registry), TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
     kept = {each[0]: each[1:] for each in told["kept_requests"]}
     for request in told["requests"]:
         digest, seq, count, status, body = kept[request["key"]]
         assert digest == request["digest"]
         with keys.claim(who, request["key"].encode(), bytes.fromhex(digest)) as claim:
-            assert isinstance(claim, Known)
+            assert isinstance(claim, Replayed)
             assert [claim.seq, claim.count, claim.status] == [seq, count, status]
             assert (None if claim.body is None else claim.body.hex()) == body
-            answer = _answered(claim, None)
+            answer = _outcome_reply(claim, None)
         assert answer.status == 201
         if body is not None:
             assert json.loads(msgspec.convert(answer.body, bytes)) == request["answer"]
         with keys.claim(who, request["key"].encode(), bytes(32)) as claim:
-            assert isinstance(claim, Differs)
+            assert isinstance(claim, KeyReused)
     with keys.claim(who, b"another one", bytes(32)) as claim:
-        assert isinstance(claim, Fresh)
+        assert isinstance(claim, NewClaim)
     with registry.ledger.reading() as reading:
         assert reading.size == told["size"]
 

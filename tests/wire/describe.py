@@ -17,30 +17,30 @@ from perseid.wire.digests import RequestDigest
 from perseid.wire.framing import Frame
 from perseid.wire.message import Credential, Envelope, Header, Message
 from perseid.wire.requests import (
-    REQUESTS,
-    ChallengeAnswer,
+    REQUEST_DECODERS,
+    ChallengeResponse,
     ExchangeKey,
-    Name,
+    HandleRequest,
     RemoveValues,
     RequestBody,
     Resolve,
     RetrieveTransactions,
     SessionSetup,
-    Values,
+    ValuesRequest,
     VerifyChallenge,
 )
 from perseid.wire.responses import (
     Challenge,
-    Created,
+    CreationResult,
     Failure,
-    Names,
-    Resolved,
+    HandleList,
+    ResolutionResult,
     ResponseBody,
-    SessionReady,
+    SessionSetupResult,
     SiteInfo,
-    TransactionsFollow,
-    Verified,
-    read_response,
+    TransactionStream,
+    VerificationResult,
+    decode_response,
 )
 from tests.wire.recorded import NOW, Field
 
@@ -136,7 +136,7 @@ def describe_message(description: Description, message: Message) -> None:
         if message.header.is_request:
             _request(description, message)
         else:
-            digest, body = read_response(message, NOW)
+            digest, body = decode_response(message, NOW)
             _response(description, digest, body)
     except InvalidData:
         return
@@ -196,7 +196,7 @@ def _credential(description: Description, credential: Credential | None) -> None
 
 
 def _request(description: Description, message: Message) -> None:
-    read = REQUESTS.get(message.header.opcode)
+    read = REQUEST_DECODERS.get(message.header.opcode)
     if read is None:
         return
     body = read(message.body_reader(), message.version, NOW)
@@ -207,9 +207,9 @@ def _request(description: Description, message: Message) -> None:
             description.put("typeCount", 4, len(body.types))
             for number, type_ in enumerate(body.types):
                 description.text(f"type[{number}]", type_)
-        case Name():
+        case HandleRequest():
             description.text("handle", body.handle)
-        case Values():
+        case ValuesRequest():
             description.text("handle", body.handle)
             _values(description, body.values)
         case RemoveValues():
@@ -222,7 +222,7 @@ def _request(description: Description, message: Message) -> None:
 def _other_request(description: Description, body: RequestBody) -> None:
     put = description.put
     match body:
-        case ChallengeAnswer():
+        case ChallengeResponse():
             description.text("authType", body.auth_type)
             description.text("userIdHandle", body.handle)
             put("userIdIndex", 4, body.index)
@@ -261,12 +261,12 @@ def _response(description: Description, digest: RequestDigest | None, body: Resp
         put("requestDigest.hashType", 1, f"{digest.algorithm.value} (1 MD5 2 SHA-1 3 SHA-256)")
         put("requestDigest", len(digest.digest), digest.digest.hex())
     match body:
-        case Resolved():
+        case ResolutionResult():
             description.text("handle", body.handle)
             _values(description, body.values)
-        case Created():
+        case CreationResult():
             description.text("handle", body.handle or b"")
-        case Names():
+        case HandleList():
             put("handleCount", 4, len(body.handles))
             for number, handle in enumerate(body.handles):
                 description.text(f"handle[{number}]", handle)
@@ -281,12 +281,12 @@ def _other_response(description: Description, body: ResponseBody) -> None:
             description.hexadecimal("nonce", body.nonce)
         case Failure():
             description.text("errorMessage", body.text or b"")
-        case SessionReady():
+        case SessionSetupResult():
             _exchange_mode(description, body.mode.value)
             description.hexadecimal("data", body.data)
-        case Verified():
+        case VerificationResult():
             put("isValid", 1, body.octet)
-        case TransactionsFollow():
+        case TransactionStream():
             put("keepAliveFlag", 1, body.octet)
         case SiteInfo():
             _site(description, body.site)
@@ -343,7 +343,7 @@ def _administrator(description: Description, name: str, data: bytes) -> None:
     description.join(inner)
 
 
-def _proof(description: Description, body: ChallengeAnswer) -> None:
+def _proof(description: Description, body: ChallengeResponse) -> None:
     """The parts of an answer. Our own code reads them only while it checks them, so they are read here."""
     inner = description.inside(len(body.answer))
     reader, name = Reader(body.answer), "signedResponse"

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from perseid.records.public_keys import DhPublicKey
-from perseid.wire.codes import CURRENT, OpCode
+from perseid.wire.codes import CURRENT_VERSION, OpCode
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import DhKeyPair
 from perseid.wire.message import Message
 from perseid.wire.requests import SessionSetup
-from perseid.wire.responses import SessionReady, read_response
+from perseid.wire.responses import SessionSetupResult, decode_response
 from perseid.wire.sessions import Cipher, Identity, Session
 from tests.wire.recorded import NOW, Vector, frames_of
 
@@ -27,7 +27,7 @@ def session_of(vector: Vector, setup: SessionSetup) -> Session:
     """The session that was agreed on, also where ours refuses the key exchange: what follows does not depend on it."""
     key, cipher = bytes.fromhex(vector.keys["session_key"]), Cipher(int(vector.keys["encryption_alg"]))
     identity = Identity(setup.handle, setup.index)
-    return Session(int(vector.keys["session_id"]), key, cipher, CURRENT, identity, setup.timeout)
+    return Session(int(vector.keys["session_id"]), key, cipher, CURRENT_VERSION, identity, setup.timeout)
 
 
 def client_half(vector: Vector) -> DhKeyPair:
@@ -50,8 +50,8 @@ class RecordedHalf:
     @classmethod
     def of(cls, vector: Vector) -> "RecordedHalf":
         (frame,) = frames_of(vector.response, vector.transport)
-        _, ready = read_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
-        assert isinstance(ready, SessionReady)
+        _, ready = decode_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
+        assert isinstance(ready, SessionSetupResult)
         return cls(DhPublicKey.from_bytes(ready.data[4:]), client_half(vector))
 
     def make_key_pair(self, *_: object) -> DhKeyPair:

@@ -10,35 +10,35 @@ from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.digests import DIGEST_LENGTHS, DigestAlgorithm, RequestDigest
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.requests import (
-    ChallengeAnswer,
+    ChallengeResponse,
     DumpHandles,
     ExchangeKey,
     ExchangeMode,
-    Name,
-    Receiver,
+    HandleRequest,
+    MirrorShare,
     RemoveValues,
     RequestBody,
     Resolve,
     RetrieveTransactions,
     SessionSetup,
-    Values,
+    ValuesRequest,
     VerifyChallenge,
 )
 from perseid.wire.responses import (
     Challenge,
-    Created,
+    CreationResult,
     Empty,
     Failure,
-    Names,
-    NextTransaction,
-    Opaque,
+    HandleList,
+    NextTransactionId,
     Referral,
-    Resolved,
+    ResolutionResult,
     ResponseBody,
-    SessionReady,
+    SessionSetupResult,
     SiteInfo,
-    TransactionsFollow,
-    Verified,
+    TransactionStream,
+    UnknownBody,
+    VerificationResult,
 )
 
 EXAMPLES: Final = settings(max_examples=50, deadline=None)
@@ -134,7 +134,7 @@ def _session_setups() -> st.SearchStrategy[SessionSetup]:
 
 
 def _transaction_requests(version: Version) -> st.SearchStrategy[RetrieveTransactions]:
-    receivers = st.builds(Receiver, U8, I32, I32)
+    receivers = st.builds(MirrorShare, U8, I32, I32)
     by_number = st.builds(RetrieveTransactions, receivers, I64, I64)
     if not version.at_least(9):
         return by_number
@@ -143,10 +143,10 @@ def _transaction_requests(version: Version) -> st.SearchStrategy[RetrieveTransac
 
 def requests(now: int, version: Version) -> dict[OpCode, st.SearchStrategy[RequestBody]]:
     """The bodies that a request may have, by opcode."""
-    names = st.builds(Name, NAMES)
-    with_values = st.builds(Values, NAMES, _value_lists(now))
+    names = st.builds(HandleRequest, NAMES)
+    with_values = st.builds(ValuesRequest, NAMES, _value_lists(now))
     digests = st.binary(max_size=40)  # its length word begins with 0, so it cannot be taken for a bare digest
-    receivers = st.builds(Receiver, U8, I32, I32)
+    receivers = st.builds(MirrorShare, U8, I32, I32)
     return {
         OpCode.RESOLUTION: st.builds(Resolve, NAMES, INDEXES, st.lists(TEXTS, max_size=4).map(tuple)),
         OpCode.GET_SITE_INFO: names,
@@ -156,7 +156,7 @@ def requests(now: int, version: Version) -> dict[OpCode, st.SearchStrategy[Reque
         OpCode.REMOVE_VALUE: st.builds(RemoveValues, NAMES, INDEXES),
         OpCode.MODIFY_VALUE: with_values,
         OpCode.LIST_HANDLES: names,
-        OpCode.RESPONSE_TO_CHALLENGE: st.builds(ChallengeAnswer, TEXTS, NAMES, I32, OCTETS),
+        OpCode.RESPONSE_TO_CHALLENGE: st.builds(ChallengeResponse, TEXTS, NAMES, I32, OCTETS),
         OpCode.VERIFY_CHALLENGE: st.builds(VerifyChallenge, NAMES, I32, OCTETS, digests, OCTETS),
         OpCode.HOME_NA: names,
         OpCode.UNHOME_NA: names,
@@ -174,28 +174,28 @@ def requests(now: int, version: Version) -> dict[OpCode, st.SearchStrategy[Reque
 def successes(now: int) -> dict[OpCode, st.SearchStrategy[ResponseBody]]:
     """The bodies that a success may have, by opcode."""
     empty = st.just(Empty())
-    names = st.builds(Names, st.lists(NAMES, max_size=5).map(tuple))
+    names = st.builds(HandleList, st.lists(NAMES, max_size=5).map(tuple))
     return {
-        OpCode.RESOLUTION: st.builds(Resolved, NAMES, _value_lists(now)),
+        OpCode.RESOLUTION: st.builds(ResolutionResult, NAMES, _value_lists(now)),
         OpCode.GET_SITE_INFO: st.builds(SiteInfo, OCTETS),
-        OpCode.CREATE_HANDLE: st.builds(Created, st.none() | NAMES),
+        OpCode.CREATE_HANDLE: st.builds(CreationResult, st.none() | NAMES),
         OpCode.DELETE_HANDLE: empty,
         OpCode.ADD_VALUE: empty,
         OpCode.REMOVE_VALUE: empty,
         OpCode.MODIFY_VALUE: empty,
         OpCode.LIST_HANDLES: names,
-        OpCode.VERIFY_CHALLENGE: st.builds(Verified, U8),
+        OpCode.VERIFY_CHALLENGE: st.builds(VerificationResult, U8),
         OpCode.HOME_NA: empty,
         OpCode.UNHOME_NA: empty,
         OpCode.LIST_HOMED_NAS: names,
-        OpCode.SESSION_SETUP: st.builds(SessionReady, EXCHANGE_MODES, OCTETS),
+        OpCode.SESSION_SETUP: st.builds(SessionSetupResult, EXCHANGE_MODES, OCTETS),
         OpCode.SESSION_TERMINATE: empty,
         OpCode.SESSION_EXCHANGEKEY: empty,
-        OpCode.GET_NEXT_TXN_ID: st.builds(NextTransaction, I64),
-        OpCode.RETRIEVE_TXN_LOG: st.builds(TransactionsFollow, U8),
+        OpCode.GET_NEXT_TXN_ID: st.builds(NextTransactionId, I64),
+        OpCode.RETRIEVE_TXN_LOG: st.builds(TransactionStream, U8),
         OpCode.DUMP_HANDLES: empty,
         OpCode.BACKUP_SERVER: empty,
-        OpCode(9999): st.builds(Opaque, OCTETS),
+        OpCode(9999): st.builds(UnknownBody, OCTETS),
     }
 
 

@@ -13,8 +13,8 @@ import h11
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.value import Permission, Value
-from perseid.wire.client import Answer, Client
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.client import Client, VerifiedResponse
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import Reassembler, split
 from perseid.wire.framing import (
     Frame,
@@ -26,9 +26,17 @@ from perseid.wire.framing import (
     unwrap_http_body,
 )
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
-from perseid.wire.requests import Name, RequestBody, Resolve, Values
-from perseid.wire.responses import NAMES_PER_LIST, Challenge, Created, Empty, Failure, Names, Resolved
-from perseid.wire.server import Proof, Reply, Request, Server, ServerSettings
+from perseid.wire.requests import HandleRequest, RequestBody, Resolve, ValuesRequest
+from perseid.wire.responses import (
+    HANDLES_PER_MESSAGE,
+    Challenge,
+    CreationResult,
+    Empty,
+    Failure,
+    HandleList,
+    ResolutionResult,
+)
+from perseid.wire.server import ChallengeProof, Reply, Request, Server, ServerSettings
 from perseid.wire.sessions import Identity, Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import fed
@@ -65,11 +73,11 @@ class Host:
 
     def receive(self, frame: Frame, now: float, *, private_transport: bool = False) -> Reply:
         received = self.server.receive(frame, now, private_transport=private_transport)
-        if isinstance(received, Proof):
+        if isinstance(received, ChallengeProof):
             received = self.judge(received, now)
         return received if isinstance(received, Reply) else self.carry_out(received, now)
 
-    def judge(self, proof: Proof, now: float) -> Request | Reply:
+    def judge(self, proof: ChallengeProof, now: float) -> Request | Reply:
         key = self.keys.get(proof.identity.index)
         valid = proof.check_secret(key) if isinstance(key, bytes) else key is not None and proof.check_key(key)
         if not valid:
@@ -102,20 +110,20 @@ class Host:
                     return respond(request, ResponseCode.HANDLE_NOT_FOUND, Failure(), now)
                 if OpFlag.PUBLIC_ONLY in request.flags:
                     values = tuple(value for value in values if value.is_public)
-                return respond(request, ResponseCode.SUCCESS, Resolved(body.handle, values), now)
-            case Values():
+                return respond(request, ResponseCode.SUCCESS, ResolutionResult(body.handle, values), now)
+            case ValuesRequest():
                 self.records[body.handle] = body.values
-                created = Created(body.handle) if request.opcode == OpCode.CREATE_HANDLE else Empty()
+                created = CreationResult(body.handle) if request.opcode == OpCode.CREATE_HANDLE else Empty()
                 return respond(request, ResponseCode.SUCCESS, created, now)
-            case Name() if request.opcode == OpCode.LIST_HANDLES:
+            case HandleRequest() if request.opcode == OpCode.LIST_HANDLES:
                 names = sorted(self.records)
-                pages = [names[at : at + NAMES_PER_LIST] for at in range(0, len(names), NAMES_PER_LIST)]
+                pages = [names[at : at + HANDLES_PER_MESSAGE] for at in range(0, len(names), HANDLES_PER_MESSAGE)]
                 replies = [
-                    respond(request, ResponseCode.SUCCESS, Names(tuple(page)), now, more=number + 1 < len(pages))
+                    respond(request, ResponseCode.SUCCESS, HandleList(tuple(page)), now, more=number + 1 < len(pages))
                     for number, page in enumerate(pages)
                 ]
                 return Reply(tuple(frame for reply in replies for frame in reply.frames))
-            case Name():
+            case HandleRequest():
                 self.records.pop(body.handle, None)
                 return respond(request, ResponseCode.SUCCESS, Empty(), now)
         return respond(request, ResponseCode.OPERATION_NOT_SUPPORTED, Failure(), now)
@@ -223,7 +231,7 @@ class Talk:
     """A client on one end of a line, and a host on the other."""
 
     def __init__(
-        self, host: Host | None = None, line: Line | None = None, version: Version = CURRENT, now: float = NOW
+        self, host: Host | None = None, line: Line | None = None, version: Version = CURRENT_VERSION, now: float = NOW
     ) -> None:
         self.host = host or Host()
         self.line = line or Tcp(4096)
@@ -234,7 +242,7 @@ class Talk:
     def request(
         self, opcode: OpCode, body: RequestBody, *, flags: OpFlag = DEFAULT_FLAGS, session: Session | None = None
     ) -> Message:
-        return self.client.request(opcode, body, self.now, flags=flags, peer_version=CURRENT, session=session)
+        return self.client.request(opcode, body, self.now, flags=flags, peer_version=CURRENT_VERSION, session=session)
 
     def resolve(self, *, flags: OpFlag = DEFAULT_FLAGS, session: Session | None = None) -> Message:
         return self.request(OpCode.RESOLUTION, Resolve(HANDLE), flags=flags, session=session)
@@ -247,7 +255,7 @@ class Talk:
         flags: OpFlag = DEFAULT_FLAGS,
         session: Session | None = None,
     ) -> Message:
-        return self.request(OpCode.CREATE_HANDLE, Values(name, values), flags=flags, session=session)
+        return self.request(OpCode.CREATE_HANDLE, ValuesRequest(name, values), flags=flags, session=session)
 
     def send(self, message: Message, session: Session | None = None) -> list[Frame]:
         """One attempt; what comes back is not read yet."""
@@ -255,11 +263,11 @@ class Talk:
 
     def read(
         self, frame: Frame, request: Message, session: Session | None = None, about: Message | None = None
-    ) -> Answer:
+    ) -> VerifiedResponse:
         key = SERVER_KEY.public
         return self.client.read(frame, request, self.now, server_key=key, session=session, about=about)
 
-    def ask(self, request: Message, session: Session | None = None, about: Message | None = None) -> Answer:
+    def ask(self, request: Message, session: Session | None = None, about: Message | None = None) -> VerifiedResponse:
         """Ask until there is an answer; there must be one, and one only."""
         message = request
         for attempt in range(60):
@@ -271,12 +279,14 @@ class Talk:
                 return self.read(frame, message, session, about)
         raise AssertionError("nothing came back in 60 attempts")
 
-    def prove(self, challenge: Answer, request: Message, identity: Identity, session: Session | None = None) -> Answer:
+    def prove(
+        self, challenge: VerifiedResponse, request: Message, identity: Identity, session: Session | None = None
+    ) -> VerifiedResponse:
         """Answer a challenge."""
         answer = self.client.answer_challenge(challenge, request, identity, PROOFS[identity], self.now)
         return self.ask(answer, session, about=request)
 
-    def ask_as(self, identity: Identity, request: Message, session: Session | None = None) -> Answer:
+    def ask_as(self, identity: Identity, request: Message, session: Session | None = None) -> VerifiedResponse:
         """Ask, be challenged, prove, and get the answer."""
         challenge = self.ask(request, session)
         assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
@@ -284,7 +294,7 @@ class Talk:
         return self.prove(challenge, request, identity, session)
 
     def begin_session(self, identity: Identity | None = SEC, timeout: int = 3600) -> Session:
-        wish = self.client.begin_session(identity, self.now, peer_version=CURRENT, timeout=timeout)
+        wish = self.client.begin_session(identity, self.now, peer_version=CURRENT_VERSION, timeout=timeout)
         return self.client.finish_session(wish, self.ask(wish.request))
 
     def begin_proved_session(self, identity: Identity = SEC, timeout: int = 3600) -> Session:
@@ -315,4 +325,4 @@ def frame_of(message: Message) -> Frame:
 def without_credential(message: Message) -> Message:
     """The same message, its MAC taken off."""
     bare = replace(message, credential=None)
-    return replace(bare, envelope=bare.fitting_envelope())
+    return replace(bare, envelope=bare.with_length())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.binary import MAX_DEPTH, MAX_OCTETS, Reader, Writer
+from perseid.records.binary import MAX_BYTES, MAX_DEPTH, Reader, Writer
 from perseid.records.errors import InvalidData, RecordMisuse, RecordProblem
 from tests.wire.strategies import EXAMPLES, I16, I32, I64, OCTETS, TEXTS, U8
 
@@ -19,7 +19,7 @@ def test_what_the_writer_wrote_the_reader_reads(
     u8: int, i16: int, i32: int, i64: int, octets: bytes, text: str, u32: int
 ) -> None:
     writer = Writer().u8(u8).i16(i16).i32(i32).i64(i64).bytes_(octets).text(text).u32(u32).octets(octets)
-    reader = Reader(writer.done())
+    reader = Reader(writer.getvalue())
     assert reader.peek() == u8
     assert (reader.u8(), reader.i16(), reader.i32(), reader.i64()) == (u8, i16, i32, i64)
     assert (reader.bytes_(), reader.text(), reader.u32()) == (octets, text, u32)
@@ -56,24 +56,24 @@ def test_peeking_at_the_end_is_refused() -> None:
         Reader(b"").peek()
 
 
-@pytest.mark.parametrize("length", [-1, -0x8000_0000, MAX_OCTETS + 1, 0x7FFF_FFFF])
+@pytest.mark.parametrize("length", [-1, -0x8000_0000, MAX_BYTES + 1, 0x7FFF_FFFF])
 def test_a_length_outside_the_limits_is_refused_before_anything_is_taken(length: int) -> None:
     with pytest.raises(InvalidData, match="is not between 0 and"):
-        Reader(Writer().i32(length).done()).bytes_()
+        Reader(Writer().i32(length).getvalue()).bytes_()
 
 
 def test_the_longest_octet_string_is_written_and_read_and_one_octet_more_is_neither() -> None:
-    longest = bytes(MAX_OCTETS)
-    written = Writer().bytes_(longest).done()
+    longest = bytes(MAX_BYTES)
+    written = Writer().bytes_(longest).getvalue()
     assert Reader(written).bytes_() == longest
     with pytest.raises(RecordMisuse, match="too many for one string"):
         Writer().bytes_(longest + b"\0")
     with pytest.raises(InvalidData):
-        Reader((MAX_OCTETS + 1).to_bytes(4, "big") + longest + b"\0").bytes_()
+        Reader((MAX_BYTES + 1).to_bytes(4, "big") + longest + b"\0").bytes_()
 
 
 def test_a_smaller_limit_of_the_caller_holds_too() -> None:
-    written = Writer().bytes_(b"12345").done()
+    written = Writer().bytes_(b"12345").getvalue()
     assert Reader(written).bytes_(5) == b"12345"
     with pytest.raises(InvalidData, match="not between 0 and 4"):
         Reader(written).bytes_(4)
@@ -81,23 +81,23 @@ def test_a_smaller_limit_of_the_caller_holds_too() -> None:
 
 def test_a_string_longer_than_what_is_left_is_refused() -> None:
     with pytest.raises(InvalidData, match="5 octets are needed, 4 are left"):
-        Reader(Writer().i32(5).octets(b"1234").done()).bytes_()
+        Reader(Writer().i32(5).octets(b"1234").getvalue()).bytes_()
 
 
 def test_a_count_that_the_remaining_octets_cannot_hold_is_refused_at_once() -> None:
-    octets = Writer().i32(3).octets(bytes(24)).done()
+    octets = Writer().i32(3).octets(bytes(24)).getvalue()
     assert Reader(octets).count(8) == 3
     with pytest.raises(InvalidData, match="3 items are announced, but only 24 octets are left"):
         Reader(octets).count(9)
     with pytest.raises(InvalidData, match="a count of -1"):
-        Reader(Writer().i32(-1).done()).count(1)
+        Reader(Writer().i32(-1).getvalue()).count(1)
     with pytest.raises(InvalidData, match="not between 0 and 2"):
         Reader(octets).count(8, 2)
 
 
 def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_written() -> None:
     with pytest.raises(InvalidData, match="not UTF-8"):
-        Reader(Writer().bytes_(b"ab\xff").done()).text()
+        Reader(Writer().bytes_(b"ab\xff").getvalue()).text()
     with pytest.raises(RecordMisuse, match="surrogate"):
         Writer().text("\ud800")
 
@@ -153,7 +153,7 @@ def test_a_number_that_does_not_fit_its_field_is_not_written(
 
 
 def test_times_are_written_modulo_2_to_the_32() -> None:
-    assert Writer().u32((1 << 32) + 5).u32(-1).done() == bytes.fromhex("00000005ffffffff")
+    assert Writer().u32((1 << 32) + 5).u32(-1).getvalue() == bytes.fromhex("00000005ffffffff")
 
 
 @EXAMPLES

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.binary import Reader, Writer
-from perseid.records.ciphers import MAX_BITS, MAX_ITERATIONS, MIN_BITS, widened
+from perseid.records.ciphers import MAX_DERIVED_BITS, MAX_ITERATIONS, MIN_DERIVED_BITS, latin1_to_utf8
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
@@ -19,12 +19,12 @@ from perseid.wire.challenges import (
     check_secret_answer,
     pbkdf2_mac,
 )
-from perseid.wire.codes import CURRENT, OpCode, ResponseCode, Version
+from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode, Version
 from perseid.wire.digests import RequestDigest
 from perseid.wire.hashes import Algorithm, mac
 from perseid.wire.message import Envelope, Message
-from perseid.wire.requests import ChallengeAnswer, VerifyChallenge
-from perseid.wire.responses import Challenge, Verified, challenge_body, read_response
+from perseid.wire.requests import ChallengeResponse, VerifyChallenge
+from perseid.wire.responses import Challenge, VerificationResult, decode_response, encode_challenge
 from tests.wire import section21, strategies
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, private_keys, refused
 from tests.wire.opened import Opened, opened
@@ -48,12 +48,12 @@ def test_challenges_of_the_wire_vectors(name: str) -> None:
     challenged: Opened | None = None
     answers = 0
     for exchange in opened(CONVERSATIONS[name]):
-        digest, body = read_response(exchange.response, NOW)
+        digest, body = decode_response(exchange.response, NOW)
         if isinstance(body, Challenge):
             assert digest == RequestDigest.of(exchange.request.octets, exchange.response.version)
             assert body == Challenge(body.nonce)
             assert len(body.nonce) == 16
-            assert challenge_body(body.nonce, digest, exchange.response.version) == exchange.response.body
+            assert encode_challenge(body.nonce, digest, exchange.response.version) == exchange.response.body
             challenged = exchange
         elif exchange.request.header.opcode == OpCode.RESPONSE_TO_CHALLENGE:
             assert challenged is not None
@@ -65,11 +65,11 @@ def test_challenges_of_the_wire_vectors(name: str) -> None:
 
 
 def check_answer(challenged: Opened, exchange: Opened) -> None:
-    digest, body = read_response(challenged.response, NOW)
+    digest, body = decode_response(challenged.response, NOW)
     assert isinstance(body, Challenge)
     assert digest is not None
     version, suggested = challenged.response.version, challenged.response.envelope.suggested
-    given_ = ChallengeAnswer.read(exchange.request.body_reader(), version, NOW)
+    given_ = ChallengeResponse.read(exchange.request.body_reader(), version, NOW)
     if given_.auth_type == "HS_SECKEY":
         secret, answer = secret_of(exchange.vector), given_.answer
         salt = Reader(answer[1:]).bytes_()
@@ -115,8 +115,8 @@ def test_files_of_the_wire_vectors_with_challenges() -> None:
 def test_verify_challenge_of_the_wire_vectors(name: str) -> None:
     (exchange,) = opened(conversations("verify.json")[name])
     asked = VerifyChallenge.read(exchange.request.body_reader(), exchange.request.version, NOW)
-    _, body = read_response(exchange.response, NOW)
-    assert isinstance(body, Verified)
+    _, body = decode_response(exchange.response, NOW)
+    assert isinstance(body, VerificationResult)
     right = check_secret_answer(SECRET, asked.nonce, asked.digest, asked.answer, exchange.request.version)
     assert right == body.is_valid
 
@@ -126,13 +126,13 @@ def test_answer_of_the_descriptions_vectors(version: str) -> None:
     spoken = Version.parse(version)
     octets, answer = (bytes.fromhex(part) for part in section21.CHALLENGES[version])
     request = bytes.fromhex(section21.MACED["2.4"])[: 24 + 13]
-    message = Message.from_bytes(Envelope(spoken, CURRENT), octets, NOW)
-    digest, body = read_response(message, NOW)
+    message = Message.from_bytes(Envelope(spoken, CURRENT_VERSION), octets, NOW)
+    digest, body = decode_response(message, NOW)
     assert isinstance(body, Challenge)
     assert digest == RequestDigest.of(request, spoken)
-    assert challenge_body(body.nonce, digest, spoken) == message.body
+    assert encode_challenge(body.nonce, digest, spoken) == message.body
     salt = answer[5:21]
-    assert answer_with_secret(b"secret", body.nonce, digest.digest, spoken, CURRENT, salt) == answer
+    assert answer_with_secret(b"secret", body.nonce, digest.digest, spoken, CURRENT_VERSION, salt) == answer
     assert check_secret_answer(b"secret", body.nonce, digest.digest, answer, spoken)
     assert not check_secret_answer(b"Secret", body.nonce, digest.digest, answer, spoken)
 
@@ -140,9 +140,9 @@ def test_answer_of_the_descriptions_vectors(version: str) -> None:
 def test_widened_answer_of_the_descriptions_vectors() -> None:
     secret, answer = bytes.fromhex("80ff6100"), bytes.fromhex(section21.WIDENED_ANSWER)
     nonce, digest = b"\x11" * 16, b"\x22" * 32
-    assert answer_with_secret(secret, nonce, digest, CURRENT, CURRENT, b"\x33" * 16) == answer
-    assert check_secret_answer(secret, nonce, digest, answer, CURRENT)
-    assert not check_secret_answer(widened(secret), nonce, digest, answer, CURRENT)
+    assert answer_with_secret(secret, nonce, digest, CURRENT_VERSION, CURRENT_VERSION, b"\x33" * 16) == answer
+    assert check_secret_answer(secret, nonce, digest, answer, CURRENT_VERSION)
+    assert not check_secret_answer(latin1_to_utf8(secret), nonce, digest, answer, CURRENT_VERSION)
 
 
 # Properties
@@ -191,12 +191,12 @@ def test_arbitrary_octets_are_a_wrong_answer(answer: bytes, version: Version) ->
 @pytest.mark.parametrize(
     ("version", "suggested", "octet"),
     [
-        (CURRENT, CURRENT, 0x22),
-        (V7, CURRENT, 0x22),
-        (CURRENT, V6, 0x02),
-        (V6, CURRENT, 0x02),
-        (V1, CURRENT, 0x02),
-        (CURRENT, V1, 0x02),
+        (CURRENT_VERSION, CURRENT_VERSION, 0x22),
+        (V7, CURRENT_VERSION, 0x22),
+        (CURRENT_VERSION, V6, 0x02),
+        (V6, CURRENT_VERSION, 0x02),
+        (V1, CURRENT_VERSION, 0x02),
+        (CURRENT_VERSION, V1, 0x02),
     ],
 )
 def test_the_lower_version_decides_how_to_answer(version: Version, suggested: Version, octet: int) -> None:
@@ -206,7 +206,7 @@ def test_the_lower_version_decides_how_to_answer(version: Version, suggested: Ve
 @pytest.mark.parametrize("version", [Version(2, 0), Version(5, 0)])
 def test_the_oldest_answer_has_no_octet_for_its_algorithm(version: Version) -> None:
     answer = hashlib.md5(b"s" + NONCE + DIGEST + b"s").digest()
-    for spoken, suggested in ((version, CURRENT), (CURRENT, version)):
+    for spoken, suggested in ((version, CURRENT_VERSION), (CURRENT_VERSION, version)):
         assert answer_with_secret(b"s", NONCE, DIGEST, spoken, suggested, b"") == answer
     assert check_secret_answer(b"s", NONCE, DIGEST, answer, version)
     assert not check_secret_answer(b"s", NONCE, DIGEST, b"\1" + answer, version)
@@ -216,54 +216,65 @@ def test_the_oldest_answer_has_no_octet_for_its_algorithm(version: Version) -> N
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 0x12, 0x13])
 def test_all_plain_codes_are_accepted(code: int) -> None:
     answer = bytes((code,)) + mac(Algorithm(code or 1), SECRET, NONCE + DIGEST)
-    assert check_secret_answer(SECRET, NONCE, DIGEST, answer, CURRENT)
+    assert check_secret_answer(SECRET, NONCE, DIGEST, answer, CURRENT_VERSION)
     assert check_secret_answer(SECRET, NONCE, DIGEST, answer, V1)
     # Only PBKDF2 widens the secret.
     wide = bytes((code,)) + mac(Algorithm(code or 1), b"\x80\xff", NONCE + DIGEST)
-    assert check_secret_answer(b"\x80\xff", NONCE, DIGEST, wide, CURRENT)
+    assert check_secret_answer(b"\x80\xff", NONCE, DIGEST, wide, CURRENT_VERSION)
 
 
 @pytest.mark.parametrize("code", [4, 0x11, 0x14, 0x21, 0x23, 0xFF])
 def test_unknown_codes_are_wrong(code: int) -> None:
-    assert not check_secret_answer(SECRET, NONCE, DIGEST, bytes((code,)) + bytes(20), CURRENT)
+    assert not check_secret_answer(SECRET, NONCE, DIGEST, bytes((code,)) + bytes(20), CURRENT_VERSION)
 
 
 def derived(iterations: int, bits: int) -> bytes:
     """An answer with parameters of the answerer's choice."""
     key = hashlib.pbkdf2_hmac("sha1", SECRET, b"salt", max(iterations, 1), max(bits // 8, 1))[: bits // 8]
     code = mac(Algorithm.HMAC_SHA1, key, NONCE + DIGEST)
-    return Writer().u8(0x22).bytes_(b"salt").i32(iterations).i32(bits).bytes_(code).done()
+    return Writer().u8(0x22).bytes_(b"salt").i32(iterations).i32(bits).bytes_(code).getvalue()
 
 
 @pytest.mark.parametrize(
-    ("iterations", "bits"), [(1, 160), (MAX_ITERATIONS, 160), (2, MIN_BITS), (MAX_ITERATIONS, MAX_BITS)]
+    ("iterations", "bits"), [(1, 160), (MAX_ITERATIONS, 160), (2, MIN_DERIVED_BITS), (MAX_ITERATIONS, MAX_DERIVED_BITS)]
 )
 def test_parameters_within_bounds(iterations: int, bits: int) -> None:
-    assert check_secret_answer(SECRET, NONCE, DIGEST, derived(iterations, bits), CURRENT)
+    assert check_secret_answer(SECRET, NONCE, DIGEST, derived(iterations, bits), CURRENT_VERSION)
 
 
 @pytest.mark.parametrize(
     ("iterations", "bits"),
-    [(0, 160), (-1, 160), (MAX_ITERATIONS + 1, 160), (2, MAX_BITS + 8), (2, 161), (2, MIN_BITS - 8), (2, 8), (2, 0)],
+    [
+        (0, 160),
+        (-1, 160),
+        (MAX_ITERATIONS + 1, 160),
+        (2, MAX_DERIVED_BITS + 8),
+        (2, 161),
+        (2, MIN_DERIVED_BITS - 8),
+        (2, 8),
+        (2, 0),
+    ],
 )
 def test_parameters_out_of_bounds_are_a_wrong_answer(iterations: int, bits: int) -> None:
-    assert not check_secret_answer(SECRET, NONCE, DIGEST, derived(iterations, bits), CURRENT)
+    assert not check_secret_answer(SECRET, NONCE, DIGEST, derived(iterations, bits), CURRENT_VERSION)
 
 
 def test_a_short_derived_key_cannot_be_guessed() -> None:
     """Whoever does not know the secret could try all derived keys of eight bits, had they been allowed."""
     for guess in range(256):
         code = mac(Algorithm.HMAC_SHA1, bytes((guess,)), NONCE + DIGEST)
-        answer = Writer().u8(0x22).bytes_(b"").i32(1).i32(8).bytes_(code).done()
-        assert not check_secret_answer(SECRET, NONCE, DIGEST, answer, CURRENT)
+        answer = Writer().u8(0x22).bytes_(b"").i32(1).i32(8).bytes_(code).getvalue()
+        assert not check_secret_answer(SECRET, NONCE, DIGEST, answer, CURRENT_VERSION)
 
 
 def test_an_empty_secret_proves_nothing() -> None:
     for code in (1, 2, 0x13):
         answer = bytes((code,)) + mac(Algorithm(code), b"", NONCE + DIGEST)
-        assert not check_secret_answer(b"", NONCE, DIGEST, answer, CURRENT)
-    assert not check_secret_answer(b"", NONCE, DIGEST, b"\x22" + pbkdf2_mac(b"", b"", 1, 160, NONCE + DIGEST), CURRENT)
-    assert not check_secret_answer(SECRET, NONCE, DIGEST, b"", CURRENT)
+        assert not check_secret_answer(b"", NONCE, DIGEST, answer, CURRENT_VERSION)
+    assert not check_secret_answer(
+        b"", NONCE, DIGEST, b"\x22" + pbkdf2_mac(b"", b"", 1, 160, NONCE + DIGEST), CURRENT_VERSION
+    )
+    assert not check_secret_answer(SECRET, NONCE, DIGEST, b"", CURRENT_VERSION)
 
 
 def test_our_own_parameters_are_judged_too() -> None:
@@ -275,18 +286,18 @@ def test_our_own_parameters_are_judged_too() -> None:
 def test_any_hash_is_accepted_with_keys(name: bytes, key: PrivateKey) -> None:
     spelling = {b"MD5": "MD5", b"SHA1": "SHA1", b"SHA-1": "SHA1", b"\x02": "SHA1"}.get(name, "SHA-256")
     signature = key.sign(spelling, NONCE + DIGEST)
-    assert check_key_answer(key.public, NONCE, DIGEST, Writer().bytes_(name).bytes_(signature).done())
+    assert check_key_answer(key.public, NONCE, DIGEST, Writer().bytes_(name).bytes_(signature).getvalue())
 
 
 @pytest.mark.parametrize("name", [b"", b"SHA-512", b"HMAC-SHA1", b"\x12", b"S" * 33])
 def test_other_hashes_are_wrong(name: bytes) -> None:
     signature = RSA_KEY.sign("SHA1", NONCE + DIGEST)
-    assert not check_key_answer(RSA_KEY.public, NONCE, DIGEST, Writer().bytes_(name).bytes_(signature).done())
+    assert not check_key_answer(RSA_KEY.public, NONCE, DIGEST, Writer().bytes_(name).bytes_(signature).getvalue())
 
 
 def test_a_diffie_hellman_key_is_nobodys_answer() -> None:
     key = PublicKey.from_bytes(bytes.fromhex(section21.DH_PEER))
-    assert not check_key_answer(key, NONCE, DIGEST, answer_with_key(RSA_KEY, NONCE, DIGEST, CURRENT))
+    assert not check_key_answer(key, NONCE, DIGEST, answer_with_key(RSA_KEY, NONCE, DIGEST, CURRENT_VERSION))
 
 
 def test_reading_a_wrong_answer_raises_nothing() -> None:

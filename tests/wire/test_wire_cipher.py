@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.wire.codes import CURRENT, Version
+from perseid.wire.codes import CURRENT_VERSION, Version
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire import section21, strategies
@@ -22,7 +22,7 @@ OLD, NEW = Version(2, 3), Version(2, 4)
 def test_hello_of_the_descriptions_vectors(number: int) -> None:
     cipher = Cipher(number)
     old, new = (bytes.fromhex(octets) for octets in section21.HELLO[number])
-    for version, octets in ((OLD, old), (NEW, new), (CURRENT, new), (Version(5, 9), old)):
+    for version, octets in ((OLD, old), (NEW, new), (CURRENT_VERSION, new), (Version(5, 9), old)):
         assert decrypt(cipher, KEYS[cipher], octets, version) == b"hello"
         assert encrypt(cipher, KEYS[cipher], b"hello", version, lambda count: new[:count]) == octets
 
@@ -44,17 +44,17 @@ def test_arbitrary_octets_are_decrypted_or_refused(cipher: Cipher, octets: bytes
 
 @pytest.mark.parametrize("octets", [b"", bytes(15), bytes(16), bytes(17), bytes(31), bytes(32)])
 def test_what_is_wrong_with_a_ciphertext_is_not_said(octets: bytes) -> None:
-    assert refused(decrypt, Cipher.AES, KEYS[Cipher.AES], octets, CURRENT) == "the octets cannot be decrypted"
+    assert refused(decrypt, Cipher.AES, KEYS[Cipher.AES], octets, CURRENT_VERSION) == "the octets cannot be decrypted"
 
 
 def test_aes_uses_the_first_sixteen_octets_of_the_key() -> None:
-    octets = encrypt(Cipher.AES, bytes(range(16)), b"text", CURRENT, bytes)
-    assert decrypt(Cipher.AES, bytes(range(32)), octets, CURRENT) == b"text"
+    octets = encrypt(Cipher.AES, bytes(range(16)), b"text", CURRENT_VERSION, bytes)
+    assert decrypt(Cipher.AES, bytes(range(32)), octets, CURRENT_VERSION) == b"text"
 
 
 def test_misuse() -> None:
     for cipher, key in ((Cipher(4), bytes(32)), (Cipher.AES, bytes(15)), (Cipher.DES, b"")):
         with pytest.raises(LocalProtocolError):
-            encrypt(cipher, key, b"text", CURRENT, bytes)
+            encrypt(cipher, key, b"text", CURRENT_VERSION, bytes)
         with pytest.raises(LocalProtocolError):
-            decrypt(cipher, key, bytes(32), CURRENT)
+            decrypt(cipher, key, bytes(32), CURRENT_VERSION)

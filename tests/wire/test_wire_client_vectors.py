@@ -16,14 +16,14 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey
 from perseid.wire import client as client_module
 from perseid.wire.challenges import check_key_answer
-from perseid.wire.client import Answer, Client, SessionWish
+from perseid.wire.client import Client, PendingSession, VerifiedResponse
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import DhKeyPair
-from perseid.wire.message import EARLY_REQUEST_ID, LIFETIME, Message
-from perseid.wire.requests import REQUESTS, ChallengeAnswer, ExchangeMode, RequestBody, Resolve, SessionSetup
+from perseid.wire.message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, Message
+from perseid.wire.requests import REQUEST_DECODERS, ChallengeResponse, ExchangeMode, RequestBody, Resolve, SessionSetup
 from perseid.wire.responses import Challenge
 from perseid.wire.sessions import Cipher, Identity, Session, decrypt
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
@@ -43,8 +43,8 @@ class Replay:
         self.client = Client(self._random)
         self.session: Session | None = None
         self.original: Message | None = None
-        self.challenge: Answer | None = None
-        self.wish: SessionWish | None = None
+        self.challenge: VerifiedResponse | None = None
+        self.wish: PendingSession | None = None
         self.monkeypatch = monkeypatch
 
     def _random(self, count: int) -> bytes:
@@ -56,7 +56,7 @@ class Replay:
         """Make the request, compare it, and read the answer."""
         (frame,) = frames_of(vector.request, vector.transport)
         recorded = Message.from_bytes(frame.envelope, self.in_clear(frame, vector), NOW)
-        body = REQUESTS[recorded.header.opcode](recorded.body_reader(), recorded.version, NOW)
+        body = REQUEST_DECODERS[recorded.header.opcode](recorded.body_reader(), recorded.version, NOW)
         self.client._version = frame.envelope.suggested
         request = self.request(vector, recorded, body)
         if frame.envelope.encrypted:
@@ -73,9 +73,9 @@ class Replay:
         return decrypt(cipher, key, frame.payload, frame.envelope.version)
 
     def request(self, vector: Vector, recorded: Message, body: RequestBody) -> Message:
-        now = recorded.header.expires - LIFETIME
+        now = recorded.header.expires - MESSAGE_LIFETIME
         request_id = (recorded.envelope.request_id - 1).to_bytes(4, "big")
-        if isinstance(body, ChallengeAnswer):
+        if isinstance(body, ChallengeResponse):
             assert self.challenge is not None
             assert self.original is not None
             if body.auth_type == "HS_SECKEY":
@@ -86,7 +86,7 @@ class Replay:
         self.randomness.append(request_id)
         if isinstance(body, SessionSetup) and body.mode == ExchangeMode.DIFFIE_HELLMAN:
             pair = DhKeyPair(DhPublicKey.from_bytes(body.public_key), int(vector.keys["dh_client_x"], 16))
-            self.monkeypatch.setattr(client_module, "make_key_pair", lambda _group, _random: pair)
+            self.monkeypatch.setattr(client_module, "generate_key_pair", lambda _group, _random: pair)
             identity = Identity(body.handle, body.index)
             self.wish = self.client.begin_session(
                 identity, now, peer_version=recorded.version, timeout=body.timeout, group=(pair.public.p, pair.public.g)
@@ -119,7 +119,7 @@ class Replay:
             elif request.header.opcode == OpCode.SESSION_SETUP and answer.code == ResponseCode.SUCCESS:
                 self.begin(vector, answer)
 
-    def begin(self, vector: Vector, answer: Answer) -> None:
+    def begin(self, vector: Vector, answer: VerifiedResponse) -> None:
         if self.wish is not None:
             self.session = self.client.finish_session(self.wish, answer)
         elif "session_key" in vector.keys:  # an RSA mode: the session is put in by hand with its recorded key
@@ -132,21 +132,23 @@ class Replay:
         assert self.session.cipher == int(vector.keys["encryption_alg"])
 
 
-def proof(vector: Vector, body: ChallengeAnswer) -> PrivateKey | bytes:
+def proof(vector: Vector, body: ChallengeResponse) -> PrivateKey | bytes:
     if body.auth_type == "HS_SECKEY":
         return SECRETS.get(vector.group.partition(".")[0], SECRET)
     return {300: RSA_KEY, 302: DSA_KEY}[body.index]
 
 
-def is_same(sent: Frame, recorded: Frame, vector: Vector, challenge: Answer | None, body: RequestBody) -> bool:
-    if isinstance(body, ChallengeAnswer) and (body.auth_type, body.index) == ("HS_PUBKEY", 302):
+def is_same(
+    sent: Frame, recorded: Frame, vector: Vector, challenge: VerifiedResponse | None, body: RequestBody
+) -> bool:
+    if isinstance(body, ChallengeResponse) and (body.auth_type, body.index) == ("HS_PUBKEY", 302):
         return is_same_but_for_the_signature(sent, recorded, challenge)
     if vector.transport == "tcp":
         return sent.envelope.to_bytes() + sent.payload == b"".join(vector.request)
     return split(sent.envelope, sent.payload, request=True) == list(vector.request)
 
 
-def is_same_but_for_the_signature(sent: Frame, recorded: Frame, challenge: Answer | None) -> bool:
+def is_same_but_for_the_signature(sent: Frame, recorded: Frame, challenge: VerifiedResponse | None) -> bool:
     """A DSA signature is another one each time, of 46 to 48 octets; the lengths around it follow it."""
     assert challenge is not None
     assert challenge.digest is not None
@@ -154,7 +156,7 @@ def is_same_but_for_the_signature(sent: Frame, recorded: Frame, challenge: Answe
     answers = []
     for frame in (sent, recorded):
         message = Message.from_bytes(frame.envelope, frame.payload, NOW)
-        answer = ChallengeAnswer.read(message.body_reader(), message.version, NOW)
+        answer = ChallengeResponse.read(message.body_reader(), message.version, NOW)
         assert check_key_answer(DSA_KEY.public, challenge.body.nonce, challenge.digest.digest, answer.answer)
         answers.append(
             (replace(message.envelope, length=0), message.header, replace(answer, answer=answer.answer[:11]))
@@ -186,7 +188,7 @@ def test_the_answer_of_a_vector_that_no_client_asked_for_is_understood(vector: V
         with suppress(InvalidData):
             (asked,) = frames_of(vector.request, "udp")
             request = Message.from_bytes(asked.envelope, asked.payload, NOW)
-        if frame.envelope.request_id == EARLY_REQUEST_ID:
+        if frame.envelope.request_id == UNKNOWN_REQUEST_ID:
             with pytest.raises(RemoteProtocolError, match="the server could not read the request") as caught:
                 client.read(frame, request, NOW)
             message = Message.from_bytes(frame.envelope, frame.payload, NOW)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from perseid.records.encoding import OpenEnum
 from perseid.records.value import TtlType
 from perseid.wire.codes import (
-    ASSUMED,
-    CURRENT,
+    ASSUMED_VERSION,
+    CURRENT_VERSION,
     DEFAULT_FLAGS,
     OpCode,
     OpFlag,
@@ -123,8 +123,8 @@ def test_a_client_that_speaks_less_uses_less(peer: str, used: str) -> None:
 
 
 def test_the_current_version_is_2_11_and_2_3_is_assumed() -> None:
-    assert str(CURRENT) == "2.11"
-    assert str(ASSUMED) == "2.3"
+    assert str(CURRENT_VERSION) == "2.11"
+    assert str(ASSUMED_VERSION) == "2.3"
 
 
 def test_two_codes_have_other_numbers_before_2_5() -> None:

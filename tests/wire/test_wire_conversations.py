@@ -6,12 +6,12 @@ import pytest
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value
-from perseid.wire.client import Answer
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.message import LIFETIME, Message
-from perseid.wire.requests import Name, Resolve
-from perseid.wire.responses import Challenge, Created, Names, Resolved
-from perseid.wire.server import Proof, Reply, ServerSettings
+from perseid.wire.client import VerifiedResponse
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.message import MESSAGE_LIFETIME, Message
+from perseid.wire.requests import HandleRequest, Resolve
+from perseid.wire.responses import Challenge, CreationResult, HandleList, ResolutionResult
+from perseid.wire.server import ChallengeProof, Reply, ServerSettings
 from perseid.wire.sessions import Identity
 from tests.wire import talk
 from tests.wire.key_material import RSA_KEY, SERVER_KEY
@@ -56,13 +56,13 @@ def test_a_public_record_is_resolved(line: str, flags: OpFlag, version: Version)
     conversation = Talk(line=lines()[line], version=version)
     answer = conversation.ask(conversation.resolve(flags=flags))
     assert answer.code is ResponseCode.SUCCESS
-    assert answer.body == Resolved(HANDLE, (PUBLIC,))
+    assert answer.body == ResolutionResult(HANDLE, (PUBLIC,))
     assert answer.is_certified is (OpFlag.CERTIFY in flags)
     assert (answer.digest is not None) is (OpFlag.REQUEST_DIGEST in flags and version.at_least(1))
     assert answer.message.version == version
     assert answer.message.header.site_serial == 1
     assert OpFlag.AUTHORITATIVE in answer.message.header.flags
-    assert answer.message.header.expires == int(NOW) + LIFETIME
+    assert answer.message.header.expires == int(NOW) + MESSAGE_LIFETIME
     assert not answer.more_follows
 
 
@@ -72,7 +72,7 @@ def test_a_record_of_many_packets_is_resolved(line: str) -> None:
     large = tuple(Value(index, "DATA", bytes(900)) for index in range(1, 6))
     conversation.host.records[HANDLE] = large
     answer = conversation.ask(conversation.resolve(flags=CERTIFIED))
-    assert answer.body == Resolved(HANDLE, large)
+    assert answer.body == ResolutionResult(HANDLE, large)
 
 
 def test_a_server_of_a_mirror_site_does_not_say_that_it_is_authoritative() -> None:
@@ -88,13 +88,13 @@ def test_an_old_request_that_suggests_a_new_version_is_answered_in_the_new_one()
     request = conversation.client.request(OpCode.RESOLUTION, body, NOW, flags=CERTIFIED, peer_version=Version(2, 3))
     assert request.version == Version(2, 3)
     answer = conversation.ask(request)
-    assert answer.message.version == CURRENT
-    assert answer.body == Resolved(HANDLE, (PUBLIC,))
+    assert answer.message.version == CURRENT_VERSION
+    assert answer.body == ResolutionResult(HANDLE, (PUBLIC,))
 
 
 def test_a_peer_that_mislabels_itself_5_0_is_spoken_to_in_2_0() -> None:
     conversation = Talk()
-    request = conversation.client.request(OpCode.GET_SITE_INFO, Name(), NOW, peer_version=Version(5, 0))
+    request = conversation.client.request(OpCode.GET_SITE_INFO, HandleRequest(), NOW, peer_version=Version(5, 0))
     assert request.version == Version(2, 0)
     old = replace(request, envelope=replace(request.envelope, version=Version(5, 0), suggested=Version(5, 0)))
     (frame,) = conversation.host.receive(frame_of(old), NOW).frames
@@ -105,12 +105,12 @@ def test_a_list_comes_in_messages_of_fifty() -> None:
     conversation = Talk()
     for number in range(120):
         conversation.host.records[b"1/%03d" % number] = (PUBLIC,)
-    request = conversation.request(OpCode.LIST_HANDLES, Name(ADMIN), flags=CERTIFIED | OpFlag.REQUEST_DIGEST)
+    request = conversation.request(OpCode.LIST_HANDLES, HandleRequest(ADMIN), flags=CERTIFIED | OpFlag.REQUEST_DIGEST)
     challenge = conversation.ask(request)
     proof = conversation.client.answer_challenge(challenge, request, RSA, RSA_KEY, NOW)
     answers = [conversation.read(frame, proof, about=request) for frame in conversation.send(proof)]
     assert [answer.more_follows for answer in answers] == [True, True, False]
-    names = [name for answer in answers if isinstance(answer.body, Names) for name in answer.body.handles]
+    names = [name for answer in answers if isinstance(answer.body, HandleList) for name in answer.body.handles]
     assert names == sorted(conversation.host.records)
     assert conversation.host.receive(frame_of(proof), NOW) == Reply(()), "a list is not kept for a repeated answer"
     assert len(conversation.host.executed) == 1
@@ -127,7 +127,7 @@ def test_a_challenge_is_answered_in_every_version_by_every_kind_of_key(
 ) -> None:
     conversation = Talk(version=version)
     answer = conversation.ask_as(identity, conversation.create(flags=flags))
-    assert answer.body == Created(b"1/new")
+    assert answer.body == CreationResult(b"1/new")
     assert answer.message.header.opcode is OpCode.CREATE_HANDLE
     assert answer.message.envelope.session_id == 0
     assert answer.message.version == version
@@ -158,10 +158,10 @@ def test_a_wrong_key_proves_nothing(identity: Identity) -> None:
 def test_private_values_are_read_after_a_challenge() -> None:
     conversation = Talk()
     answer = conversation.ask_as(DSA, conversation.resolve(flags=FLAGS_TO_READ_ALL))
-    assert answer.body == Resolved(HANDLE, (PUBLIC, PRIVATE))
+    assert answer.body == ResolutionResult(HANDLE, (PUBLIC, PRIVATE))
 
 
-def answered(conversation: Talk, **changes: object) -> tuple[Message, Message, Answer]:
+def answered(conversation: Talk, **changes: object) -> tuple[Message, Message, VerifiedResponse]:
     """A request, the answer to its challenge, and the challenge."""
     request = conversation.create(**changes)  # type: ignore[arg-type]
     challenge = conversation.ask(request)
@@ -183,8 +183,8 @@ def test_an_answer_that_comes_twice_before_it_is_checked_is_accepted_once() -> N
     _, proof, _ = answered(conversation)
     server = conversation.host.server
     first, second = server.receive(frame_of(proof), NOW), server.receive(frame_of(proof), NOW)
-    assert isinstance(first, Proof)
-    assert isinstance(second, Proof)
+    assert isinstance(first, ChallengeProof)
+    assert isinstance(second, ChallengeProof)
     checked = conversation.host.judge(first, NOW)
     assert not isinstance(checked, Reply)
     assert conversation.host.judge(second, NOW) == Reply(())

@@ -12,12 +12,12 @@ from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.wire.challenges import check_secret_answer, pbkdf2_mac
-from perseid.wire.codes import CURRENT, OpCode, OpFlag, Version
+from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, Version
 from perseid.wire.credentials import add_mac, sign, signature_input, verify_mac, verify_signature
 from perseid.wire.errors import LocalProtocolError
-from perseid.wire.hashes import MAX_IDENTIFIER, Algorithm, algorithm_named, mac, signature_hash
+from perseid.wire.hashes import MAX_IDENTIFIER, Algorithm, find_algorithm, mac, signature_hash
 from perseid.wire.message import Credential, Envelope, Header, Message
-from perseid.wire.responses import read_response
+from perseid.wire.responses import decode_response
 from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire import section21, strategies
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY, codec_vectors, private_keys
@@ -41,7 +41,7 @@ def test_every_vector_of_macs(vector: dict[str, Any]) -> None:
             check_pbkdf2(vector)
         case "Encoder.encodeSecretKey":
             key = SecretKey(bytes.fromhex(vector["key"]))
-            assert key.hashed().to_bytes() == bytes.fromhex(vector["encoded_hex"])
+            assert key.to_sha1().to_bytes() == bytes.fromhex(vector["encoded_hex"])
         case "AbstractMessage.signMessage(byte[])":
             check_mac_credential(vector)
         case "AbstractMessage.signMessage(Signature)":
@@ -56,18 +56,18 @@ def check_mac_code(vector: dict[str, Any]) -> None:
     code = int(vector["name"].rpartition("-")[2], 16)
     key, data, expected = (bytes.fromhex(vector[name]) for name in ("key", "data", "mac"))
     assert mac(Algorithm(code or 1), key, data) == expected
-    assert check_secret_answer(key, data[:16], data[16:], bytes((code,)) + expected, CURRENT)
+    assert check_secret_answer(key, data[:16], data[16:], bytes((code,)) + expected, CURRENT_VERSION)
 
 
 def check_pbkdf2(vector: dict[str, Any]) -> None:
     key, data, expected = (bytes.fromhex(vector[name]) for name in ("key", "data", "mac"))
     assert pbkdf2_mac(key, expected[4:20], 10_000, 160, data) == expected
-    assert check_secret_answer(key, data[:16], data[16:], b"\x22" + expected, CURRENT)
+    assert check_secret_answer(key, data[:16], data[16:], b"\x22" + expected, CURRENT_VERSION)
 
 
 def credential_message(vector: dict[str, Any]) -> tuple[Message, Message]:
     """The message of a vector, without and with its credential."""
-    envelope = Envelope(Version.parse(vector["version"]), CURRENT, vector["session_id"], vector["request_id"])
+    envelope = Envelope(Version.parse(vector["version"]), CURRENT_VERSION, vector["session_id"], vector["request_id"])
     octets = bytes.fromhex(vector["header_and_body"])
     bare = Message.from_bytes(envelope, octets, NOW)
     return bare, bare.with_credential(Credential.from_bytes(bytes.fromhex(vector["credential"])))
@@ -101,7 +101,7 @@ def check_encryption(vector: dict[str, Any]) -> None:
 
 
 def described(version: str, octets: str) -> Message:
-    envelope = Envelope(Version.parse(version), CURRENT, 9, 0x0102_0304, length=len(octets) // 2)
+    envelope = Envelope(Version.parse(version), CURRENT_VERSION, 9, 0x0102_0304, length=len(octets) // 2)
     return Message.from_bytes(envelope, bytes.fromhex(octets), NOW)
 
 
@@ -173,7 +173,7 @@ def test_digests_of_the_wire_vectors() -> None:
             if frame.envelope.encrypted:
                 continue
             response = Message.from_bytes(frame.envelope, frame.payload, NOW)
-            digest, _ = read_response(response, NOW)
+            digest, _ = decode_response(response, NOW)
             assert (digest is not None) == (OpFlag.REQUEST_DIGEST in response.header.flags)
             if digest is not None:
                 assert digest.matches(request.octets), str(vector)
@@ -256,7 +256,9 @@ def test_a_strangers_credential_never_verifies(message: Message, credential: Cre
 
 
 def example(version: Version, session_id: int = 0x0102_0304) -> Message:
-    return Message.build(Envelope(version, CURRENT, session_id, 0x0506_0708), Header(OpCode.RESOLUTION), b"body")
+    return Message.build(
+        Envelope(version, CURRENT_VERSION, session_id, 0x0506_0708), Header(OpCode.RESOLUTION), b"body"
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_signature_input_by_version(version: str, prefix: str) -> None:
 
 
 def test_negative_ids_have_a_place_in_every_input() -> None:
-    for version in (Version(2, 6), Version(2, 7), CURRENT):
+    for version in (Version(2, 6), Version(2, 7), CURRENT_VERSION):
         message = sign(example(version, -1), RSA_KEY)
         assert verify_signature(message, RSA_KEY.public)
     assert signature_input(example(Version(2, 6), -1), 0)[2:4] == b"\xff\xff"
@@ -285,7 +287,7 @@ def test_negative_ids_have_a_place_in_every_input() -> None:
 
 @pytest.mark.parametrize("spelling", ["HS_SIGNED", "HS_DSAPUBKEY"])
 def test_the_old_spelling_of_a_signature(spelling: str) -> None:
-    message = sign(example(CURRENT), DSA_KEY)
+    message = sign(example(CURRENT_VERSION), DSA_KEY)
     assert message.credential is not None
     assert verify_signature(message.with_credential(replace(message.credential, type=spelling)), DSA_KEY.public)
 
@@ -395,18 +397,18 @@ def test_the_largest_counter() -> None:
     ],
 )
 def test_spellings_of_algorithms(identifier: bytes, algorithm: Algorithm | None) -> None:
-    assert algorithm_named(identifier) == algorithm
+    assert find_algorithm(identifier) == algorithm
 
 
 def test_the_longest_identifier() -> None:
-    assert algorithm_named(b"SHA1".ljust(MAX_IDENTIFIER, b"-")) == Algorithm.SHA1
-    assert algorithm_named(b"SHA1".ljust(MAX_IDENTIFIER + 1, b"-")) is None
+    assert find_algorithm(b"SHA1".ljust(MAX_IDENTIFIER, b"-")) == Algorithm.SHA1
+    assert find_algorithm(b"SHA1".ljust(MAX_IDENTIFIER + 1, b"-")) is None
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_written_names_are_read(algorithm: Algorithm) -> None:
-    assert algorithm_named(algorithm.spelling.encode()) == algorithm
-    assert algorithm_named(bytes((algorithm,))) == algorithm
+    assert find_algorithm(algorithm.spelling.encode()) == algorithm
+    assert find_algorithm(bytes((algorithm,))) == algorithm
 
 
 def test_a_mac_that_needs_more_than_a_key() -> None:

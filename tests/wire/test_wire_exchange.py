@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
 from perseid.wire import key_exchange
-from perseid.wire.codes import CURRENT, Version
+from perseid.wire.codes import CURRENT_VERSION, Version
 from perseid.wire.key_exchange import (
     DEFAULT_GROUP,
-    EXPONENT_OCTETS,
+    EXPONENT_LENGTH,
     DhKeyPair,
     decrypt_session_key,
     derive_session_key,
     encrypt_session_key,
-    library_power,
-    make_key_pair,
-    plain_power,
+    exchange_with_library,
+    exchange_with_pow,
+    generate_key_pair,
     shared_secret,
 )
 from perseid.wire.sessions import Cipher
@@ -94,7 +94,9 @@ NAMED_PRIMES = [
 # Recorded exchanges
 
 
-@pytest.mark.parametrize("power", [plain_power, library_power, shared_secret], ids=["pow", "library", "chosen"])
+@pytest.mark.parametrize(
+    "power", [exchange_with_pow, exchange_with_library, shared_secret], ids=["pow", "library", "chosen"]
+)
 def test_exchange_of_the_descriptions_vectors(power: Callable[[DhKeyPair, DhPublicKey], bytes]) -> None:
     assert f"{P:x}" == section21.DH_PRIME
     assert G == 2
@@ -116,30 +118,30 @@ def test_the_default_group_is_the_second_of_oakley() -> None:
 @given(st.integers(0, 1 << 60), st.integers(0, 1 << 60))
 @settings(max_examples=5, deadline=None)
 def test_both_implementations_agree(seed: int, other: int) -> None:
-    mine, theirs = make_key_pair(DEFAULT_GROUP, drawn(seed)), make_key_pair(DEFAULT_GROUP, drawn(other))
-    secret = plain_power(mine, theirs.public)
-    assert library_power(mine, theirs.public) == plain_power(theirs, mine.public) == secret
+    mine, theirs = generate_key_pair(DEFAULT_GROUP, drawn(seed)), generate_key_pair(DEFAULT_GROUP, drawn(other))
+    secret = exchange_with_pow(mine, theirs.public)
+    assert exchange_with_library(mine, theirs.public) == exchange_with_pow(theirs, mine.public) == secret
     assert shared_secret(mine, theirs.public) == secret
 
 
 @pytest.mark.parametrize("prime", NAMED_PRIMES, ids=lambda prime: f"{prime.bit_length()}-{prime % 100}")
 def test_the_library_serves_the_groups_that_it_knows(prime: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, theirs = make_key_pair((prime, 2), drawn(1)), make_key_pair((prime, 2), drawn(2))
+    mine, theirs = generate_key_pair((prime, 2), drawn(1)), generate_key_pair((prime, 2), drawn(2))
     begun = time.perf_counter()
-    by_library = library_power(mine, theirs.public)
+    by_library = exchange_with_library(mine, theirs.public)
     assert time.perf_counter() - begun < 1, "the library tests this prime, which it should know"
-    monkeypatch.setattr(key_exchange, "plain_power", None)
+    monkeypatch.setattr(key_exchange, "exchange_with_pow", None)
     assert shared_secret(mine, theirs.public) == by_library
     monkeypatch.undo()
-    assert plain_power(theirs, mine.public) == by_library
+    assert exchange_with_pow(theirs, mine.public) == by_library
 
 
 def test_without_the_library_everything_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     group = (NAMED_PRIMES[1], 2)
-    mine, theirs = make_key_pair(group, drawn(1)), make_key_pair(group, drawn(2))
+    mine, theirs = generate_key_pair(group, drawn(1)), generate_key_pair(group, drawn(2))
     expected = shared_secret(mine, theirs.public)
     monkeypatch.setattr(key_exchange, "LIBRARY_HAS_DH", False)
-    monkeypatch.setattr(key_exchange, "library_power", None)
+    monkeypatch.setattr(key_exchange, "exchange_with_library", None)
     assert shared_secret(mine, theirs.public) == expected
 
 
@@ -147,16 +149,16 @@ def test_a_strangers_longest_group_costs_little() -> None:
     """The library would need seconds for a prime of this length that it does not know."""
     group = (NAMED_PRIMES[3], 3)
     begun = time.perf_counter()
-    mine, theirs = make_key_pair(group, drawn(1)), make_key_pair(group, drawn(2))
+    mine, theirs = generate_key_pair(group, drawn(1)), generate_key_pair(group, drawn(2))
     assert shared_secret(mine, theirs.public) == shared_secret(theirs, mine.public)
     assert time.perf_counter() - begun < 1
 
 
 def test_leading_zeros_of_the_secret_are_kept() -> None:
     """Some secret begins with a zero octet: among a few hundred of them one in 256 does."""
-    mine = make_key_pair(DEFAULT_GROUP, drawn(0))
+    mine = generate_key_pair(DEFAULT_GROUP, drawn(0))
     peers = (DhPublicKey(y, P, G) for y in range(3, 3000))
-    secret = next(secret for peer in peers if (secret := plain_power(mine, peer))[0] == 0)
+    secret = next(secret for peer in peers if (secret := exchange_with_pow(mine, peer))[0] == 0)
     assert len(secret) == 128
     key = derive_session_key(Cipher.AES, secret)
     assert key[0] != 0
@@ -169,15 +171,15 @@ def test_leading_zeros_of_the_secret_are_kept() -> None:
 
 def test_exponents_have_256_bits() -> None:
     for random in (drawn(5), bytes, lambda count: b"\xff" * count):
-        pair = make_key_pair(DEFAULT_GROUP, random)
-        assert pair.exponent.bit_length() == 8 * EXPONENT_OCTETS == 256
+        pair = generate_key_pair(DEFAULT_GROUP, random)
+        assert pair.exponent.bit_length() == 8 * EXPONENT_LENGTH == 256
         assert pair.public.y == pow(G, pair.exponent, P)
         assert (pair.public.p, pair.public.g) == DEFAULT_GROUP
 
 
 @pytest.mark.parametrize("group", [SHORT_GROUP, LONG_GROUP], ids=["shortest", "longest"])
 def test_groups_at_the_limits(group: tuple[int, int]) -> None:
-    mine, theirs = make_key_pair(group, drawn(1)), make_key_pair(group, drawn(2))
+    mine, theirs = generate_key_pair(group, drawn(1)), generate_key_pair(group, drawn(2))
     assert shared_secret(mine, theirs.public) == shared_secret(theirs, mine.public)
     assert len(shared_secret(mine, theirs.public)) == group[0].bit_length() // 8
 
@@ -197,28 +199,28 @@ def test_groups_at_the_limits(group: tuple[int, int]) -> None:
     ],
 )
 def test_groups_that_are_none_are_refused(group: tuple[int, int]) -> None:
-    assert refused(make_key_pair, group, drawn(1))
+    assert refused(generate_key_pair, group, drawn(1))
 
 
 def test_a_generator_of_almost_nothing_is_refused() -> None:
     exponent = ((1 << 255) // 3 + 1) * 3
     group = (MERSENNE, third_root_of_one())
-    assert "generator" in refused(make_key_pair, group, lambda count: exponent.to_bytes(count, "big"))
-    assert make_key_pair(group, lambda count: (exponent + 1).to_bytes(count, "big")).public.y == group[1]
+    assert "generator" in refused(generate_key_pair, group, lambda count: exponent.to_bytes(count, "big"))
+    assert generate_key_pair(group, lambda count: (exponent + 1).to_bytes(count, "big")).public.y == group[1]
 
 
 def test_a_key_of_another_group_is_refused() -> None:
-    mine = make_key_pair(DEFAULT_GROUP, drawn(1))
-    other = make_key_pair((P, 5), drawn(1)).public
+    mine = generate_key_pair(DEFAULT_GROUP, drawn(1))
+    other = generate_key_pair((P, 5), drawn(1)).public
     assert "another group" in refused(shared_secret, mine, other)
-    assert "another group" in refused(shared_secret, mine, make_key_pair(LONG_GROUP, drawn(1)).public)
+    assert "another group" in refused(shared_secret, mine, generate_key_pair(LONG_GROUP, drawn(1)).public)
 
 
 def test_a_secret_that_everybody_knows_is_refused() -> None:
     pair = DhKeyPair(DhPublicKey(pow(3, 6, MERSENNE), MERSENNE, 3), 6)
-    assert "no secret" in refused(plain_power, pair, DhPublicKey(third_root_of_one(), MERSENNE, 3))
+    assert "no secret" in refused(exchange_with_pow, pair, DhPublicKey(third_root_of_one(), MERSENNE, 3))
     composite = DhKeyPair(DhPublicKey(4, LONG_GROUP[0], 2), 2)
-    assert "no secret" in refused(library_power, composite, composite.public)
+    assert "no secret" in refused(exchange_with_library, composite, composite.public)
 
 
 # Session keys
@@ -255,8 +257,8 @@ def test_zeros_are_dropped_for_aes_only_while_enough_remains() -> None:
 @pytest.mark.parametrize(("cipher", "length"), [(Cipher.DES, 8), (Cipher.TDES, 24), (Cipher.AES, 16)])
 def test_session_keys_by_rsa(cipher: Cipher, length: int) -> None:
     key, secret = rsa_key(), bytes(range(length))
-    octets = encrypt_session_key(key.public, cipher, secret, CURRENT)
-    assert decrypt_session_key(key, octets, CURRENT) == (cipher, secret)
+    octets = encrypt_session_key(key.public, cipher, secret, CURRENT_VERSION)
+    assert decrypt_session_key(key, octets, CURRENT_VERSION) == (cipher, secret)
 
 
 def test_session_keys_by_rsa_without_the_ciphers_number() -> None:
@@ -265,21 +267,21 @@ def test_session_keys_by_rsa_without_the_ciphers_number() -> None:
     octets = encrypt_session_key(key.public, Cipher.DES, bytes(8), old)
     assert decrypt_session_key(key, octets, old) == (Cipher.DES, bytes(8))
     # As deployed clients send it in the mode with the server's key.
-    assert decrypt_session_key(key, key.public.encrypt(bytes(16)), CURRENT) == (Cipher.AES, bytes(16))
+    assert decrypt_session_key(key, key.public.encrypt(bytes(16)), CURRENT_VERSION) == (Cipher.AES, bytes(16))
 
 
 @pytest.mark.parametrize("plain", [b"", bytes(3), b"\0\0\0\3" + bytes(15), b"\0\0\0\4" + bytes(16), b"\0\0\0\3"])
 def test_session_keys_by_rsa_that_are_none(plain: bytes) -> None:
     key = rsa_key()
-    assert refused(decrypt_session_key, key, key.public.encrypt(plain), CURRENT)
+    assert refused(decrypt_session_key, key, key.public.encrypt(plain), CURRENT_VERSION)
 
 
 @given(st.binary(max_size=140))
 def test_arbitrary_octets_as_an_encrypted_key(octets: bytes) -> None:
     with pytest.raises(InvalidData):
-        decrypt_session_key(rsa_key(), octets, CURRENT)
+        decrypt_session_key(rsa_key(), octets, CURRENT_VERSION)
 
 
 def test_the_peers_key_comes_as_a_public_key() -> None:
-    pair = make_key_pair(DEFAULT_GROUP, drawn(9))
+    pair = generate_key_pair(DEFAULT_GROUP, drawn(9))
     assert PublicKey.from_bytes(pair.public.to_bytes()) == pair.public

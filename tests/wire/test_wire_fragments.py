@@ -15,10 +15,10 @@ from perseid.wire import fragments
 from perseid.wire.codes import Version
 from perseid.wire.fragments import (
     MAX_AGE,
-    MAX_OCTETS,
     MAX_PACKET,
-    MAX_SOURCE_OCTETS,
-    MAX_UNFINISHED,
+    MAX_PARTIAL_MESSAGES,
+    MAX_SOURCE_BYTES,
+    MAX_TOTAL_BYTES,
     PACKET_PAYLOAD,
     Reassembler,
     packet_count,
@@ -214,9 +214,9 @@ def test_what_expired_is_gone_without_a_packet_too() -> None:
 
 
 def test_one_source_has_64_unfinished_messages_and_the_oldest_makes_room() -> None:
-    assert MAX_UNFINISHED == 64
+    assert MAX_PARTIAL_MESSAGES == 64
     reassembler = Reassembler()
-    for number in range(MAX_UNFINISHED):
+    for number in range(MAX_PARTIAL_MESSAGES):
         reassembler.receive("a", unfinished(number), 0.0)
     assert len(reassembler) == 64
     reassembler.receive("b", unfinished(1), 0.0)
@@ -227,7 +227,7 @@ def test_one_source_has_64_unfinished_messages_and_the_oldest_makes_room() -> No
 
 
 def test_one_source_may_keep_a_mebibyte_busy_and_the_oldest_makes_room() -> None:
-    assert MAX_SOURCE_OCTETS == 1 << 20
+    assert MAX_SOURCE_BYTES == 1 << 20
     reassembler = Reassembler()
     almost = [split(Envelope(request_id=number), bytes(MAX_MESSAGE), request=True)[:-1] for number in range(4)]
     for parts in almost[:3]:
@@ -236,14 +236,14 @@ def test_one_source_may_keep_a_mebibyte_busy_and_the_oldest_makes_room() -> None
     assert len(reassembler) == 3
     for part in almost[3]:
         reassembler.receive("a", part, 0.0)
-        assert reassembler.octets <= MAX_SOURCE_OCTETS
+        assert reassembler.octets <= MAX_SOURCE_BYTES
     assert len(reassembler) == 3
     reassembler.receive("b", unfinished(1), 0.0)
     assert len(reassembler) == 4
 
 
 def test_all_sources_together_may_keep_eight_mebibytes_busy_and_the_oldest_makes_room() -> None:
-    assert MAX_OCTETS == 8 << 20
+    assert MAX_TOTAL_BYTES == 8 << 20
     reassembler = Reassembler()
     parts = split(Envelope(request_id=1), bytes(MAX_MESSAGE), request=True)[:-1]
     sources = 30
@@ -252,7 +252,7 @@ def test_all_sources_together_may_keep_eight_mebibytes_busy_and_the_oldest_makes
         for part in parts:
             reassembler.receive(source, part, 0.0)
             greatest = max(greatest, reassembler.octets)
-    assert MAX_OCTETS - MAX_MESSAGE < greatest <= MAX_OCTETS
+    assert MAX_TOTAL_BYTES - MAX_MESSAGE < greatest <= MAX_TOTAL_BYTES
     assert len(reassembler) < sources
     last = split(Envelope(request_id=1), bytes(MAX_MESSAGE), request=True)[-1]
     assert reassembler.receive(sources - 1, last, 0.0) is not None, "the newest is there"
@@ -270,8 +270,8 @@ def test_the_limit_is_what_the_memory_really_costs_even_for_the_smallest_packets
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert reassembler.octets > MAX_OCTETS * 0.99
-    assert after - before < MAX_OCTETS * 1.25
+    assert reassembler.octets > MAX_TOTAL_BYTES * 0.99
+    assert after - before < MAX_TOTAL_BYTES * 1.25
 
 
 class HostilePackets(RuleBasedStateMachine):
@@ -320,11 +320,11 @@ class HostilePackets(RuleBasedStateMachine):
     @invariant()
     def stays_within_bounds(self) -> None:
         sources = self.reassembler._sources.values()
-        assert self.reassembler.octets == sum(source.octets for source in sources) <= MAX_OCTETS
+        assert self.reassembler.octets == sum(source.octets for source in sources) <= MAX_TOTAL_BYTES
         assert len(self.reassembler) == sum(len(source.messages) for source in sources)
         for source in sources:
-            assert source.octets <= MAX_SOURCE_OCTETS
-            assert len(source.messages) <= MAX_UNFINISHED
+            assert source.octets <= MAX_SOURCE_BYTES
+            assert len(source.messages) <= MAX_PARTIAL_MESSAGES
             kept = sum(len(part) for message in source.messages.values() for part in message.parts.values())
             assert kept < source.octets
 
@@ -340,7 +340,7 @@ def test_many_strangers_at_once_stay_within_the_bound_and_are_forgotten() -> Non
         length = chance.choice((493, 5_000, 50_000, MAX_MESSAGE))
         number = chance.randrange(packet_count(length))
         reassembler.receive(chance.randrange(500), packet(chance.randrange(40), number, length), chance.random())
-        assert reassembler.octets <= MAX_OCTETS
+        assert reassembler.octets <= MAX_TOTAL_BYTES
     reassembler.expire(7.0)
     assert (len(reassembler), reassembler.octets) == (0, 0)
     assert fragments.Reassembler is Reassembler

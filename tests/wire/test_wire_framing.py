@@ -82,9 +82,9 @@ def test_what_comes_behind_the_last_message_is_handed_over(rest: bytes) -> None:
     reader = FrameReader()
     reader.feed(octets_of(frame(b"message")) + rest)
     assert next(reader.frames()) == frame(b"message")
-    assert reader.take_rest() == rest
+    assert reader.take_buffered() == rest
     assert reader.is_idle
-    assert reader.take_rest() == b""
+    assert reader.take_buffered() == b""
 
 
 def test_a_message_of_262144_octets_is_read() -> None:

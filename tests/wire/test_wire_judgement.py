@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.binary import Writer
-from perseid.wire.client import Answer
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.client import VerifiedResponse
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.credentials import sign
 from perseid.wire.errors import LocalProtocolError, RemoteProtocolError
 from perseid.wire.framing import Frame
-from perseid.wire.key_exchange import DEFAULT_GROUP, make_key_pair
-from perseid.wire.message import LIFETIME, MAX_MESSAGE, Envelope, Header, Message
-from perseid.wire.requests import ChallengeAnswer, ExchangeMode, Name, Resolve, SessionSetup, write_request
-from perseid.wire.responses import Empty, Failure, Resolved, SessionReady, read_response
+from perseid.wire.key_exchange import DEFAULT_GROUP, generate_key_pair
+from perseid.wire.message import MAX_MESSAGE, MESSAGE_LIFETIME, Envelope, Header, Message
+from perseid.wire.requests import ChallengeResponse, ExchangeMode, HandleRequest, Resolve, SessionSetup, encode_request
+from perseid.wire.responses import Empty, Failure, ResolutionResult, SessionSetupResult, decode_response
 from perseid.wire.server import (
-    CANNOT_DECRYPT,
-    INVALID_LENGTH,
-    NOT_UNDERSTOOD,
+    CANNOT_DECRYPT_TEXT,
+    INVALID_LENGTH_TEXT,
+    NOT_UNDERSTOOD_TEXT,
     Reply,
     Request,
     ServerSettings,
@@ -70,7 +70,7 @@ def test_a_response_to_another_request_is_refused() -> None:
         conversation.read(other, request)
 
 
-@pytest.mark.parametrize(("later", "valid"), [(0, True), (LIFETIME, True), (LIFETIME + 1, False)])
+@pytest.mark.parametrize(("later", "valid"), [(0, True), (MESSAGE_LIFETIME, True), (MESSAGE_LIFETIME + 1, False)])
 def test_a_response_is_refused_twelve_hours_later(later: int, valid: bool) -> None:
     conversation = Talk()
     request, frame = answered(conversation)
@@ -107,7 +107,7 @@ def test_a_response_that_is_not_signed_or_by_somebody_else_is_refused() -> None:
     request, frame = answered(conversation)
     message = message_in(frame)
     bare = replace(message, credential=None)
-    for forged in (replace(bare, envelope=bare.fitting_envelope()), sign(bare, RSA_KEY), sign(bare, DSA_KEY)):
+    for forged in (replace(bare, envelope=bare.with_length()), sign(bare, RSA_KEY), sign(bare, DSA_KEY)):
         with pytest.raises(RemoteProtocolError, match="is not signed by the server"):
             conversation.read(frame_of(forged), request)
     assert conversation.read(frame_of(message), request).is_certified
@@ -156,7 +156,7 @@ def test_an_encrypted_response_is_refused_without_a_session_or_with_another_key(
     for key in (bytes(32), bytes(range(32))):
         with pytest.raises(RemoteProtocolError):
             conversation.read(frame, request, Session(session.id, key, session.cipher, session.version))
-    assert conversation.read(frame, request, session).body == Resolved(HANDLE, (PUBLIC, PRIVATE))
+    assert conversation.read(frame, request, session).body == ResolutionResult(HANDLE, (PUBLIC, PRIVATE))
 
 
 def test_only_a_challenge_to_the_very_request_is_answered() -> None:
@@ -173,13 +173,13 @@ def test_only_a_challenge_to_the_very_request_is_answered() -> None:
 @pytest.mark.parametrize(
     ("frame", "code", "text"),
     [
-        (Frame(Envelope(length=-1), b""), ResponseCode.ERROR, NOT_UNDERSTOOD),
-        (Frame(Envelope(length=MAX_MESSAGE + 1), b""), ResponseCode.ERROR, NOT_UNDERSTOOD),
-        (Frame(Envelope(length=23), bytes(23)), ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH),
+        (Frame(Envelope(length=-1), b""), ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT),
+        (Frame(Envelope(length=MAX_MESSAGE + 1), b""), ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT),
+        (Frame(Envelope(length=23), bytes(23)), ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH_TEXT),
         (Frame(Envelope(length=24), bytes(24)), ResponseCode.PROTOCOL_ERROR, "Unknown opCode in message: 0"),
-        (Frame(Envelope(length=24), b"\0\0\7\1" + bytes(20)), ResponseCode.ERROR, NOT_UNDERSTOOD),
-        (Frame(Envelope(length=24), b"\0\0\0\1" + bytes(20)), ResponseCode.ERROR, NOT_UNDERSTOOD),
-        (Frame(Envelope(length=24, encrypted=True), bytes(24)), ResponseCode.SESSION_FAILED, CANNOT_DECRYPT),
+        (Frame(Envelope(length=24), b"\0\0\7\1" + bytes(20)), ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT),
+        (Frame(Envelope(length=24), b"\0\0\0\1" + bytes(20)), ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT),
+        (Frame(Envelope(length=24, encrypted=True), bytes(24)), ResponseCode.SESSION_FAILED, CANNOT_DECRYPT_TEXT),
     ],
 )
 def test_an_early_failure_reaches_the_client_with_its_code_and_text(
@@ -198,8 +198,8 @@ def test_an_early_failure_reaches_the_client_with_its_code_and_text(
     "payload",
     [
         b"",
-        Header(OpCode.RESERVED, ResponseCode.SUCCESS).to_bytes(CURRENT, 0),
-        Header(OpCode.RESERVED, ResponseCode.RESERVED).to_bytes(CURRENT, 0),
+        Header(OpCode.RESERVED, ResponseCode.SUCCESS).to_bytes(CURRENT_VERSION, 0),
+        Header(OpCode.RESERVED, ResponseCode.RESERVED).to_bytes(CURRENT_VERSION, 0),
     ],
 )
 def test_what_has_no_requests_id_and_is_no_failure_is_foreign(payload: bytes) -> None:
@@ -249,7 +249,7 @@ def test_a_changed_octet_of_a_certified_response_is_noticed(kind: str) -> None:
                 continue
             unnoticed.append(offset)
             assert bit & harmless.get(offset, 0), f"octet {offset}, bit {bit:#x}"
-            assert answer.body == Resolved(HANDLE, (PUBLIC,)), "and it says the same"
+            assert answer.body == ResolutionResult(HANDLE, (PUBLIC,)), "and it says the same"
     assert set(unnoticed) >= {12, 13, 14, 15}, "the test sees what is accepted"
     assert len(set(unnoticed)) < 20
 
@@ -265,7 +265,7 @@ def test_no_spoilt_response_makes_the_client_stumble(data: st.DataObject) -> Non
     cut = data.draw(st.integers(20, len(octets)))
     spoilt = Frame(Envelope.from_bytes(bytes(octets)), bytes(octets[20:cut]))
     with suppress(RemoteProtocolError):
-        assert isinstance(conversation.read(spoilt, request), Answer)
+        assert isinstance(conversation.read(spoilt, request), VerifiedResponse)
 
 
 # What the server refuses
@@ -273,7 +273,7 @@ def test_no_spoilt_response_makes_the_client_stumble(data: st.DataObject) -> Non
 
 def setup(conversation: Talk, **fields: object) -> ResponseCode:
     """What the server says to a wish for a session that is not as it should be."""
-    pair = make_key_pair(DEFAULT_GROUP, random.Random(3).randbytes)
+    pair = generate_key_pair(DEFAULT_GROUP, random.Random(3).randbytes)
     body = SessionSetup(ExchangeMode.DIFFIE_HELLMAN, 3600, public_key=pair.public.to_bytes())
     body = replace(body, **fields)  # type: ignore[arg-type]
     request = conversation.request(OpCode.SESSION_SETUP, body, flags=CERTIFIED)
@@ -292,7 +292,7 @@ def group_key(y: int, p: int, g: int) -> bytes:
     writer = Writer().text("DH_PUB_KEY").i16(0)
     for number in (y, p, g):
         writer.bytes_(number.to_bytes(number.bit_length() // 8 + 1, "big"))
-    return writer.done()
+    return writer.getvalue()
 
 
 P = DEFAULT_GROUP[0]
@@ -345,9 +345,9 @@ def test_other_ways_to_agree_on_a_key_are_refused(mode: int) -> None:
 )
 def test_the_client_refuses_an_unfit_key_exchange_too(spoil: Callable[[bytes], bytes]) -> None:
     conversation = Talk()
-    wish = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT)
+    wish = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT_VERSION)
     answer = conversation.ask(wish.request)
-    assert isinstance(answer.body, SessionReady)
+    assert isinstance(answer.body, SessionSetupResult)
     assert conversation.client.finish_session(wish, answer).id == 1
     spoilt = replace(answer, body=replace(answer.body, data=spoil(answer.body.data)))
     with pytest.raises(RemoteProtocolError, match="the key exchange failed") as caught:
@@ -355,8 +355,8 @@ def test_the_client_refuses_an_unfit_key_exchange_too(spoil: Callable[[bytes], b
     assert caught.value.code is ResponseCode.SESSION_FAILED
 
 
-@pytest.mark.parametrize("body", [Failure.of("no"), SessionReady(ExchangeMode.CLIENT_KEY, b"")])
-def test_a_session_that_was_not_granted_is_none(body: Failure | SessionReady) -> None:
+@pytest.mark.parametrize("body", [Failure.of("no"), SessionSetupResult(ExchangeMode.CLIENT_KEY, b"")])
+def test_a_session_that_was_not_granted_is_none(body: Failure | SessionSetupResult) -> None:
     conversation = Talk()
     wish = conversation.client.begin_session(None, NOW)
     answer = replace(conversation.ask(wish.request), body=body)
@@ -367,7 +367,7 @@ def test_a_session_that_was_not_granted_is_none(body: Failure | SessionReady) ->
 @pytest.mark.parametrize("session_id", [0, -1])
 def test_a_session_without_an_id_is_none(session_id: int) -> None:
     conversation = Talk()
-    wish = conversation.client.begin_session(None, NOW, peer_version=CURRENT)
+    wish = conversation.client.begin_session(None, NOW, peer_version=CURRENT_VERSION)
     answer = conversation.ask(wish.request)
     envelope = replace(answer.message.envelope, session_id=session_id)
     answer = replace(answer, message=replace(answer.message, envelope=envelope))
@@ -429,9 +429,11 @@ def test_altered_ciphertext_gets_one_and_the_same_answer_whatever_came_out_of_it
 def test_an_answer_to_no_challenge_is_not_told_from_altered_ciphertext() -> None:
     conversation = Talk()
     session = conversation.begin_session()
-    body = ChallengeAnswer("HS_SECKEY", b"1/2", 3, b"answer")
+    body = ChallengeResponse("HS_SECKEY", b"1/2", 3, b"answer")
     header = Header(OpCode.RESPONSE_TO_CHALLENGE, flags=DEFAULT_FLAGS | OpFlag.ENCRYPT)
-    message = Message.build(Envelope(session_id=session.id, request_id=5), header, write_request(body, CURRENT))
+    message = Message.build(
+        Envelope(session_id=session.id, request_id=5), header, encode_request(body, CURRENT_VERSION)
+    )
     frame = Frame(*session.seal(message, random.Random(1).randbytes))
     assert read_code(conversation.host.receive(frame, NOW)) is ResponseCode.SESSION_FAILED
 
@@ -439,7 +441,7 @@ def test_an_answer_to_no_challenge_is_not_told_from_altered_ciphertext() -> None
 @pytest.mark.parametrize("lowered", [Version(2, 0), Version(2, 4), Version(2, 7), Version(2, 10)])
 def test_a_client_notices_when_its_suggestion_was_lowered_on_the_way(lowered: Version) -> None:
     conversation = Talk()
-    wish = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT)
+    wish = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT_VERSION)
     frame = frame_of(wish.request)
     altered = Frame(replace(frame.envelope, suggested=lowered), frame.payload)
     (answer,) = conversation.host.receive(altered, NOW).frames
@@ -450,7 +452,7 @@ def test_a_client_notices_when_its_suggestion_was_lowered_on_the_way(lowered: Ve
 def test_the_answer_to_another_operation_is_no_answer() -> None:
     conversation = Talk()
     asked = conversation.resolve()
-    other = conversation.request(OpCode.GET_SITE_INFO, Name())
+    other = conversation.request(OpCode.GET_SITE_INFO, HandleRequest())
     other = replace(other, envelope=replace(other.envelope, request_id=asked.envelope.request_id))
     (answer,) = conversation.host.receive(frame_of(other), NOW).frames
     with pytest.raises(RemoteProtocolError, match="another operation"):
@@ -470,7 +472,7 @@ def test_the_answer_to_another_operation_is_no_answer() -> None:
     ],
 )
 def test_a_request_has_the_flags_that_deployed_clients_set(opcode: OpCode, flags: int) -> None:
-    assert Talk().client.request(opcode, Name(), NOW).header.flags == flags
+    assert Talk().client.request(opcode, HandleRequest(), NOW).header.flags == flags
 
 
 def test_over_http_two_failures_have_other_codes() -> None:
@@ -509,7 +511,7 @@ def test_a_request_that_suggests_2_0_gets_no_digest() -> None:
     old = Frame(replace(frame.envelope, version=Version(2, 0), suggested=Version(2, 0)), frame.payload)
     answer = read_message(conversation.host.receive(old, NOW))
     assert OpFlag.REQUEST_DIGEST not in answer.header.flags
-    assert isinstance(read_response(answer, int(NOW))[1], Resolved)
+    assert isinstance(decode_response(answer, int(NOW))[1], ResolutionResult)
 
 
 @EXAMPLES
@@ -566,7 +568,7 @@ def test_flags_of_a_response_follow_those_of_the_request() -> None:
         | OpFlag.REQUEST_DIGEST
         | OpFlag.DO_NOT_REFER
     )
-    none = conversation.ask(conversation.request(OpCode.DELETE_HANDLE, Name(HANDLE), flags=OpFlag(0)))
+    none = conversation.ask(conversation.request(OpCode.DELETE_HANDLE, HandleRequest(HANDLE), flags=OpFlag(0)))
     assert none.message.header.flags == OpFlag.AUTHORITATIVE | OpFlag.RECURSIVE | OpFlag.REQUEST_DIGEST
 
 

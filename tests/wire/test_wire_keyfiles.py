@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 
 from perseid.records.binary import Writer
 from perseid.records.ciphers import (
-    ITERATIONS,
-    MAX_BITS,
+    DEFAULT_ITERATIONS,
+    MAX_DERIVED_BITS,
     MAX_ITERATIONS,
-    MIN_BITS,
+    MIN_DERIVED_BITS,
     BlockCipher,
     decrypt_blocks,
-    derive,
+    derive_key,
     encrypt_blocks,
-    widened,
+    latin1_to_utf8,
 )
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.key_files import (
-    MAX_FILE,
-    Scheme,
+    MAX_FILE_SIZE,
+    ProtectionScheme,
     is_private_key_file,
     needs_passphrase,
     protect,
@@ -36,7 +36,7 @@ from tests.wire.key_material import DSA_KEY, KEY_FILES, SECRET, private_keys, re
 from tests.wire.recorded import key_file
 
 PASSPHRASE = b"correct horse"
-PROTECTING = (Scheme.DES_ECB, Scheme.DES_CBC, Scheme.TDES, Scheme.AES)
+PROTECTING = (ProtectionScheme.DES_ECB, ProtectionScheme.DES_CBC, ProtectionScheme.TDES, ProtectionScheme.AES)
 
 
 def counted(count: int) -> bytes:
@@ -45,15 +45,15 @@ def counted(count: int) -> bytes:
 
 
 def strong_file(
-    scheme: Scheme, iterations: int, bits: int, passphrase: bytes = PASSPHRASE, iv: int | None = None
+    scheme: ProtectionScheme, iterations: int, bits: int, passphrase: bytes = PASSPHRASE, iv: int | None = None
 ) -> bytes:
     """A key file of scheme 3 or 4 with parameters of one's own."""
-    cipher = {Scheme.TDES: BlockCipher.TDES, Scheme.AES: BlockCipher.AES}[scheme]
+    cipher = {ProtectionScheme.TDES: BlockCipher.TDES, ProtectionScheme.AES: BlockCipher.AES}[scheme]
     key = hashlib.pbkdf2_hmac("sha1", passphrase, b"salt", iterations, max(bits // 8, 1))
-    fitting = key if len(key) in ((24,) if scheme == Scheme.TDES else (16, 24, 32)) else bytes(24)
+    fitting = key if len(key) in ((24,) if scheme == ProtectionScheme.TDES else (16, 24, 32)) else bytes(24)
     ciphertext = encrypt_blocks(cipher, fitting, counted(cipher.block), DSA_KEY.to_bytes())
     writer = Writer().i32(scheme).bytes_(b"salt").i32(iterations).i32(bits)
-    return writer.bytes_(counted(cipher.block if iv is None else iv)).bytes_(ciphertext).done()
+    return writer.bytes_(counted(cipher.block if iv is None else iv)).bytes_(ciphertext).getvalue()
 
 
 # Key files
@@ -65,12 +65,12 @@ def test_key_file_of_the_descriptions_vectors(scheme: int) -> None:
     assert unprotect(file, b"pass") == plain
     drawn = {0: [], 1: [], 2: [file[4:12]], 3: [file[8:24], file[36:44]], 4: [file[8:24], file[36:52]]}[scheme]
     draw = iter(drawn)
-    assert protect(plain, None if scheme == 1 else b"pass", lambda _: next(draw), Scheme(scheme)) == file
+    assert protect(plain, None if scheme == 1 else b"pass", lambda _: next(draw), ProtectionScheme(scheme)) == file
 
 
 @given(private_keys, st.sampled_from(PROTECTING), st.binary(max_size=30))
 @settings(max_examples=20, deadline=None)
-def test_key_files_round_trip(key: PrivateKey, scheme: Scheme, passphrase: bytes) -> None:
+def test_key_files_round_trip(key: PrivateKey, scheme: ProtectionScheme, passphrase: bytes) -> None:
     file = write_key_file(key, passphrase, counted, scheme)
     assert is_private_key_file(file)
     assert needs_passphrase(file)
@@ -82,27 +82,27 @@ def test_key_files_round_trip(key: PrivateKey, scheme: Scheme, passphrase: bytes
 def test_without_a_passphrase_a_file_is_plain() -> None:
     file = write_key_file(DSA_KEY, None, counted)
     assert not needs_passphrase(file)
-    assert file == write_key_file(DSA_KEY, None, counted, Scheme.NONE)
+    assert file == write_key_file(DSA_KEY, None, counted, ProtectionScheme.NONE)
     assert read_key_file(file, None) == read_key_file(file, PASSPHRASE) == DSA_KEY
 
 
 def test_the_strong_schemes_are_written_as_deployed() -> None:
-    for scheme, bits, iv in ((Scheme.TDES, 192, 8), (Scheme.AES, 128, 16)):
+    for scheme, bits, iv in ((ProtectionScheme.TDES, 192, 8), (ProtectionScheme.AES, 128, 16)):
         file = write_key_file(DSA_KEY, PASSPHRASE, counted, scheme)
-        head = Writer().i32(scheme).bytes_(counted(16)).i32(ITERATIONS).i32(bits).bytes_(counted(iv)).done()
+        head = Writer().i32(scheme).bytes_(counted(16)).i32(DEFAULT_ITERATIONS).i32(bits).bytes_(counted(iv)).getvalue()
         assert file.startswith(head)
 
 
 def test_a_scheme_that_protects_nothing_takes_no_passphrase() -> None:
-    for scheme in (Scheme.NONE, Scheme(5)):
+    for scheme in (ProtectionScheme.NONE, ProtectionScheme(5)):
         with pytest.raises(RecordMisuse):
             write_key_file(DSA_KEY, PASSPHRASE, counted, scheme)
 
 
 @pytest.mark.parametrize("passphrase", ["grüße".encode(), b"\x80\xff", "日本".encode()])
-@pytest.mark.parametrize("scheme", [Scheme.TDES, Scheme.AES])
-def test_a_passphrase_beyond_ascii_is_tried_in_both_encodings(passphrase: bytes, scheme: Scheme) -> None:
-    for used in (passphrase, widened(passphrase)):
+@pytest.mark.parametrize("scheme", [ProtectionScheme.TDES, ProtectionScheme.AES])
+def test_a_passphrase_beyond_ascii_is_tried_in_both_encodings(passphrase: bytes, scheme: ProtectionScheme) -> None:
+    for used in (passphrase, latin1_to_utf8(passphrase)):
         file = write_key_file(DSA_KEY, used, counted, scheme)
         assert read_key_file(file, passphrase) == DSA_KEY
     assert "passphrase" in refused(read_key_file, write_key_file(DSA_KEY, b"other", counted, scheme), passphrase)
@@ -110,23 +110,23 @@ def test_a_passphrase_beyond_ascii_is_tried_in_both_encodings(passphrase: bytes,
 
 @pytest.mark.parametrize("bits", [128, 192, 256])
 def test_all_lengths_of_aes_keys_are_read(bits: int) -> None:
-    assert read_key_file(strong_file(Scheme.AES, 2, bits), PASSPHRASE) == DSA_KEY
+    assert read_key_file(strong_file(ProtectionScheme.AES, 2, bits), PASSPHRASE) == DSA_KEY
 
 
 def test_parameters_of_a_file_within_their_bounds() -> None:
-    assert read_key_file(strong_file(Scheme.AES, MAX_ITERATIONS, 128), PASSPHRASE) == DSA_KEY
-    assert read_key_file(strong_file(Scheme.AES, 1, 128), PASSPHRASE) == DSA_KEY
+    assert read_key_file(strong_file(ProtectionScheme.AES, MAX_ITERATIONS, 128), PASSPHRASE) == DSA_KEY
+    assert read_key_file(strong_file(ProtectionScheme.AES, 1, 128), PASSPHRASE) == DSA_KEY
     for iterations in (MAX_ITERATIONS + 1, 2**31 - 1):
-        file = strong_file(Scheme.AES, 1, 128).replace(
+        file = strong_file(ProtectionScheme.AES, 1, 128).replace(
             b"\0\0\0\1\0\0\0\x80", iterations.to_bytes(4, "big") + b"\0\0\0\x80"
         )
         assert "iterations" in refused(read_key_file, file, PASSPHRASE)
-    for bits in (0, 8, MIN_BITS - 8, 129, MAX_BITS + 8):
-        assert "bits" in refused(read_key_file, strong_file(Scheme.AES, 1, bits), PASSPHRASE)
+    for bits in (0, 8, MIN_DERIVED_BITS - 8, 129, MAX_DERIVED_BITS + 8):
+        assert "bits" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, bits), PASSPHRASE)
     # These may be derived, but no cipher of the scheme takes them.
-    assert "do not fit" in refused(read_key_file, strong_file(Scheme.AES, 1, MAX_BITS), PASSPHRASE)
-    assert "do not fit" in refused(read_key_file, strong_file(Scheme.TDES, 1, 128), PASSPHRASE)
-    assert "passphrase" in refused(read_key_file, strong_file(Scheme.AES, 1, 128, iv=8), PASSPHRASE)
+    assert "do not fit" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, MAX_DERIVED_BITS), PASSPHRASE)
+    assert "do not fit" in refused(read_key_file, strong_file(ProtectionScheme.TDES, 1, 128), PASSPHRASE)
+    assert "passphrase" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, 128, iv=8), PASSPHRASE)
 
 
 def test_a_decrypted_file_without_a_key_counts_as_a_wrong_passphrase() -> None:
@@ -148,8 +148,8 @@ def test_public_and_private_files_are_told_apart() -> None:
 
 
 def test_the_longest_file() -> None:
-    longest = b"\0\0\0\1" + bytes(MAX_FILE - 4)
-    assert unprotect(longest, None) == bytes(MAX_FILE - 4)
+    longest = b"\0\0\0\1" + bytes(MAX_FILE_SIZE - 4)
+    assert unprotect(longest, None) == bytes(MAX_FILE_SIZE - 4)
     assert "octets" in refused(unprotect, longest + b"\0", None)
 
 
@@ -164,17 +164,17 @@ def test_arbitrary_octets_are_no_key_file(octets: bytes, passphrase: bytes | Non
 
 
 def test_limits_of_derivation() -> None:
-    assert len(derive(b"", b"", 1, MIN_BITS)) == MIN_BITS // 8
-    assert len(derive(b"", b"", MAX_ITERATIONS, MAX_BITS)) == MAX_BITS // 8
+    assert len(derive_key(b"", b"", 1, MIN_DERIVED_BITS)) == MIN_DERIVED_BITS // 8
+    assert len(derive_key(b"", b"", MAX_ITERATIONS, MAX_DERIVED_BITS)) == MAX_DERIVED_BITS // 8
     for iterations in (0, -1, MAX_ITERATIONS + 1):
-        assert "iterations" in refused(derive, b"", b"", iterations, MIN_BITS)
-    for bits in (0, -8, MIN_BITS - 8, MIN_BITS + 1, MAX_BITS + 8):
-        assert "bits" in refused(derive, b"", b"", 1, bits)
+        assert "iterations" in refused(derive_key, b"", b"", iterations, MIN_DERIVED_BITS)
+    for bits in (0, -8, MIN_DERIVED_BITS - 8, MIN_DERIVED_BITS + 1, MAX_DERIVED_BITS + 8):
+        assert "bits" in refused(derive_key, b"", b"", 1, bits)
 
 
 def test_widening() -> None:
-    assert widened(bytes.fromhex("80ff6100")) == bytes.fromhex("c280c3bf6100")
-    assert widened(b"ascii") == b"ascii"
+    assert latin1_to_utf8(bytes.fromhex("80ff6100")) == bytes.fromhex("c280c3bf6100")
+    assert latin1_to_utf8(b"ascii") == b"ascii"
 
 
 # Block ciphers
@@ -213,7 +213,7 @@ def test_secret_of_the_vectors() -> None:
 
 
 def test_hashed_secret_of_the_descriptions_vectors() -> None:
-    assert SecretKey(b"secret").hashed().to_bytes().hex() == section21.HASHED_SECRET
+    assert SecretKey(b"secret").to_sha1().to_bytes().hex() == section21.HASHED_SECRET
 
 
 @given(st.binary(max_size=40))

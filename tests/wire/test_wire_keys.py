@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.key_files import Scheme, unprotect, write_key_file
-from perseid.records.keys import MAX_KEY_BITS, MAX_KIND, MAX_NUMBER, MIN_KEY_BITS
+from perseid.records.key_files import ProtectionScheme, unprotect, write_key_file
+from perseid.records.keys import MAX_KEY_BITS, MAX_KIND_LENGTH, MAX_NUMBER_SIZE, MIN_KEY_BITS
 from perseid.records.private_keys import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
 from perseid.records.public_keys import (
     MAX_DH_BITS,
@@ -27,7 +27,13 @@ from perseid.records.public_keys import (
     PublicKey,
     RsaPublicKey,
 )
-from perseid.wire.key_exchange import DhKeyPair, derive_session_key, library_power, plain_power, shared_secret
+from perseid.wire.key_exchange import (
+    DhKeyPair,
+    derive_session_key,
+    exchange_with_library,
+    exchange_with_pow,
+    shared_secret,
+)
 from perseid.wire.sessions import Cipher
 from tests.wire import section21
 from tests.wire.key_material import (
@@ -81,14 +87,17 @@ def check_key_file(file: bytes, cleartext: bytes) -> None:
     scheme = file[3]
     drawn = {0: [], 1: [], 2: [file[4:12]], 3: [file[8:24], file[36:44]], 4: [file[8:24], file[36:52]]}[scheme]
     draw = iter(drawn)
-    assert write_key_file(key, None if scheme == 1 else b"passphrase", lambda _: next(draw), Scheme(scheme)) == file
+    assert (
+        write_key_file(key, None if scheme == 1 else b"passphrase", lambda _: next(draw), ProtectionScheme(scheme))
+        == file
+    )
 
 
 def check_exchange(vector: dict[str, Any]) -> None:
     p, g, x, y = (int(vector[name], 16) for name in ("p", "g", "x1", "y2"))
     pair, peer = DhKeyPair(DhPublicKey(pow(g, x, p), p, g), x), DhPublicKey(y, p, g)
     key = bytes.fromhex(vector["key_hex"])
-    for power in (plain_power, library_power, shared_secret):
+    for power in (exchange_with_pow, exchange_with_library, shared_secret):
         assert derive_session_key(Cipher(key[3]), power(pair, peer)) == key[4:]
 
 
@@ -299,16 +308,18 @@ def test_numbers_that_make_no_secret_are_refused(number: int) -> None:
 
 def test_longest_number_and_longest_name() -> None:
     head = b"\0\0\0\x0bRSA_PUB_KEY\0\0"
-    n = b"\0" + b"\xff" * (MAX_NUMBER - 1)
+    n = b"\0" + b"\xff" * (MAX_NUMBER_SIZE - 1)
     tail = b"\0\0\0\1\3" + len(n).to_bytes(4, "big") + n
     assert PublicKey.from_bytes(head + tail).bits == MAX_KEY_BITS
     longer = b"\0\0\0\1\3" + (len(n) + 1).to_bytes(4, "big") + b"\0" + n
     assert "length" in refused(PublicKey.from_bytes, head + longer)
-    assert "not known" in refused(PublicKey.from_bytes, MAX_KIND.to_bytes(4, "big") + b"K" * MAX_KIND)
-    assert "length" in refused(PublicKey.from_bytes, (MAX_KIND + 1).to_bytes(4, "big") + b"K" * (MAX_KIND + 1))
+    assert "not known" in refused(PublicKey.from_bytes, MAX_KIND_LENGTH.to_bytes(4, "big") + b"K" * MAX_KIND_LENGTH)
+    assert "length" in refused(
+        PublicKey.from_bytes, (MAX_KIND_LENGTH + 1).to_bytes(4, "big") + b"K" * (MAX_KIND_LENGTH + 1)
+    )
     text = RsaPublicKey(3, (1 << MAX_KEY_BITS) - 1).to_json()
     assert PublicKey.from_json(text).bits == MAX_KEY_BITS
-    assert "longer" in refused(PublicKey.from_json, text | {"n": "A" * (4 * MAX_NUMBER // 3 + 4)})
+    assert "longer" in refused(PublicKey.from_json, text | {"n": "A" * (4 * MAX_NUMBER_SIZE // 3 + 4)})
 
 
 # Private keys whose numbers do not belong together
@@ -318,7 +329,7 @@ def test_longest_number_and_longest_name() -> None:
 @pytest.mark.parametrize("change", [2, -2, 0])
 def test_a_wrong_number_in_an_rsa_key_is_noticed(name: str, change: int) -> None:
     key = rsa_key()
-    numbers = {number: getattr(key, number) for number in RsaPrivateKey.ON_WIRE}
+    numbers = {number: getattr(key, number) for number in RsaPrivateKey.WIRE_FIELDS}
     numbers[name] = numbers[name] + change if change else 0
     refused(lambda: RsaPrivateKey(**numbers))
 

@@ -10,36 +10,36 @@ from perseid.records.binary import Reader, Writer
 from perseid.records.encoding import from_wire, to_wire
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef, read_values, write_values
-from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.digests import DigestAlgorithm, RequestDigest, algorithm_for
+from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.digests import DigestAlgorithm, RequestDigest, digest_algorithm_for
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.requests import (
-    MAX_NAME,
-    REQUESTS,
+    MAX_HANDLE_LENGTH,
+    REQUEST_DECODERS,
     DumpHandles,
-    Receiver,
+    MirrorShare,
     Resolve,
     RetrieveTransactions,
-    Values,
+    ValuesRequest,
     VerifyChallenge,
-    write_request,
+    encode_request,
 )
 from perseid.wire.responses import (
     Challenge,
-    Created,
+    CreationResult,
     Empty,
     Failure,
-    Names,
-    Opaque,
+    HandleList,
     Referral,
-    Resolved,
+    ResolutionResult,
     ResponseBody,
-    SessionReady,
-    Verified,
-    challenge_body,
-    read_response,
-    write_response,
+    SessionSetupResult,
+    UnknownBody,
+    VerificationResult,
+    decode_response,
+    encode_challenge,
+    encode_response,
 )
 from tests.wire import strategies
 from tests.wire.strategies import EXAMPLES, FEW_EXAMPLES, INSTANTS
@@ -52,7 +52,7 @@ NO_FLAGS = OpFlag(0)
 
 
 def response(
-    opcode: OpCode, code: ResponseCode, body: bytes, flags: OpFlag = NO_FLAGS, version: Version = CURRENT
+    opcode: OpCode, code: ResponseCode, body: bytes, flags: OpFlag = NO_FLAGS, version: Version = CURRENT_VERSION
 ) -> Message:
     return Message.build(Envelope(version), Header(opcode, code, flags), body)
 
@@ -129,10 +129,10 @@ def test_a_header_is_read_as_it_was_written(now: int, data: st.DataObject) -> No
 def test_any_octets_are_a_header_or_too_few_and_a_header_has_one_form(now: int, octets: bytes) -> None:
     if len(octets) < 24:
         with pytest.raises(InvalidData, match="a header has 24 octets"):
-            Header.from_bytes(octets, CURRENT, now)
+            Header.from_bytes(octets, CURRENT_VERSION, now)
     else:
-        header, length = Header.from_bytes(octets, CURRENT, now)
-        assert header.to_bytes(CURRENT, length) == octets[:24]
+        header, length = Header.from_bytes(octets, CURRENT_VERSION, now)
+        assert header.to_bytes(CURRENT_VERSION, length) == octets[:24]
         assert header.is_request is (header.response_code == 0)
 
 
@@ -169,9 +169,9 @@ def test_a_credential_with_octets_too_many_is_refused_outside_and_inside_its_sig
     with pytest.raises(InvalidData, match="1 octets too many"):
         Credential.from_bytes(credential.to_bytes() + b"\0")
     head = Writer().u8(0).u8(0).i16(0).bytes_(b"").i32(0).text("HS_MAC")
-    signed = Writer().bytes_(b"SHA1").bytes_(b"mac").u8(0).done()
+    signed = Writer().bytes_(b"SHA1").bytes_(b"mac").u8(0).getvalue()
     with pytest.raises(InvalidData, match="1 octets too many"):
-        Credential.from_bytes(head.bytes_(signed).done())
+        Credential.from_bytes(head.bytes_(signed).getvalue())
 
 
 # Messages
@@ -216,7 +216,7 @@ def test_a_message_that_ends_right_after_the_body_has_no_credential() -> None:
 
 @pytest.mark.parametrize("length", [-1, 5, 0x7FFF_FFFF])
 def test_a_body_longer_than_the_message_is_refused(length: int) -> None:
-    payload = Header(OpCode.RESOLUTION).to_bytes(CURRENT, length) + b"body"
+    payload = Header(OpCode.RESOLUTION).to_bytes(CURRENT_VERSION, length) + b"body"
     with pytest.raises(InvalidData, match=f"the body has {length} octets"):
         Message.from_bytes(Envelope(), payload, NOW)
 
@@ -245,17 +245,17 @@ def test_what_a_message_says_is_not_shown_with_it() -> None:
 
 
 @NOWS
-@pytest.mark.parametrize("opcode", REQUESTS)
+@pytest.mark.parametrize("opcode", REQUEST_DECODERS)
 @FEW_EXAMPLES
 @given(data=st.data())
 def test_every_request_body_is_read_as_it_was_written(opcode: OpCode, now: int, data: st.DataObject) -> None:
     version = data.draw(strategies.VERSIONS)
     body = data.draw(strategies.requests(now, version)[opcode])
-    octets = write_request(body, version)
-    assert REQUESTS[opcode](Reader(octets), version, now) == body
+    octets = encode_request(body, version)
+    assert REQUEST_DECODERS[opcode](Reader(octets), version, now) == body
 
 
-@pytest.mark.parametrize("opcode", REQUESTS)
+@pytest.mark.parametrize("opcode", REQUEST_DECODERS)
 @EXAMPLES
 @given(octets=st.binary(max_size=120), version=strategies.VERSIONS, now=st.sampled_from(INSTANTS))
 def test_any_octets_are_a_request_body_or_refused_and_what_was_accepted_is_written_the_same(
@@ -263,10 +263,10 @@ def test_any_octets_are_a_request_body_or_refused_and_what_was_accepted_is_writt
 ) -> None:
     reader = Reader(octets)
     try:
-        body = REQUESTS[opcode](reader, version, now)
+        body = REQUEST_DECODERS[opcode](reader, version, now)
     except InvalidData:
         return
-    written = write_request(body, version)
+    written = encode_request(body, version)
     if opcode == OpCode.SESSION_SETUP:
         assert written == octets[: reader.offset] + b"\0\0"
     elif not isinstance(body, VerifyChallenge):  # which has two forms of digest, of which one is written
@@ -276,32 +276,32 @@ def test_any_octets_are_a_request_body_or_refused_and_what_was_accepted_is_writt
 def test_a_resolution_request_is_laid_out_as_the_reference_says() -> None:
     body = Resolve(b"12345/abc", (1, 2), ("URL",))
     expected = "0000000931323334352f616263000000020000000100000002000000010000000355524c"
-    assert write_request(body, CURRENT).hex() == expected
+    assert encode_request(body, CURRENT_VERSION).hex() == expected
 
 
 @pytest.mark.parametrize(("code", "length"), [(1, 16), (2, 20), (3, 32)])
 def test_a_bare_digest_behind_its_algorithm_is_understood_in_verify_challenge(code: int, length: int) -> None:
     writer = Writer().bytes_(b"1/A").i32(300).bytes_(b"nonce").u8(code).octets(bytes(range(length))).bytes_(b"answer")
-    body = REQUESTS[OpCode.VERIFY_CHALLENGE](Reader(writer.done()), CURRENT, NOW)
+    body = REQUEST_DECODERS[OpCode.VERIFY_CHALLENGE](Reader(writer.getvalue()), CURRENT_VERSION, NOW)
     assert body == VerifyChallenge(b"1/A", 300, b"nonce", bytes(range(length)), b"answer")
 
 
 def test_the_discriminator_of_a_transaction_request_came_with_2_9() -> None:
-    body = RetrieveTransactions(Receiver(2, 1, 0), 5, 6)
-    with_it = write_request(body, Version(2, 9))
-    assert with_it == b"\0" + write_request(body, Version(2, 8))
-    state = RetrieveTransactions(Receiver(2, 1, 0), state='{"ownName":"2:0.NA/X"}')
-    assert write_request(state, Version(2, 9))[0] == 1
-    assert RetrieveTransactions.read(Reader(write_request(state, Version(2, 9))), Version(2, 9), NOW) == state
+    body = RetrieveTransactions(MirrorShare(2, 1, 0), 5, 6)
+    with_it = encode_request(body, Version(2, 9))
+    assert with_it == b"\0" + encode_request(body, Version(2, 8))
+    state = RetrieveTransactions(MirrorShare(2, 1, 0), state='{"ownName":"2:0.NA/X"}')
+    assert encode_request(state, Version(2, 9))[0] == 1
+    assert RetrieveTransactions.read(Reader(encode_request(state, Version(2, 9))), Version(2, 9), NOW) == state
     with pytest.raises(InvalidData, match="of kind 2 is not known"):
         RetrieveTransactions.read(Reader(b"\2" + with_it[1:]), Version(2, 9), NOW)
 
 
 def test_a_dump_begins_anywhere_if_the_body_goes_on() -> None:
-    whole = DumpHandles(Receiver(2, 1, 0))
-    assert len(write_request(whole, CURRENT)) == 9
-    resumed = DumpHandles(Receiver(2, 1, 0), b"1/A", 2)
-    assert write_request(resumed, CURRENT).hex() == "02000000010000000000000003312f4100000002"
+    whole = DumpHandles(MirrorShare(2, 1, 0))
+    assert len(encode_request(whole, CURRENT_VERSION)) == 9
+    resumed = DumpHandles(MirrorShare(2, 1, 0), b"1/A", 2)
+    assert encode_request(resumed, CURRENT_VERSION).hex() == "02000000010000000000000003312f4100000002"
 
 
 # Bodies of responses
@@ -318,8 +318,8 @@ def test_the_body_of_every_success_is_read_as_it_was_written_with_the_digest_and
     digest = data.draw(st.none() | strategies.DIGESTS)
     flags = OpFlag.REQUEST_DIGEST if digest else NO_FLAGS
     version = data.draw(strategies.VERSIONS)
-    message = response(opcode, ResponseCode.SUCCESS, write_response(body, digest), flags, version)
-    assert read_response(message, now) == (digest, body)
+    message = response(opcode, ResponseCode.SUCCESS, encode_response(body, digest), flags, version)
+    assert decode_response(message, now) == (digest, body)
 
 
 @NOWS
@@ -332,8 +332,8 @@ def test_the_body_of_every_failure_is_read_as_it_was_written_with_the_digest_and
     code, body = data.draw(strategies.failures(now, version))
     digest = data.draw(st.none() | strategies.DIGESTS)
     flags = OpFlag.REQUEST_DIGEST if digest else NO_FLAGS
-    message = response(data.draw(strategies.OPCODES), code, write_response(body, digest), flags, version)
-    assert read_response(message, now) == (digest, body)
+    message = response(data.draw(strategies.OPCODES), code, encode_response(body, digest), flags, version)
+    assert decode_response(message, now) == (digest, body)
 
 
 @EXAMPLES
@@ -349,11 +349,11 @@ def test_any_octets_are_a_response_body_or_refused(
 ) -> None:
     message = response(opcode, code, octets, flags)
     try:
-        digest, body = read_response(message, now)
+        digest, body = decode_response(message, now)
     except InvalidData:
         return
-    written = write_response(body, digest if flags else None)
-    if isinstance(body, SessionReady):
+    written = encode_response(body, digest if flags else None)
+    if isinstance(body, SessionSetupResult):
         written = written[:-2]
     old_form = flags and octets[:1] == b"\0"  # a digest as an octet string, which we never write
     assert octets.startswith(written) or old_form
@@ -361,20 +361,22 @@ def test_any_octets_are_a_response_body_or_refused(
 
 @pytest.mark.parametrize("opcode", [OpCode(9999), OpCode.RESERVED])
 def test_the_success_of_an_unknown_operation_is_kept_as_it_came(opcode: OpCode) -> None:
-    _, body = read_response(response(opcode, ResponseCode.SUCCESS, b"new"), NOW)
-    assert body == Opaque(b"new")
-    assert write_response(body, None) == b"new"
+    _, body = decode_response(response(opcode, ResponseCode.SUCCESS, b"new"), NOW)
+    assert body == UnknownBody(b"new")
+    assert encode_response(body, None) == b"new"
 
 
 def test_an_unknown_response_code_is_an_error_with_a_text() -> None:
-    _, body = read_response(response(OpCode.RESOLUTION, ResponseCode(999), write_response(Failure.of("x"), None)), NOW)
+    _, body = decode_response(
+        response(OpCode.RESOLUTION, ResponseCode(999), encode_response(Failure.of("x"), None)), NOW
+    )
     assert body == Failure(b"x")
 
 
 @pytest.mark.parametrize("text", [None, b"", b"caf\xc3\xa9", b"\xff"])
 def test_the_text_of_an_error_may_be_missing_or_not_even_text(text: bytes | None) -> None:
-    octets = write_response(Failure(text), None)
-    _, body = read_response(response(OpCode.RESOLUTION, ResponseCode.ERROR, octets), NOW)
+    octets = encode_response(Failure(text), None)
+    _, body = decode_response(response(OpCode.RESOLUTION, ResponseCode.ERROR, octets), NOW)
     assert isinstance(body, Failure)
     assert body.text == text
     assert body.sentence == (text or b"").decode("utf-8", "replace")
@@ -382,17 +384,17 @@ def test_the_text_of_an_error_may_be_missing_or_not_even_text(text: bytes | None
 
 @pytest.mark.parametrize(("octet", "valid"), [(0, False), (1, True), (2, False), (0xFF, True)])
 def test_only_the_lowest_bit_says_whether_an_answer_was_verified(octet: int, valid: bool) -> None:
-    assert Verified(octet).is_valid is valid
+    assert VerificationResult(octet).is_valid is valid
 
 
 def test_a_challenge_of_2_0_carries_its_digest_behind_the_nonce_and_one_of_2_1_before_it() -> None:
     request = b"request"
     for version, algorithm in [(Version(2, 0), DigestAlgorithm.MD5), (Version(2, 1), DigestAlgorithm.SHA1)]:
         digest = RequestDigest.of(request, version)
-        octets = challenge_body(b"n" * 16, digest, version)
+        octets = encode_challenge(b"n" * 16, digest, version)
         flags = OpFlag.REQUEST_DIGEST if version.at_least(1) else OpFlag(0)
         message = response(OpCode.DELETE_HANDLE, ResponseCode.AUTHENTICATION_NEEDED, octets, flags, version)
-        found, body = read_response(message, NOW)
+        found, body = decode_response(message, NOW)
         assert found == digest
         assert found.algorithm is algorithm
         assert isinstance(body, Challenge)
@@ -403,11 +405,11 @@ def test_a_challenge_of_2_0_carries_its_digest_behind_the_nonce_and_one_of_2_1_b
 
 @pytest.mark.parametrize("trailing", [b"\0", b"\0\0\0\7more"])
 def test_octets_behind_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -> None:
-    digest = RequestDigest.of(b"request", CURRENT)
-    octets = challenge_body(b"n" * 16, digest, CURRENT) + trailing
+    digest = RequestDigest.of(b"request", CURRENT_VERSION)
+    octets = encode_challenge(b"n" * 16, digest, CURRENT_VERSION) + trailing
     code = ResponseCode.AUTHENTICATION_NEEDED
     message = response(OpCode.DELETE_HANDLE, code, octets, OpFlag.REQUEST_DIGEST)
-    assert read_response(message, NOW) == (digest, Challenge(b"n" * 16))
+    assert decode_response(message, NOW) == (digest, Challenge(b"n" * 16))
 
 
 @pytest.mark.parametrize(
@@ -415,47 +417,50 @@ def test_octets_behind_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes)
     [("2.0", 1), ("5.0", 1), ("2.1", 2), ("2.6", 2), ("2.7", 3), ("2.11", 3), ("3.0", 3)],
 )
 def test_the_digest_follows_the_version_of_the_response(version: str, algorithm: int) -> None:
-    assert algorithm_for(Version.parse(version)) == algorithm
+    assert digest_algorithm_for(Version.parse(version)) == algorithm
 
 
 def test_the_old_form_of_a_digest_is_understood_and_an_unknown_algorithm_refused() -> None:
-    old = Writer().bytes_(b"d" * 16).done()
+    old = Writer().bytes_(b"d" * 16).getvalue()
     assert RequestDigest.read(Reader(old)) == RequestDigest(DigestAlgorithm.MD5, b"d" * 16)
     with pytest.raises(InvalidData, match="algorithm 4 is not known"):
         RequestDigest.read(Reader(b"\4" + bytes(40)))
     with pytest.raises(InvalidData):
-        RequestDigest.read(Reader(Writer().bytes_(b"d" * 17).done()))
+        RequestDigest.read(Reader(Writer().bytes_(b"d" * 17).getvalue()))
 
 
 def test_old_servers_name_no_handle_when_they_create_one_and_referrals_may_be_without_values() -> None:
-    assert read_response(response(OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b""), NOW) == (None, Created(None))
-    assert write_response(Created(None), None) == b""
-    octets = write_response(Referral(b"0.NA/1"), None)
+    assert decode_response(response(OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b""), NOW) == (
+        None,
+        CreationResult(None),
+    )
+    assert encode_response(CreationResult(None), None) == b""
+    octets = encode_response(Referral(b"0.NA/1"), None)
     code = ResponseCode.SERVICE_REFERRAL
-    assert read_response(response(OpCode.RESOLUTION, code, octets), NOW) == (None, Referral(b"0.NA/1", None))
+    assert decode_response(response(OpCode.RESOLUTION, code, octets), NOW) == (None, Referral(b"0.NA/1", None))
 
 
 def test_octets_behind_an_empty_success_are_ignored() -> None:
-    assert read_response(response(OpCode.DELETE_HANDLE, ResponseCode.SUCCESS, b"new"), NOW) == (None, Empty())
+    assert decode_response(response(OpCode.DELETE_HANDLE, ResponseCode.SUCCESS, b"new"), NOW) == (None, Empty())
 
 
 @pytest.mark.parametrize(
     ("opcode", "code", "make"),
     [
-        (OpCode.RESOLUTION, ResponseCode.SUCCESS, lambda name: Resolved(name, ())),
-        (OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, Created),
-        (OpCode.LIST_HANDLES, ResponseCode.SUCCESS, lambda name: Names((b"", name))),
+        (OpCode.RESOLUTION, ResponseCode.SUCCESS, lambda name: ResolutionResult(name, ())),
+        (OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, CreationResult),
+        (OpCode.LIST_HANDLES, ResponseCode.SUCCESS, lambda name: HandleList((b"", name))),
         (OpCode.RESOLUTION, ResponseCode.SERVICE_REFERRAL, Referral),
     ],
 )
 def test_a_name_in_a_response_has_at_most_2048_octets(
     opcode: OpCode, code: ResponseCode, make: Callable[[bytes], ResponseBody]
 ) -> None:
-    assert MAX_NAME == 2048
-    longest = make(b"n" * MAX_NAME)
-    assert read_response(response(opcode, code, write_response(longest, None)), NOW) == (None, longest)
+    assert MAX_HANDLE_LENGTH == 2048
+    longest = make(b"n" * MAX_HANDLE_LENGTH)
+    assert decode_response(response(opcode, code, encode_response(longest, None)), NOW) == (None, longest)
     with pytest.raises(InvalidData, match="not between 0 and 2048"):
-        read_response(response(opcode, code, write_response(make(b"n" * (MAX_NAME + 1)), None)), NOW)
+        decode_response(response(opcode, code, encode_response(make(b"n" * (MAX_HANDLE_LENGTH + 1)), None)), NOW)
 
 
 # Values
@@ -494,14 +499,14 @@ def test_2048_values_are_accepted_in_one_message_and_not_one_more() -> None:
     def written(count: int) -> bytes:
         writer = Writer()
         write_values(writer, tuple(Value(index, "", b"") for index in range(count)))
-        return writer.done()
+        return writer.getvalue()
 
     assert len(read_values(Reader(written(MAX_VALUES)), NOW)) == MAX_VALUES
     with pytest.raises(InvalidData, match="not between 0 and 2048"):
         read_values(Reader(written(MAX_VALUES + 1)), NOW)
-    request = Writer().bytes_(b"1/2").octets(written(MAX_VALUES + 1)).done()
+    request = Writer().bytes_(b"1/2").octets(written(MAX_VALUES + 1)).getvalue()
     with pytest.raises(InvalidData):
-        Values.read(Reader(request), CURRENT, NOW)
+        ValuesRequest.read(Reader(request), CURRENT_VERSION, NOW)
 
 
 def test_an_absolute_ttl_is_an_instant_and_a_relative_one_may_be_negative() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.wire.errors import LocalProtocolError
-from perseid.wire.partition import HashOption, partition_hash, server_for
+from perseid.wire.partition import HashOption, find_server_index, partition_hash
 from tests.wire import section21
 from tests.wire.key_material import codec_vectors
 
@@ -25,7 +25,7 @@ def test_every_vector_of_hashes(vector: dict[str, Any]) -> None:
     for name, expected in vector["result"].items():
         assert partition_hash(handle, OPTIONS[name]) == expected.pop("hash")
         for servers, position in expected.items():
-            assert server_for(handle, OPTIONS[name], int(servers.removeprefix("servers_"))) == position
+            assert find_server_index(handle, OPTIONS[name], int(servers.removeprefix("servers_"))) == position
 
 
 @pytest.mark.parametrize("handle", section21.HASHES)
@@ -35,8 +35,8 @@ def test_hash_of_the_descriptions_vectors(handle: str) -> None:
 
 @given(st.binary(max_size=40), st.integers(0, 255), st.integers(1, 40))
 def test_every_handle_has_a_server(handle: bytes, option: int, servers: int) -> None:
-    assert 0 <= server_for(handle, option, servers) < servers
-    assert server_for(handle, option, servers) == server_for(handle.upper(), option, servers)
+    assert 0 <= find_server_index(handle, option, servers) < servers
+    assert find_server_index(handle, option, servers) == find_server_index(handle.upper(), option, servers)
 
 
 def test_only_ascii_is_folded() -> None:
@@ -54,10 +54,10 @@ def test_the_smallest_number_is_mapped_to_something_stable(monkeypatch: pytest.M
 
     monkeypatch.setattr(hashlib, "md5", lambda *_, **__: Smallest())
     assert partition_hash(b"any/thing") == 1 << 31
-    assert server_for(b"any/thing", HashOption.WHOLE, 3) == (1 << 31) % 3
+    assert find_server_index(b"any/thing", HashOption.WHOLE, 3) == (1 << 31) % 3
 
 
 def test_a_site_has_a_server() -> None:
-    assert server_for(b"any", 0, 1) == 0
+    assert find_server_index(b"any", 0, 1) == 0
     with pytest.raises(LocalProtocolError):
-        server_for(b"any", 0, 0)
+        find_server_index(b"any", 0, 0)

@@ -2,23 +2,23 @@
 
 import pytest
 
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.digests import RequestDigest
-from perseid.wire.message import EARLY_REQUEST_ID, Envelope, Header, Message
+from perseid.wire.message import UNKNOWN_REQUEST_ID, Envelope, Header, Message
 from perseid.wire.requests import (
-    REQUESTS,
-    ChallengeAnswer,
+    REQUEST_DECODERS,
+    ChallengeResponse,
     DumpHandles,
     ExchangeMode,
-    Receiver,
+    MirrorShare,
     RequestBody,
     Resolve,
     RetrieveTransactions,
     SessionSetup,
     VerifyChallenge,
-    write_request,
+    encode_request,
 )
-from perseid.wire.responses import Failure, SessionReady, read_response, write_response
+from perseid.wire.responses import Failure, SessionSetupResult, decode_response, encode_response
 
 NOW = 1_700_000_000
 CERTIFIED = DEFAULT_FLAGS | OpFlag.CERTIFY
@@ -30,7 +30,7 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         OpCode.RESOLUTION,
         DEFAULT_FLAGS,
         5,
-        CURRENT,
+        CURRENT_VERSION,
         Resolve(b"12345/abc", (1, 2), ("URL",)),
         (
             "000000010000000019000000000500006553f100000000240000000931323334352f6162630000000200000001000000"
@@ -41,7 +41,7 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         OpCode.RESOLUTION,
         DEFAULT_FLAGS,
         -1,
-        CURRENT,
+        CURRENT_VERSION,
         Resolve(b"12345/abc"),
         "000000010000000019000000ffff00006553f100000000150000000931323334352f616263000000000000000000000000",
     ),
@@ -49,7 +49,7 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         OpCode.SESSION_SETUP,
         CERTIFIED_DIGESTED,
         -1,
-        CURRENT,
+        CURRENT_VERSION,
         SETUP,
         "000001900000000059800000ffff00006553f1000000001900040001518000000003312f410000012c00000002aabb000000000000",
     ),
@@ -57,7 +57,7 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         OpCode.SESSION_SETUP,
         DEFAULT_FLAGS,
         -1,
-        CURRENT,
+        CURRENT_VERSION,
         SessionSetup(ExchangeMode.DIFFIE_HELLMAN, 86_400, public_key=b"\xaa"),
         "000001900000000019000000ffff00006553f1000000001500040001518000000000ffffffff00000001aa000000000000",
     ),
@@ -65,8 +65,8 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         OpCode.RESPONSE_TO_CHALLENGE,
         DEFAULT_FLAGS,
         -1,
-        CURRENT,
-        ChallengeAnswer("HS_SECKEY", b"1/A", 300, b"\2\3"),
+        CURRENT_VERSION,
+        ChallengeResponse("HS_SECKEY", b"1/A", 300, b"\2\3"),
         (
             "000000c80000000019000000ffff00006553f1000000001e0000000948535f5345434b455900000003312f410000012c"
             "00000002020300000000"
@@ -76,7 +76,7 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         OpCode.VERIFY_CHALLENGE,
         CERTIFIED_DIGESTED,
         -1,
-        CURRENT,
+        CURRENT_VERSION,
         VerifyChallenge(b"1/A", 300, b"\x09\x09", b"\x08\x08\x08", b"\2\7"),
         (
             "000000c90000000059800000ffff00006553f1000000001e00000003312f410000012c00000002090900000003080808"
@@ -87,8 +87,8 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         OpCode.RETRIEVE_TXN_LOG,
         CERTIFIED,
         -1,
-        CURRENT,
-        RetrieveTransactions(Receiver(2, 1, 0), 5, 6),
+        CURRENT_VERSION,
+        RetrieveTransactions(MirrorShare(2, 1, 0), 5, 6),
         "000003e90000000059000000ffff00006553f1000000001a000000000000000005000000000000000602000000010000000000000000",
     ),
     (
@@ -96,15 +96,15 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
         CERTIFIED,
         -1,
         Version(2, 8),
-        RetrieveTransactions(Receiver(2, 1, 0), 5, 6),
+        RetrieveTransactions(MirrorShare(2, 1, 0), 5, 6),
         "000003e90000000059000000ffff00006553f100000000190000000000000005000000000000000602000000010000000000000000",
     ),
     (
         OpCode.DUMP_HANDLES,
         CERTIFIED,
         -1,
-        CURRENT,
-        DumpHandles(Receiver(2, 1, 0), b"1/A", 2),
+        CURRENT_VERSION,
+        DumpHandles(MirrorShare(2, 1, 0), b"1/A", 2),
         "000003ea0000000059000000ffff00006553f1000000001402000000010000000000000003312f410000000200000000",
     ),
 ]
@@ -115,11 +115,11 @@ def test_a_request_vector_of_the_reference_is_written_and_read(
     opcode: OpCode, flags: OpFlag, serial: int, version: Version, body: RequestBody, octets: str
 ) -> None:
     header = Header(opcode, flags=flags, site_serial=serial, expires=NOW)
-    message = Message.build(Envelope(version), header, write_request(body, version))
+    message = Message.build(Envelope(version), header, encode_request(body, version))
     assert message.payload().hex() == octets
     again = Message.from_bytes(Envelope(version), bytes.fromhex(octets), NOW)
     assert again.header == header
-    assert REQUESTS[opcode](again.body_reader(), version, NOW) == body
+    assert REQUEST_DECODERS[opcode](again.body_reader(), version, NOW) == body
 
 
 def test_the_envelope_vector_of_the_reference_is_written_and_read() -> None:
@@ -130,26 +130,26 @@ def test_the_envelope_vector_of_the_reference_is_written_and_read() -> None:
 
 def test_the_session_vector_of_the_reference_carries_the_digest_of_its_request() -> None:
     header = Header(OpCode.SESSION_SETUP, flags=CERTIFIED_DIGESTED, expires=NOW)
-    request = Message.build(Envelope(), header, write_request(SETUP, CURRENT))
-    digest = RequestDigest.of(request.octets, CURRENT)
-    body = SessionReady(ExchangeMode.DIFFIE_HELLMAN, b"\1\2\3")
+    request = Message.build(Envelope(), header, encode_request(SETUP, CURRENT_VERSION))
+    digest = RequestDigest.of(request.octets, CURRENT_VERSION)
+    body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, b"\1\2\3")
     answer = Header(OpCode.SESSION_SETUP, ResponseCode.SUCCESS, CERTIFIED_DIGESTED, 1, expires=NOW)
-    response = Message.build(Envelope(), answer, write_response(body, digest))
+    response = Message.build(Envelope(), answer, encode_response(body, digest))
     expected = (
         "000001900000000159800000000100006553f1000000002c0324f9ce631c06273e7e24a70608bd93ffe2c8fb7b19523a"
         "a7c3132b4c807a9d1d000400000003010203000000000000"
     )
     assert response.payload().hex() == expected
     again = Message.from_bytes(Envelope(), bytes.fromhex(expected), NOW)
-    assert read_response(again, NOW) == (digest, body)
+    assert decode_response(again, NOW) == (digest, body)
 
 
 def test_the_early_failure_vector_of_the_reference_is_written_and_read() -> None:
-    envelope = Envelope(Version(2, 3), CURRENT, request_id=EARLY_REQUEST_ID)
+    envelope = Envelope(Version(2, 3), CURRENT_VERSION, request_id=UNKNOWN_REQUEST_ID)
     header = Header(OpCode.RESERVED, ResponseCode.PROTOCOL_ERROR, expires=NOW)
-    message = Message.build(envelope, header, write_response(Failure.of("x"), None))
+    message = Message.build(envelope, header, encode_response(Failure.of("x"), None))
     expected = "000000000000000419000000ffff00006553f10000000005000000017800000000"
     assert message.payload().hex() == expected
     assert message.envelope.to_bytes().hex() == "0203020b00000000ffffffff0000000000000021"
     again = Message.from_bytes(envelope, bytes.fromhex(expected), NOW)
-    assert read_response(again, NOW) == (None, Failure(b"x"))
+    assert decode_response(again, NOW) == (None, Failure(b"x"))

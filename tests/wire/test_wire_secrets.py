@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from perseid.records.value import Permission, Value
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.key_exchange import DEFAULT_GROUP, make_key_pair
+from perseid.wire.key_exchange import DEFAULT_GROUP, generate_key_pair
 from perseid.wire.message import Envelope, Header, Message
-from perseid.wire.requests import Values
-from perseid.wire.responses import Opaque, Referral, Resolved
-from perseid.wire.server import Proof, Reply, Request, ServerSettings
+from perseid.wire.requests import ValuesRequest
+from perseid.wire.responses import Referral, ResolutionResult, UnknownBody
+from perseid.wire.server import ChallengeProof, Reply, Request, ServerSettings
 from perseid.wire.sessions import Cipher, Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import fed
@@ -54,7 +54,7 @@ def test_session_keys_are_not_shown() -> None:
 
 
 def test_the_halves_of_a_key_exchange_are_not_shown() -> None:
-    pair = make_key_pair(DEFAULT_GROUP, random.Random(1).randbytes)
+    pair = generate_key_pair(DEFAULT_GROUP, random.Random(1).randbytes)
     secret = pair.exponent.to_bytes(32, "big")
     assert_hidden(secret, pair)
     assert hex(pair.exponent) not in repr(pair)
@@ -78,7 +78,7 @@ def test_secret_values_are_not_shown_wherever_they_travel() -> None:
     conversation = Talk()
     session = conversation.begin_proved_session()
     conversation.host.records[b"1/keys"] = (SECRET_VALUE,)
-    body = Values(b"1/keys", (SECRET_VALUE,))
+    body = ValuesRequest(b"1/keys", (SECRET_VALUE,))
     request = conversation.request(OpCode.CREATE_HANDLE, body, session=session)
     frame = frame_of(request)
     received = conversation.host.server.receive(frame, NOW)
@@ -92,7 +92,7 @@ def test_secret_values_are_not_shown_wherever_they_travel() -> None:
     assert waiting is not None
     answer = conversation.client.answer_challenge(challenge, outside, SEC, PASSPHRASE, NOW)
     proof = conversation.host.server.receive(frame_of(answer), NOW)
-    assert isinstance(proof, Proof)
+    assert isinstance(proof, ChallengeProof)
     assert_hidden(PASSPHRASE, outside, challenge, waiting, answer, proof, conversation.host.server.challenges)
 
 
@@ -101,12 +101,12 @@ def test_secret_values_are_not_shown_in_answers() -> None:
     conversation = Talk(host)
     host.records[b"1/record"] = (SECRET_VALUE,)
     answer = conversation.ask_as(SEC, conversation.resolve(flags=FLAGS_TO_READ_ALL))
-    assert answer.body == Resolved(b"1/record", (SECRET_VALUE,))
+    assert answer.body == ResolutionResult(b"1/record", (SECRET_VALUE,))
     message = Message.build(Envelope(), Header(OpCode.CREATE_HANDLE), PASSPHRASE)
     frame = Frame(message.envelope, message.payload())
     reply = Reply((frame,))
-    assert_hidden(PASSPHRASE, answer, message, frame, reply, Opaque(PASSPHRASE), Referral(b"1/2", (SECRET_VALUE,)))
-    session = Session(1, PASSPHRASE, Cipher.AES, CURRENT)
+    assert_hidden(PASSPHRASE, answer, message, frame, reply, UnknownBody(PASSPHRASE), Referral(b"1/2", (SECRET_VALUE,)))
+    session = Session(1, PASSPHRASE, Cipher.AES, CURRENT_VERSION)
     assert_hidden(PASSPHRASE, session)
 
 

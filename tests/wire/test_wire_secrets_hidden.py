@@ -6,11 +6,11 @@ from perseid.records.errors import InvalidData
 from perseid.records.key_files import read_key_file, write_key_file
 from perseid.records.keys import SecretKey
 from perseid.records.private_keys import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
-from perseid.wire.key_exchange import DEFAULT_GROUP, DhKeyPair, make_key_pair
+from perseid.wire.key_exchange import DEFAULT_GROUP, DhKeyPair, generate_key_pair
 from tests.wire.key_material import DSA_KEY, PLAIN_RSA_KEYS, RSA_KEY, dsa_key, refused, rsa_key
 
 WORD = b"open sesame"
-PAIR = make_key_pair(DEFAULT_GROUP, lambda count: WORD.ljust(count, b"."))
+PAIR = generate_key_pair(DEFAULT_GROUP, lambda count: WORD.ljust(count, b"."))
 
 HOLDERS: list[tuple[object, list[int | bytes]]] = [
     (rsa_key(), [getattr(rsa_key(), name) for name in ("d", "p", "q", "dp", "dq", "qi")]),
@@ -18,7 +18,7 @@ HOLDERS: list[tuple[object, list[int | bytes]]] = [
     (RSA_KEY, [RSA_KEY.to_bytes()]),
     (dsa_key(), [dsa_key().x]),
     (SecretKey(WORD), [WORD, len(WORD)]),
-    (SecretKey(WORD).hashed(), [SecretKey(WORD).hashed().secret]),
+    (SecretKey(WORD).to_sha1(), [SecretKey(WORD).to_sha1().secret]),
     (PAIR, [PAIR.exponent]),
 ]
 

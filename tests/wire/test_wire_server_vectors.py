@@ -19,18 +19,26 @@ from perseid.wire.credentials import verify_signature
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.message import LIFETIME, Header, Message
+from perseid.wire.message import MESSAGE_LIFETIME, Header, Message
 from perseid.wire.requests import ExchangeMode, VerifyChallenge
 from perseid.wire.responses import (
     Challenge,
     Failure,
-    Names,
+    HandleList,
     ResponseBody,
     SiteInfo,
-    Verified,
-    read_response,
+    VerificationResult,
+    decode_response,
 )
-from perseid.wire.server import INVALID_LENGTH, NOT_UNDERSTOOD, Proof, Reply, Request, Server, ServerSettings
+from perseid.wire.server import (
+    INVALID_LENGTH_TEXT,
+    NOT_UNDERSTOOD_TEXT,
+    ChallengeProof,
+    Reply,
+    Request,
+    Server,
+    ServerSettings,
+)
 from perseid.wire.sessions import Cipher, decrypt
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, fed, frames_of, key_file, load
@@ -62,7 +70,7 @@ class Recorded:
     @property
     def now(self) -> int:
         """When it was given: twelve hours before it expires."""
-        return self.first.header.expires - LIFETIME
+        return self.first.header.expires - MESSAGE_LIFETIME
 
 
 class Replay:
@@ -99,7 +107,7 @@ class Replay:
                 )
             message = Message.from_bytes(frame.envelope, payload, NOW)
             messages.append(message)
-            _, body = read_response(message, NOW)
+            _, body = decode_response(message, NOW)
             if isinstance(body, Challenge):
                 self.randomness.append(body.nonce)
             if iv:
@@ -114,7 +122,7 @@ class Replay:
         received = self.server.receive(received_frame(vector), recorded.now)
         if isinstance(received, Reply):
             return received
-        if isinstance(received, Proof):
+        if isinstance(received, ChallengeProof):
             checked = self.check(received, vector, recorded)
             return checked if isinstance(checked, Reply) else self.carry_out(checked, vector, recorded)
         if recorded.code == ResponseCode.AUTHENTICATION_NEEDED or received.session is not None:
@@ -123,7 +131,7 @@ class Replay:
                 return identity
         return self.carry_out(received, vector, recorded)
 
-    def check(self, proof: Proof, vector: Vector, recorded: Recorded) -> Request | Reply:
+    def check(self, proof: ChallengeProof, vector: Vector, recorded: Recorded) -> Request | Reply:
         """What an application does with a proof; the records of the recorded server are in the README."""
         if vector.group.partition(".")[0] in WRONG_SECRETS:
             assert proof.check_secret(WRONG_SECRETS[vector.group.partition(".")[0]])
@@ -148,7 +156,7 @@ class Replay:
         """Say what the recorded application said."""
         frames: list[Frame] = []
         for message in recorded.messages:
-            _, body = read_response(message, NOW)
+            _, body = decode_response(message, NOW)
             check_body(request, body, vector)
             flags = message.header.flags
             reply = self.server.respond(
@@ -169,10 +177,10 @@ def check_body(request: Request, body: ResponseBody, vector: Vector) -> None:
         asked = request.body
         secret = bytes.fromhex(vector.keys["secret_key"])
         valid = check_secret_answer(secret, asked.nonce, asked.digest, asked.answer, request.message.version)
-        assert body == Verified(int(valid)) == Verified(1)
+        assert body == VerificationResult(int(valid)) == VerificationResult(1)
     elif isinstance(body, SiteInfo):
         assert body.site == key_file("siteinfo.bin")
-    elif isinstance(body, Names):
+    elif isinstance(body, HandleList):
         assert len(body.handles) <= 50
         assert list(body.handles) == sorted(body.handles)
 
@@ -210,7 +218,7 @@ def test_a_diffie_hellman_session_vector_is_answered_to_the_octet_from_set_up_to
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = RecordedHalf.of(CONVERSATIONS[name][0])
-    monkeypatch.setattr(server_module, "make_key_pair", half.make_key_pair)
+    monkeypatch.setattr(server_module, "generate_key_pair", half.make_key_pair)
     monkeypatch.setattr(server_module, "shared_secret", half.shared_secret)
     run = Replay()
     for vector in CONVERSATIONS[name]:
@@ -242,7 +250,7 @@ def test_an_rsa_session_vector_is_refused_at_set_up_and_the_rest_is_answered_to_
         assert isinstance(reply, Reply)
         (answer,) = reply.frames
         message = Message.from_bytes(answer.envelope, answer.payload, NOW)
-        digest, body = read_response(message, NOW)
+        digest, body = decode_response(message, NOW)
         assert isinstance(body, Failure)
         assert message.header.response_code is ResponseCode.SESSION_FAILED
         # Everything but the code, the body and the new id is as recorded; and it is signed.
@@ -257,7 +265,7 @@ def test_an_rsa_session_vector_is_refused_at_set_up_and_the_rest_is_answered_to_
         )
         assert answer.envelope.session_id == 0
         assert answer.envelope.request_id == theirs.envelope.request_id
-        assert digest == read_response(theirs, NOW)[0]
+        assert digest == decode_response(theirs, NOW)[0]
         assert verify_signature(message, SERVER_KEY.public)
         assert len(run.server.sessions) == 0
         if "session_key" in vector.keys:
@@ -283,12 +291,12 @@ def test_a_malformed_vector_gets_the_recorded_answer_to_the_octet(vector: Vector
         return
     recorded = run.prepare(vector)
     if len(vector.request[0]) < 20:
-        reply = run.server.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH, recorded.now)
+        reply = run.server.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH_TEXT, recorded.now)
     else:
         try:
             reply = run.answer(vector, recorded)
         except RemoteProtocolError as error:
             assert vector.transport == "tcp"
-            reply = run.server.early_failure(error.code, NOT_UNDERSTOOD, recorded.now)
+            reply = run.server.early_failure(error.code, NOT_UNDERSTOOD_TEXT, recorded.now)
     expected = list(vector.response)
     assert (reply.to_packets() if vector.transport == "udp" else [reply.to_stream()]) == expected

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from perseid.records.value import Value
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.message import Credential
-from perseid.wire.requests import ExchangeKey, Name, Resolve, Values
-from perseid.wire.responses import Created, Empty, Failure, Resolved
-from perseid.wire.server import NO_SESSION, ServerSettings
+from perseid.wire.requests import ExchangeKey, HandleRequest, Resolve, ValuesRequest
+from perseid.wire.responses import CreationResult, Empty, Failure, ResolutionResult
+from perseid.wire.server import NO_SESSION_TEXT, ServerSettings
 from perseid.wire.sessions import Cipher, Identity, Session
 from tests.wire import talk
 from tests.wire.key_material import SERVER_KEY
@@ -69,7 +69,7 @@ def test_a_session_goes_from_set_up_to_end_with_every_cipher_in_every_version(
         replace(RSA, key_index=300),
         replace(RSA, key_index=300),
     ]
-    request = conversation.request(OpCode.SESSION_TERMINATE, Name(), flags=wanted, session=session)
+    request = conversation.request(OpCode.SESSION_TERMINATE, HandleRequest(), flags=wanted, session=session)
     end = conversation.ask(request, session)
     assert end.body == Empty()
     assert not end.message.envelope.encrypted, "the session is gone"
@@ -90,7 +90,7 @@ def test_a_session_is_held_over_every_transport(line: Line) -> None:
         name = b"1/%d" % number
         # In one packet: those of two attempts, of which each has its own MAC, cannot always be told apart.
         request = conversation.create(name, (Value(1, "DATA", bytes(200)),), flags=flags, session=session)
-        assert conversation.ask(request, session).body == Created(name)
+        assert conversation.ask(request, session).body == CreationResult(name)
 
 
 def test_a_session_goes_on_over_another_transport() -> None:
@@ -108,10 +108,10 @@ def test_private_values_are_encrypted_in_a_session_from_2_8_on_both_ways(minor: 
     session = conversation.begin_proved_session()
     line.seen.clear()
     for opcode in (OpCode.CREATE_HANDLE, OpCode.ADD_VALUE, OpCode.MODIFY_VALUE):
-        request = conversation.request(opcode, Values(b"1/x", (PUBLIC, PRIVATE)), session=session)
+        request = conversation.request(opcode, ValuesRequest(b"1/x", (PUBLIC, PRIVATE)), session=session)
         assert conversation.ask(request, session).code is ResponseCode.SUCCESS
     answer = conversation.ask(conversation.resolve(flags=FLAGS_TO_READ_ALL, session=session), session)
-    assert answer.body == Resolved(HANDLE, (PUBLIC, PRIVATE))
+    assert answer.body == ResolutionResult(HANDLE, (PUBLIC, PRIVATE))
     assert conversation.ask(conversation.create(session=session), session).code is ResponseCode.SUCCESS
     encrypted = [frame.envelope.encrypted for frame in line.seen]
     assert encrypted == [automatic, False] * 3 + [False, automatic] + [False, False]
@@ -124,7 +124,7 @@ def test_private_values_are_not_encrypted_again_where_the_transport_does_it() ->
     session = conversation.begin_proved_session()
     request = conversation.resolve(flags=FLAGS_TO_READ_ALL, session=session)
     answer = conversation.ask(request, session)
-    assert answer.body == Resolved(HANDLE, (PUBLIC, PRIVATE))
+    assert answer.body == ResolutionResult(HANDLE, (PUBLIC, PRIVATE))
     assert not answer.message.envelope.encrypted
 
 
@@ -206,7 +206,7 @@ def test_public_records_are_resolved_in_a_session_without_a_look_at_the_mac() ->
     conversation = Talk()
     session = conversation.begin_session(None)
     request = without_credential(conversation.resolve(session=session))
-    assert conversation.ask(request, session).body == Resolved(HANDLE, (PUBLIC,))
+    assert conversation.ask(request, session).body == ResolutionResult(HANDLE, (PUBLIC,))
 
 
 def test_whoever_proves_to_be_somebody_else_than_the_session_claims_is_asked_each_time() -> None:
@@ -231,18 +231,18 @@ def test_an_anonymous_session_is_asked_each_time() -> None:
 @pytest.mark.parametrize("opcode", [OpCode.RESOLUTION, OpCode.DELETE_HANDLE, OpCode.SESSION_TERMINATE])
 def test_an_unknown_session_is_refused_whatever_is_asked(opcode: OpCode) -> None:
     conversation = Talk()
-    session = Session(77, bytes(32), Cipher.AES, CURRENT)
-    body = Resolve(HANDLE) if opcode == OpCode.RESOLUTION else Name()
+    session = Session(77, bytes(32), Cipher.AES, CURRENT_VERSION)
+    body = Resolve(HANDLE) if opcode == OpCode.RESOLUTION else HandleRequest()
     answer = conversation.ask(conversation.request(opcode, body, flags=CERTIFIED, session=session), session)
     assert answer.code is ResponseCode.SESSION_TIMEOUT
-    assert answer.body == Failure.of(NO_SESSION)
+    assert answer.body == Failure.of(NO_SESSION_TEXT)
     assert answer.message.envelope.session_id == 77
     assert answer.is_certified
 
 
 def test_an_encrypted_request_in_an_unknown_session_is_refused_in_the_clear() -> None:
     conversation = Talk()
-    session = Session(77, bytes(32), Cipher.AES, CURRENT)
+    session = Session(77, bytes(32), Cipher.AES, CURRENT_VERSION)
     request = conversation.resolve(flags=DEFAULT_FLAGS | OpFlag.ENCRYPT, session=session)
     (frame,) = conversation.send(request, session)
     assert (frame.envelope.session_id, frame.envelope.request_id) == (77, request.envelope.request_id)
@@ -271,7 +271,7 @@ def test_repeating_an_old_request_does_not_replace_the_challenge_of_a_session() 
 @pytest.mark.parametrize(("octets", "granted"), [(2048, True), (2049, False)])
 def test_who_claims_to_be_somebody_has_a_name_of_2048_octets_at_most(octets: int, granted: bool) -> None:
     conversation = Talk()
-    wish = conversation.client.begin_session(Identity(bytes(octets), 1), NOW, peer_version=CURRENT)
+    wish = conversation.client.begin_session(Identity(bytes(octets), 1), NOW, peer_version=CURRENT_VERSION)
     reply = conversation.host.receive(frame_of(wish.request), NOW)
     assert (read_code(reply) is ResponseCode.SUCCESS) is granted
     assert len(conversation.host.server.sessions) == granted
@@ -303,7 +303,7 @@ def test_the_client_wishes_for_a_life_and_the_server_grants_a_day_at_most(wish: 
 def test_a_session_is_not_ended_by_somebody_without_its_key() -> None:
     conversation = Talk()
     session = conversation.begin_session()
-    end = conversation.request(OpCode.SESSION_TERMINATE, Name(), session=session)
+    end = conversation.request(OpCode.SESSION_TERMINATE, HandleRequest(), session=session)
     for forged in (without_credential(end), end.with_credential(Credential("HS_MAC", b"HMAC-SHA256", bytes(32), 1))):
         reply = conversation.host.receive(frame_of(forged), NOW)
         assert read_code(reply) is ResponseCode.INVALID_SESSION_KEY
@@ -314,7 +314,7 @@ def test_a_session_is_not_ended_by_somebody_without_its_key() -> None:
 
 def test_ending_no_session_is_refused() -> None:
     conversation = Talk()
-    answer = conversation.ask(conversation.request(OpCode.SESSION_TERMINATE, Name()))
+    answer = conversation.ask(conversation.request(OpCode.SESSION_TERMINATE, HandleRequest()))
     assert answer.code is ResponseCode.SESSION_TIMEOUT
 
 

@@ -15,12 +15,12 @@ from perseid.wire.key_exchange import (
     decrypt_session_key,
     derive_session_key,
     encrypt_session_key,
-    library_power,
+    exchange_with_library,
     shared_secret,
 )
 from perseid.wire.message import Message
 from perseid.wire.requests import ExchangeKey, ExchangeMode, SessionSetup
-from perseid.wire.responses import Challenge, SessionReady, read_response
+from perseid.wire.responses import Challenge, SessionSetupResult, decode_response
 from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire.key_material import SERVER_KEY
 from tests.wire.opened import Opened, open_message, opened, session_key
@@ -43,9 +43,9 @@ def test_key_of_the_session_vectors(name: str) -> None:
     steps = list(opened(SESSIONS[name]))
     first = steps[0]
     setup = SessionSetup.read(first.request.body_reader(), first.request.version, NOW)
-    digest, ready = read_response(first.response, NOW)
+    digest, ready = decode_response(first.response, NOW)
     assert digest == RequestDigest.of(first.request.octets, first.response.version)
-    assert isinstance(ready, SessionReady)
+    assert isinstance(ready, SessionSetupResult)
     assert ready.mode == setup.mode
     match setup.mode:
         case ExchangeMode.DIFFIE_HELLMAN:
@@ -62,7 +62,7 @@ def test_key_of_the_session_vectors(name: str) -> None:
             pytest.fail(f"nothing exercises {mode}")
 
 
-def check_diffie_hellman(step: Opened, setup: SessionSetup, ready: SessionReady) -> None:
+def check_diffie_hellman(step: Opened, setup: SessionSetup, ready: SessionSetupResult) -> None:
     keys = step.vector.keys
     assert (int(keys["dh_p"], 16), int(keys["dh_g"], 16)) == DEFAULT_GROUP
     exponent = int(keys["dh_client_x"], 16)
@@ -72,18 +72,18 @@ def check_diffie_hellman(step: Opened, setup: SessionSetup, ready: SessionReady)
     assert (mine.p, mine.g) == (theirs.p, theirs.g) == DEFAULT_GROUP
     assert mine.y == pow(mine.g, exponent, mine.p)
     cipher, shared = Cipher(ready.data[3]), shared_secret(DhKeyPair(mine, exponent), theirs)
-    assert library_power(DhKeyPair(mine, exponent), theirs) == shared
+    assert exchange_with_library(DhKeyPair(mine, exponent), theirs) == shared
     assert (cipher, derive_session_key(cipher, shared)) == session_key(step.vector)
 
 
-def check_rsa(step: Opened, key: RsaPrivateKey, ready: SessionReady) -> None:
+def check_rsa(step: Opened, key: RsaPrivateKey, ready: SessionSetupResult) -> None:
     version = step.response.version
     exchanged = decrypt_session_key(key, ready.data, version)
     assert exchanged == session_key(step.vector)
     assert decrypt_session_key(key, encrypt_session_key(key.public, *exchanged, version), version) == exchanged
 
 
-def check_server_key(steps: list[Opened], ready: SessionReady) -> None:
+def check_server_key(steps: list[Opened], ready: SessionSetupResult) -> None:
     key = private_key(steps[0].vector, "server_priv_pkcs8")
     assert key == SERVER_KEY
     assert key.public.to_bytes() == ready.data
@@ -151,7 +151,7 @@ def test_digests_of_the_session_vectors() -> None:
     for vectors in SESSIONS.values():
         challenged: Message | None = None
         for step in opened(vectors):
-            digest, body = read_response(step.response, NOW)
+            digest, body = decode_response(step.response, NOW)
             about = step.request
             if about.header.opcode == OpCode.RESPONSE_TO_CHALLENGE:
                 assert challenged is not None

@@ -7,16 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.wire.challenges import MAX_CHALLENGES, MAX_OCTETS, MAX_REPLY, NONCE_LENGTH, Pending, PendingTable
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.challenges import (
+    MAX_CHALLENGES,
+    MAX_PENDING_BYTES,
+    MAX_REPLY,
+    NONCE_LENGTH,
+    ChallengeTable,
+    PendingChallenge,
+)
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.digests import RequestDigest
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.sessions import (
+    COUNTER_WINDOW_SIZE,
     MAX_SESSIONS,
     MAX_TIMEOUT,
-    MAX_UNPROVED,
-    REMEMBERED_COUNTERS,
+    MAX_UNAUTHENTICATED,
     Cipher,
     CounterWindow,
     Session,
@@ -27,12 +34,14 @@ from tests.wire.talk import NOW, SEC, Host, Talk, frame_of, read_code
 
 
 def session(number: int, timeout: int = 100) -> Session:
-    return Session(number, bytes(32), Cipher.AES, CURRENT, timeout=timeout)
+    return Session(number, bytes(32), Cipher.AES, CURRENT_VERSION, timeout=timeout)
 
 
-def pending(number: int, since: float = 0.0, size: int = 100) -> Pending:
+def pending(number: int, since: float = 0.0, size: int = 100) -> PendingChallenge:
     message = Message(Envelope(), Header(OpCode.DELETE_HANDLE), bytes(size - 4))  # and the credential's length
-    return Pending(number, message, bytes(NONCE_LENGTH), RequestDigest.of(message.octets, CURRENT), since)
+    return PendingChallenge(
+        number, message, bytes(NONCE_LENGTH), RequestDigest.of(message.octets, CURRENT_VERSION), since
+    )
 
 
 # Sessions
@@ -63,9 +72,9 @@ def test_a_flood_of_new_sessions_does_not_touch_those_in_use() -> None:
     table = SessionTable()
     table.add(used := session(1), 0.0)
     table.confirm(used)
-    for number in range(2, MAX_UNPROVED + 3):
+    for number in range(2, MAX_UNAUTHENTICATED + 3):
         table.add(session(number), 0.0)
-    assert len(table) == 1 + MAX_UNPROVED == 1_001
+    assert len(table) == 1 + MAX_UNAUTHENTICATED == 1_001
     assert table.use(2, 0.0) is None, "the oldest of the new ones went"
     assert table.use(3, 0.0) is not None
     assert table.use(1, 0.0) is used
@@ -138,15 +147,15 @@ def test_a_counter_is_accepted_once_and_zero_always() -> None:
 
 
 def test_the_last_two_hundred_counters_are_remembered() -> None:
-    assert REMEMBERED_COUNTERS == 200
+    assert COUNTER_WINDOW_SIZE == 200
     window = CounterWindow()
-    for counter in range(2, REMEMBERED_COUNTERS + 2):
+    for counter in range(2, COUNTER_WINDOW_SIZE + 2):
         window.record(counter)
     assert not window.is_fresh(1), "older than all that are remembered"
     window.record(300)
     assert not window.is_fresh(2)
     assert window.is_fresh(250)
-    assert len(window._seen) == REMEMBERED_COUNTERS
+    assert len(window._seen) == COUNTER_WINDOW_SIZE
 
 
 @EXAMPLES
@@ -157,7 +166,7 @@ def test_no_counter_is_ever_accepted_twice_and_memory_is_bounded(counters: list[
         if window.is_fresh(counter):
             window.record(counter)
             accepted.append(counter)
-        assert len(window._seen) <= REMEMBERED_COUNTERS
+        assert len(window._seen) <= COUNTER_WINDOW_SIZE
     assert len(accepted) == len(set(accepted))
 
 
@@ -176,7 +185,7 @@ def test_counters_out_of_order_by_less_than_two_hundred_are_all_accepted(count: 
 
 
 def test_the_oldest_challenge_makes_room() -> None:
-    table = PendingTable(60.0, limit=2)
+    table = ChallengeTable(60.0, limit=2)
     for number in (1, 2, 3):
         table.add(pending(number))
     assert len(table) == 2
@@ -185,7 +194,7 @@ def test_the_oldest_challenge_makes_room() -> None:
 
 
 def test_the_requests_that_wait_have_a_size_in_all() -> None:
-    table = PendingTable(60.0, octets=1000)
+    table = ChallengeTable(60.0, octets=1000)
     for number in range(1, 11):
         table.add(pending(number))
     assert len(table) == 10
@@ -202,7 +211,7 @@ def test_what_a_stranger_adds_as_a_credential_counts_and_has_an_end() -> None:
         assert (len(signed.payload()) == len(message.payload()) + MAX_CREDENTIAL) is fits
         if fits:
             read = Message.from_bytes(signed.envelope, signed.payload(), 0)
-            kept = Pending(1, read, b"", RequestDigest.of(b"", CURRENT), 0.0)
+            kept = PendingChallenge(1, read, b"", RequestDigest.of(b"", CURRENT_VERSION), 0.0)
             assert kept.size > MAX_CREDENTIAL
         else:
             with pytest.raises(InvalidData):
@@ -210,20 +219,20 @@ def test_what_a_stranger_adds_as_a_credential_counts_and_has_an_end() -> None:
 
 
 def test_ten_thousand_challenges_and_64_mebibytes_are_kept() -> None:
-    assert (MAX_CHALLENGES, MAX_OCTETS) == (10_000, 64 << 20)
-    table = PendingTable(60.0)
+    assert (MAX_CHALLENGES, MAX_PENDING_BYTES) == (10_000, 64 << 20)
+    table = ChallengeTable(60.0)
     for number in range(1, MAX_CHALLENGES + 2):
         table.add(pending(number, size=10))
     assert len(table) == MAX_CHALLENGES
-    large = PendingTable(60.0)
+    large = ChallengeTable(60.0)
     shared = pending(1, size=MAX_MESSAGE)
     for number in range(1, 258):
-        large.add(Pending(number, shared.request, shared.nonce, shared.digest, 0.0))
+        large.add(PendingChallenge(number, shared.request, shared.nonce, shared.digest, 0.0))
     assert len(large) == 256
 
 
 def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
-    table = PendingTable(60.0, octets=1000)
+    table = ChallengeTable(60.0, octets=1000)
     first, second = pending(1, size=900), pending(1, size=950)
     table.add(first)
     table.add(second)
@@ -234,7 +243,7 @@ def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
 
 
 def test_what_an_answer_got_counts_too() -> None:
-    table = PendingTable(60.0, octets=1000)
+    table = ChallengeTable(60.0, octets=1000)
     first, second = pending(1, size=400), pending(2, size=400)
     table.add(first)
     table.add(second)
@@ -247,7 +256,7 @@ def test_what_an_answer_got_counts_too() -> None:
 
 
 def test_a_long_reply_is_not_kept() -> None:
-    table = PendingTable(60.0)
+    table = ChallengeTable(60.0)
     table.add(one := pending(1))
     table.settle(one, (bytes(MAX_REPLY),))
     assert len(one.reply) == 1
@@ -258,7 +267,7 @@ def test_a_long_reply_is_not_kept() -> None:
 
 @pytest.mark.parametrize(("age", "lives"), [(60.0, True), (60.1, False), (-60.0, True), (-60.1, False)])
 def test_a_challenge_lives_its_time_whichever_way_the_clock_goes(age: float, lives: bool) -> None:
-    table = PendingTable(60.0)
+    table = ChallengeTable(60.0)
     table.add(pending(1, since=100.0))
     assert (table.find(1, 100.0 + age) is not None) is lives
     assert len(table) == lives
@@ -266,7 +275,7 @@ def test_a_challenge_lives_its_time_whichever_way_the_clock_goes(age: float, liv
 
 def test_a_server_keeps_no_more_challenges_than_its_table_holds() -> None:
     conversation = Talk(Host())
-    conversation.host.server.challenges = PendingTable(60.0, limit=2)
+    conversation.host.server.challenges = ChallengeTable(60.0, limit=2)
     requests = [conversation.create(b"1/%d" % number) for number in range(3)]
     challenges = [conversation.ask(request) for request in requests]
     codes = []

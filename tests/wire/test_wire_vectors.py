@@ -20,8 +20,8 @@ from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import Reassembler, packet_count, split
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import Envelope, Header, Message
-from perseid.wire.requests import REQUESTS, write_request
-from perseid.wire.responses import read_response, write_response
+from perseid.wire.requests import REQUEST_DECODERS, encode_request
+from perseid.wire.responses import decode_response, encode_response
 from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire.describe import (
     Description,
@@ -122,10 +122,10 @@ def parsed(frame: Frame, vector: Vector) -> Message:
 def rewritten(message: Message) -> bytes:
     """The body, read and written again."""
     if message.header.is_request:
-        body = REQUESTS[message.header.opcode](message.body_reader(), message.version, NOW)
-        return write_request(body, message.version)
-    digest, response = read_response(message, NOW)
-    return write_response(response, digest)
+        body = REQUEST_DECODERS[message.header.opcode](message.body_reader(), message.version, NOW)
+        return encode_request(body, message.version)
+    digest, response = decode_response(message, NOW)
+    return encode_response(response, digest)
 
 
 def described(pieces: tuple[bytes, ...], vector: Vector) -> list[list[Field]]:
@@ -283,7 +283,7 @@ def test_the_digests_of_a_vector_are_those_of_the_request_that_is_answered(name:
         assert original is not None
         for frame in frames_of(vector.response, vector.transport):
             response = parsed(frame, vector)
-            digest, _ = read_response(response, NOW)
+            digest, _ = decode_response(response, NOW)
             assert (digest is not None) is (OpFlag.REQUEST_DIGEST in response.header.flags)
             assert digest is None or digest.matches(original.octets)
             challenged = response.header.response_code == ResponseCode.AUTHENTICATION_NEEDED

@@ -8,10 +8,10 @@ import pytest
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.value import MAX_VALUES, read_values
-from perseid.wire.codes import CURRENT, OpCode, ResponseCode
+from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode
 from perseid.wire.message import HEADER_LENGTH, MAX_MESSAGE, Envelope, Header, Message
-from perseid.wire.requests import REQUESTS
-from perseid.wire.responses import read_response
+from perseid.wire.requests import REQUEST_DECODERS
+from perseid.wire.responses import decode_response
 
 ROOM = MAX_MESSAGE - HEADER_LENGTH - 4
 NAME = b"\0\0\0\3" + b"1/x"
@@ -64,7 +64,7 @@ def test_the_longest_request_takes_memory_in_proportion_to_its_length(opcode: Op
 
     def decode() -> object:
         read = Message.from_bytes(message.envelope, payload, 0)
-        return REQUESTS[opcode](read.body_reader(), CURRENT, 0)
+        return REQUEST_DECODERS[opcode](read.body_reader(), CURRENT_VERSION, 0)
 
     height = height_of(decode)
     print(f"{height / len(payload):.1f} octets of memory for one of the message")
@@ -80,7 +80,7 @@ ANSWERS = {
 @pytest.mark.parametrize(("opcode", "body"), ANSWERS.values(), ids=ANSWERS)
 def test_the_longest_response_takes_memory_in_proportion_to_its_length(opcode: OpCode, body: bytes) -> None:
     message = Message.build(Envelope(), Header(opcode, ResponseCode.SUCCESS), body)
-    height = height_of(lambda: read_response(message, 0))
+    height = height_of(lambda: decode_response(message, 0))
     print(f"{height / len(body):.1f} octets of memory for one of the message")
     assert height < PER_OCTET * len(body)
 

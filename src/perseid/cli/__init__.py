@@ -34,12 +34,12 @@ import typer
 from perseid import __version__
 
 from . import names, suffixes
-from ._loading import Lazy
-from ._output import speak_utf8
+from ._loading import LazyGroup
+from ._output import use_utf8
 
 app = typer.Typer(
     name="perseid",
-    cls=Lazy,
+    cls=LazyGroup,
     help="Persistent identifiers: mint names, keep their records, prove their history, resolve them.",
     epilog="Every command that prints data takes --json. `perseid COMMAND --help` has examples.",
     no_args_is_help=True,
@@ -68,8 +68,8 @@ def _perseid(
 
 def main() -> None:
     """Run the command line; a refusal or failure is one line on standard error, help after it, and an exit code."""
-    speak_utf8()
+    use_utf8()
     try:
         app()
     except Exception as error:  # noqa: BLE001 - what is no failure but a mistake in the program is raised again there
-        sys.exit(import_module("._failures", __package__).reported(error))
+        sys.exit(import_module("._failures", __package__).report_error(error))

@@ -7,15 +7,17 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 DEFAULT_DIRECTORY: Final = "perseid-data"
-VARIABLE: Final = "PERSEID_DIR"
+DIRECTORY_VARIABLE: Final = "PERSEID_DIR"
 
 Directory: TypeAlias = Annotated[
     Path | None,
-    typer.Option("-d", "--directory", metavar="DIR", help=f"The installation. ${VARIABLE}, or ./{DEFAULT_DIRECTORY}."),
+    typer.Option(
+        "-d", "--directory", metavar="DIR", help=f"The installation. ${DIRECTORY_VARIABLE}, or ./{DEFAULT_DIRECTORY}."
+    ),
 ]
 """The option that every command has which works on an installation."""
 
 
 def directory_of(given: Path | None) -> Path:
     """The directory that was given, or the one from the environment, or the default one."""
-    return given or Path(os.environ.get(VARIABLE) or DEFAULT_DIRECTORY)
+    return given or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)

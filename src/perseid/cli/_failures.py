@@ -10,19 +10,19 @@ from typing import Final
 
 from perseid.names.errors import NameProblem
 
-from ._output import complain, hint
+from ._output import print_message, print_name_error
 
 FAILED: Final = 1
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
 
-_CODES_NOT_FOUND: Final = frozenset({"HANDLE_NOT_FOUND", "VALUES_NOT_FOUND", "SERVER_NOT_RESP"})
+_NOT_FOUND_CODES: Final = frozenset({"HANDLE_NOT_FOUND", "VALUES_NOT_FOUND", "SERVER_NOT_RESP"})
 """The refusals that mean "not found" rather than "you may not"."""
 
-_CODES_FAILED: Final = frozenset({"ERROR", "SERVER_TOO_BUSY"})
+_FAILED_CODES: Final = frozenset({"ERROR", "SERVER_TOO_BUSY"})
 """Those that mean that it might have worked."""
 
-_FAILURES: Final = (
+_FAILURE_CLASSES: Final = (
     ("perseid.records.errors", "RecordProblem"),
     ("perseid.ledger.errors", "LedgerError"),
     ("perseid.registry.installation.settings", "InvalidConfig"),
@@ -30,46 +30,46 @@ _FAILURES: Final = (
 )
 
 
-def reported(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Say what went wrong, and answer the exit code; a mistake in the program is raised again."""
     if isinstance(error, NameProblem):
-        complain(error)
+        print_name_error(error)
         return FAILED
-    if _is(error, "perseid.registry.results", "Refused"):
-        return _refused(error)
-    if any(_is(error, *where) for where in _FAILURES):
-        hint(f"perseid: {error}")
+    if _is_instance(error, "perseid.registry.results", "Refused"):
+        return _report_refusal(error)
+    if any(_is_instance(error, *where) for where in _FAILURE_CLASSES):
+        print_message(f"perseid: {error}")
         return FAILED
     if isinstance(error, OSError):  # the disk is full, say
-        _explain_system(error)
+        _report_os_error(error)
         return FAILED
     raise error
 
 
 def is_not_found(code: object) -> bool:
     """Whether a refusal means that there is no such thing."""
-    return getattr(code, "name", None) in _CODES_NOT_FOUND
+    return getattr(code, "name", None) in _NOT_FOUND_CODES
 
 
-def _is(error: Exception, module: str, name: str) -> bool:
+def _is_instance(error: Exception, module: str, name: str) -> bool:
     """Whether an error is of a class; if nobody has loaded its module, it is not."""
     found = getattr(sys.modules.get(module), name, None)
     return isinstance(found, type) and isinstance(error, found)
 
 
-def _refused(error: Exception) -> int:
+def _report_refusal(error: Exception) -> int:
     reason, advice = getattr(error, "reason", ""), getattr(error, "advice", "")
-    hint(f"perseid: {reason}")
+    print_message(f"perseid: {reason}")
     if advice:
-        hint(f"{advice[:1].upper()}{advice[1:]}")
+        print_message(f"{advice[:1].upper()}{advice[1:]}")
     code = getattr(error, "code", None)
-    if getattr(code, "name", None) in _CODES_FAILED:
+    if getattr(code, "name", None) in _FAILED_CODES:
         return FAILED
     return NOT_FOUND if is_not_found(code) else REFUSED
 
 
-def _explain_system(error: OSError) -> None:
+def _report_os_error(error: OSError) -> None:
     where = f"{error.filename}: " if error.filename else ""
-    hint(f"perseid: {where}{error.strerror or error}")
+    print_message(f"perseid: {where}{error.strerror or error}")
     # What is still in the buffer cannot be written either, and would be tried again at the end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

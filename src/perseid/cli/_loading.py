@@ -19,7 +19,7 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its arguments and options."""
-        return _without_types_of_flags(super().get_params(ctx))
+        return _hide_flag_types(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line; typer would put a required argument into braces."""
@@ -31,17 +31,17 @@ class Group(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its options."""
-        return _without_types_of_flags(super().get_params(ctx))
+        return _hide_flag_types(super().get_params(ctx))
 
 
-def _without_types_of_flags(params: list[Any]) -> list[Any]:
+def _hide_flag_types(params: list[Any]) -> list[Any]:
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
     return params
 
 
-TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Installation": {
         "init": ("installation", "Make an installation: settings, keys, ledger, first administrator."),
         "serve": ("serve", "Answer over the network."),
@@ -93,11 +93,11 @@ TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """The commands by the headings of the help: the module that has each, and what it is for in one line."""
 
-EXAMPLES: Final = "For example:"
+EXAMPLES_HEADING: Final = "For example:"
 """The line of a docstring behind which examples stand."""
 
 
-class Summary(Command):
+class LazyCommand(Command):
     """What is known about a command before it is loaded."""
 
     module: str = ""
@@ -110,34 +110,34 @@ class Summary(Command):
             loaded: Any = typer.main.get_group(found)
         else:
             alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-            command(alone, self.name)(found)
+            register_command(alone, self.name)(found)
             loaded = typer.main.get_command(alone)
         loaded.name = self.name
         return loaded
 
 
-class Lazy(Group):
+class LazyGroup(Group):
     """The program's group of commands: those that it is given, and those of the table."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for panel, commands in TABLE.items():
+        for panel, commands in LAZY_COMMANDS.items():
             for name, (module, text) in commands.items():
-                summary = Summary(name, help=text, rich_help_panel=panel)
+                summary = LazyCommand(name, help=text, rich_help_panel=panel)
                 summary.module = module
                 self.commands[name] = summary
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that words mean, loaded."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, found.load() if isinstance(found, Summary) else found, rest
+        return name, found.load() if isinstance(found, LazyCommand) else found, rest
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def register_command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command, with the examples of its docstring below its options."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        text, _, examples = (inspect.getdoc(function) or "").partition(f"\n{EXAMPLES}\n")
+        text, _, examples = (inspect.getdoc(function) or "").partition(f"\n{EXAMPLES_HEADING}\n")
         lines = [line.strip() for line in examples.splitlines() if line.strip()]
         # A paragraph for each, indented so that Markdown takes it as it stands.
         below = "".join(f"\n\n    {line}" for line in lines)

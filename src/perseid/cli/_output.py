@@ -22,7 +22,7 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON inst
 """The option that every command which prints data has."""
 
 
-def speak_utf8() -> None:
+def use_utf8() -> None:
     """Use UTF-8 on all standard streams, whatever the locale says: names have no other encoding (H4).
 
     Malformed input gets through as lone surrogates, which are no part of any name, so that each line is judged alone.
@@ -37,52 +37,54 @@ def print_json(document: object) -> None:
     typer.echo(msgspec.json.encode(document).decode())
 
 
-def print_facts(facts: Mapping[str, object]) -> None:
+def print_fields(fields: Mapping[str, object]) -> None:
     """Print what is known, one fact a line; what is not there is left out."""
-    shown = {label: value for label, value in facts.items() if value is not None}
+    shown = {label: value for label, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for label, value in shown.items():
         typer.echo(f"{label:<{width}}  {value}")
 
 
-def hint(text: str) -> None:
+def print_message(text: str) -> None:
     """Say something helpful that is not data."""
     typer.echo(text, err=True)
 
 
-def complain(problem: NameProblem, where: str = "") -> None:
+def print_name_error(problem: NameProblem, where: str = "") -> None:
     """Say what is wrong with a name and where to read more."""
-    hint(f"perseid: {where}{problem}")
+    print_message(f"perseid: {where}{problem}")
     if problem.rule == "U4":
-        hint("A resolver of your own is named with --resolver, e.g. --resolver http://example.org/hdl")
-    hint(f"The rule in full: perseid name rules {problem.rule}")
+        print_message("A resolver of your own is named with --resolver, e.g. --resolver http://example.org/hdl")
+    print_message(f"The rule in full: perseid name rules {problem.rule}")
 
 
-Tell: TypeAlias = Callable[[int], None]
+ProgressCallback: TypeAlias = Callable[[int], None]
 """Is told how many are done by now."""
 
-SMALL: Final = 1_000
+MIN_TOTAL: Final = 1_000
 """Fewer than these are done before anybody could read a bar."""
 
 
 @contextmanager
-def progress(what: str, total: int | None = None, unit: str = "entries", *, prints: bool = False) -> Iterator[Tell]:
+def progress(
+    what: str, total: int | None = None, unit: str = "entries", *, prints: bool = False
+) -> Iterator[ProgressCallback]:
     """Show how far something has come while the block runs; without a `total`, how many are done and for how long.
 
     `prints` says that the block prints data, so that there is no room for a bar where both streams are one terminal.
     """
     watched = _is_terminal(sys.stderr) and not (prints and _is_terminal(sys.stdout))
-    if not watched or (total is not None and total < SMALL):
-        yield _unseen
+    if not watched or (total is not None and total < MIN_TOTAL):
+        yield _ignore_progress
         return
     bar = _bar(unit, is_measured=total is not None)
     with bar:
         task = bar.add_task(what, total=total)
 
-        def tell(done: int) -> None:
+        def update(done: int) -> None:
             bar.update(task, completed=done)
 
-        yield tell
+        yield update
 
 
 def _bar(unit: str, *, is_measured: bool) -> Any:
@@ -113,7 +115,7 @@ def _is_terminal(stream: Any) -> bool:
     return stream is not None and stream.isatty()
 
 
-def _unseen(_done: int) -> None:
+def _ignore_progress(_done: int) -> None:
     """Nobody watches."""
 
 
@@ -129,13 +131,13 @@ def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None]) -> 
         show(read(text))
         return
     failed = False
-    for number, line in enumerate(_lines(), 1):
+    for number, line in enumerate(_read_lines(), 1):
         if not line.strip():
             continue
         try:
-            found = read(_whole(line))
+            found = read(_check_line(line))
         except InvalidName as problem:
-            complain(problem, f"line {number}: ")
+            print_name_error(problem, f"line {number}: ")
             failed = True
         else:
             show(found)
@@ -143,7 +145,7 @@ def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None]) -> 
         raise typer.Exit(1)
 
 
-def _lines() -> Iterator[str]:
+def _read_lines() -> Iterator[str]:
     """The lines of standard input; of one longer than MAX_LINE the beginning, so that the next keeps its number."""
     stdin = sys.stdin or io.StringIO()  # it may be closed
     mark = BYTE_ORDER_MARK  # some editors write it before the first line
@@ -155,7 +157,7 @@ def _lines() -> Iterator[str]:
         mark = ""
 
 
-def _whole(line: str) -> str:
+def _check_line(line: str) -> str:
     if len(line) > MAX_LINE:
         message = f"the line has more than {MAX_LINE:,} characters, more than any name needs"
         raise InvalidName("H9", message, position=MAX_LINE, character=line[MAX_LINE])

@@ -22,16 +22,16 @@ import typer
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.uri import Reference, parse_human
+from perseid.names.uri import Reference, parse_user_input
 from perseid.records.errors import InvalidData
 from perseid.records.value import ValueRef, ref_from_text
-from perseid.registry.context import Operation, over_long
-from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof
+from perseid.registry.context import Command, name_too_long
+from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.queries.history import keeping_past
+from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
-from perseid.registry.results import Changed
+from perseid.registry.results import ChangeResult
 from perseid.registry.snapshot import Rules
 
 from ._directory import Directory, directory_of
@@ -39,7 +39,7 @@ from ._output import print_json
 
 __all__ = ["Directory", "directory_of"]
 
-DOOR: Final = "cli"
+INTERFACE: Final = "cli"
 """What the ledger records as the way in."""
 
 ActingAs: TypeAlias = Annotated[
@@ -53,7 +53,7 @@ Note: TypeAlias = Annotated[
 ]
 """The option of commands that change something."""
 
-KeepPast: TypeAlias = Annotated[
+KeepHistory: TypeAlias = Annotated[
     bool, typer.Option("--keep-past", help="Hide nothing of the past; otherwise that is hidden as well.")
 ]
 """The option of commands that take something from the public; without it its past is hidden as well."""
@@ -69,27 +69,27 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OpenInstallation:
     """An opened installation, and who works on it."""
 
     installation: Installation
     registry: Registry
-    who: Identity
+    identity: Identity
 
-    def do(self, operation: Operation[T], note: str = "", *, keep_past: bool = False) -> T:
+    def do(self, command: Command[T], note: str = "", *, keep_past: bool = False) -> T:
         """Carry out an operation; when this returns, it is durable."""
-        return self.registry.do(operation, self.who, DOOR, keeping_past(note) if keep_past else note)
+        return self.registry.do(command, self.identity, INTERFACE, keep_history_note(note) if keep_past else note)
 
 
 @contextmanager
-def opened(directory: Path | None, acting_as: str | None = None) -> Iterator[Place]:
+def open_installation(directory: Path | None, acting_as: str | None = None) -> Iterator[OpenInstallation]:
     """Open the installation that a command is meant for."""
-    who = identity(acting_as)
+    identity = get_identity(acting_as)
     with Installation.open(directory_of(directory)) as installation:
-        yield Place(installation, registry_of(installation), who)
+        yield OpenInstallation(installation, open_registry(installation), identity)
 
 
-def registry_of(installation: Installation) -> Registry:
+def open_registry(installation: Installation) -> Registry:
     """The registry over an installation that is open, with the rules of its settings."""
     config = installation.config
     default = PROFILES[config.default_profile]
@@ -97,14 +97,14 @@ def registry_of(installation: Installation) -> Registry:
     return Registry(installation.ledger, rules)
 
 
-def identity(acting_as: str | None) -> Identity:
+def get_identity(acting_as: str | None) -> Identity:
     """Who works: the system user, or whom they act as."""
     if acting_as is None:
-        return LocalOperator(_user())
-    return KeyHolder(reference(acting_as, "--as"), Proof.FILE_PERMISSION)
+        return LocalIdentity(_user_name())
+    return KeyIdentity(parse_value_ref(acting_as, "--as"), Proof.FILE_PERMISSION)
 
 
-def reference(text: str, option: str) -> ValueRef:
+def parse_value_ref(text: str, option: str) -> ValueRef:
     """Take `INDEX:HANDLE` from an option."""
     try:
         found = ref_from_text(text)
@@ -114,29 +114,29 @@ def reference(text: str, option: str) -> ValueRef:
     return found
 
 
-def named(text: str, *, new: bool = False) -> Handle:
+def parse_handle(text: str, *, new: bool = False) -> Handle:
     """The name that a change is about. Query and fragment belong to look-ups, so a URI with one is refused.
 
     A `new` one has to be legal here. What exists may have come from another server, and be none that is made here.
     """
-    found = parse_human(text) if new else asked_for(text)
+    found = parse_user_input(text) if new else parse_reference(text)
     if found.tail:
         message = f"{found.tail} is a query or fragment, which belongs to a look-up; name {found.handle} alone"
         raise typer.BadParameter(message, param_hint="HANDLE")
     return found.handle
 
 
-def asked_for(text: str) -> Reference:
+def parse_reference(text: str) -> Reference:
     """The name that is looked up; also one that could not be registered here. An over-long one is not found (H9)."""
     try:
-        return parse_human(text, for_lookup=True)
+        return parse_user_input(text, for_lookup=True)
     except InvalidName as problem:
         if problem.rule == "H9":
-            raise over_long(text) from problem
+            raise name_too_long(text) from problem
         raise
 
 
-def show_changed(changed: Changed, json: bool) -> None:
+def print_changed(changed: ChangeResult, json: bool) -> None:
     """Print the name of a record that was changed; it is durable by then."""
     if json:
         print_json({"handle": str(changed.handle), "seq": changed.seq})
@@ -144,7 +144,7 @@ def show_changed(changed: Changed, json: bool) -> None:
         typer.echo(str(changed.handle))
 
 
-def _user() -> str:
+def _user_name() -> str:
     """The system user as the system knows it, whatever variables say: it stands in the ledger for ever."""
     number = os.geteuid()
     try:

@@ -19,7 +19,7 @@ from typing import Final
 import typer
 
 from perseid.ledger.backup.archive import ENTRY, ArchiveReader
-from perseid.ledger.backup.restore import NotEmpty, Restored, reopen, restore
+from perseid.ledger.backup.restore import RestoreResult, StoreNotEmpty, reopen_lease, restore
 from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Entry, State
@@ -30,21 +30,21 @@ from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.names.allocator import DEFAULT_MAX_AHEAD, MemoryLease
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse
-from perseid.names.pattern import Pattern
+from perseid.names.pattern import PatternScheme
 from perseid.names.suffix_scheme import Scheme, Source
-from perseid.registry.commands.namespaces import checked_prefix, namespaces
-from perseid.registry.installation.files import place, remove, workplace, write
-from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME, explaining, new_log, open_store
-from perseid.registry.installation.setting_kinds import masked
-from perseid.registry.installation.settings import FILE_NAME, Config, template
-from perseid.registry.installation.site_setup import write_new
+from perseid.registry.commands.namespaces import check_prefix, namespaces
+from perseid.registry.installation.files import place, remove_files, staging_directory, write_file
+from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME, new_log, open_store, translate_errors
+from perseid.registry.installation.setting_kinds import mask_password
+from perseid.registry.installation.settings import FILE_NAME, Config, config_template
+from perseid.registry.installation.site_setup import write_server_files
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.snapshot import POLICY_TYPE, Facts
+from perseid.registry.snapshot import POLICY_TYPE, Snapshot
 
-from ._place import Place, named
+from ._place import OpenInstallation, parse_handle
 
-_MOST_DIGITS = 18  # of a number that the ledger can keep
+_MAX_DIGITS = 18  # of a number that the ledger can keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Counter:
     @property
     def last_name(self) -> str:
         """The last name that is known to be given out; empty if none is, or it cannot be told."""
-        if self.last < 0 or not isinstance(self.scheme, Pattern):
+        if self.last < 0 or not isinstance(self.scheme, PatternScheme):
             return ""
         try:
             return f"{self.prefix}/{self.scheme.format(self.last)}"
@@ -69,32 +69,32 @@ class Counter:
             return ""  # beyond what the template has names for
 
 
-def how_to_reopen(prefix: str) -> str:
+def reopen_command(prefix: str) -> str:
     """The command with which an operator lets names be made again."""
     return f"perseid restore --reopen {prefix} --last NAME"
 
 
-def reopened(place: Place, prefix: str, last: str) -> Counter:
+def reopen_counter(place: OpenInstallation, prefix: str, last: str) -> Counter:
     """Let names be made again behind the last one that was given out, which is a number or a name."""
-    checked_prefix(prefix)
-    with place.registry.facts() as facts:
-        scheme = facts.policy(prefix).suffix_scheme()
-    if scheme is None or not is_counted(scheme):
+    check_prefix(prefix)
+    with place.registry.snapshot() as snapshot:
+        scheme = snapshot.policy(prefix).suffix_scheme()
+    if scheme is None or not uses_counter(scheme):
         raise LedgerError(f"the names of {prefix} are not counted, so nothing waits there")
     ledger = place.registry.ledger
-    reopen(ledger.log, _scope(prefix, scheme), _number(last, prefix, scheme))
-    return _counter(ledger, prefix, scheme)
+    reopen_lease(ledger.log, _lease_scope(prefix, scheme), _parse_number(last, prefix, scheme))
+    return _load_counter(ledger, prefix, scheme)
 
 
-def counters(place: Place) -> Iterator[Counter]:
+def counters(place: OpenInstallation) -> Iterator[Counter]:
     """The counters of all namespaces."""
-    with place.registry.facts() as facts:
-        found = list(_counted(facts))
+    with place.registry.snapshot() as snapshot:
+        found = list(_counted_namespaces(snapshot))
     for prefix, scheme in found:
-        yield _counter(place.registry.ledger, prefix, scheme)
+        yield _load_counter(place.registry.ledger, prefix, scheme)
 
 
-def is_counted(scheme: Scheme) -> bool:
+def uses_counter(scheme: Scheme) -> bool:
     """Whether a scheme takes numbers that have no clock; it is tried out to learn that."""
     clocks: list[int] = []
     memory = MemoryLease()
@@ -107,24 +107,24 @@ def is_counted(scheme: Scheme) -> bool:
     return bool(clocks) and not any(clocks)
 
 
-def _scope(prefix: str, scheme: Scheme) -> bytes:
+def _lease_scope(prefix: str, scheme: Scheme) -> bytes:
     """Where the numbers of a namespace are unique, as minting names it."""
     return f"{fold(prefix)} {scheme.name}".encode()
 
 
-def _counted(facts: Facts) -> Iterator[tuple[str, Scheme]]:
-    for prefix in namespaces(facts.reading):
+def _counted_namespaces(snapshot: Snapshot) -> Iterator[tuple[str, Scheme]]:
+    for prefix in namespaces(snapshot.reading):
         try:
-            scheme = facts.policy(prefix).suffix_scheme()
+            scheme = snapshot.policy(prefix).suffix_scheme()
         except InvalidPolicy:
             continue  # that is another finding
-        if scheme is not None and is_counted(scheme):
+        if scheme is not None and uses_counter(scheme):
             yield prefix, scheme
 
 
-def _counter(ledger: Ledger, prefix: str, scheme: Scheme) -> Counter:
+def _load_counter(ledger: Ledger, prefix: str, scheme: Scheme) -> Counter:
     """How far a counter has come: a look, which takes no number."""
-    outcome = ledger.append(Lease(_scope(prefix, scheme), 0, 0))[0]
+    outcome = ledger.append(Lease(_lease_scope(prefix, scheme), 0, 0))[0]
     if isinstance(outcome, LeaseClosed):
         return Counter(prefix, scheme, True, outcome.last)
     if not isinstance(outcome, Leased):
@@ -132,16 +132,16 @@ def _counter(ledger: Ledger, prefix: str, scheme: Scheme) -> Counter:
     return Counter(prefix, scheme, False, outcome.first - 1)
 
 
-def _number(text: str, prefix: str, scheme: Scheme) -> int:
+def _parse_number(text: str, prefix: str, scheme: Scheme) -> int:
     """The number that was given, or that of the name that was given."""
-    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
         return int(text)
     if "/" not in text:
         raise typer.BadParameter("the last name that was given out is expected, or its number", param_hint="--last")
-    handle = named(text, new=True)
+    handle = parse_handle(text, new=True)
     if fold(handle.prefix) != fold(prefix):
         raise typer.BadParameter(f"{handle} is no name of {prefix}", param_hint="--last")
-    if not isinstance(scheme, Pattern):
+    if not isinstance(scheme, PatternScheme):
         raise typer.BadParameter("give the number: names of this scheme do not tell it", param_hint="--last")
     try:
         return scheme.parse(handle.suffix)
@@ -149,45 +149,47 @@ def _number(text: str, prefix: str, scheme: Scheme) -> int:
         raise typer.BadParameter(str(problem), param_hint="--last") from problem
 
 
-_SEED_OCTETS: Final = 32
-_POLICY_OCTETS: Final = POLICY.encode()
+_SEED_SIZE: Final = 32
+_POLICY_BYTES: Final = POLICY.encode()
 
 
-def restored(
-    directory: Path, files: Sequence[Path], settings: str | None, by: tuple[str, str], tell: Callable[[int], None]
-) -> Restored:
+def restore_installation(
+    directory: Path, files: Sequence[Path], settings: str | None, by: tuple[str, str], update: Callable[[int], None]
+) -> RestoreResult:
     """Make an installation from a full backup and the increments that follow it, in a directory that is new or empty.
 
     `settings` is the text of its `perseid.toml`; None takes the defaults. `by` is the door and the actor.
     """
-    text = template() if settings is None else settings
+    text = config_template() if settings is None else settings
     config = Config.parse(text, os.environ)
-    ahead = farthest_ahead(files)
+    ahead = find_max_ahead(files)
     placed: list[Path] = []
-    with workplace(directory, FILE_NAME) as work:
-        write(work / FILE_NAME, text.encode())
+    with staging_directory(directory, FILE_NAME) as work:
+        write_file(work / FILE_NAME, text.encode())
         (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
         # The server's key is in no backup. The new one is not protected: the passphrase may be lost with the old one.
-        write_new(work, config)
-        with closing(open_store(work, config, new=True)) as store, explaining(store, config):
+        write_server_files(work, config)
+        with closing(open_store(work, config, new=True)) as store, translate_errors(store, config):
             in_directory = store.dialect == "sqlite"
 
             def keep(origin: str) -> Signer:
                 """Make the new key. It must be in its place before a database has the ledger that names it."""
-                signer = Signer.generate(origin, secrets.token_bytes(_SEED_OCTETS))
-                write(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_octets())
+                signer = Signer.generate(origin, secrets.token_bytes(_SEED_SIZE))
+                write_file(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_bytes())
                 sync_directory(work / KEYS_NAME)
                 if not in_directory:
                     placed.extend(place(work, directory, KEYS_NAME, FILE_NAME))
                 return signer
 
             if store.version() is not None:
-                raise NotEmpty(f"there is a ledger in {masked(config.ledger_database)} already; name an empty database")
+                raise StoreNotEmpty(
+                    f"there is a ledger in {mask_password(config.ledger_database)} already; name an empty database"
+                )
             store.upgrade()
             try:
-                made = restore(files, new_log(store), keep, by, ahead, tell)
+                made = restore(files, new_log(store), keep, by, ahead, update)
             except BaseException:
-                remove(placed)
+                remove_files(placed)
                 raise
             if in_directory:
                 store.close()  # nothing is left beside the file then
@@ -195,7 +197,7 @@ def restored(
     return made
 
 
-def farthest_ahead(files: Sequence[Path]) -> int:
+def find_max_ahead(files: Sequence[Path]) -> int:
     """The farthest, in milliseconds, that a namespace ever let its names run ahead of the clock, as backups tell.
 
     What was given out last is not in a backup, so names go on behind all that can have been given out.
@@ -205,12 +207,12 @@ def farthest_ahead(files: Sequence[Path]) -> int:
         with path.open("rb") as stream:
             archive = ArchiveReader(path.name, stream)
             for kind, content in archive.frames():
-                if kind == ENTRY and _POLICY_OCTETS in content:
-                    farthest = max(farthest, _ahead(archive, content))
+                if kind == ENTRY and _POLICY_BYTES in content:
+                    farthest = max(farthest, _policy_ahead(archive, content))
     return farthest
 
 
-def _ahead(archive: ArchiveReader, content: bytes) -> int:
+def _policy_ahead(archive: ArchiveReader, content: bytes) -> int:
     """How far an entry lets names run ahead, if it holds a policy; what is damaged, the restore will tell."""
     seq = int.from_bytes(content[:8], "big", signed=True)
     at, _, _, body = archive.entry(content, seq)

@@ -21,9 +21,9 @@ from perseid.registry.installation.settings import FILE_NAME
 from perseid.registry.installation.site import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON
 
 from . import check, keys
-from ._output import AsJson, hint, print_facts, print_json, progress
-from ._place import DOOR, Directory, directory_of, identity, opened
-from ._restore import how_to_reopen, reopened, restored
+from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._place import INTERFACE, Directory, directory_of, get_identity, open_installation
+from ._restore import reopen_command, reopen_counter, restore_installation
 from ._values import printable
 
 STANDARD_OUTPUT: Final = "-"
@@ -60,12 +60,12 @@ def backup(
         with log.reading() as reading:
             size = reading.size
         if file == STANDARD_OUTPUT:
-            _to_standard_output(log, since)
+            _write_to_stdout(log, since)
             return
         path = Path(file)
-        with progress("backing up", max(0, size - since)) as tell:
-            header = save_backup(log, path, since, lambda seq: tell(seq - since))
-    _show_backup(path, header, json)
+        with progress("backing up", max(0, size - since)) as update:
+            header = save_backup(log, path, since, lambda seq: update(seq - since))
+    _print_backup(path, header, json)
 
 
 def restore(
@@ -109,10 +109,10 @@ def restore(
         return
     folder = directory_of(directory).resolve()
     text = None if settings is None else settings.read_text(encoding="utf-8-sig")
-    with progress("restoring") as tell:
-        made = restored(folder, file or (), text, (DOOR, str(identity(None))), tell)
+    with progress("restoring") as update:
+        made = restore_installation(folder, file or (), text, (INTERFACE, str(get_identity(None))), update)
     closed = [scope.decode("utf-8", "replace").partition(" ")[0] for scope in made.closed]
-    was, branch = made.branch.continued, made.branch
+    was, branch = made.branch.predecessor, made.branch
     if json:
         print_json(
             {
@@ -126,7 +126,7 @@ def restore(
             }
         )
         return
-    print_facts(
+    print_fields(
         {
             "restored": f"{was.size:,} entries of {printable(was.origin)}",
             "directory": folder,
@@ -135,10 +135,14 @@ def restore(
             "new key": printable(str(branch.new)),
         }
     )
-    hint(f"The server's key is a new one too. If you have copies of {SITE_JSON} and {KEYS_NAME}/{SERVER_KEY}, put them")
-    hint(f"in its place and remove {SITE_BINARY}; otherwise give the new {SITE_JSON} to whoever has the old one.")
+    print_message(
+        f"The server's key is a new one too. If you have copies of {SITE_JSON} and {KEYS_NAME}/{SERVER_KEY}, put them"
+    )
+    print_message(
+        f"in its place and remove {SITE_BINARY}; otherwise give the new {SITE_JSON} to whoever has the old one."
+    )
     for prefix in closed:
-        typer.echo(printable(f"no names are made under {prefix} until: {how_to_reopen(prefix)}"))
+        typer.echo(printable(f"no names are made under {prefix} until: {reopen_command(prefix)}"))
 
 
 def rebuild(
@@ -155,8 +159,8 @@ def rebuild(
         perseid rebuild
         perseid rebuild answers
     """
-    with opened(directory) as place:
-        ledger = place.registry.ledger
+    with open_installation(directory) as session:
+        ledger = session.registry.ledger
         for each in list(View) if view is None else [view]:
             done = _rebuild(ledger, each)
             if json:
@@ -166,13 +170,13 @@ def rebuild(
 
 
 def _reopen(prefix: str, last: str, directory: Path | None, json: bool) -> None:
-    with opened(directory) as place:
-        counter = reopened(place, prefix, last)
+    with open_installation(directory) as session:
+        counter = reopen_counter(session, prefix, last)
     if json:
         document: dict[str, object] = {"prefix": counter.prefix, "last": counter.last}
         print_json(document | ({"lastName": counter.last_name} if counter.last_name else {}))
     else:
-        print_facts({"names go on behind": printable(counter.last_name or str(counter.last))})
+        print_fields({"names go on behind": printable(counter.last_name or str(counter.last))})
 
 
 def _rebuild(ledger: Ledger, view: View) -> int:
@@ -180,35 +184,35 @@ def _rebuild(ledger: Ledger, view: View) -> int:
     with ledger.reading() as reading:
         size = reading.size
     if view is not View.ANSWERS:
-        with progress(f"rebuilding {view.value}", size) as tell:
-            return rebuild_view(ledger.log, view.value, tell)
-    with progress("rebuilding answers", unit="records") as tell:
-        if not ledger.answers.rebuild(ledger.reading, tell):
+        with progress(f"rebuilding {view.value}", size) as update:
+            return rebuild_view(ledger.log, view.value, update)
+    with progress("rebuilding answers", unit="records") as update:
+        if not ledger.answers.rebuild(ledger.reading, update):
             raise StorageFull("the answers could not be built: there is no room, or it cannot be used; nothing is lost")
     return ledger.answers.applied
 
 
-def _to_standard_output(log: Log, since: int) -> None:
+def _write_to_stdout(log: Log, since: int) -> None:
     if sys.stdout.isatty():
         raise LedgerError(
             "a backup contains secrets and is not shown on a terminal; name a file, or a program behind |"
         )
-    with progress("backing up") as tell:
-        write_backup(log, sys.stdout.buffer, since, tell)
+    with progress("backing up") as update:
+        write_backup(log, sys.stdout.buffer, since, update)
     sys.stdout.buffer.flush()
 
 
-def _show_backup(path: Path, header: Header, json: bool) -> None:
-    octets = path.stat().st_size
+def _print_backup(path: Path, header: Header, json: bool) -> None:
+    size = path.stat().st_size
     if json:
         document: dict[str, object] = {"file": str(path), "since": header.since, "until": header.until}
-        print_json(document | {"origin": header.origin, "octets": octets, "madeAt": header.made_at})
+        print_json(document | {"origin": header.origin, "octets": size, "madeAt": header.made_at})
         return
-    print_facts(
+    print_fields(
         {
             "file": printable(str(path)),
             "entries": f"{header.since + 1:,} to {header.until:,}" if header.until > header.since else "none",
-            "octets": f"{octets:,}",
+            "octets": f"{size:,}",
             "next": f"perseid backup FILE --since {header.until}",
         }
     )

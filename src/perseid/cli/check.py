@@ -13,9 +13,9 @@ import typer
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Entry, State
-from perseid.ledger.log.reader import CHUNK, Reading
+from perseid.ledger.log.reader import CHUNK, LogReader
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.signing import branch_of
+from perseid.ledger.log.signing import find_branch
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import prepare
 from perseid.ledger.verify import verify
@@ -32,17 +32,17 @@ from perseid.registry.installation.installation import (
 from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.policy.types import type_refusals
-from perseid.registry.snapshot import Facts
+from perseid.registry.policy.types import check_types
+from perseid.registry.snapshot import Snapshot
 
 from ._output import AsJson, print_json, progress
-from ._place import Directory, Place, directory_of, opened
-from ._restore import counters, how_to_reopen
+from ._place import Directory, OpenInstallation, directory_of, open_installation
+from ._restore import counters, reopen_command
 from ._values import printable
-from .check_server import Finding, Level, http_findings, is_wrong, port_findings, server_findings, token_findings
-from .keys import finished_by, keys_of
+from .check_server import Finding, Level, has_errors, http_findings, port_findings, server_findings, token_findings
+from .keys import find_pending_key, keys_of
 
-_FOR_OTHERS: Final = 0o077
+_GROUP_AND_OTHERS: Final = 0o077
 
 
 def check(
@@ -73,7 +73,7 @@ def check(
             typer.echo(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}")
             if finding.advice:
                 typer.echo(f"{'':<18}{printable(finding.advice)}")
-    wrong = is_wrong(found)
+    wrong = has_errors(found)
     if json:
         plain = [{"about": f.about, "level": f.level.value, "message": f.message, "advice": f.advice} for f in found]
         print_json({"ok": not wrong, "findings": plain})
@@ -83,70 +83,70 @@ def check(
 
 def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
     """What there is to say about the installation in a directory."""
-    rights = list(_rights(directory))
-    yield from rights
-    settings = list(_settings(directory))
+    permissions = list(_directory_findings(directory))
+    yield from permissions
+    settings = list(_settings_findings(directory))
     yield from settings
-    if not is_wrong([*rights, *settings]):
+    if not has_errors([*permissions, *settings]):
         config = Config.load(directory, os.environ)
         yield from server_findings(directory, config)
         yield from http_findings(directory, config)
         yield from port_findings(config)
     try:
         with Installation.open(directory, writable=False) as installation:
-            yield from _clock(installation)
-            yield from _keys(installation)
-            ledger = list(_ledger(installation, quick=quick))
+            yield from _clock_findings(installation)
+            yield from _key_findings(installation)
+            ledger = list(_ledger_findings(installation, quick=quick))
             yield from ledger
     except (LedgerError, InvalidConfig) as problem:
-        if not is_wrong([*rights, *settings]):
-            yield Finding("ledger", Level.WRONG, str(problem))
+        if not has_errors([*permissions, *settings]):
+            yield Finding("ledger", Level.ERROR, str(problem))
         return
-    if is_wrong(ledger):
+    if has_errors(ledger):
         yield Finding("views", Level.NOTE, "they were not looked at: what they are made from is wrong")
         return
     try:
-        with opened(directory) as place:
-            yield from _answers(place, quick=quick)
-            yield from _counters(place)
-            yield from _policies(place, quick=quick)
-            yield from token_findings(place)
+        with open_installation(directory) as session:
+            yield from _answers_findings(session, quick=quick)
+            yield from _counter_findings(session)
+            yield from _policy_findings(session, quick=quick)
+            yield from token_findings(session)
     except LedgerError as problem:
-        if not is_wrong(rights):
-            yield Finding("views", Level.WRONG, str(problem))
+        if not has_errors(permissions):
+            yield Finding("views", Level.ERROR, str(problem))
 
 
 # Files
 
 
-def _rights(directory: Path) -> Iterator[Finding]:
+def _directory_findings(directory: Path) -> Iterator[Finding]:
     try:
         prepare(directory)
     except LedgerError as problem:
-        yield Finding("directory", Level.WRONG, str(problem))
+        yield Finding("directory", Level.ERROR, str(problem))
         return
     mode = stat.S_IMODE(directory.stat().st_mode)
-    closed = not mode & _FOR_OTHERS
-    open_files = [path for path in _files(directory) if not closed or path.parent.name == KEYS_NAME]
-    exposed = [path for path in open_files if path.stat().st_mode & _FOR_OTHERS]
+    closed = not mode & _GROUP_AND_OTHERS
+    open_files = [path for path in _iter_files(directory) if not closed or path.parent.name == KEYS_NAME]
+    exposed = [path for path in open_files if path.stat().st_mode & _GROUP_AND_OTHERS]
     if exposed:
         names = ", ".join(str(path.relative_to(directory)) for path in exposed[:3])
         message = f"others may read {names}, and secrets are in them"
-        yield Finding("directory", Level.WRONG, message, f"close it with: chmod -R go= {directory}")
+        yield Finding("directory", Level.ERROR, message, f"close it with: chmod -R go= {directory}")
     else:
         yield Finding("directory", Level.OK, f"{directory} (mode {mode:04o}) is yours alone")
 
 
-def _files(directory: Path) -> Iterator[Path]:
+def _iter_files(directory: Path) -> Iterator[Path]:
     for folder, _, names in os.walk(directory):
         yield from (Path(folder) / name for name in names)
 
 
-def _settings(directory: Path) -> Iterator[Finding]:
+def _settings_findings(directory: Path) -> Iterator[Finding]:
     try:
         config = Config.load(directory, os.environ)
     except (InvalidConfig, OSError) as problem:
-        yield Finding("settings", Level.WRONG, str(problem), f"correct it in {directory / FILE_NAME}")
+        yield Finding("settings", Level.ERROR, str(problem), f"correct it in {directory / FILE_NAME}")
         return
     for remark in config.remarks:
         yield Finding("settings", Level.NOTE, remark)
@@ -157,7 +157,7 @@ def _settings(directory: Path) -> Iterator[Finding]:
 # The ledger
 
 
-def _clock(installation: Installation) -> Iterator[Finding]:
+def _clock_findings(installation: Installation) -> Iterator[Finding]:
     with installation.log.reading() as reading:
         size = reading.size
         last = reading.entry(size).at if size else None
@@ -165,25 +165,25 @@ def _clock(installation: Installation) -> Iterator[Finding]:
         installation.log.clock.date(last)
     except LedgerError as problem:
         yield Finding(
-            "clock", Level.WRONG, str(problem), "set the clock of this machine; nothing is written until then"
+            "clock", Level.ERROR, str(problem), "set the clock of this machine; nothing is written until then"
         )
     else:
         yield Finding("clock", Level.OK, "it agrees with the last entry")
 
 
-def _keys(installation: Installation) -> Iterator[Finding]:
+def _key_findings(installation: Installation) -> Iterator[Finding]:
     path = installation.directory / KEYS_NAME / CHECKPOINT_KEY
-    lost = "put the key back from where you keep a copy; without one, back up and restore, which makes a new key"
+    advice = "put the key back from where you keep a copy; without one, back up and restore, which makes a new key"
     try:
-        signer = Signer.from_octets(path.read_bytes())
+        signer = Signer.from_bytes(path.read_bytes())
     except (OSError, ValueError) as problem:
         what = problem.strerror if isinstance(problem, OSError) else "it is damaged"
-        yield Finding("keys", Level.WRONG, f"{path} cannot be read: {what}", lost)
+        yield Finding("keys", Level.ERROR, f"{path} cannot be read: {what}", advice)
         return
     named = keys_of(installation)[-1]
-    if finished_by(installation) is not None:
+    if find_pending_key(installation) is not None:
         message = "the checkpoint key was being exchanged, and that was interrupted"
-        yield Finding("keys", Level.WRONG, message, "finish it with: perseid key rotate checkpoint")
+        yield Finding("keys", Level.ERROR, message, "finish it with: perseid key rotate checkpoint")
         return
     if (path.parent / NEXT_CHECKPOINT_KEY).exists():
         message = (
@@ -191,7 +191,7 @@ def _keys(installation: Installation) -> Iterator[Finding]:
         )
         yield Finding("keys", Level.NOTE, message, "the next exchange removes it")
     if signer.public != named or not _has_signed(installation, signer):
-        yield Finding("keys", Level.WRONG, "the checkpoint key is not the one with which the ledger signs", lost)
+        yield Finding("keys", Level.ERROR, "the checkpoint key is not the one with which the ledger signs", advice)
     else:
         yield Finding("keys", Level.OK, f"checkpoints are signed as {signer.name}")
 
@@ -209,10 +209,10 @@ def _has_signed(installation: Installation, signer: Signer) -> bool:
     return True
 
 
-def _ledger(installation: Installation, *, quick: bool) -> Iterator[Finding]:
+def _ledger_findings(installation: Installation, *, quick: bool) -> Iterator[Finding]:
     log = installation.log
-    if (branch := branch_of(log)) is not None:
-        was = branch.continued
+    if (branch := find_branch(log)) is not None:
+        was = branch.predecessor
         message = f"it was restored: it continues {was.origin} from entry {was.size:,} on, as {branch.new.name}"
         yield Finding("ledger", Level.NOTE, message, "whoever trusts the old key needs the new one: perseid key list")
     with log.reading() as reading:
@@ -221,22 +221,22 @@ def _ledger(installation: Installation, *, quick: bool) -> Iterator[Finding]:
         yield Finding("ledger", Level.OK, f"{size:,} entries, not computed anew (--quick)")
         return
     try:
-        with progress("checking entries", size) as tell:
-            report = verify(log, tell)
+        with progress("checking entries", size) as update:
+            report = verify(log, update)
     except LedgerError as problem:
         view = "rebuild" in str(problem)
-        mend = "perseid rebuild" if view else "restore the last good backup: perseid restore"
-        yield Finding("ledger", Level.WRONG, str(problem), mend)
+        fix = "perseid rebuild" if view else "restore the last good backup: perseid restore"
+        yield Finding("ledger", Level.ERROR, str(problem), fix)
         return
     erased = f", {report.redacted:,} values erased" if report.redacted else ""
     yield Finding("ledger", Level.OK, f"{report.entries:,} entries hold{erased}")
 
 
-def _answers(place: Place, *, quick: bool) -> Iterator[Finding]:
-    ledger = place.registry.ledger
-    mend = "build them anew with: perseid rebuild answers"
+def _answers_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Finding]:
+    ledger = session.registry.ledger
+    fix = "build them anew with: perseid rebuild answers"
     if not ledger.answers.catch_up(ledger.reading):
-        yield Finding("answers", Level.WRONG, "they cannot follow the ledger", f"see that there is room, then {mend}")
+        yield Finding("answers", Level.ERROR, "they cannot follow the ledger", f"see that there is room, then {fix}")
         return
     if quick:
         yield Finding("answers", Level.OK, f"they have come to entry {ledger.answers.applied:,}")
@@ -244,7 +244,7 @@ def _answers(place: Place, *, quick: bool) -> Iterator[Finding]:
     with progress("comparing answers", unit="records"):
         difference = ledger.answers.differences(ledger.reading)
     if difference is not None:
-        yield Finding("answers", Level.WRONG, f"they differ from the ledger at {difference}", mend)
+        yield Finding("answers", Level.ERROR, f"they differ from the ledger at {difference}", fix)
     else:
         yield Finding("answers", Level.OK, "they are what the ledger says")
 
@@ -252,41 +252,41 @@ def _answers(place: Place, *, quick: bool) -> Iterator[Finding]:
 # Namespaces
 
 
-def _counters(place: Place) -> Iterator[Finding]:
-    for counter in counters(place):
+def _counter_findings(session: OpenInstallation) -> Iterator[Finding]:
+    for counter in counters(session):
         if counter.closed:
             message = f"no names are made under {counter.prefix}: after the restore nobody knows which were given out"
             known = f"; the backup knows of {counter.last_name}" if counter.last_name else ""
-            advice = f"find out which was the last{known}: {how_to_reopen(counter.prefix)}"
-            yield Finding("minting", Level.WRONG, message, advice)
+            advice = f"find out which was the last{known}: {reopen_command(counter.prefix)}"
+            yield Finding("minting", Level.ERROR, message, advice)
 
 
-def _policies(place: Place, *, quick: bool) -> Iterator[Finding]:
-    with place.registry.facts() as facts:
-        prefixes = list(namespaces(facts.reading))
+def _policy_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Finding]:
+    with session.registry.snapshot() as snapshot:
+        prefixes = list(namespaces(snapshot.reading))
         good = 0
         for prefix in prefixes:
             try:
-                policy = facts.policy(prefix)
+                policy = snapshot.policy(prefix)
                 policy.suffix_scheme()
             except InvalidPolicy as problem:
                 advice = f"give it another one: perseid namespace policy {prefix} --file FILE"
-                yield Finding("policy", Level.WRONG, f"{prefix}: {problem}", advice)
+                yield Finding("policy", Level.ERROR, f"{prefix}: {problem}", advice)
                 continue
             good += 1
             if not quick:
-                yield from _records(facts, prefix, policy)
+                yield from _record_findings(snapshot, prefix, policy)
     yield Finding("policy", Level.OK, f"{good} of {len(prefixes)} namespaces have one that can be used")
 
 
-def _records(facts: Facts, prefix: str, policy: Policy) -> Iterator[Finding]:
+def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterator[Finding]:
     """What the policy of a namespace would not allow today."""
     count, first = 0, ""
-    with progress(f"checking {prefix}", unit="names") as tell:
-        for number, entry in enumerate(_names(facts.reading, prefix), 1):
+    with progress(f"checking {prefix}", unit="names") as update:
+        for number, entry in enumerate(_iter_entries(snapshot.reading, prefix), 1):
             if number % CHUNK == 0:
-                tell(number)
-            if problem := _objection(facts, policy, entry):
+                update(number)
+            if problem := _policy_problem(snapshot, policy, entry):
                 count += 1
                 first = first or f"{entry.handle}: {problem}"
     if count:
@@ -294,7 +294,7 @@ def _records(facts: Facts, prefix: str, policy: Policy) -> Iterator[Finding]:
         yield Finding("policy", Level.NOTE, message, "they stay as they are; who changes them has to comply")
 
 
-def _names(reading: Reading, prefix: str) -> Iterator[Entry]:
+def _iter_entries(reading: LogReader, prefix: str) -> Iterator[Entry]:
     first = record_key(f"{prefix}/")
     end = first[:-1] + bytes((first[-1] + 1,))
     while page := reading.names(first, end, CHUNK):
@@ -302,15 +302,15 @@ def _names(reading: Reading, prefix: str) -> Iterator[Entry]:
         first = page[-1].key + b"\0"
 
 
-def _objection(facts: Facts, policy: Policy, entry: Entry) -> str:
+def _policy_problem(snapshot: Snapshot, policy: Policy, entry: Entry) -> str:
     """What the policy has against a name or its record."""
     if entry.state is State.ABSENT:
         return ""
     complete = entry.state not in (State.RESERVED, State.TOMBSTONE)
     values = entry.record()
     refusals = [
-        *policy.check_name(Handle.keepable(entry.handle)),
+        *policy.check_name(Handle.parse_lenient(entry.handle)),
         *policy.check_values(values, complete=complete),
-        *type_refusals(facts, policy, values),
+        *check_types(snapshot, policy, values),
     ]
     return refusals[0].message if refusals else ""

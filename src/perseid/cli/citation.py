@@ -9,16 +9,16 @@ import typer
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
 from perseid.registry.context import Context
-from perseid.registry.queries.citation import FORMS, Style, as_json, cited, printable_name
-from perseid.registry.queries.qr import MAX_SCALE, Drawing, Qr
+from perseid.registry.queries.citation import FORMATTERS, Style, find_printable_name, get_citation, to_json
+from perseid.registry.queries.qr import MAX_SCALE, ImageFormat, QrImage
 
 from ._output import AsJson, print_json
-from ._place import DOOR, ActingAs, Directory, Name, asked_for, opened
+from ._place import INTERFACE, ActingAs, Directory, Name, open_installation, parse_reference
 
 STANDARD_OUTPUT = "-"
 
 
-def _resolver(text: str) -> Resolver:
+def _parse_resolver(text: str) -> Resolver:
     try:
         return Resolver.parse(text)
     except InvalidName as problem:
@@ -30,7 +30,7 @@ ResolverOption: TypeAlias = Annotated[
     typer.Option(
         "--resolver",
         metavar="URL",
-        parser=_resolver,
+        parser=_parse_resolver,
         help=f"The resolver of the HTTP form, e.g. `http://example.org/hdl`; default {KNOWN_RESOLVERS[0]}.",
     ),
 ]
@@ -40,7 +40,7 @@ def cite(
     handle: Name,
     *,
     style: Annotated[
-        Style, typer.Option("--style", metavar="|".join(FORMS), help="How the citation is written.")
+        Style, typer.Option("--style", metavar="|".join(FORMATTERS), help="How the citation is written.")
     ] = Style.TEXT,
     resolver: ResolverOption = None,
     at: Annotated[
@@ -63,15 +63,17 @@ def cite(
         perseid cite 102.100.272/X4NDP2JQH --style csl-json --at 30 --resolver http://resolver.net.au/hdl
         perseid cite hdl:102.100.272/2RDV0T0QH --json
     """
-    asked = asked_for(handle)
-    with opened(directory, acting_as) as place:
-        registry = place.registry
-        with registry.facts() as facts:
-            context = Context(facts, place.who, DOOR, registry.now())
-            citation = cited(context, asked, resolver or KNOWN_RESOLVERS[0], at, registry.ledger.log.clock.now())
-    text = FORMS[style.value](citation)
+    reference = parse_reference(handle)
+    with open_installation(directory, acting_as) as session:
+        registry = session.registry
+        with registry.snapshot() as snapshot:
+            context = Context(snapshot, session.identity, INTERFACE, registry.now())
+            citation = get_citation(
+                context, reference, resolver or KNOWN_RESOLVERS[0], at, registry.ledger.log.clock.now()
+            )
+    text = FORMATTERS[style.value](citation)
     if json:
-        print_json({**as_json(citation), "style": style.value, "citation": text})
+        print_json({**to_json(citation), "style": style.value, "citation": text})
     else:
         typer.echo(text)
 
@@ -84,7 +86,7 @@ def qr(  # noqa: PLR0913 - options
         typer.Option("-o", "--output", metavar="FILE", help="Where to: FILE.svg or FILE.png. Default -, as SVG."),
     ] = None,
     format_: Annotated[
-        Drawing | None, typer.Option("--format", metavar="svg|png", help="What to draw, if the file does not say.")
+        ImageFormat | None, typer.Option("--format", metavar="svg|png", help="What to draw, if the file does not say.")
     ] = None,
     scale: Annotated[
         int, typer.Option("--scale", metavar="N", help="Pixels, or units, to a module.", min=1, max=MAX_SCALE)
@@ -104,15 +106,15 @@ def qr(  # noqa: PLR0913 - options
         perseid qr 102.100.272/X4NDP2JQH -o code.png --resolver http://resolver.net.au/hdl --json
         perseid qr 102.100.272/X4NDP2JQH
     """
-    asked = asked_for(handle)
-    drawing = _drawing(output, format_)
+    reference = parse_reference(handle)
+    drawing = _choose_format(output, format_)
     to_file = output is not None and str(output) != STANDARD_OUTPUT
     if json and not to_file:
         raise typer.BadParameter("it tells about a file; name one with -o", param_hint="--json")
-    with opened(directory, acting_as) as place, place.registry.facts() as facts:
-        name = printable_name(Context(facts, place.who, DOOR, place.registry.now()), asked)
-    code = Qr.of(to_http(name, resolver or KNOWN_RESOLVERS[0]))
-    drawn = code.png(scale) if drawing is Drawing.PNG else code.svg(scale)
+    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
+        name = find_printable_name(Context(snapshot, session.identity, INTERFACE, session.registry.now()), reference)
+    code = QrImage.of(to_http(name, resolver or KNOWN_RESOLVERS[0]))
+    drawn = code.png(scale) if drawing is ImageFormat.PNG else code.svg(scale)
     if output is None or not to_file:
         typer.echo(drawn, nl=False)
         return
@@ -124,16 +126,16 @@ def qr(  # noqa: PLR0913 - options
         typer.echo(code.text)
 
 
-def _drawing(output: Path | None, given: Drawing | None) -> Drawing:
+def _choose_format(output: Path | None, given: ImageFormat | None) -> ImageFormat:
     """What is drawn: what was asked for, or what the name of the file says."""
     ending = "" if output is None else output.suffix.lower().removeprefix(".")
     if given is not None:
         return given
     if output is None or str(output) == STANDARD_OUTPUT:
-        return Drawing.SVG
-    if ending not in [each.value for each in Drawing]:
+        return ImageFormat.SVG
+    if ending not in [each.value for each in ImageFormat]:
         raise typer.BadParameter("name a file that ends in .svg or .png, or say --format", param_hint="-o")
-    return Drawing(ending)
+    return ImageFormat(ending)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"cite": cite, "qr": qr}

@@ -10,20 +10,20 @@ from typing import Annotated
 import typer
 
 from perseid.registry.commands.lifecycle import Publish, Unpublish
-from perseid.registry.commands.minting import Maker, Mint
-from perseid.registry.commands.records import Delete, Remove, placed
+from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.records import Delete, Remove, assign_indexes
 from perseid.registry.commands.transfer import Transfer
-from perseid.registry.context import Operation
+from perseid.registry.context import Command
 from perseid.registry.registry import Registry
-from perseid.registry.results import Explained
+from perseid.registry.results import Explanation
 
 from ._failures import NOT_FOUND, REFUSED, is_not_found
-from ._loading import Group, command
+from ._loading import Group, register_command
 from ._output import AsJson, print_json
-from ._place import DOOR, ActingAs, Directory, Name, Prefix, named, opened, reference
-from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all
-from .lifecycle import Undo, end_or_undo
-from .records import Again, Indexes, Overwrite, addition, creation, setting
+from ._place import INTERFACE, ActingAs, Directory, Name, Prefix, open_installation, parse_handle, parse_value_ref
+from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_values
+from .lifecycle import Undo, tombstone_command
+from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command
 
 app = typer.Typer(
     cls=Group,
@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 
 
-@command(app, "create")
+@register_command(app, "create")
 def explain_create(  # noqa: PLR0913 - options
     handle: Name,
     *,
@@ -41,7 +41,7 @@ def explain_create(  # noqa: PLR0913 - options
     value: ValueOption = None,
     record: FromOption = None,
     overwrite: Overwrite = False,
-    again: Again = False,
+    again: ReuseDeleted = False,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -51,11 +51,11 @@ def explain_create(  # noqa: PLR0913 - options
     For example:
         perseid explain create 102.100.272/BCDFGHJKH --url https://example.org/1
     """
-    operation = creation(handle, url, value, record, overwrite, again)
-    _explain(lambda _: operation, directory, acting_as, json)
+    command = create_command(handle, url, value, record, overwrite, again)
+    _explain(lambda _: command, directory, acting_as, json)
 
 
-@command(app, "set")
+@register_command(app, "set")
 def explain_set(
     handle: Name,
     value: ValueArguments = None,
@@ -69,11 +69,11 @@ def explain_set(
     For example:
         perseid explain set 102.100.272/8RBZF0DQH URL=https://example.org/policy --json
     """
-    operation = setting(handle, value, record)
-    _explain(lambda _: operation, directory, acting_as, json)
+    command = set_command(handle, value, record)
+    _explain(lambda _: command, directory, acting_as, json)
 
 
-@command(app, "add")
+@register_command(app, "add")
 def explain_add(
     handle: Name,
     value: ValueArguments = None,
@@ -86,11 +86,11 @@ def explain_add(
     For example:
         perseid explain add 102.100.272/8RBZF0DQH EMAIL=policy@pilin.net.au
     """
-    operation = addition(handle, value)
-    _explain(lambda _: operation, directory, acting_as, json)
+    command = add_command(handle, value)
+    _explain(lambda _: command, directory, acting_as, json)
 
 
-@command(app, "remove")
+@register_command(app, "remove")
 def explain_remove(
     handle: Name,
     index: Indexes,
@@ -103,20 +103,20 @@ def explain_remove(
     For example:
         perseid explain remove 102.100.272/0N8J991QH 2
     """
-    _explain(lambda _: Remove(named(handle), tuple(index)), directory, acting_as, json)
+    _explain(lambda _: Remove(parse_handle(handle), tuple(index)), directory, acting_as, json)
 
 
-@command(app, "delete")
+@register_command(app, "delete")
 def explain_delete(handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """Say whether a record could be deleted.
 
     For example:
         perseid explain delete 102.100.TYPE/LINK.WORK
     """
-    _explain(lambda _: Delete(named(handle)), directory, acting_as, json)
+    _explain(lambda _: Delete(parse_handle(handle)), directory, acting_as, json)
 
 
-@command(app, "mint")
+@register_command(app, "mint")
 def explain_mint(
     prefix: Prefix,
     url: UrlOption = None,
@@ -130,11 +130,11 @@ def explain_mint(
     For example:
         perseid explain mint 102.100.272 --url https://example.org/1
     """
-    values = placed(parse_all(value, url))
-    _explain(lambda registry: Mint(Maker.of(registry), prefix, values=values), directory, acting_as, json)
+    values = assign_indexes(parse_values(value, url))
+    _explain(lambda registry: Mint(MintInputs.of(registry), prefix, values=values), directory, acting_as, json)
 
 
-@command(app, "publish")
+@register_command(app, "publish")
 def explain_publish(
     handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
 ) -> None:
@@ -143,10 +143,10 @@ def explain_publish(
     For example:
         perseid explain publish 102.100.272/8RBZF0DQH
     """
-    _explain(lambda _: Publish(named(handle)), directory, acting_as, json)
+    _explain(lambda _: Publish(parse_handle(handle)), directory, acting_as, json)
 
 
-@command(app, "unpublish")
+@register_command(app, "unpublish")
 def explain_unpublish(
     handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
 ) -> None:
@@ -155,10 +155,10 @@ def explain_unpublish(
     For example:
         perseid explain unpublish 102.100.272/8RBZF0DQH
     """
-    _explain(lambda _: Unpublish(named(handle)), directory, acting_as, json)
+    _explain(lambda _: Unpublish(parse_handle(handle)), directory, acting_as, json)
 
 
-@command(app, "tombstone")
+@register_command(app, "tombstone")
 def explain_tombstone(
     handle: Name,
     undo: Undo = False,
@@ -171,11 +171,11 @@ def explain_tombstone(
     For example:
         perseid explain tombstone 102.100.272/D7J1G0DQH
     """
-    operation = end_or_undo(handle, None if undo else "gone", None, undo=undo)
-    _explain(lambda _: operation, directory, acting_as, json)
+    command = tombstone_command(handle, None if undo else "gone", None, undo=undo)
+    _explain(lambda _: command, directory, acting_as, json)
 
 
-@command(app, "transfer")
+@register_command(app, "transfer")
 def explain_transfer(
     handle: Name,
     to: Annotated[str, typer.Option("--to", metavar="INDEX:HANDLE", help="The new owner.")],
@@ -188,19 +188,19 @@ def explain_transfer(
     For example:
         perseid explain transfer 102.100.272/D7J1G0DQH --to 200:0.NA/102.100.272
     """
-    _explain(lambda _: Transfer(named(handle), reference(to, "--to")), directory, acting_as, json)
+    _explain(lambda _: Transfer(parse_handle(handle), parse_value_ref(to, "--to")), directory, acting_as, json)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"explain": app}
 
 
 def _explain(
-    operation: Callable[[Registry], Operation[object]], directory: Path | None, acting_as: str | None, json: bool
+    command: Callable[[Registry], Command[object]], directory: Path | None, acting_as: str | None, json: bool
 ) -> None:
-    with opened(directory, acting_as) as place:
-        found = place.registry.explain(operation(place.registry), place.who, DOOR)
+    with open_installation(directory, acting_as) as session:
+        found = session.registry.explain(command(session.registry), session.identity, INTERFACE)
     if json:
-        print_json(_plain(found))
+        print_json(_to_json(found))
     else:
         typer.echo(f"{'allowed' if found.allowed else 'refused'}: {found.reason}")
         if found.advice:
@@ -209,7 +209,7 @@ def _explain(
         raise typer.Exit(NOT_FOUND if is_not_found(found.code) else REFUSED)
 
 
-def _plain(found: Explained) -> dict[str, object]:
+def _to_json(found: Explanation) -> dict[str, object]:
     return {
         "allowed": found.allowed,
         "reason": found.reason,

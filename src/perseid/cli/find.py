@@ -8,15 +8,15 @@ import typer
 
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject
-from perseid.registry.queries.find import Found, FoundPage, Search, find
+from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
 from perseid.registry.queries.history import MAX_PAGE, moment
 
-from ._output import AsJson, hint, print_json
-from ._place import ActingAs, Directory, Place, asked_for, opened
+from ._output import AsJson, print_json, print_message
+from ._place import ActingAs, Directory, OpenInstallation, open_installation, parse_reference
 from ._values import printable
 from .verify import iso_time
 
-SECONDS: Final = 60
+DEFAULT_SECONDS: Final = 60
 """How long is looked through everything, where there is no index: some ten million URLs."""
 
 
@@ -53,7 +53,7 @@ def search_names(  # noqa: PLR0913 - options
     ] = None,
     seconds: Annotated[
         int, typer.Option("--seconds", metavar="N", min=1, help="How long to look where there is no index.")
-    ] = SECONDS,
+    ] = DEFAULT_SECONDS,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -71,36 +71,38 @@ def search_names(  # noqa: PLR0913 - options
     """
     if all(each is None for each in (url, host, path, type_, value, prefix, owner, changed_since)):
         raise typer.BadParameter("say what to look for, as in --host example.org")
-    with opened(directory, acting_as) as place:
+    with open_installation(directory, acting_as) as session:
         search = Search(
             url=url,
             host=host,
             path=path,
             type=type_,
             value=None if value is None else value.encode("utf-8", "surrogateescape"),
-            owner=None if owner is None else str(asked_for(owner).handle),
+            owner=None if owner is None else str(parse_reference(owner).handle),
             prefix=prefix,
-            since=None if changed_since is None else _moment(place, changed_since),
+            since=None if changed_since is None else _parse_moment(session, changed_since),
         )
-        _show(place, search, after, limit, seconds, json)
+        _print_results(session, search, after, limit, seconds, json)
 
 
-def _moment(place: Place, when: str) -> int:
-    with place.registry.facts() as facts:
-        return moment(facts.reading, when, place.registry.ledger.log.clock.now())
+def _parse_moment(session: OpenInstallation, when: str) -> int:
+    with session.registry.snapshot() as snapshot:
+        return moment(snapshot.reading, when, session.registry.ledger.log.clock.now())
 
 
-def _show(place: Place, search: Search, after: str | None, limit: int | None, seconds: int, json: bool) -> None:
+def _print_results(
+    session: OpenInstallation, search: Search, after: str | None, limit: int | None, seconds: int, json: bool
+) -> None:
     """Print what is found, page by page."""
     left, deadline, told = limit, monotonic() + seconds, False
     while True:
-        page = _page(place, search, after, MAX_PAGE if left is None else min(left, MAX_PAGE))
+        page = _find_page(session, search, after, MAX_PAGE if left is None else min(left, MAX_PAGE))
         if page.scans and not told:
-            hint("No index answers that: everything is looked through.")
+            print_message("No index answers that: everything is looked through.")
             told = True
         for found in page.items:
             if json:
-                print_json(_document(found))
+                print_json(_to_json(found))
             else:
                 typer.echo(printable(found.handle))
         left = None if left is None else left - len(page.items)
@@ -108,20 +110,20 @@ def _show(place: Place, search: Search, after: str | None, limit: int | None, se
         if after is None:
             return
         if left == 0:
-            hint(f"There may be more: --after {after}")
+            print_message(f"There may be more: --after {after}")
             return
         if page.scans and monotonic() > deadline:
-            hint(f"perseid: after {seconds:,} s not everything was looked through")
-            hint(f"Go on with --after {after}, or allow more --seconds.")
+            print_message(f"perseid: after {seconds:,} s not everything was looked through")
+            print_message(f"Go on with --after {after}, or allow more --seconds.")
             raise typer.Exit(1)
 
 
-def _page(place: Place, search: Search, after: str | None, limit: int) -> FoundPage:
-    with place.registry.facts() as facts:
-        return find(facts, place.who, search, after, limit)
+def _find_page(session: OpenInstallation, search: Search, after: str | None, limit: int) -> SearchPage:
+    with session.registry.snapshot() as snapshot:
+        return find(snapshot, session.identity, search, after, limit)
 
 
-def _document(found: Found) -> JsonObject:
+def _to_json(found: SearchResult) -> JsonObject:
     return {
         "handle": found.handle,
         "state": found.state.name.lower(),

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.errors import Damaged
-from perseid.ledger.log.writer import Watch
+from perseid.ledger.errors import CorruptData
+from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
@@ -25,21 +25,21 @@ from perseid.registry.queries import history as past
 from perseid.registry.queries import listing
 from perseid.registry.queries import prove as proving
 from perseid.registry.queries.history import MAX_PAGE, Version, moment
-from perseid.registry.queries.listing import Logged
+from perseid.registry.queries.listing import LogEntry
 
-from ._output import AsJson, hint, print_facts, print_json, progress
-from ._place import ActingAs, Directory, Name, Place, asked_for, directory_of, opened
-from ._values import printable, shown_data
+from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._place import ActingAs, Directory, Name, OpenInstallation, directory_of, open_installation, parse_reference
+from ._values import format_data, printable
 from .keys import finish_rotation, keys_of
 from .verify import iso_time, short_time
 
 MAX_SHOWN: Final = 20
 """How many erased values `verify --all` names for people; with --json all that the ledger names."""
 
-WIDTH: Final = 7
+SEQ_WIDTH: Final = 7
 """Digits for the number of an entry, so that lines stand one below the other up to ten million."""
 
-LOOKS: Final = 20
+MAX_WAITS: Final = 20
 """After so many looks without news, a second, `log --follow` reads all the same: a database may lose a notification."""
 
 At: TypeAlias = Annotated[
@@ -65,20 +65,20 @@ def history(
         perseid history 102.100.272/D7J1G0DQH
         perseid history 102.100.272/D7J1G0DQH --limit 1 --json
     """
-    with opened(directory, acting_as) as place:
+    with open_installation(directory, acting_as) as session:
         found: list[Version] = []
         name, complete = "", True
-        for page in _pages(place, asked_for(handle).handle, limit):
+        for page in _pages(session, parse_reference(handle).handle, limit):
             name, complete = str(page.handle), page.complete
             found += page.versions
             if not json:
                 for version in page.versions:
                     _print_version(version)
     if json:
-        versions = [_version(version) for version in found]
+        versions = [_version_to_json(version) for version in found]
         print_json({"handle": name, "versions": versions, "complete": complete})
     elif not complete:
-        hint("What was before is kept back: the policy, or the length of the past, does not let it be shown.")
+        print_message("What was before is kept back: the policy, or the length of the past, does not let it be shown.")
 
 
 def log(
@@ -101,13 +101,13 @@ def log(
         perseid log --since 10
         perseid log --since 2026-01-01T00:00:00Z --json
     """
-    with opened(directory, acting_as) as place:
-        with place.registry.facts() as facts:
-            after = moment(facts.reading, since, place.registry.ledger.log.clock.now())
+    with open_installation(directory, acting_as) as session:
+        with session.registry.snapshot() as snapshot:
+            after = moment(snapshot.reading, since, session.registry.ledger.log.clock.now())
         try:
-            after = _print_log(place, after, json)
+            after = _print_log(session, after, json)
             if follow:
-                _follow(place, after, json)
+                _follow(session, after, json)
         except KeyboardInterrupt:  # how following ends
             if not follow:
                 raise
@@ -138,9 +138,9 @@ def prove(
     if output is not None and output.exists():
         raise typer.BadParameter(f"{output} exists; name another file", param_hint="--output")
     finish_rotation(directory_of(directory).resolve())
-    with opened(directory, acting_as) as place:
-        proof = _proof(place, asked_for(handle).handle, at, public_only=not everything)
-        key = _key_of(proof, keys_of(place.installation))
+    with open_installation(directory, acting_as) as session:
+        proof = _make_proof(session, parse_reference(handle).handle, at, public_only=not everything)
+        key = _find_key(proof, keys_of(session.installation))
     if output is None:
         if json:
             print_json(proof.document)
@@ -153,22 +153,22 @@ def prove(
         print_json({"handle": str(proof.handle), "seq": proof.seq, "file": str(output), "key": key})
     else:
         check = f"perseid verify {output} --key '{key}'"
-        print_facts({"proved": proof.handle, "entry": proof.seq, "file": output, "check": check})
+        print_fields({"proved": proof.handle, "entry": proof.seq, "file": output, "check": check})
 
 
 def verify_all(directory: Path | None, json: bool) -> None:
     """Check the whole ledger and the answers; what `verify --all` does."""
-    with opened(directory) as place:
-        ledger = place.registry.ledger
+    with open_installation(directory) as session:
+        ledger = session.registry.ledger
         with ledger.reading() as reading:
             size = reading.size
-        with progress("checking entries", size) as tell:
-            report = verify(ledger.log, tell)
+        with progress("checking entries", size) as update:
+            report = verify(ledger.log, update)
         with progress("comparing answers", unit="records"):
             ledger.answers.catch_up(ledger.reading)
             difference = ledger.answers.differences(ledger.reading)
         if difference is not None:
-            raise Damaged(
+            raise CorruptData(
                 f"the {report.entries:,} entries hold, but the answers differ from them at {printable(difference)}; "
                 "build these anew with: perseid rebuild answers"
             )
@@ -176,7 +176,7 @@ def verify_all(directory: Path | None, json: bool) -> None:
         root = to_base64(report.root)
         print_json({"entries": report.entries, "root": root, "redacted": report.redacted, "named": report.named})
         return
-    print_facts({"holds": f"{report.entries:,} entries, and the views", "root": to_base64(report.root)})
+    print_fields({"holds": f"{report.entries:,} entries, and the views", "root": to_base64(report.root)})
     for name in report.named[:MAX_SHOWN]:
         typer.echo(f"erased  {printable(name)}")
     if report.redacted > MAX_SHOWN:
@@ -186,14 +186,14 @@ def verify_all(directory: Path | None, json: bool) -> None:
 # History
 
 
-def _pages(place: Place, handle: Handle, limit: int | None) -> Iterator[past.History]:
+def _pages(session: OpenInstallation, handle: Handle, limit: int | None) -> Iterator[past.History]:
     """The pages of a name's history, up to so many versions."""
     before: int | None = None
     left = limit
     while True:
         size = MAX_PAGE if left is None else min(left, MAX_PAGE)
-        with place.registry.facts() as facts:
-            page = past.history(facts, place.who, handle, before, size)
+        with session.registry.snapshot() as snapshot:
+            page = past.get_history(snapshot, session.identity, handle, before, size)
         yield page
         before = page.before
         left = None if left is None else left - len(page.versions)
@@ -201,7 +201,7 @@ def _pages(place: Place, handle: Handle, limit: int | None) -> Iterator[past.His
             return
 
 
-def _version(version: Version) -> JsonObject:
+def _version_to_json(version: Version) -> JsonObject:
     """A version as JSON; what may not be seen is left out."""
     return {
         "seq": version.seq,
@@ -210,12 +210,12 @@ def _version(version: Version) -> JsonObject:
         "state": version.state.name.lower(),
         "values": [value_to_json(value) for value in version.values],
         "redacted": version.redacted,
-        **_told(version),
+        **_origin_to_json(version),
     }
 
 
 def _print_version(version: Version) -> None:
-    typer.echo(f"{version.seq}  {short_time(version.at)}  {version.action.name.lower()}{_by(version)}")
+    typer.echo(f"{version.seq}  {short_time(version.at)}  {version.action.name.lower()}{_format_origin(version)}")
     changed = version.changed
     lines: list[tuple[int, str, Value]] = []
     if changed is None:
@@ -228,16 +228,16 @@ def _print_version(version: Version) -> None:
     # Of a value that was modified, what it was stands before what it is.
     for index, sign, value in sorted(lines, key=lambda line: line[0]):
         private = "" if value.is_public else "!private"
-        typer.echo(f"    {sign} {index}  {printable(value.type)}{private}  {shown_data(value)}")
+        typer.echo(f"    {sign} {index}  {printable(value.type)}{private}  {format_data(value)}")
     if version.redacted:
         typer.echo(f"    erased for good: {version.redacted}")
 
 
-def _told(item: Version | Logged) -> JsonObject:
+def _origin_to_json(item: Version | LogEntry) -> JsonObject:
     return {name: text for name in ("door", "actor", "note") if (text := getattr(item, name))}
 
 
-def _by(item: Version | Logged) -> str:
+def _format_origin(item: Version | LogEntry) -> str:
     """Who did it and why, if that may be seen."""
     actor = "" if not item.actor else f"  by {printable(item.actor)} ({printable(item.door or '')})"
     return actor + ("" if not item.note else f": {printable(item.note)}")
@@ -246,72 +246,73 @@ def _by(item: Version | Logged) -> str:
 # The log
 
 
-def _print_log(place: Place, after: int, json: bool) -> int:
+def _print_log(session: OpenInstallation, after: int, json: bool) -> int:
     """Print the entries behind one; the last that was looked at."""
     more = True
     while more:
-        with place.registry.facts() as facts:
-            page = listing.log(facts, place.who, after, MAX_PAGE)
+        with session.registry.snapshot() as snapshot:
+            page = listing.list_log(snapshot, session.identity, after, MAX_PAGE)
         for logged in page.items:
-            _print_logged(logged, json)
+            _print_log_entry(logged, json)
         after, more = page.last, page.more
     return after
 
 
-def _follow(place: Place, after: int, json: bool) -> None:
+def _follow(session: OpenInstallation, after: int, json: bool) -> None:
     """Print entries as they come, for ever."""
     never = threading.Event()
-    with closing(Watch(place.registry.ledger.log)) as watch:
+    with closing(ChangeWatcher(session.registry.ledger.log)) as watch:
         while True:
-            after = _print_log(place, after, json)
-            for _ in range(LOOKS):
+            after = _print_log(session, after, json)
+            for _ in range(MAX_WAITS):
                 if watch.wait(never):
                     break
 
 
-def _print_logged(logged: Logged, json: bool) -> None:
+def _print_log_entry(logged: LogEntry, json: bool) -> None:
     action, state = logged.action.name.lower(), logged.state.name.lower()
     if json:
         document: dict[str, Any] = {"seq": logged.seq, "at": iso_time(logged.at), "action": action}
-        print_json(document | {"handle": logged.handle, "state": state} | _told(logged))
+        print_json(document | {"handle": logged.handle, "state": state} | _origin_to_json(logged))
     else:
         typer.echo(
-            f"{logged.seq:>{WIDTH}}  {short_time(logged.at)}  {action:<9}  {printable(logged.handle)}{_by(logged)}"
+            f"{logged.seq:>{SEQ_WIDTH}}  {short_time(logged.at)}  {action:<9}  "
+            f"{printable(logged.handle)}{_format_origin(logged)}"
         )
 
 
 # Proofs
 
 
-def _proof(place: Place, handle: Handle, at: str | None, *, public_only: bool) -> proving.Proof:
+def _make_proof(session: OpenInstallation, handle: Handle, at: str | None, *, public_only: bool) -> proving.Proof:
     """The proof; if no checkpoint has come to the entry, one is signed first."""
 
     def proved() -> proving.Proof:
-        with place.registry.facts() as facts:
-            now = place.registry.ledger.log.clock.now()
-            seq = None if at is None else moment(facts.reading, at, now)
-            return proving.prove(facts, place.who, handle, seq, public_only=public_only)
+        with session.registry.snapshot() as snapshot:
+            now = session.registry.ledger.log.clock.now()
+            seq = None if at is None else moment(snapshot.reading, at, now)
+            return proving.prove(snapshot, session.identity, handle, seq, public_only=public_only)
 
     try:
         return proved()
-    except proving.NotCovered as missing:
-        proving.cover(place.registry.ledger.log, _signer(place), missing.seq, time.sleep)
+    except proving.NotCheckpointed as missing:
+        proving.ensure_checkpoint(session.registry.ledger.log, _load_signer(session), missing.seq, time.sleep)
     return proved()
 
 
-def _key_of(proof: proving.Proof, keys: list[LogKey]) -> str:
+def _find_key(proof: proving.Proof, keys: list[LogKey]) -> str:
     """The newest key with which a proof can be checked; it has been then."""
     text = proof.to_json()
     for key in keys[::-1]:
         with suppress(InvalidProof):
             proof_document.verify_proof(text, key)
             return str(key)
-    raise Damaged("the proof does not hold; verify the ledger with: perseid verify --all")
+    raise CorruptData("the proof does not hold; verify the ledger with: perseid verify --all")
 
 
-def _signer(place: Place) -> Signer:
+def _load_signer(session: OpenInstallation) -> Signer:
     """The key of the installation, which has been found readable when it was opened."""
-    return Signer.from_octets((place.installation.directory / KEYS_NAME / CHECKPOINT_KEY).read_bytes())
+    return Signer.from_bytes((session.installation.directory / KEYS_NAME / CHECKPOINT_KEY).read_bytes())
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {

@@ -12,9 +12,9 @@ from typing import Annotated, Final
 import typer
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.names.uri import parse_human
+from perseid.names.uri import parse_user_input
 from perseid.records.value import ValueRef
-from perseid.registry.commands.namespaces import AddNamespace, Namespace, checked_prefix
+from perseid.registry.commands.namespaces import AddNamespace, Namespace, check_prefix
 from perseid.registry.installation import installation as installations
 from perseid.registry.installation.installation import (
     ANSWERS_NAME,
@@ -25,21 +25,21 @@ from perseid.registry.installation.installation import (
 )
 from perseid.registry.installation.settings import FILE_NAME, Config
 from perseid.registry.installation.setup import (
-    add_demonstration,
     add_namespace,
-    administered_by,
-    key_of,
-    make_root,
+    administrator_key,
+    administrator_values,
+    create_demonstration,
+    create_root,
     new_secret,
-    with_group,
+    with_group_administrators,
 )
 from perseid.registry.installation.site import SITE_NAMES
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.policy.text import toml
+from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
 
-from ._output import AsJson, hint, print_facts, print_json
-from ._place import DOOR, Directory, directory_of, identity, registry_of
+from ._output import AsJson, print_fields, print_json, print_message
+from ._place import INTERFACE, Directory, directory_of, get_identity, open_registry
 from ._values import printable
 
 
@@ -60,7 +60,7 @@ class Root(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _InitOptions:
     """What a new installation shall have."""
 
     root: Root
@@ -73,11 +73,11 @@ class _Wanted:
         """The first administrator: of the namespace, or of the root; of neither where another service has both."""
         if self.prefix is None and self.root is Root.GLOBAL:
             return None
-        return key_of(self.prefix or PREFIX_OF_PREFIXES)
+        return administrator_key(self.prefix or PREFIX_OF_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _InitResult:
     """What came of it."""
 
     namespace: Namespace | None = None
@@ -118,16 +118,16 @@ def init(  # noqa: PLR0913 - options
     if place is not None and directory is not None:
         raise typer.BadParameter("name the directory once, either way", param_hint="DIR")
     target = directory_of(place or directory).resolve()
-    wanted = _Wanted(root, _checked(prefix, profile, creator), policy_of(profile, creator), demo)
-    secret = None if wanted.administrator is None else new_secret()
+    options = _InitOptions(root, _check_prefix(prefix, profile, creator), make_policy(profile, creator), demo)
+    secret = None if options.administrator is None else new_secret()
     settings: dict[str, object] = {} if root is Root.SELF else {"root": root.value}
-    if wanted.administrator is not None:
-        settings["administrators.server"] = [str(wanted.administrator)]
-    with _nothing_left(target):
+    if options.administrator is not None:
+        settings["administrators.server"] = [str(options.administrator)]
+    with _cleanup_on_failure(target):
         installations.create(target, settings=settings)
         with Installation.open(target) as opened:
-            made = _furnish(registry_of(opened), wanted, secret)
-    _report(target, wanted, made, secret, json)
+            result = _populate(open_registry(opened), options, secret)
+    _print_result(target, options, result, secret, json)
 
 
 def config(directory: Directory = None, json: AsJson = False) -> None:
@@ -148,9 +148,9 @@ def config(directory: Directory = None, json: AsJson = False) -> None:
         ]
         print_json({"directory": str(target), "settings": settings, "remarks": list(found.remarks)})
         return
-    print_facts({each.name: f"{printable(toml(each.value))}  ({each.source})" for each in found.show()})
+    print_fields({each.name: f"{printable(format_toml(each.value))}  ({each.source})" for each in found.show()})
     for remark in found.remarks:
-        hint(f"perseid: {remark}")
+        print_message(f"perseid: {remark}")
 
 
 def upgrade(directory: Directory = None, json: AsJson = False) -> None:
@@ -169,96 +169,98 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"init": init, "config": config, "upgrade": upgrade}
 
-_PARTS: Final = (
+_INSTALLATION_FILES: Final = (
     *(FILE_NAME, KEYS_NAME, *SITE_NAMES, ANSWERS_NAME),
     *(LEDGER_NAME, f"{LEDGER_NAME}-wal", f"{LEDGER_NAME}-shm"),
 )
 
 
-def policy_of(profile: Profile | None, creator: str | None) -> Policy:
+def make_policy(profile: Profile | None, creator: str | None) -> Policy:
     """The policy of a profile, with a creator; new records are administered by the namespace's group."""
-    policy = with_group(PROFILES[Profile.FREE if profile is None else profile])
-    return policy if creator is None else replace(policy, default_creator=bare(creator, "--creator"))
+    policy = with_group_administrators(PROFILES[Profile.FREE if profile is None else profile])
+    return policy if creator is None else replace(policy, default_creator=parse_party(creator, "--creator"))
 
 
-def bare(text: str, option: str) -> str:
+def parse_party(text: str, option: str) -> str:
     """A handle in any form, as records hold it."""
-    found = parse_human(text)
+    found = parse_user_input(text)
     if found.tail:
         raise typer.BadParameter("a party is a handle without query and fragment", param_hint=option)
     return str(found.handle)
 
 
-def _checked(prefix: str | None, profile: Profile | None, creator: str | None) -> str | None:
+def _check_prefix(prefix: str | None, profile: Profile | None, creator: str | None) -> str | None:
     """The prefix, if there can be such a namespace."""
     if prefix is None:
         if profile is not None or creator is not None:
             raise typer.BadParameter("--profile and --creator are about a namespace; name it with --prefix")
         return None
-    checked_prefix(prefix)
+    check_prefix(prefix)
     return prefix
 
 
-def _furnish(registry: Registry, wanted: _Wanted, secret: str | None) -> _Made:
+def _populate(registry: Registry, options: _InitOptions, secret: str | None) -> _InitResult:
     """Put into a new installation what it shall have."""
-    who = identity(None)
-    is_root = wanted.root is Root.SELF
+    identity = get_identity(None)
+    is_root = options.root is Root.SELF
     if is_root:
-        make_root(registry, who, DOOR, None if wanted.prefix else secret)
-    made = _Made()
-    administrator = wanted.administrator
+        create_root(registry, identity, INTERFACE, None if options.prefix else secret)
+    result = _InitResult()
+    administrator = options.administrator
     members = () if administrator is None else (administrator,)
-    if wanted.prefix is not None:
-        order = AddNamespace(wanted.prefix, wanted.policy, administered_by(wanted.prefix, members, secret))
-        made = replace(made, namespace=add_namespace(registry, order, who, DOOR))
-    if wanted.demo:
-        made = replace(made, demo=add_demonstration(registry, who, DOOR, members))
-    return made
+    if options.prefix is not None:
+        order = AddNamespace(options.prefix, options.policy, administrator_values(options.prefix, members, secret))
+        result = replace(result, namespace=add_namespace(registry, order, identity, INTERFACE))
+    if options.demo:
+        result = replace(result, demo=create_demonstration(registry, identity, INTERFACE, members))
+    return result
 
 
-def _report(target: Path, wanted: _Wanted, made: _Made, secret: str | None, json: bool) -> None:
-    namespace = made.namespace
-    administrator = None if wanted.administrator is None else str(wanted.administrator)
+def _print_result(target: Path, options: _InitOptions, result: _InitResult, secret: str | None, json: bool) -> None:
+    namespace = result.namespace
+    administrator = None if options.administrator is None else str(options.administrator)
     creator = None if namespace is None else namespace.policy.default_creator or None
     if json:
         print_json(
             {
                 "directory": str(target),
-                "root": wanted.root.value,
-                "prefix": wanted.prefix,
+                "root": options.root.value,
+                "prefix": options.prefix,
                 "profile": None if namespace is None else namespace.policy.profile,
                 "creator": creator,
                 "administrator": administrator,
                 "secret": secret,
-                "demo": [str(name) for name in made.demo],
+                "demo": [str(name) for name in result.demo],
             }
         )
         return
     profile = None if namespace is None else f"{namespace.prefix} ({namespace.policy.profile})"
-    demo = f"{len(made.demo)} identifiers of the seed documents" if made.demo else None
-    print_facts({"installation": printable(str(target)), "namespace": profile, "creator": creator, "demo": demo})
+    demo = f"{len(result.demo)} identifiers of the seed documents" if result.demo else None
+    print_fields({"installation": printable(str(target)), "namespace": profile, "creator": creator, "demo": demo})
     if secret is not None:
-        hint(f"The first administrator is {administrator}, and this is the secret:")
-        hint(f"    {secret}")
-        hint("It is shown once: keep it where you keep passwords. With it they administer names over the network; on")
-        hint("this machine whoever may write the directory needs none.")
+        print_message(f"The first administrator is {administrator}, and this is the secret:")
+        print_message(f"    {secret}")
+        print_message(
+            "It is shown once: keep it where you keep passwords. With it they administer names over the network; on"
+        )
+        print_message("this machine whoever may write the directory needs none.")
     else:
-        hint("Nobody can administer names over the network yet: their prefix handles are another service's.")
+        print_message("Nobody can administer names over the network yet: their prefix handles are another service's.")
     if namespace is not None and namespace.types_elsewhere:
-        hint(f"Types of values that are defined elsewhere: {', '.join(namespace.types_elsewhere)}")
+        print_message(f"Types of values that are defined elsewhere: {', '.join(namespace.types_elsewhere)}")
 
 
 @contextmanager
-def _nothing_left(target: Path) -> Iterator[None]:
+def _cleanup_on_failure(target: Path) -> Iterator[None]:
     """Take away what was made of an installation, should the rest of it fail; what was there before is not touched."""
     had_directory = target.exists()
-    had = any((target / name).exists() for name in _PARTS)
+    had = any((target / name).exists() for name in _INSTALLATION_FILES)
     try:
         yield
     except BaseException:
         # A ledger in a database stays, and its key with it; nobody else has a copy of that.
         if not had and (target / LEDGER_NAME).exists():
-            for path in (target / name for name in _PARTS):
+            for path in (target / name for name in _INSTALLATION_FILES):
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:

@@ -6,25 +6,25 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.store.jobs import Operation
-from perseid.names.errors import quoted
+from perseid.ledger.store.jobs import Job
+from perseid.names.errors import quote_text
 from perseid.records.json_parsing import JsonObject
-from perseid.registry.access.permissions import shown
+from perseid.registry.access.permissions import display_name
 from perseid.registry.jobs import jobs
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs import undo as undoing
-from perseid.registry.jobs.jobs import Progress, Undos
+from perseid.registry.jobs.jobs import Progress, UndoIndex
 from perseid.registry.jobs.resume import resume
-from perseid.registry.jobs.rewrite import Planned, Rewrite
-from perseid.registry.jobs.undo import InTheWay
+from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
+from perseid.registry.jobs.undo import UndoConflict
 
-from ._output import AsJson, hint, print_facts, print_json, progress
-from ._place import DOOR, ActingAs, Directory, Note, Place, opened
-from ._values import printable, shown_data
-from .lifecycle import Yes, confirm, ended_early
+from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._place import INTERFACE, ActingAs, Directory, Note, OpenInstallation, open_installation
+from ._values import format_data, printable
+from .lifecycle import Yes, confirm, print_interrupted
 from .verify import iso_time, short_time
 
-SHOWN: Final = 10
+MAX_SHOWN: Final = 10
 """How many changes are shown to people who are asked; `--dry-run` shows all."""
 
 Name: TypeAlias = Annotated[
@@ -32,7 +32,7 @@ Name: TypeAlias = Annotated[
 ]
 
 
-class What(StrEnum):
+class JobAction(StrEnum):
     """What `operations` can do."""
 
     LIST = "list"
@@ -70,27 +70,27 @@ def rewrite(  # noqa: PLR0913 - options
         perseid rewrite --url "http://old.example/*" --to "https://new.example/*" --yes --json
     """
     order = Rewrite(url, to, prefix)
-    with opened(directory, acting_as) as place:
+    with open_installation(directory, acting_as) as session:
         total = left = 0
-        for planned in rewriting.preview(place.registry, order, place.who):
+        for planned in rewriting.preview(session.registry, order, session.identity):
             total += bool(planned.changes)
             left += len(planned.left)
             if json:
-                print_json(_planned(planned))
-            elif dry_run or total <= SHOWN:
+                print_json(_planned_to_json(planned))
+            elif dry_run or total <= MAX_SHOWN:
                 _print_planned(planned)
-        if not json and not dry_run and total > SHOWN:
-            hint(f"… and {total - SHOWN:,} more; --dry-run shows all")
+        if not json and not dry_run and total > MAX_SHOWN:
+            print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
         if left:
-            hint(f"{left:,} values cannot be moved without touching more of their XML; change them by hand.")
+            print_message(f"{left:,} values cannot be moved without touching more of their XML; change them by hand.")
         if dry_run or not total:
-            _summary(json, {"operation": None, "names": total, "changed": 0})
+            _print_summary(json, {"operation": None, "names": total, "changed": 0})
             return
         if not yes:
             confirm(f"{total:,} {'name leads' if total == 1 else 'names lead'} elsewhere then. Go on?")
-        operation = rewriting.begin(place.registry, order, place.who, DOOR, note, total)
-        done = _run(place, operation, rewriting.run(place.registry, operation, place.who))
-    _summary(json, {"operation": operation.id, "names": total, "changed": done})
+        operation = rewriting.start(session.registry, order, session.identity, INTERFACE, note, total)
+        done = _run(session, operation, rewriting.run(session.registry, operation, session.identity))
+    _print_summary(json, {"operation": operation.id, "names": total, "changed": done})
 
 
 def undo(
@@ -111,25 +111,25 @@ def undo(
         perseid mint 102.100.272 --count 2 --url https://example.org/maps
         perseid undo last --yes
     """
-    with opened(directory, acting_as) as place:
-        meant = jobs.found(place.registry, place.who, operation)
+    with open_installation(directory, acting_as) as session:
+        meant = jobs.found(session.registry, session.identity, operation)
         if not yes:
-            confirm(f"{_described(meant)}: {meant.done:,} changes are taken back. Go on?")
+            confirm(f"{_describe(meant)}: {meant.done:,} changes are taken back. Go on?")
         try:
-            undoing_it = undoing.begin(place.registry, meant.id, place.who, DOOR, note)
-        except InTheWay as problem:
+            undoing_it = undoing.start(session.registry, meant.id, session.identity, INTERFACE, note)
+        except UndoConflict as problem:
             if json:
-                for each in problem.obstacles:
+                for each in problem.conflicts:
                     print_json({"handle": each.handle, "seq": each.seq, "why": each.why})
             raise
-        done = _run(place, undoing_it, undoing.run(place.registry, undoing_it, place.who))
-    _summary(json, {"operation": undoing_it.id, "undoes": meant.id, "names": undoing_it.total, "changed": done})
+        done = _run(session, undoing_it, undoing.run(session.registry, undoing_it, session.identity))
+    _print_summary(json, {"operation": undoing_it.id, "undoes": meant.id, "names": undoing_it.total, "changed": done})
 
 
 def operations(
     what: Annotated[
-        What, typer.Argument(metavar="list|show|resume", help="List all; show one; or go on with one.")
-    ] = What.LIST,
+        JobAction, typer.Argument(metavar="list|show|resume", help="List all; show one; or go on with one.")
+    ] = JobAction.LIST,
     operation: Annotated[
         str, typer.Argument(metavar="OPERATION", help="The name of an operation; default the last one.")
     ] = jobs.LAST,
@@ -147,87 +147,87 @@ def operations(
         perseid operations
         perseid operations show last --json
     """
-    with opened(directory, acting_as) as place:
-        if what is What.LIST:
-            undos = Undos.all(place.registry)
-            for each in jobs.listed(place.registry, place.who):
+    with open_installation(directory, acting_as) as session:
+        if what is JobAction.LIST:
+            undos = UndoIndex.all(session.registry)
+            for each in jobs.list_jobs(session.registry, session.identity):
                 if json:
-                    print_json(_document(each, undos))
+                    print_json(_to_json(each, undos))
                 else:
-                    typer.echo(f"{each.id}  {short_time(each.begun)}  {_state(each, undos)}  {_described(each)}")
+                    typer.echo(f"{each.id}  {short_time(each.begun)}  {_format_state(each, undos)}  {_describe(each)}")
             return
-        if what is What.SHOW:
-            _show(place, jobs.found(place.registry, place.who, operation), json)
+        if what is JobAction.SHOW:
+            _print_job(session, jobs.found(session.registry, session.identity, operation), json)
             return
-        unit, steps = resume(place.registry, operation, place.who, DOOR)
-        done = _run(place, unit, steps)
-    _summary(json, {"operation": unit.id, "names": unit.total, "changed": done})
+        job, steps = resume(session.registry, operation, session.identity, INTERFACE)
+        done = _run(session, job, steps)
+    _print_summary(json, {"operation": job.id, "names": job.total, "changed": done})
 
 
-def _run(place: Place, operation: Operation, steps: Iterator[Progress]) -> int:
+def _run(session: OpenInstallation, operation: Job, steps: Iterator[Progress]) -> int:
     """Carry out what is left; how many changes there are in all."""
     done = operation.done
-    with progress(operation.kind, operation.total or None, "names") as tell:
+    with progress(operation.kind, operation.total or None, "names") as update:
         try:
             for step in steps:
                 done = step.done
-                tell(done)
+                update(done)
         except BaseException:
-            ended_early(operation, done)
+            print_interrupted(operation, done)
             raise
-    return jobs.found(place.registry, place.who, operation.id).done
+    return jobs.found(session.registry, session.identity, operation.id).done
 
 
-def _summary(json: bool, facts: dict[str, object]) -> None:
+def _print_summary(json: bool, fields: dict[str, object]) -> None:
     if json:
-        print_json(facts)
+        print_json(fields)
         return
-    named = {name: f"{fact:,}" if isinstance(fact, int) else fact for name, fact in facts.items()}
-    print_facts(named)
+    named = {name: f"{value:,}" if isinstance(value, int) else value for name, value in fields.items()}
+    print_fields(named)
 
 
-def _planned(planned: Planned) -> JsonObject:
+def _planned_to_json(planned: PlannedRewrite) -> JsonObject:
     return {
         "handle": planned.handle,
         "changes": [
-            {"index": old.index, "type": old.type, "old": shown_data(old), "new": shown_data(new)}
+            {"index": old.index, "type": old.type, "old": format_data(old), "new": format_data(new)}
             for old, new in planned.changes
         ],
         "left": [value.index for value in planned.left],
     }
 
 
-def _print_planned(planned: Planned) -> None:
+def _print_planned(planned: PlannedRewrite) -> None:
     typer.echo(printable(planned.handle))
     for old, new in planned.changes:
-        typer.echo(f"    - {old.index}  {printable(old.type)}  {shown_data(old)}")
-        typer.echo(f"    + {new.index}  {printable(new.type)}  {shown_data(new)}")
+        typer.echo(f"    - {old.index}  {printable(old.type)}  {format_data(old)}")
+        typer.echo(f"    + {new.index}  {printable(new.type)}  {format_data(new)}")
 
 
-def _described(operation: Operation) -> str:
+def _describe(operation: Job) -> str:
     """What an operation is, in a few words."""
     asked = jobs.asked(operation)
     if operation.kind == rewriting.KIND:
-        return f"rewrite {shown(str(asked['url']))} to {shown(str(asked['to']))}"
+        return f"rewrite {display_name(str(asked['url']))} to {display_name(str(asked['to']))}"
     words = [str(asked[name]) for name in ("operation", "where", "prefix") if asked.get(name)]
-    return f"{operation.kind} {printable(quoted(words[0]) if ' ' in words[0] else words[0])}"
+    return f"{operation.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 
-def _state(operation: Operation, undos: Undos) -> str:
+def _format_state(operation: Job, undos: UndoIndex) -> str:
     if undos.running(operation.id):
         return "being undone"
-    if undos.standing(operation.id):
+    if undos.effective_undo(operation.id):
         return "undone"
     of_all = f" of {operation.total:,}" if operation.total else ""
     return f"done {operation.done:,}" if operation.ended else f"running {operation.done:,}{of_all}"
 
 
-def _document(operation: Operation, undos: Undos) -> JsonObject:
+def _to_json(operation: Job, undos: UndoIndex) -> JsonObject:
     """An operation as JSON."""
     return {
         "operation": operation.id,
         "kind": operation.kind,
-        "state": _state(operation, undos),
+        "state": _format_state(operation, undos),
         "asked": jobs.asked(operation),
         "done": operation.done,
         "total": operation.total or None,
@@ -235,19 +235,19 @@ def _document(operation: Operation, undos: Undos) -> JsonObject:
         "ended": iso_time(operation.ended) if operation.ended else None,
         "actor": operation.actor,
         "note": operation.note,
-        "undoneBy": undos.standing(operation.id),
+        "undoneBy": undos.effective_undo(operation.id),
     }
 
 
-def _show(place: Place, operation: Operation, json: bool) -> None:
-    document = _document(operation, Undos.of(place.registry, operation.id))
+def _print_job(session: OpenInstallation, operation: Job, json: bool) -> None:
+    document = _to_json(operation, UndoIndex.of(session.registry, operation.id))
     if json:
         print_json(document)
         return
-    print_facts(
+    print_fields(
         {
             "operation": operation.id,
-            "what": _described(operation),
+            "what": _describe(operation),
             "state": document["state"],
             "begun": short_time(operation.begun),
             "ended": short_time(operation.ended) if operation.ended else None,

@@ -25,33 +25,33 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.record_keys import LEDGER, record_key
 from perseid.ledger.log.requests import Appended
-from perseid.ledger.log.signing import WrongKey, key_change
+from perseid.ledger.log.signing import WrongKey, parse_key_change
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import sync_directory
 from perseid.proof.verifier import LogKey
-from perseid.registry.installation.files import InstallationProblem, write
+from perseid.registry.installation.files import InstallationError, write_file
 from perseid.registry.installation.installation import (
     CHECKPOINT_KEY,
     KEYS_NAME,
     NEXT_CHECKPOINT_KEY,
     Installation,
-    settings_of,
+    load_settings,
 )
-from perseid.registry.installation.site import fingerprint, identify
+from perseid.registry.installation.site import fingerprint, load_server_identity
 from perseid.registry.installation.site_setup import rotate as rotate_server
 
-from ._loading import Group, command
-from ._output import AsJson, hint, print_facts, print_json
-from ._place import DOOR, Directory, directory_of, identity, opened
+from ._loading import Group, register_command
+from ._output import AsJson, print_fields, print_json, print_message
+from ._place import INTERFACE, Directory, directory_of, get_identity, open_installation
 from ._values import printable
 from .verify import iso_time, short_time
 
-_SEED_OCTETS = 32
+_SEED_SIZE = 32
 
 app = typer.Typer(cls=Group, help="Show and exchange the keys that sign.", no_args_is_help=True)
 
 
-class _Change(NamedTuple):
+class _KeyChange(NamedTuple):
     """An entry that changed the key, with the key before it and the one after it."""
 
     entry: Entry
@@ -66,7 +66,7 @@ class Purpose(StrEnum):
     SERVER = "server"
 
 
-@command(app, "list")
+@register_command(app, "list")
 def list_(directory: Directory = None, json: AsJson = False) -> None:
     """Show the public keys: of the server, and of the ledger, which has signed with some and signs with the last one.
 
@@ -77,9 +77,9 @@ def list_(directory: Directory = None, json: AsJson = False) -> None:
         perseid key list
     """
     with Installation.open(directory_of(directory), writable=False) as installation:
-        changes = _changes(installation)
+        changes = _key_changes(installation)
         keys = keys_of(installation)
-        _list_server(installation, json)
+        _print_server_key(installation, json)
     # The entry with which each key began, and the one with which it ended.
     entries = [change.entry for change in changes]
     begins: list[Entry | None] = [None, *entries]
@@ -102,7 +102,7 @@ def list_(directory: Directory = None, json: AsJson = False) -> None:
             typer.echo(f"{Purpose.CHECKPOINT.value}  {printable(str(key))}  {until}, since {since}")
 
 
-@command(app, "rotate")
+@register_command(app, "rotate")
 def rotate(
     purpose: Annotated[Purpose, typer.Argument(metavar="server|checkpoint", help="Which key.")],
     directory: Directory = None,
@@ -130,13 +130,13 @@ def rotate(
         return
     finished = finish_rotation(folder)
     if finished is None:
-        with opened(directory) as place:
-            ledger = place.registry.ledger
+        with open_installation(directory) as session:
+            ledger = session.registry.ledger
             with ledger.reading() as reading:
                 origin = reading.origin
-            new = Signer.generate(origin, secrets.token_bytes(_SEED_OCTETS))
+            new = Signer.generate(origin, secrets.token_bytes(_SEED_SIZE))
             _write_next(folder, new)
-            outcome = ledger.rotate_key(new, DOOR, str(identity(None)))
+            outcome = ledger.rotate_key(new, INTERFACE, str(get_identity(None)))
             if not isinstance(outcome, Appended):
                 raise outcome if isinstance(outcome, LedgerError) else WrongKey(f"the key stays as it is: {outcome}")
             _put_in_place(folder)
@@ -144,14 +144,14 @@ def rotate(
     if json:
         print_json({"purpose": purpose.value, "key": str(finished)})
     else:
-        print_facts({"signs now": printable(str(finished))})
+        print_fields({"signs now": printable(str(finished))})
 
 
-def _list_server(installation: Installation, json: bool) -> None:
+def _print_server_key(installation: Installation, json: bool) -> None:
     try:
-        found = identify(installation.directory, installation.config)
-    except InstallationProblem as problem:
-        hint(f"perseid: the server's key is not shown: {printable(str(problem))}")
+        found = load_server_identity(installation.directory, installation.config)
+    except InstallationError as problem:
+        print_message(f"perseid: the server's key is not shown: {printable(str(problem))}")
         return
     key, serial = found.key.public, found.site.serial
     if json:
@@ -170,7 +170,7 @@ def _list_server(installation: Installation, json: bool) -> None:
 
 
 def _rotate_server(folder: Path, json: bool) -> None:
-    rotated = rotate_server(folder, settings_of(folder))
+    rotated = rotate_server(folder, load_settings(folder))
     if json:
         print_json(
             {
@@ -183,18 +183,20 @@ def _rotate_server(folder: Path, json: bool) -> None:
         )
         return
     names = ", ".join(printable(str(path)) for path in rotated.site_paths)
-    facts = {"signs now": fingerprint(rotated.key), "serial number": rotated.site.serial, "site information": names}
-    print_facts(facts)
-    hint("A server that is running takes it up with SIGHUP. Wherever a copy of the site information is kept (prefix")
-    hint("handles, other servers of the site), put the new one.")
+    fields = {"signs now": fingerprint(rotated.key), "serial number": rotated.site.serial, "site information": names}
+    print_fields(fields)
+    print_message(
+        "A server that is running takes it up with SIGHUP. Wherever a copy of the site information is kept (prefix"
+    )
+    print_message("handles, other servers of the site), put the new one.")
 
 
 def keys_of(installation: Installation) -> list[LogKey]:
     """The keys with which a ledger signs and has signed, the oldest first."""
-    changes = _changes(installation)
+    changes = _key_changes(installation)
     if not changes:
         path = installation.directory / KEYS_NAME / CHECKPOINT_KEY
-        return [Signer.from_octets(path.read_bytes()).public]
+        return [Signer.from_bytes(path.read_bytes()).public]
     return [changes[0].old, *[change.new for change in changes]]
 
 
@@ -203,19 +205,19 @@ def finish_rotation(directory: Path) -> LogKey | None:
     if not (directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).exists():
         return None
     with Installation.open(directory, writable=False) as installation:
-        waiting = finished_by(installation)
+        waiting = find_pending_key(installation)
     if waiting is not None:
         _put_in_place(directory)
     return waiting
 
 
-def finished_by(installation: Installation) -> LogKey | None:
+def find_pending_key(installation: Installation) -> LogKey | None:
     """The key that the ledger names and that has yet to take the old one's place; None if there is none."""
     try:
-        waiting = Signer.from_octets((installation.directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).read_bytes()).public
+        waiting = Signer.from_bytes((installation.directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).read_bytes()).public
     except (FileNotFoundError, ValueError):
         return None  # or it was being written, so the ledger does not name it
-    changes = _changes(installation)
+    changes = _key_changes(installation)
     return waiting if changes and changes[-1].new == waiting else None
 
 
@@ -223,7 +225,7 @@ def _write_next(directory: Path, signer: Signer) -> None:
     path = directory / KEYS_NAME / NEXT_CHECKPOINT_KEY
     # Left by somebody who was interrupted; `finish_rotation` has found that it never counted.
     path.unlink(missing_ok=True)
-    write(path, signer.to_octets())
+    write_file(path, signer.to_bytes())
     sync_directory(path.parent)
 
 
@@ -233,8 +235,8 @@ def _put_in_place(directory: Path) -> None:
     sync_directory(folder)
 
 
-def _changes(installation: Installation) -> list[_Change]:
+def _key_changes(installation: Installation) -> list[_KeyChange]:
     """How the key changed, in order."""
     with installation.log.reading() as reading:
         entries = list(reading.history(record_key(LEDGER)))[::-1]
-    return [_Change(entry, *change) for entry in entries if (change := key_change(entry)) is not None]
+    return [_KeyChange(entry, *change) for entry in entries if (change := parse_key_change(entry)) is not None]

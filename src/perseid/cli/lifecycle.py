@@ -6,21 +6,33 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.store.jobs import Operation
-from perseid.registry.access.permissions import shown
+from perseid.ledger.store.jobs import Job
+from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.jobs import transfer as transferring
 from perseid.registry.jobs.transfer import TransferAll
-from perseid.registry.queries.history import history
+from perseid.registry.queries.history import get_history
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from ._output import AsJson, hint, print_facts, print_json, progress
-from ._place import DOOR, ActingAs, Directory, KeepPast, Name, Note, Place, named, opened, reference, show_changed
+from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._place import (
+    INTERFACE,
+    ActingAs,
+    Directory,
+    KeepHistory,
+    Name,
+    Note,
+    OpenInstallation,
+    open_installation,
+    parse_handle,
+    parse_value_ref,
+    print_changed,
+)
 from ._values import printable
 
-LONGEST_WAIT: Final = 300
+MAX_WAIT: Final = 300
 """Seconds that `redact` waits until erased data has left every file: the answers of some million names are built anew
 in less. Where somebody keeps an old state open for longer, waiting on would not help."""
 
@@ -39,14 +51,14 @@ def publish(
     For example:
         perseid publish 102.100.272/D7J1G0DQH
     """
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(Publish(named(handle)), note), json)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(Publish(parse_handle(handle)), note), json)
 
 
 def unpublish(
     handle: Name,
     *,
-    keep_past: KeepPast = False,
+    keep_past: KeepHistory = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -61,8 +73,8 @@ def unpublish(
     For example:
         perseid unpublish 102.100.272/D7J1G0DQH --note "under embargo until spring"
     """
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(Unpublish(named(handle)), note, keep_past=keep_past), json)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(Unpublish(parse_handle(handle)), note, keep_past=keep_past), json)
 
 
 def tombstone(  # noqa: PLR0913 - options
@@ -90,20 +102,20 @@ def tombstone(  # noqa: PLR0913 - options
         perseid tombstone 102.100.272/D7J1G0DQH --reason "The map was withdrawn by its publisher"
         perseid tombstone 102.100.272/D7J1G0DQH --undo --note "found again in the attic"
     """
-    operation = end_or_undo(handle, reason, replaced_by, undo=undo)
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(operation, note), json)
+    operation = tombstone_command(handle, reason, replaced_by, undo=undo)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(operation, note), json)
 
 
-def end_or_undo(handle: str, reason: str | None, replaced_by: str | None, *, undo: bool) -> Tombstone | Revive:
+def tombstone_command(handle: str, reason: str | None, replaced_by: str | None, *, undo: bool) -> Tombstone | Revive:
     """What `tombstone` asks for."""
     if undo:
         if reason is not None or replaced_by is not None:
             raise typer.BadParameter("who takes a tombstone away gives neither a reason nor a replacement; use --note")
-        return Revive(named(handle))
+        return Revive(parse_handle(handle))
     if reason is None:
         raise typer.BadParameter("say why the thing is gone", param_hint="--reason")
-    return Tombstone(named(handle), reason, None if replaced_by is None else named(replaced_by))
+    return Tombstone(parse_handle(handle), reason, None if replaced_by is None else parse_handle(replaced_by))
 
 
 def transfer(  # noqa: PLR0913 - options
@@ -136,29 +148,31 @@ def transfer(  # noqa: PLR0913 - options
         perseid transfer 102.100.272/D7J1G0DQH --to 200:0.NA/102.100.272
         perseid transfer 102.100.272 --to 200:0.NA/102.100.272 --yes
     """
-    beginning, owner = transferring.beginning(what), reference(to, "--to")
-    with opened(directory, acting_as) as place:
+    beginning, owner = transferring.parse_range(what), parse_value_ref(to, "--to")
+    with open_installation(directory, acting_as) as session:
         if beginning is None:
             if derived:
                 raise typer.BadParameter("only from a prefix are others derived", param_hint="--derived")
-            show_changed(place.do(Transfer(named(what), owner), note), json)
+            print_changed(session.do(Transfer(parse_handle(what), owner), note), json)
             return
         if not yes:
-            confirm(f"Everything under {shown(beginning)} gets {owner} as its one administrator. Go on?")
-        unit = transferring.begin(place.registry, TransferAll(beginning, owner, derived), place.who, DOOR, note)
-        looked_at = transferred = 0
-        with progress("transferring", unit="names") as tell:
+            confirm(f"Everything under {display_name(beginning)} gets {owner} as its one administrator. Go on?")
+        unit = transferring.start(
+            session.registry, TransferAll(beginning, owner, derived), session.identity, INTERFACE, note
+        )
+        processed = transferred = 0
+        with progress("transferring", unit="names") as update:
             try:
-                for piece in transferring.pieces(place.registry, unit, place.who):
-                    looked_at, transferred = piece.looked_at, piece.done
-                    tell(looked_at)
+                for piece in transferring.run_steps(session.registry, unit, session.identity):
+                    processed, transferred = piece.processed, piece.done
+                    update(processed)
             except BaseException:
-                ended_early(unit, transferred)
+                print_interrupted(unit, transferred)
                 raise
     if json:
-        print_json({"operation": unit.id, "lookedAt": looked_at, "transferred": transferred})
+        print_json({"operation": unit.id, "lookedAt": processed, "transferred": transferred})
     else:
-        print_facts({"operation": unit.id, "transferred": f"{transferred:,} of {looked_at:,} names"})
+        print_fields({"operation": unit.id, "transferred": f"{transferred:,} of {processed:,} names"})
 
 
 def redact(  # noqa: PLR0913 - options
@@ -174,7 +188,7 @@ def redact(  # noqa: PLR0913 - options
     wait: Annotated[
         int,
         typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is gone from every file."),
-    ] = LONGEST_WAIT,
+    ] = MAX_WAIT,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -189,56 +203,56 @@ def redact(  # noqa: PLR0913 - options
         perseid set 102.100.272/D7J1G0DQH "1:DESC=a draft for discussion"
         perseid redact 102.100.272/D7J1G0DQH 1 --seq 25 --reason "personal data, at the person's request" --yes
     """
-    name = named(handle)
+    name = parse_handle(handle)
     order = Redact(name, index, seq, reason)
-    with opened(directory, acting_as) as place:
+    with open_installation(directory, acting_as) as session:
         if not yes:
-            _check(place, order)
-            what = _value_of(place, order)
+            _check_allowed(session, order)
+            what = _describe_value(session, order)
             confirm(f"{what} is erased from all entries that hold it. This cannot be undone. Erase it?")
-        changed = place.do(order)
-        gone = _wait(place, wait)
+        changed = session.do(order)
+        gone = _wait_until_erased(session, wait)
         if json:
             print_json({"handle": str(changed.handle), "seq": changed.seq, "erasedEverywhere": gone})
         else:
             typer.echo(str(changed.handle))
     if not gone:
-        hint(f"perseid: after {wait:,} s it is erased from the ledger, but not yet from every other file")
-        hint("Somebody keeps an older state open: end long-running readers, then run: perseid rebuild answers")
+        print_message(f"perseid: after {wait:,} s it is erased from the ledger, but not yet from every other file")
+        print_message("Somebody keeps an older state open: end long-running readers, then run: perseid rebuild answers")
         raise typer.Exit(1)
 
 
-def _wait(place: Place, seconds: int) -> bool:
+def _wait_until_erased(session: OpenInstallation, seconds: int) -> bool:
     """Wait until what was erased is in no file of the installation any more; whether it is so."""
-    with progress("erasing everywhere", unit="s") as tell:
+    with progress("erasing everywhere", unit="s") as update:
         for passed in range(seconds):
-            if place.registry.ledger.wait_until_erased(1):
+            if session.registry.ledger.wait_until_erased(1):
                 return True
-            tell(passed)
-    return place.registry.ledger.wait_until_erased(0)
+            update(passed)
+    return session.registry.ledger.wait_until_erased(0)
 
 
-def _check(place: Place, order: Redact) -> None:
+def _check_allowed(session: OpenInstallation, order: Redact) -> None:
     """Refuse now what would be refused later: nobody should be asked in vain."""
-    explained = place.registry.explain(order, place.who, DOOR)
+    explained = session.registry.explain(order, session.identity, INTERFACE)
     if not explained.allowed:
         code = explained.code or ResponseCode.ERROR
         raise Refused(code, explained.reason, explained.advice, explained.rule)
 
 
-def _value_of(place: Place, order: Redact) -> str:
+def _describe_value(session: OpenInstallation, order: Redact) -> str:
     """Which value is meant, in words."""
-    text = f"Value {order.index} of {shown(order.handle)} at entry {order.seq}"
-    with place.registry.facts() as facts:
-        versions = history(facts, place.who, order.handle, order.seq + 1, 1).versions
+    text = f"Value {order.index} of {display_name(order.handle)} at entry {order.seq}"
+    with session.registry.snapshot() as snapshot:
+        versions = get_history(snapshot, session.identity, order.handle, order.seq + 1, 1).versions
     types = [value.type for version in versions for value in version.values if value.index == order.index]
     return f"{text} ({printable(types[0])})" if types else text
 
 
-def ended_early(operation: Operation, done: int) -> None:
+def print_interrupted(operation: Job, done: int) -> None:
     """Say that something is left to do of a change of many names, and how to go on with it."""
     state = f"{done:,} of {operation.total:,}" if operation.total else f"{done:,}"
-    hint(f"{operation.id} ended early: {state} are changed. Go on: perseid operations resume {operation.id}")
+    print_message(f"{operation.id} ended early: {state} are changed. Go on: perseid operations resume {operation.id}")
 
 
 def confirm(question: str) -> None:
@@ -247,7 +261,7 @@ def confirm(question: str) -> None:
     answer = sys.stdin.readline() if sys.stdin else ""
     if answer.strip().lower() not in ("y", "yes"):
         lost = "\n" if not answer else ""  # who ends the input has not ended the line
-        hint(f"{lost}perseid: nothing was changed")
+        print_message(f"{lost}perseid: nothing was changed")
         raise typer.Exit(1)
 
 

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from perseid.registry.commands.transfer import Linked, LinkMetadata, LinkVersion
+from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
 
-from ._loading import Group, command
+from ._loading import Group, register_command
 from ._output import AsJson, print_json
-from ._place import ActingAs, Directory, Note, named, opened
+from ._place import ActingAs, Directory, Note, open_installation, parse_handle
 
 app = typer.Typer(
     cls=Group,
@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 
-@command(app, "version")
+@register_command(app, "version")
 def version(
     work: Annotated[str, typer.Argument(metavar="WORK", help="The name that leads to the latest version.")],
     expression: Annotated[str, typer.Argument(metavar="VERSION", help="The name of one fixed version.")],
@@ -36,11 +36,11 @@ def version(
     For example:
         perseid link version 102.100.272/Y35XYS0QH 102.100.272/2RDV0T0QH
     """
-    with opened(directory, acting_as) as place:
-        _show(place.do(LinkVersion(named(work), named(expression)), note), json)
+    with open_installation(directory, acting_as) as session:
+        _print_linked(session.do(LinkVersion(parse_handle(work), parse_handle(expression)), note), json)
 
 
-@command(app, "metadata")
+@register_command(app, "metadata")
 def metadata(
     thing: Annotated[str, typer.Argument(metavar="THING", help="The name of the thing.")],
     about: Annotated[str, typer.Argument(metavar="METADATA", help="The name of the record that describes it.")],
@@ -56,11 +56,11 @@ def metadata(
     For example:
         perseid link metadata 102.100.272/Y35XYS0QH 102.100.272/8RBZF0DQH
     """
-    with opened(directory, acting_as) as place:
-        _show(place.do(LinkMetadata(named(thing), named(about)), note), json)
+    with open_installation(directory, acting_as) as session:
+        _print_linked(session.do(LinkMetadata(parse_handle(thing), parse_handle(about)), note), json)
 
 
-def _show(linked: Linked, json: bool) -> None:
+def _print_linked(linked: LinkResult, json: bool) -> None:
     """Print both names; it is durable by then. What was linked already has no entry."""
     names = [str(handle) for handle in linked.handles]
     if json:

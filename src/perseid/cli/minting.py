@@ -12,23 +12,23 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perseid.ledger.errors import LeaseClosed, LedgerError
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.names.handle import Handle
 from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.value import DEFAULT_TTL, Value
-from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.minting import mint as minted
-from perseid.registry.commands.namespaces import checked_prefix
-from perseid.registry.commands.records import Given, placed
+from perseid.registry.commands.namespaces import check_prefix
+from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.jobs import jobs
-from perseid.registry.results import Minted, Refused
+from perseid.registry.results import MintResult, Refused
 
 from ._output import AsJson, print_json, progress
-from ._place import DOOR, ActingAs, Directory, Place, opened, reference
-from ._restore import how_to_reopen
-from ._values import FILE_MARK, STANDARD_INPUT, UrlOption, ValueOption, parse, parse_all
+from ._place import INTERFACE, ActingAs, Directory, OpenInstallation, open_installation, parse_value_ref
+from ._restore import reopen_command
+from ._values import FILE_PREFIX, STANDARD_INPUT, UrlOption, ValueOption, parse_value, parse_values
 
 MAX_CELL: Final = 2_097_152
 """The longest cell of a CSV file in characters: a value has at most half as many octets, more in base64."""
@@ -58,7 +58,7 @@ class Rows:
     lines: tuple[tuple[int, tuple[str, ...]], ...]
     """The number of each line in the file, and its cells."""
     name: str
-    common: tuple[Given, ...]
+    common: tuple[PartialValue, ...]
     """What every record holds besides."""
     ttl: int = DEFAULT_TTL
 
@@ -67,14 +67,16 @@ class Rows:
 
     def __call__(self, _handle: Handle, number: int) -> Sequence[Value]:
         """The values of one record."""
-        return placed((*self.common, *self.given(number)), ttl=self.ttl)
+        return assign_indexes((*self.common, *self.given(number)), ttl=self.ttl)
 
-    def given(self, number: int) -> list[Given]:
+    def given(self, number: int) -> list[PartialValue]:
         """What one row says; an empty cell says nothing."""
         line, cells = self.lines[number]
         try:
             return [
-                parse(f"{column}={_literal(cell)}") for column, cell in zip(self.columns, cells, strict=False) if cell
+                parse_value(f"{column}={_escape_cell(cell)}")
+                for column, cell in zip(self.columns, cells, strict=False)
+                if cell
             ]
         except typer.BadParameter as problem:
             raise InvalidData(f"{self.name}, line {line}: {problem.message}") from problem
@@ -123,28 +125,28 @@ def mint(  # noqa: PLR0913 - options
         perseid mint 102.100.272 --count 3 --reserve
         perseid mint 102.100.272 --count 2 --value EMAIL!private=maps@example.org --json
     """
-    given = parse_all(value, url)
+    given = parse_values(value, url)
     if source is not None and count is not None:
         raise typer.BadParameter("there is a name for each row of the file; leave it out", param_hint="--count")
-    rows = None if source is None else _read(source, given)
+    rows = None if source is None else _read_rows(source, given)
     if metadata_url is not None and not with_metadata:
         raise typer.BadParameter("only with --with-metadata is there such a record", param_hint="--metadata-url")
     total = count or 1 if rows is None else len(rows)
-    administrator = None if owner is None else reference(owner, "--owner")
-    with opened(directory, acting_as) as place:
-        ttl = _ttl(place, prefix)
+    administrator = None if owner is None else parse_value_ref(owner, "--owner")
+    with open_installation(directory, acting_as) as session:
+        ttl = _default_ttl(session, prefix)
         order = Mint(
-            Maker.of(place.registry),
+            MintInputs.of(session.registry),
             prefix,
             total,
-            values=placed(given, ttl=ttl) if rows is None else replace(rows, ttl=ttl),
-            metadata=placed(parse_all((), metadata_url), ttl=ttl) if with_metadata else None,
+            values=assign_indexes(given, ttl=ttl) if rows is None else replace(rows, ttl=ttl),
+            metadata=assign_indexes(parse_values((), metadata_url), ttl=ttl) if with_metadata else None,
             reserve=reserve,
             published=not unpublished,
             owner=administrator,
         )
         if total:
-            _make(place, order, note, json)
+            _mint(session, order, note, json)
 
 
 def reserve(
@@ -164,56 +166,60 @@ def reserve(
     For example:
         perseid reserve 102.100.272 --count 3
     """
-    administrator = None if owner is None else reference(owner, "--owner")
-    with opened(directory, acting_as) as place:
-        _make(place, Mint(Maker.of(place.registry), prefix, count, reserve=True, owner=administrator), note, json)
+    administrator = None if owner is None else parse_value_ref(owner, "--owner")
+    with open_installation(directory, acting_as) as session:
+        _mint(
+            session, Mint(MintInputs.of(session.registry), prefix, count, reserve=True, owner=administrator), note, json
+        )
 
 
-def _make(place: Place, order: Mint, note: str, json: bool) -> None:
+def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None:
     done = 0
     try:
-        with _unit(place, order, note) as unit, progress("minting", order.count, "names", prints=True) as tell:
-            for made in minted(place.registry, order, place.who, DOOR, note, step_of=unit):
-                _show(made, order, done, json)
+        with _start_job(session, order, note) as job, progress("minting", order.count, "names", prints=True) as update:
+            for made in minted(session.registry, order, session.identity, INTERFACE, note, job_id=job):
+                _print_minted(made, order, done, json)
                 done += len(made.handles) // order.names_each
-                tell(done)
+                update(done)
     except LeaseClosed as problem:
-        raise LedgerError(f"{problem}: {how_to_reopen(order.where.partition('/')[0])}") from problem
+        raise LedgerError(f"{problem}: {reopen_command(order.where.partition('/')[0])}") from problem
     except Refused as refused:
-        advice = "; ".join(filter(None, (refused.advice, _stays(done, order))))
+        advice = "; ".join(filter(None, (refused.advice, _partial_advice(done, order))))
         raise Refused(refused.code, refused.reason, advice, refused.rule) from refused
     except LedgerError as problem:
-        raise LedgerError("; ".join(filter(None, (str(problem), _stays(done, order))))) from problem
+        raise LedgerError("; ".join(filter(None, (str(problem), _partial_advice(done, order))))) from problem
 
 
 @contextmanager
-def _unit(place: Place, order: Mint, note: str) -> Iterator[str]:
+def _start_job(session: OpenInstallation, order: Mint, note: str) -> Iterator[str]:
     """Many names are one operation, which can be undone; one is made quicker without."""
     if order.count == 1:
         yield ""
         return
     asked: dict[str, object] = {"prefix": order.where, "count": order.count, "reserve": order.reserve}
-    unit = jobs.begin(place.registry, "mint", asked, place.who, DOOR, note, total=order.count * order.names_each)
+    job = jobs.start_job(
+        session.registry, "mint", asked, session.identity, INTERFACE, note, total=order.count * order.names_each
+    )
     try:
-        yield unit.id
+        yield job.id
     finally:
-        jobs.finish(place.registry, unit)
+        jobs.complete_or_discard(session.registry, job)
 
 
-def _stays(done: int, order: Mint) -> str:
+def _partial_advice(done: int, order: Mint) -> str:
     """What is to be said of a job that ended half-way."""
     return f"the {done:,} of {order.count:,} that were printed by then are made, and stay so" if done else ""
 
 
-def _ttl(place: Place, where: str) -> int:
+def _default_ttl(session: OpenInstallation, where: str) -> int:
     """How long caches may keep values in a namespace."""
     prefix = where.partition("/")[0]
-    checked_prefix(prefix)
-    with place.registry.facts() as facts:
-        return facts.policy(prefix).default_ttl
+    check_prefix(prefix)
+    with session.registry.snapshot() as snapshot:
+        return snapshot.policy(prefix).default_ttl
 
 
-def _show(made: Minted, order: Mint, number: int, json: bool) -> None:
+def _print_minted(made: MintResult, order: Mint, number: int, json: bool) -> None:
     """Print names that are durable."""
     if not json:
         typer.echo("\n".join(map(str, made.handles)))
@@ -231,12 +237,12 @@ def _show(made: Minted, order: Mint, number: int, json: bool) -> None:
 # Files
 
 
-def _read(source: str, common: tuple[Given, ...]) -> Rows:
+def _read_rows(source: str, common: tuple[PartialValue, ...]) -> Rows:
     """The rows of a CSV file, all of them readable: a file with a mistake in it makes no names at all."""
     name = "standard input" if source == STANDARD_INPUT else source
-    octets = sys.stdin.buffer.read() if source == STANDARD_INPUT else Path(source).read_bytes()
+    raw = sys.stdin.buffer.read() if source == STANDARD_INPUT else Path(source).read_bytes()
     try:
-        text = octets.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
+        text = raw.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         raise InvalidData(f"{name}: octet {error.start + 1} is not UTF-8") from None
     csv.field_size_limit(MAX_CELL)
@@ -264,13 +270,13 @@ def _check_columns(columns: tuple[str, ...], name: str) -> None:
         raise InvalidData(f"{name}: it is empty; the first row has the types of the columns, such as URL")
     for column in columns:
         if not column or "=" in column or "://" in column:
-            message = f"{quoted(column)} is no type; the first row has the types of the columns, such as URL"
+            message = f"{quote_text(column)} is no type; the first row has the types of the columns, such as URL"
             raise InvalidData(f"{name}: {message}")
 
 
-def _literal(cell: str) -> str:
+def _escape_cell(cell: str) -> str:
     """A cell as data: a file may come from anybody, and must not be able to name files of ours."""
-    return f"base64:{to_base64(cell.encode())}" if cell.startswith(FILE_MARK) else cell
+    return f"base64:{to_base64(cell.encode())}" if cell.startswith(FILE_PREFIX) else cell
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"mint": mint, "reserve": reserve}

@@ -8,21 +8,21 @@ from typing import Annotated, TypeAlias
 import typer
 
 from perseid.cli._output import for_each
-from perseid.names.errors import InvalidName, quoted
-from perseid.names.errors import rules as all_rules
-from perseid.names.schemes import recognise
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_host, to_http, to_path
+from perseid.names.errors import InvalidName, quote_text
+from perseid.names.errors import load_rules as all_rules
+from perseid.names.schemes import recognize
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
 
 from ._loading import Command, Group
-from ._output import AsJson, hint, print_facts, print_json
+from ._output import AsJson, print_fields, print_json, print_message
 
 app = typer.Typer(cls=Group, help="Take names apart and convert their forms.", no_args_is_help=True)
 
-WITHOUT_ERRORS = ("H7", "H8", "P2", "P5", "C4", "C5", "C6", "U1", "U2", "U3", "U6", "U8")
+RULES_WITHOUT_ERRORS = ("H7", "H8", "P2", "P5", "C4", "C5", "C6", "U1", "U2", "U3", "U6", "U8")
 """Rules that no error names: what they ask for is done, not demanded, or comes with rooms that are not built yet."""
 
 
-def _resolver(text: str) -> Resolver:
+def _parse_resolver(text: str) -> Resolver:
     try:
         return Resolver.parse(text)
     except InvalidName as problem:
@@ -40,7 +40,7 @@ Resolvers: TypeAlias = Annotated[
     typer.Option(
         "--resolver",
         metavar="URL",
-        parser=_resolver,
+        parser=_parse_resolver,
         help="Also understand URLs of this resolver, e.g. `http://example.org/hdl`; may be repeated.",
     ),
 ]
@@ -67,13 +67,13 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
     """
 
     def show(reference: Reference) -> None:
-        facts = _facts(reference)
+        fields = _describe(reference)
         if json:
-            print_json(facts)
+            print_json(fields)
         else:
-            print_facts(_flat(facts))
+            print_fields(_flatten(fields))
 
-    for_each(text, partial(parse_human, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show)
+    for_each(text, partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show)
 
 
 @app.command(
@@ -87,7 +87,7 @@ def convert(
     resolver: Annotated[
         Resolver | None,
         typer.Option(
-            metavar="URL", parser=_resolver, help=f"The resolver for `--to http`; default {KNOWN_RESOLVERS[0]}."
+            metavar="URL", parser=_parse_resolver, help=f"The resolver for `--to http`; default {KNOWN_RESOLVERS[0]}."
         ),
     ] = None,
     json: AsJson = False,
@@ -103,13 +103,13 @@ def convert(
     def show(reference: Reference) -> None:
         converted = make[to](reference)
         if json:
-            print_json({"form": to.value, "name": converted} | _tail(reference))
+            print_json({"form": to.value, "name": converted} | _query_and_fragment(reference))
             return
         typer.echo(converted)
         if to is Form.HANDLE and reference.tail:
-            hint(f"Not part of the handle, hence left out: {reference.tail}")
+            print_message(f"Not part of the handle, hence left out: {reference.tail}")
 
-    for_each(text, partial(parse_human, resolvers=[*([resolver] if resolver else ()), *KNOWN_RESOLVERS]), show)
+    for_each(text, partial(parse_user_input, resolvers=[*([resolver] if resolver else ()), *KNOWN_RESOLVERS]), show)
 
 
 @app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
@@ -122,11 +122,11 @@ def rules(
     """Explain the rules for names that error messages refer to."""
     texts = all_rules()
     chosen = texts if rule is None else {key: value for key, value in texts.items() if key == rule.upper()}
-    if rule is not None and rule.upper() in WITHOUT_ERRORS:
-        hint(f"perseid: no error names rule {rule.upper()}; what it says stands in docs/reference/names.md")
+    if rule is not None and rule.upper() in RULES_WITHOUT_ERRORS:
+        print_message(f"perseid: no error names rule {rule.upper()}; what it says stands in docs/reference/names.md")
         raise typer.Exit(3)
     if not chosen:
-        hint(f"perseid: there is no rule {quoted(rule or '')}; there are {', '.join(texts)}")
+        print_message(f"perseid: there is no rule {quote_text(rule or '')}; there are {', '.join(texts)}")
         raise typer.Exit(3)
     if json:
         print_json([{"rule": key, **value} for key, value in chosen.items()])
@@ -135,28 +135,28 @@ def rules(
         typer.echo(f"{key}  {value['title']}\n    {value['text']}")
 
 
-def _facts(reference: Reference) -> dict[str, object]:
+def _describe(reference: Reference) -> dict[str, object]:
     given = reference.handle
-    scheme = recognise(given)
-    handle = given if scheme is None else scheme.normalise(given)
+    scheme = recognize(given)
+    handle = given if scheme is None else scheme.normalize(given)
     return {
         "handle": str(handle),
         "given": str(given),
         "prefix": handle.prefix,
         "suffix": handle.suffix,
-        **_tail(reference),
+        **_query_and_fragment(reference),
         "scheme": None if scheme is None else scheme.name,
         "details": {} if scheme is None else dict(scheme.describe(given)),
     }
 
 
-def _flat(facts: dict[str, object]) -> dict[str, object]:
+def _flatten(fields: dict[str, object]) -> dict[str, object]:
     """The same with each detail under a label of its own."""
-    details = facts.pop("details")
+    details = fields.pop("details")
     if isinstance(details, dict):
-        facts |= {f"{facts['scheme']} {label}": value for label, value in details.items()}
-    return facts
+        fields |= {f"{fields['scheme']} {label}": value for label, value in details.items()}
+    return fields
 
 
-def _tail(reference: Reference) -> dict[str, str | None]:
+def _query_and_fragment(reference: Reference) -> dict[str, str | None]:
     return {"query": reference.query, "fragment": reference.fragment}

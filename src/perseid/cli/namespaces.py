@@ -17,25 +17,25 @@ from perseid.names.characters import fold
 from perseid.names.handle import CaseRule
 from perseid.records.value import ValueRef
 from perseid.registry.commands.namespaces import AddNamespace, Namespace, SetPolicy
-from perseid.registry.installation.setup import add_namespace, administered_by, with_group
+from perseid.registry.installation.setup import add_namespace, administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import (
     ChangePolicy,
-    administrators_of,
-    all_rules,
-    changed_by,
-    differing,
-    known_policy,
-    listed_prefixes,
-    summary,
+    apply_policy_text,
+    changed_keys,
+    dump_policy,
+    find_administrators,
+    get_policy,
+    list_prefixes,
+    summarize,
 )
 
-from ._loading import Group, command
-from ._output import AsJson, hint, print_facts, print_json
-from ._place import DOOR, ActingAs, Directory, Place, Prefix, opened, reference
+from ._loading import Group, register_command
+from ._output import AsJson, print_fields, print_json, print_message
+from ._place import INTERFACE, ActingAs, Directory, OpenInstallation, Prefix, open_installation, parse_value_ref
 from ._values import printable, read_text
-from .installation import Profile, bare, policy_of
+from .installation import Profile, make_policy, parse_party
 
 app = typer.Typer(
     cls=Group,
@@ -74,7 +74,7 @@ _EDITORS: Final = ("VISUAL", "EDITOR")
 _DEFAULT_EDITOR: Final = "vi"
 
 
-@command(app, "add")
+@register_command(app, "add")
 def add(  # noqa: PLR0913 - options
     prefix: Prefix,
     *,
@@ -103,16 +103,16 @@ def add(  # noqa: PLR0913 - options
         perseid namespace add 10.5072 --profile pilin --purpose "Maps of the survey, as they were printed"
         perseid namespace add 20.500 --profile exact --json
     """
-    rules = _rules(profile, case, creator, policy)
+    rules = _load_policy(profile, case, creator, policy)
     if purpose is not None:
         rules = replace(rules, purpose=purpose)
-    with opened(directory, acting_as) as place:
-        members = [reference(text, "--administrator") for text in administrator or ()]
-        default = list(place.installation.config.administrators_server)
-        _make(place, prefix, rules, members or default, json, insists=bool(members))
+    with open_installation(directory, acting_as) as session:
+        members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
+        default = list(session.installation.config.administrators_server)
+        _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
 
 
-@command(app, "derive")
+@register_command(app, "derive")
 def derive(  # noqa: PLR0913 - options
     parent: Annotated[str, typer.Argument(metavar="PARENT", help="A prefix that is here.")],
     child: Annotated[str, typer.Argument(metavar="CHILD", help="What follows its dot: 1 makes PARENT.1.")],
@@ -133,17 +133,17 @@ def derive(  # noqa: PLR0913 - options
         perseid namespace derive 102.100.272 maps --purpose "Maps of the project" --administrator 300:0.NA/102.100.272
     """
     prefix = child if fold(child).startswith(f"{fold(parent)}.") else f"{parent}.{child}"
-    with opened(directory, acting_as) as place:
-        with place.registry.facts() as facts:
-            rules = known_policy(facts, parent) if profile is None else policy_of(profile, None)
-            above = administrators_of(facts, parent)
+    with open_installation(directory, acting_as) as session:
+        with session.registry.snapshot() as snapshot:
+            rules = get_policy(snapshot, parent) if profile is None else make_policy(profile, None)
+            above = find_administrators(snapshot, parent)
         rules = rules if purpose is None else replace(rules, purpose=purpose)
-        members = [reference(text, "--administrator") for text in administrator or ()]
-        default = above or list(place.installation.config.administrators_server)
-        _make(place, prefix, rules, members or default, json, insists=bool(members))
+        members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
+        default = above or list(session.installation.config.administrators_server)
+        _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
 
 
-@command(app, "list")
+@register_command(app, "list")
 def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """List the namespaces, one prefix a line.
 
@@ -151,31 +151,31 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
         perseid namespace list
         perseid namespace list --json
     """
-    with opened(directory, acting_as) as place, place.registry.facts() as facts:
-        for prefix in listed_prefixes(facts, place.who):
+    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
+        for prefix in list_prefixes(snapshot, session.identity):
             if json:
-                print_json(summary(facts, prefix))
+                print_json(summarize(snapshot, prefix))
             else:
                 typer.echo(printable(prefix))
 
 
-@command(app, "show")
+@register_command(app, "show")
 def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """Show what a namespace is, in a few lines. All its rules: `perseid namespace policy`.
 
     For example:
         perseid namespace show 102.100.272
     """
-    with opened(directory, acting_as) as place, place.registry.facts() as facts:
-        known_policy(facts, prefix)
-        found = summary(facts, prefix)
+    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
+        get_policy(snapshot, prefix)
+        found = summarize(snapshot, prefix)
     if json:
         print_json(found)
         return
-    print_facts({key.replace("_", " "): _words(value) for key, value in found.items()})
+    print_fields({key.replace("_", " "): _format_value(value) for key, value in found.items()})
 
 
-@command(app, "policy")
+@register_command(app, "policy")
 def policy(  # noqa: PLR0913 - options
     prefix: Prefix,
     *,
@@ -208,24 +208,24 @@ def policy(  # noqa: PLR0913 - options
     """
     if edit and file is not None:
         raise typer.BadParameter("give either --edit or --file, not both")
-    with opened(directory, acting_as) as place:
-        with place.registry.facts() as facts:
-            before = known_policy(facts, prefix)
+    with open_installation(directory, acting_as) as session:
+        with session.registry.snapshot() as snapshot:
+            before = get_policy(snapshot, prefix)
         if not edit and file is None:
             _print_policy(prefix, before, json)
             return
         if file is None:
-            made = place.do(SetPolicy(prefix, _edited(before), change_case), note)
+            made = session.do(SetPolicy(prefix, _edit_policy(before), change_case), note)
         else:
-            made = place.do(ChangePolicy(prefix, read_text(file), change_case), note).made
+            made = session.do(ChangePolicy(prefix, read_text(file), change_case), note).made
     after = made.policy
-    changes = _changes(before, after)
+    changes = _format_changes(before, after)
     for line in changes:
-        hint(line)
+        print_message(line)
     if not changes:
-        hint("Nothing differs.")
+        print_message("Nothing differs.")
     if json:
-        print_json({"prefix": made.prefix, "seq": made.seq, "changed": differing(before, after)})
+        print_json({"prefix": made.prefix, "seq": made.seq, "changed": changed_keys(before, after)})
     else:
         typer.echo(made.prefix)
 
@@ -236,33 +236,45 @@ commands: dict[str, Callable[..., None] | typer.Typer] = {"namespace": app}
 # Making
 
 
-def _rules(profile: Profile | None, case: Case | None, creator: str | None, file: str | None) -> Policy:
+def _load_policy(profile: Profile | None, case: Case | None, creator: str | None, file: str | None) -> Policy:
     if file is None:
-        rules = policy_of(profile, creator)
+        rules = make_policy(profile, creator)
         if case is not None:
             rules = replace(rules, case=CaseRule(case.value))
         return rules
     if profile is not None or case is not None:
         raise typer.BadParameter("rules of your own name their profile and case themselves; leave those options out")
-    rules = with_group(Policy.from_toml(read_text(file)))
-    return rules if creator is None else replace(rules, default_creator=bare(creator, "--creator"))
+    rules = with_group_administrators(Policy.from_toml(read_text(file)))
+    return rules if creator is None else replace(rules, default_creator=parse_party(creator, "--creator"))
 
 
-def _make(place: Place, prefix: str, rules: Policy, members: list[ValueRef], json: bool, *, insists: bool) -> None:
-    values = administered_by(prefix, members) if members else ()
-    made = add_namespace(place.registry, AddNamespace(prefix, rules, values, insists), place.who, DOOR)
+def _create_namespace(
+    session: OpenInstallation,
+    prefix: str,
+    rules: Policy,
+    members: list[ValueRef],
+    json: bool,
+    *,
+    require_administrators: bool,
+) -> None:
+    values = administrator_values(prefix, members) if members else ()
+    made = add_namespace(
+        session.registry, AddNamespace(prefix, rules, values, require_administrators), session.identity, INTERFACE
+    )
     if json:
         elsewhere = list(made.types_elsewhere)
-        print_json({**_plain(made), "typesElsewhere": elsewhere})
+        print_json({**_to_json(made), "typesElsewhere": elsewhere})
         return
     typer.echo(made.prefix)
     if made.policy.default_creator and not rules.default_creator:
-        hint(f"The creator of its identifiers is {made.policy.default_creator}; say in its record who that is.")
+        print_message(
+            f"The creator of its identifiers is {made.policy.default_creator}; say in its record who that is."
+        )
     if made.types_elsewhere:
-        hint(f"Types of values that are defined elsewhere: {', '.join(made.types_elsewhere)}")
+        print_message(f"Types of values that are defined elsewhere: {', '.join(made.types_elsewhere)}")
 
 
-def _plain(made: Namespace) -> dict[str, object]:
+def _to_json(made: Namespace) -> dict[str, object]:
     return {
         "prefix": made.prefix,
         "profile": made.policy.profile,
@@ -274,7 +286,7 @@ def _plain(made: Namespace) -> dict[str, object]:
 # Showing
 
 
-def _words(value: object) -> str | None:
+def _format_value(value: object) -> str | None:
     """A fact of the summary for people; None if there is nothing to say."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -285,7 +297,7 @@ def _words(value: object) -> str | None:
 
 def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
     if json:
-        print_json({"prefix": prefix, **all_rules(rules)})
+        print_json({"prefix": prefix, **dump_policy(rules)})
     else:
         typer.echo(rules.to_toml(), nl=False)
 
@@ -293,7 +305,7 @@ def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
 # Changing
 
 
-def _edited(before: Policy) -> Policy:
+def _edit_policy(before: Policy) -> Policy:
     """The policy as somebody left it in their editor. What cannot be taken is kept, so that no work is lost."""
     editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), _DEFAULT_EDITOR)
     with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix="perseid-policy-", delete=False) as file:
@@ -303,7 +315,7 @@ def _edited(before: Policy) -> Policy:
         done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the user's own editor
         if done.returncode:
             raise LedgerError(f"the editor {editor} ended with code {done.returncode}; nothing was changed")
-        after = changed_by(before, path.read_text(encoding="utf-8"))
+        after = apply_policy_text(before, path.read_text(encoding="utf-8"))
     except InvalidPolicy as problem:
         message = f"{problem.message}; your text is in {path}: mend it, and give it with --file"
         raise InvalidPolicy(problem.key, message) from problem
@@ -314,10 +326,10 @@ def _edited(before: Policy) -> Policy:
     return after
 
 
-def _changes(before: Policy, after: Policy) -> list[str]:
+def _format_changes(before: Policy, after: Policy) -> list[str]:
     """What is different, as lines of the text."""
     return [
         sign + line
-        for key in differing(before, after)
+        for key in changed_keys(before, after)
         for sign, line in (("- ", before.line(key)), ("+ ", after.line(key)))
     ]

@@ -9,19 +9,19 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from perseid.registry.commands.records import AddGiven, CreateGiven, Delete, Remove, ReplaceWhole, SetGiven
+from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, ReplaceRecord, SetValues
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
 
 from ._output import AsJson, print_json
-from ._place import ActingAs, Directory, KeepPast, Name, Note, Prefix, named, opened, show_changed
-from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_all, printable, read_record
+from ._place import ActingAs, Directory, KeepHistory, Name, Note, Prefix, open_installation, parse_handle, print_changed
+from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_values, printable, read_record
 
 Overwrite: TypeAlias = Annotated[
     bool,
     typer.Option("--overwrite", help="Replace a record that exists; its administrators stay unless you name others."),
 ]
-Again: TypeAlias = Annotated[bool, typer.Option("--again", help="Use a name again that was deleted.")]
+ReuseDeleted: TypeAlias = Annotated[bool, typer.Option("--again", help="Use a name again that was deleted.")]
 Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", help="The indexes of the values.", min=1)]
 
 
@@ -32,7 +32,7 @@ def create(  # noqa: PLR0913 - options
     value: ValueOption = None,
     record: FromOption = None,
     overwrite: Overwrite = False,
-    again: Again = False,
+    again: ReuseDeleted = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -51,9 +51,9 @@ def create(  # noqa: PLR0913 - options
         perseid create 102.100.272/BCDFGHJKH --value URL=https://example.org/2 --value 5:EMAIL=help@example.org
         perseid create 102.100.272/BCDFGHJKH --url https://example.org/3 --overwrite --json
     """
-    operation = creation(handle, url, value, record, overwrite, again)
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(operation, note), json)
+    command = create_command(handle, url, value, record, overwrite, again)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(command, note), json)
 
 
 def set_(  # noqa: PLR0913 - options
@@ -61,7 +61,7 @@ def set_(  # noqa: PLR0913 - options
     value: ValueArguments = None,
     *,
     record: FromOption = None,
-    keep_past: KeepPast = False,
+    keep_past: KeepHistory = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -80,9 +80,9 @@ def set_(  # noqa: PLR0913 - options
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/authority
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/policy 7:EMAIL!private=someone@example.org
     """
-    operation = setting(handle, value, record)
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(operation, note, keep_past=keep_past), json)
+    command = set_command(handle, value, record)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(command, note, keep_past=keep_past), json)
 
 
 def add(
@@ -99,9 +99,9 @@ def add(
         perseid add 102.100.272/8RBZF0DQH URL=https://example.org/authority EMAIL=policy@pilin.net.au
         perseid add 102.100.272/8RBZF0DQH HS_ADMIN=300:0.NA/102.100.272:add_value,modify_value
     """
-    operation = addition(handle, value)
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(operation, note), json)
+    command = add_command(handle, value)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(command, note), json)
 
 
 def remove(
@@ -117,8 +117,8 @@ def remove(
     For example:
         perseid remove 102.100.272/0N8J991QH 2
     """
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(Remove(named(handle), tuple(index)), note), json)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(Remove(parse_handle(handle), tuple(index)), note), json)
 
 
 def delete(
@@ -135,8 +135,8 @@ def delete(
     For example:
         perseid delete 102.100.TYPE/LINK.WORK
     """
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(Delete(named(handle)), note), json)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(Delete(parse_handle(handle)), note), json)
 
 
 def list_(
@@ -152,11 +152,11 @@ def list_(
         perseid list 102.100.272
         perseid list 2000.01 --json
     """
-    with opened(directory, acting_as) as place:
+    with open_installation(directory, acting_as) as session:
         after, more = 0, True
         while more:
-            with place.registry.facts() as facts:
-                page = list_handles(facts, place.who, prefix, after, MAX_PAGE, deleted=deleted)
+            with session.registry.snapshot() as snapshot:
+                page = list_handles(snapshot, session.identity, prefix, after, MAX_PAGE, deleted=deleted)
             for item in page.items:
                 if json:
                     print_json({"handle": item.handle, "state": item.state.name.lower(), "seq": item.seq})
@@ -168,33 +168,33 @@ def list_(
 # What `explain` shares with the commands
 
 
-def creation(
+def create_command(
     handle: str,
     url: str | None,
     value: list[str] | None,
     record: str | None,
     overwrite: bool = False,
     again: bool = False,
-) -> CreateGiven:
+) -> CreateRecord:
     """What `create` asks for."""
     whole = () if record is None else read_record(record)
-    return CreateGiven(named(handle, new=True), parse_all(value, url), whole, overwrite, again)
+    return CreateRecord(parse_handle(handle, new=True), parse_values(value, url), whole, overwrite, again)
 
 
-def setting(handle: str, value: list[str] | None, record: str | None) -> SetGiven | ReplaceWhole:
+def set_command(handle: str, value: list[str] | None, record: str | None) -> SetValues | ReplaceRecord:
     """What `set` asks for."""
     if bool(value) == (record is not None):
         raise typer.BadParameter("give either values or a whole record with --from")
     if record is None:
-        return SetGiven(named(handle), parse_all(value))
-    return ReplaceWhole(named(handle), read_record(record))
+        return SetValues(parse_handle(handle), parse_values(value))
+    return ReplaceRecord(parse_handle(handle), read_record(record))
 
 
-def addition(handle: str, value: list[str] | None) -> AddGiven:
+def add_command(handle: str, value: list[str] | None) -> AddValues:
     """What `add` asks for."""
     if not value:
         raise typer.BadParameter("give at least one value, as in URL=https://example.org/")
-    return AddGiven(named(handle), parse_all(value))
+    return AddValues(parse_handle(handle), parse_values(value))
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {

@@ -13,9 +13,9 @@ from typing import Annotated, Final
 import typer
 
 from perseid.registry.installation.setting_http import Listen
-from perseid.registry.installation.setting_keys import MAX_RESOLVERS, variable_of
+from perseid.registry.installation.setting_keys import MAX_RESOLVERS, variable_name
 from perseid.registry.installation.settings import FILE_NAME, Config
-from perseid.server.processes.supervisor import Plan
+from perseid.server.processes.supervisor import ServerOptions
 
 from ._directory import Directory, directory_of
 from ._output import AsJson
@@ -26,7 +26,7 @@ STOP: Final = "Stop with Ctrl-C."
 
 _SCHEMES: Final = {Listen.BOTH: ("http", "https"), Listen.HTTP: ("http",), Listen.HTTPS: ("https",)}
 
-_TRY = """
+_COMMANDS_TO_TRY = """
 What to try, in another terminal:
 
     perseid list 102.100.272{option}
@@ -34,7 +34,7 @@ What to try, in another terminal:
     perseid mint 102.100.272 --url https://example.org/new{option}
     perseid history 102.100.272/D7J1G0DQH{option}
 """
-_CLICK = """
+_URLS_TO_TRY = """
 What to click:
 
     {address}
@@ -87,8 +87,8 @@ def serve(  # noqa: PLR0913 - options
         perseid serve -d trial --init-demo --native-port 0 --http-port 0 --metrics-port 0
     """
     target = directory_of(directory).resolve()
-    _override({"native.host": host, "native.port": native_port, "server.resolvers": resolvers})
-    _override({"http.host": http_host or host, "http.port": http_port, "metrics.port": metrics_port})
+    _set_environment({"native.host": host, "native.port": native_port, "server.resolvers": resolvers})
+    _set_environment({"http.host": http_host or host, "http.port": http_port, "metrics.port": metrics_port})
     # What makes or opens an installation is loaded where it is needed: others begin to serve in half the time.
     if init_demo and not (target / FILE_NAME).exists():
         from .installation import init  # noqa: PLC0415
@@ -99,7 +99,7 @@ def serve(  # noqa: PLR0913 - options
 
         raise NoInstallation(target)
     found = Config.load(target, os.environ)
-    plan = Plan(
+    plan = ServerOptions(
         directory=str(target),
         host=found.native_host,
         port=found.native_port,
@@ -108,7 +108,7 @@ def serve(  # noqa: PLR0913 - options
         log_format=found.log_format.value,
         log_level=found.log_level,
         as_json=json,
-        welcome=_welcome(target, found, init_demo=init_demo),
+        startup_lines=_welcome_lines(target, found, init_demo=init_demo),
         http_host=found.http_host if found.http_enabled else "",
         http_port=found.http_port,
         http_schemes=_SCHEMES[found.http_listen],
@@ -117,14 +117,14 @@ def serve(  # noqa: PLR0913 - options
     os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", plan.to_json()])  # noqa: S606 - ours
 
 
-def _override(options: dict[str, str | int | None]) -> None:
+def _set_environment(options: dict[str, str | int | None]) -> None:
     """Options are settings for all processes of the server: its environment carries them."""
     for name, value in options.items():
         if value is not None:
-            os.environ[variable_of(name)] = str(value)
+            os.environ[variable_name(name)] = str(value)
 
 
-def _welcome(target: Path, found: Config, *, init_demo: bool) -> tuple[str, ...]:
+def _welcome_lines(target: Path, found: Config, *, init_demo: bool) -> tuple[str, ...]:
     """What is said at the start, with places for what is known only then."""
     lines = [LISTENING]
     if found.http_enabled:
@@ -133,9 +133,9 @@ def _welcome(target: Path, found: Config, *, init_demo: bool) -> tuple[str, ...]
         default = directory_of(None).resolve()
         option = "" if target == default else f" -d {target}"
         # Braces in a path are not places for host and port.
-        lines += _TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines()
+        lines += _COMMANDS_TO_TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines()
         if found.http_enabled:
-            lines += _CLICK.format(address="{http_first}").splitlines()
+            lines += _URLS_TO_TRY.format(address="{http_first}").splitlines()
     return (*lines, STOP)
 
 

@@ -10,8 +10,8 @@ import typer
 from perseid.cli._output import for_each
 from perseid.names import pilin
 from perseid.names.allocator import MemoryLease
-from perseid.names.cordra import Cordra
-from perseid.names.errors import InvalidName, quoted
+from perseid.names.cordra import CordraScheme
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.suffix_scheme import Source
 
@@ -24,25 +24,25 @@ app = typer.Typer(cls=Group, help="Make and decode suffixes; nothing is register
 _ANY_PREFIX = "0"
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as problem:
-        message = f"{quoted(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
+        message = f"{quote_text(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
         raise typer.BadParameter(message) from problem
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _milliseconds(moment: datetime) -> int:
+def _to_milliseconds(moment: datetime) -> int:
     milliseconds = pilin.from_time(moment)
-    if not pilin.FIRST <= milliseconds < pilin.END:
-        first, last = pilin.format_time(pilin.FIRST), pilin.format_time(pilin.END - 1)
+    if not pilin.MIN_MILLISECONDS <= milliseconds < pilin.END_MILLISECONDS:
+        first, last = pilin.format_time(pilin.MIN_MILLISECONDS), pilin.format_time(pilin.END_MILLISECONDS - 1)
         given = moment.isoformat().replace("+00:00", "Z")
         raise InvalidName("P3", f"there is no PILIN suffix for {given}: they begin at {first} and end at {last}")
     return milliseconds
 
 
-def _source() -> Source:
+def _make_source() -> Source:
     return Source(clock=time.time_ns, random=secrets.token_bytes, lease=MemoryLease(), sleep=time.sleep)
 
 
@@ -55,7 +55,9 @@ def _source() -> Source:
 def pilin_suffix(
     at: Annotated[
         datetime | None,
-        typer.Option(metavar="TIME", parser=_moment, help="The moment to encode, in UTC unless it says; default now."),
+        typer.Option(
+            metavar="TIME", parser=_parse_time, help="The moment to encode, in UTC unless it says; default now."
+        ),
     ] = None,
     decode: Annotated[
         str | None,
@@ -83,7 +85,7 @@ def pilin_suffix(
     if decode is not None:
         for_each(decode, pilin.decode, show)
     else:
-        show(pilin.from_unix_ns(time.time_ns()) if at is None else _milliseconds(at))
+        show(pilin.from_unix_ns(time.time_ns()) if at is None else _to_milliseconds(at))
 
 
 @app.command("cordra", cls=Command, epilog="Example:\n\n    perseid suffix cordra --version 1")
@@ -96,8 +98,8 @@ def cordra_suffix(
     """Make a CORDRA path: a new UUID in 32 capital hexadecimal digits."""
     if version not in {1, 4}:
         raise typer.BadParameter("CORDRA paths are UUIDs of version 1 or 4")
-    scheme = Cordra(1 if version == 1 else 4)
-    (suffix,) = scheme.mint(_source())
+    scheme = CordraScheme(1 if version == 1 else 4)
+    (suffix,) = scheme.mint(_make_source())
     if json:
         print_json({"suffix": suffix, "version": version, "uuid": scheme.describe(Handle(_ANY_PREFIX, suffix))["uuid"]})
     else:

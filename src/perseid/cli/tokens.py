@@ -8,22 +8,22 @@ import typer
 
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access import tokens
-from perseid.registry.access.scopes import WORDS, InvalidScope, Scope
+from perseid.registry.access.scopes import SCOPES, InvalidScope, ScopeSet
 from perseid.registry.access.token_records import InvalidToken, Secret, Token
-from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, Listed, RevokeToken
+from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, TokenStatus
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from ._loading import Group, command
-from ._output import AsJson, hint, print_facts, print_json
-from ._place import ActingAs, Directory, Note, Place, opened
+from ._loading import Group, register_command
+from ._output import AsJson, print_fields, print_json, print_message
+from ._place import ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._values import printable
 from .verify import iso_time, short_time
 
 LAST: Final = "last"
 """Means the token that was made last, of those that somebody sees."""
 
-_SECOND: Final = 1_000_000
+_MICROSECONDS: Final = 1_000_000
 
 app = typer.Typer(
     cls=Group,
@@ -38,13 +38,13 @@ Name: TypeAlias = Annotated[
 ]
 
 
-@command(app, "create")
+@register_command(app, "create")
 def create(  # noqa: PLR0913 - options
     *,
     may: Annotated[
         list[str] | None,
         typer.Option(
-            "--may", metavar="WORD[,WORD…]", help=f"What it is good for: {', '.join(WORDS)}. May be repeated."
+            "--may", metavar="WORD[,WORD…]", help=f"What it is good for: {', '.join(SCOPES)}. May be repeated."
         ),
     ] = None,
     namespace: Annotated[
@@ -80,20 +80,22 @@ def create(  # noqa: PLR0913 - options
         perseid token create --may mint,update --namespace 102.100.272 --label "the catalogue"
         perseid token create --may read,find --everywhere --days 30 --json
     """
-    order = CreateToken(Secret.new(secrets.token_bytes), _scope(may, namespace, everywhere), label, days * DAY)
-    with opened(directory, acting_as) as place:
-        made = place.do(order, note)
+    order = CreateToken(Secret.new(secrets.token_bytes), _parse_scope(may, namespace, everywhere), label, days * DAY)
+    with open_installation(directory, acting_as) as session:
+        made = session.do(order, note)
     if json:
-        print_json({"token": order.secret.text(), **_plain(made)})
+        print_json({"token": order.secret.text(), **_token_to_json(made)})
         return
     typer.echo(order.secret.text())
-    hint(
+    print_message(
         f"This is the token {made.id}. It is shown this once; put it where only the program that needs it can read it."
     )
-    hint(f"It counts until {short_time(made.expires * _SECOND)}. To end it before: perseid token revoke {made.id}")
+    print_message(
+        f"It counts until {short_time(made.expires * _MICROSECONDS)}. To end it before: perseid token revoke {made.id}"
+    )
 
 
-@command(app, "list")
+@register_command(app, "list")
 def list_(
     *,
     everything: Annotated[bool, typer.Option("--all", help="Those that were revoked, too.")] = False,
@@ -111,18 +113,18 @@ def list_(
         perseid token list
         perseid token list --all --json
     """
-    with opened(directory, acting_as) as place:
-        now = place.registry.now()
-        for item in every(place):
+    with open_installation(directory, acting_as) as session:
+        now = session.registry.now()
+        for item in list_all(session):
             if item.revoked is not None and not everything:
                 continue
             if json:
-                print_json(_listed(item, now))
+                print_json(_listed_to_json(item, now))
             else:
-                typer.echo(_line(item, now))
+                typer.echo(_format_line(item, now))
 
 
-@command(app, "show")
+@register_command(app, "show")
 def show(token: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """Show what a token is good for, who made it, and when it was last used.
 
@@ -130,14 +132,14 @@ def show(token: Name, directory: Directory = None, acting_as: ActingAs = None, j
         perseid token create --may read --everywhere
         perseid token show last
     """
-    with opened(directory, acting_as) as place:
-        now = place.registry.now()
-        item = tokens.found(place.registry, place.who, _id(place, token))
+    with open_installation(directory, acting_as) as session:
+        now = session.registry.now()
+        item = tokens.get_token(session.registry, session.identity, _token_id(session, token))
     if json:
-        print_json(_listed(item, now))
+        print_json(_listed_to_json(item, now))
         return
     made = item.token
-    print_facts(
+    print_fields(
         {
             "token": made.id,
             "label": printable(made.label) or None,
@@ -145,16 +147,16 @@ def show(token: Name, directory: Directory = None, acting_as: ActingAs = None, j
             "made by": printable(made.maker),
             "may": ", ".join(made.scope.may),
             "in": made.scope.places,
-            "made": short_time(made.created * _SECOND),
-            "counts until": short_time(made.expires * _SECOND),
-            "revoked": None if item.revoked is None else short_time(item.revoked * _SECOND),
-            "last used": _day(item.used) or "never",
+            "made": short_time(made.created * _MICROSECONDS),
+            "counts until": short_time(made.expires * _MICROSECONDS),
+            "revoked": None if item.revoked is None else short_time(item.revoked * _MICROSECONDS),
+            "last used": _format_day(item.used) or "never",
             "entry": item.seq,
         }
     )
 
 
-@command(app, "revoke")
+@register_command(app, "revoke")
 def revoke(
     token: Annotated[
         list[str] | None,
@@ -178,39 +180,41 @@ def revoke(
     """
     if not token and made_by is None:
         raise typer.BadParameter("name tokens, or with --made-by whoever made them", param_hint="TOKEN")
-    with opened(directory, acting_as) as place:
-        wanted = [_id(place, each) for each in token or ()]
+    with open_installation(directory, acting_as) as session:
+        wanted = [_token_id(session, each) for each in token or ()]
         if made_by is not None:
-            now = place.registry.now()
-            wanted += [item.token.id for item in every(place) if item.token.maker == made_by and item.counts(now)]
+            now = session.registry.now()
+            wanted += [
+                item.token.id for item in list_all(session) if item.token.maker == made_by and item.is_active(now)
+            ]
         for each in dict.fromkeys(wanted):
-            revoked = place.do(RevokeToken(each), note)
+            revoked = session.do(RevokeToken(each), note)
             if json:
                 print_json({"id": revoked.id, "label": revoked.label, "state": "revoked"})
             else:
                 typer.echo(revoked.id)
         if not wanted:
-            hint(f"perseid: no token that counts was made by {printable(made_by or '')}")
+            print_message(f"perseid: no token that counts was made by {printable(made_by or '')}")
 
 
-def _scope(may: list[str] | None, namespaces: list[str] | None, everywhere: bool) -> Scope:
+def _parse_scope(may: list[str] | None, namespaces: list[str] | None, everywhere: bool) -> ScopeSet:
     words = [word.strip() for text in may or () for word in text.split(",") if word.strip()]
     if not words:
-        message = f"say what the token is good for: one or more of {', '.join(WORDS)}"
+        message = f"say what the token is good for: one or more of {', '.join(SCOPES)}"
         raise typer.BadParameter(message, param_hint="--may")
     if everywhere == bool(namespaces):
         message = "say where the token is good: name namespaces, or say --everywhere, and not both"
         raise typer.BadParameter(message, param_hint="--namespace")
     try:
-        return Scope.of(words, None if everywhere else namespaces)
+        return ScopeSet.of(words, None if everywhere else namespaces)
     except InvalidScope as problem:
         raise typer.BadParameter(str(problem)) from problem
 
 
-def _id(place: Place, given: str) -> str:
+def _token_id(session: OpenInstallation, given: str) -> str:
     """The id that somebody means."""
     if given == LAST:
-        found = max(every(place), key=lambda item: item.seq, default=None)
+        found = max(list_all(session), key=lambda item: item.seq, default=None)
         if found is None:
             raise Refused(ResponseCode.HANDLE_NOT_FOUND, "there is no token yet", "look at: perseid token create")
         return found.token.id
@@ -220,42 +224,42 @@ def _id(place: Place, given: str) -> str:
         return given
 
 
-def every(place: Place) -> Iterator[Listed]:
+def list_all(session: OpenInstallation) -> Iterator[TokenStatus]:
     """All tokens that somebody may see, by their ids."""
     after: str | None = ""
     while after is not None:
-        page, after = tokens.listed(place.registry, place.who, after)
+        page, after = tokens.list_tokens(session.registry, session.identity, after)
         yield from page
 
 
-def _line(item: Listed, now: int) -> str:
+def _format_line(item: TokenStatus, now: int) -> str:
     made = item.token
-    used = f"used {_day(item.used)}" if item.used is not None else "never used"
-    until = short_time(made.expires * _SECOND)[:10]
+    used = f"used {_format_day(item.used)}" if item.used is not None else "never used"
+    until = short_time(made.expires * _MICROSECONDS)[:10]
     parts = [made.id, item.state(now), f"until {until}", used, made.maker, ",".join(made.scope.may), made.scope.places]
     return printable("  ".join([*parts, *([made.label] if made.label else [])]))
 
 
-def _plain(made: Token) -> JsonObject:
+def _token_to_json(made: Token) -> JsonObject:
     return {
         "id": made.id,
         "label": made.label,
         "maker": made.maker,
         "may": made.scope.may,
         "namespaces": None if made.scope.namespaces is None else list(made.scope.namespaces),
-        "created": iso_time(made.created * _SECOND),
-        "expires": iso_time(made.expires * _SECOND),
+        "created": iso_time(made.created * _MICROSECONDS),
+        "expires": iso_time(made.expires * _MICROSECONDS),
     }
 
 
-def _listed(item: Listed, now: int) -> JsonObject:
-    revoked = None if item.revoked is None else iso_time(item.revoked * _SECOND)
-    last = {"state": item.state(now), "revoked": revoked, "lastUsed": _day(item.used), "seq": item.seq}
-    return {**_plain(item.token), **last}
+def _listed_to_json(item: TokenStatus, now: int) -> JsonObject:
+    revoked = None if item.revoked is None else iso_time(item.revoked * _MICROSECONDS)
+    last = {"state": item.state(now), "revoked": revoked, "lastUsed": _format_day(item.used), "seq": item.seq}
+    return {**_token_to_json(item.token), **last}
 
 
-def _day(seconds: int | None) -> str | None:
-    return None if seconds is None else short_time(seconds * _SECOND)[:10]
+def _format_day(seconds: int | None) -> str | None:
+    return None if seconds is None else short_time(seconds * _MICROSECONDS)[:10]
 
 
 commands = {"token": app}

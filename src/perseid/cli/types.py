@@ -15,16 +15,25 @@ from perseid.records.types import DEFINITION
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.commands.records import Create
 from perseid.registry.context import not_found
-from perseid.registry.policy.types import Registered, definition_values, registered
+from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.results import Refused
 
 from ._failures import NOT_FOUND
-from ._loading import Group, command
-from ._output import AsJson, hint, print_facts, print_json
-from ._place import ActingAs, Directory, Name, Place, asked_for, named, opened, show_changed
+from ._loading import Group, register_command
+from ._output import AsJson, print_fields, print_json, print_message
+from ._place import (
+    ActingAs,
+    Directory,
+    Name,
+    OpenInstallation,
+    open_installation,
+    parse_handle,
+    parse_reference,
+    print_changed,
+)
 from ._values import printable, read_text
 
 app = typer.Typer(
@@ -35,7 +44,7 @@ app = typer.Typer(
 )
 
 
-@command(app, "add")
+@register_command(app, "add")
 def add(  # noqa: PLR0913 - options
     handle: Name,
     *,
@@ -70,16 +79,16 @@ def add(  # noqa: PLR0913 - options
         perseid type add 102.100.TYPE/SCALE --definition "A map's scale" --pattern "1:[1-9][0-9]*" --example 1:25000
         perseid type add 102.100.TYPE/SHEET --definition "The sheet of a map" --name Sheet --json
     """
-    found = named(handle, new=True)
+    found = parse_handle(handle, new=True)
     if pattern is not None and schema is not None:
         raise typer.BadParameter("give a pattern or a schema, not both", param_hint="--pattern")
     plain = None if schema is None else parse_json(read_text(schema))
     said = Definition.make(name or found.suffix, definition, pattern=pattern, schema=plain, example=example)
-    with opened(directory, acting_as) as place:
-        show_changed(place.do(Create(found, definition_values(said))), json)
+    with open_installation(directory, acting_as) as session:
+        print_changed(session.do(Create(found, definition_values(said))), json)
 
 
-@command(app, "list")
+@register_command(app, "list")
 def list_(
     prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only types of this prefix.")] = None,
     directory: Directory = None,
@@ -95,15 +104,15 @@ def list_(
         perseid type list
         perseid type list 102.100.TYPE --json
     """
-    with opened(directory, acting_as) as place:
-        for found in _types(place, prefix):
+    with open_installation(directory, acting_as) as session:
+        for found in _find_types(session, prefix):
             if json:
-                print_json(_plain(found))
+                print_json(_to_json(found))
             else:
-                typer.echo(f"{printable(str(found.handle))}  {printable(_name(found))}")
+                typer.echo(f"{printable(str(found.handle))}  {printable(_type_name(found))}")
 
 
-@command(app, "show")
+@register_command(app, "show")
 def show(handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """Show what a type is: its name, what values of it mean, what their data looks like.
 
@@ -111,66 +120,66 @@ def show(handle: Name, directory: Directory = None, acting_as: ActingAs = None, 
         perseid type show 102.100.TYPE/CREATION_DATE
         perseid type show 102.100.TYPE/CREATOR --json
     """
-    asked = asked_for(handle).handle
-    with opened(directory, acting_as) as place, place.registry.facts() as facts:
-        held = facts.held(asked)
-        if not held.is_public:
-            raise not_found(held)
-        found = registered(held)
+    requested = parse_reference(handle).handle
+    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
+        stored = snapshot.stored(requested)
+        if not stored.is_public:
+            raise not_found(stored)
+        found = get_registered_type(stored)
     if found is None:
-        hint(f"perseid: {printable(str(asked))} is no type: its record has no definition")
-        hint("A type has a value of the type PERSEID_TYPE, or at least a DESC.")
+        print_message(f"perseid: {printable(str(requested))} is no type: its record has no definition")
+        print_message("A type has a value of the type PERSEID_TYPE, or at least a DESC.")
         raise typer.Exit(NOT_FOUND)
-    plain = _plain(found)
+    plain = _to_json(found)
     if json:
         print_json(plain)
         return
     definition = found.definition
     words = plain if definition is None else plain | {"schema": definition.schema}
-    print_facts({what: printable(str(text)) for what, text in words.items() if text is not None and what != "seq"})
+    print_fields({what: printable(str(text)) for what, text in words.items() if text is not None and what != "seq"})
 
 
-def _types(place: Place, prefix: str | None) -> list[Registered]:
+def _find_types(session: OpenInstallation, prefix: str | None) -> list[RegisteredType]:
     """The types of a namespace, or of all whose names may be seen together; by the index of types."""
     if prefix is not None:
-        _check_listed(place, prefix)
+        _check_listing(session, prefix)
         bare = fold(prefix).removeprefix(f"{PREFIX_OF_PREFIXES}/")
-        return [each for each in _every_type(place) if fold(each.handle.prefix) == bare]
-    with place.registry.facts() as facts:
-        prefixes = list(namespaces(facts.reading))
+        return [each for each in _all_types(session) if fold(each.handle.prefix) == bare]
+    with session.registry.snapshot() as snapshot:
+        prefixes = list(namespaces(snapshot.reading))
     for each in prefixes:
         try:
-            _check_listed(place, each)
+            _check_listing(session, each)
         except Refused as refused:
-            hint(f"Not listed: {printable(each)}: {refused.reason}")
-    return _every_type(place)
+            print_message(f"Not listed: {printable(each)}: {refused.reason}")
+    return _all_types(session)
 
 
-def _check_listed(place: Place, prefix: str) -> None:
+def _check_listing(session: OpenInstallation, prefix: str) -> None:
     """Refuse whoever may not see the names of a namespace together."""
-    with place.registry.facts() as facts:
-        list_handles(facts, place.who, prefix, limit=1)
+    with session.registry.snapshot() as snapshot:
+        list_handles(snapshot, session.identity, prefix, limit=1)
 
 
-def _every_type(place: Place) -> list[Registered]:
-    found: list[Registered] = []
+def _all_types(session: OpenInstallation) -> list[RegisteredType]:
+    found: list[RegisteredType] = []
     after: str | None = None
     while True:
-        with place.registry.facts() as facts:
-            page = find(facts, place.who, Search(type=f"{DEFINITION}."), after, MAX_PAGE)
-            names = [Handle.keepable(item.handle) for item in page.items if item.state is State.NORMAL]
-            types = [registered(facts.held(name)) for name in names]
+        with session.registry.snapshot() as snapshot:
+            page = find(snapshot, session.identity, Search(type=f"{DEFINITION}."), after, MAX_PAGE)
+            names = [Handle.parse_lenient(item.handle) for item in page.items if item.state is State.NORMAL]
+            types = [get_registered_type(snapshot.stored(name)) for name in names]
         found += [each for each in types if each is not None and (each.definition is not None or each.problem)]
         after = page.following
         if after is None:
             return sorted(found, key=lambda each: fold(str(each.handle)))
 
 
-def _name(found: Registered) -> str:
+def _type_name(found: RegisteredType) -> str:
     return "" if found.definition is None else found.definition.name
 
 
-def _plain(found: Registered) -> JsonObject:
+def _to_json(found: RegisteredType) -> JsonObject:
     plain: JsonObject = {"handle": str(found.handle)}
     definition = found.definition
     if definition is None:
@@ -180,11 +189,11 @@ def _plain(found: Registered) -> JsonObject:
         plain |= {"pattern": definition.pattern}
         plain |= {"schema": None if definition.schema is None else parse_json(definition.schema)}
         plain |= {"example": definition.example}
-    plain |= {"problem": found.problem or _problem(definition), "seq": found.seq}
+    plain |= {"problem": found.problem or _definition_problem(definition), "seq": found.seq}
     return {what: said for what, said in plain.items() if said is not None}
 
 
-def _problem(definition: Definition | None) -> str | None:
+def _definition_problem(definition: Definition | None) -> str | None:
     """Why data cannot be checked against a definition that came to be elsewhere, or in another version."""
     try:
         if definition is not None:

@@ -20,10 +20,10 @@ from perseid.records.errors import RecordProblem
 from perseid.records.json_form import value_to_json
 from perseid.records.value import Value
 
-from ._output import AsJson, hint, print_facts, print_json
+from ._output import AsJson, print_fields, print_json, print_message
 
 if TYPE_CHECKING:
-    from perseid.proof.document import Verified
+    from perseid.proof.document import VerifiedProof
     from perseid.proof.verifier import LogKey
 
 ACTIONS: Final = {
@@ -48,7 +48,7 @@ STATES: Final = {0: "absent", 1: "normal", 2: "reserved", 3: "unpublished", 4: "
 STANDARD_INPUT: Final = "-"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ALONE = "perseid_verifier"  # under which name the verifier is loaded without the room it stands in
+_VERIFIER_PACKAGE = "perseid_verifier"  # under which name the verifier is loaded without the room it stands in
 
 
 def verify(
@@ -91,8 +91,8 @@ def verify(
     if proof is None:
         import_module(".history", __package__).verify_all(directory, json)
         return
-    checker = _verifier()
-    keys = _keys(checker, key, directory)
+    checker = _load_verifier()
+    keys = _trusted_keys(checker, key, directory)
     document = _read(proof, checker.MAX_DOCUMENT)
     problem = ""
     for trusted in keys:
@@ -101,9 +101,9 @@ def verify(
         except checker.InvalidProof as error:
             problem = problem or str(error)
         else:
-            _show(found, json)
+            _print_verified(found, json)
             return
-    hint(f"perseid: the proof does not hold: {problem}")
+    print_message(f"perseid: the proof does not hold: {problem}")
     raise typer.Exit(1)
 
 
@@ -125,24 +125,24 @@ def printable(text: str) -> str:
 # What is checked
 
 
-def _verifier() -> ModuleType:
+def _load_verifier() -> ModuleType:
     """The module that checks proofs, from a package that has nothing else in it.
 
     Importing it from the ledger would load all of the ledger, which a verifier neither needs nor must have.
     """
     if "perseid.ledger" in sys.modules:
         return import_module("perseid.proof.document")
-    if _ALONE not in sys.modules:
-        alone = ModuleType(_ALONE, "The verifier of proofs, alone.")
+    if _VERIFIER_PACKAGE not in sys.modules:
+        alone = ModuleType(_VERIFIER_PACKAGE, "The verifier of proofs, alone.")
         alone.__path__ = [str(Path(folder) / "ledger") for folder in perseid.__path__]
-        sys.modules[_ALONE] = alone
-    return import_module(f"{_ALONE}.proof_document")
+        sys.modules[_VERIFIER_PACKAGE] = alone
+    return import_module(f"{_VERIFIER_PACKAGE}.proof_document")
 
 
-def _keys(checker: ModuleType, given: str | None, directory: Path | None) -> "list[LogKey]":
+def _trusted_keys(checker: ModuleType, given: str | None, directory: Path | None) -> "list[LogKey]":
     """The keys that are trusted: the one that was given, or those of the installation."""
     if given is None:
-        return _own_keys(directory)
+        return _installation_keys(directory)
     text = given
     try:
         if "+" not in given or Path(given).is_file():
@@ -155,7 +155,7 @@ def _keys(checker: ModuleType, given: str | None, directory: Path | None) -> "li
         raise typer.BadParameter(message, param_hint="--key") from problem
 
 
-def _own_keys(directory: Path | None) -> "list[LogKey]":
+def _installation_keys(directory: Path | None) -> "list[LogKey]":
     place = import_module("._place", __package__)
     problems = import_module("perseid.registry.installation.installation")
     try:
@@ -167,21 +167,21 @@ def _own_keys(directory: Path | None) -> "list[LogKey]":
         raise typer.BadParameter(message, param_hint="--key") from problem
 
 
-def _read(path: str, most: int) -> bytes:
+def _read(path: str, limit: int) -> bytes:
     """The document; one octet more than is allowed shows that it is too long."""
     if path == STANDARD_INPUT:
-        return sys.stdin.buffer.read(most + 1)
+        return sys.stdin.buffer.read(limit + 1)
     with Path(path).open("rb") as file:
-        return file.read(most + 1)
+        return file.read(limit + 1)
 
 
 # What is shown
 
 
-def _show(found: "Verified", json: bool) -> None:
-    values = [(proved, _value(proved.content, found.at)) for proved in found.values]
-    origin = found.branch.continued.origin if found.branch is not None else None
-    door, _, actor = (found.actor or "").partition(" ")
+def _print_verified(found: "VerifiedProof", json: bool) -> None:
+    values = [(proved, _decode_value(proved.content, found.at)) for proved in found.values]
+    origin = found.branch.predecessor.origin if found.branch is not None else None
+    interface, _, actor = (found.actor or "").partition(" ")
     document: dict[str, Any] = {
         "handle": found.handle,
         "seq": found.seq,
@@ -194,35 +194,35 @@ def _show(found: "Verified", json: bool) -> None:
         print_json(
             document
             | {"values": [value_to_json(value) for _, value in values], "undisclosed": found.undisclosed}
-            | ({} if found.actor is None else {"door": door, "actor": actor})
+            | ({} if found.actor is None else {"door": interface, "actor": actor})
             | ({} if found.note is None else {"note": found.note})
             | {"checkpoint": checkpoint, "continues": origin}
         )
         return
-    facts: dict[str, object] = {
+    fields: dict[str, object] = {
         "holds": printable(found.handle),
         "entry": f"{found.seq}, {document['action']}, {short_time(found.at)}",
         "state": document["state"],
     }
     for proved, value in values:
-        facts[f"value {proved.index}"] = f"{printable(value.type)}  {printable(data_to_text(value))}"
-    facts |= {
+        fields[f"value {proved.index}"] = f"{printable(value.type)}  {printable(data_to_text(value))}"
+    fields |= {
         "not shown": f"{found.undisclosed} more values" if found.undisclosed else None,
-        "actor": None if found.actor is None else printable(f"{actor} ({door})"),
+        "actor": None if found.actor is None else printable(f"{actor} ({interface})"),
         "note": None if found.note is None else printable(found.note),
         "signed": f"{printable(found.checkpoint.origin)}, {found.checkpoint.size:,} entries",
         "key": printable(str(found.keys[-1])),
         "continues": None if origin is None else f"{printable(origin)}, which was restored from a backup",
     }
-    print_facts(facts)
+    print_fields(fields)
 
 
-def _value(content: bytes, at: int) -> Value:
+def _decode_value(content: bytes, at: int) -> Value:
     """A value as the records have it; `verify_proof` has found that it can be read."""
     try:
         return Value.from_bytes(content, at // 1_000_000)
     except RecordProblem as problem:
-        hint(f"perseid: the proof holds, but a value in it cannot be shown: {problem}")
+        print_message(f"perseid: the proof holds, but a value in it cannot be shown: {problem}")
         raise typer.Exit(1) from problem
 
 

@@ -5,7 +5,7 @@ class LedgerError(Exception):
     """The common root of the ledger's errors."""
 
 
-class WrongClock(LedgerError):
+class ClockError(LedgerError):
     """The clock cannot be right, so nothing is written."""
 
     def __init__(self, message: str) -> None:
@@ -16,7 +16,7 @@ class NewerFormat(LedgerError):
     """The ledger was written by a newer version of the program."""
 
 
-class Moved(LedgerError):
+class PreconditionFailed(LedgerError):
     """A record on which the decision rested has changed since: decide again."""
 
     def __init__(self, key: bytes, seen: int, found: int) -> None:
@@ -42,11 +42,11 @@ class Contention(LedgerError):
     """Others held what this transaction needed, or it stood in their way; nothing was written."""
 
 
-class OperationEnded(LedgerError):
+class JobEnded(LedgerError):
     """An operation takes no more steps."""
 
-    def __init__(self, operation: str) -> None:
-        super().__init__(f"{operation} has ended, or is being undone: nothing more is done of it; begin anew")
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"{job_id} has ended, or is being undone: nothing more is done of it; begin anew")
 
 
 class LeaseClosed(LedgerError):
@@ -62,13 +62,13 @@ class LeaseClosed(LedgerError):
         self.last = last
 
 
-class Unusable(LedgerError):
+class StoreUnavailable(LedgerError):
     """The database cannot be used; the message is what it objects to."""
 
 
-class ReadOnly(LedgerError):
+class ReadOnlyStore(LedgerError):
     """Nothing may be written here by this process; the message names what works."""
 
 
-class Damaged(LedgerError):
+class CorruptData(LedgerError):
     """What is stored is not what was written; the message names the entry."""

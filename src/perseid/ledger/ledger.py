@@ -14,34 +14,41 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from time import monotonic
 from typing import Final, Self
 
-from perseid.ledger.backup.bulk_load import Load, Loaded, Progress
+from perseid.ledger.backup.bulk_load import BulkLoad, LoadResult, Progress
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
-from perseid.ledger.log.requests import Outcome, Request, RestsOn
+from perseid.ledger.log.requests import Outcome, Preconditions, Request
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.log.writer import INTERVAL, Watch, Writer
-from perseid.ledger.store.rows import change_of_entry, forget_entries
-from perseid.ledger.views.answers import Answers, Applied
-from perseid.ledger.views.answers_format import NOTHING, HandleItem, PrefixItem, PrefixPart, choose, is_local
-from perseid.ledger.views.answers_reader import Unavailable
+from perseid.ledger.log.writer import INTERVAL, ChangeWatcher, Writer
+from perseid.ledger.store.rows import change_from_entry, clear_entry_cache
+from perseid.ledger.views.answers import Answers, ApplyResult
+from perseid.ledger.views.answers_format import (
+    EMPTY_PREFIX_ITEM,
+    HandleItem,
+    PrefixItem,
+    PrefixPart,
+    choose_item,
+    is_local,
+)
+from perseid.ledger.views.answers_reader import AnswersUnavailable
 from perseid.ledger.views.sql import drop_unfinished
 
-from .errors import Damaged
+from .errors import CorruptData
 from .merkle import Signer
 from .store import idempotency
 
-PAUSE: Final = 1.0
+RETRY_DELAY: Final = 1.0
 """Seconds before something is tried again that failed: a full disk, a database that is away."""
 
-PURGE_PAUSE: Final = 600.0
+PURGE_INTERVAL: Final = 600.0
 """Seconds between two looks whether keys of requests have been kept for long enough: see `answered`."""
 
 _logger = logging.getLogger(__name__)
 
 
-class Closing(Exception):
+class LedgerClosing(Exception):
     """Breaks off the building of a view when the ledger is closed; the next start builds it."""
 
 
@@ -62,20 +69,20 @@ class Ledger:
         self._renew = renew
         self._signing = threading.Lock()
         self._stop = threading.Event()
-        self._told = threading.Event()  # that the view must be looked at
-        self._told.set()
+        self._wake = threading.Event()  # that the view must be looked at
+        self._wake.set()
         self._builder: threading.Thread | None = None
         self._in_load = False
         answers.follow(log.reading)
         self._writer = Writer(self._commit)
-        self._keeper = threading.Thread(target=self._keep, name="ledger keeper")
-        self._keeper.start()
+        self._maintenance = threading.Thread(target=self._run_maintenance, name="ledger keeper")
+        self._maintenance.start()
 
     def close(self) -> None:
         """Finish what was handed in, erase what was redacted, and give everything back."""
         self._writer.close()
         self._stop.set()
-        self._keeper.join()
+        self._maintenance.join()
         self.answers.close()
         self.log.store.close()
 
@@ -88,7 +95,7 @@ class Ledger:
     @property
     def ready(self) -> bool:
         """Whether everything is as it should be: the view follows, and somebody looks after it."""
-        return self._keeper.is_alive() and self.answers.ready
+        return self._maintenance.is_alive() and self.answers.ready
 
     # Writing
 
@@ -101,12 +108,12 @@ class Ledger:
         return [future.result() for future in self.submit(*requests)]
 
     def load(
-        self, drafts: Iterable[Draft], rests_on: RestsOn | None = None, progress: Progress = lambda _: None
-    ) -> Loaded:
+        self, drafts: Iterable[Draft], preconditions: Preconditions | None = None, progress: Progress = lambda _: None
+    ) -> LoadResult:
         """Append entries of new names, very many, all or none: see `loading`. Whatever else is handed in waits."""
-        with self._writer.held(), self.answers.held(), self._loading():
-            with Load(self.log, self.answers.folder) as load:
-                loaded = load.append(drafts, rests_on or {}, progress)
+        with self._writer.locked(), self.answers.locked(), self._loading():
+            with BulkLoad(self.log, self.answers.folder) as load:
+                loaded = load.append(drafts, preconditions or {}, progress)
                 if loaded.count:
                     self._follow_load(load, loaded)
             return loaded
@@ -129,28 +136,28 @@ class Ledger:
     def _shorten_write_ahead_log(self) -> None:
         """Try it now; where somebody reads an earlier state, or there is no room, the keeper tries it again."""
         if self.log.store.dialect == "sqlite":
-            self.log.traces_left = True
+            self.log.has_traces = True
             with suppress(Exception):
-                self.log.forget()
+                self.log.erase_traces()
 
-    def _follow_load(self, load: Load, loaded: Loaded) -> None:
+    def _follow_load(self, load: BulkLoad, loaded: LoadResult) -> None:
         """Bring the answers view to the end of a load, or have it resolved from the records."""
         try:
             items = load.items.sorted()
-            if self.answers.apply_sorted(loaded.first - 1, loaded.last, load.leaf, items) is Applied.BEHIND:
+            if self.answers.apply_sorted(loaded.first - 1, loaded.last, load.leaf, items) is ApplyResult.BEHIND:
                 self.answers.follow(self.log.reading)
         except Exception:
             _logger.exception("the answers view cannot follow a load")
-            self.answers.behind(loaded.last)
+            self.answers.mark_behind(loaded.last)
 
-    def rotate_key(self, new: Signer, door: str, actor: str) -> Outcome:
+    def rotate_key(self, new: Signer, interface: str, actor: str) -> Outcome:
         """Sign checkpoints with another key from here on."""
         with self._signing:
             if self._signer is None:
                 raise WrongKey("this process has no key to hand over from")
-            outcome = rotate_key(self.log, self._signer, new, door, actor)
+            outcome = rotate_key(self.log, self._signer, new, interface, actor)
             self._signer = new
-        self._told.set()
+        self._wake.set()
         return outcome
 
     def checkpoint(self) -> bool:
@@ -160,7 +167,7 @@ class Ledger:
         """
         with self.reading() as reading:
             size = reading.size
-        deadline = monotonic() + 2 * PAUSE
+        deadline = monotonic() + 2 * RETRY_DELAY
         while True:
             self._sign()
             with self.reading() as reading:
@@ -172,7 +179,7 @@ class Ledger:
     def wait_until_erased(self, timeout: float) -> bool:
         """Wait until what was erased from the ledger is in no other file either; whether it is so."""
         deadline = monotonic() + timeout
-        while self.log.traces_left or self._erasure_due():
+        while self.log.has_traces or self._erasure_due():
             if monotonic() > deadline:
                 return False
             self._stop.wait(INTERVAL)
@@ -182,18 +189,18 @@ class Ledger:
         committed = self.log.commit(group)
         # From here on the answer is success, whatever happens to the view.
         try:
-            if self.answers.apply(committed.changes) is Applied.BEHIND:
+            if self.answers.apply(committed.changes) is ApplyResult.BEHIND:
                 self.answers.follow(self.log.reading)
         except Exception:
             _logger.exception("the answers view cannot follow")
-            self.answers.behind(committed.changes[-1].seq)
+            self.answers.mark_behind(committed.changes[-1].seq)
         if committed.erased:
-            self._told.set()
+            self._wake.set()
         return committed.outcomes
 
     # Reading
 
-    def reading(self) -> AbstractContextManager[Reading]:
+    def reading(self) -> AbstractContextManager[LogReader]:
         """One state of the log, to read and prove from."""
         return self.log.reading()
 
@@ -201,41 +208,41 @@ class Ledger:
         """What the public may know of a name: from the answers, or from the records while those cannot be used."""
         try:
             return self.answers.find(name)
-        except Unavailable:
+        except AnswersUnavailable:
             return self._find_in_records(name)
-        except Damaged:
-            self.answers.give_up()
+        except CorruptData:
+            self.answers.discard()
             return self._find_in_records(name)
 
     def prefix(self, prefix: bytes) -> PrefixItem | None:
         """What is known of a prefix, from where `find` takes it."""
         try:
             return self.answers.prefix(prefix)
-        except Unavailable:
+        except AnswersUnavailable:
             return self._prefix_in_records(prefix)
-        except Damaged:
-            self.answers.give_up()
+        except CorruptData:
+            self.answers.discard()
             return self._prefix_in_records(prefix)
 
-    def _find_in_records(self, octets: bytes) -> HandleItem | None:
+    def _find_in_records(self, raw: bytes) -> HandleItem | None:
         try:
-            name = octets.decode("utf-8")
+            name = raw.decode("utf-8")
         except UnicodeDecodeError:
             return None
-        if is_local(octets):
+        if is_local(raw):
             return None
         items = []
         with self.reading() as reading:
             for exact in (True, False):
                 entry = reading.record(record_key(name, exact=exact))
-                item = None if entry is None or entry.exact != exact else HandleItem.of(change_of_entry(entry))
+                item = None if entry is None or entry.exact != exact else HandleItem.of(change_from_entry(entry))
                 if item is not None:
                     items.append(item)
-        return choose(items, octets)
+        return choose_item(items, raw)
 
-    def _prefix_in_records(self, octets: bytes) -> PrefixItem | None:
+    def _prefix_in_records(self, raw: bytes) -> PrefixItem | None:
         try:
-            prefix = octets.decode("utf-8")
+            prefix = raw.decode("utf-8")
         except UnicodeDecodeError:
             return None
         homed = (HOMED + before for before in ("0.NA/", "", "0.NA/0.NA/"))
@@ -243,51 +250,51 @@ class Ledger:
         with self.reading() as reading:
             for before in ("0.NA/", POLICY, *homed):
                 entry = reading.record(record_key(before + prefix))
-                part = None if entry is None else PrefixPart.of(change_of_entry(entry))
+                part = None if entry is None else PrefixPart.of(change_from_entry(entry))
                 if part is not None:
                     merged = part.merge(merged)
-        item = NOTHING if merged is None else PrefixItem.from_bytes(merged)
-        return None if item == NOTHING else item
+        item = EMPTY_PREFIX_ITEM if merged is None else PrefixItem.from_bytes(merged)
+        return None if item == EMPTY_PREFIX_ITEM else item
 
     # Keeping
 
-    def _keep(self) -> None:
+    def _run_maintenance(self) -> None:
         """Look after views and checkpoints until the ledger is closed, whatever goes wrong on the way."""
         while not self._stop.is_set():
             try:
-                with closing(Watch(self.log)) as watch:
-                    self._look_after(watch)
+                with closing(ChangeWatcher(self.log)) as watch:
+                    self._maintain(watch)
             except Exception as error:  # noqa: BLE001 - nobody else would do it
                 _logger.warning("looking after the ledger is tried again: %s", error)
-                self._stop.wait(PAUSE)
+                self._stop.wait(RETRY_DELAY)
         self._finish()
 
-    def _look_after(self, watch: Watch) -> None:
+    def _maintain(self, watch: ChangeWatcher) -> None:
         due = 0.0  # when to look without having been told to: at once, and then after each pause
-        purge_due = monotonic() + PURGE_PAUSE  # commands that are over in a moment leave it to those who serve
+        purge_due = monotonic() + PURGE_INTERVAL  # commands that are over in a moment leave it to those who serve
         while not self._stop.is_set():
             now = monotonic()
             if watch.wait(self._stop):
-                self._told.set()
+                self._wake.set()
             if self._in_load:  # it holds what would be waited for here, and brings the view to its own end
                 continue
             if now >= due:
-                self._forget()  # first, for it may make the room that all else needs
-            if self._told.is_set() or now >= due:
-                self._told.clear()
+                self._erase_traces()  # first, for it may make the room that all else needs
+            if self._wake.is_set() or now >= due:
+                self._wake.clear()
                 if not self.answers.follow(self.log.reading) or self._erasure_due():
                     self._start_building()
             if now >= due:
-                due = now + PAUSE
+                due = now + RETRY_DELAY
                 self._sign()
             if now >= purge_due:
-                purge_due = now + PURGE_PAUSE
+                purge_due = now + PURGE_INTERVAL
                 idempotency.purge(self.log)
 
-    def _forget(self) -> None:
+    def _erase_traces(self) -> None:
         """Remove traces; what cannot be removed for want of room does not keep the view from following."""
         try:
-            self.log.forget()
+            self.log.erase_traces()
         except Exception as error:  # noqa: BLE001 - it is tried again after a pause
             _logger.warning("what was erased leaves traces, and removing them is tried again: %s", error)
 
@@ -299,24 +306,24 @@ class Ledger:
 
     def _build(self) -> None:
         try:
-            self._stop.wait(0 if self._build_once() else PAUSE)
-        except Closing:
+            self._stop.wait(0 if self._build_once() else RETRY_DELAY)
+        except LedgerClosing:
             pass
         except Exception as error:  # noqa: BLE001 - the keeper starts it again
             _logger.warning("building the answers view is tried again: %s", error)
-            self._stop.wait(PAUSE)
+            self._stop.wait(RETRY_DELAY)
 
     def _build_once(self) -> bool:
-        if not self.answers.catch_up(self.log.reading, self._unless_closing):
+        if not self.answers.catch_up(self.log.reading, self._check_closing):
             return False
-        return self._erase(self._unless_closing)
+        return self._erase(self._check_closing)
 
     def _erase(self, progress: Callable[[int], None]) -> bool:
         """Build the answers view anew if data was erased, here or by others, that may stand in it still."""
         last = self._erasure_due()
         if not last:
             return True
-        forget_entries()
+        clear_entry_cache()
         drop_unfinished(self.log)
         return self.answers.rebuild(self.log.reading, progress, last)
 
@@ -326,7 +333,7 @@ class Ledger:
             last = reading.last_erasure()
         try:
             return last if last and last > self.answers.built else 0
-        except Unavailable:
+        except AnswersUnavailable:
             return last
 
     def _finish(self) -> None:
@@ -334,7 +341,7 @@ class Ledger:
         if self._builder is not None:
             self._builder.join()
         try:
-            self.log.forget()
+            self.log.erase_traces()
             self._erase(lambda _: None)
             self._sign()
         except Exception as error:  # noqa: BLE001 - the next start does it
@@ -351,9 +358,9 @@ class Ledger:
             try:
                 sign_checkpoint(self.log, self._signer)
             except WrongKey as error:
-                self._signer = self._renewed(error)
+                self._signer = self._renew_signer(error)
 
-    def _renewed(self, error: WrongKey) -> Signer | None:
+    def _renew_signer(self, error: WrongKey) -> Signer | None:
         """The key that took the place of the one in use, if it is there."""
         new = self._renew()
         if new is None or self._signer is None or new.public == self._signer.public:
@@ -361,6 +368,6 @@ class Ledger:
             return None
         return new
 
-    def _unless_closing(self, _done: int) -> None:
+    def _check_closing(self, _done: int) -> None:
         if self._stop.is_set():
-            raise Closing
+            raise LedgerClosing

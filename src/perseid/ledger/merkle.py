@@ -23,22 +23,22 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from perseid.proof.verifier import (
     EMPTY_ROOT,
     HASH_LENGTH,
-    ROTATION,
+    ROTATION_LINE,
     Checkpoint,
     InvalidProof,
     LogKey,
-    handed_over,
+    format_note,
     node_hash,
-    write_note,
+    parse_key_rotation,
 )
 
-from .errors import Damaged
+from .errors import CorruptData
 
-TILE: Final = 256
+TILE_SIZE: Final = 256
 """Hashes in a tile."""
 TILE_BITS: Final = 8
 
-Read = Callable[[int, int, int], Sequence[bytes]]
+ReadHashes = Callable[[int, int, int], Sequence[bytes]]
 """`read(level, first, count)` → the hashes at a tile level: 0 are leaves, 1 roots of 256 leaves, and so on."""
 
 
@@ -54,11 +54,11 @@ class Frontier:
         self._hashes = list(hashes)
 
     @classmethod
-    def from_octets(cls, size: int, octets: bytes) -> Self:
+    def from_bytes(cls, size: int, raw: bytes) -> Self:
         """Take it from its stored form."""
-        return cls(size, [octets[start : start + HASH_LENGTH] for start in range(0, len(octets), HASH_LENGTH)])
+        return cls(size, [raw[start : start + HASH_LENGTH] for start in range(0, len(raw), HASH_LENGTH)])
 
-    def to_octets(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The stored form: the hashes, one behind the other."""
         return b"".join(self._hashes)
 
@@ -92,16 +92,16 @@ class Frontier:
         return root
 
 
-def subtree_root(read: Read, first: int, end: int) -> bytes:
+def subtree_root(read: ReadHashes, first: int, end: int) -> bytes:
     """The hash over the leaves from `first` up to, not including, `end`, as RFC 6962 splits them."""
-    parts = [_complete(read, start, height) for start, height in _complete_parts(first, end)]
+    parts = [_complete_root(read, start, height) for start, height in _complete_parts(first, end)]
     root = parts.pop()
     while parts:
         root = node_hash(parts.pop(), root)
     return root
 
 
-def inclusion_path(read: Read, index: int, size: int) -> list[bytes]:
+def inclusion_path(read: ReadHashes, index: int, size: int) -> list[bytes]:
     """The proof that the leaf at an index (from 0) is in the tree of a size: RFC 6962, section 2.1.1."""
     path: list[bytes] = []
     first, end = 0, size
@@ -116,7 +116,7 @@ def inclusion_path(read: Read, index: int, size: int) -> list[bytes]:
     return path[::-1]
 
 
-def consistency_path(read: Read, old: int, new: int) -> list[bytes]:
+def consistency_path(read: ReadHashes, old: int, new: int) -> list[bytes]:
     """The proof that the tree of size `new` continues the one of size `old`: RFC 6962, section 2.1.2."""
     if old in (0, new):
         return []
@@ -135,12 +135,12 @@ def consistency_path(read: Read, old: int, new: int) -> list[bytes]:
     return path[::-1]
 
 
-def _complete(read: Read, start: int, height: int) -> bytes:
+def _complete_root(read: ReadHashes, start: int, height: int) -> bytes:
     """The root of the complete subtree of 2^height leaves that begins at `start`."""
     level, rest = divmod(height, TILE_BITS)
     hashes = list(read(level, start >> (level * TILE_BITS), 1 << rest))
     if len(hashes) != 1 << rest:
-        raise Damaged(f"hashes of the tree over entry {start + 1} are missing; verify the ledger")
+        raise CorruptData(f"hashes of the tree over entry {start + 1} are missing; verify the ledger")
     while len(hashes) > 1:
         hashes = [node_hash(hashes[i], hashes[i + 1]) for i in range(0, len(hashes), 2)]
     return hashes[0]
@@ -168,19 +168,19 @@ class Signer:
     _seed: bytes = field(repr=False)
 
     @classmethod
-    def generate(cls, name: str, random_octets: bytes) -> Self:
+    def generate(cls, name: str, seed: bytes) -> Self:
         """A new key from 32 random octets."""
-        if len(random_octets) != 32:
+        if len(seed) != 32:
             raise ValueError("an Ed25519 key is made from 32 random octets")
-        return cls(name, random_octets)
+        return cls(name, seed)
 
     @classmethod
-    def from_octets(cls, octets: bytes) -> Self:
+    def from_bytes(cls, raw: bytes) -> Self:
         """Take a key from its file: the seed in hexadecimal, a blank, the name."""
-        seed, _, name = octets.decode("utf-8").strip().partition(" ")
+        seed, _, name = raw.decode("utf-8").strip().partition(" ")
         return cls.generate(name, bytes.fromhex(seed))
 
-    def to_octets(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The content of the key's file."""
         return f"{self._seed.hex()} {self.name}\n".encode()
 
@@ -196,19 +196,19 @@ class Signer:
 
     def hand_over(self, successor: LogKey) -> str:
         """The note by which this key names the next one."""
-        return self._note(f"{ROTATION}\n{self.public}\n{successor}\n")
+        return self._note(f"{ROTATION_LINE}\n{self.public}\n{successor}\n")
 
     def _note(self, text: str) -> str:
         key = self.public
-        return write_note(text, [(key.name, key.id, self._private().sign(text.encode()))])
+        return format_note(text, [(key.name, key.id, self._private().sign(text.encode()))])
 
     def _private(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self._seed)
 
 
-def successor(note: str, key: LogKey) -> LogKey:
+def next_key(note: str, key: LogKey) -> LogKey:
     """The key that `key` hands over to, if it signed the note."""
-    old, new = handed_over(note)
+    old, new = parse_key_rotation(note)
     if old != key:
         raise InvalidProof(f"the hand-over is not signed by {key.name}")
     return new

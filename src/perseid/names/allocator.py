@@ -28,10 +28,10 @@ DEFAULT_MAX_AHEAD = 3_600_000
 STRICT_CLOCK = 0
 """The `max_ahead` that allows no lead at all (the policy setting `strict_clock`): exactly 1,000 names a second."""
 
-CHUNK = 1_000
+CHUNK_SIZE = 1_000
 """Numbers leased at a time: one second's worth, so that a waiting caller never holds more than it soon gives out."""
 
-DEFAULT_PATIENCE = 60_000
+DEFAULT_MAX_WAIT = 60_000
 """The longest wait for one chunk, in milliseconds. Longer means that the clock is wrong (it stepped back by more than
 `max_ahead`), or that some sixty callers share one strict clock. A clock that is wrong by days would hang a command for
 days without a word, so an error now serves better; who wants to wait all the same says so."""
@@ -49,36 +49,36 @@ class Allocator:
     """Waits for so many seconds."""
     max_ahead: int = DEFAULT_MAX_AHEAD
     """How far, in milliseconds, a number may lie ahead of the clock when it is handed out."""
-    patience: int | None = DEFAULT_PATIENCE
+    max_wait: int | None = DEFAULT_MAX_WAIT
     """The longest wait for one chunk, in milliseconds; None waits without end."""
 
-    def take(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> list[int]:
         """So many new numbers, ascending within this call; waits where the clock has to catch up."""
         if count < 0:
             raise NameMisuse("P6", f"{count} numbers cannot be taken")
-        taken: list[int] = []
-        while len(taken) < count:
-            size = min(CHUNK, count - len(taken))
+        numbers: list[int] = []
+        while len(numbers) < count:
+            size = min(CHUNK_SIZE, count - len(numbers))
             now = self.clock()
             self._wait_for(self.lease(0, now) + size - 1)
             first = self.lease(size, now)
             self._wait_for(first + size - 1)  # somebody else may have been faster
-            taken.extend(range(first, first + size))
-        return taken
+            numbers.extend(range(first, first + size))
+        return numbers
 
     def _wait_for(self, number: int) -> None:
         """Wait until the number may be handed out."""
-        moment = number - self.max_ahead
-        patience = inf if self.patience is None else self.patience
-        while (missing := moment - self.clock()) > 0:
-            if missing > patience:
+        earliest = number - self.max_ahead
+        max_wait = inf if self.max_wait is None else self.max_wait
+        while (delay := earliest - self.clock()) > 0:
+            if delay > max_wait:
                 message = (
-                    f"names have been given out up to {(missing + self.max_ahead) / 1000:,.0f} s ahead of the clock; "
+                    f"names have been given out up to {(delay + self.max_ahead) / 1000:,.0f} s ahead of the clock; "
                     f"{self.max_ahead / 1000:,.0f} s are allowed. Check the clock, then try again"
                 )
                 raise NameMisuse("P6", message)
-            self.sleep(missing / 1000)
-            patience -= missing
+            self.sleep(delay / 1000)
+            max_wait -= delay
 
 
 class MemoryLease:

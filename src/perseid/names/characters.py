@@ -10,11 +10,11 @@ import re
 from functools import cache
 
 from ._unicode_table import BLANKS, UNASSIGNED, UNICODE_VERSION
-from .errors import InvalidName, show
+from .errors import InvalidName, format_character
 
 # Classes of refused characters with the words that explain them, as inclusive ranges. Apart from UNASSIGNED these
 # never change: the Unicode stability policy fixes them.
-_REFUSED: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = (
+_FORBIDDEN: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = (
     ("is a control character", ((0x00, 0x1F), (0x7F, 0x9F))),
     ("is half of a surrogate pair, not a character", ((0xD800, 0xDFFF),)),
     ("is a line or paragraph separator", ((0x2028, 0x2029),)),
@@ -28,9 +28,9 @@ _REFUSED: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = (
 
 
 @cache
-def _refused_pattern() -> re.Pattern[str]:
+def _forbidden_pattern() -> re.Pattern[str]:
     """One character class for everything refused; compiled on first use because it takes some milliseconds."""
-    ranges = (pair for _, class_ranges in _REFUSED for pair in class_ranges)
+    ranges = (pair for _, class_ranges in _FORBIDDEN for pair in class_ranges)
     return re.compile("[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges) + "]")
 
 
@@ -39,16 +39,16 @@ def check_characters(text: str) -> None:
     # For ASCII the answer of isprintable is fixed: U+0020 to U+007E.
     if text.isascii() and text.isprintable():
         return
-    found = _refused_pattern().search(text)
-    if found is None:
+    match = _forbidden_pattern().search(text)
+    if match is None:
         return
-    character = found.group()
+    character = match.group()
     code_point = ord(character)
-    reason = next(why for why, ranges in _REFUSED if any(a <= code_point <= b for a, b in ranges))
-    raise InvalidName("H3", f"{show(character)} {reason}", position=found.start(), character=character)
+    reason = next(why for why, ranges in _FORBIDDEN if any(a <= code_point <= b for a, b in ranges))
+    raise InvalidName("H3", f"{format_character(character)} {reason}", position=match.start(), character=character)
 
 
-def check_blanks(part: str, what: str, offset: int) -> None:
+def check_blanks(part: str, label: str, offset: int) -> None:
     """Refuse blanks at either end of a part of a name (H3); `offset` is where the part begins in the name."""
     if part[0] in BLANKS:
         position, end = 0, "begins"
@@ -57,27 +57,27 @@ def check_blanks(part: str, what: str, offset: int) -> None:
     else:
         return
     blank = part[position]
-    message = f"the {what} {end} with a blank ({show(blank)}), which nobody sees in print"
+    message = f"the {label} {end} with a blank ({format_character(blank)}), which nobody sees in print"
     raise InvalidName("H3", message, position=offset + position, character=blank)
 
 
-def check_length(text: str, most: int, what: str) -> None:
+def check_length(text: str, limit: int, label: str) -> None:
     """Refuse a name of more than `most` octets of UTF-8 (H9), at the first character that has no room."""
-    if len(text) <= most // 4:  # UTF-8 needs at most four octets for each
+    if len(text) <= limit // 4:  # UTF-8 needs at most four octets for each
         return
-    octets = text.encode("utf-8", "surrogatepass")
-    if len(octets) <= most:
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= limit:
         return
     # Of the characters that begin up to the limit the last one ends beyond it; 0b10xxxxxx continues a character.
-    position = sum(octet & 0xC0 != 0x80 for octet in octets[: most + 1]) - 1
-    message = f"the {what} has {len(octets):,} octets in UTF-8; {most:,} are the most"
+    position = sum(byte & 0xC0 != 0x80 for byte in data[: limit + 1]) - 1
+    message = f"the {label} has {len(data):,} octets in UTF-8; {limit:,} are the most"
     raise InvalidName("H9", message, position=position, character=text[position])
 
 
-def without_utf_8(error: UnicodeEncodeError, offset: int = 0) -> InvalidName:
+def surrogate_error(error: UnicodeEncodeError, offset: int = 0) -> InvalidName:
     """The objection to half of a surrogate pair (H4); `offset` is where the encoded part begins in the text."""
     surrogate = error.object[error.start]
-    message = f"{show(surrogate)} is half of a surrogate pair and has no UTF-8 form"
+    message = f"{format_character(surrogate)} is half of a surrogate pair and has no UTF-8 form"
     return InvalidName("H4", message, position=offset + error.start, character=surrogate)
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Literal, Self, cast
 from uuid import UUID
 
-from .errors import InvalidName, NameMisuse, show
+from .errors import InvalidName, NameMisuse, format_character
 from .handle import Handle
-from .prefixes import empty_segment
+from .prefixes import find_empty_segment
 from .suffix_scheme import Details, Source, check_count
 from .uri import QUERY, Reference
-from .uuids import HEX_DIGITS, make_uuid
+from .uuids import HEX_DIGITS, generate_uuid
 
 LENGTH = 32
 
@@ -54,7 +54,7 @@ class CordraName:
         """Take a handle apart; refuse it, saying where, if it is not a CORDRA identifier."""
         local_name = _LOCAL_NAME.fullmatch(handle.suffix)
         if local_name is None or not _AUTHORITY.fullmatch(handle.prefix):
-            raise _objection(handle)
+            raise _make_error(handle)
         path, query, fragment = local_name.groups()
         return cls(handle.prefix, path.upper(), query, fragment)
 
@@ -70,7 +70,7 @@ class CordraName:
         return Handle(self.authority, self.path + tail)
 
 
-def join(reference: Reference) -> Handle:
+def join_reference(reference: Reference) -> Handle:
     """Join the query and fragment of a URI to the local name of a CORDRA identifier (U6)."""
     name = CordraName.parse(reference.handle)
     if name.query is not None or name.fragment is not None:
@@ -82,7 +82,7 @@ def join(reference: Reference) -> Handle:
 
 
 @dataclass(frozen=True, slots=True)
-class Cordra:
+class CordraScheme:
     """The scheme `cordra`."""
 
     version: Literal[1, 4] = 4
@@ -98,13 +98,13 @@ class Cordra:
     def mint(self, source: Source, count: int = 1) -> list[str]:
         """New paths."""
         check_count(count)
-        return [make_uuid(self.version, source).hex.upper() for _ in range(count)]
+        return [generate_uuid(self.version, source).hex.upper() for _ in range(count)]
 
     def validate(self, handle: Handle) -> None:
         """Refuse what is not a CORDRA identifier."""
         CordraName.parse(handle)
 
-    def normalise(self, handle: Handle) -> Handle:
+    def normalize(self, handle: Handle) -> Handle:
         """The path in capitals; query and fragment as they are (C4)."""
         return CordraName.parse(handle).handle
 
@@ -119,20 +119,24 @@ class Cordra:
         }
 
 
-def _objection(handle: Handle) -> InvalidName:
+def _make_error(handle: Handle) -> InvalidName:
     """What is wrong with a handle that is not a CORDRA identifier; positions are those in the handle."""
     start = len(handle.prefix) + 1
     for position, character in enumerate(handle.prefix):
         if character not in "0123456789.":
-            message = f"{show(character)}: the naming authority of a CORDRA identifier has digits and dots only"
+            message = (
+                f"{format_character(character)}: the naming authority of a CORDRA identifier has digits and dots only"
+            )
             return InvalidName("C1", message, position=position, character=character)
-    if (dot := empty_segment(handle.prefix)) is not None:
+    if (dot := find_empty_segment(handle.prefix)) is not None:
         message = "the naming authority has an empty segment: dots stand between digits, singly"
         return InvalidName("C1", message, position=dot, character=".")
     path = re.split("[?#]", handle.suffix, maxsplit=1)[0]
     for position, character in enumerate(path):
         if character not in HEX_DIGITS:
-            message = f"{show(character)} is not a hexadecimal digit; the path has 32 of them, without hyphens"
+            message = (
+                f"{format_character(character)} is not a hexadecimal digit; the path has 32 of them, without hyphens"
+            )
             return InvalidName("C2", message, position=start + position, character=character)
     if len(path) != LENGTH:
         message = f"the path has {len(path)} hexadecimal digits; {LENGTH} are needed"
@@ -140,5 +144,5 @@ def _objection(handle: Handle) -> InvalidName:
     # The longest part that is right ends where the first wrong character stands.
     position = cast("re.Match[str]", _LOCAL_NAME.match(handle.suffix)).end()
     character = handle.suffix[position]
-    message = f"{show(character)} cannot stand here: query and fragment follow the URI query syntax"
+    message = f"{format_character(character)} cannot stand here: query and fragment follow the URI query syntax"
     return InvalidName("C2", message, position=start + position, character=character)

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Self
 
-MAX_QUOTED = 80
+MAX_QUOTED_LENGTH = 80
 """How many characters of what was given an error repeats: enough to recognise it, on one line."""
 
 
@@ -30,13 +30,13 @@ class NameProblem(ValueError):
         self.character = character
         """The offending character, if there is one."""
 
-    def moved_to(self, position: int | None) -> Self:
+    def with_position(self, position: int | None) -> Self:
         """The same problem, found at another position: that in the text which the name was part of."""
         return type(self)(self.rule, self.message, position=position, character=self.character)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle: processes hand errors to each other."""
-        return _remake, (type(self), self.rule, self.message, self.position, self.character)
+        return _rebuild, (type(self), self.rule, self.message, self.position, self.character)
 
     def __str__(self) -> str:
         """The sentence, where (counted from 1, as people count) and the rule."""
@@ -53,24 +53,24 @@ class NameMisuse(NameProblem):
 
 
 @cache
-def rules() -> dict[str, dict[str, str]]:
+def load_rules() -> dict[str, dict[str, str]]:
     """What each rule that an error names means, as title and text by id: the package's rules.toml."""
     return tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))
 
 
-def _remake(
+def _rebuild(
     kind: type[NameProblem], rule: str, message: str, position: int | None, character: str | None
 ) -> NameProblem:
     return kind(rule, message, position=position, character=character)
 
 
-def show(character: str) -> str:
+def format_character(character: str) -> str:
     """Show one character so that nobody mistakes it: `"ß" U+00DF`; only the code point if it cannot be printed."""
     code = f"U+{ord(character):04X}"
     # str.isprintable asks the interpreter's Unicode table; that is good enough for showing, not for deciding.
     return f'"{character}" ({code})' if character.isprintable() and character != " " else code
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Show a piece of somebody's text in quotes: what cannot be printed is escaped, and what is long is cut."""
-    return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")
+    return repr(text if len(text) <= MAX_QUOTED_LENGTH else text[:MAX_QUOTED_LENGTH] + "…")

@@ -18,10 +18,10 @@ from enum import Enum
 from typing import Self
 
 from . import prefixes
-from .characters import check_blanks, check_characters, check_length, fold, without_utf_8
+from .characters import check_blanks, check_characters, check_length, fold, surrogate_error
 from .errors import InvalidName, NameMisuse
 
-MAX_OCTETS = 2048
+MAX_BYTES = 2048
 """The longest handle in octets of UTF-8 (H9): the deployed protocol's own limit."""
 
 PREFIX_OF_PREFIXES = "0.NA"
@@ -45,7 +45,7 @@ class Handle:
             raise NameMisuse("H1", message)
         if not (self.suffix.isascii() and self.prefix.isascii()):
             try:
-                self.to_octets()
+                self.to_bytes()
             except UnicodeEncodeError:
                 message = "a handle holds no half of a surrogate pair: that has no UTF-8 form"
                 raise NameMisuse("H4", message) from None
@@ -55,22 +55,22 @@ class Handle:
         """Take a legal handle, literally: nothing in it is decoded, folded or stripped."""
         prefix, suffix = _split(text)
         prefixes.check_structure(prefix)
-        check_length(text, MAX_OCTETS, "handle")
+        check_length(text, MAX_BYTES, "handle")
         check_characters(text)
         check_blanks(prefix, "prefix", 0)
         check_blanks(suffix, "suffix", len(prefix) + 1)
         return cls(prefix, suffix)
 
     @classmethod
-    def from_octets(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take a legal handle in UTF-8, the only encoding there is (H4)."""
-        return cls.parse(_decode(octets))
+        return cls.parse(_decode(data))
 
     @classmethod
-    def keepable(cls, name: str | bytes) -> Self:
+    def parse_lenient(cls, name: str | bytes) -> Self:
         """Take a name under which some server may keep a record, legal here or not."""
         text = _decode(name) if isinstance(name, bytes) else name
-        check_length(text, MAX_OCTETS, "handle")
+        check_length(text, MAX_BYTES, "handle")
         if not text.isascii():
             _check_utf_8(text)
         return cls(*_split(text))
@@ -79,14 +79,14 @@ class Handle:
     def for_lookup(cls, name: str | bytes) -> Self | None:
         """Take a name to look up; None if no record can be kept under it, so that the answer is "not found"."""
         try:
-            return cls.keepable(name)
+            return cls.parse_lenient(name)
         except InvalidName:
             return None
 
     @classmethod
-    def imported(cls, name: str | bytes) -> tuple[Self, InvalidName | None]:
+    def parse_imported(cls, name: str | bytes) -> tuple[Self, InvalidName | None]:
         """Take a name that another server registered, with the objection that registration here would raise."""
-        handle = cls.keepable(name)
+        handle = cls.parse_lenient(name)
         try:
             cls.parse(str(handle))
         except InvalidName as problem:
@@ -96,7 +96,7 @@ class Handle:
     def __str__(self) -> str:
         return f"{self.prefix}/{self.suffix}"
 
-    def to_octets(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The handle in UTF-8, as it stands on the wire and on disk (H4)."""
         return str(self).encode("utf-8")
 
@@ -151,13 +151,13 @@ def _check_utf_8(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise without_utf_8(error) from None
+        raise surrogate_error(error) from None
 
 
-def _decode(octets: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
-        return octets.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        octet = octets[error.start]
-        message = f"octet {error.start + 1} (0x{octet:02X}) is not UTF-8; names have no other encoding"
+        byte = data[error.start]
+        message = f"octet {error.start + 1} (0x{byte:02X}) is not UTF-8; names have no other encoding"
         raise InvalidName("H4", message) from None

@@ -16,65 +16,65 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from .allocator import Allocator
-from .errors import InvalidName, NameMisuse, show
+from .errors import InvalidName, NameMisuse, format_character
 from .handle import Handle
-from .suffix_scheme import Details, Source, in_handle
+from .suffix_scheme import Details, Source, relocate_error
 
 ALPHABET = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
 """The PILIN digits by value: no vowel, so no accidental words (P2, P4)."""
 
 BASE = len(ALPHABET)
-VALUES = {spelling: value for value, letter in enumerate(ALPHABET) for spelling in (letter, letter.lower())}
+DIGIT_VALUES = {spelling: value for value, letter in enumerate(ALPHABET) for spelling in (letter, letter.lower())}
 """The value of each digit, in either case."""
 
 LOOKALIKES = {"O": "0", "o": "0", "I": "1", "i": "1", "l": "1"}
 """Letters that people write and read for digits; none is ever read so silently (P7)."""
 
-MAX_BODY = 29
+MAX_BODY_LENGTH = 29
 """The longest body (without its check character) in which every swap is detected."""
 
 
 def check_character(body: str) -> str:
     """The check character of a body written in the PILIN alphabet, in either case."""
-    if len(body) > MAX_BODY:
-        message = f"a check character serves at most {MAX_BODY} characters, not {len(body)}"
+    if len(body) > MAX_BODY_LENGTH:
+        message = f"a check character serves at most {MAX_BODY_LENGTH} characters, not {len(body)}"
         raise NameMisuse("P4", message)
-    return ALPHABET[sum(place * value for place, value in enumerate(values(body), 1)) % BASE]
+    return ALPHABET[sum(place * value for place, value in enumerate(digit_values(body), 1)) % BASE]
 
 
 def has_valid_check(text: str) -> bool:
     """Whether the last character is the check character of the others."""
     # By value, not by str.upper: that also makes an S of a letter outside ASCII.
-    return VALUES.get(text[-1:]) == VALUES[check_character(text[:-1])]
+    return DIGIT_VALUES.get(text[-1:]) == DIGIT_VALUES[check_character(text[:-1])]
 
 
-def values(text: str) -> list[int]:
+def digit_values(text: str) -> list[int]:
     """The digits' values; a foreign letter is named (P7)."""
     try:
-        return [VALUES[letter] for letter in text]
+        return [DIGIT_VALUES[letter] for letter in text]
     except KeyError:
-        raise foreign_letter(text) from None
+        raise alphabet_error(text) from None
 
 
-def wrong_check(text: str) -> InvalidName:
+def check_character_error(text: str) -> InvalidName:
     """The objection to a text whose check character does not fit."""
     message = "the check character does not fit: one character is wrong, or two are swapped"
     return InvalidName("P7", message, position=len(text) - 1, character=text[-1])
 
 
-def foreign_letter(text: str) -> InvalidName:
+def alphabet_error(text: str) -> InvalidName:
     """The objection to the first character of `text` that is not in the alphabet (P7)."""
-    position, letter = next((i, c) for i, c in enumerate(text) if c not in VALUES)
+    position, letter = next((i, c) for i, c in enumerate(text) if c not in DIGIT_VALUES)
     digit = LOOKALIKES.get(letter)
     hint = f"; did you mean the digit {digit}?" if digit else f": it has only {ALPHABET}"
-    message = f"{show(letter)} is not in the PILIN alphabet{hint}"
+    message = f"{format_character(letter)} is not in the PILIN alphabet{hint}"
     return InvalidName("P7", message, position=position, character=letter)
 
 
 LENGTH = 9
-FIRST = BASE ** (LENGTH - 1)
+MIN_MILLISECONDS = BASE ** (LENGTH - 1)
 """The first millisecond whose suffix has nine characters."""
-END = BASE**LENGTH
+END_MILLISECONDS = BASE**LENGTH
 """The first millisecond that would need ten: 2420-08-16T03:29:20.671Z."""
 UUID_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
 """Where PILIN, like UUID version 1, begins to count."""
@@ -88,7 +88,7 @@ _TO_PYTHON_DIGITS = str.maketrans(ALPHABET + ALPHABET.lower(), "0123456789abcdef
 
 def encode(milliseconds: int) -> str:
     """The suffix of a millisecond since 1582-10-15T00:00:00Z (P1)."""
-    if not FIRST <= milliseconds < END:
+    if not MIN_MILLISECONDS <= milliseconds < END_MILLISECONDS:
         message = f"millisecond {milliseconds} has no {LENGTH}-character suffix: they reach from 1609 to 2420"
         raise NameMisuse("P3", message)
     rest, first = divmod(milliseconds, 961)
@@ -101,9 +101,9 @@ def encode(milliseconds: int) -> str:
 def decode(suffix: str) -> int:
     """The millisecond that a suffix, in either case, stands for (P7)."""
     if not _SUFFIX.fullmatch(suffix):
-        raise _objection(suffix, LENGTH)
+        raise _make_error(suffix, LENGTH)
     milliseconds = int(suffix[::-1].translate(_TO_PYTHON_DIGITS), BASE)
-    if milliseconds < FIRST:
+    if milliseconds < MIN_MILLISECONDS:
         message = 'a PILIN suffix does not end with "0": that moment lies before 1609'
         raise InvalidName("P3", message, position=LENGTH - 1, character="0")
     return milliseconds
@@ -136,7 +136,7 @@ def format_time(milliseconds: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pilin:
+class PilinScheme:
     """The scheme `pilin`: nine characters, and nothing else (P3)."""
 
     name = "pilin"
@@ -149,19 +149,19 @@ class Pilin:
         def clock() -> int:
             return from_unix_ns(source.clock())
 
-        return Allocator(source.lease, clock, source.sleep, source.max_ahead, source.patience).take(count)
+        return Allocator(source.lease, clock, source.sleep, source.max_ahead, source.max_wait).allocate(count)
 
     def validate(self, handle: Handle) -> None:
         """Refuse a suffix that is not the scheme's."""
         try:
             self._check(handle.suffix)
         except InvalidName as problem:
-            raise in_handle(problem, handle) from None
+            raise relocate_error(problem, handle) from None
 
     def _check(self, suffix: str) -> None:
         decode(suffix)
 
-    def normalise(self, handle: Handle) -> Handle:
+    def normalize(self, handle: Handle) -> Handle:
         """The spelling in capital letters."""
         self.validate(handle)
         return Handle(handle.prefix, handle.suffix.upper())
@@ -174,7 +174,7 @@ class Pilin:
 
 
 @dataclass(frozen=True, slots=True)
-class PilinCheck(Pilin):
+class PilinCheckScheme(PilinScheme):
     """The scheme `pilin-check`: a PILIN suffix and its check character, ten in all."""
 
     name = "pilin-check"
@@ -187,11 +187,11 @@ class PilinCheck(Pilin):
 
     def _check(self, suffix: str) -> None:
         """Refuse a suffix whose body is not PILIN's or whose check character is wrong."""
-        if not _SUFFIX.fullmatch(suffix[:-1]) or suffix[-1] not in VALUES:
-            raise _objection(suffix, LENGTH + 1)
+        if not _SUFFIX.fullmatch(suffix[:-1]) or suffix[-1] not in DIGIT_VALUES:
+            raise _make_error(suffix, LENGTH + 1)
         decode(suffix[:-1])
         if not has_valid_check(suffix):
-            raise wrong_check(suffix)
+            raise check_character_error(suffix)
 
     def describe(self, handle: Handle) -> Details:
         """When the suffix was minted, and its check character."""
@@ -204,9 +204,9 @@ class PilinCheck(Pilin):
         }
 
 
-def _objection(suffix: str, length: int) -> InvalidName:
+def _make_error(suffix: str, length: int) -> InvalidName:
     """What is wrong with a suffix that does not have the form: a foreign letter, or else the length."""
-    if all(letter in VALUES for letter in suffix):
+    if all(letter in DIGIT_VALUES for letter in suffix):
         message = f"the suffix has {len(suffix)} characters; this scheme's have exactly {length}"
         return InvalidName("P3", message, position=min(len(suffix), length))
-    return foreign_letter(suffix)
+    return alphabet_error(suffix)

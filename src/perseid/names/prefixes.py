@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from .characters import check_blanks, check_characters, check_length, fold
 from .errors import InvalidName, NameMisuse
 
-MAX_PREFIX_OCTETS = 2043
+MAX_PREFIX_BYTES = 2043
 """The longest prefix in octets of UTF-8: the handle that describes it, `0.NA/…`, must not exceed 2,048 (H9)."""
 
 
@@ -19,13 +19,13 @@ def check_structure(prefix: str) -> None:
         raise InvalidName("H1", 'the prefix (before the first "/") is empty', position=0)
     if "/" in prefix:
         raise InvalidName("H2", 'a prefix holds no "/"', position=prefix.index("/"), character="/")
-    dot = empty_segment(prefix)
+    dot = find_empty_segment(prefix)
     if dot is not None:
         message = "the prefix has an empty segment: dots stand between segments, singly"
         raise InvalidName("H2", message, position=dot, character=".")
 
 
-def empty_segment(prefix: str) -> int | None:
+def find_empty_segment(prefix: str) -> int | None:
     """Where the dot stands beside which a segment is empty; None if every segment has a character."""
     if prefix[0] == ".":
         return 0
@@ -38,7 +38,7 @@ def empty_segment(prefix: str) -> int | None:
 def check_prefix(prefix: str) -> None:
     """Refuse what may not be registered as a prefix (H2, H3, H9)."""
     check_structure(prefix)
-    check_length(prefix, MAX_PREFIX_OCTETS, "prefix")
+    check_length(prefix, MAX_PREFIX_BYTES, "prefix")
     check_characters(prefix)
     check_blanks(prefix, "prefix", 0)
 

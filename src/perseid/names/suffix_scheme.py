@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from .allocator import DEFAULT_MAX_AHEAD, DEFAULT_PATIENCE, Lease
+from .allocator import DEFAULT_MAX_AHEAD, DEFAULT_MAX_WAIT, Lease
 from .errors import InvalidName, NameMisuse
 from .handle import Handle
 
@@ -31,7 +31,7 @@ class Source:
     """Waits for so many seconds, like `time.sleep`."""
     max_ahead: int = DEFAULT_MAX_AHEAD
     """How many milliseconds a suffix made from the time may run ahead of the clock; see `allocator.STRICT_CLOCK`."""
-    patience: int | None = DEFAULT_PATIENCE
+    max_wait: int | None = DEFAULT_MAX_WAIT
     """How many milliseconds to wait for the clock at a time before giving up; None waits without end."""
 
 
@@ -54,7 +54,7 @@ class Scheme(Protocol):
         """Raise InvalidName if the handle does not belong in a namespace of this scheme."""
         ...
 
-    def normalise(self, handle: Handle) -> Handle:
+    def normalize(self, handle: Handle) -> Handle:
         """The spelling the scheme prefers; raises like `validate`."""
         ...
 
@@ -69,6 +69,6 @@ def check_count(count: int) -> None:
         raise NameMisuse("P6", f"{count} names cannot be minted")
 
 
-def in_handle(problem: InvalidName, handle: Handle) -> InvalidName:
+def relocate_error(problem: InvalidName, handle: Handle) -> InvalidName:
     """A problem found in the suffix, with its position in the whole handle, which is what the caller gave."""
-    return problem.moved_to(None if problem.position is None else len(handle.prefix) + 1 + problem.position)
+    return problem.with_position(None if problem.position is None else len(handle.prefix) + 1 + problem.position)

@@ -24,7 +24,7 @@ from .errors import InvalidName
 from .handle import CaseRule, Handle
 from .pilin import LOOKALIKES
 from .suffix_scheme import Scheme
-from .uri import AROUND, KNOWN_RESOLVERS, Resolver, parse_human
+from .uri import KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
 
 MAX_TRIES = 4_000
 """Membership tests a call: one wrong character in a 50-letter name needs some 3,500, and one wrong or missing in a name
@@ -33,7 +33,7 @@ of half that length fewer. At 2 µs each, 8 ms."""
 MAX_CANDIDATES = 20_000
 """Names considered a call, valid in the scheme or not: the bound for schemes that rule out nearly everything."""
 
-MAX_EDITED = 64
+MAX_EDIT_LENGTH = 64
 """The longest name whose characters are varied; nobody types longer ones, and every character costs 65 tries."""
 
 MAX_READINGS = 12
@@ -64,14 +64,14 @@ def suggest(
         # Where case counts, `exists` may be exact about prefixes too, although these always fold (H5).
         return str(handle) if case is CaseRule.SENSITIVE else case.key(handle)
 
-    given = Handle.for_lookup(name)
-    seen = set() if given is None else {identity(given)}
+    original = Handle.for_lookup(name)
+    seen = set() if original is None else {identity(original)}
     found: dict[str, str] = {}
     tries = 0
     for candidate in islice(_candidates(name, resolvers, getattr(scheme, "has_check", False)), MAX_CANDIDATES):
         if len(found) == limit or tries == MAX_TRIES:
             break
-        handle = _possible(candidate, scheme)
+        handle = _parse_candidate(candidate, scheme)
         if handle is None or identity(handle) in seen or case.key(handle) in found:
             continue
         seen.add(identity(handle))
@@ -81,13 +81,13 @@ def suggest(
     return list(found.values())
 
 
-def _possible(candidate: str, scheme: Scheme | None) -> Handle | None:
+def _parse_candidate(candidate: str, scheme: Scheme | None) -> Handle | None:
     try:
         handle = Handle.parse(candidate)
         if scheme is None:
             return handle
         scheme.validate(handle)
-        return scheme.normalise(handle)
+        return scheme.normalize(handle)
     except InvalidName:
         return None
 
@@ -97,30 +97,30 @@ def _candidates(name: str, resolvers: Sequence[Resolver], has_check: bool) -> It
     yield from readings
     readings.reverse()  # the innermost first
     for reading in readings:
-        yield from _respelled(reading)
-    short = [reading for reading in readings if "/" in reading and len(reading) <= MAX_EDITED]
-    swapped = _swapped_anywhere if has_check else _swapped
-    in_suffix, in_prefix = (_replaced, _lengthened), (_replaced_in_prefix, _lengthened_in_prefix)
-    for vary in (_recased, swapped, _shortened, _lengthened_at_the_ends, *in_suffix, *in_prefix):
+        yield from _respell(reading)
+    short = [reading for reading in readings if "/" in reading and len(reading) <= MAX_EDIT_LENGTH]
+    swap = _swap_any if has_check else _swap_neighbors
+    suffix_edits, prefix_edits = (_replace_in_suffix, _insert_in_suffix), (_replace_in_prefix, _insert_in_prefix)
+    for edit in (_change_case, swap, _delete_one, _insert_at_ends, *suffix_edits, *prefix_edits):
         for reading in short:
-            yield from vary(reading)
+            yield from edit(reading)
 
 
 def _readings(name: str, resolvers: Sequence[Resolver]) -> list[str]:
     """What may have been meant by the text as a whole, `name` first; each step is applied to all before it."""
     readings = [name]
     for reading in readings:  # grows while it is walked
-        for other in _without_wrapping(reading, resolvers):
+        for other in _strip_wrapping(reading, resolvers):
             if other and other not in readings and len(readings) < MAX_READINGS:
                 readings.append(other)
     return readings
 
 
-def _without_wrapping(text: str, resolvers: Sequence[Resolver]) -> Iterator[str]:
-    yield text.strip(AROUND)
+def _strip_wrapping(text: str, resolvers: Sequence[Resolver]) -> Iterator[str]:
+    yield text.strip(STRIPPED_CHARACTERS)
     yield text.lstrip(_OPENING).rstrip(_CLOSING)
     with suppress(InvalidName):
-        yield str(parse_human(text, resolvers).handle)
+        yield str(parse_user_input(text, resolvers).handle)
     if "%" in text:
         with suppress(UnicodeDecodeError):
             yield unquote(text, errors="strict")
@@ -131,37 +131,37 @@ def _without_wrapping(text: str, resolvers: Sequence[Resolver]) -> Iterator[str]
         yield path
 
 
-def _respelled(reading: str) -> Iterator[str]:
+def _respell(reading: str) -> Iterator[str]:
     prefix, slash, suffix = reading.partition("/")
     suffixes = (suffix, suffix.upper(), suffix.lower(), suffix.translate(_TO_DIGITS))
-    for respelled in (*suffixes, suffix.upper().translate(_TO_DIGITS)):
-        yield prefix + slash + respelled
-    for respelled in suffixes:
-        yield prefix.upper() + slash + respelled
-        yield prefix.lower() + slash + respelled
-    for position, character in enumerate(reading[:MAX_EDITED]):
+    for variant in (*suffixes, suffix.upper().translate(_TO_DIGITS)):
+        yield prefix + slash + variant
+    for variant in suffixes:
+        yield prefix.upper() + slash + variant
+        yield prefix.lower() + slash + variant
+    for position, character in enumerate(reading[:MAX_EDIT_LENGTH]):
         for pair in LOOKALIKES.items():
             if character in pair:
                 other = pair[1] if character == pair[0] else pair[0]
                 yield reading[:position] + other + reading[position + 1 :]
 
 
-def _recased(reading: str) -> Iterator[str]:
+def _change_case(reading: str) -> Iterator[str]:
     """One letter in the wrong case, beside the rest as it is, all small, all capital, or with a capital first."""
     prefix, slash, suffix = reading.partition("/")
-    for respelled in (suffix, suffix.lower(), suffix.upper(), suffix.capitalize()):
-        whole = prefix + slash + respelled
+    for variant in (suffix, suffix.lower(), suffix.upper(), suffix.capitalize()):
+        whole = prefix + slash + variant
         for position in _suffix_first(whole, len(whole)):
             yield whole[:position] + whole[position].swapcase() + whole[position + 1 :]
 
 
-def _swapped(reading: str) -> Iterator[str]:
+def _swap_neighbors(reading: str) -> Iterator[str]:
     for position in _suffix_first(reading, len(reading) - 1):
         yield from _swap(reading, position, position + 1)
 
 
-def _swapped_anywhere(reading: str) -> Iterator[str]:
-    yield from _swapped(reading)
+def _swap_any(reading: str) -> Iterator[str]:
+    yield from _swap_neighbors(reading)
     for first, second in combinations(range(reading.index("/") + 1, len(reading)), 2):
         yield from _swap(reading, first, second)
 
@@ -172,7 +172,7 @@ def _swap(reading: str, first: int, second: int) -> Iterator[str]:
         yield reading[:first] + other + reading[first + 1 : second] + one + reading[second + 1 :]
 
 
-def _shortened(reading: str) -> Iterator[str]:
+def _delete_one(reading: str) -> Iterator[str]:
     """Without one character; the slash that ends the prefix stays, and something behind it."""
     middle = reading.index("/")
     for position in _suffix_first(reading, len(reading)):
@@ -180,37 +180,37 @@ def _shortened(reading: str) -> Iterator[str]:
             yield reading[:position] + reading[position + 1 :]
 
 
-def _lengthened_at_the_ends(reading: str) -> Iterator[str]:
-    yield from _inserted(reading, (len(reading), reading.index("/") + 1), _letters(reading.partition("/")[2]))
+def _insert_at_ends(reading: str) -> Iterator[str]:
+    yield from _insert_at(reading, (len(reading), reading.index("/") + 1), _letters(reading.partition("/")[2]))
 
 
-def _lengthened(reading: str) -> Iterator[str]:
+def _insert_in_suffix(reading: str) -> Iterator[str]:
     """With one character more inside the suffix."""
     inside = range(reading.index("/") + 2, len(reading))
-    yield from _inserted(reading, inside, _letters(reading.partition("/")[2]))
+    yield from _insert_at(reading, inside, _letters(reading.partition("/")[2]))
 
 
-def _lengthened_in_prefix(reading: str) -> Iterator[str]:
+def _insert_in_prefix(reading: str) -> Iterator[str]:
     """With one digit more in the prefix, or a dot: hardly any has letters."""
-    yield from _inserted(reading, range(reading.index("/") + 1), f"{string.digits}.")
+    yield from _insert_at(reading, range(reading.index("/") + 1), f"{string.digits}.")
 
 
-def _inserted(reading: str, positions: Iterable[int], letters: str) -> Iterator[str]:
+def _insert_at(reading: str, positions: Iterable[int], letters: str) -> Iterator[str]:
     for position in positions:
         for letter in letters:
             yield reading[:position] + letter + reading[position:]
 
 
-def _replaced(reading: str) -> Iterator[str]:
+def _replace_in_suffix(reading: str) -> Iterator[str]:
     start = reading.index("/") + 1
-    yield from _replaced_at(reading, range(start, len(reading)))
+    yield from _replace_at(reading, range(start, len(reading)))
 
 
-def _replaced_in_prefix(reading: str) -> Iterator[str]:
-    yield from _replaced_at(reading, range(reading.index("/")))
+def _replace_in_prefix(reading: str) -> Iterator[str]:
+    yield from _replace_at(reading, range(reading.index("/")))
 
 
-def _replaced_at(reading: str, positions: Iterable[int]) -> Iterator[str]:
+def _replace_at(reading: str, positions: Iterable[int]) -> Iterator[str]:
     letters = _letters(reading.partition("/")[2])
     for position in positions:
         if reading[position] != "/":

@@ -37,26 +37,26 @@ def nfc(text: str) -> str:
     """The text in normal form C."""
     if all(ord(character) < _ALWAYS_NORMAL for character in text):
         return text
-    return "".join(_together(_ordered(text)))
+    return "".join(_compose(_decompose(text)))
 
 
-def _ordered(text: str) -> list[str]:
+def _decompose(text: str) -> list[str]:
     """Everything taken apart, and the signs behind each letter in the order of their classes."""
-    classes = _classes()
-    done: list[str] = []
-    waiting: list[str] = []
+    classes = _combining_classes()
+    result: list[str] = []
+    pending: list[str] = []
     for character in text:
-        for part in _apart(character):
+        for part in _decompose_character(character):
             if classes.get(part, 0):
-                waiting.append(part)
+                pending.append(part)
                 continue
-            done += sorted(waiting, key=classes.__getitem__)  # those of one class stay as they came
-            waiting = []
-            done.append(part)
-    return done + sorted(waiting, key=classes.__getitem__)
+            result += sorted(pending, key=classes.__getitem__)  # those of one class stay as they came
+            pending = []
+            result.append(part)
+    return result + sorted(pending, key=classes.__getitem__)
 
 
-def _apart(character: str) -> Iterator[str]:
+def _decompose_character(character: str) -> Iterator[str]:
     """What a character is made of, down to what cannot be taken apart."""
     syllable = ord(character) - _SYLLABLES
     if 0 <= syllable < _SYLLABLE_COUNT:
@@ -65,36 +65,36 @@ def _apart(character: str) -> Iterator[str]:
         if trail := syllable % _TRAIL_COUNT:
             yield chr(_TRAILS + trail)
         return
-    parts = _parts().get(character)
+    parts = _decompositions().get(character)
     if parts is None:
         yield character
         return
     for part in parts:
-        yield from _apart(part)
+        yield from _decompose_character(part)
 
 
-def _together(parts: list[str]) -> list[str]:
+def _compose(parts: list[str]) -> list[str]:
     """Each letter with the signs behind it that have a character in common with it."""
-    classes = _classes()
-    done: list[str] = []
-    letter: int | None = None  # where the last letter stands
+    classes = _combining_classes()
+    result: list[str] = []
+    starter: int | None = None  # where the last letter stands
     blocked = -1  # the class of what stands between, which a sign of the same class cannot pass
     for part in parts:
         class_ = classes.get(part, 0)
-        if letter is not None and (blocked < class_ or blocked == -1):
-            one = _one(done[letter], part)
-            if one is not None:
-                done[letter] = one
+        if starter is not None and (blocked < class_ or blocked == -1):
+            composed = _compose_pair(result[starter], part)
+            if composed is not None:
+                result[starter] = composed
                 continue
         if not class_:
-            letter, blocked = len(done), -1
+            starter, blocked = len(result), -1
         else:
             blocked = class_
-        done.append(part)
-    return done
+        result.append(part)
+    return result
 
 
-def _one(first: str, second: str) -> str | None:
+def _compose_pair(first: str, second: str) -> str | None:
     """The character that two make; None if there is none."""
     lead, vowel = ord(first) - _LEADS, ord(second) - _VOWELS
     if 0 <= lead < _LEAD_COUNT and 0 <= vowel < _VOWEL_COUNT:
@@ -102,11 +102,11 @@ def _one(first: str, second: str) -> str | None:
     syllable, trail = ord(first) - _SYLLABLES, ord(second) - _TRAILS
     if 0 <= syllable < _SYLLABLE_COUNT and syllable % _TRAIL_COUNT == 0 and 0 < trail < _TRAIL_COUNT:
         return chr(ord(first) + trail)
-    return _composites().get((first, second))
+    return _compositions().get((first, second))
 
 
 @cache
-def _classes() -> dict[str, int]:
+def _combining_classes() -> dict[str, int]:
     """The combining class of each character that has one; made on first use, as the other tables are."""
     return {
         chr(code_point): class_
@@ -117,41 +117,41 @@ def _classes() -> dict[str, int]:
 
 
 @cache
-def _parts() -> dict[str, str]:
+def _decompositions() -> dict[str, str]:
     """What characters are made of."""
-    return dict(_read(COMPOSED)) | dict(_read(REPLACED))
+    return dict(_parse_table(COMPOSED)) | dict(_parse_table(REPLACED))
 
 
 @cache
-def _composites() -> dict[tuple[str, str], str]:
+def _compositions() -> dict[tuple[str, str], str]:
     """What pairs of characters make."""
-    return {(parts[0], parts[1]): character for character, parts in _read(COMPOSED)}
+    return {(parts[0], parts[1]): character for character, parts in _parse_table(COMPOSED)}
 
 
-def _read(table: str) -> Iterator[tuple[str, str]]:
+def _parse_table(table: str) -> Iterator[tuple[str, str]]:
     for line in table.split("\n"):
         for item in filter(None, line.split(" ")):
             character, _, parts = item.partition("=")
-            yield _character(character), "".join(map(_character, parts.split("+")))
+            yield _parse_character(character), "".join(map(_parse_character, parts.split("+")))
 
 
-def _character(digits: str) -> str:
+def _parse_character(digits: str) -> str:
     return chr(int.from_bytes(bytes.fromhex(digits.zfill(6)), "big"))
 
 
 # Systems of writing that are made of several scripts.
-_SYSTEMS = {
+_WRITING_SYSTEMS = {
     "Hani": ("Hanb", "Jpan", "Kore"),
     "Bopo": ("Hanb",),
     "Hira": ("Jpan",),
     "Kana": ("Jpan",),
     "Hang": ("Kore",),
 }
-_SYSTEM_NAMES = {"Hanb": "Chinese", "Jpan": "Japanese", "Kore": "Korean"}
+_WRITING_SYSTEM_NAMES = {"Hanb": "Chinese", "Jpan": "Japanese", "Kore": "Korean"}
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class MixedScripts:
     """Where a text leaves the script in which it began."""
 
     position: int
@@ -162,55 +162,55 @@ class Mixture:
     """The script of what stands before it."""
 
 
-def mixture(text: str) -> Mixture | None:
+def find_mixed_scripts(text: str) -> MixedScripts | None:
     """Where a text mixes scripts; None if it is written in one, or in none at all."""
     common: frozenset[str] | None = None
     for position, character in enumerate(text):
-        scripts = scripts_of(character)
+        scripts = get_scripts(character)
         if scripts is None:
             continue
         if common is None or common & scripts:
             common = scripts if common is None else common & scripts
         else:
-            return Mixture(position, _name(scripts), _name(common))
+            return MixedScripts(position, _script_name(scripts), _script_name(common))
     return None
 
 
-def scripts_of(character: str) -> frozenset[str] | None:
+def get_scripts(character: str) -> frozenset[str] | None:
     """The scripts and systems of writing with which a character is used, in four letters each; None if with all."""
-    starts, ends, scripts = _table()
+    starts, ends, scripts = _script_table()
     code_point = ord(character)
-    at = bisect_right(starts, code_point) - 1
-    return scripts[at] if at >= 0 and code_point <= ends[at] else None
+    index = bisect_right(starts, code_point) - 1
+    return scripts[index] if index >= 0 and code_point <= ends[index] else None
 
 
-def _name(scripts: frozenset[str]) -> str:
+def _script_name(scripts: frozenset[str]) -> str:
     """A script for people: a plain one, if there is one, as most know these."""
-    plain = sorted(scripts - _SYSTEM_NAMES.keys())
-    return _names()[plain[0]] if plain else _SYSTEM_NAMES[min(scripts)]
+    plain = sorted(scripts - _WRITING_SYSTEM_NAMES.keys())
+    return _script_names()[plain[0]] if plain else _WRITING_SYSTEM_NAMES[min(scripts)]
 
 
 @cache
-def _names() -> dict[str, str]:
+def _script_names() -> dict[str, str]:
     items = chain.from_iterable(line.split(" ") for line in SCRIPT_NAMES.split("\n"))
     pairs = (item.partition("=") for item in items if item)
     return {code: name.replace("_", " ") for code, _, name in pairs}
 
 
 @cache
-def _table() -> tuple[list[int], list[int], list[frozenset[str]]]:
+def _script_table() -> tuple[list[int], list[int], list[frozenset[str]]]:
     """Ranges of characters in order, and their scripts; made on first use, because it takes a millisecond."""
     rows = []
     for line in CHARACTERS.split("\n"):
         scripts, _, ranges = line.partition(": ")
         used = scripts.split(" ")
-        all_ = frozenset([*used, *chain.from_iterable(_SYSTEMS.get(script, ()) for script in used)])
+        all_ = frozenset([*used, *chain.from_iterable(_WRITING_SYSTEMS.get(script, ()) for script in used)])
         for range_ in filter(None, ranges.split(" ")):
             first, _, last = range_.partition("-")
-            rows.append((_code_point(first), _code_point(last or first), all_))
+            rows.append((_parse_code_point(first), _parse_code_point(last or first), all_))
     rows.sort(key=lambda row: row[0])
     return [first for first, _, _ in rows], [last for _, last, _ in rows], [scripts for _, _, scripts in rows]
 
 
-def _code_point(digits: str) -> int:
+def _parse_code_point(digits: str) -> int:
     return int.from_bytes(bytes.fromhex(digits), "big")

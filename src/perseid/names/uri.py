@@ -35,8 +35,8 @@ from typing import Self
 from urllib.parse import quote
 
 from ._unicode_table import BLANKS
-from .characters import without_utf_8
-from .errors import InvalidName, NameMisuse, quoted, show
+from .characters import surrogate_error
+from .errors import InvalidName, NameMisuse, format_character, quote_text
 from .handle import Handle
 
 # Letters, digits and "-._~" never need encoding; `quote` knows that by itself.
@@ -90,9 +90,9 @@ class Reference:
     def __post_init__(self) -> None:
         if self.query is None and self.fragment is None:
             return
-        for what, text in (("query", self.query), ("fragment", self.fragment)):
+        for label, text in (("query", self.query), ("fragment", self.fragment)):
             if text is not None and (_NOT_QUERY.search(text) or _BAD_ESCAPE.search(text)):
-                raise NameMisuse("U5", f"the {what} {text!r} is not percent-encoded as RFC 3986 demands")
+                raise NameMisuse("U5", f"the {label} {text!r} is not percent-encoded as RFC 3986 demands")
 
     @property
     def tail(self) -> str:
@@ -127,14 +127,14 @@ class Resolver:
         scheme, mark, rest = text.partition("://")
         scheme = scheme.lower()
         if not mark or scheme not in _DEFAULT_PORT:
-            message = f"a resolver is named as http(s)://HOST[/SEGMENT]; {quoted(text)} is not"
+            message = f"a resolver is named as http(s)://HOST[/SEGMENT]; {quote_text(text)} is not"
             raise InvalidName("U4", message, position=0)
         authority, _, segment = rest.partition("/")
         authority = _canonical_authority(authority, scheme, len(text) - len(rest))
         start = len(text) - len(segment)
         segment = segment.removesuffix("/")
         if found := _NOT_SEGMENT.search(segment):
-            message = f"{show(found.group())} cannot stand in the one segment a resolver may require"
+            message = f"{format_character(found.group())} cannot stand in the one segment a resolver may require"
             raise InvalidName("U4", message, position=start + found.start(), character=found.group())
         check_escapes(text, start, start + len(segment))
         return cls(authority, segment or None, scheme)
@@ -151,12 +151,12 @@ def to_host(reference: Reference) -> str:
 
 def to_path(reference: Reference) -> str:
     """The path form, `hdl:NA/LOCAL` (U3); the shortest, and the one to cite."""
-    return f"hdl:{_two_segments(reference)}"
+    return f"hdl:{_format_path(reference)}"
 
 
 def to_http(reference: Reference, resolver: Resolver) -> str:
     """The HTTP form at a resolver (U4)."""
-    return f"{resolver}/{_two_segments(reference)}"
+    return f"{resolver}/{_format_path(reference)}"
 
 
 def parse_uri(text: str, resolvers: Sequence[Resolver] = (), *, for_lookup: bool = False) -> Reference:
@@ -167,20 +167,20 @@ def parse_uri(text: str, resolvers: Sequence[Resolver] = (), *, for_lookup: bool
     With `for_lookup` the handle need not be legal here (H2, H3): another server may have registered it and it may
     have been imported. The form of the URI is demanded all the same.
     """
-    take = handle_reader(for_lookup)
+    parse_handle = get_handle_parser(for_lookup)
     if _HDL.match(text):
         if text.startswith("//", 4):
-            return _read(text, 6, _AFTER_HOST, _NOT_REG_NAME, take)
-        return _read(text, 4, _AFTER_PATH, _NOT_SEGMENT, take)
+            return _parse_form(text, 6, _AFTER_HOST, _NOT_REG_NAME, parse_handle)
+        return _parse_form(text, 4, _AFTER_PATH, _NOT_SEGMENT, parse_handle)
     if _HTTP.match(text):
-        return _read(text, _path_start(text, resolvers), _AFTER_PATH, _NOT_SEGMENT, take)
+        return _parse_form(text, _path_start(text, resolvers), _AFTER_PATH, _NOT_SEGMENT, parse_handle)
     message = 'a URI of a handle begins with "hdl:" or with the address of a known resolver'
     raise InvalidName("U7", message, position=0)
 
 
-def handle_reader(for_lookup: bool) -> Callable[[str], Handle]:
+def get_handle_parser(for_lookup: bool) -> Callable[[str], Handle]:
     """The function that takes a bare handle: for look-up, or else for registration."""
-    return Handle.keepable if for_lookup else Handle.parse
+    return Handle.parse_lenient if for_lookup else Handle.parse
 
 
 def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, int] | None:
@@ -202,7 +202,7 @@ def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, 
     return found
 
 
-def read_handle(text: str, start: int, slash: int, end: int, take: Callable[[str], Handle]) -> Handle:
+def decode_handle(text: str, start: int, slash: int, end: int, parse_handle: Callable[[str], Handle]) -> Handle:
     """Percent-decode `text[start:end]` once, prefix and suffix apart, and `take` the handle.
 
     `slash` is where the separator stands; bad escapes have been refused before. Positions in errors are those in the
@@ -212,15 +212,15 @@ def read_handle(text: str, start: int, slash: int, end: int, take: Callable[[str
     if "%" in prefix:
         prefix = _decode(text, start, slash)
         if "/" in prefix:
-            position = _written_at(text, start, end, prefix.index("/"))
+            position = _encoded_position(text, start, end, prefix.index("/"))
             raise InvalidName("H2", "%2F in the prefix: a prefix holds no slash", position=position, character="/")
     if "%" in suffix:
         suffix = _decode(text, slash + 1, end)
     try:
-        return take(f"{prefix}/{suffix}")
+        return parse_handle(f"{prefix}/{suffix}")
     except InvalidName as problem:
         index = problem.position
-        raise problem.moved_to(None if index is None else _written_at(text, start, end, index)) from None
+        raise problem.with_position(None if index is None else _encoded_position(text, start, end, index)) from None
 
 
 def split_tail(text: str, start: int) -> tuple[int, str | None, str | None]:
@@ -230,7 +230,7 @@ def split_tail(text: str, start: int) -> tuple[int, str | None, str | None]:
     return start + len(path), query if mark else None, fragment if sharp else None
 
 
-def _two_segments(reference: Reference) -> str:
+def _format_path(reference: Reference) -> str:
     handle = reference.handle
     return f"{quote(handle.prefix, _SEGMENT_SAFE)}/{quote(handle.suffix, _SEGMENT_SAFE)}{reference.tail}"
 
@@ -242,18 +242,22 @@ def _path_start(text: str, resolvers: Sequence[Resolver]) -> int:
     raise InvalidName("U4", f"this is not the address of a known resolver ({known} known)", position=0)
 
 
-def _read(
-    text: str, start: int, form: re.Pattern[str], not_prefix: re.Pattern[str], take: Callable[[str], Handle]
+def _parse_form(
+    text: str,
+    start: int,
+    form: re.Pattern[str],
+    forbidden_in_prefix: re.Pattern[str],
+    parse_handle: Callable[[str], Handle],
 ) -> Reference:
     """Read NA/LOCAL with its tail from `start` on."""
     found = form.fullmatch(text, start)
     if found is None:
-        raise _objection(text, start, not_prefix)
+        raise _make_error(text, start, forbidden_in_prefix)
     query, fragment = found.group(3, 4)
-    return Reference(read_handle(text, start, found.end(1), found.end(2), take), query, fragment)
+    return Reference(decode_handle(text, start, found.end(1), found.end(2), parse_handle), query, fragment)
 
 
-def _objection(text: str, start: int, not_prefix: re.Pattern[str]) -> InvalidName:
+def _make_error(text: str, start: int, forbidden_in_prefix: re.Pattern[str]) -> InvalidName:
     """What is wrong with a text that does not follow the grammar from `start` on."""
     end, query, fragment = split_tail(text, start)
     slash = text.find("/", start, end)
@@ -266,15 +270,19 @@ def _objection(text: str, start: int, not_prefix: re.Pattern[str]) -> InvalidNam
         message = 'after the prefix there is one segment only; a "/" inside the suffix is written %2F'
         return InvalidName("U5", message, position=extra, character="/")
     parts = (
-        (start, slash, not_prefix),
+        (start, slash, forbidden_in_prefix),
         (slash + 1, end, _NOT_SEGMENT),
         (end + 1, end + 1 + len(query or ""), _NOT_QUERY),
         (len(text) - len(fragment or ""), len(text), _NOT_QUERY),
     )
-    return next(wrong for part in parts if (wrong := _misplaced(text, *part) or _bad_escape(text, *part[:2])))
+    return next(
+        part_error
+        for part in parts
+        if (part_error := _find_forbidden(text, *part) or _find_bad_escape(text, *part[:2]))
+    )
 
 
-def _misplaced(text: str, start: int, end: int, forbidden: re.Pattern[str]) -> InvalidName | None:
+def _find_forbidden(text: str, start: int, end: int, forbidden: re.Pattern[str]) -> InvalidName | None:
     """The objection to the first forbidden character in `text[start:end]`."""
     found = forbidden.search(text, start, end)
     if found is None:
@@ -282,10 +290,10 @@ def _misplaced(text: str, start: int, end: int, forbidden: re.Pattern[str]) -> I
     character = found.group()
     surrogate = "\ud800" <= character <= "\udfff"
     advice = "has no UTF-8 form" if surrogate else f"must be percent-encoded here, as {quote(character, safe='')}"
-    return InvalidName("U5", f"{show(character)} {advice}", position=found.start(), character=character)
+    return InvalidName("U5", f"{format_character(character)} {advice}", position=found.start(), character=character)
 
 
-def _bad_escape(text: str, start: int, end: int) -> InvalidName | None:
+def _find_bad_escape(text: str, start: int, end: int) -> InvalidName | None:
     """The objection to the first "%" in `text[start:end]` that does not begin an escape."""
     found = _BAD_ESCAPE.search(text, start, end)
     if found is None:
@@ -296,8 +304,8 @@ def _bad_escape(text: str, start: int, end: int) -> InvalidName | None:
 
 def check_escapes(text: str, start: int, end: int) -> None:
     """Refuse a "%" in `text[start:end]` that does not begin an escape."""
-    if objection := _bad_escape(text, start, end):
-        raise objection
+    if escape_error := _find_bad_escape(text, start, end):
+        raise escape_error
 
 
 def _decode(text: str, start: int, end: int) -> str:
@@ -305,14 +313,14 @@ def _decode(text: str, start: int, end: int) -> str:
         try:
             return bytes.fromhex(escapes.group().replace("%", "")).decode()
         except UnicodeDecodeError as error:
-            message = f"the escapes {quoted(escapes.group())} do not decode to UTF-8, the only encoding names have"
+            message = f"the escapes {quote_text(escapes.group())} do not decode to UTF-8, the only encoding names have"
             position = start + escapes.start() + 3 * error.start
             raise InvalidName("U5", message, position=position, character="%") from None
 
     return _ESCAPES.sub(decode, text[start:end])
 
 
-def _written_at(text: str, start: int, end: int, index: int) -> int:
+def _encoded_position(text: str, start: int, end: int, index: int) -> int:
     """Where in `text[start:end]` the character is written that has this index after decoding."""
     tokens = (found for found in _TOKEN.finditer(text, start, end) if not _CONTINUATION.match(found.group()))
     return next((found.start() for found in islice(tokens, index, None)), end)
@@ -323,13 +331,13 @@ def _canonical_authority(authority: str, scheme: str, start: int) -> str:
     found = _AUTHORITY.match(authority)
     end = found.end() if found else 0
     if found is None or end < len(authority):
-        message = f"{quoted(authority)} is not a host with an optional port"
+        message = f"{quote_text(authority)} is not a host with an optional port"
         raise InvalidName("U4", message, position=start + end, character=authority[end : end + 1] or None)
     address, port = found.groups()
     if port is not None and not 0 < int(port) <= _MAX_PORT:
         raise InvalidName("U4", f"there is no port {port}: they are 1 to {_MAX_PORT}", position=start + found.start(2))
     if address is not None and not _is_ipv6(address):
-        raise InvalidName("U4", f"{quoted(address)} is no IPv6 address", position=start + found.start(1))
+        raise InvalidName("U4", f"{quote_text(address)} is no IPv6 address", position=start + found.start(1))
     return authority.lower().removesuffix(_DEFAULT_PORT[scheme])
 
 
@@ -357,7 +365,7 @@ KNOWN_RESOLVERS = tuple(
 )
 """Resolvers whose URLs are understood without being told; whoever runs another one names it."""
 
-AROUND = BLANKS + "\t\r\n"
+STRIPPED_CHARACTERS = BLANKS + "\t\r\n"
 """What may stand around a name without being part of it."""
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -365,42 +373,44 @@ BYTE_ORDER_MARK = "\ufeff"
 _URI = re.compile(rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(https?://))", re.IGNORECASE | re.ASCII)
 
 
-def parse_human(text: str, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS, *, for_lookup: bool = False) -> Reference:
+def parse_user_input(
+    text: str, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS, *, for_lookup: bool = False
+) -> Reference:
     """Read a name in any form a person may use; with `for_lookup` also one that is not legal here: see `parse_uri`."""
-    take = handle_reader(for_lookup)
-    begin = len(text) - len(text.removeprefix(BYTE_ORDER_MARK).lstrip(AROUND))
-    text = text.rstrip(AROUND)
+    parse_handle = get_handle_parser(for_lookup)
+    begin = len(text) - len(text.removeprefix(BYTE_ORDER_MARK).lstrip(STRIPPED_CHARACTERS))
+    text = text.rstrip(STRIPPED_CHARACTERS)
     form = _URI.match(text, begin)
     if form is None:
-        return Reference(_read_bare(text, begin, take))
+        return Reference(_parse_bare(text, begin, parse_handle))
     if form.group(1) is None:
-        return _read_uri(text, form.end(), take)
+        return _parse_lenient_uri(text, form.end(), parse_handle)
     found = match_resolver(text[begin:], resolvers)
     if found is None:
         host = text[form.end() :].partition("/")[0]
-        raise InvalidName("U4", f"{quoted(host)} is not the address of a known resolver", position=begin)
-    return _read_uri(text, begin + found[1], take)
+        raise InvalidName("U4", f"{quote_text(host)} is not the address of a known resolver", position=begin)
+    return _parse_lenient_uri(text, begin + found[1], parse_handle)
 
 
-def _read_bare(text: str, begin: int, take: Callable[[str], Handle]) -> Handle:
+def _parse_bare(text: str, begin: int, parse_handle: Callable[[str], Handle]) -> Handle:
     try:
-        return take(text[begin:])
+        return parse_handle(text[begin:])
     except InvalidName as problem:
-        raise problem.moved_to(None if problem.position is None else problem.position + begin) from None
+        raise problem.with_position(None if problem.position is None else problem.position + begin) from None
 
 
-def _read_uri(text: str, start: int, take: Callable[[str], Handle]) -> Reference:
+def _parse_lenient_uri(text: str, start: int, parse_handle: Callable[[str], Handle]) -> Reference:
     end, query, fragment = split_tail(text, start)
     slash = text.find("/", start, end)
     if slash < 0:
         raise InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
     check_escapes(text, start, len(text))
-    handle = read_handle(text, start, slash, end, take)
-    return Reference(handle, _encoded(query, end + 1), _encoded(fragment, len(text) - len(fragment or "")))
+    handle = decode_handle(text, start, slash, end, parse_handle)
+    return Reference(handle, _encode_tail(query, end + 1), _encode_tail(fragment, len(text) - len(fragment or "")))
 
 
-def _encoded(tail: str | None, offset: int) -> str | None:
+def _encode_tail(tail: str | None, offset: int) -> str | None:
     try:
         return None if tail is None else quote(tail, QUERY_SAFE + "%")
     except UnicodeEncodeError as error:
-        raise without_utf_8(error, offset) from None
+        raise surrogate_error(error, offset) from None

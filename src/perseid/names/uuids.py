@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from .errors import InvalidName, NameMisuse, show
+from .errors import InvalidName, NameMisuse, format_character
 from .handle import Handle
 from .suffix_scheme import Details, Source, check_count
 
-Version = Literal[1, 4, 7]
+UuidVersion = Literal[1, 4, 7]
 
 HEX_DIGITS = frozenset("0123456789ABCDEFabcdef")
 
@@ -24,7 +24,7 @@ _UUID_EPOCH_TICKS = 0x01B21DD213814000  # from 1582-10-15 to 1970-01-01, in unit
 _MULTICAST = 1 << 40  # marks a node id as not a machine's address (RFC 9562, section 6.10)
 
 
-def make_uuid(version: Version, source: Source) -> UUID:
+def generate_uuid(version: UuidVersion, source: Source) -> UUID:
     """A new UUID of the given version."""
     if version == 4:
         return UUID(bytes=source.random(16), version=4)
@@ -49,10 +49,10 @@ def make_uuid(version: Version, source: Source) -> UUID:
 
 
 @dataclass(frozen=True, slots=True)
-class UuidText:
+class UuidScheme:
     """The scheme `uuid`: lower case, with hyphens, as deployed servers mint them."""
 
-    version: Version = 4
+    version: UuidVersion = 4
     """The kind of UUID to make; every kind is valid."""
 
     name = "uuid"
@@ -64,14 +64,14 @@ class UuidText:
     def mint(self, source: Source, count: int = 1) -> list[str]:
         """New UUIDs."""
         check_count(count)
-        return [str(make_uuid(self.version, source)) for _ in range(count)]
+        return [str(generate_uuid(self.version, source)) for _ in range(count)]
 
     def validate(self, handle: Handle) -> None:
         """Refuse a suffix that is not a UUID with hyphens."""
         if not _TEXT.fullmatch(handle.suffix):
-            raise _objection(handle)
+            raise _make_error(handle)
 
-    def normalise(self, handle: Handle) -> Handle:
+    def normalize(self, handle: Handle) -> Handle:
         """The spelling in lower case."""
         self.validate(handle)
         return Handle(handle.prefix, handle.suffix.lower())
@@ -82,11 +82,11 @@ class UuidText:
         return {"version": UUID(handle.suffix).version}
 
 
-def _objection(handle: Handle) -> InvalidName:
+def _make_error(handle: Handle) -> InvalidName:
     start = len(handle.prefix) + 1
     for position, character in enumerate(handle.suffix[:_TEXT_LENGTH]):
         if character != "-" if position in _HYPHENS else character not in HEX_DIGITS:
-            message = f"{show(character)} cannot stand here: a UUID is 8-4-4-4-12 hexadecimal digits"
+            message = f"{format_character(character)} cannot stand here: a UUID is 8-4-4-4-12 hexadecimal digits"
             return InvalidName("P8", message, position=start + position, character=character)
     message = f"the suffix has {len(handle.suffix)} characters; a UUID with its hyphens has {_TEXT_LENGTH}"
     return InvalidName("P8", message, position=start + min(len(handle.suffix), _TEXT_LENGTH))

@@ -71,7 +71,7 @@ def root_from_inclusion(index: int, size: int, leaf: bytes, path: list[bytes]) -
     if not 0 <= index < size:
         raise InvalidProof(f"there is no leaf {index} in a tree of {size}")
     _check_path(path)
-    for is_left, sibling in zip(_sides(index, size - 1, len(path)), path, strict=True):
+    for is_left, sibling in zip(_path_sides(index, size - 1, len(path)), path, strict=True):
         leaf = node_hash(sibling, leaf) if is_left else node_hash(leaf, sibling)
     return leaf
 
@@ -99,7 +99,7 @@ def check_consistency(old_size: int, old_root: bytes, new_size: int, new_root: b
     older = newer = hashes[0]
     rest = hashes[1:]
     height = (old_size & -old_size).bit_length() - 1  # of the subtree that ends the older tree
-    sides = _sides((old_size - 1) >> height, (new_size - 1) >> height, len(rest))
+    sides = _path_sides((old_size - 1) >> height, (new_size - 1) >> height, len(rest))
     for is_left, sibling in zip(sides, rest, strict=True):
         if is_left:
             older, newer = node_hash(sibling, older), node_hash(sibling, newer)
@@ -109,7 +109,7 @@ def check_consistency(old_size: int, old_root: bytes, new_size: int, new_root: b
         raise InvalidProof("the consistency proof leads to other roots")
 
 
-def _sides(position: int, last: int, count: int) -> Iterator[bool]:
+def _path_sides(position: int, last: int, count: int) -> Iterator[bool]:
     """For each of `count` hashes of a path, whether it stands to the left of what was computed so far.
 
     `position` is where that stands in its row, and `last` the last place of the row. The path must end at the root.
@@ -161,21 +161,21 @@ class Leaf:
     """The commitments to the record's values, by ascending index."""
 
     @classmethod
-    def parse(cls, octets: bytes) -> Self:
+    def parse(cls, data: bytes) -> Self:
         """Take a leaf apart."""
         try:
-            version, seq, at, action, state, case, length = _LEAF.unpack_from(octets)
+            version, seq, at, action, state, case, length = _LEAF.unpack_from(data)
             start = _LEAF.size + length
-            handle = octets[_LEAF.size : start].decode("utf-8")
+            handle = data[_LEAF.size : start].decode("utf-8")
             start += _SALT_LENGTH
-            actor, note = octets[start : start + HASH_LENGTH], octets[start + HASH_LENGTH : start + 2 * HASH_LENGTH]
-            (count,) = _COUNT.unpack_from(octets, start + 2 * HASH_LENGTH)
+            actor, note = data[start : start + HASH_LENGTH], data[start + HASH_LENGTH : start + 2 * HASH_LENGTH]
+            (count,) = _COUNT.unpack_from(data, start + 2 * HASH_LENGTH)
         except (struct.error, UnicodeDecodeError):
             raise InvalidProof("the octets are not a leaf of a ledger") from None
         first = start + 2 * HASH_LENGTH + _COUNT.size
-        if version != 1 or case > 1 or length < 0 or count < 0 or first + count * HASH_LENGTH != len(octets):
+        if version != 1 or case > 1 or length < 0 or count < 0 or first + count * HASH_LENGTH != len(data):
             raise InvalidProof("the octets are not a leaf of a ledger, or of a format that is not known")
-        values = tuple(octets[at_ : at_ + HASH_LENGTH] for at_ in range(first, len(octets), HASH_LENGTH))
+        values = tuple(data[at_ : at_ + HASH_LENGTH] for at_ in range(first, len(data), HASH_LENGTH))
         return cls(seq, at, action, state, case == 1, handle, actor, note, values)
 
     def check_value(self, salt: bytes, content: bytes) -> int:
@@ -219,13 +219,13 @@ class LogKey:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Take `name+hash+key`."""
-        _octets(text)
+        _encode_utf8(text)
         name, plus, rest = text.strip().partition("+")
         stated, _, encoded = rest.partition("+")
-        octets = _from_base64(encoded)
-        if not plus or octets[:1] != _ED25519 or len(octets) != 1 + HASH_LENGTH:
+        data = _decode_base64(encoded)
+        if not plus or data[:1] != _ED25519 or len(data) != 1 + HASH_LENGTH:
             raise InvalidProof("a checkpoint key is written NAME+HASH+KEY, an Ed25519 key in base64")
-        key = cls(name, octets[1:])
+        key = cls(name, data[1:])
         if key.id.hex() != stated:
             raise InvalidProof("the checkpoint key does not have the hash that stands beside it")
         return key
@@ -274,15 +274,15 @@ class Checkpoint:
             extensions.pop()
         if not (size.isascii() and size.isdecimal()) or len(size) > 20 or (size[0] == "0" and size != "0"):
             raise InvalidProof("the second line of a checkpoint is the number of entries")
-        checkpoint = cls(origin, int(size), _from_base64(root), tuple(extensions))
+        checkpoint = cls(origin, int(size), _decode_base64(root), tuple(extensions))
         if checkpoint.text() != text:
             raise InvalidProof("the checkpoint is not written canonically")
         return checkpoint
 
 
-def read_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
+def parse_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
     """Take a signed note apart: its text, and (name, key id, signature) of each signature line."""
-    if len(_octets(note)) > MAX_NOTE:
+    if len(_encode_utf8(note)) > MAX_NOTE:
         raise InvalidProof(f"the note has more than {MAX_NOTE} octets")
     text, mark, block = note.rpartition("\n\n")
     if not mark or not block.endswith("\n"):
@@ -290,14 +290,14 @@ def read_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
     signatures = []
     for line in block.removesuffix("\n").split("\n"):
         name, _, encoded = line.removeprefix(_SIGNATURE_MARK).partition(" ")
-        octets = _from_base64(encoded)
-        if not line.startswith(_SIGNATURE_MARK) or not name or len(octets) <= 4:
+        data = _decode_base64(encoded)
+        if not line.startswith(_SIGNATURE_MARK) or not name or len(data) <= 4:
             raise InvalidProof("a signature line is a dash, the key's name, and base64")
-        signatures.append((name, octets[:4], octets[4:]))
+        signatures.append((name, data[:4], data[4:]))
     return text + "\n", signatures
 
 
-def write_note(text: str, signatures: list[tuple[str, bytes, bytes]]) -> str:
+def format_note(text: str, signatures: list[tuple[str, bytes, bytes]]) -> str:
     """Put a signed note together."""
     lines = (f"{_SIGNATURE_MARK}{n} {base64.b64encode(key_id + s).decode()}\n" for n, key_id, s in signatures)
     return f"{text}\n{''.join(lines)}"
@@ -305,7 +305,7 @@ def write_note(text: str, signatures: list[tuple[str, bytes, bytes]]) -> str:
 
 def open_checkpoint(note: str, key: LogKey) -> Checkpoint:
     """The checkpoint in a note, if that key signed it."""
-    text, signatures = read_note(note)
+    text, signatures = parse_note(note)
     for name, key_id, signature in signatures:
         if name == key.name and key_id == key.id:
             if not key.check(signature, text.encode()):
@@ -317,17 +317,17 @@ def open_checkpoint(note: str, key: LogKey) -> Checkpoint:
 # One key after another
 
 
-ROTATION: Final = "perseid checkpoint key rotation"
+ROTATION_LINE: Final = "perseid checkpoint key rotation"
 """The first line of a note with which a key hands over to the next one."""
 
-_BRANCHED = "perseid ledger branch"
+_BRANCH_LINE = "perseid ledger branch"
 
 
-def handed_over(note: str) -> tuple[LogKey, LogKey]:
+def parse_key_rotation(note: str) -> tuple[LogKey, LogKey]:
     """The old key and the new one, as the old one signed it."""
-    text, signatures = read_note(note)
+    text, signatures = parse_note(note)
     lines = text.split("\n")
-    if len(lines) != 4 or lines[0] != ROTATION:
+    if len(lines) != 4 or lines[0] != ROTATION_LINE:
         raise InvalidProof("the note does not hand over to another key")
     old, new = LogKey.parse(lines[1]), LogKey.parse(lines[2])
     for name, key_id, signature in signatures:
@@ -340,7 +340,7 @@ def handed_over(note: str) -> tuple[LogKey, LogKey]:
 class Branch:
     """Where a restored ledger comes from. Its note has the lines of docs/reference/backup-format.md."""
 
-    continued: Checkpoint
+    predecessor: Checkpoint
     """The old origin, how many of its entries were taken over, and the root of their tree. Nobody signed this."""
     old: LogKey
     """The key with which the old ledger signed when the backup was made."""
@@ -349,29 +349,29 @@ class Branch:
 
     def note(self) -> str:
         """The note of the entry that says so."""
-        return f"{_BRANCHED}\n{self.continued.text()}{self.old}\n{self.new}\n"
+        return f"{_BRANCH_LINE}\n{self.predecessor.text()}{self.old}\n{self.new}\n"
 
     @classmethod
     def parse(cls, note: str) -> Self:
         """Take it from the note of an entry."""
         first, origin, size, root, old, new, *rest = [*note.split("\n"), *[""] * 6]
-        if first != _BRANCHED or any(rest):
+        if first != _BRANCH_LINE or any(rest):
             raise InvalidProof("the note does not say which ledger this one continues")
         return cls(Checkpoint.parse(f"{origin}\n{size}\n{root}\n"), LogKey.parse(old), LogKey.parse(new))
 
 
-def _octets(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise InvalidProof("the text has no UTF-8 form") from None
 
 
-def _from_base64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
-        octets = base64.b64decode(text, validate=True)
+        data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidProof("not base64") from None
-    if base64.b64encode(octets).decode("ascii") != text:
+    if base64.b64encode(data).decode("ascii") != text:
         raise InvalidProof("base64 with stray bits: there is one way to write octets")
-    return octets
+    return data

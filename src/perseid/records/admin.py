@@ -28,7 +28,7 @@ from typing import Final, Self
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import JsonObject, a_flag, a_list, an_object, check_text
+from .json_parsing import JsonObject, check_utf8, require_bool, require_list, require_object
 from .value import ValueRef, ref_from_json, ref_from_text, ref_to_json
 
 
@@ -59,7 +59,7 @@ _KNOWN_BITS = 12
 _ALL_BITS = 16
 _LEGACY_TAIL = b"\0\0"
 _ALL, _NONE, _LEGACY = "all", "none", "legacy"
-_WORDS = {member.name.lower(): member for member in AdminPermission if member.name} | {
+_PERMISSION_NAMES = {member.name.lower(): member for member in AdminPermission if member.name} | {
     f"bit_{position}": AdminPermission(1 << position) for position in range(_KNOWN_BITS, _ALL_BITS)
 }
 
@@ -90,30 +90,30 @@ class Admin:
         tail = reader.rest()
         if tail not in (b"", _LEGACY_TAIL):
             raise InvalidData(f"{len(tail)} octets follow the administrator's index; it may be two zeros")
-        return cls._checked(administrator, permissions, bool(tail))
+        return cls._create(administrator, permissions, bool(tail))
 
     def to_bytes(self) -> bytes:
         """The data of a value."""
         writer = Writer().octets(self.permissions.to_bytes(2, "big"))
         self.administrator.write(writer)
-        return writer.octets(_LEGACY_TAIL if self.legacy_length else b"").done()
+        return writer.octets(_LEGACY_TAIL if self.legacy_length else b"").getvalue()
 
     @classmethod
-    def from_json(cls, plain: object) -> Self:
+    def from_json(cls, obj: object) -> Self:
         """Take `{"handle":…, "index":…, "permissions":…}` with permissions in any of the forms clients send."""
-        members = an_object(plain, "the administrator")
-        legacy = a_flag(members.get("legacyByteLength", False), "legacyByteLength")
+        members = require_object(obj, "the administrator")
+        legacy = require_bool(members.get("legacyByteLength", False), "legacyByteLength")
         permissions = _permissions_from_json(members.get("permissions"))
-        return cls._checked(ref_from_json(members, "the administrator"), permissions, legacy)
+        return cls._create(ref_from_json(members, "the administrator"), permissions, legacy)
 
     def to_json(self) -> JsonObject:
         """Handle, index, twelve digits (sixteen if unknown bits are set), and the mark of the long form."""
         digits = _KNOWN_BITS if self.permissions <= ALL_PERMISSIONS else _ALL_BITS
-        plain = ref_to_json(self.administrator)
-        plain["permissions"] = f"{self.permissions:0{digits}b}"
+        obj = ref_to_json(self.administrator)
+        obj["permissions"] = f"{self.permissions:0{digits}b}"
         if self.legacy_length:
-            plain["legacyByteLength"] = True
-        return plain
+            obj["legacyByteLength"] = True
+        return obj
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -121,18 +121,18 @@ class Admin:
         index, _, rest = text.partition(":")
         handle, colon, words = rest.rpartition(":")
         if not colon:
-            return cls._checked(ref_from_text(text), ALL_PERMISSIONS, False)
-        permissions, legacy = _permissions_from_words(words)
-        return cls._checked(ref_from_text(f"{index}:{handle}"), permissions, legacy)
+            return cls._create(ref_from_text(text), ALL_PERMISSIONS, False)
+        permissions, legacy = _parse_permissions(words)
+        return cls._create(ref_from_text(f"{index}:{handle}"), permissions, legacy)
 
     def to_text(self) -> str:
         """The shortest text that says the same, words in the order of the bits."""
         if self.permissions == ALL_PERMISSIONS and not self.legacy_length and ":" not in self.administrator.handle:
             return str(self.administrator)
-        return f"{self.administrator}:{_permissions_to_words(self.permissions, self.legacy_length)}"
+        return f"{self.administrator}:{_format_permissions(self.permissions, self.legacy_length)}"
 
     @classmethod
-    def _checked(cls, administrator: ValueRef, permissions: AdminPermission, legacy: bool) -> Self:
+    def _create(cls, administrator: ValueRef, permissions: AdminPermission, legacy: bool) -> Self:
         if not administrator.handle:
             raise InvalidData("the administrator's handle is empty")
         return cls(administrator, permissions, legacy)
@@ -150,33 +150,33 @@ def permissions_from_batch(text: str) -> AdminPermission:
     return AdminPermission(int(text[::-1], 2))
 
 
-def _permissions_from_json(plain: object) -> AdminPermission:
+def _permissions_from_json(obj: object) -> AdminPermission:
     """All forms that the deployed reader takes.
 
     One is not read as deployed: a string with anything but digits in it, "true" for example, which would quietly
     grant nothing.
     """
-    if plain is None or isinstance(plain, bool):
-        return ALL_PERMISSIONS if plain else AdminPermission(0)
-    if isinstance(plain, list):
-        if len(plain) > _KNOWN_BITS:
-            raise InvalidData(f"{len(plain)} permissions are too many; there are {_KNOWN_BITS}")
-        return AdminPermission(sum(1 << bit for bit, item in enumerate(plain) if item))
-    if isinstance(plain, int):
-        if not 0 <= plain <= ALL_PERMISSIONS:
+    if obj is None or isinstance(obj, bool):
+        return ALL_PERMISSIONS if obj else AdminPermission(0)
+    if isinstance(obj, list):
+        if len(obj) > _KNOWN_BITS:
+            raise InvalidData(f"{len(obj)} permissions are too many; there are {_KNOWN_BITS}")
+        return AdminPermission(sum(1 << bit for bit, item in enumerate(obj) if item))
+    if isinstance(obj, int):
+        if not 0 <= obj <= ALL_PERMISSIONS:
             raise InvalidData(f"permissions given as a number have at most {_KNOWN_BITS} bits")
-        return AdminPermission(plain)
-    if plain == "*":
+        return AdminPermission(obj)
+    if obj == "*":
         return ALL_PERMISSIONS
-    if not isinstance(plain, str) or plain.strip("01"):
+    if not isinstance(obj, str) or obj.strip("01"):
         raise InvalidData('permissions are digits 0 and 1, the last one for adding handles, or "*" for all')
     # Sixteen digits are all bits, as they are written when an unknown one is set; otherwise twelve count.
-    digits = plain if len(plain) == _ALL_BITS else plain[-_KNOWN_BITS:]
+    digits = obj if len(obj) == _ALL_BITS else obj[-_KNOWN_BITS:]
     return AdminPermission(int(digits or "0", 2))
 
 
-def _permissions_from_words(text: str) -> tuple[AdminPermission, bool]:
-    check_text(text, "the permissions")
+def _parse_permissions(text: str) -> tuple[AdminPermission, bool]:
+    check_utf8(text, "the permissions")
     words = text.split(",")
     permissions = AdminPermission(0)
     legacy = False
@@ -185,22 +185,22 @@ def _permissions_from_words(text: str) -> tuple[AdminPermission, bool]:
             legacy = True
         elif word == _ALL:
             permissions |= ALL_PERMISSIONS
-        elif word in _WORDS:
-            permissions |= _WORDS[word]
+        elif word in _PERMISSION_NAMES:
+            permissions |= _PERMISSION_NAMES[word]
         elif word != _NONE:
-            known = ", ".join([*list(_WORDS)[:_KNOWN_BITS], _ALL, _NONE])
+            known = ", ".join([*list(_PERMISSION_NAMES)[:_KNOWN_BITS], _ALL, _NONE])
             raise InvalidData(f"{word[:40]!r} is not a permission; there are {known}")
     return permissions, legacy
 
 
-def _permissions_to_words(permissions: AdminPermission, legacy: bool) -> str:
-    words = [word for word, bit in _WORDS.items() if bit in permissions]
+def _format_permissions(permissions: AdminPermission, legacy: bool) -> str:
+    words = [word for word, bit in _PERMISSION_NAMES.items() if bit in permissions]
     if permissions & ALL_PERMISSIONS == ALL_PERMISSIONS:
         words[:_KNOWN_BITS] = [_ALL]
     return ",".join((words or [_NONE]) + ([_LEGACY] if legacy else []))
 
 
-_SMALLEST_ENTRY = 8  # an empty handle
+_MIN_ENTRY_SIZE = 8  # an empty handle
 _ENTRY = re.compile(r"(?:[^,\\]|\\.)*", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _TO_ESCAPE = re.compile(r"[,\\]")
@@ -217,7 +217,7 @@ class ValueList:
     def from_bytes(cls, octets: bytes) -> Self:
         """Take the data of a value; nothing may follow."""
         reader = Reader(octets)
-        entries = tuple([ValueRef.read(reader) for _ in range(reader.count(_SMALLEST_ENTRY))])
+        entries = tuple([ValueRef.read(reader) for _ in range(reader.count(_MIN_ENTRY_SIZE))])
         reader.finish()
         return cls(entries)
 
@@ -226,12 +226,12 @@ class ValueList:
         writer = Writer().i32(len(self.entries))
         for entry in self.entries:
             entry.write(writer)
-        return writer.done()
+        return writer.getvalue()
 
     @classmethod
-    def from_json(cls, plain: object) -> Self:
+    def from_json(cls, obj: object) -> Self:
         """Take a list of objects with handle and index."""
-        return cls(tuple([ref_from_json(item, "an entry of the list") for item in a_list(plain, "the list")]))
+        return cls(tuple([ref_from_json(item, "an entry of the list") for item in require_list(obj, "the list")]))
 
     def to_json(self) -> list[JsonObject]:
         """A list of objects with handle and index."""
@@ -243,8 +243,8 @@ class ValueList:
         entries: list[ValueRef] = []
         position = 0
         while text:
-            found = _ENTRY.match(text, position)
-            end = found.end() if found else position
+            match = _ENTRY.match(text, position)
+            end = match.end() if match else position
             entries.append(ref_from_text(_ESCAPED.sub(r"\1", text[position:end])))
             if end == len(text):
                 break

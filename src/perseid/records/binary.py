@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from .errors import InvalidData, RecordMisuse
 
-MAX_OCTETS: Final = 1_048_576
+MAX_BYTES: Final = 1_048_576
 """The longest single octet string, and the most items of a list: the deployed implementation's own limit."""
 
 MAX_DEPTH: Final = 16
@@ -83,7 +83,7 @@ class Reader:
         position = self._take(count)
         return self._data[position : position + count]
 
-    def bytes_(self, limit: int = MAX_OCTETS) -> bytes:
+    def bytes_(self, limit: int = MAX_BYTES) -> bytes:
         """An octet string behind its length."""
         length = self.i32()
         if not 0 <= length <= limit:
@@ -91,7 +91,7 @@ class Reader:
         position = self._take(length)
         return self._data[position : position + length]
 
-    def text(self, limit: int = MAX_OCTETS) -> str:
+    def text(self, limit: int = MAX_BYTES) -> str:
         """A UTF-8 string behind its length."""
         octets = self.bytes_(limit)
         try:
@@ -99,7 +99,7 @@ class Reader:
         except UnicodeDecodeError as error:
             raise self.problem(f"a text is not UTF-8 (octet {error.start} of {len(octets)})") from None
 
-    def count(self, size: int, limit: int = MAX_OCTETS) -> int:
+    def count(self, size: int, limit: int = MAX_BYTES) -> int:
         """The number of items that follow, each of at least `size` octets."""
         count = self.i32()
         if not 0 <= count <= limit:
@@ -186,8 +186,8 @@ class Writer:
 
     def bytes_(self, value: bytes) -> Self:
         """An octet string behind its length."""
-        if len(value) > MAX_OCTETS:
-            raise RecordMisuse(f"{len(value)} octets are too many for one string; {MAX_OCTETS} are the most")
+        if len(value) > MAX_BYTES:
+            raise RecordMisuse(f"{len(value)} octets are too many for one string; {MAX_BYTES} are the most")
         self._buffer += _I32.pack(len(value))
         self._buffer += value
         return self
@@ -199,6 +199,6 @@ class Writer:
         except UnicodeEncodeError:
             raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
 
-    def done(self) -> bytes:
+    def getvalue(self) -> bytes:
         """What was written."""
         return bytes(self._buffer)

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from .errors import InvalidData, RecordMisuse
 
-UNDECIPHERABLE: Final = "the octets cannot be decrypted"
+DECRYPTION_FAILED: Final = "the octets cannot be decrypted"
 """All that is said about a wrong ciphertext."""
 
 _DES_KEY = 8
@@ -61,17 +61,17 @@ def encrypt_blocks(cipher: BlockCipher, key: bytes, iv: bytes | None, plaintext:
 def decrypt_blocks(cipher: BlockCipher, key: bytes, iv: bytes | None, ciphertext: bytes) -> bytes:
     """Decrypt and remove the padding."""
     if not ciphertext or len(ciphertext) % cipher.block or (iv is not None and len(iv) != cipher.block):
-        raise InvalidData(UNDECIPHERABLE)
+        raise InvalidData(DECRYPTION_FAILED)
     decryptor = _library_cipher(cipher, key, iv).decryptor()
     padded = decryptor.update(ciphertext) + decryptor.finalize()
     unpadder = PKCS7(cipher.block * 8).unpadder()
     try:
         return unpadder.update(padded) + unpadder.finalize()
     except ValueError:
-        raise InvalidData(UNDECIPHERABLE) from None
+        raise InvalidData(DECRYPTION_FAILED) from None
 
 
-def fits(cipher: BlockCipher, key: bytes) -> bool:
+def is_valid_key_length(cipher: BlockCipher, key: bytes) -> bool:
     """Whether a key has a length that the cipher takes."""
     return (
         len(key) in {BlockCipher.DES: (_DES_KEY,), BlockCipher.TDES: (_TDES_KEY,), BlockCipher.AES: _AES_KEYS}[cipher]
@@ -79,7 +79,7 @@ def fits(cipher: BlockCipher, key: bytes) -> bool:
 
 
 def _library_cipher(cipher: BlockCipher, key: bytes, iv: bytes | None) -> LibraryCipher[modes.ECB | modes.CBC]:
-    if not fits(cipher, key):
+    if not is_valid_key_length(cipher, key):
         raise RecordMisuse(f"a key of {len(key)} octets does not fit {cipher}")
     mode = modes.ECB() if iv is None else modes.CBC(iv)  # noqa: S305 - prescribed, for versions before 2.4
     if cipher is BlockCipher.AES:
@@ -90,26 +90,28 @@ def _library_cipher(cipher: BlockCipher, key: bytes, iv: bytes | None) -> Librar
 MAX_ITERATIONS: Final = 100_000
 """The most iterations: ten times what is deployed. With the longest derived key they cost 0.1 s."""
 
-MAX_BITS: Final = 512
+MAX_DERIVED_BITS: Final = 512
 """The longest derived key: every 160 bits cost all iterations once more, and no cipher here takes more than 256."""
 
-MIN_BITS: Final = 128
+MIN_DERIVED_BITS: Final = 128
 """The shortest derived key. Its length is the peer's choice too: an answer made with a derived key of eight bits could
 be guessed by somebody who does not know the password."""
 
-ITERATIONS: Final = 10_000
+DEFAULT_ITERATIONS: Final = 10_000
 """What deployed software writes, in answers and in key files."""
 
 
-def derive(password: bytes, salt: bytes, iterations: int, bits: int, *, most: int = MAX_ITERATIONS) -> bytes:
+def derive_key(password: bytes, salt: bytes, iterations: int, bits: int, *, limit: int = MAX_ITERATIONS) -> bytes:
     """The derived key; parameters out of bounds are refused, more iterations than the `most` among them."""
-    if not 1 <= iterations <= most:
-        raise InvalidData(f"{iterations} iterations of PBKDF2 are not between 1 and {most:,}")
-    if not MIN_BITS <= bits <= MAX_BITS or bits % 8:
-        raise InvalidData(f"a derived key has {MIN_BITS} to {MAX_BITS} bits, in whole octets; not {bits}")
+    if not 1 <= iterations <= limit:
+        raise InvalidData(f"{iterations} iterations of PBKDF2 are not between 1 and {limit:,}")
+    if not MIN_DERIVED_BITS <= bits <= MAX_DERIVED_BITS or bits % 8:
+        raise InvalidData(
+            f"a derived key has {MIN_DERIVED_BITS} to {MAX_DERIVED_BITS} bits, in whole octets; not {bits}"
+        )
     return hashlib.pbkdf2_hmac("sha1", password, salt, iterations, bits // 8)
 
 
-def widened(octets: bytes) -> bytes:
+def latin1_to_utf8(data: bytes) -> bytes:
     """Every octet taken for a character and encoded in UTF-8: `80` becomes `c2 80`, ASCII stays what it is."""
-    return octets.decode("latin-1").encode("utf-8")
+    return data.decode("latin-1").encode("utf-8")

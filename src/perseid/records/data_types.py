@@ -14,7 +14,7 @@ from perseid.names.characters import fold
 
 from . import types
 from .admin import Admin, ValueList
-from .binary import MAX_OCTETS
+from .binary import MAX_BYTES
 from .encoding import from_base64, to_base64
 from .errors import InvalidData, RecordMisuse
 from .keys import SecretKey
@@ -27,7 +27,7 @@ from .text_types import Alias, Description, Email, ServiceHandle, Text, Url
 from .type_definition import Definition
 from .value import Value
 
-BASE64: Final = "base64:"
+BASE64_PREFIX: Final = "base64:"
 """What stands before data that is written in base64 where text is usual."""
 
 
@@ -35,7 +35,7 @@ class Data(Protocol):
     """What the data of a value says, with the same conversions for every type."""
 
     @classmethod
-    def from_bytes(cls, octets: bytes, /) -> Self:
+    def from_bytes(cls, data: bytes, /) -> Self:
         """Take the data of a value."""
         ...
 
@@ -44,7 +44,7 @@ class Data(Protocol):
         ...
 
     @classmethod
-    def from_json(cls, plain: object, /) -> Self:
+    def from_json(cls, obj: object, /) -> Self:
         """Take a plain object."""
         ...
 
@@ -87,21 +87,21 @@ _CLASSES: dict[str, type[Data]] = {
 }
 
 
-def class_of(type_: str) -> type[Data] | None:
+def find_data_class(type_: str) -> type[Data] | None:
     """The class that reads the data of a type; None if nobody knows it."""
-    return _CLASSES.get(types.base_of(type_))
+    return _CLASSES.get(types.get_base_type(type_))
 
 
 def interpret(value: Value) -> Data | None:
     """What a value's data says; None if the type is not known or the data has not its form."""
-    class_ = class_of(value.type)
-    return None if class_ is None else _attempt(class_, value.data)
+    class_ = find_data_class(value.type)
+    return None if class_ is None else _try_decode(class_, value.data)
 
 
 def interpret_as(value: Value, class_: type[D]) -> D | None:
     """What a value's data says if it is of the wanted kind."""
-    found = interpret(value)
-    return found if isinstance(found, class_) else None
+    decoded = interpret(value)
+    return decoded if isinstance(decoded, class_) else None
 
 
 def data_from_text(type_: str, text: str) -> bytes:
@@ -109,45 +109,45 @@ def data_from_text(type_: str, text: str) -> bytes:
 
     For types that nobody knows it is the text itself.
     """
-    if text.startswith(BASE64):
-        return check_length(from_base64(text.removeprefix(BASE64), "the data"))
-    return _encode((class_of(type_) or Text).from_text(text))
+    if text.startswith(BASE64_PREFIX):
+        return check_data_length(from_base64(text.removeprefix(BASE64_PREFIX), "the data"))
+    return _encode((find_data_class(type_) or Text).from_text(text))
 
 
-def data_from_json(type_: str, plain: object) -> bytes:
+def data_from_json(type_: str, obj: object) -> bytes:
     """The data of a value from the plain object that its type has in JSON; a string for types nobody knows."""
-    return _encode((class_of(type_) or Text).from_json(plain))
+    return _encode((find_data_class(type_) or Text).from_json(obj))
 
 
 def data_to_text(value: Value) -> str:
     """What people would write: the inverse of `data_from_text`, exact in every case."""
-    found = _attempt(class_of(value.type) or Text, value.data)
-    if found is not None and found.to_bytes() == value.data:
+    decoded = _try_decode(find_data_class(value.type) or Text, value.data)
+    if decoded is not None and decoded.to_bytes() == value.data:
         try:
-            text = found.to_text()
+            text = decoded.to_text()
         except RecordMisuse:  # a secret that is no text
-            text = BASE64
-        if not text.startswith(BASE64):
+            text = BASE64_PREFIX
+        if not text.startswith(BASE64_PREFIX):
             return text
-    return BASE64 + to_base64(value.data)
+    return BASE64_PREFIX + to_base64(value.data)
 
 
-def _attempt(class_: type[D], octets: bytes) -> D | None:
+def _try_decode(class_: type[D], data: bytes) -> D | None:
     try:
-        return class_.from_bytes(octets)
+        return class_.from_bytes(data)
     except InvalidData:
         return None
 
 
-def check_length(data: bytes) -> bytes:
+def check_data_length(data: bytes) -> bytes:
     """Refuse more data than one value can hold."""
-    if len(data) > MAX_OCTETS:
-        raise InvalidData(f"{len(data):,} octets of data are too many; {MAX_OCTETS:,} are the most")
+    if len(data) > MAX_BYTES:
+        raise InvalidData(f"{len(data):,} octets of data are too many; {MAX_BYTES:,} are the most")
     return data
 
 
-def _encode(found: Data) -> bytes:
+def _encode(decoded: Data) -> bytes:
     try:
-        return check_length(found.to_bytes())
+        return check_data_length(decoded.to_bytes())
     except RecordMisuse as problem:  # what has a text or JSON form may still be too long for its field
         raise InvalidData(problem.message) from None

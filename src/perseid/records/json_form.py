@@ -29,21 +29,21 @@ from typing import Final
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 
-from . import encoding as octets_module
+from . import encoding as codec
 from . import types
-from .data_types import check_length, data_from_json, interpret
-from .encoding import clean_text, from_iso, to_base64, to_iso
+from .data_types import check_data_length, data_from_json, interpret
+from .encoding import decode_printable, from_iso, to_base64, to_iso
 from .errors import InvalidData, RecordMisuse
 from .json_parsing import (
     JsonObject,
-    a_list,
-    a_number,
-    a_text,
-    an_object,
     check_bounds,
-    kind,
-    member,
+    json_type_name,
     parse_json,
+    require_int,
+    require_list,
+    require_member,
+    require_object,
+    require_text,
     write_json,
 )
 from .record import Record
@@ -63,32 +63,32 @@ _TYPES = {format_: type_ for type_, format_ in FORMATS.items()}
 _LETTERS = re.compile("[r-][w-][r-][w-]")
 _USUAL_DIGITS = 4  # of permissions: those with a meaning
 _DIGITS = 8  # one for each bit of the octet
-_INSTANTS = (-(1 << 63), (1 << 63) - 1)
+_TIME_RANGE = (-(1 << 63), (1 << 63) - 1)
 
 
 def value_to_json(value: Value) -> JsonObject:
     """A value as a plain object, members in the order in which deployed software writes them."""
-    plain: JsonObject = {"index": value.index, "type": value.type, "data": _data_to_json(value)}
+    obj: JsonObject = {"index": value.index, "type": value.type, "data": _data_to_json(value)}
     if value.permissions != DEFAULT_PERMISSIONS:
-        plain["permissions"] = f"{value.permissions:0{_USUAL_DIGITS if value.permissions <= 0x0F else _DIGITS}b}"
-    if value.ttl_type == TtlType.ABSOLUTE and (moment := _iso(value.ttl)) is not None:
-        plain["ttl"] = moment
+        obj["permissions"] = f"{value.permissions:0{_USUAL_DIGITS if value.permissions <= 0x0F else _DIGITS}b}"
+    if value.ttl_type == TtlType.ABSOLUTE and (moment := _try_iso(value.ttl)) is not None:
+        obj["ttl"] = moment
     else:
-        plain["ttl"] = value.ttl
+        obj["ttl"] = value.ttl
         if value.ttl_type != TtlType.RELATIVE:
-            plain["ttlType"] = int(value.ttl_type)
+            obj["ttlType"] = int(value.ttl_type)
     if value.timestamp:
-        moment = _iso(value.timestamp)
-        plain["timestamp"] = value.timestamp if moment is None else moment
+        moment = _try_iso(value.timestamp)
+        obj["timestamp"] = value.timestamp if moment is None else moment
     if value.references:
-        plain["references"] = [ref_to_json(reference) for reference in value.references]
-    return plain
+        obj["references"] = [ref_to_json(reference) for reference in value.references]
+    return obj
 
 
-def value_from_json(plain: object) -> Value:
+def value_from_json(obj: object) -> Value:
     """Take a value."""
-    check_bounds(plain)
-    return _value(plain)
+    check_bounds(obj)
+    return _parse_value(obj)
 
 
 def record_to_json(record: Record) -> JsonObject:
@@ -96,27 +96,27 @@ def record_to_json(record: Record) -> JsonObject:
     return {"handle": str(record.handle), "values": [value_to_json(value) for value in record.values]}
 
 
-def record_from_json(plain: object) -> Record:
+def record_from_json(obj: object) -> Record:
     """Take a record; whatever stands beside handle and values does not matter."""
-    check_bounds(plain)
-    members = an_object(plain, "the record")
-    name = a_text(member(members, "handle", "the record"), "the handle")
+    check_bounds(obj)
+    members = require_object(obj, "the record")
+    name = require_text(require_member(members, "handle", "the record"), "the handle")
     try:
-        handle, _ = Handle.imported(name)
+        handle, _ = Handle.parse_imported(name)
     except InvalidName as problem:
         raise InvalidData(f"the handle of the record: {problem}") from None
-    return Record.received(handle, _values(member(members, "values", "the record")))
+    return Record.from_untrusted(handle, _parse_values(require_member(members, "values", "the record")))
 
 
-def values_from_json(plain: object) -> tuple[Value, ...]:
+def values_from_json(obj: object) -> tuple[Value, ...]:
     """Take the values of a submission: `{"values": […]}`, a bare array, or one value."""
-    check_bounds(plain)
-    if isinstance(plain, list):
-        return _values(plain)
-    members = an_object(plain, "the record")
+    check_bounds(obj)
+    if isinstance(obj, list):
+        return _parse_values(obj)
+    members = require_object(obj, "the record")
     if "values" not in members and members.keys() >= {"index", "type", "data"}:
-        return (_value(plain),)
-    return _values(member(members, "values", "the record"))
+        return (_parse_value(obj),)
+    return _parse_values(require_member(members, "values", "the record"))
 
 
 def record_to_text(record: Record) -> str:
@@ -131,97 +131,97 @@ def record_from_text(text: str | bytes) -> Record:
 
 def _data_to_json(value: Value) -> JsonObject:
     """In the format of its type if that is exact, as a string if it is clean text, or else in base64."""
-    format_ = FORMATS.get(types.base_of(value.type))
+    format_ = FORMATS.get(types.get_base_type(value.type))
     if format_ is not None:
         # Administrators, lists and sites decode exactly or not at all.
         found = key_for_json(value.data) if format_ == "key" else interpret(value)
         if found is not None:
             return {"format": format_, "value": found.to_json()}
-    text = clean_text(value.data)
+    text = decode_printable(value.data)
     if text is None:
         return {"format": "base64", "value": to_base64(value.data)}
     return {"format": "string", "value": text}
 
 
-def _data_from_json(plain: object) -> bytes:
+def _data_from_json(obj: object) -> bytes:
     """Take an object with format and value, or a string, number or boolean, which is its text."""
-    if not isinstance(plain, dict):
-        return check_length(octets_module.decode("string", _scalar(plain), "the data"))
-    given = member(plain, "value", "the data")
-    format_ = a_text(member(plain, "format", "the data"), "the format of the data").lower()
+    if not isinstance(obj, dict):
+        return check_data_length(codec.decode("string", _scalar_text(obj), "the data"))
+    given = require_member(obj, "value", "the data")
+    format_ = require_text(require_member(obj, "format", "the data"), "the format of the data").lower()
     if format_ in _TYPES:
         return data_from_json(_TYPES[format_], given)
-    return check_length(octets_module.decode(format_, _scalar(given), "the data"))
+    return check_data_length(codec.decode(format_, _scalar_text(given), "the data"))
 
 
-def _value(plain: object) -> Value:
-    members = an_object(plain, "a value")
-    ttl, ttl_type = _ttl(members)
-    references = a_list(members.get("references", []), "the references")
+def _parse_value(obj: object) -> Value:
+    members = require_object(obj, "a value")
+    ttl, ttl_type = _parse_ttl(members)
+    references = require_list(members.get("references", []), "the references")
     return Value(
-        a_number(member(members, "index", "a value"), "the index"),
-        a_text(member(members, "type", "a value"), "the type"),
-        _data_from_json(member(members, "data", "a value")),
+        require_int(require_member(members, "index", "a value"), "the index"),
+        require_text(require_member(members, "type", "a value"), "the type"),
+        _data_from_json(require_member(members, "data", "a value")),
         ttl,
         ttl_type,
-        _permissions(members["permissions"]) if "permissions" in members else DEFAULT_PERMISSIONS,
-        _timestamp(members["timestamp"]) if "timestamp" in members else 0,
+        _parse_permissions(members["permissions"]) if "permissions" in members else DEFAULT_PERMISSIONS,
+        _parse_timestamp(members["timestamp"]) if "timestamp" in members else 0,
         tuple([ref_from_json(reference, "a reference") for reference in references]),
     )
 
 
-def _values(plain: object) -> tuple[Value, ...]:
-    items = a_list(plain, "the values")
+def _parse_values(obj: object) -> tuple[Value, ...]:
+    items = require_list(obj, "the values")
     if len(items) > MAX_VALUES:
         raise InvalidData(f"{len(items):,} values are too many; {MAX_VALUES:,} are the most")
-    return tuple([_value(item) for item in items])
+    return tuple([_parse_value(item) for item in items])
 
 
-def _scalar(plain: object) -> str:
+def _scalar_text(obj: object) -> str:
     """The text that a string, number or boolean stands for."""
-    if isinstance(plain, bool):
-        return "true" if plain else "false"
-    if isinstance(plain, float) or (isinstance(plain, int) and _INSTANTS[0] <= plain <= _INSTANTS[1]):
-        return str(plain)
-    if isinstance(plain, str):
-        return plain
-    raise InvalidData(f"the data should be an object or a string, not {kind(plain)}")
+    if isinstance(obj, bool):
+        return "true" if obj else "false"
+    if isinstance(obj, float) or (isinstance(obj, int) and _TIME_RANGE[0] <= obj <= _TIME_RANGE[1]):
+        return str(obj)
+    if isinstance(obj, str):
+        return obj
+    raise InvalidData(f"the data should be an object or a string, not {json_type_name(obj)}")
 
 
-def _permissions(plain: object) -> Permission:
+def _parse_permissions(obj: object) -> Permission:
     """Take digits, right-aligned: a missing one keeps its default, those too many are cut off at the left.
 
     Eight digits are the whole octet, as it is written when an unknown bit is set.
     """
-    if isinstance(plain, str) and _LETTERS.fullmatch(plain):
-        digits = "".join("0" if letter == "-" else "1" for letter in plain)
-    elif isinstance(plain, str):
-        digits = "1111" if plain == "*" else plain
+    if isinstance(obj, str) and _LETTERS.fullmatch(obj):
+        digits = "".join("0" if letter == "-" else "1" for letter in obj)
+    elif isinstance(obj, str):
+        digits = "1111" if obj == "*" else obj
     else:
-        digits = str(a_number(plain, "permissions given as a number", 0, 11_111_111))
+        digits = str(require_int(obj, "permissions given as a number", 0, 11_111_111))
     if len(digits) != _DIGITS:
         digits = digits[-_USUAL_DIGITS:]
     given = int("".join("1" if digit == "1" else "0" for digit in digits) or "0", 2)
     return Permission(DEFAULT_PERMISSIONS >> len(digits) << len(digits) | given)
 
 
-def _ttl(members: JsonObject) -> tuple[int, TtlType]:
-    plain = members.get("ttl", DEFAULT_TTL)
+def _parse_ttl(members: JsonObject) -> tuple[int, TtlType]:
+    obj = members.get("ttl", DEFAULT_TTL)
     if "ttlType" in members:
-        ttl_type = TtlType(a_number(members["ttlType"], "ttlType", 0, 0xFF))
+        ttl_type = TtlType(require_int(members["ttlType"], "ttlType", 0, 0xFF))
         # An absolute one is an instant and has 64 bits here.
-        bounds = _INSTANTS if ttl_type == TtlType.ABSOLUTE else (-0x8000_0000, 0x7FFF_FFFF)
-        return a_number(plain, "the TTL", *bounds), ttl_type
-    if isinstance(plain, str) and not plain.removeprefix("-").isdecimal():
-        return from_iso(plain), TtlType.ABSOLUTE
-    return a_number(plain, "the TTL"), TtlType.RELATIVE
+        bounds = _TIME_RANGE if ttl_type == TtlType.ABSOLUTE else (-0x8000_0000, 0x7FFF_FFFF)
+        return require_int(obj, "the TTL", *bounds), ttl_type
+    if isinstance(obj, str) and not obj.removeprefix("-").isdecimal():
+        return from_iso(obj), TtlType.ABSOLUTE
+    return require_int(obj, "the TTL"), TtlType.RELATIVE
 
 
-def _timestamp(plain: object) -> int:
-    return from_iso(plain) if isinstance(plain, str) else a_number(plain, "the timestamp", *_INSTANTS)
+def _parse_timestamp(obj: object) -> int:
+    return from_iso(obj) if isinstance(obj, str) else require_int(obj, "the timestamp", *_TIME_RANGE)
 
 
-def _iso(instant: int) -> str | None:
+def _try_iso(instant: int) -> str | None:
     try:
         return to_iso(instant)
     except RecordMisuse:

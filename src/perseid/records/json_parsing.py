@@ -16,11 +16,11 @@ JsonObject: TypeAlias = dict[str, object]
 MAX_JSON_DEPTH: Final = 16
 """How deeply lists and objects may stand in each other. A record with a site with a key needs nine."""
 
-MAX_JSON_OCTETS: Final = 4 * 1_048_576
+MAX_JSON_BYTES: Final = 4 * 1_048_576
 """The longest JSON text. The longest message has 262,144 octets, and an octet of a record takes at most ten of
 JSON (an interface of a site); the longest single value, 1,048,576 octets, takes 1.4 million in base64."""
 
-MAX_JSON_ITEMS: Final = MAX_JSON_OCTETS // 2
+MAX_JSON_ITEMS: Final = MAX_JSON_BYTES // 2
 """The most items in a plain object: no text of the greatest length has more (`1,1,1,…`)."""
 
 _MAX_NUMBER = 10**15
@@ -32,33 +32,33 @@ def parse_json(text: str | bytes) -> object:
     import msgspec  # noqa: PLC0415 - resolver processes need the rest of this module, and no JSON
 
     if isinstance(text, str):
-        check_text(text, "the JSON")
+        check_utf8(text, "the JSON")
         text = text.encode("utf-8")
-    if len(text) > MAX_JSON_OCTETS:
-        raise InvalidData(f"{len(text):,} octets of JSON are too many; {MAX_JSON_OCTETS:,} are the most")
+    if len(text) > MAX_JSON_BYTES:
+        raise InvalidData(f"{len(text):,} octets of JSON are too many; {MAX_JSON_BYTES:,} are the most")
     try:
-        plain = msgspec.json.decode(text)
+        obj = msgspec.json.decode(text)
     except RecursionError:
         raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} deep") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidData(f"this is not JSON: {error}") from None
-    check_bounds(plain)
-    return plain
+    check_bounds(obj)
+    return obj
 
 
-def write_json(plain: object) -> str:
+def write_json(obj: object) -> str:
     """The shortest JSON text of a plain object, members in their order."""
     import msgspec  # noqa: PLC0415 - see above
 
     try:
-        return msgspec.json.encode(plain).decode("utf-8")
+        return msgspec.json.encode(obj).decode("utf-8")
     except UnicodeEncodeError:
         raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
 
 
-def check_bounds(plain: object) -> None:
+def check_bounds(obj: object) -> None:
     """Refuse what is nested too deeply or has too many items, without recursion."""
-    level = [plain]
+    level = [obj]
     count = 0
     for _ in range(MAX_JSON_DEPTH + 1):
         count += len(level)
@@ -71,85 +71,85 @@ def check_bounds(plain: object) -> None:
     raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} deep")
 
 
-def an_object(plain: object, what: str) -> JsonObject:
+def require_object(obj: object, label: str) -> JsonObject:
     """A JSON object."""
-    if not isinstance(plain, dict):
-        raise InvalidData(f"{what} should be a JSON object, not {kind(plain)}")
-    return plain
+    if not isinstance(obj, dict):
+        raise InvalidData(f"{label} should be a JSON object, not {json_type_name(obj)}")
+    return obj
 
 
-def a_list(plain: object, what: str) -> list[object]:
+def require_list(obj: object, label: str) -> list[object]:
     """A JSON array without null in it: that is what a trailing comma leaves in lenient readers."""
-    if not isinstance(plain, list):
-        raise InvalidData(f"{what} should be a JSON array, not {kind(plain)}")
-    if None in plain:
-        raise InvalidData(f"{what} has an item that is null; is there a comma too many?")
-    return plain
+    if not isinstance(obj, list):
+        raise InvalidData(f"{label} should be a JSON array, not {json_type_name(obj)}")
+    if None in obj:
+        raise InvalidData(f"{label} has an item that is null; is there a comma too many?")
+    return obj
 
 
-def a_text(plain: object, what: str) -> str:
+def require_text(obj: object, label: str) -> str:
     """A JSON string that has a UTF-8 form."""
-    if not isinstance(plain, str):
-        raise InvalidData(f"{what} should be a string, not {kind(plain)}")
-    check_text(plain, what)
-    return plain
+    if not isinstance(obj, str):
+        raise InvalidData(f"{label} should be a string, not {json_type_name(obj)}")
+    check_utf8(obj, label)
+    return obj
 
 
-def check_text(text: str, what: str) -> None:
+def check_utf8(text: str, label: str) -> None:
     """Refuse text without a UTF-8 form."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidData(f"{what} holds half of a surrogate pair (character {error.start + 1})") from None
+        raise InvalidData(f"{label} holds half of a surrogate pair (character {error.start + 1})") from None
 
 
-def a_flag(plain: object, what: str) -> bool:
+def require_bool(obj: object, label: str) -> bool:
     """True or false."""
-    if not isinstance(plain, bool):
-        raise InvalidData(f"{what} should be true or false, not {kind(plain)}")
-    return plain
+    if not isinstance(obj, bool):
+        raise InvalidData(f"{label} should be true or false, not {json_type_name(obj)}")
+    return obj
 
 
-def a_number(plain: object, what: str, low: int = -0x8000_0000, high: int = 0x7FFF_FFFF) -> int:
+def require_int(obj: object, label: str, low: int = -0x8000_0000, high: int = 0x7FFF_FFFF) -> int:
     """A whole number in a range; it may be written as text, and a fraction is cut off, as clients send them."""
-    number = _whole(plain)
+    number = _to_int(obj)
     if number is None:
-        raise InvalidData(f"{what} should be a number, not {kind(plain)}")
+        raise InvalidData(f"{label} should be a number, not {json_type_name(obj)}")
     if not low <= number <= high:
-        raise InvalidData(f"{what} should be between {low} and {high}")
+        raise InvalidData(f"{label} should be between {low} and {high}")
     return number
 
 
-def member(plain: JsonObject, name: str, what: str) -> object:
+def require_member(obj: JsonObject, name: str, label: str) -> object:
     """A member that must be there."""
     try:
-        return plain[name]
+        return obj[name]
     except KeyError:
-        raise InvalidData(f'{what} has no "{name}"') from None
+        raise InvalidData(f'{label} has no "{name}"') from None
 
 
-def kind(plain: object) -> str:
+def json_type_name(obj: object) -> str:
     """What a plain object is, for an objection; it never shows the contents, which may be secret."""
-    if plain is None:
+    if obj is None:
         return "null"
-    if isinstance(plain, bool):
-        return "true" if plain else "false"
-    if isinstance(plain, int | float):
+    if isinstance(obj, bool):
+        return "true" if obj else "false"
+    if isinstance(obj, int | float):
         return "a number"
-    if isinstance(plain, str):
+    if isinstance(obj, str):
         return "a string"
-    return "an array" if isinstance(plain, list) else "an object"
+    return "an array" if isinstance(obj, list) else "an object"
 
 
-def _whole(plain: object) -> int | None:
-    if isinstance(plain, bool):
+def _to_int(obj: object) -> int | None:
+    if isinstance(obj, bool):
         return None
-    if isinstance(plain, int):
-        return plain
-    if isinstance(plain, float):
-        return int(plain) if math.isfinite(plain) and abs(plain) < _MAX_NUMBER else None
-    if isinstance(plain, str) and len(plain) < len(str(_MAX_NUMBER)):
-        digits = plain.removeprefix("-")
+    if isinstance(obj, int):
+        return obj
+    if isinstance(obj, float):
+        return int(obj) if math.isfinite(obj) and abs(obj) < _MAX_NUMBER else None
+    if isinstance(obj, str) and len(obj) < len(str(_MAX_NUMBER)):
+        digits = obj.removeprefix("-")
         if digits.isascii() and digits.isdecimal():
-            return int(plain)
+            return int(obj)
     return None

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from .errors import InvalidData
 from .json_parsing import parse_json, write_json
-from .patterns import MAX_PREPARING, Effort, Matcher, TooCostly, compiled
+from .patterns import MAX_COMPILE_COST, BudgetExceeded, Matcher, ValidationBudget, compile_pattern
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -35,56 +35,56 @@ MAX_SCHEMA_PATTERNS: Final = 32
 """The most different expressions in a schema: to compile one takes some hundredths of a second at worst."""
 
 # What making a schema ready costs, in the measure of `MAX_PREPARING`: most is the library's check by the dialect's own.
-_PART: Final = 8
-_WORD: Final = 2
-_OCTETS: Final = 16  # so many cost 1
-_TYPES: Final = 7  # that JSON has
-_MAX_SHOWN: Final = 120
-PARTS: Final = frozenset(
+_SUBSCHEMA_COST: Final = 8
+_KEYWORD_COST: Final = 2
+_BYTES_PER_COST: Final = 16  # so many cost 1
+_TYPE_COUNT: Final = 7  # that JSON has
+_MAX_MESSAGE_LENGTH: Final = 120
+SUBSCHEMA_KEYWORDS: Final = frozenset(
     {"additionalProperties", "items", "contains", "not", "if", "then", "else", "propertyNames", "contentSchema"}
 )
-LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-RULES: Final = frozenset(
+LIST_KEYWORDS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+MAP_KEYWORDS: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+ASSERTION_KEYWORDS: Final = frozenset(
     {
         *("type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"),
         *("maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains"),
         *("maxProperties", "minProperties", "required", "dependentRequired", "$ref"),
     }
 )
-_REMARKS: Final = frozenset(
+_ANNOTATION_KEYWORDS: Final = frozenset(
     {
         *("$anchor", "$comment", "title", "description", "default", "deprecated", "readOnly", "writeOnly", "examples"),
         *("format", "contentEncoding", "contentMediaType"),
     }
 )
-ROOT_ONLY: Final = frozenset({"$schema", "$id"})
+ROOT_KEYWORDS: Final = frozenset({"$schema", "$id"})
 
 
-class Walk:
+class SchemaChecker:
     """Goes through every part of a schema that is a schema, without recursion beyond the bound of JSON."""
 
-    def __init__(self, octets: int) -> None:
-        self._places: set[str] = set()
+    def __init__(self, size: int) -> None:
+        self._pointers: set[str] = set()
         self._anchors: dict[str, str] = {}
         self._anchored: list[dict[str, object]] = []
         self._references: list[tuple[str, dict[str, object]]] = []
         self.matchers: dict[str, Matcher] = {}
         """The expressions of the schema, compiled."""
-        self.cost = octets // _OCTETS
+        self.cost = size // _BYTES_PER_COST
         """What making the schema ready costs, for `Effort.prepare`."""
 
-    def check(self, plain: object) -> None:
+    def check(self, obj: object) -> None:
         """Refuse what is not understood, or could not be bounded."""
-        self._part(plain, "")
-        for place, part in self._references:
+        self._check_subschema(obj, "")
+        for pointer, part in self._references:
             reference = part["$ref"]
             if not isinstance(reference, str) or not reference.startswith("#"):
-                raise _objection(place, "$ref leads out of the schema, and nothing is fetched; write #/$defs/…")
+                raise _make_error(pointer, "$ref leads out of the schema, and nothing is fetched; write #/$defs/…")
             # Percent signs have a meaning in paths only: that is how the library reads them.
             name = reference[1:]
-            if not (unquote(name) in self._places if name.startswith("/") else name in ("", *self._anchors)):
-                raise _objection(place, f"$ref leads to {reference[:60]}, where no schema stands")
+            if not (unquote(name) in self._pointers if name.startswith("/") else name in ("", *self._anchors)):
+                raise _make_error(pointer, f"$ref leads to {reference[:60]}, where no schema stands")
 
     def replace_anchors(self) -> None:
         """Have references lead to the places of anchors, and take these away; of a schema that was checked."""
@@ -95,110 +95,110 @@ class Walk:
         for part in self._anchored:
             del part["$anchor"]
 
-    def _pay(self, cost: int) -> None:
+    def _charge(self, cost: int) -> None:
         self.cost += cost
-        if self.cost > MAX_PREPARING:
+        if self.cost > MAX_COMPILE_COST:
             raise InvalidData("the schema has too many parts, or too large expressions, to be made ready for use")
 
-    def _part(self, plain: object, place: str) -> None:
-        if len(self._places) >= MAX_SCHEMA_PARTS:
+    def _check_subschema(self, obj: object, pointer: str) -> None:
+        if len(self._pointers) >= MAX_SCHEMA_PARTS:
             raise InvalidData(f"the schema has more than {MAX_SCHEMA_PARTS:,} schemas in it")
-        self._places.add(place)
-        self._pay(_PART)
-        if isinstance(plain, bool):
+        self._pointers.add(pointer)
+        self._charge(_SUBSCHEMA_COST)
+        if isinstance(obj, bool):
             return
-        if not isinstance(plain, dict):
-            raise _objection(place, "a schema is an object, true or false")
-        for word, value in plain.items():
-            self._pay(_WORD)
-            self._word(word, value, place)
-            if word == "$ref":
-                self._references.append((f"{place}/$ref", plain))
-            elif word == "$anchor":
-                self._anchor(plain, place)
+        if not isinstance(obj, dict):
+            raise _make_error(pointer, "a schema is an object, true or false")
+        for keyword, value in obj.items():
+            self._charge(_KEYWORD_COST)
+            self._check_keyword(keyword, value, pointer)
+            if keyword == "$ref":
+                self._references.append((f"{pointer}/$ref", obj))
+            elif keyword == "$anchor":
+                self._add_anchor(obj, pointer)
 
-    def _word(self, word: str, value: object, place: str) -> None:
-        below = f"{place}/{escaped(word)}"
-        if word in PARTS:
-            self._part(value, below)
-        elif word in LISTS | MAPS:
-            self._parts(word, value, below)
-        elif word in ROOT_ONLY and not place:
-            if word == "$schema" and value != DIALECT:
-                raise _objection(below, f"the dialect is not {DIALECT}")
-        elif word in RULES | _REMARKS:
-            self._rule(word, value, below)
+    def _check_keyword(self, keyword: str, value: object, pointer: str) -> None:
+        child = f"{pointer}/{escape_pointer(keyword)}"
+        if keyword in SUBSCHEMA_KEYWORDS:
+            self._check_subschema(value, child)
+        elif keyword in LIST_KEYWORDS | MAP_KEYWORDS:
+            self._check_subschemas(keyword, value, child)
+        elif keyword in ROOT_KEYWORDS and not pointer:
+            if keyword == "$schema" and value != DIALECT:
+                raise _make_error(child, f"the dialect is not {DIALECT}")
+        elif keyword in ASSERTION_KEYWORDS | _ANNOTATION_KEYWORDS:
+            self._check_rule(keyword, value, child)
         else:
-            raise _objection(below, f"{word[:40]!r} is no rule that is understood here")
+            raise _make_error(child, f"{keyword[:40]!r} is no rule that is understood here")
 
-    def _parts(self, word: str, value: object, place: str) -> None:
-        if word in LISTS and isinstance(value, list):
+    def _check_subschemas(self, keyword: str, value: object, pointer: str) -> None:
+        if keyword in LIST_KEYWORDS and isinstance(value, list):
             named: list[tuple[str, object]] = [(str(index), part) for index, part in enumerate(value)]
-        elif word in MAPS and isinstance(value, dict):
+        elif keyword in MAP_KEYWORDS and isinstance(value, dict):
             named = list(value.items())
         else:
-            raise _objection(place, f"{word} is no {'list' if word in LISTS else 'object'} of schemas")
+            raise _make_error(pointer, f"{keyword} is no {'list' if keyword in LIST_KEYWORDS else 'object'} of schemas")
         for name, part in named:
-            if word == "patternProperties":
-                self._pattern(name, place)
-            self._part(part, f"{place}/{escaped(name)}")
+            if keyword == "patternProperties":
+                self._pattern(name, pointer)
+            self._check_subschema(part, f"{pointer}/{escape_pointer(name)}")
 
-    def _rule(self, word: str, value: object, place: str) -> None:
-        if word == "pattern":
-            self._pattern(value, place)
-        elif word == "type" and isinstance(value, list) and len(value) > _TYPES:
+    def _check_rule(self, keyword: str, value: object, pointer: str) -> None:
+        if keyword == "pattern":
+            self._pattern(value, pointer)
+        elif keyword == "type" and isinstance(value, list) and len(value) > _TYPE_COUNT:
             # The library would compare each with each.
-            raise _objection(place, f"type has more than the {_TYPES} types that there are")
+            raise _make_error(pointer, f"type has more than the {_TYPE_COUNT} types that there are")
 
-    def _anchor(self, part: dict[str, object], place: str) -> None:
+    def _add_anchor(self, part: dict[str, object], pointer: str) -> None:
         name = part["$anchor"]
         if not isinstance(name, str) or not name or name[0] == "/" or name in self._anchors:
-            raise _objection(f"{place}/$anchor", "$anchor is no name, or one that stands here twice")
-        self._anchors[name] = place
+            raise _make_error(f"{pointer}/$anchor", "$anchor is no name, or one that stands here twice")
+        self._anchors[name] = pointer
         self._anchored.append(part)
 
-    def _pattern(self, pattern: object, place: str) -> None:
+    def _pattern(self, pattern: object, pointer: str) -> None:
         if not isinstance(pattern, str):
-            raise _objection(place, "a pattern is a text")
+            raise _make_error(pointer, "a pattern is a text")
         if pattern not in self.matchers and len(self.matchers) >= MAX_SCHEMA_PATTERNS:
             raise InvalidData(f"the schema has more than {MAX_SCHEMA_PATTERNS} different patterns")
         try:
-            matcher = compiled(str(pattern))
+            matcher = compile_pattern(str(pattern))
         except InvalidData as problem:
-            raise _objection(place, problem.message) from None
+            raise _make_error(pointer, problem.message) from None
         if pattern not in self.matchers:
-            self._pay(matcher.cost)
+            self._charge(matcher.cost)
         self.matchers[pattern] = matcher
 
 
-def _objection(place: str, message: str) -> InvalidData:
-    return InvalidData(f"the schema cannot be used: at {shortened(place) or 'its root'}: {message}")
+def _make_error(pointer: str, message: str) -> InvalidData:
+    return InvalidData(f"the schema cannot be used: at {truncate(pointer) or 'its root'}: {message}")
 
 
-def shortened(text: str) -> str:
+def truncate(text: str) -> str:
     """Of a long text the beginning: what is told may come from anybody."""
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + "…"
 
 
-def escaped(name: str) -> str:
+def escape_pointer(name: str) -> str:
     """A step of a JSON Pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
-MAX_SCHEMA_OCTETS: Final = 16_384
+MAX_SCHEMA_BYTES: Final = 16_384
 """The longest schema, as JSON. One that is longer describes a document, which belongs behind a URL."""
 
 MAX_NESTED_RULES: Final = 128
 """How many rules may wait for each other while data is checked: more is a schema that refers to itself without end."""
 
-MAX_CHECKED_OCTETS: Final = 65_536
+MAX_CHECKED_BYTES: Final = 65_536
 """The longest data that is checked. A quarter of the longest message that a client can send."""
 
 MAX_NUMBER: Final = 1 << 63
 """Whole numbers from here on are not checked: other readers of JSON take them for other numbers."""
 
-_SHARE: Final = 16  # so many items of a list cost as much as applying one rule
-_KEPT: Final = 64
+_ITEMS_PER_STEP: Final = 16  # so many items of a list cost as much as applying one rule
+_CACHE_SIZE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Violation:
 
     rule: str
     """The rule that is not kept, as the definition has it; empty, if the data could not be judged."""
-    place: str = ""
+    pointer: str = ""
     """Where in the data, as a JSON Pointer; empty for the whole."""
     source: str = ""
     """Where the rule stands in the schema, if there is one."""
@@ -218,7 +218,7 @@ class Violation:
         if self.problem:
             return self.problem
         source = f" ({self.source} of its schema)" if self.source else ""
-        return f"the rule {self.rule}{source} is not kept at {self.place or 'the whole'}"
+        return f"the rule {self.rule}{source} is not kept at {self.pointer or 'the whole'}"
 
 
 class Schema:
@@ -232,69 +232,72 @@ class Schema:
         self.cost = cost
         """What it took to make it ready, for `Effort.prepare`."""
 
-    def violation(self, data: bytes, effort: Effort) -> Violation | None:
+    def violation(self, data: bytes, budget: ValidationBudget) -> Violation | None:
         """The first rule that data in JSON does not keep. InvalidData, if it is no JSON or too much to check."""
-        if len(data) > MAX_CHECKED_OCTETS:
-            message = f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_OCTETS:,} are the most"
-            raise TooCostly(message)
+        if len(data) > MAX_CHECKED_BYTES:
+            message = f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_BYTES:,} are the most"
+            raise BudgetExceeded(message)
         from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see `schema_of`
 
-        instance = _quiet(parse_json(data))
-        token = _RUN.set(_Run(effort, self._matchers))
+        instance = _wrap(parse_json(data))
+        token = _RUN.set(_ValidationRun(budget, self._matchers))
         try:
             error = next(self._validator.iter_errors(instance), None)
         except RecursionError:  # whoever called was deep in work already
-            raise TooCostly("the schema refers to itself without end") from None
+            raise BudgetExceeded("the schema refers to itself without end") from None
         except Unresolvable:  # the walk lets none pass that it knows of; data is then not of the type, and no more
             raise InvalidData("the schema has a reference that leads nowhere") from None
         finally:
             _RUN.reset(token)
-        return None if error is None else _violation(error)
+        return None if error is None else _to_violation(error)
 
 
-@lru_cache(_KEPT)
-def schema_of(text: str) -> Schema:
+@lru_cache(_CACHE_SIZE)
+def compile_schema(text: str) -> Schema:
     """Take a schema as JSON text; InvalidData says what is wrong with it, and where."""
     from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - it takes long to load, and few processes check
 
-    octets = len(text.encode("utf-8"))
-    if octets > MAX_SCHEMA_OCTETS:
-        raise InvalidData(f"the schema has more than {MAX_SCHEMA_OCTETS:,} octets")
-    quiet = _quiet(parse_json(text))
-    walk = Walk(octets)
-    walk.check(quiet)
+    size = len(text.encode("utf-8"))
+    if size > MAX_SCHEMA_BYTES:
+        raise InvalidData(f"the schema has more than {MAX_SCHEMA_BYTES:,} octets")
+    wrapped = _wrap(parse_json(text))
+    walk = SchemaChecker(size)
+    walk.check(wrapped)
     validator = _validator_class()
     try:
         # Without a checker of formats: the library's would compile expressions with another engine.
-        validator.check_schema(quiet, format_checker=None)
+        validator.check_schema(wrapped, format_checker=None)
     except SchemaError as error:
-        place = _pointer(error.absolute_path)
-        message = f"the schema is none of 2020-12: at {place or 'its root'} {_rule(error)} of the dialect is not kept"
+        pointer = _format_pointer(error.absolute_path)
+        message = (
+            f"the schema is none of 2020-12: at {pointer or 'its root'} "
+            f"{_format_rule(error)} of the dialect is not kept"
+        )
         raise InvalidData(message) from None
-    if isinstance(quiet, dict):
-        for word in ROOT_ONLY:  # they say what the schema is called, and are no rules
-            quiet.pop(word, None)
+    if isinstance(wrapped, dict):
+        for keyword in ROOT_KEYWORDS:  # they say what the schema is called, and are no rules
+            wrapped.pop(keyword, None)
     walk.replace_anchors()
-    return Schema(validator(quiet, registry=_nothing_else()), walk.matchers, walk.cost)
+    return Schema(validator(wrapped, registry=_empty_registry()), walk.matchers, walk.cost)
 
 
 # Applying rules
 
 
 @dataclass(slots=True)
-class _Run:
+class _ValidationRun:
     """One check under way."""
 
-    effort: Effort
+    budget: ValidationBudget
     matchers: Mapping[str, Matcher]
     nested: int = field(default=0)
 
-    def finds(self, pattern: str, text: str) -> bool:
+    def has_match(self, pattern: str, text: str) -> bool:
         """Whether some part of a text matches an expression of the schema."""
-        return self.matchers[pattern].is_found_in(text, self.effort)
+        return self.matchers[pattern].has_match_in(text, self.budget)
 
 
-_RUN: ContextVar[_Run] = ContextVar("perseid schema run")
+_RUN: ContextVar[_ValidationRun] = ContextVar("perseid schema run")
 
 
 class _Object(dict[str, object]):
@@ -318,37 +321,37 @@ class _String(str):
     __repr__ = object.__repr__
 
 
-def _quiet(plain: object) -> Any:
+def _wrap(obj: object) -> Any:
     """The same plain object, its parts without pictures and with their sizes. Its depth is bounded already."""
-    if isinstance(plain, str):
-        return _String(plain)
-    if isinstance(plain, int) and not isinstance(plain, bool) and abs(plain) >= MAX_NUMBER:
+    if isinstance(obj, str):
+        return _String(obj)
+    if isinstance(obj, int) and not isinstance(obj, bool) and abs(obj) >= MAX_NUMBER:
         raise InvalidData("a whole number has more than 63 bits, and readers of JSON differ about those")
-    made: _Object | _Array
-    if isinstance(plain, dict):
-        made = _Object({name: _quiet(item) for name, item in plain.items()})
-    elif isinstance(plain, list):
-        made = _Array([_quiet(item) for item in plain])
+    container: _Object | _Array
+    if isinstance(obj, dict):
+        container = _Object({name: _wrap(item) for name, item in obj.items()})
+    elif isinstance(obj, list):
+        container = _Array([_wrap(item) for item in obj])
     else:
-        return plain
-    parts = made.values() if isinstance(made, _Object) else made
-    made.size = 1 + sum(_size(part) for part in parts)
-    return made
+        return obj
+    parts = container.values() if isinstance(container, _Object) else container
+    container.size = 1 + sum(_size(part) for part in parts)
+    return container
 
 
-def _size(plain: object) -> int:
-    return plain.size if isinstance(plain, _Object | _Array) else 1
+def _size(obj: object) -> int:
+    return obj.size if isinstance(obj, _Object | _Array) else 1
 
 
-def _counted(keyword: Any) -> Any:
+def _metered(keyword: Any) -> Any:
     """A rule of the library that pays for what it does."""
 
     def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         run = _RUN.get()
-        run.effort.step(1 + (_size(value) + _size(instance)) // _SHARE)
+        run.budget.step(1 + (_size(value) + _size(instance)) // _ITEMS_PER_STEP)
         run.nested += 1
         if run.nested > MAX_NESTED_RULES:
-            raise TooCostly("the schema refers to itself without end, or nests its rules too deeply")
+            raise BudgetExceeded("the schema refers to itself without end, or nests its rules too deeply")
         try:
             yield from keyword(validator, value, instance, schema) or ()
         finally:
@@ -371,34 +374,34 @@ def _validator_class() -> Any:
         "required": _required,
         "uniqueItems": _unique_items,
     }
-    known = PARTS | LISTS | MAPS | RULES
-    rules = {word: rule for word, rule in {**Draft202012Validator.VALIDATORS, **own}.items() if word in known}
-    unknown = {word: _not_here for word in Draft202012Validator.VALIDATORS if word not in known}
-    return extend(Draft202012Validator, {**{word: _counted(rule) for word, rule in rules.items()}, **unknown})
+    known = SUBSCHEMA_KEYWORDS | LIST_KEYWORDS | MAP_KEYWORDS | ASSERTION_KEYWORDS
+    rules = {keyword: rule for keyword, rule in {**Draft202012Validator.VALIDATORS, **own}.items() if keyword in known}
+    unknown = {keyword: _ignore_keyword for keyword in Draft202012Validator.VALIDATORS if keyword not in known}
+    return extend(Draft202012Validator, {**{keyword: _metered(rule) for keyword, rule in rules.items()}, **unknown})
 
 
 @cache
-def _nothing_else() -> Any:
+def _empty_registry() -> Any:
     """The library's registry of schemas that can be referred to: none, and no way to fetch any."""
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - see `schema_of`
 
     return EMPTY_REGISTRY
 
 
-def _not_here(*_: object) -> tuple[()]:
+def _ignore_keyword(*_: object) -> tuple[()]:
     """A rule that no schema has which was accepted, or which is a remark (`format`)."""
     return ()
 
 
-def _failed(**about: object) -> Any:
+def _validation_error(**details: object) -> Any:
     from jsonschema import ValidationError  # noqa: PLC0415 - see `schema_of`
 
-    return ValidationError("", **about)
+    return ValidationError("", **details)
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
-    if validator.is_type(instance, "string") and not _RUN.get().finds(pattern, instance):
-        yield _failed()
+    if validator.is_type(instance, "string") and not _RUN.get().has_match(pattern, instance):
+        yield _validation_error()
 
 
 def _properties(validator: Any, parts: Mapping[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
@@ -408,7 +411,7 @@ def _properties(validator: Any, parts: Mapping[str, Any], instance: Any, _schema
             if name not in instance:
                 continue
             if part is False:
-                yield _failed(path=(name,), schema_path=(name,), validator_value=False)
+                yield _validation_error(path=(name,), schema_path=(name,), validator_value=False)
             else:
                 yield from validator.descend(instance[name], part, path=name, schema_path=name)
 
@@ -416,10 +419,10 @@ def _properties(validator: Any, parts: Mapping[str, Any], instance: Any, _schema
 def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
     if validator.is_type(instance, "object"):
         run = _RUN.get()
-        run.effort.step(len(patterns) * len(instance) // _SHARE)
+        run.budget.step(len(patterns) * len(instance) // _ITEMS_PER_STEP)
         for pattern, part in patterns.items():
             for name, item in instance.items():
-                if run.finds(pattern, name):
+                if run.has_match(pattern, name):
                     yield from validator.descend(item, part, path=name, schema_path=pattern)
 
 
@@ -428,12 +431,12 @@ def _additional_properties(validator: Any, part: Any, instance: Any, schema: Map
         return
     run = _RUN.get()
     patterns = schema.get("patternProperties", ())
-    run.effort.step(len(patterns) * len(instance) // _SHARE)
+    run.budget.step(len(patterns) * len(instance) // _ITEMS_PER_STEP)
     for name, item in instance.items():
-        if name in schema.get("properties", ()) or any(run.finds(pattern, name) for pattern in patterns):
+        if name in schema.get("properties", ()) or any(run.has_match(pattern, name) for pattern in patterns):
             continue
         if part is False:
-            yield _failed(path=(name,))
+            yield _validation_error(path=(name,))
         else:
             yield from validator.descend(item, part, path=name)
 
@@ -442,52 +445,52 @@ def _required(validator: Any, names: list[str], instance: Any, _schema: Any) -> 
     if validator.is_type(instance, "object"):
         for name in names:
             if name not in instance:
-                yield _failed(validator_value=str(name))
+                yield _validation_error(validator_value=str(name))
 
 
-def _unique_items(validator: Any, wanted: bool, instance: Any, _schema: Any) -> Iterator[Any]:
+def _unique_items(validator: Any, enabled: bool, instance: Any, _schema: Any) -> Iterator[Any]:
     """By what items are written as, which takes one pass where the library compares each with each."""
-    if wanted and validator.is_type(instance, "array"):
-        written = {_written(item) for item in instance}
-        if len(written) < len(instance):
-            yield _failed()
+    if enabled and validator.is_type(instance, "array"):
+        canonical = {_canonical_json(item) for item in instance}
+        if len(canonical) < len(instance):
+            yield _validation_error()
 
 
-def _written(plain: object) -> str:
+def _canonical_json(obj: object) -> str:
     """A text that two plain objects share exactly if they are the same JSON: 1 is 1.0, and members have no order."""
-    if isinstance(plain, dict):
-        members = sorted(f"{write_json(str(name))}:{_written(item)}" for name, item in plain.items())
+    if isinstance(obj, dict):
+        members = sorted(f"{write_json(str(name))}:{_canonical_json(item)}" for name, item in obj.items())
         return f"{{{','.join(members)}}}"
-    if isinstance(plain, list):
-        return f"[{','.join(map(_written, plain))}]"
-    if isinstance(plain, float) and plain.is_integer():
-        return str(int(plain))
-    return write_json(str(plain) if isinstance(plain, str) else plain)
+    if isinstance(obj, list):
+        return f"[{','.join(map(_canonical_json, obj))}]"
+    if isinstance(obj, float) and obj.is_integer():
+        return str(int(obj))
+    return write_json(str(obj) if isinstance(obj, str) else obj)
 
 
 # Telling what is wrong
 
 
-def _violation(error: Any) -> Violation:
-    place, source = _pointer(error.absolute_path), f"#{_pointer(error.absolute_schema_path)}"
-    return Violation(_rule(error), shortened(place), shortened(source))
+def _to_violation(error: Any) -> Violation:
+    pointer, source = _format_pointer(error.absolute_path), f"#{_format_pointer(error.absolute_schema_path)}"
+    return Violation(_format_rule(error), truncate(pointer), truncate(source))
 
 
-def _rule(error: Any) -> str:
+def _format_rule(error: Any) -> str:
     """The rule, as it stands in the schema."""
     if error.validator is None:
         return "false"
-    return shortened(f"{write_json(str(error.validator))}: {write_json(_loud(error.validator_value))}")
+    return truncate(f"{write_json(str(error.validator))}: {write_json(_unwrap(error.validator_value))}")
 
 
-def _loud(plain: object) -> object:
+def _unwrap(obj: object) -> object:
     """The same in types that JSON writers know."""
-    if isinstance(plain, dict):
-        return {str(name): _loud(item) for name, item in plain.items()}
-    if isinstance(plain, list):
-        return [_loud(item) for item in plain]
-    return str(plain) if isinstance(plain, str) else plain
+    if isinstance(obj, dict):
+        return {str(name): _unwrap(item) for name, item in obj.items()}
+    if isinstance(obj, list):
+        return [_unwrap(item) for item in obj]
+    return str(obj) if isinstance(obj, str) else obj
 
 
-def _pointer(path: Any) -> str:
-    return "".join([f"/{escaped(str(step))}" for step in path])
+def _format_pointer(path: Any) -> str:
+    return "".join([f"/{escape_pointer(str(step))}" for step in path])

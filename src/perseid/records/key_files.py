@@ -21,19 +21,27 @@ from collections.abc import Callable
 from typing import Final
 
 from .binary import Reader, Writer
-from .ciphers import ITERATIONS, BlockCipher, decrypt_blocks, derive, encrypt_blocks, fits, widened
+from .ciphers import (
+    DEFAULT_ITERATIONS,
+    BlockCipher,
+    decrypt_blocks,
+    derive_key,
+    encrypt_blocks,
+    is_valid_key_length,
+    latin1_to_utf8,
+)
 from .encoding import OpenEnum
 from .errors import InvalidData, RecordMisuse
 from .private_keys import PrivateKey
 
-MAX_FILE: Final = 65_536
+MAX_FILE_SIZE: Final = 65_536
 """Octets of the longest key file; the longest key takes about 5,000."""
 
-_SALT = 16
+_SALT_SIZE = 16
 _FIRST_PUBLIC_WORD = 10  # no scheme is as high, no name of a kind of public key as short
 
 
-class Scheme(OpenEnum):
+class ProtectionScheme(OpenEnum):
     """How a key file is protected."""
 
     DES_ECB = 0
@@ -45,7 +53,7 @@ class Scheme(OpenEnum):
     AES = 4
 
 
-_CIPHERS = {Scheme.TDES: (BlockCipher.TDES, 192), Scheme.AES: (BlockCipher.AES, 128)}
+_CIPHERS = {ProtectionScheme.TDES: (BlockCipher.TDES, 192), ProtectionScheme.AES: (BlockCipher.AES, 128)}
 """The ciphers of the schemes with PBKDF2, and the bits of the keys that are written."""
 
 
@@ -56,14 +64,14 @@ def is_private_key_file(octets: bytes) -> bool:
 
 def needs_passphrase(octets: bytes) -> bool:
     """Whether a private key file cannot be read without a passphrase."""
-    return _scheme(Reader(octets)) != Scheme.NONE
+    return _read_scheme(Reader(octets)) != ProtectionScheme.NONE
 
 
 def read_key_file(octets: bytes, passphrase: bytes | None) -> PrivateKey:
     """Take the key from a file. A passphrase that is not needed does no harm."""
     attempts = [passphrase]
     if passphrase is not None and not passphrase.isascii():
-        attempts.append(widened(passphrase))
+        attempts.append(latin1_to_utf8(passphrase))
     for attempt in attempts[:-1]:
         try:
             return PrivateKey.from_bytes(unprotect(octets, attempt))
@@ -79,37 +87,43 @@ def read_key_file(octets: bytes, passphrase: bytes | None) -> PrivateKey:
 
 
 def write_key_file(
-    key: PrivateKey, passphrase: bytes | None, random: Callable[[int], bytes], scheme: Scheme = Scheme.AES
+    key: PrivateKey,
+    passphrase: bytes | None,
+    random: Callable[[int], bytes],
+    scheme: ProtectionScheme = ProtectionScheme.AES,
 ) -> bytes:
     """The file of a key. Without a passphrase it is not protected, whichever scheme is named."""
     return protect(key.to_bytes(), passphrase, random, scheme)
 
 
 def protect(
-    plain: bytes, passphrase: bytes | None, random: Callable[[int], bytes], scheme: Scheme = Scheme.AES
+    plain: bytes,
+    passphrase: bytes | None,
+    random: Callable[[int], bytes],
+    scheme: ProtectionScheme = ProtectionScheme.AES,
 ) -> bytes:
     """Put the plain form of a key into a file."""
     if passphrase is None:
-        return Writer().i32(Scheme.NONE).octets(plain).done()
+        return Writer().i32(ProtectionScheme.NONE).octets(plain).getvalue()
     writer = Writer().i32(scheme)
-    if scheme == Scheme.DES_ECB:
-        return writer.octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), None, plain)).done()
-    if scheme == Scheme.DES_CBC:
+    if scheme == ProtectionScheme.DES_ECB:
+        return writer.octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), None, plain)).getvalue()
+    if scheme == ProtectionScheme.DES_CBC:
         iv = random(BlockCipher.DES.block)
-        return writer.octets(iv).octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), iv, plain)).done()
+        return writer.octets(iv).octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), iv, plain)).getvalue()
     if scheme not in _CIPHERS:
         raise RecordMisuse(f"scheme {scheme.value} does not protect a key with a passphrase")
     cipher, bits = _CIPHERS[scheme]
-    salt, iv = random(_SALT), random(cipher.block)
-    ciphertext = encrypt_blocks(cipher, derive(passphrase, salt, ITERATIONS, bits), iv, plain)
-    return writer.bytes_(salt).i32(ITERATIONS).i32(bits).bytes_(iv).bytes_(ciphertext).done()
+    salt, iv = random(_SALT_SIZE), random(cipher.block)
+    ciphertext = encrypt_blocks(cipher, derive_key(passphrase, salt, DEFAULT_ITERATIONS, bits), iv, plain)
+    return writer.bytes_(salt).i32(DEFAULT_ITERATIONS).i32(bits).bytes_(iv).bytes_(ciphertext).getvalue()
 
 
 def unprotect(octets: bytes, passphrase: bytes | None) -> bytes:
     """Take the plain form of a key from a file; a wrong passphrase may go unnoticed here and give other octets."""
     reader = Reader(octets)
-    scheme = _scheme(reader)
-    if scheme == Scheme.NONE:
+    scheme = _read_scheme(reader)
+    if scheme == ProtectionScheme.NONE:
         return reader.rest()
     if passphrase is None:
         raise InvalidData("the key file is protected by a passphrase, and none was given")
@@ -118,26 +132,26 @@ def unprotect(octets: bytes, passphrase: bytes | None) -> bytes:
         salt, iterations, bits = reader.bytes_(), reader.i32(), reader.i32()
         iv, ciphertext = reader.bytes_(), reader.bytes_()
         reader.finish()
-        key = derive(passphrase, salt, iterations, bits)
-        if not fits(cipher, key):
+        key = derive_key(passphrase, salt, iterations, bits)
+        if not is_valid_key_length(cipher, key):
             raise InvalidData(f"{bits} bits of key do not fit {cipher}")
     else:
         cipher, key = BlockCipher.DES, _des_key(passphrase)
-        iv = reader.octets(cipher.block) if scheme == Scheme.DES_CBC else b""
+        iv = reader.octets(cipher.block) if scheme == ProtectionScheme.DES_CBC else b""
         ciphertext = reader.rest()
     try:
-        return decrypt_blocks(cipher, key, None if scheme == Scheme.DES_ECB else iv, ciphertext)
+        return decrypt_blocks(cipher, key, None if scheme == ProtectionScheme.DES_ECB else iv, ciphertext)
     except InvalidData:
         raise InvalidData(_WRONG_PASSPHRASE) from None
 
 
-def _scheme(reader: Reader) -> Scheme:
-    if reader.remaining > MAX_FILE:
-        raise InvalidData(f"a key file has at most {MAX_FILE:,} octets")
-    scheme = Scheme(reader.i32())
+def _read_scheme(reader: Reader) -> ProtectionScheme:
+    if reader.remaining > MAX_FILE_SIZE:
+        raise InvalidData(f"a key file has at most {MAX_FILE_SIZE:,} octets")
+    scheme = ProtectionScheme(reader.i32())
     if scheme >= _FIRST_PUBLIC_WORD:
         raise InvalidData("this is not the file of a private key; it may be that of a public one", 0)
-    if scheme not in Scheme.__members__.values():
+    if scheme not in ProtectionScheme.__members__.values():
         raise InvalidData(f"key files of scheme {scheme.value} are not known", 0)
     return scheme
 

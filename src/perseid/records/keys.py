@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Self
 
-from . import encoding as octets_module
+from . import encoding as codec
 from .binary import Reader, Writer
 from .encoding import from_base64
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import JsonObject, a_text, member, parse_json, write_json
+from .json_parsing import JsonObject, parse_json, require_member, require_text, write_json
 
 MAX_KEY_BITS: Final = 8192
 """The longest RSA and DSA keys: one RSA verification with the exponent 65537 then costs 0.3 ms."""
@@ -34,13 +34,13 @@ MIN_KEY_BITS: Final = 512
 """The shortest RSA and DSA keys: what deployed software takes. Such keys can be broken; records that hold them must
 be readable all the same, and who may rely on them is a matter of policy."""
 
-MAX_NUMBER: Final = MAX_KEY_BITS // 8 + 1
+MAX_NUMBER_SIZE: Final = MAX_KEY_BITS // 8 + 1
 """Octets of the longest number: all bits of the longest key, and the zero octet that keeps it positive."""
 
-MAX_KIND: Final = 32
+MAX_KIND_LENGTH: Final = 32
 """Octets of the longest name of a kind of key; the longest known one, RSA_PRIVCRT_KEY, has 15."""
 
-_MAX_DIGITS = (MAX_NUMBER + 2) // 3 * 4  # of base64
+_MAX_DIGITS = (MAX_NUMBER_SIZE + 2) // 3 * 4  # of base64
 
 
 class Key(ABC):
@@ -52,9 +52,9 @@ class Key(ABC):
     """The name on the wire."""
     KTY: ClassVar[str]
     """The name in JSON."""
-    ON_WIRE: ClassVar[tuple[str, ...]]
+    WIRE_FIELDS: ClassVar[tuple[str, ...]]
     """The numbers, in the order of the wire."""
-    IN_JSON: ClassVar[tuple[str, ...]]
+    JSON_FIELDS: ClassVar[tuple[str, ...]]
     """The numbers, in the order of JSON."""
 
     @classmethod
@@ -64,7 +64,7 @@ class Key(ABC):
 
     def to_json(self) -> JsonObject:
         """The JSON object; that of a private key must be kept secret."""
-        return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.IN_JSON})
+        return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.JSON_FIELDS})
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -76,10 +76,10 @@ class Key(ABC):
         return write_json(self.to_json())
 
     @classmethod
-    def _make(cls, kind: "type[Key]", numbers: dict[str, int]) -> Self:
+    def _create(cls, kind: "type[Key]", numbers: dict[str, int]) -> Self:
         """A key of a kind; refused where this class stands for another kind."""
-        make: Callable[..., Key] = kind
-        key = make(**numbers)
+        factory: Callable[..., Key] = kind
+        key = factory(**numbers)
         if not isinstance(key, cls):
             raise InvalidData(f"a key of another kind is needed here; this is a {key.KTY} key")
         return key
@@ -93,7 +93,7 @@ def key_type(members: JsonObject) -> str:
 
 def read_numbers(reader: Reader, names: Iterable[str]) -> dict[str, int]:
     """Take one number for each name."""
-    return {name: int.from_bytes(reader.bytes_(MAX_NUMBER), "big") for name in names}
+    return {name: int.from_bytes(reader.bytes_(MAX_NUMBER_SIZE), "big") for name in names}
 
 
 def write_numbers(writer: Writer, numbers: Iterable[int]) -> None:
@@ -106,11 +106,11 @@ def numbers_from_json(members: JsonObject, names: Iterable[str]) -> dict[str, in
     """Take one number for each name from a JSON object; whatever else it holds does not matter."""
     numbers = {}
     for name in names:
-        what = f"the number {name} of the key"
-        text = a_text(member(members, name, "the key"), what)
+        label = f"the number {name} of the key"
+        text = require_text(require_member(members, name, "the key"), label)
         if len(text) > _MAX_DIGITS:
-            raise InvalidData(f"{what} is longer than {MAX_NUMBER} octets")
-        numbers[name] = int.from_bytes(from_base64(text, what), "big")
+            raise InvalidData(f"{label} is longer than {MAX_NUMBER_SIZE} octets")
+        numbers[name] = int.from_bytes(from_base64(text, label), "big")
     return numbers
 
 
@@ -120,8 +120,8 @@ def numbers_to_json(numbers: dict[str, int]) -> JsonObject:
 
 
 def _to_base64url(number: int) -> str:
-    octets = number.to_bytes((number.bit_length() + 7) // 8, "big")
-    return urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")
+    data = number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ class SecretKey:
     """The octets, as they are stored and used."""
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take a value's data."""
-        return cls(octets)
+        return cls(data)
 
     def to_bytes(self) -> bytes:
         """The value's data."""
@@ -143,11 +143,11 @@ class SecretKey:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Take a JSON string, or an object that says how the octets are written."""
-        return cls(octets_module.from_json(value, "a secret key"))
+        return cls(codec.from_json(value, "a secret key"))
 
     def to_json(self) -> str | JsonObject:
         """A JSON string if the secret is text, or else an object with base64; to be kept secret."""
-        return octets_module.to_json(self.secret)
+        return codec.to_json(self.secret)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -164,6 +164,6 @@ class SecretKey:
         except UnicodeDecodeError:
             raise RecordMisuse("the secret is not text; JSON can hold it") from None
 
-    def hashed(self) -> "SecretKey":
+    def to_sha1(self) -> "SecretKey":
         """The secret that clients use who hash their password: its SHA-1 in lower-case hexadecimal digits."""
         return SecretKey(hashlib.sha1(self.secret, usedforsecurity=False).hexdigest().encode("ascii"))

@@ -34,7 +34,7 @@ from .record import ascending
 from .text_types import Text
 from .types import HS_NAMESPACE, LOCATIONS, URL, has_type
 from .value import Value
-from .xml import Element, is_yes, parse_xml
+from .xml import Element, is_true, parse_xml
 
 
 class Method(Enum):
@@ -96,19 +96,19 @@ class Locations(Text):
         root = parse_xml(self.to_bytes())
         locations = [Location(element.attributes) for element in root.elements("location", "loc_template")]
         object.__setattr__(self, "root", root)
-        object.__setattr__(self, "choose_by", _methods(root))
+        object.__setattr__(self, "choose_by", _parse_methods(root))
         object.__setattr__(self, "locations", tuple(locations))
 
     def get(self, name: str) -> str | None:
         """An attribute of the whole list: `no_legacy`, `http_sc`, `include` …"""
         return self.root.get(name)
 
-    def says(self, name: str) -> bool:
+    def is_enabled(self, name: str) -> bool:
         """Whether an attribute of the whole list is `yes`, `true` or `1`."""
-        return is_yes(self.root.get(name))
+        return is_true(self.root.get(name))
 
 
-def _methods(root: Element) -> tuple[Method, ...]:
+def _parse_methods(root: Element) -> tuple[Method, ...]:
     named = root.get("choose_by")
     if named is None:
         named = root.get("chooseby")
@@ -118,7 +118,7 @@ def _methods(root: Element) -> tuple[Method, ...]:
     return tuple([_METHODS[word] for word in words if word in _METHODS])
 
 
-MAX_INCLUDES_DEEP: Final = 20
+MAX_INCLUDE_DEPTH: Final = 20
 """How many includes are followed from one to the next, as deployed proxies do."""
 
 MAX_INCLUDES: Final = 100
@@ -130,19 +130,19 @@ MAX_LOCATIONS: Final = 1_000
 MAX_LOCATION_LISTS: Final = 250
 """Lists that are read for one handle, and namespaces that name some: even an empty one takes its time."""
 
-MAX_LOCATION_OCTETS: Final = 1 << 20
+MAX_LOCATION_BYTES: Final = 1 << 20
 """Octets of XML that are read for one handle, its own included: a tenth of a second of work."""
 
 MAX_PREFIX_LEVELS: Final = 32
 """Prefixes above one whose namespaces are looked at."""
 
-MAX_HREF: Final = 8_192
+MAX_HREF_LENGTH: Final = 8_192
 """The longest address that is made of a template, in characters: as long as one that is written can be."""
 
-LookUp: TypeAlias = Callable[[str], Iterable[Value] | None]
+RecordLookup: TypeAlias = Callable[[str], Iterable[Value] | None]
 """The values of a record that everybody may read; None if there is no such record here."""
 
-_KEPT_IN_PATHS: Final = "-._~!$()*,:@/;="
+_PATH_SAFE: Final = "-._~!$()*,:@/;="
 _URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
 
 
@@ -158,7 +158,7 @@ class Candidate:
     """What is written about it."""
     is_url: bool = False
     """Whether it is a URL value of the record, and no location of a list."""
-    of_namespace: bool = False
+    from_namespace: bool = False
     """Whether the namespace has added it."""
 
 
@@ -171,76 +171,76 @@ class Candidates:
     methods: tuple[Method, ...]
     lists: tuple[Locations, ...]
     """The lists that they came from."""
-    cut: bool
+    truncated: bool
     """Whether something was left out because it was too much."""
 
     def get(self, name: str) -> str | None:
         """An attribute of the lists: the first that has it counts."""
-        return _attribute(self.lists, name)
+        return _first_attribute(self.lists, name)
 
 
-def find_locations(handle: Handle, values: Iterable[Value], look_up: LookUp) -> Candidates:
+def find_locations(handle: Handle, values: Iterable[Value], lookup: RecordLookup) -> Candidates:
     """The places of a handle whose record has these values; only public ones are looked at."""
     record = [value for value in ascending(values) if value.is_public]
-    gathering = _Gathering(look_up)
-    own = gathering.lists_of(record)
+    collector = _LocationCollector(lookup)
+    own = collector.find_lists(record)
     if not own and not any(_is_url(value) for value in record):
-        return Candidates((), DEFAULT_METHODS, (), gathering.cut)  # what leads nowhere by itself is led nowhere
-    lists = [*own, *gathering.included(own)]
+        return Candidates((), DEFAULT_METHODS, (), collector.truncated)  # what leads nowhere by itself is led nowhere
+    lists = [*own, *collector.find_included(own)]
     # What the namespace adds is decided by the record's lists; everything else by those of the namespace as well.
     more: list[Locations] = []
-    if not is_yes(_attribute(lists, "no_nslocs")):
-        prefix = _attribute(lists, "overridePrefix") or handle.prefix
-        more = gathering.of_namespace(prefix, _attribute(lists, "nshdl"))
-    forms = _forms(handle)
-    found = [_candidate(location, forms) for each in lists for location in each.locations]
+    if not is_true(_first_attribute(lists, "no_nslocs")):
+        prefix = _first_attribute(lists, "overridePrefix") or handle.prefix
+        more = collector.from_namespace(prefix, _first_attribute(lists, "nshdl"))
+    forms = _template_values(handle)
+    found = [_make_candidate(location, forms) for each in lists for location in each.locations]
     lists += more
-    if not is_yes(_attribute(lists, "no_legacy")):
-        found += _urls(record, lists, has_list=bool(own))
-    found += [_candidate(location, forms, of_namespace=True) for each in more for location in each.locations]
+    if not is_true(_first_attribute(lists, "no_legacy")):
+        found += _url_candidates(record, lists, has_list=bool(own))
+    found += [_make_candidate(location, forms, from_namespace=True) for each in more for location in each.locations]
     places = [place for place in found if place is not None]
-    methods = next((each.choose_by for each in lists if _says_how(each)), DEFAULT_METHODS)
-    cut = gathering.cut or len(places) > MAX_LOCATIONS
-    return Candidates(tuple(places[:MAX_LOCATIONS]), methods, tuple(lists), cut)
+    methods = next((each.choose_by for each in lists if _has_methods(each)), DEFAULT_METHODS)
+    truncated = collector.truncated or len(places) > MAX_LOCATIONS
+    return Candidates(tuple(places[:MAX_LOCATIONS]), methods, tuple(lists), truncated)
 
 
-def expand(template: str, handle: Handle) -> str:
+def expand_template(template: str, handle: Handle) -> str:
     """A template of a URL with the handle in it: `{hdl}` all encoded, `{hdl:path}` as a path."""
-    return _expanded(template, _forms(handle))
+    return _fill_template(template, _template_values(handle))
 
 
-def read_number(text: str | None, missing: float) -> float:
+def parse_number(text: str | None, missing: float) -> float:
     """A weight or a score; what is no number, or no sensible one, counts as if it were missing."""
     if text is None or _NUMBER.fullmatch(text) is None:
         return missing
     number = float(text)
-    return number if abs(number) <= _LARGEST else missing
+    return number if abs(number) <= _MAX_NUMBER else missing
 
 
 # As numbers are written elsewhere too: Python alone reads `1_0`, and digits of every script.
 _NUMBER: Final = re.compile(r"\s*[-+]?(?:[0-9]{1,99}(?:\.[0-9]{0,99})?|\.[0-9]{1,99})(?:[eE][-+]?[0-9]{1,9})?\s*")
-_LARGEST: Final = 1e9  # beyond it sums of weights would lose the small ones
+_MAX_NUMBER: Final = 1e9  # beyond it sums of weights would lose the small ones
 
 
-class _Gathering:
+class _LocationCollector:
     """Looks lists up, as far as that is allowed for one handle."""
 
-    def __init__(self, look_up: LookUp) -> None:
-        self._look_up = look_up
-        self._looked_up: dict[str, tuple[Value, ...]] = {}
+    def __init__(self, lookup: RecordLookup) -> None:
+        self._lookup = lookup
+        self._records: dict[str, tuple[Value, ...]] = {}
         self._namespaces: dict[str, Namespace | None] = {}
-        self._met: set[str] = set()  # records whose lists were taken
-        self._spaces_met: set[str] = set()  # namespaces whose lists were included
-        self._octets = self._lists = 0
-        self.cut = False
+        self._visited: set[str] = set()  # records whose lists were taken
+        self._visited_namespaces: set[str] = set()  # namespaces whose lists were included
+        self._size = self._list_count = 0
+        self.truncated = False
 
-    def lists_of(self, values: Iterable[Value]) -> list[Locations]:
+    def find_lists(self, values: Iterable[Value]) -> list[Locations]:
         """The lists in a record."""
         found = []
         for value in ascending(values):
             if not (value.is_public and has_type(value.type, LOCATIONS)):
                 continue
-            if not self._may_parse(value):
+            if not self._charge(value):
                 break
             try:
                 found.append(Locations.from_bytes(value.data))
@@ -248,41 +248,41 @@ class _Gathering:
                 continue
         return found
 
-    def included(self, lists: Iterable[Locations]) -> list[Locations]:
+    def find_included(self, lists: Iterable[Locations]) -> list[Locations]:
         """The lists that others include, and those that these include."""
         found: list[Locations] = []
-        waiting = [(each, 0) for each in lists]
-        while waiting:
-            including, depth = waiting.pop(0)
-            for name in self._names(including, depth):
-                more = self._lists_under(name)
+        pending = [(each, 0) for each in lists]
+        while pending:
+            including, depth = pending.pop(0)
+            for name in self._included_handles(including, depth):
+                more = self._load_lists(name)
                 found += more
-                waiting += [(each, depth + 1) for each in more]
+                pending += [(each, depth + 1) for each in more]
         return found
 
-    def _lists_under(self, name: str) -> list[Locations]:
+    def _load_lists(self, name: str) -> list[Locations]:
         """The lists of a record, however often it is named, and wherever: it counts once."""
-        if fold(name) in self._met:
+        if fold(name) in self._visited:
             return []
-        self._met.add(fold(name))
-        return self.lists_of(self._record(name))
+        self._visited.add(fold(name))
+        return self.find_lists(self._load_record(name))
 
-    def _names(self, including: Locations, depth: int) -> Iterator[str]:
+    def _included_handles(self, including: Locations, depth: int) -> Iterator[str]:
         """The handles whose lists a list includes, directly or by the namespace that it names."""
-        direct = list(_named(including, "include"))
-        spaces = list(_named(including, "includeNamespace"))
-        if depth >= MAX_INCLUDES_DEEP:
-            self.cut = self.cut or bool(direct or spaces)
+        direct = list(_included_names(including, "include"))
+        spaces = list(_included_names(including, "includeNamespace"))
+        if depth >= MAX_INCLUDE_DEPTH:
+            self.truncated = self.truncated or bool(direct or spaces)
             return
         yield from direct
         for name in spaces:
-            if fold(name) in self._spaces_met:
+            if fold(name) in self._visited_namespaces:
                 continue
-            self._spaces_met.add(fold(name))
+            self._visited_namespaces.add(fold(name))
             namespace = self._namespace(name)
             yield from () if namespace is None else (each.handle for each in namespace.locations)
 
-    def of_namespace(self, prefix: str, fallback: str | None) -> list[Locations]:
+    def from_namespace(self, prefix: str, fallback: str | None) -> list[Locations]:
         """The lists of a prefix and of those that it is derived from, or of the given handle if there are none."""
         names: list[str] = []
         above = islice(filter(None, prefixes.ancestors(prefix)), MAX_PREFIX_LEVELS)
@@ -297,21 +297,21 @@ class _Gathering:
             names = [fallback]
         found: list[Locations] = []
         for name in names:
-            found += self._lists_under(name)
-        return [*found, *self.included(found)]
+            found += self._load_lists(name)
+        return [*found, *self.find_included(found)]
 
     def _namespace(self, name: str) -> Namespace | None:
         """What a record says about a namespace, taken apart once: as XML it costs what a list does."""
         key = fold(name)
         if key not in self._namespaces:
-            self._namespaces[key] = self._parsed_namespace(self._record(name))
+            self._namespaces[key] = self._parse_namespace(self._load_record(name))
         return self._namespaces[key]
 
-    def _parsed_namespace(self, values: Iterable[Value]) -> Namespace | None:
+    def _parse_namespace(self, values: Iterable[Value]) -> Namespace | None:
         for value in ascending(values):
             if not (value.is_public and has_type(value.type, HS_NAMESPACE)):
                 continue
-            if not self._may_parse(value):
+            if not self._charge(value):
                 break
             try:
                 return Namespace.from_bytes(value.data)
@@ -319,47 +319,47 @@ class _Gathering:
                 continue
         return None
 
-    def _may_parse(self, value: Value) -> bool:
+    def _charge(self, value: Value) -> bool:
         """Count a value whose XML is to be taken apart."""
-        self._octets += len(value.data)
-        self._lists += 1
-        allowed = self._octets <= MAX_LOCATION_OCTETS and self._lists <= MAX_LOCATION_LISTS
-        self.cut = self.cut or not allowed
+        self._size += len(value.data)
+        self._list_count += 1
+        allowed = self._size <= MAX_LOCATION_BYTES and self._list_count <= MAX_LOCATION_LISTS
+        self.truncated = self.truncated or not allowed
         return allowed
 
-    def _record(self, name: str) -> tuple[Value, ...]:
+    def _load_record(self, name: str) -> tuple[Value, ...]:
         """A record, looked up once; empty if there is none, or if too many were looked up."""
         key = fold(name)
-        if key not in self._looked_up:
-            if len(self._looked_up) >= MAX_INCLUDES:
-                self.cut = True
+        if key not in self._records:
+            if len(self._records) >= MAX_INCLUDES:
+                self.truncated = True
                 return ()
-            self._looked_up[key] = tuple(self._look_up(name) or ())
-        return self._looked_up[key]
+            self._records[key] = tuple(self._lookup(name) or ())
+        return self._records[key]
 
 
-def _attribute(lists: Iterable[Locations], name: str) -> str | None:
+def _first_attribute(lists: Iterable[Locations], name: str) -> str | None:
     """An attribute of several lists: the first that has it counts."""
     return next((found for each in lists if (found := each.get(name)) is not None), None)
 
 
-def _named(including: Locations, what: str) -> Iterator[str]:
+def _included_names(including: Locations, what: str) -> Iterator[str]:
     """The handles that a list names, in an attribute or in elements."""
     written = (including.get(what) or "", *[element.text for element in including.root.elements(what)])
     yield from filter(None, map(str.strip, written))
 
 
-def _says_how(each: Locations) -> bool:
+def _has_methods(each: Locations) -> bool:
     return each.get("choose_by") is not None or each.get("chooseby") is not None
 
 
-def _forms(handle: Handle) -> dict[str, str]:
+def _template_values(handle: Handle) -> dict[str, str]:
     """What stands for the handle in templates, and the handle as it is put there."""
     name = str(handle)
-    return {"{hdl:path}": quote(name, safe=_KEPT_IN_PATHS), "{hdl}": quote(name, safe="")}
+    return {"{hdl:path}": quote(name, safe=_PATH_SAFE), "{hdl}": quote(name, safe="")}
 
 
-def _expanded(template: str, forms: dict[str, str]) -> str:
+def _fill_template(template: str, forms: dict[str, str]) -> str:
     for sign, form in forms.items():
         template = template.replace(sign, form)  # a form has no braces, so what was put in is not read again
     return template
@@ -369,21 +369,21 @@ def _expanded_length(template: str, forms: dict[str, str]) -> int:
     return len(template) + sum(template.count(sign) * (len(form) - len(sign)) for sign, form in forms.items())
 
 
-def _candidate(location: Location, forms: dict[str, str], *, of_namespace: bool = False) -> Candidate | None:
+def _make_candidate(location: Location, forms: dict[str, str], *, from_namespace: bool = False) -> Candidate | None:
     """A location as a place; None if it does not say where it is, or in more words than anybody reads."""
     href, template = location.href, location.href_template
-    if href is None and template is not None and _expanded_length(template, forms) <= MAX_HREF:
-        href = _expanded(template, forms)
+    if href is None and template is not None and _expanded_length(template, forms) <= MAX_HREF_LENGTH:
+        href = _fill_template(template, forms)
     if href is None:
         return None
-    return Candidate(href, max(read_number(location.get("weight"), 1.0), 0.0), location, of_namespace=of_namespace)
+    return Candidate(href, max(parse_number(location.get("weight"), 1.0), 0.0), location, from_namespace=from_namespace)
 
 
 def _is_url(value: Value) -> bool:
     return has_type(value.type, URL) or fold(value.type) in _URL_TYPES
 
 
-def _urls(record: list[Value], lists: list[Locations], *, has_list: bool) -> list[Candidate]:
+def _url_candidates(record: list[Value], lists: list[Locations], *, has_list: bool) -> list[Candidate]:
     """The URLs of a record as places. Of several the first is meant; of a kind that is not meant, none.
 
     Values of the type URL come first, and those of its subtypes, such as URL.us, only if there is none.
@@ -391,13 +391,13 @@ def _urls(record: list[Value], lists: list[Locations], *, has_list: bool) -> lis
     urls = [value for value in record if _is_url(value)]
     plain = [value for value in urls if fold(value.type) in _URL_TYPES]
     others = [value for value in urls if fold(value.type) not in _URL_TYPES]
-    weight = max(read_number(_attribute(lists, "urlWeight"), 0.0 if has_list else 1.0), 0.0)
-    other = max(read_number(_attribute(lists, "urlSubtypeWeight"), 0.0 if plain else weight), 0.0)
+    weight = max(parse_number(_first_attribute(lists, "urlWeight"), 0.0 if has_list else 1.0), 0.0)
+    other = max(parse_number(_first_attribute(lists, "urlSubtypeWeight"), 0.0 if plain else weight), 0.0)
     found = []
-    for values, most in ((plain, weight), (others, other)):
+    for values, first_weight in ((plain, weight), (others, other)):
         for number, value in enumerate(values):
             href = value.data.decode("utf-8", "replace")
-            each = most if number == 0 else 0.0
+            each = first_weight if number == 0 else 0.0
             attributes = (("mode", "legacy"), ("weight", str(each)), ("href", href))
             found.append(Candidate(href, each, Location(attributes), is_url=True))
     return found

@@ -13,10 +13,10 @@ from .errors import InvalidData
 from .text_types import Text
 from .types import HS_NAMESPACE, has_type
 from .value import Value
-from .xml import Element, is_yes, parse_xml
+from .xml import Element, is_true, parse_xml
 
 
-class Status(Enum):
+class NamespaceStatus(Enum):
     """Whether a namespace is in use."""
 
     ACTIVE = "active"
@@ -41,7 +41,7 @@ class Namespace(Text):
     """The whole document."""
     templates: tuple[Element, ...] = field(init=False, repr=False, compare=False)
     """The `template` elements."""
-    status: Status = field(init=False, compare=False)
+    status: NamespaceStatus = field(init=False, compare=False)
     """Whether the namespace is in use."""
     status_message: str | None = field(init=False, compare=False)
     """What to tell people when it is not."""
@@ -53,15 +53,15 @@ class Namespace(Text):
     def __post_init__(self) -> None:
         Text.__post_init__(self)
         root = parse_xml(self.to_bytes())
-        inactive = (_first_text(root, "status") or "").lower() == Status.INACTIVE.value
+        inactive = (_first_text(root, "status") or "").lower() == NamespaceStatus.INACTIVE.value
         locations = [
-            NamespaceLocations(element.text.strip(), is_yes(element.get("no_nslocs")))
+            NamespaceLocations(element.text.strip(), is_true(element.get("no_nslocs")))
             for element in root.elements("locs")
         ]
         for name, found in (
             ("root", root),
             ("templates", root.elements("template")),
-            ("status", Status.INACTIVE if inactive else Status.ACTIVE),
+            ("status", NamespaceStatus.INACTIVE if inactive else NamespaceStatus.ACTIVE),
             ("status_message", _first_text(root, "statusmsg")),
             ("contact", _first_text(root, "contact")),
             ("locations", tuple(locations)),
@@ -74,7 +74,7 @@ class Namespace(Text):
         return next((found for template in self.templates if (found := template.get("delimiter"))), None)
 
 
-def namespace_of(values: Iterable[Value]) -> Namespace | None:
+def find_namespace(values: Iterable[Value]) -> Namespace | None:
     """The namespace that a record describes: the one with the lowest index; what does not parse is not there."""
     candidates = [value for value in values if has_type(value.type, HS_NAMESPACE)]
     for value in sorted(candidates, key=lambda value: value.index):

@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from .errors import InvalidData
-from .json_parsing import check_text
+from .json_parsing import check_utf8
 
-MAX_PATTERN: Final = 1_000
+MAX_PATTERN_LENGTH: Final = 1_000
 """The longest expression, in characters. Those for identifiers and dates have a few dozen."""
 
 MAX_PATTERN_MEMORY: Final = 1 << 19
@@ -32,13 +32,13 @@ a second at worst. A thousand octets against an expression of a thousand instruc
 MAX_STEPS: Final = 10_000
 """How many rules of schemas are applied for one record: some tenths of a second at worst."""
 
-MAX_PREPARING: Final = 10_000
+MAX_COMPILE_COST: Final = 10_000
 """What making definitions ready may cost for one record: half a second at worst. A character of an expression costs 1,
 a schema inside of a schema 8; see `Matcher.cost` and `schema_words.Walk`. It is counted too if the definitions happen
 to be ready, so that the same record is not accepted at one time and refused at another."""
 
-_INSTRUCTIONS: Final = 50  # so many of a compiled expression take as long as one character that is read
-_KEPT: Final = 256  # compiled expressions: those of the types that an installation uses most
+_INSTRUCTIONS_PER_COST: Final = 50  # so many of a compiled expression take as long as one character that is read
+_CACHE_SIZE: Final = 256  # compiled expressions: those of the types that an installation uses most
 _LOOK_AROUND: Final = ("(?=", "(?!", "(?<=", "(?<!")
 _BACK_REFERENCES: Final = ("(?P=", "\\k", *[f"\\{digit}" for digit in range(1, 10)])
 _CONSTRUCTS: Final = {
@@ -48,12 +48,12 @@ _CONSTRUCTS: Final = {
 }
 
 
-class Effort:
+class ValidationBudget:
     """What checking one record may still cost. It is spent while values are checked, and never comes back."""
 
     __slots__ = ("_prepared", "preparing", "steps", "work")
 
-    def __init__(self, steps: int = MAX_STEPS, work: int = MAX_PATTERN_WORK, preparing: int = MAX_PREPARING) -> None:
+    def __init__(self, steps: int = MAX_STEPS, work: int = MAX_PATTERN_WORK, preparing: int = MAX_COMPILE_COST) -> None:
         self.steps = steps
         self.work = work
         self.preparing = preparing
@@ -65,22 +65,24 @@ class Effort:
             self._prepared.add(text)
             self.preparing -= cost
             if self.preparing < 0:
-                raise TooCostly("the definitions of the types of one record are too large to be used together")
+                raise BudgetExceeded("the definitions of the types of one record are too large to be used together")
 
     def step(self, count: int = 1) -> None:
         """Apply a rule of a schema; on long lists it counts as several."""
         self.steps -= count
         if self.steps < 0:
-            raise TooCostly("it takes too many steps to check; as many as all values of one record may take are done")
+            raise BudgetExceeded(
+                "it takes too many steps to check; as many as all values of one record may take are done"
+            )
 
-    def match(self, octets: int, instructions: int) -> None:
+    def match(self, size: int, instructions: int) -> None:
         """Match a text against an expression."""
-        self.work -= octets * instructions
+        self.work -= size * instructions
         if self.work < 0:
-            raise TooCostly("it is too long to be matched against an expression of this size")
+            raise BudgetExceeded("it is too long to be matched against an expression of this size")
 
 
-class TooCostly(InvalidData):
+class BudgetExceeded(InvalidData):
     """Data that cannot be checked within bounds."""
 
 
@@ -96,33 +98,33 @@ class Matcher:
     @property
     def cost(self) -> int:
         r"""What compiling it took: an expression may be long, or short and large (`\pL{15}`)."""
-        return len(self.pattern) + int(self._compiled.programsize) // _INSTRUCTIONS
+        return len(self.pattern) + int(self._compiled.programsize) // _INSTRUCTIONS_PER_COST
 
-    def matches(self, text: str, effort: Effort) -> bool:
+    def matches(self, text: str, budget: ValidationBudget) -> bool:
         """Whether the whole text matches."""
-        self._pay(text, effort)
+        self._charge(text, budget)
         return self._compiled.fullmatch(text) is not None
 
-    def is_found_in(self, text: str, effort: Effort) -> bool:
+    def has_match_in(self, text: str, budget: ValidationBudget) -> bool:
         """Whether some part of the text matches."""
-        self._pay(text, effort)
+        self._charge(text, budget)
         return self._compiled.search(text) is not None
 
-    def _pay(self, text: str, effort: Effort) -> None:
-        check_text(text, "the text")  # the engine has no place for half of a surrogate pair
-        effort.match(len(text.encode("utf-8")), self._compiled.programsize)
+    def _charge(self, text: str, budget: ValidationBudget) -> None:
+        check_utf8(text, "the text")  # the engine has no place for half of a surrogate pair
+        budget.match(len(text.encode("utf-8")), self._compiled.programsize)
 
 
-@lru_cache(_KEPT)
-def compiled(pattern: str) -> Matcher:
+@lru_cache(_CACHE_SIZE)
+def compile_pattern(pattern: str) -> Matcher:
     """Compile an expression; InvalidData says what is wrong with it, and where."""
     import re2  # noqa: PLC0415 - resolver processes know types of values, and check none
 
-    check_text(pattern, "the pattern")
-    if len(pattern) > MAX_PATTERN:
-        raise InvalidData(f"the pattern has {len(pattern):,} characters; {MAX_PATTERN:,} are the most")
-    if (found := _refused(pattern)) is not None:
-        raise InvalidData(f"the pattern has {found.construct} at character {found.position + 1}; {found.advice}")
+    check_utf8(pattern, "the pattern")
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise InvalidData(f"the pattern has {len(pattern):,} characters; {MAX_PATTERN_LENGTH:,} are the most")
+    if (result := _find_unsupported(pattern)) is not None:
+        raise InvalidData(f"the pattern has {result.construct} at character {result.position + 1}; {result.advice}")
     options = re2.Options()
     options.log_errors = False  # they would go to standard error
     options.never_capture = True
@@ -130,10 +132,10 @@ def compiled(pattern: str) -> Matcher:
     try:
         return Matcher(pattern, re2.compile(pattern, options=options))
     except re2.error as problem:
-        raise InvalidData(f"the pattern is no regular expression of RE2: {_words(problem)}") from None
+        raise InvalidData(f"the pattern is no regular expression of RE2: {_error_text(problem)}") from None
 
 
-class _Refused(NamedTuple):
+class _UnsupportedConstruct(NamedTuple):
     """A construct that is not understood here, and where it stands."""
 
     construct: str
@@ -141,29 +143,29 @@ class _Refused(NamedTuple):
     advice: str = "the engine of linear time has none: write the expression without it"
 
 
-def _refused(pattern: str) -> _Refused | None:
+def _find_unsupported(pattern: str) -> _UnsupportedConstruct | None:
     """The first construct that RE2 lacks or would read otherwise than it is meant."""
     position = 0
     while position < len(pattern):
         for mark, name in _CONSTRUCTS.items():
             if pattern.startswith(mark, position):
-                return _Refused(name, position)
+                return _UnsupportedConstruct(name, position)
         if pattern.startswith("\\Q", position):  # everything up to \E stands for itself
             end = pattern.find("\\E", position)
             position = len(pattern) if end < 0 else end + 2
         elif pattern[position] == "\\":
             position += 2
         elif pattern[position] == "[":
-            found = _refused_in_class(pattern, position)
-            if isinstance(found, _Refused):
-                return found
-            position = found
+            result = _find_unsupported_in_class(pattern, position)
+            if isinstance(result, _UnsupportedConstruct):
+                return result
+            position = result
         else:
             position += 1
     return None
 
 
-def _refused_in_class(pattern: str, start: int) -> _Refused | int:
+def _find_unsupported_in_class(pattern: str, start: int) -> _UnsupportedConstruct | int:
     """What is wrong with the class that begins here, or where it ends."""
     position = start + 1
     if pattern.startswith("^", position):
@@ -171,15 +173,19 @@ def _refused_in_class(pattern: str, start: int) -> _Refused | int:
     first = position
     while position < len(pattern):
         if pattern.startswith("&&", position):
-            return _Refused("an intersection of classes (&&)", position, "write out the characters that are meant")
+            return _UnsupportedConstruct(
+                "an intersection of classes (&&)", position, "write out the characters that are meant"
+            )
         if pattern[position] == "[":
-            return _Refused("a class inside a class", position, 'a bracket that stands for itself is written "\\["')
+            return _UnsupportedConstruct(
+                "a class inside a class", position, 'a bracket that stands for itself is written "\\["'
+            )
         if pattern[position] == "]" and position > first:
             return position + 1
         position += 2 if pattern[position] == "\\" else 1
     return position
 
 
-def _words(problem: Exception) -> str:
-    said = problem.args[0] if problem.args else ""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+def _error_text(problem: Exception) -> str:
+    message = problem.args[0] if problem.args else ""
+    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)

@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import an_object
-from .keys import MAX_KIND, Key, key_type, numbers_from_json, read_numbers, write_numbers
+from .json_parsing import require_object
+from .keys import MAX_KIND_LENGTH, Key, key_type, numbers_from_json, read_numbers, write_numbers
 from .public_keys import SIGNATURE_HASHES, DsaPublicKey, PublicKey, RsaPublicKey, check_dsa_group
 
-USUAL_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
+COMMON_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
 """The public exponents that are tried for an RSA key without primes, whose plain form leaves the exponent out:
 the usual one first, then other small ones."""
 
@@ -39,52 +39,52 @@ class PrivateKey(Key):
     __slots__ = ()
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, raw: bytes) -> Self:
         """Take a key from its plain form; called on one kind, it takes only that kind."""
-        reader = Reader(octets)
-        known = _BY_KIND.get(reader.text(MAX_KIND))
-        if known is None:
+        reader = Reader(raw)
+        key_class = _BY_KIND.get(reader.text(MAX_KIND_LENGTH))
+        if key_class is None:
             # The name is not repeated: what is decrypted with a wrong passphrase could be anything.
             raise InvalidData("private keys of this kind are not known", 4)
-        numbers = read_numbers(reader, known.ON_WIRE)
+        numbers = read_numbers(reader, key_class.WIRE_FIELDS)
         reader.finish()
-        return cls._make(known, numbers)
+        return cls._create(key_class, numbers)
 
     def to_bytes(self) -> bytes:
         """The plain form."""
         writer = Writer().text(self.KIND)
-        write_numbers(writer, [getattr(self, name) for name in self.ON_WIRE])
-        return writer.done()
+        write_numbers(writer, [getattr(self, name) for name in self.WIRE_FIELDS])
+        return writer.getvalue()
 
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Take a key from a JSON object."""
-        members = an_object(value, "a key")
-        known: type[PrivateKey]
+        members = require_object(value, "a key")
+        key_class: type[PrivateKey]
         kind = key_type(members)
         if kind == "DSA":
-            known = DsaPrivateKey
+            key_class = DsaPrivateKey
         elif kind == "RSA":
-            known = RsaPrivateKey if "p" in members else RsaPrivateKeyWithoutPrimes
+            key_class = RsaPrivateKey if "p" in members else RsaPrivateKeyWithoutPrimes
         else:
             raise InvalidData("the key's kty is not RSA or DSA")
-        return cls._make(known, numbers_from_json(members, known.IN_JSON))
+        return cls._create(key_class, numbers_from_json(members, key_class.JSON_FIELDS))
 
     @classmethod
-    def from_pkcs8(cls, octets: bytes) -> Self:
+    def from_pkcs8(cls, raw: bytes) -> Self:
         """Take a key that other software has written, without a passphrase (PKCS#8, DER)."""
         try:
-            key = load_der_private_key(octets, None)
+            key = load_der_private_key(raw, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             raise InvalidData("the octets are not a private key in PKCS#8 form") from None
         if isinstance(key, rsa.RSAPrivateKey):
             numbers = key.private_numbers()
             e, n = numbers.public_numbers.e, numbers.public_numbers.n
             crt = {"dp": numbers.dmp1, "dq": numbers.dmq1, "qi": numbers.iqmp}
-            return cls._make(RsaPrivateKey, {"n": n, "e": e, "d": numbers.d, "p": numbers.p, "q": numbers.q} | crt)
+            return cls._create(RsaPrivateKey, {"n": n, "e": e, "d": numbers.d, "p": numbers.p, "q": numbers.q} | crt)
         if isinstance(key, dsa.DSAPrivateKey):
             x, group = key.private_numbers().x, key.parameters().parameter_numbers()
-            return cls._make(DsaPrivateKey, {"x": x, "p": group.p, "q": group.q, "g": group.g})
+            return cls._create(DsaPrivateKey, {"x": x, "p": group.p, "q": group.q, "g": group.g})
         raise InvalidData("the private key is neither RSA nor DSA")
 
     @property
@@ -129,29 +129,29 @@ class RsaPrivateKey(PrivateKey):
 
     KIND = "RSA_PRIVCRT_KEY"
     KTY = "RSA"
-    ON_WIRE = ("n", "e", "d", "p", "q", "dp", "dq", "qi")
-    IN_JSON = ("n", "e", "d", "p", "q", "dp", "dq", "qi")
+    WIRE_FIELDS = ("n", "e", "d", "p", "q", "dp", "dq", "qi")
+    JSON_FIELDS = ("n", "e", "d", "p", "q", "dp", "dq", "qi")
 
     @classmethod
     def from_primes(cls, p: int, q: int, e: int, d: int) -> Self:
         """A key made of its two primes and its exponents."""
         if p < 3 or q < 3 or p == q:
-            raise InvalidData(_DO_NOT_BELONG)
+            raise InvalidData(_INCONSISTENT_NUMBERS)
         try:
             inverse = pow(q, -1, p)
         except ValueError:
-            raise InvalidData(_DO_NOT_BELONG) from None
+            raise InvalidData(_INCONSISTENT_NUMBERS) from None
         return cls(p * q, e, d, p, q, d % (p - 1), d % (q - 1), inverse)
 
     def __post_init__(self) -> None:
         public = self.public
         p, q = self.p, self.q
         if not (1 < p < self.n and 1 < q < self.n and p * q == self.n and 1 < self.d < self.n):
-            raise InvalidData(_DO_NOT_BELONG)
+            raise InvalidData(_INCONSISTENT_NUMBERS)
         if (self.dp, self.dq, self.qi * q % p) != (self.d % (p - 1), self.d % (q - 1), 1) or not 0 < self.qi < p:
-            raise InvalidData(_DO_NOT_BELONG)
+            raise InvalidData(_INCONSISTENT_NUMBERS)
         if (self.e * self.dp % (p - 1), self.e * self.dq % (q - 1)) != (1, 1):
-            raise InvalidData(_DO_NOT_BELONG)
+            raise InvalidData(_INCONSISTENT_NUMBERS)
         numbers = rsa.RSAPrivateNumbers(
             p, q, self.d, self.dp, self.dq, self.qi, rsa.RSAPublicNumbers(public.e, public.n)
         )
@@ -159,7 +159,7 @@ class RsaPrivateKey(PrivateKey):
             # The library's own checks test p and q for being prime, for 35 ms at 2048 bits; the key is our own.
             library = numbers.private_key(unsafe_skip_rsa_key_validation=True)
         except ValueError:  # pragma: no cover - all that it still checks was checked above
-            raise InvalidData(_DO_NOT_BELONG) from None
+            raise InvalidData(_INCONSISTENT_NUMBERS) from None
         object.__setattr__(self, "_library", library)
 
     @property
@@ -169,10 +169,10 @@ class RsaPrivateKey(PrivateKey):
     def sign(self, hash_name: str, data: bytes) -> bytes:
         return self._library.sign(data, padding.PKCS1v15(), _hash(hash_name))
 
-    def decrypt(self, octets: bytes) -> bytes:
+    def decrypt(self, raw: bytes) -> bytes:
         """Decrypt what was encrypted for this key (PKCS#1 v1.5). What was not may come out as arbitrary octets."""
         try:
-            return self._library.decrypt(octets, padding.PKCS1v15())
+            return self._library.decrypt(raw, padding.PKCS1v15())
         except ValueError:
             raise InvalidData("the octets cannot be decrypted") from None
 
@@ -194,21 +194,21 @@ class RsaPrivateKeyWithoutPrimes(PrivateKey):
 
     KIND = "RSA_PRIV_KEY"
     KTY = "RSA"
-    ON_WIRE = ("n", "d")
-    IN_JSON = ("n", "e", "d")
+    WIRE_FIELDS = ("n", "d")
+    JSON_FIELDS = ("n", "e", "d")
 
     def __post_init__(self) -> None:
-        exponents = (self.e,) if self.e else USUAL_EXPONENTS
+        exponents = (self.e,) if self.e else COMMON_EXPONENTS
         RsaPublicKey(exponents[0], self.n)  # judges the numbers
         if not 1 < self.d < self.n:
-            raise InvalidData(_DO_NOT_BELONG)
+            raise InvalidData(_INCONSISTENT_NUMBERS)
         signature = pow(2, self.d, self.n)
         for e in exponents:
             if pow(signature, e, self.n) == 2:
                 break
         else:
-            raise InvalidData(_DO_NOT_BELONG)
-        p, q = _factors(self.n, e * self.d - 1)
+            raise InvalidData(_INCONSISTENT_NUMBERS)
+        p, q = _factorize(self.n, e * self.d - 1)
         object.__setattr__(self, "e", e)
         object.__setattr__(self, "_complete", RsaPrivateKey.from_primes(p, q, e, self.d))
 
@@ -243,13 +243,13 @@ class DsaPrivateKey(PrivateKey):
 
     KIND = "DSA_PRIV_KEY"
     KTY = "DSA"
-    ON_WIRE = ("x", "p", "q", "g")
-    IN_JSON = ("x", "p", "q", "g")
+    WIRE_FIELDS = ("x", "p", "q", "g")
+    JSON_FIELDS = ("x", "p", "q", "g")
 
     def __post_init__(self) -> None:
         check_dsa_group(self.p, self.q, self.g)
         if not 0 < self.x < self.q:
-            raise InvalidData(_DO_NOT_BELONG)
+            raise InvalidData(_INCONSISTENT_NUMBERS)
         public = self.public
         group = dsa.DSAParameterNumbers(self.p, self.q, self.g)
         try:
@@ -269,20 +269,20 @@ class DsaPrivateKey(PrivateKey):
         return self._library.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
-_BASES = 64  # each finds the factors with a chance of one half or more
-_DO_NOT_BELONG = "the numbers of the private key do not belong together"
+_MAX_BASES = 64  # each finds the factors with a chance of one half or more
+_INCONSISTENT_NUMBERS = "the numbers of the private key do not belong together"
 _KINDS: tuple[type[PrivateKey], ...] = (RsaPrivateKey, RsaPrivateKeyWithoutPrimes, DsaPrivateKey)
 _BY_KIND = {kind.KIND: kind for kind in _KINDS}
 
 
-def _factors(n: int, multiple: int) -> tuple[int, int]:
+def _factorize(n: int, multiple: int) -> tuple[int, int]:
     """The factors of an RSA modulus, the greater first, by a multiple of the order of all numbers modulo n.
 
     Such a power of any number is 1; on the way there by squaring, half of the numbers pass a root of 1 other than
     1 and -1, which differs from 1 by a multiple of one factor. (After NIST SP 800-56B, appendix C.)
     """
     twos = (multiple & -multiple).bit_length() - 1
-    for base in range(2, 2 + _BASES):
+    for base in range(2, 2 + _MAX_BASES):
         root = pow(base, multiple >> twos, n)
         for _ in range(twos):
             square = root * root % n
@@ -290,7 +290,7 @@ def _factors(n: int, multiple: int) -> tuple[int, int]:
                 factor = gcd(root - 1, n)
                 return max(factor, n // factor), min(factor, n // factor)
             root = square
-    raise InvalidData(_DO_NOT_BELONG)
+    raise InvalidData(_INCONSISTENT_NUMBERS)
 
 
 def _hash(name: str) -> hashes.HashAlgorithm:

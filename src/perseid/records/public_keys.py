@@ -28,8 +28,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import an_object
-from .keys import MAX_KEY_BITS, MAX_KIND, MIN_KEY_BITS, Key, key_type, numbers_from_json, read_numbers, write_numbers
+from .json_parsing import require_object
+from .keys import (
+    MAX_KEY_BITS,
+    MAX_KIND_LENGTH,
+    MIN_KEY_BITS,
+    Key,
+    key_type,
+    numbers_from_json,
+    read_numbers,
+    write_numbers,
+)
 
 MAX_RSA_EXPONENT: Final = (1 << 33) - 1
 """The largest public exponent of RSA: verification takes time in proportion to its bits. The usual one, 65537, has 17
@@ -56,7 +65,7 @@ SIGNATURE_HASHES: Final = MappingProxyType(
 """The hashes that signatures are made with, by the names under which the protocol writes them."""
 
 _OIDS = (bytes.fromhex("06092a864886f70d010101"), bytes.fromhex("06072a8648ce380401"))  # of RSA and DSA keys
-_OID_WITHIN = 32  # octets from the front: two headers of at most six octets stand before it
+_OID_SEARCH_SIZE = 32  # octets from the front: two headers of at most six octets stand before it
 
 
 class PublicKey(Key):
@@ -71,33 +80,33 @@ class PublicKey(Key):
     def from_bytes(cls, octets: bytes) -> Self:
         """Take a key; called on one kind, it takes only that kind."""
         reader = Reader(octets)
-        kind = reader.text(MAX_KIND)
-        known = _BY_KIND.get(kind)
-        if known is None:
+        kind = reader.text(MAX_KIND_LENGTH)
+        key_class = _BY_KIND.get(kind)
+        if key_class is None:
             raise InvalidData(f"public keys of the kind {kind!r} are not known", 4)
         reader.i16()
-        return cls._make(known, read_numbers(reader, known.ON_WIRE))
+        return cls._create(key_class, read_numbers(reader, key_class.WIRE_FIELDS))
 
     def to_bytes(self) -> bytes:
         """The binary form."""
         writer = Writer().text(self.KIND).i16(0)
-        write_numbers(writer, [getattr(self, name) for name in self.ON_WIRE])
-        return writer.octets(self.TRAILER).done()
+        write_numbers(writer, [getattr(self, name) for name in self.WIRE_FIELDS])
+        return writer.octets(self.TRAILER).getvalue()
 
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Take a key from a JSON object."""
-        members = an_object(value, "a key")
-        known = _BY_KTY.get(key_type(members))
-        if known is None:
+        members = require_object(value, "a key")
+        key_class = _BY_KTY.get(key_type(members))
+        if key_class is None:
             raise InvalidData("the key's kty is not RSA, DSA or DH")
-        return cls._make(known, numbers_from_json(members, known.IN_JSON))
+        return cls._create(key_class, numbers_from_json(members, key_class.JSON_FIELDS))
 
     @classmethod
     def from_x509(cls, octets: bytes) -> Self:
         """Take an RSA or DSA key from the SubjectPublicKeyInfo of a certificate (DER)."""
         # The library would test a stranger's Diffie–Hellman modulus for being prime, for seconds.
-        if not any(oid in octets[:_OID_WITHIN] for oid in _OIDS):
+        if not any(oid in octets[:_OID_SEARCH_SIZE] for oid in _OIDS):
             raise InvalidData("the octets are not an RSA or DSA key in X.509 form")
         try:
             key = load_der_public_key(octets)
@@ -105,11 +114,11 @@ class PublicKey(Key):
             raise InvalidData("the octets are not an RSA or DSA key in X.509 form") from None
         if isinstance(key, rsa.RSAPublicKey):
             rsa_numbers = key.public_numbers()
-            return cls._make(RsaPublicKey, {"e": rsa_numbers.e, "n": rsa_numbers.n})
+            return cls._create(RsaPublicKey, {"e": rsa_numbers.e, "n": rsa_numbers.n})
         if isinstance(key, dsa.DSAPublicKey):
             numbers = key.public_numbers()
             group = numbers.parameter_numbers
-            return cls._make(DsaPublicKey, {"q": group.q, "p": group.p, "g": group.g, "y": numbers.y})
+            return cls._create(DsaPublicKey, {"q": group.q, "p": group.p, "g": group.g, "y": numbers.y})
         raise InvalidData("the octets are not an RSA or DSA key in X.509 form")
 
     def to_x509(self) -> bytes:
@@ -153,12 +162,12 @@ class RsaPublicKey(PublicKey):
 
     KIND = "RSA_PUB_KEY"
     KTY = "RSA"
-    ON_WIRE = ("e", "n")
-    IN_JSON = ("n", "e")
+    WIRE_FIELDS = ("e", "n")
+    JSON_FIELDS = ("n", "e")
     TRAILER = bytes(4)
 
     def __post_init__(self) -> None:
-        check_length(self.n)
+        check_modulus_length(self.n)
         if not 3 <= self.e <= MAX_RSA_EXPONENT or self.e % 2 == 0:
             raise InvalidData(f"an RSA key's exponent is odd and between 3 and {MAX_RSA_EXPONENT}")
 
@@ -195,8 +204,8 @@ class DsaPublicKey(PublicKey):
 
     KIND = "DSA_PUB_KEY"
     KTY = "DSA"
-    ON_WIRE = ("q", "p", "g", "y")
-    IN_JSON = ("y", "p", "q", "g")
+    WIRE_FIELDS = ("q", "p", "g", "y")
+    JSON_FIELDS = ("y", "p", "q", "g")
 
     def __post_init__(self) -> None:
         check_dsa_group(self.p, self.q, self.g)
@@ -227,8 +236,8 @@ class DhPublicKey(PublicKey):
 
     KIND = "DH_PUB_KEY"
     KTY = "DH"
-    ON_WIRE = ("y", "p", "g")
-    IN_JSON = ("y", "p", "g")
+    WIRE_FIELDS = ("y", "p", "g")
+    JSON_FIELDS = ("y", "p", "g")
 
     def __post_init__(self) -> None:
         check_dh_group(self.p, self.g)
@@ -252,14 +261,14 @@ _BY_KIND = {kind.KIND: kind for kind in _KINDS}
 _BY_KTY = {kind.KTY: kind for kind in _KINDS}
 
 
-def check_length(modulus: int) -> None:
+def check_modulus_length(modulus: int) -> None:
     """Refuse a modulus of RSA or DSA that is even, too short or too long."""
     _check_modulus(modulus, MIN_KEY_BITS, MAX_KEY_BITS)
 
 
 def check_dsa_group(p: int, q: int, g: int) -> None:
     """Refuse what cannot be the group of a DSA key."""
-    check_length(p)
+    check_modulus_length(p)
     if not (q > 0 and MIN_ORDER_BITS <= q.bit_length() <= MAX_ORDER_BITS):
         raise InvalidData(f"a DSA key's q has {MIN_ORDER_BITS} to {MAX_ORDER_BITS} bits")
     if not 1 < g < p:
@@ -277,9 +286,9 @@ def check_dh_group(p: int, g: int) -> None:
         raise InvalidData("a Diffie-Hellman generator lies between 1 and the modulus less one")
 
 
-def _check_modulus(modulus: int, least: int, most: int) -> None:
+def _check_modulus(modulus: int, min_bits: int, max_bits: int) -> None:
     bits = modulus.bit_length()
-    if not least <= bits <= most or modulus < 0:
-        raise InvalidData(f"the modulus of such a key has {least} to {most} bits; this one has {bits}")
+    if not min_bits <= bits <= max_bits or modulus < 0:
+        raise InvalidData(f"the modulus of such a key has {min_bits} to {max_bits} bits; this one has {bits}")
     if modulus % 2 == 0:
         raise InvalidData("the modulus of a key is odd; this one is even")

@@ -28,15 +28,15 @@ class Record:
     _by_index: dict[int, Value] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if problem := _problem(self.values):
+        if problem := _find_problem(self.values):
             raise RecordMisuse(problem)
         object.__setattr__(self, "_by_index", {value.index: value for value in self.values})
 
     @classmethod
-    def received(cls, handle: Handle, values: Iterable[Value]) -> Self:
+    def from_untrusted(cls, handle: Handle, values: Iterable[Value]) -> Self:
         """A record of values from outside, where it is the sender's fault if two share an index."""
         values = tuple(values)
-        if problem := _problem(values):
+        if problem := _find_problem(values):
             raise InvalidData(problem)
         return cls(handle, values)
 
@@ -78,9 +78,9 @@ def ascending(values: Iterable[Value]) -> tuple[Value, ...]:
     return tuple(sorted(values, key=lambda value: value.index))
 
 
-def values_from_bytes(octets: bytes, now: int) -> tuple[Value, ...]:
+def values_from_bytes(data: bytes, now: int) -> tuple[Value, ...]:
     """Take a file of values (`root_info`, `resolver_service`): their length in octets, then a counted list."""
-    reader = Reader(octets)
+    reader = Reader(data)
     inner = reader.inner(reader.i32())
     reader.finish()
     values = read_values(inner, now)
@@ -92,10 +92,10 @@ def values_to_bytes(values: tuple[Value, ...]) -> bytes:
     """The octets of a file of values."""
     writer = Writer()
     write_values(writer, values)
-    return Writer().bytes_(writer.done()).done()
+    return Writer().bytes_(writer.getvalue()).getvalue()
 
 
-def _problem(values: tuple[Value, ...]) -> str | None:
+def _find_problem(values: tuple[Value, ...]) -> str | None:
     if len(values) > MAX_VALUES:
         return f"{len(values):,} values are too many for a record: no client reads more than {MAX_VALUES:,}"
     seen: set[int] = set()

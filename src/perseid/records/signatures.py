@@ -25,7 +25,16 @@ from typing import Final, Self
 
 from .encoding import from_base64, to_base64
 from .errors import InvalidData
-from .json_parsing import JsonObject, a_list, a_number, a_text, an_object, member, parse_json, write_json
+from .json_parsing import (
+    JsonObject,
+    parse_json,
+    require_int,
+    require_list,
+    require_member,
+    require_object,
+    require_text,
+    write_json,
+)
 from .private_keys import PrivateKey
 from .public_keys import PublicKey
 from .text_types import Text
@@ -87,7 +96,7 @@ class Jws(Text):
 
     def claims(self) -> JsonObject:
         """The payload as a JSON object."""
-        return an_object(parse_json(self.payload), "the payload of the token")
+        return require_object(parse_json(self.payload), "the payload of the token")
 
 
 def sign_compact(claims: JsonObject, key: PrivateKey) -> str:
@@ -102,35 +111,37 @@ def _from_compact(text: str) -> tuple[str, tuple[JwsSignature, ...]]:
     if len(parts) != 3:
         raise InvalidData("a token has three parts with a dot between them")
     header, payload, signature = parts
-    return payload, (_signature(header, signature),)
+    return payload, (_parse_signature(header, signature),)
 
 
 def _from_json(text: str) -> tuple[str, tuple[JwsSignature, ...]]:
-    members = an_object(parse_json(text), "the token")
-    payload = a_text(member(members, "payload", "the token"), "the payload")
-    items = a_list(members["signatures"], "the signatures") if "signatures" in members else [members]
+    members = require_object(parse_json(text), "the token")
+    payload = require_text(require_member(members, "payload", "the token"), "the payload")
+    items = require_list(members["signatures"], "the signatures") if "signatures" in members else [members]
     if not 1 <= len(items) <= MAX_JWS_SIGNATURES:
         raise InvalidData(f"a token has 1 to {MAX_JWS_SIGNATURES} signatures, not {len(items)}")
     signatures = []
     for item in items:
-        one = an_object(item, "a signature")
-        header = a_text(member(one, "protected", "a signature"), "the header")
-        signatures.append(_signature(header, a_text(member(one, "signature", "a signature"), "the signature")))
+        one = require_object(item, "a signature")
+        header = require_text(require_member(one, "protected", "a signature"), "the header")
+        signatures.append(
+            _parse_signature(header, require_text(require_member(one, "signature", "a signature"), "the signature"))
+        )
     return payload, tuple(signatures)
 
 
-def _signature(protected: str, signature: str) -> JwsSignature:
-    header = an_object(parse_json(_decode(protected, "the header")), "the header of the token")
+def _parse_signature(protected: str, signature: str) -> JwsSignature:
+    header = require_object(parse_json(_decode(protected, "the header")), "the header of the token")
     if "crit" in header:
         raise InvalidData("the token demands extensions that are not known (crit)")
-    algorithm = a_text(member(header, "alg", "the header of the token"), "the algorithm")
+    algorithm = require_text(require_member(header, "alg", "the header of the token"), "the algorithm")
     return JwsSignature(protected, algorithm, _decode(signature, "the signature"))
 
 
-def _decode(part: str, what: str) -> bytes:
+def _decode(part: str, label: str) -> bytes:
     if not _PART.fullmatch(part):
-        raise InvalidData(f"{what} of the token is not base64url")
-    return from_base64(part, f"{what} of the token")
+        raise InvalidData(f"{label} of the token is not base64url")
+    return from_base64(part, f"{label} of the token")
 
 
 def _encode(octets: bytes) -> str:
@@ -143,16 +154,16 @@ MAX_CHAIN: Final = 50
 DIGEST_ALGORITHM: Final = "SHA-256"
 """The hash of a value's digest, as it is written."""
 
-_SPELLINGS = ("SHA-256", "SHA256")
+_HASH_SPELLINGS = ("SHA-256", "SHA256")
 _TIME_RANGE = (-(1 << 53), 1 << 53)  # whole numbers that every JSON reader understands
 
 
-class Verdict(Enum):
+class TokenStatus(Enum):
     """What is to be said about a token, a key and a time."""
 
     GOOD = "good"
     WRONG_KEY = "not signed with this key"
-    TOO_EARLY = "not valid yet"
+    NOT_YET_VALID = "not valid yet"
     EXPIRED = "not valid any more"
 
 
@@ -176,30 +187,30 @@ class Claims:
     @classmethod
     def from_json(cls, claims: JsonObject) -> Self:
         """Take the claims of a payload."""
-        chain = a_list(claims.get("chain", []), "the chain")
+        chain = require_list(claims.get("chain", []), "the chain")
         if len(chain) > MAX_CHAIN:
             raise InvalidData(f"a chain has at most {MAX_CHAIN} links, not {len(chain)}")
         return cls(
-            _ref(member(claims, "iss", "the token"), "the issuer"),
-            _ref(member(claims, "sub", "the token"), "the subject"),
-            _time(claims, "iat"),
-            _time(claims, "nbf"),
-            _time(claims, "exp"),
-            tuple([_ref(link, "a link of the chain") for link in chain]),
+            _parse_ref(require_member(claims, "iss", "the token"), "the issuer"),
+            _parse_ref(require_member(claims, "sub", "the token"), "the subject"),
+            _parse_time(claims, "iat"),
+            _parse_time(claims, "nbf"),
+            _parse_time(claims, "exp"),
+            tuple([_parse_ref(link, "a link of the chain") for link in chain]),
         )
 
     def to_json(self) -> JsonObject:
         """The claims for a payload."""
         times = {"iat": self.issued_at, "nbf": self.not_before, "exp": self.expires}
-        plain: JsonObject = {"iss": _ref_text(self.issuer), "sub": _ref_text(self.subject)}
-        plain |= {name: time for name, time in times.items() if time is not None}
+        obj: JsonObject = {"iss": _format_ref(self.issuer), "sub": _format_ref(self.subject)}
+        obj |= {name: time for name, time in times.items() if time is not None}
         if self.chain:
-            plain["chain"] = [_ref_text(link) for link in self.chain]
-        return plain
+            obj["chain"] = [_format_ref(link) for link in self.chain]
+        return obj
 
 
 @dataclass(frozen=True, slots=True)
-class _Token(Jws):
+class _SignedClaims(Jws):
     """What both types share."""
 
     claimed: Claims = field(init=False, compare=False)
@@ -209,15 +220,15 @@ class _Token(Jws):
         Jws.__post_init__(self)
         object.__setattr__(self, "claimed", Claims.from_json(self.claims()))
 
-    def verdict(self, key: PublicKey, now: int) -> Verdict:
+    def verdict(self, key: PublicKey, now: int) -> TokenStatus:
         """Whether this key signed it and it is valid now."""
         if not self.is_signed_by(key):
-            return Verdict.WRONG_KEY
+            return TokenStatus.WRONG_KEY
         if self.claimed.not_before is not None and now < self.claimed.not_before:
-            return Verdict.TOO_EARLY
+            return TokenStatus.NOT_YET_VALID
         if self.claimed.expires is None or now >= self.claimed.expires:
-            return Verdict.EXPIRED
-        return Verdict.GOOD
+            return TokenStatus.EXPIRED
+        return TokenStatus.GOOD
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +261,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSignature(_Token):
+class RecordSignature(_SignedClaims):
     """HS_SIGNATURE: these values of that handle are as the issuer wants them."""
 
     digest_algorithm: str = field(init=False, repr=False, compare=False)
@@ -259,12 +270,14 @@ class RecordSignature(_Token):
     """What the values were."""
 
     def __post_init__(self) -> None:
-        _Token.__post_init__(self)
+        _SignedClaims.__post_init__(self)
         claims = self.claims()
-        digests = an_object(member(claims, "digests", "the token"), "the digests")
-        items = a_list(member(digests, "digests", "the digests"), "the list of digests")
-        object.__setattr__(self, "digest_algorithm", a_text(member(digests, "alg", "the digests"), "the hash"))
-        object.__setattr__(self, "digests", tuple([_digest(item) for item in items]))
+        digests = require_object(require_member(claims, "digests", "the token"), "the digests")
+        items = require_list(require_member(digests, "digests", "the digests"), "the list of digests")
+        object.__setattr__(
+            self, "digest_algorithm", require_text(require_member(digests, "alg", "the digests"), "the hash")
+        )
+        object.__setattr__(self, "digests", tuple([_parse_digest(item) for item in items]))
 
     @classmethod
     def sign(cls, claims: Claims, values: Iterable[Value], key: PrivateKey) -> Self:
@@ -280,7 +293,7 @@ class RecordSignature(_Token):
         signed: dict[int, set[bytes]] = {}
         for digest in self.digests:
             signed.setdefault(digest.index, set()).add(digest.octets)
-        known = self.digest_algorithm.upper() in _SPELLINGS
+        known = self.digest_algorithm.upper() in _HASH_SPELLINGS
         good = {
             index
             for index, octets in signed.items()
@@ -305,7 +318,7 @@ class CertPermission:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate(_Token):
+class Certificate(_SignedClaims):
     """HS_CERT: that identity holds this key, and may sign so much with it."""
 
     public_key: PublicKey = field(init=False, repr=False, compare=False)
@@ -314,11 +327,11 @@ class Certificate(_Token):
     """What it may sign."""
 
     def __post_init__(self) -> None:
-        _Token.__post_init__(self)
+        _SignedClaims.__post_init__(self)
         claims = self.claims()
-        permissions = a_list(claims.get("perms", []), "the permissions")
-        object.__setattr__(self, "public_key", PublicKey.from_json(member(claims, "publicKey", "the token")))
-        object.__setattr__(self, "permissions", tuple([_permission(item) for item in permissions]))
+        permissions = require_list(claims.get("perms", []), "the permissions")
+        object.__setattr__(self, "public_key", PublicKey.from_json(require_member(claims, "publicKey", "the token")))
+        object.__setattr__(self, "permissions", tuple([_parse_permission(item) for item in permissions]))
 
     @classmethod
     def sign(
@@ -330,26 +343,28 @@ class Certificate(_Token):
         return cls(sign_compact(claims.to_json() | added, key))
 
 
-def _digest(plain: object) -> ValueDigest:
-    members = an_object(plain, "a digest")
-    index = a_number(member(members, "index", "a digest"), "the index of a digest")
-    return ValueDigest(index, from_base64(a_text(member(members, "digest", "a digest"), "a digest"), "a digest"))
-
-
-def _permission(plain: object) -> CertPermission:
-    members = an_object(plain, "a permission")
-    handle = members.get("handle")
-    return CertPermission(
-        a_text(member(members, "perm", "a permission"), "a permission"),
-        None if handle is None else a_text(handle, "the handle of a permission"),
+def _parse_digest(obj: object) -> ValueDigest:
+    members = require_object(obj, "a digest")
+    index = require_int(require_member(members, "index", "a digest"), "the index of a digest")
+    return ValueDigest(
+        index, from_base64(require_text(require_member(members, "digest", "a digest"), "a digest"), "a digest")
     )
 
 
-def _ref(plain: object, what: str) -> ValueRef:
-    return ValueRef.parse(a_text(plain, what))
+def _parse_permission(obj: object) -> CertPermission:
+    members = require_object(obj, "a permission")
+    handle = members.get("handle")
+    return CertPermission(
+        require_text(require_member(members, "perm", "a permission"), "a permission"),
+        None if handle is None else require_text(handle, "the handle of a permission"),
+    )
 
 
-def _ref_text(ref: ValueRef) -> str:
+def _parse_ref(obj: object, label: str) -> ValueRef:
+    return ValueRef.parse(require_text(obj, label))
+
+
+def _format_ref(ref: ValueRef) -> str:
     """`300:0.NA/12345`, or the handle alone if that means the same."""
     if ref.index == 0:
         try:
@@ -360,6 +375,6 @@ def _ref_text(ref: ValueRef) -> str:
     return str(ref)
 
 
-def _time(claims: JsonObject, name: str) -> int | None:
-    plain = claims.get(name)
-    return None if plain is None else a_number(plain, f'"{name}"', *_TIME_RANGE)
+def _parse_time(claims: JsonObject, name: str) -> int | None:
+    obj = claims.get(name)
+    return None if obj is None else require_int(obj, f'"{name}"', *_TIME_RANGE)

@@ -24,11 +24,20 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, Self
 
-from . import encoding as octets_module
+from . import encoding as codec
 from .binary import Reader, Writer
-from .encoding import OpenEnum, clean_text
+from .encoding import OpenEnum, decode_printable
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import JsonObject, a_flag, a_list, a_number, a_text, an_object, parse_json, write_json
+from .json_parsing import (
+    JsonObject,
+    parse_json,
+    require_bool,
+    require_int,
+    require_list,
+    require_object,
+    require_text,
+    write_json,
+)
 from .public_keys import PublicKey
 from .site_json import (
     ADDRESS_LENGTH,
@@ -36,14 +45,14 @@ from .site_json import (
     address_to_json,
     attributes_from_json,
     attributes_to_json,
-    find,
+    find_site_member,
     key_from_json,
     key_to_json,
-    need,
+    require_site_member,
     version_from_json,
 )
 
-_SMALLEST_INTERFACE = 6
+_MIN_INTERFACE_SIZE = 6
 
 
 class Purpose(IntFlag):
@@ -63,9 +72,9 @@ class Transport(OpenEnum):
 
 
 _KNOWN_PURPOSES = Purpose.ADMIN | Purpose.QUERY
-_BY_NAME = {member.name: member for member in Transport}
+_TRANSPORT_BY_NAME = {member.name: member for member in Transport}
 # A site may hold thousands of interfaces that nobody has heard of; they share their protocols.
-_BY_NUMBER = [Transport(octet) for octet in range(0x100)]
+_TRANSPORT_BY_NUMBER = [Transport(byte) for byte in range(0x100)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +91,37 @@ class Interface:
     @classmethod
     def read(cls, reader: Reader) -> Self:
         """Take it from the binary form."""
-        return cls(Purpose(reader.u8()), _BY_NUMBER[reader.u8()], reader.i32())
+        return cls(Purpose(reader.u8()), _TRANSPORT_BY_NUMBER[reader.u8()], reader.i32())
 
     def write(self, writer: Writer) -> None:
         """Add the binary form."""
         writer.u8(self.purpose).u8(self.transport).i32(self.port)
 
     @classmethod
-    def from_json(cls, plain: object) -> Self:
+    def from_json(cls, obj: object) -> Self:
         """Take `{"query":…, "admin":…, "protocol":…, "port":…}`."""
-        members = an_object(plain, "an interface")
+        members = require_object(obj, "an interface")
         purpose = Purpose(0)
         for name, bit in (("query", Purpose.QUERY), ("admin", Purpose.ADMIN)):
-            given = find(members, name)
-            if given is not None and a_flag(given, name):
+            given = find_site_member(members, name)
+            if given is not None and require_bool(given, name):
                 purpose |= bit
-        if (extra := find(members, "type")) is not None:
-            purpose |= Purpose(a_number(extra, "the type of an interface", 0, 0xFF))
-        transport = _transport_from_json(need(members, "protocol", "an interface"))
-        return cls(purpose, transport, a_number(need(members, "port", "an interface"), "the port"))
+        if (extra := find_site_member(members, "type")) is not None:
+            purpose |= Purpose(require_int(extra, "the type of an interface", 0, 0xFF))
+        transport = _transport_from_json(require_site_member(members, "protocol", "an interface"))
+        return cls(purpose, transport, require_int(require_site_member(members, "port", "an interface"), "the port"))
 
     def to_json(self) -> JsonObject:
         """The JSON form; `type` only if it says more than the rest."""
-        plain: JsonObject = {
+        obj: JsonObject = {
             "query": Purpose.QUERY in self.purpose,
             "admin": Purpose.ADMIN in self.purpose,
-            "protocol": self.transport.name if self.transport.name in _BY_NAME else int(self.transport),
+            "protocol": self.transport.name if self.transport.name in _TRANSPORT_BY_NAME else int(self.transport),
             "port": self.port,
         }
         if self.purpose > _KNOWN_PURPOSES:
-            plain["type"] = int(self.purpose)
-        return plain
+            obj["type"] = int(self.purpose)
+        return obj
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +164,7 @@ class Server:
         server_id = reader.i32()
         address = reader.octets(ADDRESS_LENGTH)
         public_key = reader.bytes_()
-        interfaces = tuple([Interface.read(reader) for _ in range(reader.count(_SMALLEST_INTERFACE))])
+        interfaces = tuple([Interface.read(reader) for _ in range(reader.count(_MIN_INTERFACE_SIZE))])
         return cls(server_id, address, public_key, interfaces)
 
     def write(self, writer: Writer) -> None:
@@ -165,14 +174,14 @@ class Server:
             interface.write(writer)
 
     @classmethod
-    def from_json(cls, plain: object) -> Self:
+    def from_json(cls, obj: object) -> Self:
         """Take `{"serverId":…, "address":…, "publicKey":…, "interfaces":[…]}`, or an older spelling."""
-        members = an_object(plain, "a server")
-        interfaces = a_list(need(members, "interfaces", "a server"), "the interfaces")
+        members = require_object(obj, "a server")
+        interfaces = require_list(require_site_member(members, "interfaces", "a server"), "the interfaces")
         return cls(
-            a_number(need(members, "serverId", "a server"), "the server's id"),
-            address_from_json(need(members, "address", "a server")),
-            key_from_json(need(members, "publicKey", "a server")),
+            require_int(require_site_member(members, "serverId", "a server"), "the server's id"),
+            address_from_json(require_site_member(members, "address", "a server")),
+            key_from_json(require_site_member(members, "publicKey", "a server")),
             tuple([Interface.from_json(interface) for interface in interfaces]),
         )
 
@@ -186,20 +195,22 @@ class Server:
         }
 
 
-def _transport_from_json(plain: object) -> Transport:
-    if isinstance(plain, str) and not plain.isdecimal():
-        name = a_text(plain, "the protocol").upper()
-        if name not in _BY_NAME:
-            raise InvalidData(f"{name[:20]!r} is not a protocol; there are {', '.join(_BY_NAME)}, or a number")
-        return _BY_NAME[name]
-    return _BY_NUMBER[a_number(plain, "the protocol", 0, 0xFF)]
+def _transport_from_json(obj: object) -> Transport:
+    if isinstance(obj, str) and not obj.isdecimal():
+        name = require_text(obj, "the protocol").upper()
+        if name not in _TRANSPORT_BY_NAME:
+            raise InvalidData(
+                f"{name[:20]!r} is not a protocol; there are {', '.join(_TRANSPORT_BY_NAME)}, or a number"
+            )
+        return _TRANSPORT_BY_NAME[name]
+    return _TRANSPORT_BY_NUMBER[require_int(obj, "the protocol", 0, 0xFF)]
 
 
 PROTOCOL_VERSION: Final = (2, 11)
 """The newest protocol version; what a site in JSON means that does not say."""
 
-_SMALLEST_ATTRIBUTE = 8
-_SMALLEST_SERVER = 28  # an empty key, no interfaces
+_MIN_ATTRIBUTE_SIZE = 8
+_MIN_SERVER_SIZE = 28  # an empty key, no interfaces
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -258,13 +269,13 @@ class Site:
     """The version of this format."""
 
     def __post_init__(self) -> None:
-        if not all(0 <= octet <= 0xFF for octet in (*self.protocol_version, self.primary, self.hash_option)):
+        if not all(0 <= byte <= 0xFF for byte in (*self.protocol_version, self.primary, self.hash_option)):
             raise RecordMisuse("protocol version, primary mask and hash option of a site are octets")
 
     def attribute(self, name: str) -> str | None:
         """The first attribute of this name as text; None if there is none or it is no text."""
         found = next((attribute.value for attribute in self.attributes if attribute.name == name), None)
-        return None if found is None else clean_text(found)
+        return None if found is None else decode_printable(found)
 
     @property
     def is_primary(self) -> bool:
@@ -281,8 +292,8 @@ class Site:
         primary = PrimaryMask(reader.u8())
         hash_option = HashOption(reader.u8())
         hash_filter = reader.bytes_()
-        attributes = [Attribute(reader.text(), reader.bytes_()) for _ in range(reader.count(_SMALLEST_ATTRIBUTE))]
-        servers = [Server.read(reader) for _ in range(reader.count(_SMALLEST_SERVER))]
+        attributes = [Attribute(reader.text(), reader.bytes_()) for _ in range(reader.count(_MIN_ATTRIBUTE_SIZE))]
+        servers = [Server.read(reader) for _ in range(reader.count(_MIN_SERVER_SIZE))]
         reader.finish()
         return cls(
             tuple(servers), tuple(attributes), serial, primary, hash_option, hash_filter, protocol_version, version
@@ -298,30 +309,30 @@ class Site:
         writer.i32(len(self.servers))
         for server in self.servers:
             server.write(writer)
-        return writer.done()
+        return writer.getvalue()
 
     @classmethod
-    def from_json(cls, plain: object) -> Self:
+    def from_json(cls, obj: object) -> Self:
         """Take a JSON object; everything but the servers may be missing."""
-        members = an_object(plain, "the site")
-        servers = a_list(need(members, "servers", "the site"), "the servers")
-        version, protocol = find(members, "version"), find(members, "protocolVersion")
-        option, filter_ = find(members, "hashOption"), find(members, "hashFilter")
+        members = require_object(obj, "the site")
+        servers = require_list(require_site_member(members, "servers", "the site"), "the servers")
+        version, protocol = find_site_member(members, "version"), find_site_member(members, "protocolVersion")
+        option, filter_ = find_site_member(members, "hashOption"), find_site_member(members, "hashFilter")
         return cls(
             tuple([Server.from_json(server) for server in servers]),
-            tuple([Attribute(*pair) for pair in attributes_from_json(find(members, "attributes"))]),
-            _serial_from_json(find(members, "serialNumber")),
+            tuple([Attribute(*pair) for pair in attributes_from_json(find_site_member(members, "attributes"))]),
+            _serial_from_json(find_site_member(members, "serialNumber")),
             _primary_from_json(members),
-            HashOption.ALL if option is None else HashOption(a_number(option, "the hash option", 0, 0xFF)),
-            b"" if filter_ is None else octets_module.from_json(filter_, "the hash filter"),
+            HashOption.ALL if option is None else HashOption(require_int(option, "the hash option", 0, 0xFF)),
+            b"" if filter_ is None else codec.from_json(filter_, "the hash filter"),
             PROTOCOL_VERSION if protocol is None else version_from_json(protocol),
-            1 if version is None else a_number(version, "the version", -0x8000, 0x7FFF),
+            1 if version is None else require_int(version, "the version", -0x8000, 0x7FFF),
         )
 
     def to_json(self) -> JsonObject:
         """A JSON object, members in the order in which deployed software writes them."""
         major, minor = self.protocol_version
-        plain: JsonObject = {
+        obj: JsonObject = {
             "version": self.version,
             "protocolVersion": f"{major}.{minor}",
             "serialNumber": self.serial,
@@ -329,14 +340,14 @@ class Site:
             "multiPrimary": PrimaryMask.MULTI_PRIMARY in self.primary,
         }
         if self.primary & _UNKNOWN_MASK:
-            plain["primaryMask"] = int(self.primary)
+            obj["primaryMask"] = int(self.primary)
         if self.hash_option != HashOption.ALL:
-            plain["hashOption"] = int(self.hash_option)
+            obj["hashOption"] = int(self.hash_option)
         if self.hash_filter:
-            plain["hashFilter"] = octets_module.to_json(self.hash_filter)
-        plain["attributes"] = attributes_to_json([(one.name, one.value) for one in self.attributes])
-        plain["servers"] = [server.to_json() for server in self.servers]
-        return plain
+            obj["hashFilter"] = codec.to_json(self.hash_filter)
+        obj["attributes"] = attributes_to_json([(one.name, one.value) for one in self.attributes])
+        obj["servers"] = [server.to_json() for server in self.servers]
+        return obj
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -350,23 +361,23 @@ class Site:
     @classmethod
     def from_file(cls, octets: bytes) -> Self:
         """Take the contents of a file: JSON if it is clean text, binary if not."""
-        text = clean_text(octets)
+        text = decode_printable(octets)
         return cls.from_bytes(octets) if text is None else cls.from_text(text)
 
 
-def _serial_from_json(plain: object) -> int:
+def _serial_from_json(obj: object) -> int:
     """Sixteen bits; whoever counts them without a sign means the same octets."""
-    if plain is None:
+    if obj is None:
         return 0
-    number = a_number(plain, "the serial number", -0x8000, 0xFFFF)
+    number = require_int(obj, "the serial number", -0x8000, 0xFFFF)
     return number if number <= 0x7FFF else number - 0x1_0000
 
 
 def _primary_from_json(members: JsonObject) -> PrimaryMask:
-    mask = find(members, "primaryMask")
-    primary = PrimaryMask(0 if mask is None else a_number(mask, "the primary mask", 0, 0xFF))
+    mask = find_site_member(members, "primaryMask")
+    primary = PrimaryMask(0 if mask is None else require_int(mask, "the primary mask", 0, 0xFF))
     for name, bit in (("primarySite", PrimaryMask.PRIMARY), ("multiPrimary", PrimaryMask.MULTI_PRIMARY)):
-        given = find(members, name)
-        if given is not None and a_flag(given, name):
+        given = find_site_member(members, name)
+        if given is not None and require_bool(given, name):
             primary |= bit
     return primary

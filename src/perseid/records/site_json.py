@@ -14,95 +14,102 @@ import ipaddress
 import re
 from typing import Final
 
-from . import encoding as octets_module
-from .encoding import from_hexadecimal, to_base64
+from . import encoding as codec
+from .encoding import from_hex, to_base64
 from .errors import InvalidData
-from .json_parsing import JsonObject, a_list, a_number, a_text, an_object
+from .json_parsing import JsonObject, require_int, require_list, require_object, require_text
 from .public_keys import PublicKey
 
-OTHER_NAMES: Final = {"servers": "serverList", "interfaces": "interfaceList"}
+LEGACY_NAMES: Final = {"servers": "serverList", "interfaces": "interfaceList"}
 """What else a member may be called."""
 
 ADDRESS_LENGTH: Final = 16
-_KEYS_IN_JSON = ("RSA", "DSA")
+_JSON_KEY_TYPES = ("RSA", "DSA")
 _V4_PADDING = bytes(12)
 _MAPPED_V4 = bytes(10) + b"\xff\xff"
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 
 
-def find(members: JsonObject, name: str) -> object:
+def find_site_member(members: JsonObject, name: str) -> object:
     """A member under its name, its other name, or either of them with a capital; None if it is not there."""
-    for spelling in (name, OTHER_NAMES.get(name, name)):
+    for spelling in (name, LEGACY_NAMES.get(name, name)):
         for candidate in (spelling, spelling[0].upper() + spelling[1:]):
             if candidate in members:
                 return members[candidate]
     return None
 
 
-def need(members: JsonObject, name: str, what: str) -> object:
+def require_site_member(members: JsonObject, name: str, label: str) -> object:
     """A member that must be there and not be null."""
-    found = find(members, name)
+    found = find_site_member(members, name)
     if found is None:
-        raise InvalidData(f'{what} has no "{name}"')
+        raise InvalidData(f'{label} has no "{name}"')
     return found
 
 
-def attributes_from_json(plain: object) -> list[tuple[str, bytes]]:
+def attributes_from_json(obj: object) -> list[tuple[str, bytes]]:
     """Names and values, in their order, of an array or an object."""
-    if plain is None:
+    if obj is None:
         return []
     pairs: list[tuple[object, object]] = []
-    if isinstance(plain, dict):
-        for name, values in plain.items():
-            several = a_list(values, "an attribute's values") if isinstance(values, list) else [values]
+    if isinstance(obj, dict):
+        for name, values in obj.items():
+            several = require_list(values, "an attribute's values") if isinstance(values, list) else [values]
             pairs += [(name, value) for value in several]
     else:
-        for item in a_list(plain, "the attributes"):
-            members = an_object(item, "an attribute")
-            pairs.append((need(members, "name", "an attribute"), need(members, "value", "an attribute")))
+        for item in require_list(obj, "the attributes"):
+            members = require_object(item, "an attribute")
+            pairs.append(
+                (
+                    require_site_member(members, "name", "an attribute"),
+                    require_site_member(members, "value", "an attribute"),
+                )
+            )
     return [
-        (a_text(name, "an attribute's name"), octets_module.from_json(value, "an attribute's value"))
+        (require_text(name, "an attribute's name"), codec.from_json(value, "an attribute's value"))
         for name, value in pairs
     ]
 
 
 def attributes_to_json(attributes: list[tuple[str, bytes]]) -> list[JsonObject]:
     """An array of names and values."""
-    return [{"name": name, "value": octets_module.to_json(value)} for name, value in attributes]
+    return [{"name": name, "value": codec.to_json(value)} for name, value in attributes]
 
 
-def key_from_json(plain: object) -> bytes:
+def key_from_json(obj: object) -> bytes:
     """The octets of a public key in any of its formats."""
-    if isinstance(plain, str):
-        return from_hexadecimal(plain, "the public key")
-    members = an_object(plain, "the public key")
-    value = need(members, "value", "the public key")
-    format_ = a_text(need(members, "format", "the public key"), "the format of the public key").lower()
+    if isinstance(obj, str):
+        return from_hex(obj, "the public key")
+    members = require_object(obj, "the public key")
+    value = require_site_member(members, "value", "the public key")
+    format_ = require_text(
+        require_site_member(members, "format", "the public key"), "the format of the public key"
+    ).lower()
     if format_ == "key":
         return PublicKey.from_json(value).to_bytes()
-    return octets_module.decode(format_, a_text(value, "the public key"), "the public key")
+    return codec.decode(format_, require_text(value, "the public key"), "the public key")
 
 
-def key_to_json(octets: bytes) -> JsonObject:
+def key_to_json(data: bytes) -> JsonObject:
     """A public key as a JSON key if it comes back as the same octets, or else in base64."""
-    key = key_for_json(octets)
+    key = key_for_json(data)
     if key is None:
-        return {"format": "base64", "value": to_base64(octets)}
+        return {"format": "base64", "value": to_base64(data)}
     return {"format": "key", "value": key.to_json()}
 
 
-def key_for_json(octets: bytes) -> PublicKey | None:
+def key_for_json(data: bytes) -> PublicKey | None:
     """A public key, if its JSON form gives the same octets back and deployed software reads it."""
     try:
-        key = PublicKey.from_bytes(octets)
+        key = PublicKey.from_bytes(data)
     except InvalidData:
         return None
-    return key if key.KTY in _KEYS_IN_JSON and key.to_bytes() == octets else None
+    return key if key.KTY in _JSON_KEY_TYPES and key.to_bytes() == data else None
 
 
-def address_from_json(plain: object) -> bytes:
+def address_from_json(obj: object) -> bytes:
     """Sixteen octets of an address in text; an IPv4 address is put behind twelve zeros."""
-    text = a_text(plain, "the address")
+    text = require_text(obj, "the address")
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -112,18 +119,18 @@ def address_from_json(plain: object) -> bytes:
     return address.packed.rjust(ADDRESS_LENGTH, b"\0")
 
 
-def address_to_json(octets: bytes) -> str:
+def address_to_json(data: bytes) -> str:
     """The address in text; what begins with twelve zeros is IPv4."""
-    if octets.startswith(_V4_PADDING):
-        return str(ipaddress.IPv4Address(octets[len(_V4_PADDING) :]))
-    if octets.startswith(_MAPPED_V4):  # newer versions of Python write these in another way than older ones
-        return f"::ffff:{ipaddress.IPv4Address(octets[len(_MAPPED_V4) :])}"
-    return str(ipaddress.IPv6Address(octets))
+    if data.startswith(_V4_PADDING):
+        return str(ipaddress.IPv4Address(data[len(_V4_PADDING) :]))
+    if data.startswith(_MAPPED_V4):  # newer versions of Python write these in another way than older ones
+        return f"::ffff:{ipaddress.IPv4Address(data[len(_MAPPED_V4) :])}"
+    return str(ipaddress.IPv6Address(data))
 
 
-def version_from_json(plain: object) -> tuple[int, int]:
+def version_from_json(obj: object) -> tuple[int, int]:
     """Take `"2.11"`, which is a text: as a number 2.10 would be 2.1."""
-    found = _VERSION.fullmatch(a_text(plain, "the protocol version"))
+    found = _VERSION.fullmatch(require_text(obj, "the protocol version"))
     if found is None:
         raise InvalidData("the protocol version should be written like 2.11")
-    return a_number(found[1], "the major version", 0, 0xFF), a_number(found[2], "the minor version", 0, 0xFF)
+    return require_int(found[1], "the major version", 0, 0xFF), require_int(found[2], "the minor version", 0, 0xFF)

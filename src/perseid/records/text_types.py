@@ -10,7 +10,7 @@ from typing import Self
 from perseid.names.handle import Handle
 
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import a_text, check_text
+from .json_parsing import check_utf8, require_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Text:
             raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take the data of a value."""
         try:
-            text = octets.decode("utf-8")
+            text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InvalidData("the data is not UTF-8", error.start) from None
         return cls(text)
@@ -40,9 +40,9 @@ class Text:
         return self.text.encode("utf-8")
 
     @classmethod
-    def from_json(cls, plain: object) -> Self:
+    def from_json(cls, obj: object) -> Self:
         """Take a JSON string."""
-        return cls(a_text(plain, "the data"))
+        return cls(require_text(obj, "the data"))
 
     def to_json(self) -> str:
         """A JSON string."""
@@ -51,7 +51,7 @@ class Text:
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Take the text itself."""
-        check_text(text, "the data")
+        check_utf8(text, "the data")
         return cls(text)
 
     def to_text(self) -> str:
@@ -75,7 +75,7 @@ class Description(Text):
 
 
 @dataclass(frozen=True, slots=True)
-class NameText(Text):
+class HandleText(Text):
     """The name of another handle."""
 
     @property
@@ -85,10 +85,10 @@ class NameText(Text):
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceHandle(NameText):
+class ServiceHandle(HandleText):
     """HS_SERV, HS_SERV.PREFIX: under this name are the sites; `0.NA/0.NA` means the root service."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alias(NameText):
+class Alias(HandleText):
     """HS_ALIAS: the handle is another name of this one. Servers do not follow it, proxies do."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from .errors import InvalidData
-from .json_parsing import JsonObject, a_text, an_object, member, parse_json, write_json
-from .json_schema import MAX_CHECKED_OCTETS, Violation, schema_of
-from .patterns import Effort, TooCostly, compiled
+from .json_parsing import JsonObject, parse_json, require_member, require_object, require_text, write_json
+from .json_schema import MAX_CHECKED_BYTES, Violation, compile_schema
+from .patterns import BudgetExceeded, ValidationBudget, compile_pattern
 from .text_types import Text
 
-MAX_DEFINITION_OCTETS: Final = 32_768
+MAX_DEFINITION_BYTES: Final = 32_768
 """The longest definition: twice the longest schema."""
 
-MAX_TYPE_NAME: Final = 200
+MAX_TYPE_NAME_LENGTH: Final = 200
 """The longest name of a type, in characters: a line."""
 
 
@@ -42,20 +42,20 @@ class Definition(Text):
 
     def __post_init__(self) -> None:
         Text.__post_init__(self)
-        octets = self.to_bytes()
-        if len(octets) > MAX_DEFINITION_OCTETS:
-            message = f"{len(octets):,} octets are too many for a definition; {MAX_DEFINITION_OCTETS:,} are the most"
+        data = self.to_bytes()
+        if len(data) > MAX_DEFINITION_BYTES:
+            message = f"{len(data):,} octets are too many for a definition; {MAX_DEFINITION_BYTES:,} are the most"
             raise InvalidData(message)
-        members = an_object(parse_json(octets), "the definition of a type")
-        name = a_text(member(members, "name", "the definition"), "the name of the type")
-        if not 0 < len(name.strip()) <= len(name) <= MAX_TYPE_NAME:
-            raise InvalidData(f"the name of the type is empty, or has more than {MAX_TYPE_NAME} characters")
+        members = require_object(parse_json(data), "the definition of a type")
+        name = require_text(require_member(members, "name", "the definition"), "the name of the type")
+        if not 0 < len(name.strip()) <= len(name) <= MAX_TYPE_NAME_LENGTH:
+            raise InvalidData(f"the name of the type is empty, or has more than {MAX_TYPE_NAME_LENGTH} characters")
         if "pattern" in members and "schema" in members:
             raise InvalidData("the definition has a pattern and a schema; say in one way what the data looks like")
         schema = members.get("schema")
         for key, found in (
             ("name", name),
-            ("description", a_text(member(members, "description", "the definition"), "the description")),
+            ("description", require_text(require_member(members, "description", "the definition"), "the description")),
             ("pattern", _optional_text(members, "pattern")),
             ("schema", None if "schema" not in members else write_json(schema)),
             ("example", _optional_text(members, "example")),
@@ -75,7 +75,7 @@ class Definition(Text):
         """A definition with these parts; a schema is a plain object."""
         parts: JsonObject = {"name": name, "description": description, "pattern": pattern, "schema": schema}
         parts["example"] = example
-        return cls(write_json({part: said for part, said in parts.items() if said is not None}))
+        return cls(write_json({part: value for part, value in parts.items() if value is not None}))
 
     @property
     def syntax(self) -> str | None:
@@ -87,34 +87,37 @@ class Definition(Text):
     def check(self) -> None:
         """Refuse a definition that could not be used: its syntax cannot be applied, or its own example fails it."""
         if self.pattern is not None:
-            compiled(self.pattern)
+            compile_pattern(self.pattern)
         if self.schema is not None:
-            schema_of(self.schema)
-        if self.example is not None and (found := self.violation(self.example.encode("utf-8"), Effort())) is not None:
+            compile_schema(self.schema)
+        if (
+            self.example is not None
+            and (found := self.violation(self.example.encode("utf-8"), ValidationBudget())) is not None
+        ):
             raise InvalidData(f"the example of the type is not of the type: {found}")
 
-    def violation(self, data: bytes, effort: Effort) -> Violation | None:
+    def violation(self, data: bytes, budget: ValidationBudget) -> Violation | None:
         """What is wrong with data of the type; None if nothing is, or if nothing is said about it."""
         try:
             if self.pattern is not None:
-                return self._mismatch(self.pattern, data, effort)
-            return None if self.schema is None else self._breach(self.schema, data, effort)
+                return self._check_pattern(self.pattern, data, budget)
+            return None if self.schema is None else self._check_schema(self.schema, data, budget)
         except InvalidData as problem:
             return Violation("", problem=str(problem))
 
-    def _mismatch(self, pattern: str, data: bytes, effort: Effort) -> Violation | None:
-        if len(data) > MAX_CHECKED_OCTETS:
-            raise TooCostly(f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_OCTETS:,} are the most")
+    def _check_pattern(self, pattern: str, data: bytes, budget: ValidationBudget) -> Violation | None:
+        if len(data) > MAX_CHECKED_BYTES:
+            raise BudgetExceeded(f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_BYTES:,} are the most")
         text = Text.from_bytes(data).text
-        matcher = compiled(pattern)
-        effort.prepare(pattern, matcher.cost)
-        return None if matcher.matches(text, effort) else Violation(f'"pattern": {write_json(pattern)}')
+        matcher = compile_pattern(pattern)
+        budget.prepare(pattern, matcher.cost)
+        return None if matcher.matches(text, budget) else Violation(f'"pattern": {write_json(pattern)}')
 
-    def _breach(self, text: str, data: bytes, effort: Effort) -> Violation | None:
-        schema = schema_of(text)
-        effort.prepare(text, schema.cost)
-        return schema.violation(data, effort)
+    def _check_schema(self, text: str, data: bytes, budget: ValidationBudget) -> Violation | None:
+        schema = compile_schema(text)
+        budget.prepare(text, schema.cost)
+        return schema.violation(data, budget)
 
 
 def _optional_text(members: JsonObject, name: str) -> str | None:
-    return a_text(members[name], f"the {name} of the type") if name in members else None
+    return require_text(members[name], f"the {name} of the type") if name in members else None

@@ -56,7 +56,7 @@ def has_type(type_: str, base: str) -> bool:
     return folded == wanted or folded.startswith(wanted + ".")
 
 
-def base_of(type_: str) -> str:
+def get_base_type(type_: str) -> str:
     """What stands before the first dot, folded: the name that says how the data of a predefined type is read."""
     return fold(type_.partition(".")[0])
 

@@ -26,7 +26,7 @@ from typing import Final, Self
 from .binary import Reader, Writer
 from .encoding import OpenEnum, from_wire, to_wire
 from .errors import InvalidData
-from .json_parsing import JsonObject, a_number, a_text, an_object, check_text, member
+from .json_parsing import JsonObject, check_utf8, require_int, require_member, require_object, require_text
 
 DEFAULT_TTL: Final = 86_400
 """One day: what every deployed tool writes when nobody says otherwise."""
@@ -37,11 +37,11 @@ MAX_VALUES: Final = 2048
 _FIXED = struct.Struct(">iIBiBi")  # up to the length of the type
 _LENGTH = struct.Struct(">i")
 _NO_REFERENCES = bytes(4)
-_SMALLEST_VALUE = 26  # an empty type, empty data, no references
-_SMALLEST_REFERENCE = 8
+_MIN_VALUE_SIZE = 26  # an empty type, empty data, no references
+_MIN_REFERENCE_SIZE = 8
 _MAX_INDEX = 0x7FFF_FFFF
-_MOST_DIGITS = 10  # of an index; Python itself refuses to read thousands of digits, with an error of its own
-_OFFSET_OF_SIGNED_PART = 8  # signatures over values leave index and timestamp out
+_MAX_INDEX_DIGITS = 10  # of an index; Python itself refuses to read thousands of digits, with an error of its own
+_SIGNED_PART_OFFSET = 8  # signatures over values leave index and timestamp out
 _SECRET_TYPE = "HS_SECKEY"  # noqa: S105 - the name of a type
 
 
@@ -86,7 +86,7 @@ class ValueRef:
         """Take `index:handle`; a handle alone means index 0."""
         index, colon, handle = text.partition(":")
         if colon and index.isascii() and index.isdecimal() and handle:
-            if len(index) > _MOST_DIGITS or int(index) > _MAX_INDEX:
+            if len(index) > _MAX_INDEX_DIGITS or int(index) > _MAX_INDEX:
                 raise InvalidData(f"{index[:20]!r} is too large for an index; {_MAX_INDEX:,} is the largest")
             return cls(int(index), handle)
         if not text or (colon and not handle):
@@ -149,15 +149,15 @@ class Value:
         """Take a value from its binary form; `now` places its 32-bit times."""
         index = reader.i32()
         timestamp = from_wire(reader.u32(), now)
-        octet = reader.u8()
-        ttl_type = _TTL_TYPES[octet] if octet in _TTL_TYPES else TtlType(octet)
+        byte = reader.u8()
+        ttl_type = _TTL_TYPES[byte] if byte in _TTL_TYPES else TtlType(byte)
         ttl = reader.i32()
         if ttl_type is TtlType.ABSOLUTE:
             ttl = from_wire(to_wire(ttl), now)
         permissions = _PERMISSIONS[reader.u8()]
         type_ = reader.text()
         data = reader.bytes_()
-        count = reader.count(_SMALLEST_REFERENCE)
+        count = reader.count(_MIN_REFERENCE_SIZE)
         references = tuple([ValueRef.read(reader) for _ in range(count)]) if count else ()
         return cls(index, type_, data, ttl, ttl_type, permissions, timestamp, references)
 
@@ -173,9 +173,9 @@ class Value:
             reference.write(writer)
 
     @classmethod
-    def from_bytes(cls, octets: bytes, now: int) -> Self:
+    def from_bytes(cls, data: bytes, now: int) -> Self:
         """Take a value that fills the given octets."""
-        reader = Reader(octets)
+        reader = Reader(data)
         value = cls.read(reader, now)
         reader.finish()
         return value
@@ -192,11 +192,11 @@ class Value:
                 pass
         writer = Writer()
         self.write(writer)
-        return writer.done()
+        return writer.getvalue()
 
     def signed_part(self) -> bytes:
         """What signatures over values cover: everything but index and timestamp."""
-        return self.to_bytes()[_OFFSET_OF_SIGNED_PART:]
+        return self.to_bytes()[_SIGNED_PART_OFFSET:]
 
     def __repr__(self) -> str:
         """Without the data where not everybody may see it."""
@@ -211,7 +211,7 @@ class Value:
 
 def read_values(reader: Reader, now: int, limit: int = MAX_VALUES) -> tuple[Value, ...]:
     """Take a counted list of values."""
-    return tuple([Value.read(reader, now) for _ in range(reader.count(_SMALLEST_VALUE, limit))])
+    return tuple([Value.read(reader, now) for _ in range(reader.count(_MIN_VALUE_SIZE, limit))])
 
 
 def write_values(writer: Writer, values: tuple[Value, ...]) -> None:
@@ -242,17 +242,17 @@ def permissions_from_text(text: str) -> Permission:
 
 
 # Looking a member up is several times faster than making it.
-_PERMISSIONS = [Permission(octet) for octet in range(0x100)]
-_TTL_TYPES = {member.value: member for member in TtlType}
+_PERMISSIONS = [Permission(byte) for byte in range(0x100)]
+_TTL_TYPES = {require_member.value: require_member for require_member in TtlType}
 
-_TEXT = re.compile(r"(-?[0-9]{1,10}):(.*)", re.DOTALL)
+_REF_TEXT = re.compile(r"(-?[0-9]{1,10}):(.*)", re.DOTALL)
 
 
-def ref_from_json(plain: object, what: str) -> ValueRef:
+def ref_from_json(obj: object, label: str) -> ValueRef:
     """Take the JSON form; the index may be written as text."""
-    members = an_object(plain, what)
-    handle = a_text(member(members, "handle", what), f"the handle of {what}")
-    return ValueRef(a_number(member(members, "index", what), f"the index of {what}"), handle)
+    members = require_object(obj, label)
+    handle = require_text(require_member(members, "handle", label), f"the handle of {label}")
+    return ValueRef(require_int(require_member(members, "index", label), f"the index of {label}"), handle)
 
 
 def ref_to_json(ref: ValueRef) -> JsonObject:
@@ -262,9 +262,9 @@ def ref_to_json(ref: ValueRef) -> JsonObject:
 
 def ref_from_text(text: str) -> ValueRef:
     """Take `INDEX:HANDLE`, both of which must be written."""
-    found = _TEXT.fullmatch(text)
+    found = _REF_TEXT.fullmatch(text)
     if found is None:
         raise InvalidData(f"{text[:60]!r} is not of the form INDEX:HANDLE, such as 300:0.NA/12345")
-    index = a_number(int(found[1]), "the index")
-    check_text(found[2], "the handle")
+    index = require_int(int(found[1]), "the index")
+    check_utf8(found[2], "the handle")
     return ValueRef(index, found[2])

@@ -19,7 +19,7 @@ from defusedxml.expatreader import DefusedExpatParser
 
 from .errors import InvalidData
 
-MAX_XML_OCTETS: Final = 65_536
+MAX_XML_BYTES: Final = 65_536
 """The longest document. A quarter of the longest message; the largest location lists in use have a few thousand."""
 
 MAX_XML_DEPTH: Final = 32
@@ -62,19 +62,19 @@ class Element:
         return "".join([child for child in self.children if isinstance(child, str)])
 
 
-def parse_xml(octets: bytes) -> Element:
+def parse_xml(data: bytes) -> Element:
     """The root element of a document."""
-    if len(octets) > MAX_XML_OCTETS:
-        raise InvalidData(f"{len(octets):,} octets of XML are too many; {MAX_XML_OCTETS:,} are the most")
+    if len(data) > MAX_XML_BYTES:
+        raise InvalidData(f"{len(data):,} octets of XML are too many; {MAX_XML_BYTES:,} are the most")
     try:
-        octets.decode("utf-8")
+        data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidData("the XML is not UTF-8", error.start) from None
     builder = _Builder()
     parser = DefusedExpatParser(forbid_dtd=True)
     parser.setContentHandler(builder)
     source = InputSource()
-    source.setByteStream(BytesIO(octets))
+    source.setByteStream(BytesIO(data))
     source.setEncoding("utf-8")
     try:
         parser.parse(source)
@@ -85,7 +85,7 @@ def parse_xml(octets: bytes) -> Element:
     return builder.root
 
 
-def is_yes(text: str | None) -> bool:
+def is_true(text: str | None) -> bool:
     """Whether an attribute says so: `yes`, `true` or `1`."""
     return text is not None and text.strip().lower() in ("yes", "true", "1")
 

@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.requests import Lender, Redacts
+from perseid.ledger.log.requests import LeaseProvider, Redactions
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
-from perseid.names.handle import MAX_OCTETS, Handle
+from perseid.names.handle import MAX_BYTES, Handle
 from perseid.records.admin import Admin
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES, Value, ValueRef
-from perseid.registry.access.authorization import Decision, authorise
-from perseid.registry.access.permissions import Demand, Membership, Role, shown
-from perseid.registry.policy.keys import Who
+from perseid.registry.access.authorization import Decision, authorize
+from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import Policy
 from perseid.wire.codes import ResponseCode
 
-from .identity import Identity, KeyHolder, maker_of
-from .results import Referred, Refused
-from .snapshot import SITE_PREFIX, Facts, Held, of_type
+from .identity import Identity, KeyIdentity, effective_identity
+from .results import ReferralError, Refused
+from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -45,11 +45,11 @@ class Plan(Generic[T_co]):
     """The result, given the number of the first entry appended, or 0 if there is none to append."""
     drafts: tuple[Draft, ...] = ()
     """The entries: all of them are appended, or none."""
-    make: Callable[[Lender], Sequence[Draft]] | None = None
+    make: Callable[[LeaseProvider], Sequence[Draft]] | None = None
     """Makes the entries while nobody else can write: for new names."""
     reason: str = ""
     """Why it is allowed."""
-    redacts: Redacts = field(default_factory=dict)
+    redactions: Redactions = field(default_factory=dict)
     """What is erased from earlier entries."""
 
 
@@ -57,9 +57,9 @@ class Plan(Generic[T_co]):
 class Context:
     """Under which circumstances an operation is decided."""
 
-    facts: Facts
-    who: Identity
-    door: str
+    snapshot: Snapshot
+    identity: Identity
+    interface: str
     """Where it came in: `native`, `http`, `cli`, `import` …"""
     now: int
     """Seconds since 1970."""
@@ -69,89 +69,96 @@ class Context:
 
     # Rights
 
-    def demand(self, demand: Demand) -> None:
+    def require(self, require: Requirement) -> None:
         """Refuse whoever does not meet a demand."""
-        decision = self.weighed(demand)
+        decision = self.check(require)
         if not decision.allowed:
-            raise Refused.by_decision(decision)
+            raise Refused.from_decision(decision)
         self.reasons.append(decision.reason)
 
-    def may(self, demand: Demand) -> bool:
+    def is_allowed(self, require: Requirement) -> bool:
         """Whether somebody meets a demand."""
-        return self.weighed(demand).allowed
+        return self.check(require).allowed
 
-    def weighed(self, demand: Demand) -> Decision:
+    def check(self, require: Requirement) -> Decision:
         """Whether somebody meets a demand, and why."""
-        return authorise(self.who, demand, self.facts, self.facts.rules.administration, self.facts.spent)
+        return authorize(self.identity, require, self.snapshot, self.snapshot.rules.administration, self.snapshot.usage)
 
     @property
     def is_import(self) -> bool:
         """Whether records of another server are brought in, with their dates: server administrators may."""
-        return self.door == IMPORT and self.may(Demand("import records", ((Membership((Role.SERVER,)),),)))
+        return self.interface == IMPORT and self.is_allowed(
+            Requirement("import records", ((HasRole((Role.SERVER,)),),))
+        )
 
     # Names
 
-    def own(self, handle: Handle, *, refer: bool = True, new: bool = False) -> Held:
+    def get_hosted(self, handle: Handle, *, refer: bool = True, new: bool = False) -> StoredRecord:
         """What is under a name that this server answers for; refused, or referred elsewhere, if it does not.
 
         `new` says that nothing is expected to be there.
         """
         if fold(handle.prefix) == SITE_PREFIX:
-            reason = f"{shown(handle)} belongs to the installation itself, and is no handle"
+            reason = f"{display_name(handle)} belongs to the installation itself, and is no handle"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason)
-        if not self.facts.is_responsible(handle):
-            advice = f"ask the service of the prefix {shown(handle.prefix)}, or home the prefix here"
+        if not self.snapshot.is_responsible(handle):
+            advice = f"ask the service of the prefix {display_name(handle.prefix)}, or home the prefix here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, "That prefix doesn't live here", advice)
-        held = self.facts.held(handle, new=new)
-        if refer and not held.exists and (values := self.facts.referral(handle)):
-            raise Referred(values)
-        return held
+        stored = self.snapshot.stored(handle, new=new)
+        if refer and not stored.exists and (values := self.snapshot.referral(handle)):
+            raise ReferralError(values)
+        return stored
 
-    def existing(self, handle: Handle) -> Held:
+    def existing(self, handle: Handle) -> StoredRecord:
         """What is under a name that has a record."""
-        held = self.own(handle)
-        if not held.exists:
-            raise not_found(held)
-        return held
+        stored = self.get_hosted(handle)
+        if not stored.exists:
+            raise not_found(stored)
+        return stored
 
-    def changeable(self, handle: Handle) -> Held:
+    def get_for_update(self, handle: Handle) -> StoredRecord:
         """What is under a name whose record is to be changed: its bare name, for a part has no record (C5)."""
-        held = self.own(handle)
-        if held.query is not None or held.fragment is not None:
-            raise Refused.by_policy(held.policy.check_name(handle))
-        return held
+        stored = self.get_hosted(handle)
+        if stored.query is not None or stored.fragment is not None:
+            raise Refused.from_refusals(stored.policy.check_name(handle))
+        return stored
 
-    def registrable(self, held: Held) -> None:
+    def check_registrable(self, stored: StoredRecord) -> None:
         """Refuse a name that may not be registered: by the rules for all names, or by the namespace's policy."""
         try:
             if self.is_import:
-                Handle.keepable(str(held.asked))  # what another server registered is kept (H3)
+                Handle.parse_lenient(str(stored.requested))  # what another server registered is kept (H3)
             else:
-                Handle.parse(str(held.asked))
+                Handle.parse(str(stored.requested))
         except InvalidName as problem:
             raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
-        if refusals := held.policy.check_name(held.asked):
-            raise Refused.by_policy(refusals)
+        if refusals := stored.policy.check_name(stored.requested):
+            raise Refused.from_refusals(refusals)
 
     # Entries
 
     def draft(
-        self, held: Held, action: Action, values: Sequence[Value], state: State = State.NORMAL, note: str | None = None
+        self,
+        stored: StoredRecord,
+        action: Action,
+        values: Sequence[Value],
+        state: State = State.NORMAL,
+        note: str | None = None,
     ) -> Draft:
         """The entry that makes a record what it shall be."""
         return Draft(
             action,
             state,
-            str(held.handle),
-            self.door,
-            str(self.who),
+            str(stored.handle),
+            self.interface,
+            str(self.identity),
             self.note if note is None else note,
             ascending(values),
-            held.exact,
+            stored.exact,
         )
 
 
-class Operation(Protocol[T_co]):
+class Command(Protocol[T_co]):
     """Something that can be asked for."""
 
     def decide(self, context: Context) -> "Plan[T_co]":
@@ -159,20 +166,20 @@ class Operation(Protocol[T_co]):
         ...
 
 
-def not_found(held: Held) -> Refused:
+def not_found(stored: StoredRecord) -> Refused:
     """There is no such record."""
-    return Refused(ResponseCode.HANDLE_NOT_FOUND, f"there is no record of {shown(held.asked)}")
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, f"there is no record of {display_name(stored.requested)}")
 
 
-def over_long(name: str) -> Refused:
+def name_too_long(name: str) -> Refused:
     """There is no such record, here or elsewhere: the name that was asked for is too long for any (H9)."""
-    reason = f"there is no record of {shown(name)}: a handle has {MAX_OCTETS:,} octets at most"
+    reason = f"there is no record of {display_name(name)}: a handle has {MAX_BYTES:,} octets at most"
     return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look whether more than the name was copied", "H9")
 
 
-def still_reserved(held: Held) -> Refused:
+def still_reserved(stored: StoredRecord) -> Refused:
     """The name has no thing yet."""
-    reason = f"{shown(held.asked)} is reserved, and stands for nothing yet"
+    reason = f"{display_name(stored.requested)} is reserved, and stands for nothing yet"
     return Refused(ResponseCode.INVALID_VALUE, reason, "register it first: create it with its values", "S1")
 
 
@@ -194,21 +201,21 @@ def check_count(values: Sequence[Value]) -> None:
         raise Refused(ResponseCode.INVALID_VALUE, reason)
 
 
-def with_administrators(context: Context, held: Held, values: Sequence[Value]) -> tuple[Value, ...]:
+def add_administrators(context: Context, stored: StoredRecord, values: Sequence[Value]) -> tuple[Value, ...]:
     """A new record, with the policy's administrators if it brings none.
 
     The protocol allows a record without any, which only server administrators can ever change. Where everybody may make
     names that would be a trap: who made a name there could neither mend nor end it. So whoever makes it administers it.
     """
-    if of_type(tuple(values), HS_ADMIN):
+    if values_of_type(tuple(values), HS_ADMIN):
         return tuple(values)
-    admins: Sequence[Admin] = held.policy.administrators(held.handle.prefix)
-    if not admins and held.policy.who_may_mint is Who.AUTHENTICATED:
-        admins = own_administrators(context)
-    return (*values, *administrators(values, held.policy, admins))
+    admins: Sequence[Admin] = stored.policy.administrators(stored.handle.prefix)
+    if not admins and stored.policy.who_may_mint is Audience.AUTHENTICATED:
+        admins = caller_as_administrator(context)
+    return (*values, *admin_values(values, stored.policy, admins))
 
 
-def administrators(values: Sequence[Value], policy: Policy, admins: Sequence[Admin]) -> list[Value]:
+def admin_values(values: Sequence[Value], policy: Policy, admins: Sequence[Admin]) -> list[Value]:
     """HS_ADMIN values for a record that has the given ones."""
     if not admins:
         return []
@@ -217,7 +224,7 @@ def administrators(values: Sequence[Value], policy: Policy, admins: Sequence[Adm
     return [Value(next(free), HS_ADMIN, admin.to_bytes(), ttl=policy.default_ttl) for admin in admins]
 
 
-def own_administrators(context: Context) -> list[Admin]:
+def caller_as_administrator(context: Context) -> list[Admin]:
     """Whoever asks, who has proved to be somebody; an operator has no key to name, nor has a token."""
-    who = maker_of(context.who)
-    return [Admin(ValueRef.parse(str(who)))] if isinstance(who, KeyHolder) else []
+    identity = effective_identity(context.identity)
+    return [Admin(ValueRef.parse(str(identity)))] if isinstance(identity, KeyIdentity) else []

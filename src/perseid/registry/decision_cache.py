@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Self
 
 from perseid.ledger.log.entry import Entry
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 
-from .snapshot import Facts, Rules
+from .snapshot import Rules, Snapshot
 
 MAX_ENTRIES: Final = 1_024
 """How many entries are remembered: as many as the namespaces that one process works with at a time."""
@@ -28,26 +28,26 @@ MAX_ENTRIES: Final = 1_024
 MAX_VALUES: Final = 50
 """Entries with more values are not: they would take much room, and are rare where rules and rights are kept."""
 
-MAX_OCTETS: Final = 8_192
+MAX_BYTES: Final = 8_192
 """Nor are entries with more data, so that all of them together take some megabytes at most."""
 
 
-class Remembered(NamedTuple):
+class CachedEntry(NamedTuple):
     """An entry, and by what it is told from every other one."""
 
     entry: Entry
     leaf: bytes
 
 
-class Recent:
+class EntryCache:
     """The latest entries of records, as decisions of this process have seen them. For any number of threads."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, Remembered] = {}
+        self._entries: dict[bytes, CachedEntry] = {}
         self._changed = 0  # the last entry that changed a record
         self._lock = threading.Lock()  # of those who note
 
-    def get(self, key: bytes) -> Remembered | None:
+    def get(self, key: bytes) -> CachedEntry | None:
         """The entry that a record had; None if that is not known."""
         return self._entries.get(key)
 
@@ -71,7 +71,7 @@ class Recent:
                 if entry is not None and key not in gone and not self._has(key, entry) and _is_small(entry):
                     if len(self._entries) >= MAX_ENTRIES:
                         self._entries.clear()  # the few that matter are back at once
-                    self._entries[key] = Remembered(entry, entry.leaf_hash())
+                    self._entries[key] = CachedEntry(entry, entry.leaf_hash())
 
     def _has(self, key: bytes, entry: Entry) -> bool:
         known = self._entries.get(key)
@@ -86,17 +86,17 @@ class Recent:
 def _is_small(entry: Entry) -> bool:
     if len(entry.values) > MAX_VALUES:
         return False
-    return sum([len(slot.content) for slot in entry.slots() if slot.content is not None]) <= MAX_OCTETS
+    return sum([len(slot.content) for slot in entry.slots() if slot.content is not None]) <= MAX_BYTES
 
 
-class Expected(Facts):
+class CachedSnapshot(Snapshot):
     """Facts as they were last seen; only what is not known is read from the ledger."""
 
-    def __init__(self, read: Callable[[], AbstractContextManager[Reading]], rules: Rules, recent: Recent) -> None:
+    def __init__(self, read: Callable[[], AbstractContextManager[LogReader]], rules: Rules, recent: EntryCache) -> None:
         super().__init__(None, rules)
         self._read = read
-        self._recent = recent
-        self._entered: AbstractContextManager[Reading] | None = None
+        self._entry_cache = recent
+        self._entered: AbstractContextManager[LogReader] | None = None
         self.is_certain = True
         """Whether everything so far was read from one state of the ledger."""
 
@@ -109,7 +109,7 @@ class Expected(Facts):
             self._entered.__exit__(None, None, None)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> LogReader:
         """One state of the ledger, which is entered when somebody needs it."""
         if self._reading is None:
             self._entered = self._read()
@@ -124,13 +124,13 @@ class Expected(Facts):
         """
         if key in self._entries:
             return self._entries[key]
-        found = None if self._reading is not None else self._recent.get(key)
+        found = None if self._reading is not None else self._entry_cache.get(key)
         if found is None:
             if self._reading is not None or not new:
                 return super().entry(key)
             self._entries[key] = None
         else:
             self._entries[key] = found.entry
-            self.remembered[key] = found.leaf
+            self.expected_leaves[key] = found.leaf
         self.is_certain = False
         return self._entries[key]

@@ -24,31 +24,41 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.log.requests import CALLER_LENGTH, KEPT, OWNER_LENGTH, Answer, Failed, Kept, Mint, Repeated, RestsOn
-from perseid.ledger.log.requests import Once as OnceInLedger
+from perseid.ledger.log.requests import (
+    CALLER_LENGTH,
+    KEY_LIFETIME,
+    OWNER_LENGTH,
+    Failed,
+    IdempotencyRecord,
+    Mint,
+    Preconditions,
+    RepeatedRequest,
+    StoredResponse,
+)
+from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
 from perseid.ledger.store import idempotency
-from perseid.ledger.store.idempotency import Room
+from perseid.ledger.store.idempotency import KeyCapacity
 from perseid.wire.codes import ResponseCode
 
-from .context import Operation
-from .identity import Anonymous, Identity, counted_as
-from .registry import AlreadyDone, Once, Registry
+from .context import Command
+from .identity import Anonymous, Identity, quota_key
+from .registry import AlreadyExecuted, IdempotentRequest, Registry
 from .results import Refused
 
-MAX_KEY: Final = 255
+MAX_KEY_LENGTH: Final = 255
 """Octets of the longest key: room for every name that programs make, such as a UUID."""
 
 DIGEST_LENGTH: Final = 32
 """Octets of a digest of a request: SHA-256."""
 
-HOURS_KEPT: Final = KEPT // 3_600_000_000
+RETENTION_HOURS: Final = KEY_LIFETIME // 3_600_000_000
 """For how many hours a key is kept."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class NewClaim:
     """Nothing with that key was carried out: it is this request's turn."""
 
     caller: bytes
@@ -57,14 +67,14 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Executed:
     """It has been carried out now."""
 
-    answer: Answer
+    answer: StoredResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Replayed:
     """It was carried out when it came before. Nothing was done now."""
 
     status: int
@@ -77,16 +87,16 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Differs:
+class KeyReused:
     """Another request with that key was carried out. Nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class InProgress:
     """A request with that key is being carried out. Nothing was done; ask again shortly."""
 
 
-Claim: TypeAlias = Fresh | Known | Differs | Pending
+Claim: TypeAlias = NewClaim | Replayed | KeyReused | InProgress
 
 
 class IdempotencyKeys:
@@ -98,53 +108,53 @@ class IdempotencyKeys:
         self._lock = threading.Lock()
 
     @contextmanager
-    def claim(self, who: Identity, key: bytes, digest: bytes) -> Iterator[Claim]:
+    def claim(self, identity: Identity, key: bytes, digest: bytes) -> Iterator[Claim]:
         """Say what is known of a key; if nothing is, it is the caller's until the block ends. Raises `Refused`.
 
         `Pending` is about this process. Where another one carries out the same request, the ledger decides which of
         them is the first, and `carry_out` answers the other one with its answer.
         """
-        fresh = _fresh(who, key, digest)
-        place = fresh.caller, fresh.key
+        fresh = _new_claim(identity, key, digest)
+        slot = fresh.caller, fresh.key
         with self._lock:
-            is_mine = place not in self._pending
-            self._pending.add(place)
+            is_mine = slot not in self._pending
+            self._pending.add(slot)
         if not is_mine:
-            yield Pending()
+            yield InProgress()
             return
         try:
-            yield self._found(fresh) or self._admitted(fresh)
+            yield self._find(fresh) or self._check_capacity(fresh)
         finally:
             with self._lock:
-                self._pending.discard(place)
+                self._pending.discard(slot)
 
-    def carry_out(
+    def execute(
         self,
-        claim: Fresh,
-        operation: Operation[T],
-        who: Identity,
-        door: str,
-        told: Callable[[T], Answer],
+        claim: NewClaim,
+        command: Command[T],
+        identity: Identity,
+        interface: str,
+        to_response: Callable[[T], StoredResponse],
         note: str = "",
-        rests_on: RestsOn | None = None,
-    ) -> Done | Known | Differs:
+        preconditions: Preconditions | None = None,
+    ) -> Executed | Replayed | KeyReused:
         """Carry out an operation that is one commit, and keep its key with it. Raises `Refused`.
 
         `told` makes the answer of the result. It runs while others cannot write, so it should be quick.
         """
-        once = Once(claim.caller, claim.key, claim.digest, told)
+        once = IdempotentRequest(claim.caller, claim.key, claim.digest, to_response)
         try:
-            result = self._registry.do(operation, who, door, note, rests_on, once=once)
-        except AlreadyDone as done:
-            return _judged(done.kept, claim)
+            result = self._registry.do(command, identity, interface, note, preconditions, once=once)
+        except AlreadyExecuted as done:
+            return _compare(done.kept, claim)
         except (Refused, LedgerError):
             # Another process may have carried out the same meanwhile, and then this is why it was refused here.
-            if (known := self._found(claim)) is not None:
+            if (known := self._find(claim)) is not None:
                 return known
             raise
-        return Done(told(result))
+        return Executed(to_response(result))
 
-    def keep(self, claim: Fresh, answer: Answer) -> Done | Known | Differs:
+    def keep(self, claim: NewClaim, answer: StoredResponse) -> Executed | Replayed | KeyReused:
         """Keep the answer to what was done in several commits, or elsewhere, after it was done.
 
         Who is killed before this leaves the key free, so what was done should bear to be asked for again: a unit that
@@ -152,53 +162,55 @@ class IdempotencyKeys:
         """
         once = OnceInLedger(claim.caller, claim.key, claim.digest, lambda _: answer)
         (outcome,) = self._registry.ledger.append(Mint(lambda _: (), once=once))
-        if isinstance(outcome, Repeated):
-            return _judged(outcome.kept, claim)
+        if isinstance(outcome, RepeatedRequest):
+            return _compare(outcome.kept, claim)
         if isinstance(outcome, Failed):
             raise outcome.error
-        return Done(answer)
+        return Executed(answer)
 
-    def _found(self, claim: Fresh) -> Known | Differs | None:
+    def _find(self, claim: NewClaim) -> Replayed | KeyReused | None:
         kept = idempotency.find(self._registry.ledger.log, claim.caller, claim.key)
-        return None if kept is None else _judged(kept, claim)
+        return None if kept is None else _compare(kept, claim)
 
-    def _admitted(self, claim: Fresh) -> Fresh:
+    def _check_capacity(self, claim: NewClaim) -> NewClaim:
         """Refuse a key where there is no room for it."""
-        room = idempotency.room(self._registry.ledger.log, claim.caller)
-        if room is Room.THERE:
+        room = idempotency.check_capacity(self._registry.ledger.log, claim.caller)
+        if room is KeyCapacity.AVAILABLE:
             return claim
-        whose = "for you" if room is Room.NONE_FOR_CALLER else "for everybody together"
-        reason = f"as many keys of requests are kept {whose} as can be; each is kept for {HOURS_KEPT} hours"
+        whose = "for you" if room is KeyCapacity.OWNER_LIMIT_REACHED else "for everybody together"
+        reason = f"as many keys of requests are kept {whose} as can be; each is kept for {RETENTION_HOURS} hours"
         advice = "ask for more in one request, ask without a key, or wait"
         raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, advice)
 
 
-def caller_of(who: Identity) -> bytes:
+def caller_id(identity: Identity) -> bytes:
     """What stands for an identity where its keys are kept: first for whoever its keys are counted for, then for itself.
 
     Each token has keys of its own, and all tokens of one maker together as much room as the maker has.
     """
-    return _mark(counted_as(who), OWNER_LENGTH) + _mark(str(who), CALLER_LENGTH - OWNER_LENGTH)
+    return _truncated_digest(quota_key(identity), OWNER_LENGTH) + _truncated_digest(
+        str(identity), CALLER_LENGTH - OWNER_LENGTH
+    )
 
 
-def _mark(text: str, length: int) -> bytes:
+def _truncated_digest(text: str, length: int) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:length]
 
 
-def _fresh(who: Identity, key: bytes, digest: bytes) -> Fresh:
-    if isinstance(who, Anonymous):
+def _new_claim(identity: Identity, key: bytes, digest: bytes) -> NewClaim:
+    if isinstance(identity, Anonymous):
         reason = "a key of a request is that of somebody, and nobody has identified themselves"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "identify yourself, or leave the key out")
-    if not 1 <= len(key) <= MAX_KEY:
-        reason = f"the key of a request has 1 to {MAX_KEY} octets, not {len(key)}"
+    if not 1 <= len(key) <= MAX_KEY_LENGTH:
+        reason = f"the key of a request has 1 to {MAX_KEY_LENGTH} octets, not {len(key)}"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "make one at random, such as a UUID")
     if len(digest) != DIGEST_LENGTH:
         raise ValueError(f"a digest has {DIGEST_LENGTH} octets")
-    return Fresh(caller_of(who), key, digest)
+    return NewClaim(caller_id(identity), key, digest)
 
 
-def _judged(kept: Kept, claim: Fresh) -> Known | Differs:
+def _compare(kept: IdempotencyRecord, claim: NewClaim) -> Replayed | KeyReused:
     """What a kept request is to one with the same key."""
     if kept.digest != claim.digest:
-        return Differs()
-    return Known(kept.status, kept.body, kept.seq, kept.count)
+        return KeyReused()
+    return Replayed(kept.status, kept.body, kept.seq, kept.count)

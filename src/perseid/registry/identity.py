@@ -16,9 +16,9 @@ from typing import ClassVar, TypeAlias
 
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
-from perseid.registry.access.scopes import Scope
+from perseid.registry.access.scopes import ScopeSet
 
-_FOLDED_WHOLE = "0."  # names of the system itself: 0.NA/…, 0.SITE/…
+_SYSTEM_PREFIX = "0."  # names of the system itself: 0.NA/…, 0.SITE/…
 
 
 class Proof(Enum):
@@ -46,7 +46,7 @@ class Anonymous:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyHolder:
+class KeyIdentity:
     """Whoever holds a key that a record names.
 
     The protocol looks rights up before it verifies the key, so that a stranger is told "no administrator" and not
@@ -73,7 +73,7 @@ class KeyHolder:
             return self.reference.index
         return (self.verified_index or 0) if self.session else 0
 
-    def is_meant_by(self, reference: ValueRef) -> bool:
+    def matches(self, reference: ValueRef) -> bool:
         """Whether an administrator's reference, or an entry of a group, means this identity."""
         # The index first: in a large group it tells most entries apart for next to nothing.
         if reference.index not in (0, self.index):
@@ -87,7 +87,7 @@ class KeyHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalOperator:
+class LocalIdentity:
     """A system user who may write the installation's files, and so is a server administrator."""
 
     user: str
@@ -104,46 +104,46 @@ class LocalOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokened:
+class TokenIdentity:
     """Whoever shows a bearer token: they act as the one who made it, within its scope.
 
     `authorise` asks both, so a token has no right that its maker lacks now, nor one that its scope does not name.
     """
 
-    maker: KeyHolder | LocalOperator
+    issuer: KeyIdentity | LocalIdentity
     token: str
     """The token's public id."""
-    scope: Scope
+    scope: ScopeSet
     session: ClassVar[bool] = False
     """Never: a token is shown with every request."""
 
     def __str__(self) -> str:
-        return f"token:{self.token} by {self.maker}"
+        return f"token:{self.token} by {self.issuer}"
 
 
-Identity: TypeAlias = Anonymous | KeyHolder | LocalOperator | Tokened
+Identity: TypeAlias = Anonymous | KeyIdentity | LocalIdentity | TokenIdentity
 """Who asks. The text form is what the ledger keeps as the actor: `300:0.NA/12345`, `local:alice`, `anonymous`,
 `token:k7qpx2ma by 300:0.NA/12345`."""
 
 
-def maker_of(identity: Identity) -> Anonymous | KeyHolder | LocalOperator:
+def effective_identity(identity: Identity) -> Anonymous | KeyIdentity | LocalIdentity:
     """Whose rights count: who made the token, where one is shown."""
-    return identity.maker if isinstance(identity, Tokened) else identity
+    return identity.issuer if isinstance(identity, TokenIdentity) else identity
 
 
-def counted_as(identity: Identity) -> str:
+def quota_key(identity: Identity) -> str:
     """Under which it is counted how much somebody has asked for: a token counts for its maker, however they are spelt.
 
     So a hundred tokens give no more room than one, nor does a handle that is written now in small letters and now in
     capitals. Who differs from somebody else in nothing but such letters shares what there is with them.
     """
-    maker = maker_of(identity)
-    return fold(str(maker)) if isinstance(maker, KeyHolder) else str(maker)
+    issuer = effective_identity(identity)
+    return fold(str(issuer)) if isinstance(issuer, KeyIdentity) else str(issuer)
 
 
 def handle_key(handle: str) -> str:
     """The text under which all spellings of an administrator's handle meet."""
-    if handle.startswith(_FOLDED_WHOLE):
+    if handle.startswith(_SYSTEM_PREFIX):
         return fold(handle)
     prefix, slash, suffix = handle.partition("/")
     return f"{fold(prefix)}{slash}{suffix}"

@@ -12,24 +12,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from perseid.ledger.errors import LedgerError, Moved, TooBusy
+from perseid.ledger.errors import LedgerError, PreconditionFailed, TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.requests import Answer, Append, Appended, Failed, Kept, Mint, Outcome, Repeated, RestsOn
+from perseid.ledger.log.requests import (
+    Append,
+    Appended,
+    Failed,
+    IdempotencyRecord,
+    Mint,
+    Outcome,
+    Preconditions,
+    RepeatedRequest,
+    StoredResponse,
+)
+from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
 from perseid.ledger.log.requests import Minted as MintedEntries
-from perseid.ledger.log.requests import Once as OnceInLedger
-from perseid.registry.access.token_records import require_counting
+from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.wire.codes import ResponseCode
 
-from .context import Context, Operation, Plan
-from .decision_cache import Expected, Recent
-from .identity import Identity, Tokened
-from .results import Explained, Refused, Resolved
-from .snapshot import Facts, Rules
+from .context import Command, Context, Plan
+from .decision_cache import CachedSnapshot, EntryCache
+from .identity import Identity, TokenIdentity
+from .results import Explanation, Refused, Resolution
+from .snapshot import Rules, Snapshot
 
-ATTEMPTS: Final = 20
+MAX_ATTEMPTS: Final = 20
 """How often an operation is decided again because others changed what it rested on. Each time somebody else has
 succeeded, so this many in a row mean a name that many fight for."""
 
@@ -40,20 +50,20 @@ _Request: TypeAlias = Append | Mint
 
 
 @dataclass(frozen=True, slots=True)
-class Once(Generic[T]):
+class IdempotentRequest(Generic[T]):
     """That an operation is carried out once, however often it is asked for: see `idempotency`."""
 
     caller: bytes
     key: bytes
     digest: bytes
-    told: Callable[[T], Answer]
+    to_response: Callable[[T], StoredResponse]
     """What is answered when it has been carried out."""
 
 
-class AlreadyDone(Exception):
+class AlreadyExecuted(Exception):
     """An operation with the same key was carried out before; this one was not."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: IdempotencyRecord) -> None:
         super().__init__("that was carried out before")
         self.kept = kept
 
@@ -64,17 +74,17 @@ class Registry:
     def __init__(self, ledger: Ledger, rules: Rules) -> None:
         self.ledger = ledger
         self.rules = rules
-        self._recent = Recent()
+        self._entry_cache = EntryCache()
 
     def do(
         self,
-        operation: Operation[T],
-        who: Identity,
-        door: str,
+        operation: Command[T],
+        identity: Identity,
+        interface: str,
         note: str = "",
-        rests_on: RestsOn | None = None,
-        step_of: str = "",
-        once: Once[T] | None = None,
+        preconditions: Preconditions | None = None,
+        job_id: str = "",
+        once: IdempotentRequest[T] | None = None,
     ) -> T:
         """Carry out an operation: when this returns, it is durable and visible here. Raises `Refused`.
 
@@ -84,82 +94,86 @@ class Registry:
         """
         if not note.isascii():
             check_text(note)
-        decided = self._expect(operation, who, door, note, rests_on)
-        for _ in range(ATTEMPTS):
+        decided = self._decide_from_cache(operation, identity, interface, note, preconditions)
+        for _ in range(MAX_ATTEMPTS):
             if decided is None:
-                decided = self._decide(operation, who, door, note, rests_on)
-            request = decided.asked(step_of, once)
+                decided = self._decide(operation, identity, interface, note, preconditions)
+            request = decided.to_request(job_id, once)
             if request is None:
                 return decided.plan.answer(0)
             outcome = self.ledger.append(request)[0]
-            if isinstance(outcome, Repeated):
-                raise AlreadyDone(outcome.kept)
-            if not isinstance(outcome, Moved):
+            if isinstance(outcome, RepeatedRequest):
+                raise AlreadyExecuted(outcome.kept)
+            if not isinstance(outcome, PreconditionFailed):
                 seq = _first_entry(outcome)
                 answer = decided.plan.answer(seq if decided.request is not None else 0)
-                self._recent.note(decided.facts.seen, decided.changed(outcome), seq, erased=bool(decided.plan.redacts))
+                self._entry_cache.note(
+                    decided.snapshot.seen, decided.changed(outcome), seq, erased=bool(decided.plan.redactions)
+                )
                 return answer
-            self._recent.forget(request.rests_on)
+            self._entry_cache.forget(request.preconditions)
             if outcome.found <= outcome.seen:
-                self._recent = Recent()  # a record never goes back, so this is another history: nothing of it is known
-            if rests_on and outcome.key in rests_on:
-                raise _prove_again()
+                self._entry_cache = (
+                    EntryCache()
+                )  # a record never goes back, so this is another history: nothing of it is known
+            if preconditions and outcome.key in preconditions:
+                raise _authentication_changed()
             decided = None
         raise TooBusy("others kept changing what this rests on; nothing was written, try again shortly")
 
-    def explain(self, operation: Operation[object], who: Identity, door: str) -> Explained:
+    def explain(self, operation: Command[object], identity: Identity, interface: str) -> Explanation:
         """Whether an operation would be carried out, and why or why not; nothing is done."""
         try:
-            decided = self._decide(operation, who, door, "", None)
+            decided = self._decide(operation, identity, interface, "", None)
         except Refused as refused:
-            return Explained(False, refused.reason, refused.code, refused.advice, refused.rule)
-        return Explained(True, decided.plan.reason or "it is allowed")
+            return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule)
+        return Explanation(True, decided.plan.reason or "it is allowed")
 
     def _decide(
-        self, operation: Operation[T], who: Identity, door: str, note: str, also: RestsOn | None
-    ) -> "_Decided[T]":
+        self, operation: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
+    ) -> "_DecidedCommand[T]":
         """What is to be done, from one state of the ledger, which must be the one that the door has seen."""
-        with self.facts() as facts:
-            for key, seq in (also or {}).items():
-                if facts.latest(key) != seq:
-                    raise _prove_again()
-            plan = _decided(operation, Context(facts, who, door, self.now(), note))
-        return _Decided(plan, facts, _request(plan, facts, also))
+        with self.snapshot() as snapshot:
+            for key, seq in (extra or {}).items():
+                if snapshot.latest(key) != seq:
+                    raise _authentication_changed()
+            plan = _decide_command(operation, Context(snapshot, identity, interface, self.now(), note))
+        return _DecidedCommand(plan, snapshot, _request(plan, snapshot, extra))
 
-    def _expect(
-        self, operation: Operation[T], who: Identity, door: str, note: str, also: RestsOn | None
-    ) -> "_Decided[T] | None":
+    def _decide_from_cache(
+        self, operation: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
+    ) -> "_DecidedCommand[T] | None":
         """What is to be done, from what was seen last; None, if only the ledger can tell: see `recent`."""
-        with Expected(self.ledger.reading, self.rules, self._recent) as facts:
+        with CachedSnapshot(self.ledger.reading, self.rules, self._entry_cache) as snapshot:
             try:
-                plan = _decided(operation, Context(facts, who, door, self.now(), note))
+                plan = _decide_command(operation, Context(snapshot, identity, interface, self.now(), note))
             except Exception:
-                if facts.is_certain and not also:
+                if snapshot.is_certain and not extra:
                     raise
                 return None
-        if also and any(facts.latest(key) != seq for key, seq in also.items() if key in facts.seen):
-            self._recent.forget(also)  # either that is out of date or what the door has read; the ledger knows
+        if extra and any(snapshot.latest(key) != seq for key, seq in extra.items() if key in snapshot.seen):
+            self._entry_cache.forget(extra)  # either that is out of date or what the door has read; the ledger knows
             return None
-        request = _request(plan, facts, also)
+        request = _request(plan, snapshot, extra)
         # What is not committed is checked by nobody, neither what is remembered nor what the door has read.
-        is_checked = request is not None or (facts.is_certain and not also)
-        return _Decided(plan, facts, request) if is_checked else None
+        is_checked = request is not None or (snapshot.is_certain and not extra)
+        return _DecidedCommand(plan, snapshot, request) if is_checked else None
 
     # Reading
 
     @contextmanager
-    def facts(self) -> Iterator[Facts]:
+    def snapshot(self) -> Iterator[Snapshot]:
         """One state of the ledger through the rules of names."""
         with self.ledger.reading() as reading:
-            yield Facts(reading, self.rules)
+            yield Snapshot(reading, self.rules)
 
-    def resolve(self, query: Query, who: Identity, at: int | None = None) -> Resolved:
+    def resolve(self, query: Query, identity: Identity, at: int | None = None) -> Resolution:
         """What a name stands for, now or after an entry of the past. Raises `Refused`."""
-        with self.facts() as facts:
-            context = Context(facts, who, "read", self.now())
-            require_counting(context)
+        with self.snapshot() as snapshot:
+            context = Context(snapshot, identity, "read", self.now())
+            check_token_identity(context)
             if at is not None:
-                return as_of(facts, who, query, at).resolved
+                return as_of(snapshot, identity, query, at).resolved
             return resolve(query, context)
 
     def now(self) -> int:
@@ -168,27 +182,27 @@ class Registry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decided(Generic[T]):
+class _DecidedCommand(Generic[T]):
     """A plan, and what it was decided on."""
 
     plan: Plan[T]
-    facts: Facts
+    snapshot: Snapshot
     request: _Request | None
     """What is asked of the ledger; None if nothing has to be appended."""
 
-    def asked(self, step_of: str, once: Once[T] | None) -> _Request | None:
+    def to_request(self, job_id: str, once: IdempotentRequest[T] | None) -> _Request | None:
         """The same as a step of something, or with a key, which is kept also where nothing has to be appended."""
         request = self.request
         if request is None and once is not None:
-            request = Mint(lambda _: (), self.facts.rests_on, remembered=self.facts.remembered)
-        if request is None or not (step_of or once):
+            request = Mint(lambda _: (), self.snapshot.preconditions, expected_leaves=self.snapshot.expected_leaves)
+        if request is None or not (job_id or once):
             return request
-        return replace(request, operation=step_of, once=None if once is None else self._with_key(once))
+        return replace(request, operation=job_id, once=None if once is None else self._with_key(once))
 
-    def _with_key(self, once: Once[T]) -> OnceInLedger:
+    def _with_key(self, once: IdempotentRequest[T]) -> OnceInLedger:
         changes = self.request is not None
         return OnceInLedger(
-            once.caller, once.key, once.digest, lambda seq: once.told(self.plan.answer(seq if changes else 0))
+            once.caller, once.key, once.digest, lambda seq: once.to_response(self.plan.answer(seq if changes else 0))
         )
 
     def changed(self, outcome: Outcome) -> Collection[bytes]:
@@ -198,35 +212,35 @@ class _Decided(Generic[T]):
         return [record_key(name, exact=exact) for name in outcome.handles for exact in (False, True)]
 
 
-def _decided(operation: Operation[T], context: Context) -> Plan[T]:
+def _decide_command(operation: Command[T], context: Context) -> Plan[T]:
     """What an operation comes to, for somebody who may show a token: one that counts, and of which something was asked.
 
     An operation that changes something without having demanded anything is open to nobody with a token: what nobody
     has thought of is denied.
     """
-    require_counting(context)
+    check_token_identity(context)
     plan = operation.decide(context)
-    if isinstance(context.who, Tokened) and (plan.drafts or plan.make) and not context.reasons:
+    if isinstance(context.identity, TokenIdentity) and (plan.drafts or plan.make) and not context.reasons:
         raise Refused(
             ResponseCode.INSUFFICIENT_PERMISSIONS, "no token is good for that", "identify yourself with a key"
         )
     return plan
 
 
-def _request(plan: Plan[object], facts: Facts, also: RestsOn | None) -> _Request | None:
+def _request(plan: Plan[object], snapshot: Snapshot, extra: Preconditions | None) -> _Request | None:
     """What a plan asks of the ledger; None if nothing has to be appended."""
-    rests_on = {**facts.rests_on, **also} if also else facts.rests_on
+    preconditions = {**snapshot.preconditions, **extra} if extra else snapshot.preconditions
     if plan.make is not None:
-        return Mint(plan.make, rests_on, remembered=facts.remembered)
+        return Mint(plan.make, preconditions, expected_leaves=snapshot.expected_leaves)
     if not plan.drafts:
         return None
     if len(plan.drafts) == 1:
-        return Append(plan.drafts[0], rests_on, plan.redacts, remembered=facts.remembered)
+        return Append(plan.drafts[0], preconditions, plan.redactions, expected_leaves=snapshot.expected_leaves)
     drafts = plan.drafts
-    return Mint(lambda _: drafts, rests_on, redacts=plan.redacts, remembered=facts.remembered)
+    return Mint(lambda _: drafts, preconditions, redactions=plan.redactions, expected_leaves=snapshot.expected_leaves)
 
 
-def _prove_again() -> TooBusy:
+def _authentication_changed() -> TooBusy:
     return TooBusy("the record that proved who asks has changed since; nothing was written, prove it again")
 
 

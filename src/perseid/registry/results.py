@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Self
 
 from perseid.ledger.log.entry import State
-from perseid.names.errors import rules as name_rules
+from perseid.names.errors import load_rules as name_rules
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.access.authorization import Decision
@@ -33,12 +33,12 @@ class Refused(Exception):
         """The id of the requirement, or the policy's line, that stood in the way."""
 
     @classmethod
-    def by_decision(cls, decision: Decision) -> Self:
+    def from_decision(cls, decision: Decision) -> Self:
         """The refusal of somebody who may not."""
         return cls(decision.code or ResponseCode.INVALID_ADMIN, decision.reason, decision.advice)
 
     @classmethod
-    def by_policy(cls, refusals: list[Refusal]) -> Self:
+    def from_refusals(cls, refusals: list[Refusal]) -> Self:
         """The refusal of a policy; of several objections the first is told, as the protocol has room for one."""
         first = refusals[0]
         code = ResponseCode.INVALID_HANDLE if first.subject is Subject.NAME else ResponseCode.INVALID_VALUE
@@ -46,14 +46,14 @@ class Refused(Exception):
         return cls(code, reason, first.remedy, first.line)
 
 
-class Unanswerable(Refused):
+class InvalidQuery(Refused):
     """A question has the right form, and there is no answer to it."""
 
     def __init__(self, reason: str, advice: str = "", rule: str = "") -> None:
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
 
 
-class Referred(Refused):
+class ReferralError(Refused):
     """Another service holds what was asked for."""
 
     def __init__(self, values: tuple[Value, ...]) -> None:
@@ -63,7 +63,7 @@ class Referred(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangeResult:
     """A record was changed, or was already what it should become."""
 
     handle: Handle
@@ -75,7 +75,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Minted:
+class MintResult:
     """New names."""
 
     handles: tuple[Handle, ...]
@@ -84,7 +84,7 @@ class Minted:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolution:
     """What a name stands for."""
 
     handle: Handle
@@ -108,7 +108,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explanation:
     """Whether an operation would be carried out, and why or why not."""
 
     allowed: bool

@@ -11,16 +11,16 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from perseid.ledger.errors import Moved
+from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.log.entry import Entry, State
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.records.types import DELEGATION_TYPES, has_type
 from perseid.records.value import Value
-from perseid.registry.access.authorization import Settings, Spent
+from perseid.registry.access.authorization import SearchUsage, Settings
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.wire.codes import ResponseCode
@@ -39,7 +39,7 @@ MAX_ANCESTORS: Final = 32
 """How many prefixes above one are looked at: real ones have two or three, and anybody may ask about a thousand."""
 
 _LAST_ENTRY: Final = (1 << 63) - 1
-_KEPT_POLICIES: Final = 1_024  # as many namespaces as one installation may work with at a time
+_MAX_CACHED_POLICIES: Final = 1_024  # as many namespaces as one installation may work with at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredRecord:
     """What the ledger has under a name."""
 
-    asked: Handle
+    requested: Handle
     """The name as it was asked for."""
     handle: Handle
     """The name of the record: as it is registered, or as it would be."""
@@ -94,7 +94,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Era:
+class CaseRulePeriod:
     """A time in which the names of a namespace were told apart by one rule (H5)."""
 
     first: int
@@ -105,22 +105,22 @@ class Era:
     """Whether small and capital letters of a suffix were told apart."""
 
 
-class Facts:
+class Snapshot:
     """One state of the ledger, and what was read of it."""
 
-    def __init__(self, reading: Reading | None, rules: Rules) -> None:
+    def __init__(self, reading: LogReader | None, rules: Rules) -> None:
         self._reading = reading
         self.rules = rules
         self._entries: dict[bytes, Entry | None] = {}
         self._assumed: dict[str, Policy] = {}
-        self._eras: dict[str, list[Era]] = {}
-        self.remembered: dict[bytes, bytes] = {}
+        self._case_rule_periods: dict[str, list[CaseRulePeriod]] = {}
+        self.expected_leaves: dict[bytes, bytes] = {}
         """The leaf hashes of entries that were not read for this decision: see `recent`."""
-        self.spent = Spent()
+        self.usage = SearchUsage()
         """How much was searched for rights."""
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> LogReader:
         """The state of the ledger itself, for what is found otherwise than by name."""
         assert self._reading is not None  # noqa: S101 - facts without one open it themselves
         return self._reading
@@ -131,7 +131,7 @@ class Facts:
         return self._entries
 
     @property
-    def rests_on(self) -> dict[bytes, int]:
+    def preconditions(self) -> dict[bytes, int]:
         """Everything that was read, with the number of its latest entry."""
         return {key: 0 if entry is None else entry.seq for key, entry in self._entries.items()}
 
@@ -146,14 +146,14 @@ class Facts:
             self._entries[key] = self.reading.record(key)
         return self._entries[key]
 
-    def saw(self, entry: Entry) -> None:
+    def track(self, entry: Entry) -> None:
         """Note that a decision rests on an entry which was found otherwise than by name.
 
         Raises `Moved` where it rests on another entry of the record already: it cannot rest on both.
         """
         noted = self._entries.setdefault(entry.key, entry)
         if noted is None or noted.seq != entry.seq:
-            raise Moved(entry.key, 0 if noted is None else noted.seq, entry.seq)
+            raise PreconditionFailed(entry.key, 0 if noted is None else noted.seq, entry.seq)
 
     def assume(self, prefix: str, policy: Policy) -> None:
         """Decide as if a namespace had this policy: it is about to get it."""
@@ -169,7 +169,7 @@ class Facts:
         if entry is not None and entry.state is State.NORMAL:
             for value in entry.record():
                 if value.type == POLICY_TYPE:
-                    return _policy(value.data)
+                    return _parse_policy(value.data)
         return self.rules.default_policy
 
     def last_readable_policy(self, prefix: str) -> Policy | None:
@@ -177,14 +177,14 @@ class Facts:
         policies = map(stored_policy, self.reading.history(record_key(policy_name(prefix))))
         return next((policy for policy in policies if policy is not None), None)
 
-    def eras(self, prefix: str) -> list[Era]:
+    def case_rule_periods(self, prefix: str) -> list[CaseRulePeriod]:
         """The times in which the names of a namespace were told apart by one rule, latest first; mostly one."""
-        if fold(prefix) not in self._eras:
-            self._eras[fold(prefix)] = self._find_eras(prefix)
-        return self._eras[fold(prefix)]
+        if fold(prefix) not in self._case_rule_periods:
+            self._case_rule_periods[fold(prefix)] = self._find_case_rule_periods(prefix)
+        return self._case_rule_periods[fold(prefix)]
 
-    def _find_eras(self, prefix: str) -> list[Era]:
-        found: list[Era] = []
+    def _find_case_rule_periods(self, prefix: str) -> list[CaseRulePeriod]:
+        found: list[CaseRulePeriod] = []
         exact: bool | None = None
         since, last = 0, _LAST_ENTRY
         for entry in self.reading.history(record_key(policy_name(prefix))):
@@ -193,25 +193,25 @@ class Facts:
                 continue  # one that cannot be read has changed nothing
             was_exact = policy.case is CaseRule.SENSITIVE
             if exact is not None and was_exact != exact:
-                found.append(Era(since, last, exact))
+                found.append(CaseRulePeriod(since, last, exact))
                 last = since - 1
             exact, since = was_exact, entry.seq
         if exact is None:
             exact = self.rules.default_policy.case is CaseRule.SENSITIVE
-        return [*found, Era(0, last, exact)]
+        return [*found, CaseRulePeriod(0, last, exact)]
 
-    def held(self, asked: Handle, *, new: bool = False) -> Held:
+    def stored(self, requested: Handle, *, new: bool = False) -> StoredRecord:
         """What is under a name, by the rules of its namespace; it is expected to be `new`, or not."""
-        policy = self.policy(asked.prefix)
-        bare, query, fragment = policy.lookup_form(asked)
+        policy = self.policy(requested.prefix)
+        bare, query, fragment = policy.lookup_form(requested)
         exact = policy.case is CaseRule.SENSITIVE and not bare.is_prefix_handle
         key = record_key(str(bare), exact=exact)
         entry = self.entry(key, new=new)
         # An entry of another case rule ends the key of another name: see `eras`.
         is_of_name = entry is not None and entry.exact == exact
-        handle = Handle.keepable(entry.handle) if entry is not None and is_of_name else policy.normalise(bare)
+        handle = Handle.parse_lenient(entry.handle) if entry is not None and is_of_name else policy.normalize(bare)
         values = () if entry is None else entry.record()
-        return Held(asked, handle, key, exact, policy, entry, values, query, fragment)
+        return StoredRecord(requested, handle, key, exact, policy, entry, values, query, fragment)
 
     def values(self, handle: str) -> tuple[Value, ...] | None:
         """All values of a record, private ones included, for authorisation; None if there is no such record here."""
@@ -219,10 +219,10 @@ class Facts:
         if name is None or fold(name.prefix) == SITE_PREFIX:
             return None
         try:
-            held = self.held(name)
+            stored = self.stored(name)
         except Refused:
             return None  # of a namespace whose policy cannot be read nothing is known
-        return held.values if held.exists else None
+        return stored.values if stored.exists else None
 
     def group(self, handle: str) -> tuple[Value, ...] | None:
         """The same for a record that may hold a group: of a prefix that is not homed here any more nothing counts."""
@@ -252,9 +252,9 @@ class Facts:
         if not handle.is_prefix_handle:
             return ()
         for above in _ancestors(handle.suffix):
-            held = self.held(Handle(PREFIX_OF_PREFIXES, above))
-            if held.is_public:
-                found = [value for value in held.values if value.is_public and value.type in DELEGATION_TYPES]
+            stored = self.stored(Handle(PREFIX_OF_PREFIXES, above))
+            if stored.is_public:
+                found = [value for value in stored.values if value.is_public and value.type in DELEGATION_TYPES]
                 if found:
                     return tuple(found)
         return ()
@@ -270,14 +270,14 @@ def stored_policy(entry: Entry) -> Policy | None:
     for value in entry.record():
         if value.type == POLICY_TYPE:
             try:
-                return _policy(value.data)
+                return _parse_policy(value.data)
             except Refused:
                 return None
     return None
 
 
-@lru_cache(_KEPT_POLICIES)
-def _policy(text: bytes) -> Policy:
+@lru_cache(_MAX_CACHED_POLICIES)
+def _parse_policy(text: bytes) -> Policy:
     """A stored policy."""
     try:
         return Policy.from_stored(text.decode("utf-8"))
@@ -286,6 +286,6 @@ def _policy(text: bytes) -> Policy:
         raise Refused(ResponseCode.ERROR, reason, "set the policy of the namespace anew") from problem
 
 
-def of_type(values: tuple[Value, ...], base: str) -> tuple[Value, ...]:
+def values_of_type(values: tuple[Value, ...], base: str) -> tuple[Value, ...]:
     """The values of a type and its subtypes."""
     return tuple([value for value in values if has_type(value.type, base)])

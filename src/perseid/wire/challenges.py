@@ -26,17 +26,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perseid.records.binary import Reader, Writer
-from perseid.records.ciphers import ITERATIONS, derive, widened
+from perseid.records.ciphers import DEFAULT_ITERATIONS, derive_key, latin1_to_utf8
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.wire.digests import RequestDigest
-from perseid.wire.hashes import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, algorithm_named, mac, signature_hash
+from perseid.wire.hashes import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, find_algorithm, mac, signature_hash
 
 from .codes import Version
 from .message import Message
 
-DERIVED_BITS: Final = 160
+DERIVED_KEY_BITS: Final = 160
 """The length of the derived key that deployed clients ask for."""
 
 SALT_LENGTH: Final = 16
@@ -46,14 +46,14 @@ SALT_LENGTH: Final = 16
 def answer_with_key(key: PrivateKey, nonce: bytes, digest: bytes, version: Version) -> bytes:
     """Prove that one has a private key; `version` is the challenge's."""
     algorithm = signature_hash(key, version).spelling
-    return Writer().text(algorithm).bytes_(key.sign(algorithm, nonce + digest)).done()
+    return Writer().text(algorithm).bytes_(key.sign(algorithm, nonce + digest)).getvalue()
 
 
 def check_key_answer(key: PublicKey, nonce: bytes, digest: bytes, answer: bytes) -> bool:
     """Whether the owner of the key gave the answer. Any hash is accepted."""
     try:
         reader = Reader(answer)
-        algorithm = algorithm_named(reader.bytes_(MAX_IDENTIFIER))
+        algorithm = find_algorithm(reader.bytes_(MAX_IDENTIFIER))
         signature = reader.bytes_()
         reader.finish()
     except InvalidData:
@@ -67,7 +67,9 @@ def answer_with_secret(
     """Prove that one knows a secret; the versions are the challenge's, the salt is fresh (`SALT_LENGTH` octets)."""
     data = nonce + digest
     if version.at_least(7) and suggested.at_least(7):
-        return bytes((Algorithm.PBKDF2_HMAC_SHA1,)) + pbkdf2_mac(secret, salt, ITERATIONS, DERIVED_BITS, data)
+        return bytes((Algorithm.PBKDF2_HMAC_SHA1,)) + pbkdf2_mac(
+            secret, salt, DEFAULT_ITERATIONS, DERIVED_KEY_BITS, data
+        )
     if version.at_least(1) and suggested.at_least(1):
         return bytes((Algorithm.SHA1,)) + mac(Algorithm.SHA1, secret, data)
     return mac(Algorithm.MD5, secret, data)
@@ -84,10 +86,10 @@ def check_secret_answer(secret: bytes, nonce: bytes, digest: bytes, answer: byte
     if not version.at_least(1):
         return hmac.compare_digest(mac(Algorithm.MD5, secret, data), answer)
     # 0 stands for MD5 in this place alone.
-    algorithm, given = Algorithm(answer[0] or Algorithm.MD5), answer[1:]
+    algorithm, received = Algorithm(answer[0] or Algorithm.MD5), answer[1:]
     if algorithm == Algorithm.PBKDF2_HMAC_SHA1:
         try:
-            reader = Reader(given)
+            reader = Reader(received)
             expected = pbkdf2_mac(secret, reader.bytes_(), reader.i32(), reader.i32(), data)
         except InvalidData:
             return False
@@ -95,14 +97,14 @@ def check_secret_answer(secret: bytes, nonce: bytes, digest: bytes, answer: byte
         expected = mac(algorithm, secret, data)
     else:
         return False
-    return hmac.compare_digest(expected, given)
+    return hmac.compare_digest(expected, received)
 
 
 def pbkdf2_mac(secret: bytes, salt: bytes, iterations: int, bits: int, data: bytes) -> bytes:
     """The MAC of code 22 with the parameters in front of it; parameters out of bounds are refused."""
-    key = derive(widened(secret), salt, iterations, bits)
+    key = derive_key(latin1_to_utf8(secret), salt, iterations, bits)
     code = mac(Algorithm.HMAC_SHA1, key, data)
-    return Writer().bytes_(salt).i32(iterations).i32(bits).bytes_(code).done()
+    return Writer().bytes_(salt).i32(iterations).i32(bits).bytes_(code).getvalue()
 
 
 NONCE_LENGTH: Final = 16
@@ -111,7 +113,7 @@ NONCE_LENGTH: Final = 16
 MAX_CHALLENGES: Final = 10_000
 """Unanswered challenges at a time; the oldest makes room."""
 
-MAX_OCTETS: Final = 64 << 20
+MAX_PENDING_BYTES: Final = 64 << 20
 """Octets of the requests that wait for an answer: anybody can make the server keep one, so there is an end. The
 largest goes first, so that small honest requests survive a flood of large ones."""
 
@@ -120,7 +122,7 @@ MAX_REPLY: Final = 65_536
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingChallenge:
     """A challenge, and the request it protects."""
 
     id: int
@@ -133,17 +135,17 @@ class Pending:
     """The digest of the request."""
     since: float
     """When the challenge was given."""
-    answered_by: tuple[int, bytes] | None = None
+    used_by: tuple[int, bytes] | None = None
     """The answer that used the challenge up: its request id and the proof in it, which no stranger knows."""
     reply: tuple[bytes, ...] = field(default=(), repr=False)
     """What that answer got, for the case that it comes again; nothing if it got several messages, or long ones."""
     is_list: bool = False
     """Whether it got several messages."""
 
-    def is_for(self, request: Message) -> bool:
+    def matches_request(self, request: Message) -> bool:
         """Whether it waits for the answer about this very request, which may have come twice (UDP)."""
         same = self.request.envelope.request_id == request.envelope.request_id
-        return same and self.request.octets == request.octets and self.answered_by is None
+        return same and self.request.octets == request.octets and self.used_by is None
 
     @property
     def size(self) -> int:
@@ -151,15 +153,15 @@ class Pending:
         return len(self.request.payload()) + sum(map(len, self.reply))
 
 
-class PendingTable:
+class ChallengeTable:
     """All pending challenges, oldest first."""
 
-    def __init__(self, life: float, limit: int = MAX_CHALLENGES, octets: int = MAX_OCTETS) -> None:
+    def __init__(self, life: float, limit: int = MAX_CHALLENGES, octets: int = MAX_PENDING_BYTES) -> None:
         self._life = life
         self._limit = limit
-        self._max_octets = octets
-        self._pending: OrderedDict[int, Pending] = OrderedDict()
-        self._octets = 0
+        self._max_bytes = octets
+        self._pending: OrderedDict[int, PendingChallenge] = OrderedDict()
+        self._size = 0
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -167,25 +169,25 @@ class PendingTable:
     def __contains__(self, challenge_id: int) -> bool:
         return challenge_id in self._pending
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingChallenge) -> None:
         """Keep a challenge; an older one under the same id is replaced."""
         self._drop(pending.id)
         self._pending[pending.id] = pending
-        self._octets += pending.size
-        self._make_room()
+        self._size += pending.size
+        self._evict()
 
-    def find(self, challenge_id: int, now: float) -> Pending | None:
+    def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
         """The challenge of that id, if it still lives."""
         self.purge(now)
         return self._pending.get(challenge_id)
 
-    def settle(self, pending: Pending, reply: tuple[bytes, ...]) -> None:
+    def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
         """Note what the answer that used the challenge up got, unless that is long."""
         if self._pending.get(pending.id) is pending and sum(map(len, reply)) <= MAX_REPLY:
-            self._octets -= pending.size
+            self._size -= pending.size
             pending.reply = reply
-            self._octets += pending.size
-            self._make_room()
+            self._size += pending.size
+            self._evict()
 
     def purge(self, now: float) -> None:
         """Forget what is too old."""
@@ -198,10 +200,10 @@ class PendingTable:
     def _drop(self, challenge_id: int) -> None:
         pending = self._pending.pop(challenge_id, None)
         if pending is not None:
-            self._octets -= pending.size
+            self._size -= pending.size
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         while len(self._pending) > self._limit:
             self._drop(next(iter(self._pending)))
-        while self._octets > self._max_octets:
+        while self._size > self._max_bytes:
             self._drop(max(self._pending.values(), key=lambda pending: pending.size).id)

@@ -17,8 +17,8 @@ from perseid.wire.digests import RequestDigest
 
 from .challenges import SALT_LENGTH, answer_with_key, answer_with_secret
 from .codes import (
-    ASSUMED,
-    CURRENT,
+    ASSUMED_VERSION,
+    CURRENT_VERSION,
     DEFAULT_FLAGS,
     OpCode,
     OpFlag,
@@ -29,27 +29,27 @@ from .codes import (
 )
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frame
-from .key_exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, make_key_pair, shared_secret
-from .message import EARLY_REQUEST_ID, LIFETIME, UNKNOWN_SERIAL, Envelope, Header, Message
+from .key_exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, generate_key_pair, shared_secret
+from .message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, UNKNOWN_SERIAL, Envelope, Header, Message
 from .requests import (
     ANONYMOUS_INDEX,
-    ChallengeAnswer,
+    ChallengeResponse,
     ExchangeMode,
     RequestBody,
     SessionSetup,
-    Values,
-    write_request,
+    ValuesRequest,
+    encode_request,
 )
-from .responses import Challenge, Failure, ResponseBody, SessionReady, read_response
+from .responses import Challenge, Failure, ResponseBody, SessionSetupResult, decode_response
 from .sessions import MAX_TIMEOUT, Cipher, Identity, Session
 
-_SHOWN_TEXT = 200  # characters of a peer's sentence that an error repeats
+_MAX_ERROR_TEXT = 200  # characters of a peer's sentence that an error repeats
 _REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY
-_CONTINUED_FLAGS = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
+_CHALLENGE_FLAGS = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class VerifiedResponse:
     """What came back, and was found to be the answer."""
 
     message: Message
@@ -73,7 +73,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWish:
+class PendingSession:
     """A session that was asked for and not granted yet."""
 
     request: Message
@@ -89,7 +89,7 @@ class SessionWish:
 class Client:
     """Makes requests and judges responses. `version` is the highest that it speaks."""
 
-    def __init__(self, random: Callable[[int], bytes], version: Version = CURRENT) -> None:
+    def __init__(self, random: Callable[[int], bytes], version: Version = CURRENT_VERSION) -> None:
         self._random = random
         self._version = version
 
@@ -100,7 +100,7 @@ class Client:
         now: float,
         *,
         flags: OpFlag | None = None,
-        peer_version: Version = ASSUMED,
+        peer_version: Version = ASSUMED_VERSION,
         site_serial: int = UNKNOWN_SERIAL,
         session: Session | None = None,
     ) -> Message:
@@ -114,8 +114,8 @@ class Client:
         if not version.at_least(1):
             flags &= ~OpFlag.REQUEST_DIGEST
         envelope = Envelope(version, self._version, 0 if session is None else session.id, self._new_id())
-        header = Header(opcode, ResponseCode.RESERVED, flags, site_serial, expires=int(now) + LIFETIME)
-        message = Message.build(envelope, header, write_request(body, version))
+        header = Header(opcode, ResponseCode.RESERVED, flags, site_serial, expires=int(now) + MESSAGE_LIFETIME)
+        message = Message.build(envelope, header, encode_request(body, version))
         return message if session is None else session.protect(message)
 
     def repeat(self, message: Message, session: Session | None) -> Message:
@@ -137,42 +137,42 @@ class Client:
         server_key: PublicKey | None = None,
         session: Session | None = None,
         about: Message | None = None,
-    ) -> Answer:
+    ) -> VerifiedResponse:
         """Judge what came back to `request`; where that answers a challenge, `about` is what was challenged."""
         envelope, payload = frame.envelope, frame.payload
         if envelope.request_id != request.envelope.request_id:
-            raise _foreign(frame, now)
+            raise _mismatch_error(frame, now)
         try:
             if envelope.encrypted:
                 if session is None:
                     raise RemoteProtocolError("the response is encrypted, but there is no session")
                 payload = session.open(payload)
             message = Message.from_bytes(envelope, payload, int(now))
-            digest, body = read_response(message, int(now))
+            digest, body = decode_response(message, int(now))
         except InvalidData as error:
             raise RemoteProtocolError(f"the response is malformed: {error}") from error
         if message.header.opcode == OpCode.RESERVED and isinstance(body, Failure):
-            raise _unread(message, body)
-        asked = about or request
-        if message.header.opcode not in (asked.header.opcode, request.header.opcode):
+            raise _unreadable_request_error(message, body)
+        original = about or request
+        if message.header.opcode not in (original.header.opcode, request.header.opcode):
             raise RemoteProtocolError("the response is that of another operation")
-        self._check(message, digest, asked, now)
-        certified = OpFlag.CERTIFY in asked.header.flags and self._verify(message, server_key, session)
-        return Answer(message, body, digest, certified)
+        self._check(message, digest, original, now)
+        certified = OpFlag.CERTIFY in original.header.flags and self._verify(message, server_key, session)
+        return VerifiedResponse(message, body, digest, certified)
 
-    def _check(self, message: Message, digest: RequestDigest | None, asked: Message, now: float) -> None:
+    def _check(self, message: Message, digest: RequestDigest | None, original: Message, now: float) -> None:
         header = message.header
         if header.is_request:
             raise RemoteProtocolError("a request came where a response was awaited")
         if header.expires < now:
             raise RemoteProtocolError("the response has expired; are both clocks right?")
-        if common_version(message.version) < common_version(asked.version):
+        if common_version(message.version) < common_version(original.version):
             # The versions are not under the digest: somebody on the way may have lowered what was suggested.
             raise RemoteProtocolError("the response is written in an older version than the request")
-        if digest is not None and not digest.matches(asked.octets):
+        if digest is not None and not digest.matches(original.octets):
             raise RemoteProtocolError("the response carries the digest of another request")
-        wanted = OpFlag.REQUEST_DIGEST in asked.header.flags and message.version.at_least(1)
-        if wanted and digest is None:
+        digest_required = OpFlag.REQUEST_DIGEST in original.header.flags and message.version.at_least(1)
+        if digest_required and digest is None:
             raise RemoteProtocolError("the response lacks the digest of the request")
 
     def _verify(self, message: Message, server_key: PublicKey | None, session: Session | None) -> bool:
@@ -192,7 +192,7 @@ class Client:
 
     def answer_challenge(
         self,
-        challenge: Answer,
+        challenge: VerifiedResponse,
         request: Message,
         identity: Identity,
         proof: PrivateKey | bytes,
@@ -211,11 +211,11 @@ class Client:
             kind, answer = "HS_SECKEY", answer_with_secret(proof, body.nonce, digest, version, envelope.suggested, salt)
         else:
             kind, answer = "HS_PUBKEY", answer_with_key(proof, body.nonce, digest, version)
-        flags = _CONTINUED_FLAGS | request.header.flags & _REPEATED_FLAGS
-        header = Header(OpCode.RESPONSE_TO_CHALLENGE, flags=flags, expires=int(now) + LIFETIME)
+        flags = _CHALLENGE_FLAGS | request.header.flags & _REPEATED_FLAGS
+        header = Header(OpCode.RESPONSE_TO_CHALLENGE, flags=flags, expires=int(now) + MESSAGE_LIFETIME)
         answered = Envelope(version, self._version, envelope.session_id, self._new_id())
-        content = ChallengeAnswer(kind, identity.handle, identity.index, answer)
-        return Message.build(answered, header, write_request(content, version))
+        content = ChallengeResponse(kind, identity.handle, identity.index, answer)
+        return Message.build(answered, header, encode_request(content, version))
 
     # Sessions
 
@@ -224,12 +224,12 @@ class Client:
         identity: Identity | None,
         now: float,
         *,
-        peer_version: Version = ASSUMED,
+        peer_version: Version = ASSUMED_VERSION,
         timeout: int = MAX_TIMEOUT,
         group: tuple[int, int] = DEFAULT_GROUP,
-    ) -> SessionWish:
+    ) -> PendingSession:
         """Ask for a session by Diffie–Hellman, as somebody or anonymously."""
-        pair = make_key_pair(group, self._random)
+        pair = generate_key_pair(group, self._random)
         setup = SessionSetup(
             ExchangeMode.DIFFIE_HELLMAN,
             timeout,
@@ -238,61 +238,64 @@ class Client:
             public_key=pair.public.to_bytes(),
         )
         request = self.request(OpCode.SESSION_SETUP, setup, now, peer_version=peer_version)
-        return SessionWish(request, pair, identity, timeout)
+        return PendingSession(request, pair, identity, timeout)
 
-    def finish_session(self, wish: SessionWish, answer: Answer) -> Session:
+    def finish_session(self, pending: PendingSession, answer: VerifiedResponse) -> Session:
         """Take the server's half of the exchange, which `read` has verified."""
         body, message = answer.body, answer.message
-        if not isinstance(body, SessionReady) or body.mode != ExchangeMode.DIFFIE_HELLMAN:
+        if not isinstance(body, SessionSetupResult) or body.mode != ExchangeMode.DIFFIE_HELLMAN:
             raise RemoteProtocolError("the server did not grant the session", ResponseCode.SESSION_FAILED)
         if message.envelope.session_id <= 0:
             raise RemoteProtocolError("the server gave the session no id", ResponseCode.SESSION_FAILED)
         cipher, data = Cipher.DES, body.data
         # The cipher's number came with 2.4; the server decides that by what the request suggested.
-        if wish.request.envelope.suggested.at_least(4):
+        if pending.request.envelope.suggested.at_least(4):
             cipher, data = Cipher(int.from_bytes(data[:4], "big")), data[4:]
         try:
             theirs = PublicKey.from_bytes(data)
-            if not isinstance(theirs, DhPublicKey) or (theirs.p, theirs.g) != (wish.pair.public.p, wish.pair.public.g):
+            if not isinstance(theirs, DhPublicKey) or (theirs.p, theirs.g) != (
+                pending.pair.public.p,
+                pending.pair.public.g,
+            ):
                 raise InvalidData("the server's key is not one of the group that was proposed")
-            key = derive_session_key(cipher, shared_secret(wish.pair, theirs))
+            key = derive_session_key(cipher, shared_secret(pending.pair, theirs))
         except InvalidData as error:
             raise RemoteProtocolError(f"the key exchange failed: {error}", ResponseCode.SESSION_FAILED) from error
-        return Session(message.envelope.session_id, key, cipher, message.version, wish.identity, wish.timeout)
+        return Session(message.envelope.session_id, key, cipher, message.version, pending.identity, pending.timeout)
 
     def _new_id(self) -> int:
         """A positive 31-bit number; others are taken for "not set" in places."""
         return int.from_bytes(self._random(4), "big") % 0x7FFF_FFFF + 1
 
 
-def _foreign(frame: Frame, now: float) -> RemoteProtocolError:
+def _mismatch_error(frame: Frame, now: float) -> RemoteProtocolError:
     """Why a frame is not the answer: a server that could not read the request says so under no request's id."""
     other = RemoteProtocolError("the response answers another request")
-    if frame.envelope.request_id != EARLY_REQUEST_ID:
+    if frame.envelope.request_id != UNKNOWN_REQUEST_ID:
         return other
     try:
         message = Message.from_bytes(frame.envelope, frame.payload, int(now))
-        _, body = read_response(message, int(now))
+        _, body = decode_response(message, int(now))
     except InvalidData:
         return other
     if not isinstance(body, Failure) or message.header.is_request:
         return other
-    return _unread(message, body)
+    return _unreadable_request_error(message, body)
 
 
-def _unread(message: Message, failure: Failure) -> RemoteProtocolError:
+def _unreadable_request_error(message: Message, failure: Failure) -> RemoteProtocolError:
     """What a server says that could not read the request."""
-    text = failure.sentence[:_SHOWN_TEXT]
+    text = failure.sentence[:_MAX_ERROR_TEXT]
     return RemoteProtocolError(f"the server could not read the request: {text}", message.header.response_code)
 
 
 def _has_private_values(message: Message) -> bool:
     """Whether a request carries values that not everybody may read; from 2.8 on these are encrypted in sessions."""
     opcode = message.header.opcode
-    if not message.version.at_least(8) or opcode not in _WITH_VALUES:
+    if not message.version.at_least(8) or opcode not in _OPCODES_WITH_VALUES:
         return False
-    values: tuple[Value, ...] = Values.read(message.body_reader(), message.version, 0).values
+    values: tuple[Value, ...] = ValuesRequest.read(message.body_reader(), message.version, 0).values
     return not all(value.is_public for value in values)
 
 
-_WITH_VALUES = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE, OpCode.MODIFY_VALUE))
+_OPCODES_WITH_VALUES = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE, OpCode.MODIFY_VALUE))

@@ -122,7 +122,7 @@ DEFAULT_FLAGS: Final = OpFlag.RECURSIVE | OpFlag.CACHE_AUTHENTICATION | OpFlag.P
 
 _CERTIFIED = OpFlag.CERTIFY
 _DIGESTED = OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
-_MORE_FLAGS = {
+_EXTRA_FLAGS = {
     OpCode.SESSION_SETUP: _DIGESTED,
     OpCode.SESSION_EXCHANGEKEY: _DIGESTED,
     OpCode.VERIFY_CHALLENGE: _DIGESTED,
@@ -133,7 +133,7 @@ _MORE_FLAGS = {
 
 def default_flags(opcode: OpCode) -> OpFlag:
     """The flags that deployed clients set on a request of this kind."""
-    return DEFAULT_FLAGS | _MORE_FLAGS.get(opcode, OpFlag(0))
+    return DEFAULT_FLAGS | _EXTRA_FLAGS.get(opcode, OpFlag(0))
 
 
 class Version(NamedTuple):
@@ -156,28 +156,28 @@ class Version(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-CURRENT: Final = Version(2, 11)
+CURRENT_VERSION: Final = Version(2, 11)
 """The newest version there is, and the one that we speak."""
 
-ASSUMED: Final = Version(2, 3)
+ASSUMED_VERSION: Final = Version(2, 3)
 """The version to use towards a peer whose version is not known."""
 
-_OLDEST = Version(2, 0)
+_OLDEST_VERSION = Version(2, 0)
 
 
-def common_version(suggested: Version, own: Version = CURRENT) -> Version:
+def common_version(suggested: Version, own: Version = CURRENT_VERSION) -> Version:
     """The version to use: the lower of what the peer suggests and what we speak."""
     if not suggested.at_least(0):
-        return _OLDEST
+        return _OLDEST_VERSION
     return min(suggested, own)
 
 
-_OLD_NUMBERS = {ResponseCode.SERVER_BACKUP: 303, ResponseCode.INVALID_VALUE: 201}
+_OLD_CODES = {ResponseCode.SERVER_BACKUP: 303, ResponseCode.INVALID_VALUE: 201}
 
 
 def response_code_to_wire(code: ResponseCode, version: Version) -> int:
     """The number that stands for a code in a version: before 2.5 two codes had others."""
-    return code if version.at_least(5) else _OLD_NUMBERS.get(code, code)
+    return code if version.at_least(5) else _OLD_CODES.get(code, code)
 
 
 def response_code_from_wire(number: int, version: Version) -> ResponseCode:

@@ -36,31 +36,31 @@ from typing import Final
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.wire.hashes import HASHES, HMACS, Algorithm, algorithm_named, mac, signature_hash
+from perseid.wire.hashes import HASHES, HMACS, Algorithm, find_algorithm, mac, signature_hash
 
 from .codes import Version
 from .errors import LocalProtocolError
 from .message import Credential, Message
 
-SIGNED: Final = "HS_SIGNED"
+HS_SIGNED: Final = "HS_SIGNED"
 """The type of a credential made with a private key."""
 
-MACED: Final = "HS_MAC"
+HS_MAC: Final = "HS_MAC"
 """The type of a credential made with a session's key."""
 
-_SIGNED_TYPES = frozenset((SIGNED, "HS_DSAPUBKEY"))  # the second is an old spelling
+_SIGNATURE_TYPES = frozenset((HS_SIGNED, "HS_DSAPUBKEY"))  # the second is an old spelling
 _IDS = Struct(">iii")
 _COUNTER = Struct(">i")
 _MAX_COUNTER = 0x7FFF_FFFF
 _SUGGESTED_MAJOR = 0x03  # the bits that the major version has in the envelope
-_SURVIVING_KEY = 4  # octets of the key at the front of the spoilt buffer
-_SPOILT = 10  # octets of version, ids and counter that were meant to be in it
+_KEY_PREFIX_LENGTH = 4  # octets of the key at the front of the spoilt buffer
+_LOST_LENGTH = 10  # octets of version, ids and counter that were meant to be in it
 
 
 def signature_input(message: Message, counter: int) -> bytes:
     """What a signature over a message covers."""
     if message.version.at_least(7):
-        return _covered(message, counter)
+        return _protected_bytes(message, counter)
     if message.version.at_least(6):
         prefix = bytearray(14)
         prefix[0:2] = bytes(message.version)
@@ -75,15 +75,15 @@ def sign(message: Message, key: PrivateKey, counter: int = 0) -> Message:
     _check_counter(counter)
     algorithm = signature_hash(key, message.version).spelling
     signature = key.sign(algorithm, signature_input(message, counter))
-    return message.with_credential(Credential(SIGNED, algorithm.encode("ascii"), signature, counter))
+    return message.with_credential(Credential(HS_SIGNED, algorithm.encode("ascii"), signature, counter))
 
 
 def verify_signature(message: Message, key: PublicKey) -> bool:
     """Whether the message carries a signature, and it is that of the key's owner."""
     credential = message.credential
-    if credential is None or credential.type not in _SIGNED_TYPES:
+    if credential is None or credential.type not in _SIGNATURE_TYPES:
         return False
-    algorithm = algorithm_named(credential.algorithm)
+    algorithm = find_algorithm(credential.algorithm)
     if algorithm not in HASHES:
         return False
     return key.verify(algorithm.spelling, credential.signature, signature_input(message, credential.counter))
@@ -96,15 +96,15 @@ def add_mac(message: Message, session_key: bytes, counter: int) -> Message:
     algorithm = Algorithm.HMAC_SHA256 if version.at_least(7) else Algorithm.SHA1
     identifier = algorithm.spelling.encode("ascii") if version.at_least(6) else bytes((algorithm,))
     signature = _mac(message, session_key, algorithm, counter)
-    return message.with_credential(Credential(MACED, identifier, signature, counter))
+    return message.with_credential(Credential(HS_MAC, identifier, signature, counter))
 
 
 def verify_mac(message: Message, session_key: bytes) -> bool:
     """Whether the message carries a MAC, and it was made with the session's key. The counter is for the caller."""
     credential = message.credential
-    if credential is None or credential.type != MACED:
+    if credential is None or credential.type != HS_MAC:
         return False
-    algorithm = algorithm_named(credential.algorithm)
+    algorithm = find_algorithm(credential.algorithm)
     if algorithm not in _mac_algorithms(message.version):
         return False
     expected = _mac(message, session_key, algorithm, credential.counter)
@@ -114,10 +114,10 @@ def verify_mac(message: Message, session_key: bytes) -> bool:
 def _mac(message: Message, key: bytes, algorithm: Algorithm, counter: int) -> bytes:
     version, content = message.version, message.octets
     if version.at_least(7):
-        return mac(algorithm, key, _covered(message, counter))
+        return mac(algorithm, key, _protected_bytes(message, counter))
     if version.at_least(5):
         # mac() adds the key on both sides, and this buffer has it elsewhere.
-        return mac(algorithm, b"", key[:_SURVIVING_KEY] + content + key + bytes(len(key) + _SPOILT))
+        return mac(algorithm, b"", key[:_KEY_PREFIX_LENGTH] + content + key + bytes(len(key) + _LOST_LENGTH))
     return mac(algorithm, key, content)
 
 
@@ -125,7 +125,7 @@ def _mac_algorithms(version: Version) -> frozenset[Algorithm]:
     return HMACS if version.at_least(7) else HASHES
 
 
-def _covered(message: Message, counter: int) -> bytes:
+def _protected_bytes(message: Message, counter: int) -> bytes:
     """The fields of the envelope that are protected from 2.7 on, then header and body."""
     envelope = message.envelope
     versions = bytes(envelope.version)

@@ -21,15 +21,15 @@ class DigestAlgorithm(OpenEnum):
 DIGEST_LENGTHS: Final = {1: 16, 2: 20, 3: 32}
 """Octets of a digest, by algorithm."""
 
-_NAMES = {DigestAlgorithm.MD5: "md5", DigestAlgorithm.SHA1: "sha1", DigestAlgorithm.SHA256: "sha256"}
+_HASH_NAMES = {DigestAlgorithm.MD5: "md5", DigestAlgorithm.SHA1: "sha1", DigestAlgorithm.SHA256: "sha256"}
 
 
-def hash_octets(algorithm: DigestAlgorithm, octets: bytes) -> bytes:
+def hash_bytes(algorithm: DigestAlgorithm, octets: bytes) -> bytes:
     """The hash of some octets; the protocol prescribes which one."""
-    return hashlib.new(_NAMES[algorithm], octets, usedforsecurity=False).digest()
+    return hashlib.new(_HASH_NAMES[algorithm], octets, usedforsecurity=False).digest()
 
 
-def algorithm_for(version: Version) -> DigestAlgorithm:
+def digest_algorithm_for(version: Version) -> DigestAlgorithm:
     """The algorithm that a response of this version uses."""
     if version.at_least(7):
         return DigestAlgorithm.SHA256
@@ -44,10 +44,10 @@ class RequestDigest:
     digest: bytes
 
     @classmethod
-    def of(cls, request_octets: bytes, version: Version) -> Self:
+    def of(cls, request_bytes: bytes, version: Version) -> Self:
         """The digest that a response of this version carries for a request (header and body)."""
-        algorithm = algorithm_for(version)
-        return cls(algorithm, hash_octets(algorithm, request_octets))
+        algorithm = digest_algorithm_for(version)
+        return cls(algorithm, hash_bytes(algorithm, request_bytes))
 
     @classmethod
     def read(cls, reader: Reader) -> Self:
@@ -63,6 +63,6 @@ class RequestDigest:
         """Add algorithm octet and digest."""
         writer.u8(self.algorithm).octets(self.digest)
 
-    def matches(self, request_octets: bytes) -> bool:
+    def matches(self, request_bytes: bytes) -> bool:
         """Whether this is the digest of that request."""
-        return hmac.compare_digest(hash_octets(self.algorithm, request_octets), self.digest)
+        return hmac.compare_digest(hash_bytes(self.algorithm, request_bytes), self.digest)

@@ -25,13 +25,13 @@ PACKET_PAYLOAD: Final = MAX_PACKET - envelope_module.ENVELOPE_LENGTH
 MAX_AGE: Final = 5.0
 """Seconds after its first packet at which an unfinished message is given up, as deployed servers do."""
 
-MAX_UNFINISHED: Final = 64
+MAX_PARTIAL_MESSAGES: Final = 64
 """Unfinished messages from one source: a busy institution behind one address has a few at a time."""
 
-MAX_SOURCE_OCTETS: Final = 1 << 20
+MAX_SOURCE_BYTES: Final = 1 << 20
 """What the unfinished messages of one source may cost: three of the greatest length."""
 
-MAX_OCTETS: Final = 8 << 20
+MAX_TOTAL_BYTES: Final = 8 << 20
 """What all unfinished messages may cost: what one process may spend on strangers who never finish."""
 
 _PACKET_OVERHEAD = 128  # what keeping a packet costs beside its octets
@@ -54,7 +54,7 @@ def split(envelope: Envelope, payload: bytes, *, request: bool) -> list[bytes]:
 
 
 @dataclass(slots=True)
-class _Unfinished:
+class _PartialMessage:
     """A message of which some packets have come."""
 
     envelope: Envelope
@@ -67,7 +67,7 @@ class _Unfinished:
 class _Source:
     """What one source has under way, oldest first."""
 
-    messages: dict[int, _Unfinished] = field(default_factory=dict)
+    messages: dict[int, _PartialMessage] = field(default_factory=dict)
     octets: int = 0
 
 
@@ -76,13 +76,13 @@ class Reassembler:
 
     def __init__(self) -> None:
         self._sources: dict[Hashable, _Source] = {}
-        self._order: dict[tuple[Hashable, int], _Unfinished] = {}  # all messages, oldest first
-        self._octets = 0
+        self._order: dict[tuple[Hashable, int], _PartialMessage] = {}  # all messages, oldest first
+        self._size = 0
 
     @property
     def octets(self) -> int:
         """What the unfinished messages cost."""
-        return self._octets
+        return self._size
 
     def __len__(self) -> int:
         return len(self._order)
@@ -92,7 +92,7 @@ class Reassembler:
         self.expire(now)
         envelope = Envelope.from_bytes(packet)
         part = packet[envelope_module.ENVELOPE_LENGTH :]
-        if not _fits(envelope, part):
+        if not _is_valid_fragment(envelope, part):
             return None
         request_id = envelope.request_id
         message = self._order.get((source, request_id))
@@ -108,9 +108,9 @@ class Reassembler:
         self._add(source, message, envelope.sequence, part)
         if len(message.parts) == packet_count(envelope.length):
             self._drop(source, request_id)
-            whole = b"".join(message.parts[number] for number in range(len(message.parts)))
-            return message.envelope, whole
-        self._make_room(source)
+            payload = b"".join(message.parts[number] for number in range(len(message.parts)))
+            return message.envelope, payload
+        self._evict(source)
         return None
 
     def expire(self, now: float) -> None:
@@ -121,41 +121,41 @@ class Reassembler:
                 return
             self._drop(source, request_id)
 
-    def _begin(self, source: Hashable, envelope: Envelope, now: float) -> _Unfinished:
-        message = _Unfinished(replace(envelope, sequence=0), now)
+    def _begin(self, source: Hashable, envelope: Envelope, now: float) -> _PartialMessage:
+        message = _PartialMessage(replace(envelope, sequence=0), now)
         self._sources.setdefault(source, _Source()).messages[envelope.request_id] = message
         self._order[source, envelope.request_id] = message
         self._charge(source, message, _MESSAGE_OVERHEAD)
         return message
 
-    def _add(self, source: Hashable, message: _Unfinished, number: int, part: bytes) -> None:
+    def _add(self, source: Hashable, message: _PartialMessage, number: int, part: bytes) -> None:
         message.parts[number] = part
         self._charge(source, message, len(part) + _PACKET_OVERHEAD)
 
-    def _charge(self, source: Hashable, message: _Unfinished, cost: int) -> None:
+    def _charge(self, source: Hashable, message: _PartialMessage, cost: int) -> None:
         message.octets += cost
         self._sources[source].octets += cost
-        self._octets += cost
+        self._size += cost
 
     def _drop(self, source: Hashable, request_id: int) -> None:
         message = self._order.pop((source, request_id))
-        self._octets -= message.octets
-        of_source = self._sources[source]
-        of_source.octets -= message.octets
-        del of_source.messages[request_id]
-        if not of_source.messages:
+        self._size -= message.octets
+        source_state = self._sources[source]
+        source_state.octets -= message.octets
+        del source_state.messages[request_id]
+        if not source_state.messages:
             del self._sources[source]
 
-    def _make_room(self, source: Hashable) -> None:
-        while (mine := self._sources.get(source)) and (
-            mine.octets > MAX_SOURCE_OCTETS or len(mine.messages) > MAX_UNFINISHED
+    def _evict(self, source: Hashable) -> None:
+        while (source_state := self._sources.get(source)) and (
+            source_state.octets > MAX_SOURCE_BYTES or len(source_state.messages) > MAX_PARTIAL_MESSAGES
         ):
-            self._drop(source, next(iter(mine.messages)))
-        while self._octets > MAX_OCTETS:
+            self._drop(source, next(iter(source_state.messages)))
+        while self._size > MAX_TOTAL_BYTES:
             self._drop(*next(iter(self._order)))
 
 
-def _fits(envelope: Envelope, part: bytes) -> bool:
+def _is_valid_fragment(envelope: Envelope, part: bytes) -> bool:
     """Whether a packet can be part of the message that its envelope announces."""
     if not envelope.has_valid_length or not 0 <= envelope.sequence < packet_count(envelope.length):
         return False

@@ -54,11 +54,11 @@ class FrameReader:
         return self._envelope is None and not self._buffer
 
     @property
-    def kept(self) -> int:
+    def buffered(self) -> int:
         """How many octets have come that are not given out."""
         return len(self._buffer)
 
-    def take_rest(self) -> bytes:
+    def take_buffered(self) -> bytes:
         """What came behind the last message: the beginning of a stream that is not made of messages."""
         rest = bytes(self._buffer)
         self._buffer.clear()

@@ -8,7 +8,7 @@ from perseid.records.encoding import OpenEnum
 from perseid.records.errors import RecordMisuse
 from perseid.records.private_keys import DsaPrivateKey, PrivateKey
 from perseid.wire.codes import Version
-from perseid.wire.digests import DigestAlgorithm, hash_octets
+from perseid.wire.digests import DigestAlgorithm, hash_bytes
 
 MAX_IDENTIFIER: Final = 32
 """Octets of the longest identifier; the longest known one, PBKDF2-HMAC-SHA1, has 16."""
@@ -48,19 +48,19 @@ _PUNCTUATION = re.compile(rb"[^A-Z0-9]")
 _HMAC_HASHES = {Algorithm.HMAC_SHA1: "sha1", Algorithm.HMAC_SHA256: "sha256"}
 
 
-def _bare(identifier: bytes) -> bytes:
+def _strip_punctuation(identifier: bytes) -> bytes:
     return _PUNCTUATION.sub(b"", identifier.upper())
 
 
-_BY_BARE_NAME = {_bare(name.encode("ascii")): algorithm for algorithm, name in _SPELLINGS.items()}
-_BY_OCTET = {bytes((algorithm.value,)): algorithm for algorithm in _SPELLINGS}
+_BY_NAME = {_strip_punctuation(name.encode("ascii")): algorithm for algorithm, name in _SPELLINGS.items()}
+_BY_CODE = {bytes((algorithm.value,)): algorithm for algorithm in _SPELLINGS}
 
 
-def algorithm_named(identifier: bytes) -> Algorithm | None:
+def find_algorithm(identifier: bytes) -> Algorithm | None:
     """The algorithm that an identifier means: one octet, or a name in any spelling. None if there is none."""
     if len(identifier) > MAX_IDENTIFIER:
         return None
-    return _BY_OCTET.get(identifier) or _BY_BARE_NAME.get(_bare(identifier))
+    return _BY_CODE.get(identifier) or _BY_NAME.get(_strip_punctuation(identifier))
 
 
 def signature_hash(key: PrivateKey, version: Version) -> Algorithm:
@@ -74,5 +74,5 @@ def mac(algorithm: Algorithm, key: bytes, data: bytes) -> bytes:
     if algorithm in HMACS:
         return hmac.digest(key, data, _HMAC_HASHES[algorithm])
     if algorithm in HASHES:
-        return hash_octets(DigestAlgorithm(algorithm), key + data + key)
+        return hash_bytes(DigestAlgorithm(algorithm), key + data + key)
     raise RecordMisuse(f"a MAC with the algorithm {algorithm.value} needs more than a key")

@@ -53,7 +53,7 @@ DEFAULT_GROUP: Final = (
 )
 """The modulus and generator of deployed clients: Oakley group 2, 1024 bits."""
 
-EXPONENT_OCTETS: Final = 32
+EXPONENT_LENGTH: Final = 32
 """256 bits of private exponent: as hard to find as a key of 128 bits. Longer ones would only be slower."""
 
 _NAMED_GROUPS: Final = frozenset(
@@ -70,9 +70,9 @@ _NAMED_GROUPS: Final = frozenset(
 """SHA-256 of the moduli that the library knows to be prime; the generator of all is 2."""
 
 _ATTEMPTS = 8  # to draw an exponent; one is enough in every real group
-_AES_KEY = 32
-_PARITY_KEYS = {Cipher.DES: 8, Cipher.TDES: 24}
-_EXCHANGED_KEYS = {Cipher.DES: 8, Cipher.TDES: 24, Cipher.AES: 16}
+_AES_KEY_LENGTH = 32
+_DES_KEY_LENGTHS = {Cipher.DES: 8, Cipher.TDES: 24}
+_RSA_MODE_KEY_LENGTHS = {Cipher.DES: 8, Cipher.TDES: 24, Cipher.AES: 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class DhKeyPair:
     """The secret."""
 
 
-def make_key_pair(group: tuple[int, int], random: Callable[[int], bytes]) -> DhKeyPair:
+def generate_key_pair(group: tuple[int, int], random: Callable[[int], bytes]) -> DhKeyPair:
     """A fresh key pair in a group (modulus, generator), which may be the peer's choice: it is judged first."""
     p, g = group
     check_dh_group(p, g)
     for _ in range(_ATTEMPTS):
-        exponent = int.from_bytes(random(EXPONENT_OCTETS), "big") | 1 << (8 * EXPONENT_OCTETS - 1)
+        exponent = int.from_bytes(random(EXPONENT_LENGTH), "big") | 1 << (8 * EXPONENT_LENGTH - 1)
         if 1 < (y := pow(g, exponent, p)) < p - 1:
             return DhKeyPair(DhPublicKey(y, p, g), exponent)
     raise InvalidData("the generator makes hardly any other number of the group")
@@ -101,11 +101,11 @@ def shared_secret(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
     mine = pair.public
     if (peer.p, peer.g) != (mine.p, mine.g):
         raise InvalidData("the other side's Diffie-Hellman key is of another group")
-    power = library_power if LIBRARY_HAS_DH and _is_named(mine) else plain_power
+    power = exchange_with_library if LIBRARY_HAS_DH and _is_named_group(mine) else exchange_with_pow
     return power(pair, peer)
 
 
-def library_power(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
+def exchange_with_library(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
     """The secret, as the cryptographic library computes it; a modulus that it does not like is refused."""
     mine = pair.public
     group = DHParameterNumbers(mine.p, mine.g)
@@ -113,36 +113,36 @@ def library_power(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
         private = DHPrivateNumbers(pair.exponent, DHPublicNumbers(mine.y, group)).private_key()
         return private.exchange(DHPublicNumbers(peer.y, group).public_key())
     except ValueError:
-        raise InvalidData(_NO_SECRET) from None
+        raise InvalidData(_EXCHANGE_FAILED) from None
 
 
-def plain_power(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
+def exchange_with_pow(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
     """The secret, as plain arithmetic gives it."""
     p = peer.p
     secret = pow(peer.y, pair.exponent, p)
     if not 1 < secret < p - 1:
-        raise InvalidData(_NO_SECRET)
+        raise InvalidData(_EXCHANGE_FAILED)
     return secret.to_bytes((p.bit_length() + 7) // 8, "big")
 
 
 def derive_session_key(cipher: Cipher, shared: bytes) -> bytes:
     """The session's key: all of it for MACs, its first octets for the cipher."""
     if cipher == Cipher.AES:
-        while len(shared) > _AES_KEY and shared[0] == 0:
+        while len(shared) > _AES_KEY_LENGTH and shared[0] == 0:
             shared = shared[1:]
-        key = shared[:_AES_KEY]
-    elif cipher in _PARITY_KEYS:
-        key = bytes(_with_odd_parity(octet) for octet in shared[: _PARITY_KEYS[cipher]])
+        key = shared[:_AES_KEY_LENGTH]
+    elif cipher in _DES_KEY_LENGTHS:
+        key = bytes(_set_odd_parity(byte) for byte in shared[: _DES_KEY_LENGTHS[cipher]])
     else:
         raise InvalidData(f"sessions with cipher {cipher.value} are not known")
-    if len(key) < _PARITY_KEYS.get(cipher, _AES_KEY):
+    if len(key) < _DES_KEY_LENGTHS.get(cipher, _AES_KEY_LENGTH):
         raise InvalidData("the shared secret is too short for a session's key")
     return key
 
 
 def encrypt_session_key(public: RsaPublicKey, cipher: Cipher, key: bytes, version: Version) -> bytes:
     """A session's key encrypted for the owner of an RSA key (PKCS#1 v1.5), with the cipher's number from 2.2 on."""
-    plain = Writer().i32(cipher).octets(key).done() if version.at_least(2) else key
+    plain = Writer().i32(cipher).octets(key).getvalue() if version.at_least(2) else key
     return public.encrypt(plain)
 
 
@@ -152,24 +152,24 @@ def decrypt_session_key(private: RsaPrivateKey, octets: bytes, version: Version)
     Recorded clients send the key without the cipher's number even where it belongs (mode 2); the lengths tell.
     """
     plain = private.decrypt(octets)
-    if version.at_least(2) and len(plain) != _EXCHANGED_KEYS[Cipher.AES]:
+    if version.at_least(2) and len(plain) != _RSA_MODE_KEY_LENGTHS[Cipher.AES]:
         reader = Reader(plain)
         cipher, key = Cipher(reader.i32()), reader.rest()
     else:
         cipher, key = Cipher.AES if version.at_least(2) else Cipher.DES, plain
-    if len(key) != _EXCHANGED_KEYS.get(cipher):
-        raise InvalidData(_NO_SECRET)
+    if len(key) != _RSA_MODE_KEY_LENGTHS.get(cipher):
+        raise InvalidData(_EXCHANGE_FAILED)
     return cipher, key
 
 
-def _with_odd_parity(octet: int) -> int:
+def _set_odd_parity(byte: int) -> int:
     """The octet with its lowest bit such that an odd number of bits is set."""
-    return octet & 0xFE | (1 - (octet >> 1).bit_count() % 2)
+    return byte & 0xFE | (1 - (byte >> 1).bit_count() % 2)
 
 
-def _is_named(key: DhPublicKey) -> bool:
+def _is_named_group(key: DhPublicKey) -> bool:
     octets = key.p.to_bytes((key.p.bit_length() + 7) // 8, "big")
     return key.g == 2 and hashlib.sha256(octets).hexdigest() in _NAMED_GROUPS
 
 
-_NO_SECRET = "the key exchange gives no secret"  # noqa: S105 - a sentence
+_EXCHANGE_FAILED = "the key exchange gives no secret"

@@ -28,7 +28,7 @@ from perseid.records.encoding import from_wire, to_wire
 from perseid.records.errors import InvalidData
 
 from .codes import (
-    CURRENT,
+    CURRENT_VERSION,
     DEFAULT_FLAGS,
     OpCode,
     OpFlag,
@@ -45,7 +45,7 @@ ENVELOPE_LENGTH: Final = 20
 MAX_MESSAGE: Final = 262_144
 """The longest message, envelope excluded: both sides of the deployed protocol refuse longer ones."""
 
-EARLY_REQUEST_ID: Final = -1
+UNKNOWN_REQUEST_ID: Final = -1
 """The request id of an answer to what was not understood, as deployed servers write it."""
 
 _ENVELOPE = Struct(">BBBBiiii")
@@ -57,9 +57,9 @@ _SUGGESTED_MAJOR = 0x03
 class Envelope:
     """How a message is delivered."""
 
-    version: Version = CURRENT
+    version: Version = CURRENT_VERSION
     """The version in which the message is encoded."""
-    suggested: Version = CURRENT
+    suggested: Version = CURRENT_VERSION
     """The highest version that the sender speaks."""
     session_id: int = 0
     """The session, or the challenge that is answered; 0 for none."""
@@ -114,7 +114,7 @@ class Envelope:
 HEADER_LENGTH: Final = 24
 """Octets of a header."""
 
-LIFETIME: Final = 43_200
+MESSAGE_LIFETIME: Final = 43_200
 """Seconds after which clients reject a response: twelve hours, as every deployed server sets it."""
 
 UNKNOWN_SERIAL: Final = -1
@@ -216,8 +216,8 @@ class Credential:
         """The octets without their length word."""
         writer = Writer().u8(self.version).u8(self.reserved).i16(self.options)
         writer.bytes_(self.signer).i32(self.counter).text(self.type)
-        signed = Writer().bytes_(self.algorithm).bytes_(self.signature).done()
-        return writer.bytes_(signed).done()
+        signed = Writer().bytes_(self.algorithm).bytes_(self.signature).getvalue()
+        return writer.bytes_(signed).getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Message:
         """Put a message together; the lengths follow from the parts."""
         octets = header.to_bytes(envelope.version, len(body)) + body
         message = cls(envelope, header, octets, credential)
-        return replace(message, envelope=message.fitting_envelope())
+        return replace(message, envelope=message.with_length())
 
     @classmethod
     def from_bytes(cls, envelope: Envelope, payload: bytes, now: int) -> Self:
@@ -273,14 +273,14 @@ class Message:
     def with_credential(self, credential: Credential) -> Self:
         """The same message, signed."""
         message = replace(self, credential=credential)
-        return replace(message, envelope=message.fitting_envelope())
+        return replace(message, envelope=message.with_length())
 
     def payload(self) -> bytes:
         """Everything behind the envelope. The credential's length word is always there."""
         credential = b"" if self.credential is None else self.credential.to_bytes()
         return self.octets + len(credential).to_bytes(4, "big") + credential
 
-    def fitting_envelope(self) -> Envelope:
+    def with_length(self) -> Envelope:
         """The envelope with the length of what follows it; a message longer than any peer accepts is refused."""
         length = len(self.payload())
         if length > MAX_MESSAGE:

@@ -29,18 +29,18 @@ class HashOption(OpenEnum):
 
 def partition_hash(handle: bytes, option: int = HashOption.WHOLE) -> int:
     """The number that decides, from 0 to 2³¹. An option that nobody knows counts as the usual one, the whole name."""
-    digest = hashlib.md5(_part(handle, option).upper(), usedforsecurity=False).digest()
+    digest = hashlib.md5(_hashed_part(handle, option).upper(), usedforsecurity=False).digest()
     return abs(int.from_bytes(digest[12:16], "big", signed=True))
 
 
-def server_for(handle: bytes, option: int, servers: int) -> int:
+def find_server_index(handle: bytes, option: int, servers: int) -> int:
     """The position of the server that is responsible for a handle, among so many."""
     if servers < 1:
         raise LocalProtocolError("a site without servers is responsible for nothing")
     return 0 if servers == 1 else partition_hash(handle, option) % servers
 
 
-def _part(handle: bytes, option: int) -> bytes:
+def _hashed_part(handle: bytes, option: int) -> bytes:
     prefix, slash, suffix = handle.partition(b"/")
     if option == HashOption.PREFIX:
         return prefix if slash else _PREFIX_OF_PREFIXES

@@ -15,10 +15,10 @@ from perseid.wire.digests import DIGEST_LENGTHS
 
 from .codes import OpCode, Version
 
-NO_NAME: Final = b"/"
+NO_HANDLE: Final = b"/"
 """What stands for the handle in requests that have none."""
 
-MAX_NAME: Final = 2048
+MAX_HANDLE_LENGTH: Final = 2048
 """Octets of the longest handle that stands for somebody, or that a response may hold. Names that a request is about
 may be longer, as far as the message goes: that no such record exists is for the registry to say."""
 
@@ -57,10 +57,10 @@ class Resolve:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class HandleRequest:
     """Everything that needs a name only: GET_SITE_INFO, DELETE_HANDLE, LIST_HANDLES, HOME_NA …"""
 
-    handle: bytes = NO_NAME
+    handle: bytes = NO_HANDLE
 
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
@@ -71,7 +71,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ValuesRequest:
     """CREATE_HANDLE, ADD_VALUE, MODIFY_VALUE: a name and values."""
 
     handle: bytes
@@ -101,7 +101,7 @@ class RemoveValues:
 
 
 @dataclass(frozen=True, slots=True)
-class ChallengeAnswer:
+class ChallengeResponse:
     """RESPONSE_TO_CHALLENGE: who answers, and the proof."""
 
     auth_type: str
@@ -112,7 +112,7 @@ class ChallengeAnswer:
 
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
-        return cls(reader.text(), reader.bytes_(MAX_NAME), reader.i32(), reader.bytes_())
+        return cls(reader.text(), reader.bytes_(MAX_HANDLE_LENGTH), reader.i32(), reader.bytes_())
 
     def write(self, writer: Writer, _version: Version) -> None:
         writer.text(self.auth_type).bytes_(self.handle).i32(self.index).bytes_(self.answer)
@@ -130,7 +130,7 @@ class VerifyChallenge:
 
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
-        handle, index, nonce = reader.bytes_(MAX_NAME), reader.i32(), reader.bytes_()
+        handle, index, nonce = reader.bytes_(MAX_HANDLE_LENGTH), reader.i32(), reader.bytes_()
         # A first octet of 1, 2 or 3 is the algorithm of a bare digest; 0 begins the length of an octet string.
         first = reader.peek()
         digest = reader.octets(1 + DIGEST_LENGTHS[first])[1:] if first in DIGEST_LENGTHS else reader.bytes_()
@@ -171,11 +171,13 @@ class SessionSetup:
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
         mode, timeout = ExchangeMode(reader.i16()), reader.i32()
-        handle, index = reader.bytes_(MAX_NAME), reader.i32()
+        handle, index = reader.bytes_(MAX_HANDLE_LENGTH), reader.i32()
         if mode in _MODES_WITH_KEY:
             return cls(mode, timeout, handle, index, public_key=reader.bytes_())
         if mode == ExchangeMode.HANDLE_KEY:
-            return cls(mode, timeout, handle, index, key_handle=reader.bytes_(MAX_NAME), key_index=reader.i32())
+            return cls(
+                mode, timeout, handle, index, key_handle=reader.bytes_(MAX_HANDLE_LENGTH), key_index=reader.i32()
+            )
         return cls(mode, timeout, handle, index)
 
     def write(self, writer: Writer, _version: Version) -> None:
@@ -203,7 +205,7 @@ class ExchangeKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class MirrorShare:
     """Which share of the handles a mirror's server wants."""
 
     hash_option: int
@@ -222,7 +224,7 @@ class Receiver:
 class RetrieveTransactions:
     """RETRIEVE_TXN_LOG: what happened after …; from one queue by number, or (2.9) from all by a JSON state."""
 
-    receiver: Receiver
+    receiver: MirrorShare
     last_id: int = 0
     last_date: int = 0
     """Milliseconds since 1970."""
@@ -235,9 +237,9 @@ class RetrieveTransactions:
             if kind != 1:
                 raise reader.problem(f"a transaction request of kind {kind} is not known")
             state = reader.text()
-            return cls(Receiver.read(reader), state=state)
+            return cls(MirrorShare.read(reader), state=state)
         last_id, last_date = reader.i64(), reader.i64()
-        return cls(Receiver.read(reader), last_id, last_date)
+        return cls(MirrorShare.read(reader), last_id, last_date)
 
     def write(self, writer: Writer, version: Version) -> None:
         if version.at_least(9):
@@ -253,7 +255,7 @@ class RetrieveTransactions:
 class DumpHandles:
     """DUMP_HANDLES: everything, or everything after a starting point."""
 
-    receiver: Receiver
+    receiver: MirrorShare
     start: bytes | None = None
     """The key of the last record received."""
     start_kind: int = 0
@@ -261,7 +263,7 @@ class DumpHandles:
 
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
-        receiver = Receiver.read(reader)
+        receiver = MirrorShare.read(reader)
         return cls(receiver, reader.bytes_(), reader.i32()) if reader.remaining else cls(receiver)
 
     def write(self, writer: Writer, _version: Version) -> None:
@@ -272,36 +274,36 @@ class DumpHandles:
 
 _MODES_WITH_KEY = frozenset((ExchangeMode.CLIENT_KEY, ExchangeMode.DIFFIE_HELLMAN))
 
-REQUESTS: dict[OpCode, Callable[[Reader, Version, int], RequestBody]] = {
+REQUEST_DECODERS: dict[OpCode, Callable[[Reader, Version, int], RequestBody]] = {
     OpCode.RESOLUTION: Resolve.read,
-    OpCode.GET_SITE_INFO: Name.read,
-    OpCode.CREATE_HANDLE: Values.read,
-    OpCode.DELETE_HANDLE: Name.read,
-    OpCode.ADD_VALUE: Values.read,
+    OpCode.GET_SITE_INFO: HandleRequest.read,
+    OpCode.CREATE_HANDLE: ValuesRequest.read,
+    OpCode.DELETE_HANDLE: HandleRequest.read,
+    OpCode.ADD_VALUE: ValuesRequest.read,
     OpCode.REMOVE_VALUE: RemoveValues.read,
-    OpCode.MODIFY_VALUE: Values.read,
-    OpCode.LIST_HANDLES: Name.read,
-    OpCode.RESPONSE_TO_CHALLENGE: ChallengeAnswer.read,
+    OpCode.MODIFY_VALUE: ValuesRequest.read,
+    OpCode.LIST_HANDLES: HandleRequest.read,
+    OpCode.RESPONSE_TO_CHALLENGE: ChallengeResponse.read,
     OpCode.VERIFY_CHALLENGE: VerifyChallenge.read,
-    OpCode.HOME_NA: Name.read,
-    OpCode.UNHOME_NA: Name.read,
-    OpCode.LIST_HOMED_NAS: Name.read,
+    OpCode.HOME_NA: HandleRequest.read,
+    OpCode.UNHOME_NA: HandleRequest.read,
+    OpCode.LIST_HOMED_NAS: HandleRequest.read,
     OpCode.SESSION_SETUP: SessionSetup.read,
-    OpCode.SESSION_TERMINATE: Name.read,
+    OpCode.SESSION_TERMINATE: HandleRequest.read,
     OpCode.SESSION_EXCHANGEKEY: ExchangeKey.read,
-    OpCode.GET_NEXT_TXN_ID: Name.read,
+    OpCode.GET_NEXT_TXN_ID: HandleRequest.read,
     OpCode.RETRIEVE_TXN_LOG: RetrieveTransactions.read,
     OpCode.DUMP_HANDLES: DumpHandles.read,
-    OpCode.BACKUP_SERVER: Name.read,
+    OpCode.BACKUP_SERVER: HandleRequest.read,
 }
 """How to read the body of each request; an opcode that is not here is not one of the protocol's."""
 
 
-def write_request(body: RequestBody, version: Version) -> bytes:
+def encode_request(body: RequestBody, version: Version) -> bytes:
     """The octets of a request's body."""
     writer = Writer()
     body.write(writer, version)
-    return writer.done()
+    return writer.getvalue()
 
 
 def _read_indexes(reader: Reader) -> tuple[int, ...]:

@@ -13,9 +13,9 @@ from perseid.wire.digests import DigestAlgorithm, RequestDigest
 
 from .codes import OpCode, OpFlag, ResponseCode, Version
 from .message import Message
-from .requests import MAX_NAME, ExchangeMode
+from .requests import MAX_HANDLE_LENGTH, ExchangeMode
 
-NAMES_PER_LIST: Final = 50
+HANDLES_PER_MESSAGE: Final = 50
 """Handles in one message of a list; more of them follow in further messages."""
 
 
@@ -40,7 +40,7 @@ class Empty:
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class UnknownBody:
     """A body that this version does not understand, as it came."""
 
     octets: bytes = field(repr=False)
@@ -54,7 +54,7 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolutionResult:
     """RESOLUTION: the name as it was asked for, and its values."""
 
     handle: bytes
@@ -62,7 +62,7 @@ class Resolved:
 
     @classmethod
     def read(cls, reader: Reader, now: int) -> Self:
-        return cls(reader.bytes_(MAX_NAME), read_values(reader, now))
+        return cls(reader.bytes_(MAX_HANDLE_LENGTH), read_values(reader, now))
 
     def write(self, writer: Writer) -> None:
         write_values(writer.bytes_(self.handle), self.values)
@@ -83,14 +83,14 @@ class SiteInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class CreationResult:
     """CREATE_HANDLE: the name that was created; old servers say nothing."""
 
     handle: bytes | None
 
     @classmethod
     def read(cls, reader: Reader, _now: int) -> Self:
-        return cls(reader.bytes_(MAX_NAME) if reader.remaining else None)
+        return cls(reader.bytes_(MAX_HANDLE_LENGTH) if reader.remaining else None)
 
     def write(self, writer: Writer) -> None:
         if self.handle is not None:
@@ -98,14 +98,14 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class HandleList:
     """LIST_HANDLES, LIST_HOMED_NAS: some names; with CN set more follow."""
 
     handles: tuple[bytes, ...]
 
     @classmethod
     def read(cls, reader: Reader, _now: int) -> Self:
-        return cls(tuple([reader.bytes_(MAX_NAME) for _ in range(reader.count(4))]))
+        return cls(tuple([reader.bytes_(MAX_HANDLE_LENGTH) for _ in range(reader.count(4))]))
 
     def write(self, writer: Writer) -> None:
         writer.i32(len(self.handles))
@@ -114,7 +114,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerificationResult:
     """VERIFY_CHALLENGE: whether the answer was right."""
 
     octet: int
@@ -133,7 +133,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionReady:
+class SessionSetupResult:
     """SESSION_SETUP: the server's part of the key exchange."""
 
     mode: ExchangeMode
@@ -149,7 +149,7 @@ class SessionReady:
 
 
 @dataclass(frozen=True, slots=True)
-class NextTransaction:
+class NextTransactionId:
     """GET_NEXT_TXN_ID: a number."""
 
     number: int
@@ -163,7 +163,7 @@ class NextTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionsFollow:
+class TransactionStream:
     """RETRIEVE_TXN_LOG: a stream begins behind this message."""
 
     octet: int = 0
@@ -206,7 +206,7 @@ class Referral:
 
     @classmethod
     def read(cls, reader: Reader, now: int) -> Self:
-        handle = reader.bytes_(MAX_NAME)
+        handle = reader.bytes_(MAX_HANDLE_LENGTH)
         return cls(handle, read_values(reader, now) if reader.remaining else None)
 
     def write(self, writer: Writer) -> None:
@@ -241,67 +241,67 @@ class Failure:
         return (self.text or b"").decode("utf-8", "replace")
 
 
-_Read = Callable[[Reader, int], ResponseBody]
+_Decoder = Callable[[Reader, int], ResponseBody]
 
-_SUCCESSES: dict[OpCode, _Read] = {
-    OpCode.RESOLUTION: Resolved.read,
+_SUCCESS_DECODERS: dict[OpCode, _Decoder] = {
+    OpCode.RESOLUTION: ResolutionResult.read,
     OpCode.GET_SITE_INFO: SiteInfo.read,
-    OpCode.CREATE_HANDLE: Created.read,
+    OpCode.CREATE_HANDLE: CreationResult.read,
     OpCode.DELETE_HANDLE: Empty.read,
     OpCode.ADD_VALUE: Empty.read,
     OpCode.REMOVE_VALUE: Empty.read,
     OpCode.MODIFY_VALUE: Empty.read,
-    OpCode.LIST_HANDLES: Names.read,
-    OpCode.VERIFY_CHALLENGE: Verified.read,
+    OpCode.LIST_HANDLES: HandleList.read,
+    OpCode.VERIFY_CHALLENGE: VerificationResult.read,
     OpCode.HOME_NA: Empty.read,
     OpCode.UNHOME_NA: Empty.read,
-    OpCode.LIST_HOMED_NAS: Names.read,
-    OpCode.SESSION_SETUP: SessionReady.read,
+    OpCode.LIST_HOMED_NAS: HandleList.read,
+    OpCode.SESSION_SETUP: SessionSetupResult.read,
     OpCode.SESSION_TERMINATE: Empty.read,
     OpCode.SESSION_EXCHANGEKEY: Empty.read,
-    OpCode.GET_NEXT_TXN_ID: NextTransaction.read,
-    OpCode.RETRIEVE_TXN_LOG: TransactionsFollow.read,
+    OpCode.GET_NEXT_TXN_ID: NextTransactionId.read,
+    OpCode.RETRIEVE_TXN_LOG: TransactionStream.read,
     OpCode.DUMP_HANDLES: Empty.read,
     OpCode.BACKUP_SERVER: Empty.read,
 }
 
-_OTHERS: dict[ResponseCode, _Read] = {
+_FAILURE_DECODERS: dict[ResponseCode, _Decoder] = {
     ResponseCode.AUTHENTICATION_NEEDED: Challenge.read,
     ResponseCode.SERVICE_REFERRAL: Referral.read,
     ResponseCode.PREFIX_REFERRAL: Referral.read,
 }
 
 
-def read_response(message: Message, now: int) -> tuple[RequestDigest | None, ResponseBody]:
+def decode_response(message: Message, now: int) -> tuple[RequestDigest | None, ResponseBody]:
     """Take the body of a response apart: the request's digest, if it carries one, and what it says."""
     reader = message.body_reader()
     header = message.header
     digest = RequestDigest.read(reader) if OpFlag.REQUEST_DIGEST in header.flags else None
-    read: _Read
+    read: _Decoder
     if digest is not None and header.response_code == ResponseCode.AUTHENTICATION_NEEDED:
         # What may stand behind the nonce is no digest if one stands before it.
         return digest, Challenge(reader.bytes_())
     if header.response_code == ResponseCode.SUCCESS:
-        read = _SUCCESSES.get(header.opcode, Opaque.read)
+        read = _SUCCESS_DECODERS.get(header.opcode, UnknownBody.read)
     else:
-        read = _OTHERS.get(header.response_code, Failure.read)
+        read = _FAILURE_DECODERS.get(header.response_code, Failure.read)
     body = read(reader, now)
     if isinstance(body, Challenge) and digest is None and body.old_digest is not None:
         digest = RequestDigest(DigestAlgorithm.MD5, body.old_digest)
     return digest, body
 
 
-def write_response(body: ResponseBody, digest: RequestDigest | None) -> bytes:
+def encode_response(body: ResponseBody, digest: RequestDigest | None) -> bytes:
     """The octets of a response's body."""
     writer = Writer()
     if digest is not None:
         digest.write(writer)
     body.write(writer)
-    return writer.done()
+    return writer.getvalue()
 
 
-def challenge_body(nonce: bytes, digest: RequestDigest, version: Version) -> bytes:
+def encode_challenge(nonce: bytes, digest: RequestDigest, version: Version) -> bytes:
     """The octets of a challenge: before 2.1 the digest stands behind the nonce, and no algorithm is named."""
     if version.at_least(1):
-        return write_response(Challenge(nonce), digest)
-    return write_response(Challenge(nonce, digest.digest), None)
+        return encode_response(Challenge(nonce), digest)
+    return encode_response(Challenge(nonce, digest.digest), None)

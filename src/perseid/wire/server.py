@@ -22,20 +22,38 @@ from perseid.wire.digests import RequestDigest
 
 from . import fragments
 from . import message as header_module
-from .challenges import NONCE_LENGTH, Pending, PendingTable, check_key_answer, check_secret_answer
-from .codes import ASSUMED, CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, common_version
+from .challenges import NONCE_LENGTH, ChallengeTable, PendingChallenge, check_key_answer, check_secret_answer
+from .codes import (
+    ASSUMED_VERSION,
+    CURRENT_VERSION,
+    DEFAULT_FLAGS,
+    OpCode,
+    OpFlag,
+    ResponseCode,
+    Version,
+    common_version,
+)
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frame
-from .key_exchange import derive_session_key, make_key_pair, shared_secret
-from .message import EARLY_REQUEST_ID, LIFETIME, MAX_MESSAGE, UNKNOWN_SERIAL, Envelope, Header, Message
-from .requests import REQUESTS, ChallengeAnswer, ExchangeMode, RequestBody, SessionSetup
-from .responses import Empty, Failure, Referral, Resolved, ResponseBody, SessionReady, challenge_body, write_response
+from .key_exchange import derive_session_key, generate_key_pair, shared_secret
+from .message import MAX_MESSAGE, MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, UNKNOWN_SERIAL, Envelope, Header, Message
+from .requests import REQUEST_DECODERS, ChallengeResponse, ExchangeMode, RequestBody, SessionSetup
+from .responses import (
+    Empty,
+    Failure,
+    Referral,
+    ResolutionResult,
+    ResponseBody,
+    SessionSetupResult,
+    encode_challenge,
+    encode_response,
+)
 from .sessions import MAX_TIMEOUT, Cipher, Identity, Session, SessionTable
 
-INVALID_LENGTH: Final = "Invalid message length"
-NOT_UNDERSTOOD: Final = "Server error processing request, see server logs"
-NO_SESSION: Final = "Invalid session id or session time out. Please try again."
-CANNOT_DECRYPT: Final = "Invalid session id. Unable to decrypt request message."
+INVALID_LENGTH_TEXT: Final = "Invalid message length"
+NOT_UNDERSTOOD_TEXT: Final = "Server error processing request, see server logs"
+NO_SESSION_TEXT: Final = "Invalid session id or session time out. Please try again."
+CANNOT_DECRYPT_TEXT: Final = "Invalid session id. Unable to decrypt request message."
 
 _COPIED_FLAGS = (
     OpFlag.CERTIFY
@@ -46,8 +64,8 @@ _COPIED_FLAGS = (
     | OpFlag.DO_NOT_REFER
     | OpFlag.REQUEST_DIGEST
 )
-_MINTING = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE))
-_NEVER_MACED = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
+_MINTING_OPCODES = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE))
+_OPCODES_WITHOUT_MAC = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
 _MAX_ID = 0x7FFF_FFFF
 
 
@@ -100,11 +118,11 @@ class Request:
     """What it asks for."""
     session: Session | None
     """The session it came in."""
-    reply_id: int
+    response_request_id: int
     """The request id of the answer: that of the message which is answered, which may be a challenge's answer."""
     identity: Identity | None = None
     """Who asks, once proved."""
-    challenge: Pending | None = None
+    challenge: PendingChallenge | None = None
     """The challenge by which it was proved."""
     private_transport: bool = False
     """Whether the transport itself encrypts (HTTPS): then private values are not encrypted again."""
@@ -121,7 +139,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ChallengeProof:
     """An answer to a challenge, not yet checked."""
 
     request: Request
@@ -146,14 +164,14 @@ class Proof:
         return check_secret_answer(secret, pending.nonce, pending.digest.digest, self.answer, self.version)
 
     @property
-    def pending(self) -> Pending:
+    def pending(self) -> PendingChallenge:
         """The challenge that was answered."""
         pending = self.request.challenge
         assert pending is not None  # noqa: S101 - made so by `Server.receive`, the only maker of proofs
         return pending
 
 
-Received: TypeAlias = Reply | Request | Proof
+Received: TypeAlias = Reply | Request | ChallengeProof
 
 
 class Server:
@@ -163,7 +181,7 @@ class Server:
         self._settings = settings
         self._random = random
         self.sessions = SessionTable()
-        self.challenges = PendingTable(settings.challenge_life)
+        self.challenges = ChallengeTable(settings.challenge_life)
         self._last_id = 0
 
     # Receiving
@@ -189,29 +207,29 @@ class Server:
 
         It echoes the ids of `answered` if that is given.
         """
-        header = Header(opcode, code, DEFAULT_FLAGS, UNKNOWN_SERIAL, expires=int(now) + LIFETIME)
-        envelope = Envelope(ASSUMED, CURRENT, request_id=EARLY_REQUEST_ID)
+        header = Header(opcode, code, DEFAULT_FLAGS, UNKNOWN_SERIAL, expires=int(now) + MESSAGE_LIFETIME)
+        envelope = Envelope(ASSUMED_VERSION, CURRENT_VERSION, request_id=UNKNOWN_REQUEST_ID)
         if answered is not None:
             envelope = replace(envelope, session_id=answered.session_id, request_id=answered.request_id)
-        message = Message.build(envelope, header, write_response(Failure.of(text), None))
+        message = Message.build(envelope, header, encode_response(Failure.of(text), None))
         return Reply((Frame(message.envelope, message.payload()),))
 
     def _receive(self, frame: Frame, now: float, private_transport: bool) -> Received:
         envelope, payload = frame.envelope, frame.payload
         if not 0 <= envelope.length <= MAX_MESSAGE:
-            raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD)
+            raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT)
         if envelope.encrypted:
             message, body = self._open(envelope, payload, now)
         elif len(payload) < header_module.HEADER_LENGTH:
-            raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH)
+            raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH_TEXT)
         else:
-            message, body = self._understand(envelope, payload, now)
+            message, body = self._parse(envelope, payload, now)
         request = Request(message, body, None, envelope.request_id, private_transport=private_transport)
         if envelope.session_id > 0:
             session = self.sessions.use(envelope.session_id, now)
             challenge = self.challenges.find(envelope.session_id, now)
             if session is None and challenge is None:
-                return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION), now)
+                return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION_TEXT), now)
             request = replace(request, session=session)
         return self._dispatch(request, now)
 
@@ -223,40 +241,40 @@ class Server:
         challenge has none, and counts only while its challenge waits.
         """
         if envelope.session_id <= 0:
-            raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT)
+            raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT_TEXT)
         session = self.sessions.use(envelope.session_id, now)
         if session is None:
             failed = ResponseCode.SESSION_FAILED
-            raise _EarlyFailure(ResponseCode.SESSION_TIMEOUT, NO_SESSION, answered=envelope, http_code=failed)
+            raise _EarlyFailure(ResponseCode.SESSION_TIMEOUT, NO_SESSION_TEXT, answered=envelope, http_code=failed)
         try:
-            message, body = self._understand(envelope, session.open(payload), now)
+            message, body = self._parse(envelope, session.open(payload), now)
             if message.header.opcode != OpCode.RESPONSE_TO_CHALLENGE:
                 session.authenticate(message)
             elif self.challenges.find(envelope.session_id, now) is None:
                 raise RemoteProtocolError("no challenge waits for an answer")
         except (RemoteProtocolError, _EarlyFailure) as error:
-            raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT) from error
+            raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT_TEXT) from error
         return message, body
 
-    def _understand(self, envelope: Envelope, payload: bytes, now: float) -> tuple[Message, RequestBody]:
+    def _parse(self, envelope: Envelope, payload: bytes, now: float) -> tuple[Message, RequestBody]:
         try:
             message = Message.from_bytes(envelope, payload, int(now))
             opcode = message.header.opcode
             if opcode == OpCode.RESERVED:
                 raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, f"Unknown opCode in message: {opcode.value}")
-            if opcode not in REQUESTS or not message.header.is_request:
-                http_code = None if opcode in REQUESTS else ResponseCode.PROTOCOL_ERROR
-                raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD, http_code=http_code)
-            return message, REQUESTS[opcode](message.body_reader(), message.version, int(now))
+            if opcode not in REQUEST_DECODERS or not message.header.is_request:
+                http_code = None if opcode in REQUEST_DECODERS else ResponseCode.PROTOCOL_ERROR
+                raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT, http_code=http_code)
+            return message, REQUEST_DECODERS[opcode](message.body_reader(), message.version, int(now))
         except InvalidData as error:
-            raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD) from error
+            raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT) from error
 
     def _dispatch(self, request: Request, now: float) -> Received:
         match request.opcode:
             case OpCode.RESPONSE_TO_CHALLENGE:
-                return self._receive_answer(request, now)
+                return self._receive_challenge_response(request, now)
             case OpCode.SESSION_SETUP:
-                return self._set_up_session(request, now)
+                return self._create_session(request, now)
             case OpCode.SESSION_EXCHANGEKEY:
                 return self._refuse_key_exchange(request, now)
             case OpCode.SESSION_TERMINATE:
@@ -278,25 +296,25 @@ class Server:
             return self.respond(request, error.code, Failure.of(error.message), now)
         return session.proved
 
-    def accept(self, proof: Proof, key_index: int, now: float) -> Request | Reply:
+    def accept(self, proof: ChallengeProof, key_index: int, now: float) -> Request | Reply:
         """Take a proof that was checked with the key at that index: the request with its identity, or a refusal.
 
         This uses the challenge up. The same answer, arriving twice and checked twice, is accepted once.
         """
         request, pending = proof.request, proof.pending
-        if pending.answered_by is not None:
-            return self._receive_again(request, proof.answer, pending, now)
+        if pending.used_by is not None:
+            return self._repeat_response(request, proof.answer, pending, now)
         identity = replace(proof.identity, key_index=key_index)
         session = request.session
         if session is not None:
             try:
-                session.check(request.message, replay_allowed=True)
+                session.check(request.message, allow_replay=True)
             except RemoteProtocolError as error:
                 return self.respond(request, error.code, Failure.of(error.message), now)
-            if session.identity is not None and session.identity.is_claimed_by(identity):
+            if session.identity is not None and session.identity.is_same_identity(identity):
                 session.proved = identity
                 self.sessions.confirm(session)
-        pending.answered_by = request.reply_id, proof.answer
+        pending.used_by = request.response_request_id, proof.answer
         return replace(request, identity=identity)
 
     def _challenge(self, request: Request, now: float) -> Reply:
@@ -304,7 +322,7 @@ class Server:
         version = common_version(message.envelope.suggested)
         challenge_id = self._new_id() if session is None else session.id
         pending = self.challenges.find(challenge_id, now)
-        known = pending is not None and pending.is_for(message)
+        known = pending is not None and pending.matches_request(message)
         if session is not None:
             # Before anything is kept: a session has one challenge at a time, which strangers must not replace, nor
             # whoever repeats an old request.
@@ -316,42 +334,44 @@ class Server:
                 return self.respond(request, error.code, Failure.of(error.message), now)
         if pending is None or not known:
             digest = RequestDigest.of(message.octets, version)
-            pending = Pending(challenge_id, message, self._random(NONCE_LENGTH), digest, now)
+            pending = PendingChallenge(challenge_id, message, self._random(NONCE_LENGTH), digest, now)
             self.challenges.add(pending)
         header = self._header(request, ResponseCode.AUTHENTICATION_NEEDED, now)
         if version.at_least(1):
             header = replace(header, flags=header.flags | OpFlag.REQUEST_DIGEST)
         envelope = replace(self._envelope(request), session_id=challenge_id)
-        body = challenge_body(pending.nonce, pending.digest, version)
+        body = encode_challenge(pending.nonce, pending.digest, version)
         return Reply((self._finish(Message.build(envelope, header, body), request, private=False),))
 
-    def _receive_answer(self, answer: Request, now: float) -> Received:
+    def _receive_challenge_response(self, answer: Request, now: float) -> Received:
         pending = self.challenges.find(answer.message.envelope.session_id, now)
-        if pending is None or not isinstance(answer.body, ChallengeAnswer):
+        if pending is None or not isinstance(answer.body, ChallengeResponse):
             return self.respond(answer, ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
-        if pending.answered_by is not None:
-            return self._receive_again(answer, answer.body.answer, pending, now)
+        if pending.used_by is not None:
+            return self._repeat_response(answer, answer.body.answer, pending, now)
         # A wrong answer leaves the challenge as it was: anybody who guesses its number can send one.
         # The two bits that a reply echoes are those of the message that it answers, which is this one.
         delivered = answer.message.envelope
         envelope = replace(pending.request.envelope, truncated=delivered.truncated, compressed=delivered.compressed)
         message = replace(pending.request, envelope=envelope)
-        body = REQUESTS[message.header.opcode](message.body_reader(), message.version, int(now))
+        body = REQUEST_DECODERS[message.header.opcode](message.body_reader(), message.version, int(now))
         request = replace(answer, message=message, body=body, challenge=pending)
-        given = answer.body
-        identity = Identity(given.handle, given.index)
-        return Proof(request, identity, given.auth_type, given.answer, answer.message.version)
+        received_answer = answer.body
+        identity = Identity(received_answer.handle, received_answer.index)
+        return ChallengeProof(
+            request, identity, received_answer.auth_type, received_answer.answer, answer.message.version
+        )
 
-    def _receive_again(self, answer: Request, proof: bytes, pending: Pending, now: float) -> Reply:
+    def _repeat_response(self, answer: Request, proof: bytes, pending: PendingChallenge, now: float) -> Reply:
         """Answer the second answer to a challenge: with what the first one got if it is the same, else not at all."""
-        if pending.answered_by == (answer.reply_id, proof):
+        if pending.used_by == (answer.response_request_id, proof):
             # Nothing yet while the first is being worked on.
-            return Reply(tuple(_frame_of(octets) for octets in pending.reply))
+            return Reply(tuple(_parse_frame(octets) for octets in pending.reply))
         return self.respond(replace(answer, challenge=None), ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
 
     # Sessions
 
-    def _set_up_session(self, request: Request, now: float) -> Reply:
+    def _create_session(self, request: Request, now: float) -> Reply:
         setup = request.body
         if not isinstance(setup, SessionSetup) or setup.mode != ExchangeMode.DIFFIE_HELLMAN:
             text = "Only Diffie-Hellman key exchange is supported"
@@ -362,7 +382,7 @@ class Server:
             theirs = PublicKey.from_bytes(setup.public_key)
             if not isinstance(theirs, DhPublicKey):
                 raise InvalidData("the public key is not a Diffie-Hellman key")
-            mine = make_key_pair((theirs.p, theirs.g), self._random)
+            mine = generate_key_pair((theirs.p, theirs.g), self._random)
             key = derive_session_key(cipher, shared_secret(mine, theirs))
         except InvalidData as error:
             return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(error.message), now)
@@ -371,19 +391,19 @@ class Server:
         session = Session(self._new_id(), key, cipher, common_version(suggested), identity, timeout)
         self.sessions.add(session, now)
         prefix = cipher.to_bytes(4, "big") if suggested.at_least(4) else b""
-        body = SessionReady(ExchangeMode.DIFFIE_HELLMAN, prefix + mine.public.to_bytes())
+        body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, prefix + mine.public.to_bytes())
         # The new session is answered under its own id: an older one that the request came in has no part in it.
         return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
 
     def _refuse_key_exchange(self, request: Request, now: float) -> Reply:
         if request.session is None:
-            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION), now)
+            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION_TEXT), now)
         return self.respond(request, ResponseCode.SESSION_FAILED, Failure(), now)
 
     def _terminate_session(self, request: Request, now: float) -> Reply:
         session = request.session
         if session is None:
-            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION), now)
+            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION_TEXT), now)
         try:
             session.check(request.message)
         except RemoteProtocolError as error:
@@ -417,7 +437,7 @@ class Server:
         header = self._header(request, code, now)
         flags = header.flags
         if code == ResponseCode.SUCCESS:
-            if request.opcode in _MINTING:
+            if request.opcode in _MINTING_OPCODES:
                 flags |= request.flags & OpFlag.MINT_SUFFIX
             flags |= OpFlag.OVERWRITE * overwritten
         flags |= OpFlag.CONTINUOUS * more
@@ -425,37 +445,39 @@ class Server:
         envelope = self._envelope(request)
         if session_id is not None:
             envelope = replace(envelope, session_id=session_id)
-        message = Message.build(envelope, replace(header, flags=flags), write_response(body, digest))
+        message = Message.build(envelope, replace(header, flags=flags), encode_response(body, digest))
         reply = Reply((self._finish(message, request, private=_is_private(body)),))
-        self._remember(request, reply, more=more)
+        self._store_reply(request, reply, more=more)
         return reply
 
     def _header(self, request: Request, code: ResponseCode, now: float) -> Header:
-        asked = request.message.header
-        flags = asked.flags & _COPIED_FLAGS | OpFlag.RECURSIVE
+        original = request.message.header
+        flags = original.flags & _COPIED_FLAGS | OpFlag.RECURSIVE
         if not common_version(request.message.envelope.suggested).at_least(1):
             flags &= ~OpFlag.REQUEST_DIGEST
         if self._settings.is_primary:
             flags |= OpFlag.AUTHORITATIVE
-        return Header(asked.opcode, code, flags, self._settings.site_serial, asked.recursion, int(now) + LIFETIME)
+        return Header(
+            original.opcode, code, flags, self._settings.site_serial, original.recursion, int(now) + MESSAGE_LIFETIME
+        )
 
     def _envelope(self, request: Request) -> Envelope:
-        asked = request.message.envelope
+        original = request.message.envelope
         return Envelope(
-            common_version(asked.suggested),
-            CURRENT,
-            asked.session_id,
-            request.reply_id,
+            common_version(original.suggested),
+            CURRENT_VERSION,
+            original.session_id,
+            request.response_request_id,
             # Both are echoed, as deployed; nobody acts on them.
-            truncated=asked.truncated,
-            compressed=asked.compressed,
+            truncated=original.truncated,
+            compressed=original.compressed,
         )
 
     def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
         """Sign or MAC, then encrypt, as the request and the session demand."""
         session = request.session
         if OpFlag.CERTIFY in message.header.flags:
-            if session is not None and message.header.opcode not in _NEVER_MACED:
+            if session is not None and message.header.opcode not in _OPCODES_WITHOUT_MAC:
                 message = session.protect(message)
             else:
                 message = sign(message, self._settings.key)
@@ -464,7 +486,7 @@ class Server:
             return Frame(*session.seal(message, self._random))
         return Frame(message.envelope, message.payload())
 
-    def _remember(self, request: Request, reply: Reply, *, more: bool) -> None:
+    def _store_reply(self, request: Request, reply: Reply, *, more: bool) -> None:
         """Keep what a challenge's answer got, so that its repetition executes nothing and gets the same."""
         pending = request.challenge
         if pending is None or request.identity is None:
@@ -497,11 +519,11 @@ class _EarlyFailure(Exception):
 
 def _is_private(body: ResponseBody) -> bool:
     values: tuple[Value, ...] = ()
-    if isinstance(body, Resolved | Referral):
+    if isinstance(body, ResolutionResult | Referral):
         values = body.values or ()
     return not all(value.is_public for value in values)
 
 
-def _frame_of(octets: bytes) -> Frame:
+def _parse_frame(octets: bytes) -> Frame:
     envelope = Envelope.from_bytes(octets)
     return Frame(envelope, octets[-envelope.length :] if envelope.length else b"")

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Final
 
-from perseid.records.ciphers import UNDECIPHERABLE, BlockCipher, decrypt_blocks, encrypt_blocks
+from perseid.records.ciphers import DECRYPTION_FAILED, BlockCipher, decrypt_blocks, encrypt_blocks
 from perseid.records.encoding import OpenEnum
 from perseid.records.errors import InvalidData
 
@@ -51,7 +51,7 @@ _CIPHERS = {
 
 def encrypt(cipher: Cipher, key: bytes, plaintext: bytes, version: Version, random: Callable[[int], bytes]) -> bytes:
     """Encrypt a message under a session's key; from version 2.4 on with a fresh initialisation vector in front."""
-    block, used = _prepare(cipher, key)
+    block, used = _select_cipher(cipher, key)
     if not version.at_least(4):
         return encrypt_blocks(block, used, None, plaintext)
     iv = random(block.block)
@@ -60,15 +60,15 @@ def encrypt(cipher: Cipher, key: bytes, plaintext: bytes, version: Version, rand
 
 def decrypt(cipher: Cipher, key: bytes, octets: bytes, version: Version) -> bytes:
     """Decrypt a message under a session's key."""
-    block, used = _prepare(cipher, key)
+    block, used = _select_cipher(cipher, key)
     if not version.at_least(4):
         return decrypt_blocks(block, used, None, octets)
     if len(octets) < block.block:
-        raise InvalidData(UNDECIPHERABLE)
+        raise InvalidData(DECRYPTION_FAILED)
     return decrypt_blocks(block, used, octets[: block.block], octets[block.block :])
 
 
-def _prepare(cipher: Cipher, key: bytes) -> tuple[BlockCipher, bytes]:
+def _select_cipher(cipher: Cipher, key: bytes) -> tuple[BlockCipher, bytes]:
     if cipher not in _CIPHERS:
         raise LocalProtocolError(f"sessions with cipher {cipher.value} are not known")
     block, length = _CIPHERS[cipher]
@@ -77,14 +77,14 @@ def _prepare(cipher: Cipher, key: bytes) -> tuple[BlockCipher, bytes]:
     return block, key[:length]
 
 
-REMEMBERED_COUNTERS: Final = 200
+COUNTER_WINDOW_SIZE: Final = 200
 """How many counters are remembered: as many as deployed peers do, so that requests may overtake each other."""
 
 MAX_SESSIONS: Final = 10_000
 """Sessions at a time; the one unused for longest makes room. Each costs about a kilobyte, and deployed clients
 never end theirs, so the table is normally as full as a day's clients are many."""
 
-MAX_UNPROVED: Final = 1_000
+MAX_UNAUTHENTICATED: Final = 1_000
 """Sessions in which nobody has proved anything yet. Anybody can begin them, so they make room for each other and never
 take the place of those in use."""
 
@@ -105,7 +105,7 @@ class Identity:
     key_index: int | None = None
     """Once proved: the index of the key that did."""
 
-    def is_claimed_by(self, other: "Identity") -> bool:
+    def is_same_identity(self, other: "Identity") -> bool:
         """Whether the other claims to be exactly this one."""
         return self.handle == other.handle and self.index == other.index
 
@@ -125,14 +125,14 @@ class CounterWindow:
             return True
         if counter in self._seen:
             return False
-        return len(self._seen) < REMEMBERED_COUNTERS or counter > self._heap[0]
+        return len(self._seen) < COUNTER_WINDOW_SIZE or counter > self._heap[0]
 
     def record(self, counter: int) -> None:
         """Remember a counter."""
         if counter and counter not in self._seen:
             self._seen.add(counter)
             heappush(self._heap, counter)
-            if len(self._seen) > REMEMBERED_COUNTERS:
+            if len(self._seen) > COUNTER_WINDOW_SIZE:
                 self._seen.remove(heappop(self._heap))
 
 
@@ -174,10 +174,10 @@ class Session:
             raise RemoteProtocolError("the MAC does not verify", ResponseCode.INVALID_SESSION_KEY)
         return message.credential
 
-    def check(self, message: Message, *, replay_allowed: bool = False) -> None:
+    def check(self, message: Message, *, allow_replay: bool = False) -> None:
         """Verify a message's MAC and counter and use the counter up; the error says which of the two was wrong."""
         credential = self.authenticate(message)
-        if not replay_allowed:
+        if not allow_replay:
             self.check_counter(message)
         self.received.record(credential.counter)
 
@@ -205,11 +205,11 @@ class Session:
 class SessionTable:
     """The sessions of a server, least recently used first."""
 
-    def __init__(self, limit: int = MAX_SESSIONS, unproved: int = MAX_UNPROVED) -> None:
+    def __init__(self, limit: int = MAX_SESSIONS, unproved: int = MAX_UNAUTHENTICATED) -> None:
         self._limit = limit
-        self._max_unproved = unproved
+        self._max_unauthenticated = unproved
         self._sessions: OrderedDict[int, Session] = OrderedDict()
-        self._unproved: OrderedDict[int, None] = OrderedDict()
+        self._unauthenticated: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -221,15 +221,15 @@ class SessionTable:
         """Begin a session; the unproved one unused for longest makes room, and if need be any other."""
         session.used = now
         self._sessions[session.id] = session
-        self._unproved[session.id] = None
-        if len(self._unproved) > self._max_unproved:
-            self._forget(next(iter(self._unproved)))
+        self._unauthenticated[session.id] = None
+        if len(self._unauthenticated) > self._max_unauthenticated:
+            self._forget(next(iter(self._unauthenticated)))
         while len(self._sessions) > self._limit:
             self._forget(next(iter(self._sessions)))
 
     def confirm(self, session: Session) -> None:
         """Note that the client has proved who it is."""
-        self._unproved.pop(session.id, None)
+        self._unauthenticated.pop(session.id, None)
 
     def use(self, session_id: int, now: float) -> Session | None:
         """The session of that id, which this keeps alive; None if there is none or it has timed out."""
@@ -241,8 +241,8 @@ class SessionTable:
             return None
         session.used = now
         self._sessions.move_to_end(session_id)
-        if session_id in self._unproved:
-            self._unproved.move_to_end(session_id)
+        if session_id in self._unauthenticated:
+            self._unauthenticated.move_to_end(session_id)
         return session
 
     def end(self, session: Session) -> None:
@@ -258,4 +258,4 @@ class SessionTable:
 
     def _forget(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
-        self._unproved.pop(session_id, None)
+        self._unauthenticated.pop(session_id, None)

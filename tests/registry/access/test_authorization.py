@@ -8,21 +8,25 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access import permissions as demands
-from perseid.registry.access.authorization import Decision, Settings, authorise, may_read, may_write
-from perseid.registry.access.permissions import Demand, Differences, Need, Role
-from perseid.registry.identity import Anonymous, Identity, LocalOperator
+from perseid.registry.access.authorization import Decision, Settings, authorize, authorize_read, authorize_write
+from perseid.registry.access.permissions import Differences, HasPermissions, Requirement, Role
+from perseid.registry.identity import Anonymous, Identity, LocalIdentity
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.record_strategies import values
 from tests.registry.administration import PREFIX_HANDLE, SECRET, TARGET, Records, admin, group, holder, ref, secret, url
 
 P = AdminPermission
 ALICE = holder("300:0.NA/12345")
-LOCAL = LocalOperator("alice")
+LOCAL = LocalIdentity("alice")
 ADD = demands.add(TARGET, [url(9)])
 
 
-def decide(demand: Demand, *admins: Value, who: Identity = ALICE, settings: Settings | None = None) -> Decision:
-    return authorise(who, demand, Records({str(TARGET): admins, PREFIX_HANDLE: admins}), settings or Settings())
+def decide(
+    requirement: Requirement, *admins: Value, identity: Identity = ALICE, settings: Settings | None = None
+) -> Decision:
+    return authorize(
+        identity, requirement, Records({str(TARGET): admins, PREFIX_HANDLE: admins}), settings or Settings()
+    )
 
 
 # Reasons
@@ -66,7 +70,7 @@ def test_two_records_may_give_the_two_rights_of_making_a_record_anew() -> None:
     records = Records(
         {str(TARGET): [admin("300:0.NA/12345", P.DELETE_HANDLE)], PREFIX_HANDLE: [admin("0:0.NA/12345", P.ADD_HANDLE)]}
     )
-    decision = authorise(ALICE, demands.overwrite(TARGET, [url(1)], []), records, Settings())
+    decision = authorize(ALICE, demands.overwrite(TARGET, [url(1)], []), records, Settings())
     assert decision.allowed
     assert "of 12345/x gives DELETE_HANDLE; " in decision.reason
     assert "of 0.NA/12345 gives ADD_HANDLE" in decision.reason
@@ -82,28 +86,28 @@ def test_all_ways_to_replace_a_record_are_named() -> None:
 def test_the_unknown_are_asked_who_they_are_before_anything_is_read() -> None:
     lookup = Records({})
     for session in (False, True):
-        decision = authorise(Anonymous(session), ADD, lookup, Settings())
+        decision = authorize(Anonymous(session), ADD, lookup, Settings())
         assert decision.code is ResponseCode.AUTHENTICATION_NEEDED
         assert "identify yourself" in decision.advice
     assert lookup.asked == []
 
 
-@pytest.mark.parametrize("who", ["0:0.NA/12345", "0:0.na/12345"])
-def test_index_zero_is_refused_where_an_index_is_listed(who: str) -> None:
-    decision = decide(ADD, admin("300:0.NA/12345"), who=holder(who))
+@pytest.mark.parametrize("identity", ["0:0.NA/12345", "0:0.na/12345"])
+def test_index_zero_is_refused_where_an_index_is_listed(identity: str) -> None:
+    decision = decide(ADD, admin("300:0.NA/12345"), identity=holder(identity))
     assert decision.code is ResponseCode.INVALID_ADMIN
     assert "with the index of your key" in decision.advice
     in_group = Records({str(TARGET): [admin("200:g/1")], "g/1": [group("300:0.NA/12345")]})
-    assert "with the index of your key" in authorise(holder(who), ADD, in_group, Settings()).advice
-    assert decide(ADD, admin("0:0.NA/12345"), who=holder(who)).allowed
-    without = decide(ADD, admin("300:0.NA/12345", P.READ_VALUE), who=holder(who))
+    assert "with the index of your key" in authorize(holder(identity), ADD, in_group, Settings()).advice
+    assert decide(ADD, admin("0:0.NA/12345"), identity=holder(identity)).allowed
+    without = decide(ADD, admin("300:0.NA/12345", P.READ_VALUE), identity=holder(identity))
     assert "with the index of your key" not in without.advice, "the index would not help"
 
 
 def test_names_that_are_long_or_do_not_show_are_quoted() -> None:
     handle = Handle("12345", "a\x1b[31m" + "b" * 500)
-    for demand in (demands.create(handle), demands.delete(handle), demands.overwrite(handle, [], [url(1)])):
-        decision = authorise(holder("300:k/\n" + "c" * 500), demand, Records({}), Settings())
+    for requirement in (demands.create(handle), demands.delete(handle), demands.overwrite(handle, [], [url(1)])):
+        decision = authorize(holder("300:k/\n" + "c" * 500), requirement, Records({}), Settings())
         assert decision.reason.isprintable()
         assert "b" * 100 not in decision.reason
         assert "c" * 100 not in decision.reason
@@ -116,8 +120,8 @@ def test_names_that_are_long_or_do_not_show_are_quoted() -> None:
 def test_subtypes_name_administrators_as_well(type_: str) -> None:
     value = admin("300:0.NA/12345", type_=type_)
     assert decide(ADD, value).allowed
-    assert demands.addition(value) == P.ADD_ADMIN
-    assert demands.removal(value) == P.REMOVE_ADMIN
+    assert demands.permission_to_add(value) == P.ADD_ADMIN
+    assert demands.permission_to_remove(value) == P.REMOVE_ADMIN
 
 
 @pytest.mark.parametrize("type_", ["HS_ADMINS", "HS_ADMIN_", "HS_VLIST", "URL", ""])
@@ -129,7 +133,7 @@ def test_other_types_name_none(type_: str) -> None:
 
 def test_without_administrators_or_a_record_nobody_may() -> None:
     assert "12345/x has no administrators" in decide(ADD).reason
-    decision = authorise(ALICE, ADD, Records({}), Settings())
+    decision = authorize(ALICE, ADD, Records({}), Settings())
     assert "12345/x is not held here" in decision.reason
     assert not decision.allowed
 
@@ -151,7 +155,7 @@ def test_the_long_form_of_old_software_counts() -> None:
 
 def test_administrators_of_the_new_record_itself_do_not_create_it() -> None:
     records = Records({str(TARGET): [admin("300:0.NA/12345")]})
-    assert not authorise(ALICE, demands.create(TARGET), records, Settings()).allowed
+    assert not authorize(ALICE, demands.create(TARGET), records, Settings()).allowed
 
 
 @pytest.mark.parametrize(
@@ -168,13 +172,13 @@ def test_administrators_of_the_new_record_itself_do_not_create_it() -> None:
     ],
 )
 def test_whose_administrators_may_create(handle: str, record: str, permission: AdminPermission) -> None:
-    assert demands.create(Handle.parse(handle)).alternatives == ((Need(permission, record, on_prefix=True),),)
+    assert demands.create(Handle.parse(handle)).alternatives == ((HasPermissions(permission, record, on_prefix=True),),)
 
 
 @pytest.mark.parametrize("permissions", [0, 0x1000, 0x1001, 0xFFFF])
 def test_nobody_needs_what_is_no_permission(permissions: int) -> None:
     with pytest.raises(ValueError, match="not permissions"):
-        Need(AdminPermission(permissions), "a/b")
+        HasPermissions(AdminPermission(permissions), "a/b")
 
 
 # Settings
@@ -188,17 +192,19 @@ ON_PREFIX = [
 
 
 @pytest.mark.parametrize("full_access", [False, True])
-@pytest.mark.parametrize("demand", ON_PREFIX, ids=lambda demand: demand.action)
-def test_without_prefix_administrators_server_administrators_create_and_list(demand: Demand, full_access: bool) -> None:
+@pytest.mark.parametrize("requirement", ON_PREFIX, ids=lambda requirement: requirement.action)
+def test_without_prefix_administrators_server_administrators_create_and_list(
+    requirement: Requirement, full_access: bool
+) -> None:
     root = holder("300:k/root")
     admins = Records(
         {PREFIX_HANDLE: [admin("300:0.NA/12345")], str(TARGET): [admin("0:k/root", P.DELETE_HANDLE)], "k/root": []}
     )
     settings = Settings((root.reference,), allow_na_admins=False, server_admin_full_access=full_access)
-    assert not authorise(ALICE, demand, admins, settings).allowed
-    assert authorise(root, demand, admins, settings).allowed
+    assert not authorize(ALICE, requirement, admins, settings).allowed
+    assert authorize(root, requirement, admins, settings).allowed
     assert PREFIX_HANDLE not in admins.asked
-    assert not authorise(Anonymous(), demand, admins, settings).allowed
+    assert not authorize(Anonymous(), requirement, admins, settings).allowed
 
 
 def test_without_prefix_administrators_the_refusal_says_who_may() -> None:
@@ -208,12 +214,12 @@ def test_without_prefix_administrators_the_refusal_says_who_may() -> None:
 
 def test_the_prefix_handle_keeps_its_administrators_for_itself() -> None:
     """Only rights over the handles of a prefix are switched off, not those over the prefix handle."""
-    demand = demands.add(Handle.parse(PREFIX_HANDLE), [url(1)])
-    assert decide(demand, admin("300:0.NA/12345"), settings=Settings(allow_na_admins=False)).allowed
+    requirement = demands.add(Handle.parse(PREFIX_HANDLE), [url(1)])
+    assert decide(requirement, admin("300:0.NA/12345"), settings=Settings(allow_na_admins=False)).allowed
 
 
 def test_a_refusal_by_configuration_names_the_settings() -> None:
-    reason = decide(demands.serve(OpCode.HOME_NA)).reason
+    reason = decide(demands.server_operation(OpCode.HOME_NA)).reason
     assert reason == "300:0.NA/12345 may not home a prefix: it takes to be listed in server_admins or home_only_admins"
 
 
@@ -225,7 +231,7 @@ def test_every_role_is_a_setting(role: Role) -> None:
 
 
 def test_an_operator_is_a_server_administrator_by_file_permission() -> None:
-    decision = authorise(LOCAL, ADD, Records({}), Settings())
+    decision = authorize(LOCAL, ADD, Records({}), Settings())
     assert decision == Decision(
         True, None, "local:alice may add values to 12345/x: server administrator by file permission"
     )
@@ -289,51 +295,51 @@ def test_everything_but_the_timestamp_is_a_difference(change: dict[str, object])
 # Single values
 
 
-@pytest.mark.parametrize("who", [Anonymous(), ALICE, LOCAL])
-def test_everybody_reads_public_values(who: Identity) -> None:
+@pytest.mark.parametrize("identity", [Anonymous(), ALICE, LOCAL])
+def test_everybody_reads_public_values(identity: Identity) -> None:
     lookup = Records({})
-    assert may_read(who, TARGET, [url(1), url(2)], lookup, Settings()).allowed
+    assert authorize_read(identity, TARGET, [url(1), url(2)], lookup, Settings()).allowed
     assert lookup.asked == []
 
 
 def test_private_values_need_an_administrator() -> None:
     records = Records({str(TARGET): [admin("300:0.NA/12345", P.READ_VALUE)]})
     selected = [url(1), secret()]
-    assert may_read(ALICE, TARGET, selected, records, Settings()).allowed
-    assert may_read(LOCAL, TARGET, selected, records, Settings()).allowed
-    asked = may_read(Anonymous(), TARGET, selected, records, Settings())
+    assert authorize_read(ALICE, TARGET, selected, records, Settings()).allowed
+    assert authorize_read(LOCAL, TARGET, selected, records, Settings()).allowed
+    asked = authorize_read(Anonymous(), TARGET, selected, records, Settings())
     assert asked.code is ResponseCode.AUTHENTICATION_NEEDED
-    refused = may_read(holder("300:k/eve"), TARGET, selected, records, Settings())
+    refused = authorize_read(holder("300:k/eve"), TARGET, selected, records, Settings())
     assert refused.code is ResponseCode.INVALID_ADMIN
     assert SECRET not in repr([asked, refused])
 
 
-@pytest.mark.parametrize("who", [Anonymous(), ALICE, LOCAL])
-def test_a_value_that_nobody_may_read_is_refused_before_anybody_is_asked(who: Identity) -> None:
-    decision = may_read(who, TARGET, [url(1), url(2, permissions="-w--"), secret()], Records({}), Settings())
+@pytest.mark.parametrize("identity", [Anonymous(), ALICE, LOCAL])
+def test_a_value_that_nobody_may_read_is_refused_before_anybody_is_asked(identity: Identity) -> None:
+    decision = authorize_read(identity, TARGET, [url(1), url(2, permissions="-w--"), secret()], Records({}), Settings())
     assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert "index 2" in decision.reason
 
 
 def test_the_first_private_value_decides() -> None:
-    decision = may_read(Anonymous(), TARGET, [secret(), url(400, permissions="----")], Records({}), Settings())
+    decision = authorize_read(Anonymous(), TARGET, [secret(), url(400, permissions="----")], Records({}), Settings())
     assert decision.code is ResponseCode.AUTHENTICATION_NEEDED
 
 
 def test_within_a_session_the_permission_is_demanded_even_for_public_values() -> None:
     records = Records({str(TARGET): [admin("300:0.NA/12345", P.READ_VALUE)]})
     inside = holder("300:0.NA/12345", session=True)
-    assert may_read(inside, TARGET, [url(1)], records, Settings()).allowed
-    asked = may_read(Anonymous(session=True), TARGET, [url(1)], records, Settings())
+    assert authorize_read(inside, TARGET, [url(1)], records, Settings()).allowed
+    asked = authorize_read(Anonymous(session=True), TARGET, [url(1)], records, Settings())
     assert asked.code is ResponseCode.AUTHENTICATION_NEEDED
-    refused = may_read(holder("300:k/eve", session=True), TARGET, [url(1)], records, Settings())
+    refused = authorize_read(holder("300:k/eve", session=True), TARGET, [url(1)], records, Settings())
     assert refused.code is ResponseCode.INVALID_ADMIN
 
 
-@pytest.mark.parametrize("who", [Anonymous(), ALICE, LOCAL])
+@pytest.mark.parametrize("identity", [Anonymous(), ALICE, LOCAL])
 @pytest.mark.parametrize("permissions", ["r-rw", "r-r-", "----"])
-def test_a_read_only_value_is_not_written(who: Identity, permissions: str) -> None:
-    decision = may_write(who, TARGET, url(1, permissions=permissions), url(1))
+def test_a_read_only_value_is_not_written(identity: Identity, permissions: str) -> None:
+    decision = authorize_write(identity, TARGET, url(1, permissions=permissions), url(1))
     assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert decision.reason == "Value is read-only"
     assert "index 1 of 12345/x" in decision.advice
@@ -356,8 +362,8 @@ OPEN_ADMIN = Value(1, "HS_ADMIN", Admin(ref("1:a/b")).to_bytes(), permissions=Pe
 def test_the_unknown_write_what_everybody_may_write_and_no_administrators(
     old: Value, new: Value, allowed: bool
 ) -> None:
-    decision = may_write(Anonymous(), TARGET, old, new)
+    decision = authorize_write(Anonymous(), TARGET, old, new)
     assert decision.allowed is allowed
     assert decision.code is (None if allowed else ResponseCode.AUTHENTICATION_NEEDED)
-    assert may_write(ALICE, TARGET, old, new).allowed
-    assert authorise(Anonymous(), demands.modify(TARGET, [(old, new)]), Records({}), Settings()).allowed is allowed
+    assert authorize_write(ALICE, TARGET, old, new).allowed
+    assert authorize(Anonymous(), demands.modify(TARGET, [(old, new)]), Records({}), Settings()).allowed is allowed

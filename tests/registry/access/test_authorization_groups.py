@@ -13,7 +13,7 @@ from perseid.registry.access.authorization import (
     MAX_GROUP_MEMBERS,
     Decision,
     Settings,
-    authorise,
+    authorize,
 )
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.registry.administration import PREFIX_HANDLE, TARGET, Records, admin, group, holder, ref, secret, url
@@ -22,8 +22,8 @@ ALICE = holder("300:k/alice")
 DELETE = permissions.delete(TARGET)
 
 
-def decide(records: Records, who: str = "300:k/alice", settings: Settings | None = None) -> Decision:
-    return authorise(holder(who), DELETE, records, settings or Settings())
+def decide(records: Records, identity: str = "300:k/alice", settings: Settings | None = None) -> Decision:
+    return authorize(holder(identity), DELETE, records, settings or Settings())
 
 
 def chain(levels: int, last: str = "300:k/alice") -> dict[str, list[Value]]:
@@ -58,7 +58,9 @@ def test_the_shortest_way_to_a_group_counts() -> None:
 def test_groups_of_the_configuration_have_the_same_levels() -> None:
     for levels, allowed in ((MAX_GROUP_LEVELS, True), (MAX_GROUP_LEVELS + 1, False)):
         settings = Settings(backup_admins=(ref("200:g/1"),))
-        decision = authorise(ALICE, permissions.serve(OpCode.BACKUP_SERVER), Records(chain(levels)), settings)
+        decision = authorize(
+            ALICE, permissions.server_operation(OpCode.BACKUP_SERVER), Records(chain(levels)), settings
+        )
         assert decision.allowed is allowed
         assert ("the setting backup_admins lists them through the group" in decision.reason) is allowed
 
@@ -102,7 +104,7 @@ def test_the_limit_is_for_the_whole_request() -> None:
     prefix = [admin(f"200:{name}", index=index) for index, name in enumerate([*second, "h/last"], 1)]
     target.append(admin("300:k/alice", AdminPermission.DELETE_HANDLE, 9_999))
     records = Records({str(TARGET): target, PREFIX_HANDLE: prefix, **first, **second, "h/last": [group("300:k/alice")]})
-    decision = authorise(ALICE, permissions.overwrite(TARGET, [url(1)], []), records, Settings())
+    decision = authorize(ALICE, permissions.overwrite(TARGET, [url(1)], []), records, Settings())
     assert not decision.allowed
     assert "1,000 references" in decision.reason
     assert len(records.asked) == 2 + MAX_GROUP_LOOKUPS

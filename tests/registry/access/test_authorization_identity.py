@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.value import ValueRef
-from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Proof, handle_key
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof, handle_key
 from tests.registry.administration import holder, ref
 
 
@@ -15,12 +15,12 @@ from tests.registry.administration import holder, ref
     [
         (Anonymous(), "anonymous"),
         (Anonymous(session=True), "anonymous"),
-        (LocalOperator("alice"), "local:alice"),
+        (LocalIdentity("alice"), "local:alice"),
         (holder("300:0.NA/12345"), "300:0.NA/12345"),
         (holder("300:0.NA/12345", verified=300), "300:0.NA/12345"),
         (holder("0:0.NA/12345"), "0:0.NA/12345"),
         (holder("0:0.NA/12345", verified=301), "301:0.NA/12345"),
-        (KeyHolder(ref("7:a/b:c"), Proof.FILE_PERMISSION), "7:a/b:c"),
+        (KeyIdentity(ref("7:a/b:c"), Proof.FILE_PERMISSION), "7:a/b:c"),
     ],
 )
 def test_the_text_is_what_the_ledger_keeps_as_actor(identity: Identity, text: str) -> None:
@@ -28,11 +28,11 @@ def test_the_text_is_what_the_ledger_keeps_as_actor(identity: Identity, text: st
 
 
 def test_an_index_below_zero_is_any_key_like_zero() -> None:
-    identity = KeyHolder(ValueRef(-1, "12345/a"), Proof.PUBLIC_KEY)
+    identity = KeyIdentity(ValueRef(-1, "12345/a"), Proof.PUBLIC_KEY)
     assert str(identity) == "0:12345/a"
-    assert identity.is_meant_by(ref("0:12345/a"))
-    assert not identity.is_meant_by(identity.reference)
-    assert not identity.is_meant_by(ref("300:12345/a"))
+    assert identity.matches(ref("0:12345/a"))
+    assert not identity.matches(identity.reference)
+    assert not identity.matches(ref("300:12345/a"))
 
 
 @pytest.mark.parametrize(("claimed", "verified"), [("300:a/b", 301), ("300:a/b", 0), ("0:a/b", 0), ("0:a/b", -1)])
@@ -44,11 +44,11 @@ def test_another_key_proves_nothing(claimed: str, verified: int) -> None:
 @pytest.mark.parametrize("user", ["", "a\nb", "\udcff"])
 def test_an_operator_has_a_name(user: str) -> None:
     with pytest.raises(ValueError, match="user name"):
-        LocalOperator(user)
+        LocalIdentity(user)
 
 
 def test_an_operator_is_never_in_a_session() -> None:
-    assert not LocalOperator("alice").session
+    assert not LocalIdentity("alice").session
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_an_operator_is_never_in_a_session() -> None:
 )
 def test_handles_of_administrators_fold_their_prefix_or_everything_after_0(one: str, other: str, same: bool) -> None:
     assert (handle_key(one) == handle_key(other)) is same
-    assert holder(f"300:{one}").is_meant_by(ref(f"300:{other}")) is same
+    assert holder(f"300:{one}").matches(ref(f"300:{other}")) is same
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.text("abAB/.0é", min_size=1))
@@ -105,10 +105,10 @@ INDEXES = [
 @pytest.mark.parametrize("proof", list(Proof))
 @pytest.mark.parametrize(("claimed", "session", "verified", "index", "meant"), INDEXES)
 def test_index_zero(claimed: int, session: bool, verified: int | None, index: int, meant: bool, proof: Proof) -> None:
-    identity = KeyHolder(ValueRef(claimed, "12345/a"), proof, session, verified)
-    assert identity.is_meant_by(ValueRef(index, "12345/a")) is meant
+    identity = KeyIdentity(ValueRef(claimed, "12345/a"), proof, session, verified)
+    assert identity.matches(ValueRef(index, "12345/a")) is meant
 
 
 def test_an_empty_handle_means_nobody() -> None:
     reference = ValueRef(300, "")
-    assert not KeyHolder(reference, Proof.PUBLIC_KEY).is_meant_by(reference)
+    assert not KeyIdentity(reference, Proof.PUBLIC_KEY).matches(reference)

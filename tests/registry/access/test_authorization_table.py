@@ -15,9 +15,9 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.value import Value
 from perseid.registry.access import permissions as demands
-from perseid.registry.access.authorization import Settings, authorise
-from perseid.registry.access.permissions import Demand, Role
-from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Proof
+from perseid.registry.access.authorization import Settings, authorize
+from perseid.registry.access.permissions import Requirement, Role
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.registry.administration import PREFIX_HANDLE, SECRET, TARGET, Records, admin, group, holder, ref, secret, url
 
@@ -47,11 +47,11 @@ def replaced(*permissions: AdminPermission) -> Alternatives:
     return [*first, [(NAME, P.ADD_ADMIN)], ANEW]
 
 
-def replace(*values: Value) -> Demand:
+def replace(*values: Value) -> Requirement:
     return demands.overwrite(TARGET, RECORD, values)
 
 
-OPERATIONS: dict[str, tuple[Demand, Alternatives]] = {
+OPERATIONS: dict[str, tuple[Requirement, Alternatives]] = {
     "create": (demands.create(TARGET), [[(PREFIX_HANDLE, P.ADD_HANDLE)]]),
     "create a prefix in another case": (demands.create(Handle.parse("0.na/p")), [[(ROOT, P.ADD_HANDLE)]]),
     "create a derived prefix": (demands.create(DERIVED), [[(PREFIX_HANDLE, P.ADD_NA)]]),
@@ -135,7 +135,7 @@ KINDS: dict[str, Kind] = {
     "anonymous": Kind(Anonymous(), "0:abc/Alice", False),
     "anonymous in a session": Kind(Anonymous(session=True), "0:abc/Alice", False),
     "direct": Kind(ALICE, "300:abc/Alice", True),
-    "direct, secret key": Kind(KeyHolder(ALICE.reference, Proof.SECRET_KEY), "300:abc/Alice", True),
+    "direct, secret key": Kind(KeyIdentity(ALICE.reference, Proof.SECRET_KEY), "300:abc/Alice", True),
     "reference with index 0": Kind(ALICE, "0:abc/Alice", True),
     "wrong index": Kind(ALICE, "301:abc/Alice", False, ALONE),
     "wrong handle": Kind(ALICE, "300:abc/bob", False, ALONE),
@@ -181,7 +181,7 @@ KINDS: dict[str, Kind] = {
         False,
         settings=Settings((), SERVERS, SERVERS, SERVERS, SERVERS, server_admin_full_access=True),
     ),
-    "local operator": Kind(LocalOperator("alice"), "300:abc/bob", False, always=True),
+    "local operator": Kind(LocalIdentity("alice"), "300:abc/bob", False, always=True),
 }
 
 
@@ -195,7 +195,7 @@ def grants(needed: AdminPermission) -> Iterator[AdminPermission]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_permission_and_identity(operation: str, kind: str) -> None:
-    demand, alternatives = OPERATIONS[operation]
+    requirement, alternatives = OPERATIONS[operation]
     who = KINDS[kind]
     needed = P(0)
     for alternative in alternatives:
@@ -205,7 +205,7 @@ def test_every_operation_permission_and_identity(operation: str, kind: str) -> N
     for given in dict.fromkeys(grants(needed)):
         for places_given in ([*PLACES], *[[place] for place in sorted(places)]):
             lookup = Records({**{place: [admin(who.named, given)] for place in places_given}, **who.groups})
-            decision = authorise(who.identity, demand, lookup, who.settings)
+            decision = authorize(who.identity, requirement, lookup, who.settings)
 
             met = any(all(p in given and place in places_given for place, p in way) for way in alternatives)
             known = not isinstance(who.identity, Anonymous)
@@ -220,13 +220,13 @@ def test_every_operation_permission_and_identity(operation: str, kind: str) -> N
             assert decision.reason, where
 
 
-ROLES: dict[str, tuple[Demand, set[Role]]] = {
-    "home": (demands.serve(OpCode.HOME_NA), {Role.SERVER, Role.HOME_ONLY}),
-    "unhome": (demands.serve(OpCode.UNHOME_NA), {Role.SERVER, Role.HOME_ONLY}),
-    "list homed": (demands.serve(OpCode.LIST_HOMED_NAS), {Role.SERVER, Role.HOME_ONLY}),
-    "transactions": (demands.serve(OpCode.RETRIEVE_TXN_LOG), {Role.SERVER, Role.REPLICATION}),
-    "dump": (demands.serve(OpCode.DUMP_HANDLES), {Role.SERVER, Role.REPLICATION}),
-    "backup": (demands.serve(OpCode.BACKUP_SERVER), {Role.SERVER, Role.BACKUP}),
+ROLES: dict[str, tuple[Requirement, set[Role]]] = {
+    "home": (demands.server_operation(OpCode.HOME_NA), {Role.SERVER, Role.HOME_ONLY}),
+    "unhome": (demands.server_operation(OpCode.UNHOME_NA), {Role.SERVER, Role.HOME_ONLY}),
+    "list homed": (demands.server_operation(OpCode.LIST_HOMED_NAS), {Role.SERVER, Role.HOME_ONLY}),
+    "transactions": (demands.server_operation(OpCode.RETRIEVE_TXN_LOG), {Role.SERVER, Role.REPLICATION}),
+    "dump": (demands.server_operation(OpCode.DUMP_HANDLES), {Role.SERVER, Role.REPLICATION}),
+    "backup": (demands.server_operation(OpCode.BACKUP_SERVER), {Role.SERVER, Role.BACKUP}),
     "status": (demands.status(), {Role.SERVER, Role.STATUS}),
 }
 
@@ -234,7 +234,7 @@ ROLES: dict[str, tuple[Demand, set[Role]]] = {
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].settings == Settings()])
 @pytest.mark.parametrize("operation", ROLES)
 def test_every_operation_of_the_server_and_identity(operation: str, kind: str) -> None:
-    demand, roles = ROLES[operation]
+    requirement, roles = ROLES[operation]
     who = KINDS[kind]
     known = not isinstance(who.identity, Anonymous)
     # Permissions on records say nothing about the server.
@@ -243,24 +243,24 @@ def test_every_operation_of_the_server_and_identity(operation: str, kind: str) -
         for full_access in (False, True):
             listed = {} if role is None else {role.value: (ref("9:a/b"), ref(who.named))}
             settings = Settings(**listed, server_admin_full_access=full_access)  # type: ignore[arg-type]
-            decision = authorise(who.identity, demand, Records(records), settings)
+            decision = authorize(who.identity, requirement, Records(records), settings)
             assert decision.allowed is (known and (who.always or (who.meant and role in roles))), (role, decision)
 
 
-UNKNOWN: list[Demand] = [
-    Demand("do what nobody has heard of"),
-    *[demands.serve(OpCode(code)) for code in (0, 1, 2, 100, 105, 200, 400, 1000, 4711)],
+UNKNOWN: list[Requirement] = [
+    Requirement("do what nobody has heard of"),
+    *[demands.server_operation(OpCode(code)) for code in (0, 1, 2, 100, 105, 200, 400, 1000, 4711)],
     demands.add(TARGET, []),
     demands.remove(TARGET, []),
     demands.modify(TARGET, []),
 ]
 
 
-@pytest.mark.parametrize("demand", UNKNOWN, ids=lambda demand: demand.action)
-def test_what_is_not_known_is_allowed_to_nobody(demand: Demand) -> None:
+@pytest.mark.parametrize("requirement", UNKNOWN, ids=lambda requirement: requirement.action)
+def test_what_is_not_known_is_allowed_to_nobody(requirement: Requirement) -> None:
     for who in KINDS.values():
         lookup = Records({**{place: [admin(who.named)] for place in PLACES}, **who.groups})
-        decision = authorise(who.identity, demand, lookup, who.settings)
+        decision = authorize(who.identity, requirement, lookup, who.settings)
         assert not decision.allowed
         assert decision.code in (ResponseCode.INVALID_ADMIN, ResponseCode.AUTHENTICATION_NEEDED)
 
@@ -268,5 +268,5 @@ def test_what_is_not_known_is_allowed_to_nobody(demand: Demand) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_that_everybody_may_write_need_no_identity(kind: str) -> None:
     who = KINDS[kind]
-    decision = authorise(who.identity, demands.modify(TARGET, [(OPEN, NEW_OPEN)]), Records({}), Settings())
+    decision = authorize(who.identity, demands.modify(TARGET, [(OPEN, NEW_OPEN)]), Records({}), Settings())
     assert decision.allowed

@@ -9,24 +9,24 @@ from perseid.records.value import Value
 from perseid.registry.access.scopes import (
     MAX_NAMESPACES,
     NO_TOKEN,
-    WORDS,
+    SCOPES,
     InvalidScope,
-    Reach,
+    RequiredScope,
     Scope,
-    Word,
-    decides_rights,
-    words_for,
+    ScopeSet,
+    controls_access,
+    scopes_for,
 )
 
-ALL = Scope.of(Word, None)
+ALL = ScopeSet.of(Scope, None)
 PLACES = ("12345", "12345.1", "12345.1.2", "123456", "20.500", "")
 
-words = st.frozensets(st.sampled_from(Word))
+scopes = st.frozensets(st.sampled_from(Scope))
 namespaces = st.one_of(st.none(), st.lists(st.sampled_from([*PLACES[:-1], "12345.*", "20.*"]), min_size=1))
 
 
-def covers(scope: Scope, reach: Reach) -> bool:
-    return not scope.lacks(reach)
+def covers(scope: ScopeSet, required_scope: RequiredScope) -> bool:
+    return not scope.describe_missing(required_scope)
 
 
 def is_in(place: str, allowed: str) -> bool:
@@ -35,44 +35,47 @@ def is_in(place: str, allowed: str) -> bool:
     return place == allowed
 
 
-@given(words, namespaces, words, st.sampled_from(PLACES))
+@given(scopes, namespaces, scopes, st.sampled_from(PLACES))
 def test_a_scope_covers_what_it_names_and_nothing_else(
-    has: frozenset[Word], places: list[str] | None, needs: frozenset[Word], place: str
+    has: frozenset[Scope], places: list[str] | None, needs: frozenset[Scope], place: str
 ) -> None:
-    if not has or (places is not None and Word.ADMIN in has):
+    if not has or (places is not None and Scope.ADMIN in has):
         with pytest.raises(InvalidScope):
-            Scope.of(has, places)
+            ScopeSet.of(has, places)
         return
-    scope = Scope.of(has, places)
+    scope = ScopeSet.of(has, places)
     here = places is None or any(is_in(place, allowed) for allowed in places)
-    assert covers(scope, Reach(needs, place)) is (bool(needs) and needs <= has and here)
+    assert covers(scope, RequiredScope(needs, place)) is (bool(needs) and needs <= has and here)
 
 
-@given(words.filter(lambda found: found and Word.ADMIN not in found), namespaces)
-def test_a_scope_is_made_again_of_its_words(has: frozenset[Word], places: list[str] | None) -> None:
-    scope = Scope.of(has, places)
-    assert Scope.of(scope.may, scope.namespaces) == scope
-    assert scope.may == [word for word in WORDS if Word(word) in has]
+@given(scopes.filter(lambda found: found and Scope.ADMIN not in found), namespaces)
+def test_a_scope_is_made_again_of_its_words(has: frozenset[Scope], places: list[str] | None) -> None:
+    scope = ScopeSet.of(has, places)
+    assert ScopeSet.of(scope.may, scope.namespaces) == scope
+    assert scope.may == [word for word in SCOPES if Scope(word) in has]
 
 
 def test_letters_of_prefixes_do_not_count() -> None:
-    scope = Scope.of(["read"], ["abc.d"])
+    scope = ScopeSet.of(["read"], ["abc.d"])
     assert scope.namespaces == ("ABC.D",)
-    assert covers(scope, Reach.under("aBc.D", Word.READ))
+    assert covers(scope, RequiredScope.for_namespace("aBc.D", Scope.READ))
 
 
 def test_no_scope_covers_what_says_nothing() -> None:
-    assert ALL.lacks(NO_TOKEN) == "no token can do that"
-    assert ALL.lacks(Reach.under("12345")) == "no token can do that"
+    assert ALL.describe_missing(NO_TOKEN) == "no token can do that"
+    assert ALL.describe_missing(RequiredScope.for_namespace("12345")) == "no token can do that"
 
 
 def test_what_is_missing_is_named() -> None:
-    scope = Scope.of(["read"], ["12345"])
-    assert scope.lacks(Reach.under("12345", Word.UPDATE)) == "its scope does not have the word update"
-    both = Reach.under("12345", Word.TRANSFER, Word.UPDATE)
-    assert scope.lacks(both) == "its scope does not have the word update nor the word transfer"
-    assert scope.lacks(Reach.under("20", Word.READ)) == "its scope is limited to 12345"
-    assert scope.lacks(Reach.everywhere(Word.READ)) == "its scope is limited to 12345"
+    scope = ScopeSet.of(["read"], ["12345"])
+    assert (
+        scope.describe_missing(RequiredScope.for_namespace("12345", Scope.UPDATE))
+        == "its scope does not have the word update"
+    )
+    both = RequiredScope.for_namespace("12345", Scope.TRANSFER, Scope.UPDATE)
+    assert scope.describe_missing(both) == "its scope does not have the word update nor the word transfer"
+    assert scope.describe_missing(RequiredScope.for_namespace("20", Scope.READ)) == "its scope is limited to 12345"
+    assert scope.describe_missing(RequiredScope.for_server(Scope.READ)) == "its scope is limited to 12345"
 
 
 @pytest.mark.parametrize(
@@ -93,43 +96,43 @@ def test_what_is_missing_is_named() -> None:
 )
 def test_what_is_no_scope(may: list[str], where: list[str] | None, problem: str) -> None:
     with pytest.raises(InvalidScope, match=problem) as caught:
-        Scope.of(may, where)
+        ScopeSet.of(may, where)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
     ("given_words", "reached"),
     [
-        ((Word.READ,), {Word.READ}),
-        ((Word.UPDATE,), {Word.NAMESPACES}),
-        ((Word.CREATE,), {Word.NAMESPACES}),
-        ((Word.UPDATE, Word.TRANSFER), {Word.NAMESPACES, Word.TRANSFER}),
-        ((Word.DELETE,), {Word.NAMESPACES}),
-        ((Word.ADMIN,), {Word.NAMESPACES, Word.ADMIN}),
+        ((Scope.READ,), {Scope.READ}),
+        ((Scope.UPDATE,), {Scope.NAMESPACES}),
+        ((Scope.CREATE,), {Scope.NAMESPACES}),
+        ((Scope.UPDATE, Scope.TRANSFER), {Scope.NAMESPACES, Scope.TRANSFER}),
+        ((Scope.DELETE,), {Scope.NAMESPACES}),
+        ((Scope.ADMIN,), {Scope.NAMESPACES, Scope.ADMIN}),
     ],
 )
-def test_a_prefix_handle_belongs_to_its_namespace(given_words: tuple[Word, ...], reached: set[Word]) -> None:
+def test_a_prefix_handle_belongs_to_its_namespace(given_words: tuple[Scope, ...], reached: set[Scope]) -> None:
     """Otherwise a token for the names of a namespace would decide who administers it."""
-    assert Reach.of(Handle.parse("0.na/12345"), *given_words) == Reach(frozenset(reached), "12345")
-    assert Reach.of(Handle.parse("12345/x"), *given_words) == Reach(frozenset(given_words), "12345")
+    assert RequiredScope.of(Handle.parse("0.na/12345"), *given_words) == RequiredScope(frozenset(reached), "12345")
+    assert RequiredScope.of(Handle.parse("12345/x"), *given_words) == RequiredScope(frozenset(given_words), "12345")
 
 
 @pytest.mark.parametrize("type_", ["HS_ADMIN", "hs_admin.x", "HS_VLIST", "HS_PUBKEY", "HS_SECKEY", "hs_seckey"])
 def test_administrators_groups_and_keys_decide_rights(type_: str) -> None:
     value, plain = Value(1, type_, b""), Value.text(2, "URL", "")
-    assert decides_rights(value)
-    assert not decides_rights(plain)
-    assert words_for([value]) == (Word.TRANSFER,)
-    assert set(words_for([value, plain])) == {Word.TRANSFER, Word.UPDATE}
-    assert words_for([]) == (Word.UPDATE,)
+    assert controls_access(value)
+    assert not controls_access(plain)
+    assert scopes_for([value]) == (Scope.TRANSFER,)
+    assert set(scopes_for([value, plain])) == {Scope.TRANSFER, Scope.UPDATE}
+    assert scopes_for([]) == (Scope.UPDATE,)
 
 
 def test_what_only_reads() -> None:
-    assert Reach.under("12345", Word.READ, Word.FIND).only_reads
-    assert not Reach.under("12345", Word.READ, Word.UPDATE).only_reads
-    assert not NO_TOKEN.only_reads
+    assert RequiredScope.for_namespace("12345", Scope.READ, Scope.FIND).is_read_only
+    assert not RequiredScope.for_namespace("12345", Scope.READ, Scope.UPDATE).is_read_only
+    assert not NO_TOKEN.is_read_only
 
 
 def test_what_people_are_shown() -> None:
     assert ALL.places == "all namespaces"
-    assert Scope.of(["update", "read"], ["20.*", "12345"]).places == "12345, 20.*"
+    assert ScopeSet.of(["update", "read"], ["20.*", "12345"]).places == "12345, 20.*"

@@ -14,30 +14,30 @@ import perseid.registry
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
-from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.scopes import Scope, ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
-from perseid.registry.commands.create_namespace import KeepPrefixHandle, MakeNamespace
+from perseid.registry.commands.create_namespace import CopyPrefixHandle, CreateNamespace
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.commands.minting import Generate, Maker, Mint, Reserve
+from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import (
     Add,
-    AddGiven,
+    AddValues,
     Create,
-    CreateGiven,
+    CreateRecord,
     Delete,
-    Given,
     Home,
     Modify,
+    PartialValue,
     Remove,
-    ReplaceWhole,
-    SetGiven,
+    ReplaceRecord,
+    SetValues,
 )
 from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
-from perseid.registry.context import Context, Operation, Plan
+from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history, listing, resolve
 from perseid.registry.queries.find import Search, find
@@ -50,7 +50,7 @@ from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furn
 from tests.registry.administration import ref
 from tests.registry.registries import OPERATOR, admin, handle, registry_in_memory
 
-W = Word
+W = Scope
 URL = Value.text(1, "URL", "https://example.org/")
 OPEN = replace(Value.text(5, "DESC", "anybody"), permissions=Permission(0x0F))
 PRIVATE = replace(Value.text(6, "DESC", "nobody"), permissions=Permission(0x0C))
@@ -76,36 +76,36 @@ class Look:
 class Case:
     """An operation, with the words that it takes, and where."""
 
-    make: Callable[[Registry], Operation[object]]
-    words: frozenset[Word]
+    make: Callable[[Registry], Command[object]]
+    scopes: frozenset[Scope]
     where: str = "12345"
 
 
 def case(
-    operation: Operation[object] | Callable[[Registry], Operation[object]], *words: Word, where: str = "12345"
+    operation: Command[object] | Callable[[Registry], Command[object]], *scopes: Scope, where: str = "12345"
 ) -> Case:
     made = operation if callable(operation) else lambda _: operation
-    return Case(made, frozenset(words), where)
+    return Case(made, frozenset(scopes), where)
 
 
-def looking(read: Callable[[Context], object], *words: Word, where: str = "12345") -> Case:
-    return case(Look(read), *words, where=where)
+def looking(read: Callable[[Context], object], *scopes: Scope, where: str = "12345") -> Case:
+    return case(Look(read), *scopes, where=where)
 
 
-def demanding(demand: permissions.Demand, *words: Word, where: str = "12345") -> Case:
-    return looking(lambda context: context.demand(demand), *words, where=where)
+def demanding(require: permissions.Requirement, *scopes: Scope, where: str = "12345") -> Case:
+    return looking(lambda context: context.require(require), *scopes, where=where)
 
 
 def seen(context: Context, name: str) -> None:
     """Look into the past as administrators of a record do."""
-    found = history.history(context.facts, context.who, Handle.parse(name))
+    found = history.get_history(context.snapshot, context.identity, Handle.parse(name))
     if all(value.is_public for value in found.versions[0].values):
         raise Refused(ResponseCode.INVALID_ADMIN, "not as an administrator")
 
 
 CASES = {
-    "mint": case(lambda registry: Mint(Maker.of(registry), "12345", values=(URL,)), W.MINT),
-    "generate": case(lambda registry: Generate(Maker.of(registry), "12345"), W.MINT),
+    "mint": case(lambda registry: Mint(MintInputs.of(registry), "12345", values=(URL,)), W.MINT),
+    "generate": case(lambda registry: Generate(MintInputs.of(registry), "12345"), W.MINT),
     "reserve": case(Reserve((handle("12345/new"),)), W.MINT),
     "create": case(Create(handle("12345/new"), (URL,)), W.CREATE),
     "create with keys": case(Create(handle("12345/new"), (URL, key(300), admin(100, "1:1/a"))), W.CREATE),
@@ -134,15 +134,15 @@ CASES = {
     "modify what anybody may": case(Modify(X, (replace(OPEN, data=b"!"),)), W.UPDATE),
     "turn text into an administrator": case(Modify(X, (admin(1, "1:1/a"),)), W.UPDATE, W.TRANSFER),
     "turn text into a key": case(Modify(X, (key(5),)), W.UPDATE, W.TRANSFER),
-    "create as given": case(CreateGiven(handle("12345/new"), (Given("URL", b"https://x/"),)), W.CREATE),
-    "add as given": case(AddGiven(X, (Given("DESC", b""),)), W.UPDATE),
-    "add a key as given": case(AddGiven(X, (Given("HS_SECKEY", b""),)), W.TRANSFER),
-    "set as given": case(SetGiven(X, (Given("URL", b"https://x/"),)), W.UPDATE),
-    "set anew as given": case(SetGiven(X, (Given("HS_SECKEY", b""),)), W.TRANSFER),
-    "replace a whole": case(ReplaceWhole(Y, (URL, admin(100, "300:0.NA/12345"))), W.UPDATE),
-    "replace all but the administrators": case(ReplaceWhole(Y, (URL,)), W.UPDATE),
+    "create as given": case(CreateRecord(handle("12345/new"), (PartialValue("URL", b"https://x/"),)), W.CREATE),
+    "add as given": case(AddValues(X, (PartialValue("DESC", b""),)), W.UPDATE),
+    "add a key as given": case(AddValues(X, (PartialValue("HS_SECKEY", b""),)), W.TRANSFER),
+    "set as given": case(SetValues(X, (PartialValue("URL", b"https://x/"),)), W.UPDATE),
+    "set anew as given": case(SetValues(X, (PartialValue("HS_SECKEY", b""),)), W.TRANSFER),
+    "replace a whole": case(ReplaceRecord(Y, (URL, admin(100, "300:0.NA/12345"))), W.UPDATE),
+    "replace all but the administrators": case(ReplaceRecord(Y, (URL,)), W.UPDATE),
     "replace all but the administrators as given": case(
-        CreateGiven(Y, (Given("URL", b"https://x/"),), overwrite=True), W.UPDATE
+        CreateRecord(Y, (PartialValue("URL", b"https://x/"),), overwrite=True), W.UPDATE
     ),
     "delete": case(Delete(X), W.DELETE),
     "delete what is not public": case(Delete(handle("12345/hidden")), W.DELETE),
@@ -160,17 +160,17 @@ CASES = {
     "make a namespace": case(AddNamespace("777", FREE), W.NAMESPACES, where="777"),
     "derive a namespace": case(AddNamespace("12345.7", FREE), W.NAMESPACES, where="12345.7"),
     "make a namespace whole": case(
-        lambda registry: MakeNamespace(Maker.of(registry), AddNamespace("777", FREE)), W.NAMESPACES, where="777"
+        lambda registry: CreateNamespace(MintInputs.of(registry), AddNamespace("777", FREE)), W.NAMESPACES, where="777"
     ),
     "make a namespace with a creator": case(
-        lambda registry: MakeNamespace(Maker.of(registry), AddNamespace("12345.7", PROFILES["pilin"], (OWN,))),
+        lambda registry: CreateNamespace(MintInputs.of(registry), AddNamespace("12345.7", PROFILES["pilin"], (OWN,))),
         *(W.NAMESPACES, W.MINT),
         where="12345.7",
     ),
     "set a policy": case(SetPolicy("12345", replace(FREE, purpose="another")), W.NAMESPACES),
     "change a policy": case(ChangePolicy("12345", 'purpose = "another"'), W.NAMESPACES),
     "change a case rule": case(SetPolicy("12345", PROFILES["exact"], change_case=True), W.NAMESPACES),
-    "keep a prefix handle": case(KeepPrefixHandle("12345", ()), W.NAMESPACES),
+    "keep a prefix handle": case(CopyPrefixHandle("12345", ()), W.NAMESPACES),
     "add to a prefix handle": case(Add(PREFIX, (Value.text(9, "DESC", ""),)), W.NAMESPACES),
     "add an administrator of a prefix": case(Add(PREFIX, (admin(9, "1:1/a"),)), W.NAMESPACES, W.TRANSFER),
     "create a prefix handle": case(Create(handle("0.NA/12345.7"), (URL,)), W.NAMESPACES, where="12345.7"),
@@ -186,16 +186,20 @@ CASES = {
         lambda context: resolve.resolve(Query(handle("12345/hidden"), public_only=False), context), W.READ
     ),
     "read the past": looking(lambda context: seen(context, "12345/x"), W.READ),
-    "list": looking(lambda context: listing.list_handles(context.facts, context.who, "12345"), W.FIND),
-    "find": looking(lambda context: find(context.facts, context.who, Search(type="URL", prefix="12345")), W.FIND),
+    "list": looking(lambda context: listing.list_handles(context.snapshot, context.identity, "12345"), W.FIND),
+    "find": looking(
+        lambda context: find(context.snapshot, context.identity, Search(type="URL", prefix="12345")), W.FIND
+    ),
     "see the whole ledger": demanding(history.SEE_ALL, W.ADMIN, where=""),
     "status": demanding(permissions.status(), W.ADMIN, where=""),
-    "list homed prefixes": looking(lambda context: listing.list_homed(context.facts, context.who), W.FIND, where=""),
-    "backup": demanding(permissions.serve(OpCode.BACKUP_SERVER), W.ADMIN, where=""),
-    "follow": demanding(permissions.serve(OpCode.RETRIEVE_TXN_LOG), W.ADMIN, where=""),
+    "list homed prefixes": looking(
+        lambda context: listing.list_homed(context.snapshot, context.identity), W.FIND, where=""
+    ),
+    "backup": demanding(permissions.server_operation(OpCode.BACKUP_SERVER), W.ADMIN, where=""),
+    "follow": demanding(permissions.server_operation(OpCode.RETRIEVE_TXN_LOG), W.ADMIN, where=""),
     "make a token": case(CreateToken(Secret("aaaaaaaa", bytes(32)), scope("read"))),
     "revoke a token": case(RevokeToken("bbbbbbbb")),
-    "something new": demanding(permissions.Demand("do something new", ((),))),
+    "something new": demanding(permissions.Requirement("do something new", ((),))),
 }
 
 MAKERS: dict[str, Identity] = {"operator": OPERATOR, "ann": ANN, "bea": BEA, "server": SERVER}
@@ -203,8 +207,8 @@ OTHER = "20.500"
 
 
 def first_of(registry: Registry) -> int:
-    with registry.facts() as facts:
-        return min(entry.seq for entry in facts.reading.history(b"12345/CHANGED"))
+    with registry.snapshot() as snapshot:
+        return min(entry.seq for entry in snapshot.reading.history(b"12345/CHANGED"))
 
 
 def fill(registry: Registry) -> None:
@@ -230,74 +234,76 @@ def world() -> Iterator[Registry]:
         yield made
 
 
-def allowed(registry: Registry, name: str, who: Identity) -> bool:
-    return registry.explain(CASES[name].make(registry), who, "http").allowed
+def allowed(registry: Registry, name: str, identity: Identity) -> bool:
+    return registry.explain(CASES[name].make(registry), identity, "http").allowed
 
 
-def expected(name: str, by_maker: bool, limits: Scope) -> bool:
-    words, where = CASES[name].words, CASES[name].where
-    return by_maker and bool(words) and words <= limits.words and limits.has_place(where)
+def expected(name: str, by_maker: bool, limits: ScopeSet) -> bool:
+    scopes, where = CASES[name].scopes, CASES[name].where
+    return by_maker and bool(scopes) and scopes <= limits.scopes and limits.includes_namespace(where)
 
 
 @pytest.fixture(scope="module")
 def by_makers(world: Registry) -> dict[tuple[str, str], bool]:
     """What each of the makers may do."""
-    return {(name, who): allowed(world, name, MAKERS[who]) for name in CASES for who in MAKERS}
+    return {(name, identity): allowed(world, name, MAKERS[identity]) for name in CASES for identity in MAKERS}
 
 
-def limits_of(who: str) -> list[Scope]:
+def limits_of(identity: str) -> list[ScopeSet]:
     """Each word alone, all, all without each, and all somewhere else."""
-    words = [word for word in Word if word is not Word.ADMIN]
-    found = [scope(word) for word in words] + [scope(*words)]
-    found += [scope(*[other for other in words if other is not word]) for word in words]
-    found += [scope(*words, where=[OTHER]), scope(*words, where=["12345.*"])]
-    if who in ("operator", "server"):
-        found += [scope(where=None), *[scope(word, where=None) for word in Word]]
-    return [each for each in found if who != "bea" or each.namespaces == ("12345",)]
+    scopes = [word for word in Scope if word is not Scope.ADMIN]
+    found = [scope(word) for word in scopes] + [scope(*scopes)]
+    found += [scope(*[other for other in scopes if other is not word]) for word in scopes]
+    found += [scope(*scopes, where=[OTHER]), scope(*scopes, where=["12345.*"])]
+    if identity in ("operator", "server"):
+        found += [scope(where=None), *[scope(word, where=None) for word in Scope]]
+    return [each for each in found if identity != "bea" or each.namespaces == ("12345",)]
 
 
-@pytest.mark.parametrize("who", MAKERS)
+@pytest.mark.parametrize("identity", MAKERS)
 def test_a_token_may_what_its_maker_may_and_its_scope_names(
-    world: Registry, by_makers: dict[tuple[str, str], bool], who: str
+    world: Registry, by_makers: dict[tuple[str, str], bool], identity: str
 ) -> None:
-    for limits in limits_of(who):
-        token = shown(world, MAKERS[who], limits)
+    for limits in limits_of(identity):
+        token = shown(world, MAKERS[identity], limits)
         for name in CASES:
             found = allowed(world, name, token)
-            assert found is expected(name, by_makers[name, who], limits), (name, who, limits)
+            assert found is expected(name, by_makers[name, identity], limits), (name, identity, limits)
 
 
 @given(
     st.sampled_from(list(MAKERS)),
-    st.frozensets(st.sampled_from(Word), min_size=1),
+    st.frozensets(st.sampled_from(Scope), min_size=1),
     st.one_of(st.none(), st.frozensets(st.sampled_from(["12345", "20.500", "12345.*", "777.*"]), min_size=1)),
     st.sampled_from(list(CASES)),
 )
 def test_the_same_for_scopes_of_every_kind(
     world: Registry,
     by_makers: dict[tuple[str, str], bool],
-    who: str,
-    words: frozenset[Word],
+    identity: str,
+    scopes: frozenset[Scope],
     where: frozenset[str] | None,
     name: str,
 ) -> None:
-    limits = Scope.of(words - {Word.ADMIN} or {Word.READ}, where) if where is not None else Scope.of(words, None)
+    limits = (
+        ScopeSet.of(scopes - {Scope.ADMIN} or {Scope.READ}, where) if where is not None else ScopeSet.of(scopes, None)
+    )
     try:
-        token = shown(world, MAKERS[who], limits)
+        token = shown(world, MAKERS[identity], limits)
     except Refused:
-        assert who in ("ann", "bea"), "who runs the server makes any token"
+        assert identity in ("ann", "bea"), "who runs the server makes any token"
         return
-    assert allowed(world, name, token) is expected(name, by_makers[name, who], limits)
+    assert allowed(world, name, token) is expected(name, by_makers[name, identity], limits)
 
 
 def test_the_table_tells_something(by_makers: dict[tuple[str, str], bool]) -> None:
-    for who in ("operator", "ann", "server"):
-        assert sum(by_makers[name, who] for name in CASES) > 30, who
+    for identity in ("operator", "ann", "server"):
+        assert sum(by_makers[name, identity] for name in CASES) > 30, identity
     assert not all(by_makers[name, "ann"] for name in CASES)
     assert by_makers["set a policy", "bea"]
     assert not by_makers["add", "bea"]
     for name, each in CASES.items():
-        if each.words and name != "keep a prefix handle":  # which is served here, and so refused to everybody
+        if each.scopes and name != "keep a prefix handle":  # which is served here, and so refused to everybody
             assert by_makers[name, "operator"], name
 
 
@@ -313,7 +319,7 @@ def test_every_operation_is_in_the_table(world: Registry) -> None:
 
 
 def test_every_word_is_in_the_table() -> None:
-    assert {word for each in CASES.values() for word in each.words} == set(Word)
+    assert {word for each in CASES.values() for word in each.scopes} == set(Scope)
 
 
 # What everybody may read
@@ -331,7 +337,11 @@ def test_a_list_that_is_open_to_everybody_is_open_to_tokens() -> None:
     with registry_in_memory(rules=RULES) as registry:
         furnish(registry)
         token = shown(registry, ANN, scope("mint"))
-        for opened, is_open in ((Who.ADMINISTRATORS, False), (Who.AUTHENTICATED, False), (Who.PUBLIC, True)):
+        for opened, is_open in (
+            (Audience.ADMINISTRATORS, False),
+            (Audience.AUTHENTICATED, False),
+            (Audience.PUBLIC, True),
+        ):
             registry.do(SetPolicy("12345", replace(FREE, who_may_list=opened)), OPERATOR, "cli")
             for name in ("list", "find"):
                 assert allowed(registry, name, token) is is_open

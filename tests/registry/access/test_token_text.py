@@ -26,9 +26,9 @@ def test_what_is_written_is_read_back(secret: Secret) -> None:
     assert len(text) == 65
 
 
-@pytest.mark.parametrize("octets", EDGES)
-def test_the_edges(octets: bytes) -> None:
-    secret = Secret("aaaaaaaa", octets)
+@pytest.mark.parametrize("raw", EDGES)
+def test_the_edges(raw: bytes) -> None:
+    secret = Secret("aaaaaaaa", raw)
     assert Secret.parse(secret.text()) == secret
 
 
@@ -84,7 +84,7 @@ def test_a_number_that_is_too_large_is_no_secret() -> None:
 
 def test_new_ones_differ_in_everything() -> None:
     found = [Secret.new(secrets.token_bytes) for _ in range(200)]
-    assert len({secret.octets for secret in found}) == 200
+    assert len({secret.raw for secret in found}) == 200
     assert len({secret.id for secret in found}) == 200
     assert all(is_id(secret.id) for secret in found)
 
@@ -96,7 +96,7 @@ def test_it_asks_for_its_randomness() -> None:
         asked.append(count)
         return bytes(range(count))
 
-    assert Secret.new(random).octets == bytes(range(32))
+    assert Secret.new(random).raw == bytes(range(32))
     assert sum(asked) == 37
 
 
@@ -109,21 +109,21 @@ def test_a_secret_is_shown_by_nothing_but_its_text() -> None:
         forms.append(traceback.format_exc())
     for shown in forms:
         assert "abcdefgh" in shown
-        assert secret.octets.hex() not in shown
-        assert repr(secret.octets) not in shown
+        assert secret.raw.hex() not in shown
+        assert repr(secret.raw) not in shown
         assert secret.text() not in shown
 
 
 def test_what_is_kept_is_the_hash_of_the_secret() -> None:
     secret, other = (Secret("abcdefgh", secrets.token_bytes(32)) for _ in range(2))
-    assert secret.digest() == hashlib.sha256(secret.octets).digest()
+    assert secret.digest() == hashlib.sha256(secret.raw).digest()
     assert secret.matches(secret.digest())
     assert not secret.matches(other.digest())
     assert not secret.matches(b"")
     assert pickle.loads(pickle.dumps(secret)) == secret
 
 
-@pytest.mark.parametrize(("name", "octets"), [("abc", bytes(32)), ("ABCDEFGH", bytes(32)), ("abcdefgh", bytes(31))])
-def test_what_can_be_no_token(name: str, octets: bytes) -> None:
+@pytest.mark.parametrize(("name", "raw"), [("abc", bytes(32)), ("ABCDEFGH", bytes(32)), ("abcdefgh", bytes(31))])
+def test_what_can_be_no_token(name: str, raw: bytes) -> None:
     with pytest.raises(ValueError, match="eight characters"):
-        Secret(name, octets)
+        Secret(name, raw)

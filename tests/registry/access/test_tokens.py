@@ -19,29 +19,29 @@ from perseid.ledger.log.record_keys import record_key, token_name
 from perseid.ledger.log.requests import Append
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import token_uses
-from perseid.ledger.store.jobs import Operation as UnitOperation
+from perseid.ledger.store.jobs import Job as UnitOperation
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import authorization, tokens
-from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.scopes import Scope, ScopeSet
 from perseid.registry.access.token_records import TOKEN_TYPE, Secret
-from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, Tokens
+from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, TokenAuthenticator
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Home, Modify, Remove
-from perseid.registry.context import Context, Operation, Plan
-from perseid.registry.identity import Identity, KeyHolder, Proof, Tokened
+from perseid.registry.context import Command, Context, Plan
+from perseid.registry.identity import Identity, KeyIdentity, Proof, TokenIdentity
 from perseid.registry.jobs import jobs, rewrite, undo
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.transfer import TransferAll
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Changed, Refused
+from perseid.registry.results import ChangeResult, Refused
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine, open_store
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown
@@ -92,8 +92,8 @@ def refused(call: Callable[[], object], code: ResponseCode, *words: str) -> None
 
 
 def entry_of(registry: Registry, name: str) -> Entry:
-    with registry.facts() as facts:
-        found = facts.entry(record_key(name))
+    with registry.snapshot() as snapshot:
+        found = snapshot.entry(record_key(name))
     assert found is not None
     return found
 
@@ -108,11 +108,11 @@ def size(registry: Registry) -> int:
 
 def test_a_token_acts_as_its_maker_and_the_ledger_names_both(here: Registry) -> None:
     secret = make(here, ANN, scope("create"), label="the catalogue")
-    who = Tokens(here).authenticate(secret.text())
-    assert who == Tokened(KeyHolder(ValueRef(300, "0.NA/12345"), Proof.TOKEN), secret.id, scope("create"))
-    here.do(NEW, who, "http")
+    identity = TokenAuthenticator(here).authenticate(secret.text())
+    assert identity == TokenIdentity(KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.TOKEN), secret.id, scope("create"))
+    here.do(NEW, identity, "http")
     entry = entry_of(here, "12345/new")
-    assert entry.who == ("http", f"token:{secret.id} by 300:0.NA/12345")
+    assert entry.identity == ("http", f"token:{secret.id} by 300:0.NA/12345")
 
 
 def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -> None:
@@ -121,8 +121,12 @@ def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -
     name = token_name(secret.id)
     with here.ledger.reading() as reading:
         revoked, made = reading.history(record_key(name))
-    assert (made.action, made.state, made.who) == (Action.CREATE, State.NORMAL, ("cli", "300:0.NA/12345"))
-    assert (revoked.action, revoked.state, revoked.who) == (Action.DELETE, State.ABSENT, ("native", "300:0.NA/0.NA"))
+    assert (made.action, made.state, made.identity) == (Action.CREATE, State.NORMAL, ("cli", "300:0.NA/12345"))
+    assert (revoked.action, revoked.state, revoked.identity) == (
+        Action.DELETE,
+        State.ABSENT,
+        ("native", "300:0.NA/0.NA"),
+    )
     assert revoked.why == "it was found in a repository"
     about, hash_ = made.record()
     assert about.type == TOKEN_TYPE
@@ -133,35 +137,35 @@ def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -
 
 def test_the_secret_is_nowhere_and_its_hash_is_shown_to_nobody(there: Registry, tmp_path: Path) -> None:
     secret = make(there, ANN, scope("create"))
-    who = Tokens(there).authenticate(secret.text())
-    there.do(NEW, who, "http")
-    with there.facts() as facts:
+    identity = TokenAuthenticator(there).authenticate(secret.text())
+    there.do(NEW, identity, "http")
+    with there.snapshot() as snapshot:
         for asking in (OPERATOR, SERVER):
-            versions = history.history(facts, asking, Handle.keepable(token_name(secret.id))).versions
+            versions = history.get_history(snapshot, asking, Handle.parse_lenient(token_name(secret.id))).versions
             assert [value.type for value in versions[0].values] == [TOKEN_TYPE]
     save_backup(there.ledger.log, tmp_path / "backup")
     folder = Path(str(there.ledger.log.store.engine.url.database)).parent
     files = [path.read_bytes() for path in (*folder.rglob("*"), tmp_path / "backup") if path.is_file()]
-    assert any(secret.digest() in octets for octets in files)
-    for octets in files:
-        assert secret.octets not in octets
-        assert secret.octets.hex().encode() not in octets
-        assert secret.text().encode()[16:] not in octets
+    assert any(secret.digest() in raw for raw in files)
+    for raw in files:
+        assert secret.raw not in raw
+        assert secret.raw.hex().encode() not in raw
+        assert secret.text().encode()[16:] not in raw
 
 
 def test_the_record_of_a_token_is_no_handle(there: Registry) -> None:
     secret = make(there, ANN)
-    name = Handle.keepable(token_name(secret.id))
+    name = Handle.parse_lenient(token_name(secret.id))
     about = entry_of(there, str(name)).record()[0]
     for operation in (Create(name, (about,), overwrite=True), Add(name, (URL,)), Remove(name, (2,)), Modify(name, ())):
         refused(lambda operation=operation: there.do(operation, OPERATOR, "cli"), ResponseCode.SERVER_NOT_RESP)  # type: ignore[misc]
     assert there.ledger.find(str(name).encode()) is None
-    with there.facts() as facts:
-        refused(lambda: history.history(facts, ANN, name), ResponseCode.SERVER_NOT_RESP)
+    with there.snapshot() as snapshot:
+        refused(lambda: history.get_history(snapshot, ANN, name), ResponseCode.SERVER_NOT_RESP)
 
 
 def test_names_made_with_a_token_are_administered_by_its_maker(there: Registry) -> None:
-    there.do(SetPolicy("12345", replace(PROFILES["free"], who_may_mint=Who.AUTHENTICATED)), OPERATOR, "cli")
+    there.do(SetPolicy("12345", replace(PROFILES["free"], who_may_mint=Audience.AUTHENTICATED)), OPERATOR, "cli")
     there.do(NEW, shown(there, ANN, scope("create")), "http")
     admins = [value for value in entry_of(there, "12345/new").record() if value.type == "HS_ADMIN"]
     assert [str(Admin.from_bytes(value.data).administrator) for value in admins] == ["300:0.NA/12345"]
@@ -176,14 +180,14 @@ def test_names_made_with_a_token_are_administered_by_its_maker(there: Registry) 
         (lambda secret: secret.id, "begins with perseid_"),
         (lambda secret: secret.text()[:-2], "was it cut"),
         (lambda secret: Secret(secret.id, secrets.token_bytes(32)).text(), "there is no such token here"),
-        (lambda secret: Secret("zzzzzzzz", secret.octets).text(), "there is no such token here"),
+        (lambda secret: Secret("zzzzzzzz", secret.raw).text(), "there is no such token here"),
     ],
 )
 def test_what_is_not_known(there: Registry, change: Callable[[Secret], str], words: str) -> None:
     secret = make(there, ANN)
     text = change(secret)
     with pytest.raises(Refused) as caught:
-        Tokens(there).authenticate(text)
+        TokenAuthenticator(there).authenticate(text)
     assert caught.value.code is ResponseCode.AUTHENTICATION_FAILED
     assert words in caught.value.reason
     assert not text or text not in str(caught.value)
@@ -193,7 +197,7 @@ def test_what_is_not_known(there: Registry, change: Callable[[Secret], str], wor
 
 def test_a_record_that_cannot_be_read_gives_no_right(there: Registry) -> None:
     secret = make(there, OPERATOR, scope("create"))
-    who = Tokens(there).authenticate(secret.text())
+    identity = TokenAuthenticator(there).authenticate(secret.text())
     about, hash_ = entry_of(there, token_name(secret.id)).record()
     for data in (
         b"{}",
@@ -204,16 +208,16 @@ def test_a_record_that_cannot_be_read_gives_no_right(there: Registry) -> None:
         values = (replace(about, data=data), hash_)
         draft = Draft(Action.UPDATE, State.NORMAL, token_name(secret.id), "cli", "local:alice", "", values)
         there.ledger.append(Append(draft))
-        refused(lambda: Tokens(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
-        refused(lambda: there.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED)
+        refused(lambda: TokenAuthenticator(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
+        refused(lambda: there.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED)
 
 
 def test_a_scope_that_was_widened_behind_somebody_does_not_count(there: Registry) -> None:
     """Whoever holds an identity of before has to show the token again."""
-    who = shown(there, OPERATOR, scope("create"))
-    forged = replace(who, scope=Scope.of(Word, None))
+    identity = shown(there, OPERATOR, scope("create"))
+    forged = replace(identity, scope=ScopeSet.of(Scope, None))
     refused(lambda: there.do(NEW, forged, "http"), ResponseCode.AUTHENTICATION_FAILED, "another one now")
-    other = replace(who, maker=SERVER)
+    other = replace(identity, issuer=SERVER)
     refused(lambda: there.do(NEW, other, "http"), ResponseCode.AUTHENTICATION_FAILED, "another one now")
 
 
@@ -222,36 +226,36 @@ def test_a_scope_that_was_widened_behind_somebody_does_not_count(there: Registry
 
 def test_a_token_ends_when_its_time_is_over(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN, scope("create"), days=2)
-    who = Tokens(here).authenticate(secret.text())
+    identity = TokenAuthenticator(here).authenticate(secret.text())
     machine.run((2 * DAY - 1) * SECOND)
-    assert Tokens(here).authenticate(secret.text()) == who
+    assert TokenAuthenticator(here).authenticate(secret.text()) == identity
     machine.run(SECOND)
     words = f"the time of the token {secret.id} is over"
-    refused(lambda: Tokens(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
+    refused(lambda: TokenAuthenticator(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
     before = size(here)
-    refused(lambda: here.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
+    refused(lambda: here.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
     assert size(here) == before
 
 
 def test_a_token_ends_when_it_is_revoked(here: Registry) -> None:
     secret = make(here, ANN, scope("create"))
-    who = Tokens(here).authenticate(secret.text())
+    identity = TokenAuthenticator(here).authenticate(secret.text())
     here.do(RevokeToken(secret.id), ANN, "cli")
     words = f"the token {secret.id} was revoked"
-    refused(lambda: Tokens(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
-    refused(lambda: here.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
-    assert not here.explain(NEW, who, "http").allowed
-    refused(lambda: here.resolve(Query(X), who), ResponseCode.AUTHENTICATION_FAILED, words)
+    refused(lambda: TokenAuthenticator(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
+    refused(lambda: here.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
+    assert not here.explain(NEW, identity, "http").allowed
+    refused(lambda: here.resolve(Query(X), identity), ResponseCode.AUTHENTICATION_FAILED, words)
 
 
 @dataclass(frozen=True)
 class Meanwhile:
     """An operation during which something else happens, after it was decided and before it is committed."""
 
-    operation: Operation[Changed]
+    operation: Command[ChangeResult]
     happens: list[Callable[[], object]]
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         plan = self.operation.decide(context)
         if self.happens:
             self.happens.pop()()
@@ -263,13 +267,13 @@ def test_a_token_that_is_revoked_between_decision_and_commit_has_done_nothing(
     here: Registry, seen_before: bool
 ) -> None:
     secret = make(here, ANN, scope("create"))
-    who = Tokens(here).authenticate(secret.text())
+    identity = TokenAuthenticator(here).authenticate(secret.text())
     if seen_before:  # so that the token's record is remembered, and not read for the decision
-        here.do(Create(handle("12345/before"), (URL,)), who, "http")
+        here.do(Create(handle("12345/before"), (URL,)), identity, "http")
     late = Meanwhile(NEW, [lambda: here.do(RevokeToken(secret.id), SERVER, "cli")])
-    refused(lambda: here.do(late, who, "http"), ResponseCode.AUTHENTICATION_FAILED, "was revoked")
-    with here.facts() as facts:
-        assert not facts.held(handle("12345/new")).exists
+    refused(lambda: here.do(late, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, "was revoked")
+    with here.snapshot() as snapshot:
+        assert not snapshot.stored(handle("12345/new")).exists
 
 
 @pytest.mark.parametrize(
@@ -280,54 +284,58 @@ def test_a_token_that_is_revoked_between_decision_and_commit_has_done_nothing(
         Modify(handle("0.NA/12345"), (replace(key(300, "a secret"), type="DESC"),)),
     ],
 )
-def test_a_token_ends_with_the_key_that_made_it(here: Registry, change: Operation[Changed]) -> None:
+def test_a_token_ends_with_the_key_that_made_it(here: Registry, change: Command[ChangeResult]) -> None:
     secret = make(here, ANN, scope("create"))
-    who = Tokens(here).authenticate(secret.text())
+    identity = TokenAuthenticator(here).authenticate(secret.text())
     late = Meanwhile(NEW, [lambda: here.do(change, OPERATOR, "cli")])
-    refused(lambda: here.do(late, who, "http"), ResponseCode.AUTHENTICATION_FAILED, "is gone or another one now")
-    refused(lambda: Tokens(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, "300:0.NA/12345")
-    assert tokens.found(here, OPERATOR, secret.id).state(here.now()) == "without its key"
+    refused(lambda: here.do(late, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, "is gone or another one now")
+    refused(
+        lambda: TokenAuthenticator(here).authenticate(secret.text()),
+        ResponseCode.AUTHENTICATION_FAILED,
+        "300:0.NA/12345",
+    )
+    assert tokens.get_token(here, OPERATOR, secret.id).state(here.now()) == "without its key"
 
 
 def test_other_changes_of_the_makers_record_do_not_end_it(here: Registry) -> None:
     secret = make(here, ANN, scope("create"))
     here.do(Add(handle("0.NA/12345"), (URL,)), OPERATOR, "cli")
     here.do(Modify(handle("0.NA/12345"), (key(301, "another secret"),)), OPERATOR, "cli")
-    here.do(NEW, Tokens(here).authenticate(secret.text()), "http")
+    here.do(NEW, TokenAuthenticator(here).authenticate(secret.text()), "http")
 
 
 def test_a_token_of_a_group_ends_with_the_group_and_not_with_its_members(there: Registry) -> None:
     prefix = handle("0.NA/12345")
     group = Value(200, "HS_VLIST", bytes(4))
     there.do(Add(prefix, (group, admin(110, "200:0.NA/12345"))), OPERATOR, "cli")
-    who = KeyHolder(ValueRef(200, "0.NA/12345"), Proof.FILE_PERMISSION)
-    secret = make(there, who, scope("create"))
+    identity = KeyIdentity(ValueRef(200, "0.NA/12345"), Proof.FILE_PERMISSION)
+    secret = make(there, identity, scope("create"))
     members = Value(200, "HS_VLIST", (1).to_bytes(4, "big") + (3).to_bytes(4, "big") + b"1/a" + bytes(4))
     there.do(Modify(prefix, (members,)), OPERATOR, "cli")
-    Tokens(there).authenticate(secret.text())
+    TokenAuthenticator(there).authenticate(secret.text())
     there.do(Remove(prefix, (200,)), OPERATOR, "cli")
-    refused(lambda: Tokens(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
+    refused(lambda: TokenAuthenticator(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
 
 
 def test_a_token_has_no_right_that_its_maker_has_lost(here: Registry) -> None:
-    who = shown(here, ANN, scope("create", "update"))
+    identity = shown(here, ANN, scope("create", "update"))
     change = Modify(X, (replace(URL, data=b"https://example.net/"),))
-    assert here.explain(change, who, "http").allowed
+    assert here.explain(change, identity, "http").allowed
     here.do(Modify(X, (admin(100, "1:1/somebody-else"),)), OPERATOR, "cli")
-    refused(lambda: here.do(change, who, "http"), ResponseCode.INVALID_ADMIN)
-    here.do(NEW, who, "http")
+    refused(lambda: here.do(change, identity, "http"), ResponseCode.INVALID_ADMIN)
+    here.do(NEW, identity, "http")
     here.do(Remove(handle("0.NA/12345"), (100,)), OPERATOR, "cli")
-    refused(lambda: here.do(Create(handle("12345/2"), (URL,)), who, "http"), ResponseCode.INVALID_ADMIN)
+    refused(lambda: here.do(Create(handle("12345/2"), (URL,)), identity, "http"), ResponseCode.INVALID_ADMIN)
 
 
 def test_an_identity_without_an_index_gives_its_token_no_more_than_it_has(there: Registry) -> None:
     """Outside sessions it is not meant by a reference to the key that proved it, and its token is not either."""
     there.do(Add(handle("0.NA/12345"), (admin(120, "0:0.NA/12345", AdminPermission.MODIFY_ADMIN),)), OPERATOR, "cli")
-    anyone = KeyHolder(ValueRef(0, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
+    anyone = KeyIdentity(ValueRef(0, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
     assert not there.explain(NEW, anyone, "http").allowed
-    who = shown(there, anyone, scope("create"))
-    assert str(who.maker) == "0:0.NA/12345"
-    assert not there.explain(NEW, who, "http").allowed
+    identity = shown(there, anyone, scope("create"))
+    assert str(identity.issuer) == "0:0.NA/12345"
+    assert not there.explain(NEW, identity, "http").allowed
     within = replace(anyone, session=True)
     assert there.explain(NEW, within, "native").allowed
     assert there.explain(NEW, shown(there, within, scope("create")), "http").allowed
@@ -337,7 +345,7 @@ def test_an_identity_without_an_index_gives_its_token_no_more_than_it_has(there:
 
 
 @pytest.mark.parametrize(
-    ("who", "places", "code"),
+    ("identity", "places", "code"),
     [
         (OPERATOR, None, None),
         (SERVER, None, None),
@@ -353,20 +361,22 @@ def test_an_identity_without_an_index_gives_its_token_no_more_than_it_has(there:
         (NOBODY, ["12345"], ResponseCode.AUTHENTICATION_NEEDED),
     ],
 )
-def test_who_makes_tokens(here: Registry, who: Identity, places: list[str] | None, code: ResponseCode | None) -> None:
+def test_who_makes_tokens(
+    here: Registry, identity: Identity, places: list[str] | None, code: ResponseCode | None
+) -> None:
     if code is None:
-        make(here, who, scope("read", where=places))
+        make(here, identity, scope("read", where=places))
     else:
-        refused(lambda: make(here, who, scope("read", where=places)), code)
+        refused(lambda: make(here, identity, scope("read", where=places)), code)
 
 
 def test_a_token_makes_no_tokens_and_ends_none_but_itself(there: Registry) -> None:
-    who = shown(there, OPERATOR, Scope.of(Word, None))
-    refused(lambda: make(there, who), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token can do that")
+    identity = shown(there, OPERATOR, ScopeSet.of(Scope, None))
+    refused(lambda: make(there, identity), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token can do that")
     other = make(there, OPERATOR)
-    refused(lambda: there.do(RevokeToken(other.id), who, "http"), ResponseCode.HANDLE_NOT_FOUND)
-    there.do(RevokeToken(who.token), who, "http")
-    refused(lambda: there.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED)
+    refused(lambda: there.do(RevokeToken(other.id), identity, "http"), ResponseCode.HANDLE_NOT_FOUND)
+    there.do(RevokeToken(identity.token), identity, "http")
+    refused(lambda: there.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED)
 
 
 @pytest.mark.parametrize(
@@ -412,37 +422,38 @@ def test_what_is_usual(there: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "may"), [(OPERATOR, True), (SERVER, True), (ANN, True), (BEA, True), (STRANGER, False), (NOBODY, False)]
+    ("identity", "may"),
+    [(OPERATOR, True), (SERVER, True), (ANN, True), (BEA, True), (STRANGER, False), (NOBODY, False)],
 )
-def test_who_revokes_tokens(here: Registry, who: Identity, may: bool) -> None:
+def test_who_revokes_tokens(here: Registry, identity: Identity, may: bool) -> None:
     """Those who might have made it, and whoever did."""
     by_bea = make(here, BEA)
     if may:
-        here.do(RevokeToken(by_bea.id), who, "cli")
+        here.do(RevokeToken(by_bea.id), identity, "cli")
         before = size(here)
-        here.do(RevokeToken(by_bea.id), who, "cli")
+        here.do(RevokeToken(by_bea.id), identity, "cli")
         assert size(here) == before, "once is enough"
     else:
         with pytest.raises(Refused):
-            here.do(RevokeToken(by_bea.id), who, "cli")
-        Tokens(here).authenticate(by_bea.text())
+            here.do(RevokeToken(by_bea.id), identity, "cli")
+        TokenAuthenticator(here).authenticate(by_bea.text())
 
 
-@pytest.mark.parametrize("who", [STRANGER, NOBODY])
-def test_who_may_not_see_a_token_does_not_learn_that_it_exists(here: Registry, who: Identity) -> None:
+@pytest.mark.parametrize("identity", [STRANGER, NOBODY])
+def test_who_may_not_see_a_token_does_not_learn_that_it_exists(here: Registry, identity: Identity) -> None:
     """Neither whether it was made nor whether it was revoked: the answer is that to an id that nobody has."""
     there_is, gone = make(here, ANN), make(here, OPERATOR, scope("read", where=None))
     here.do(RevokeToken(gone.id), OPERATOR, "cli")
     said: set[tuple[object, ...]] = set()
     for token in (there_is.id, gone.id, "zzzzzzzz"):
         with pytest.raises(Refused) as caught:
-            here.do(RevokeToken(token), who, "cli")
+            here.do(RevokeToken(token), identity, "cli")
         problem = caught.value
         said.add((problem.code, problem.reason.replace(token, "…"), problem.advice, problem.rule))
-        explained = here.explain(RevokeToken(token), who, "http")
+        explained = here.explain(RevokeToken(token), identity, "http")
         said.add((explained.code, explained.reason.replace(token, "…"), explained.advice, explained.rule))
     assert len(said) == 1, said
-    Tokens(here).authenticate(there_is.text())
+    TokenAuthenticator(here).authenticate(there_is.text())
 
 
 def test_the_maker_revokes_what_they_could_not_make_any_more(there: Registry) -> None:
@@ -454,17 +465,17 @@ def test_the_maker_revokes_what_they_could_not_make_any_more(there: Registry) ->
 @pytest.mark.parametrize("token", ["zzzzzzzz", "", "../x", "ABCDEFGH", "x" * 5_000])
 def test_there_is_no_such_token(there: Registry, token: str) -> None:
     refused(lambda: there.do(RevokeToken(token), OPERATOR, "cli"), ResponseCode.HANDLE_NOT_FOUND, "no token")
-    refused(lambda: tokens.found(there, OPERATOR, token), ResponseCode.HANDLE_NOT_FOUND, "no token")
+    refused(lambda: tokens.get_token(there, OPERATOR, token), ResponseCode.HANDLE_NOT_FOUND, "no token")
 
 
 # Listed
 
 
-def listed(registry: Registry, who: Identity, limit: int = 100) -> list[tokens.Listed]:
-    found: list[tokens.Listed] = []
+def listed(registry: Registry, identity: Identity, limit: int = 100) -> list[tokens.TokenStatus]:
+    found: list[tokens.TokenStatus] = []
     after = ""
     while True:
-        page, following = tokens.listed(registry, who, after, limit)
+        page, following = tokens.list_tokens(registry, identity, after, limit)
         assert len(page) <= limit
         found += page
         if following is None:
@@ -481,9 +492,9 @@ def test_who_sees_which_tokens(here: Registry) -> None:
     assert {each.token.id for each in listed(here, ANN)} == {both, ann, bea}
     assert {each.token.id for each in listed(here, BEA)} == {ann, bea}
     assert listed(here, STRANGER) == listed(here, NOBODY) == []
-    who = shown(here, OPERATOR, Scope.of(Word, None))
-    assert [each.token.id for each in listed(here, who)] == [who.token]
-    refused(lambda: tokens.found(here, BEA, both), ResponseCode.HANDLE_NOT_FOUND)
+    identity = shown(here, OPERATOR, ScopeSet.of(Scope, None))
+    assert [each.token.id for each in listed(here, identity)] == [identity.token]
+    refused(lambda: tokens.get_token(here, BEA, both), ResponseCode.HANDLE_NOT_FOUND)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
@@ -513,12 +524,12 @@ def test_no_token_is_lost_where_rights_are_costly_to_decide(there: Registry, mon
 
 def test_what_is_told_of_a_token(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN, scope("create"), label="the catalogue", days=10)
-    found = tokens.found(here, ANN, secret.id)
+    found = tokens.get_token(here, ANN, secret.id)
     assert (found.token.label, found.token.maker, found.token.scope) == ("the catalogue", str(ANN), scope("create"))
     assert (found.used, found.revoked, found.state(here.now())) == (None, None, "counts")
     machine.run(11 * DAY * SECOND)
     assert found.state(here.now()) == "expired"
-    assert not found.counts(here.now())
+    assert not found.is_active(here.now())
     here.do(RevokeToken(secret.id), ANN, "cli")
     (gone,) = listed(here, ANN)
     assert (gone.state(here.now()), gone.revoked) == ("revoked", here.now())
@@ -531,26 +542,26 @@ def test_what_is_told_of_a_token(here: Registry, machine: Machine) -> None:
 def test_the_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN)
     log = here.ledger.log
-    assert token_uses.last_days(log) == {}
-    one, another = Tokens(here), Tokens(here)
+    assert token_uses.last_used_days(log) == {}
+    one, another = TokenAuthenticator(here), TokenAuthenticator(here)
     one.authenticate(secret.text())
     today = here.now() // DAY
-    assert token_uses.last_days(log) == {secret.id: today}
-    assert tokens.found(here, ANN, secret.id).used == today * DAY
-    assert not token_uses.note(log, secret.id, today)
-    assert not token_uses.note(log, secret.id, today - 1)
+    assert token_uses.last_used_days(log) == {secret.id: today}
+    assert tokens.get_token(here, ANN, secret.id).used == today * DAY
+    assert not token_uses.record_use(log, secret.id, today)
+    assert not token_uses.record_use(log, secret.id, today - 1)
     another.authenticate(secret.text())
     machine.run(DAY * SECOND)
     for _ in range(3):
         one.authenticate(secret.text())
-    assert token_uses.last_days(log) == {secret.id: today + 1}
+    assert token_uses.last_used_days(log) == {secret.id: today + 1}
 
 
 def test_a_use_costs_nothing_that_day(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
     calls: list[str] = []
-    monkeypatch.setattr(token_uses, "note", lambda _log, token, _day: calls.append(token))
-    known = Tokens(there)
+    monkeypatch.setattr(token_uses, "record_use", lambda _log, token, _day: calls.append(token))
+    known = TokenAuthenticator(there)
     for _ in range(5):
         known.authenticate(secret.text())
     assert calls == [secret.id]
@@ -558,25 +569,25 @@ def test_a_use_costs_nothing_that_day(there: Registry, monkeypatch: pytest.Monke
 
 def test_a_use_that_cannot_be_written_down_is_a_use(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
-    known = Tokens(there)
+    known = TokenAuthenticator(there)
 
     def busy(*_: object) -> bool:
         raise Contention("somebody else writes")
 
     with monkeypatch.context() as patch:
-        patch.setattr(token_uses, "note", busy)
+        patch.setattr(token_uses, "record_use", busy)
         known.authenticate(secret.text())
-    assert tokens.found(there, ANN, secret.id).used is None
+    assert tokens.get_token(there, ANN, secret.id).used is None
     known.authenticate(secret.text())
-    assert tokens.found(there, ANN, secret.id).used is not None
+    assert tokens.get_token(there, ANN, secret.id).used is not None
 
 
 def test_who_is_not_let_in_has_not_used_it(there: Registry) -> None:
     secret = make(there, ANN)
     there.do(RevokeToken(secret.id), ANN, "cli")
     with pytest.raises(Refused):
-        Tokens(there).authenticate(secret.text())
-    assert token_uses.last_days(there.ledger.log) == {}
+        TokenAuthenticator(there).authenticate(secret.text())
+    assert token_uses.last_used_days(there.ledger.log) == {}
 
 
 # Changes of many records
@@ -591,10 +602,10 @@ def fill(registry: Registry, prefix: str, count: int = 3) -> None:
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 
 
-def run_rewrite(registry: Registry, who: Identity, order: Rewrite = ORDER) -> UnitOperation:
-    begun = rewrite.begin(registry, order, who, "http", "", 0)
-    list(rewrite.run(registry, begun, who))
-    return jobs.found(registry, who, begun.id)
+def run_rewrite(registry: Registry, identity: Identity, order: Rewrite = ORDER) -> UnitOperation:
+    begun = rewrite.start(registry, order, identity, "http", "", 0)
+    list(rewrite.run(registry, begun, identity))
+    return jobs.found(registry, identity, begun.id)
 
 
 def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: Registry) -> None:
@@ -607,9 +618,9 @@ def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: R
     done = run_rewrite(there, writes)
     assert done.done == 3, "only the namespace of the token is seen, and changed"
     assert done.actor == str(writes)
-    assert [each.id for each in jobs.listed(there, writes)] == [done.id]
-    assert done.id not in [each.id for each in jobs.listed(there, reads)]
-    undone = undo.begin(there, done.id, writes, "http")
+    assert [each.id for each in jobs.list_jobs(there, writes)] == [done.id]
+    assert done.id not in [each.id for each in jobs.list_jobs(there, reads)]
+    undone = undo.start(there, done.id, writes, "http")
     list(undo.run(there, undone, writes))
     assert jobs.found(there, writes, undone.id).done == 3
 
@@ -621,11 +632,11 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
         name = run_rewrite(there, OPERATOR, replace(ORDER, prefix="12345")).id
     else:
         name = hand_over(there, TransferAll("12345/0", ValueRef(301, "0.NA/12345")), OPERATOR).id
-    who = shown(there, OPERATOR, Scope.of([word for word in Word if word.value != lacking], None))
-    refused(lambda: undo.begin(there, name, who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
-    may = shown(there, OPERATOR, Scope.of([lacking, "admin"], None))
-    begun = undo.begin(there, name, may, "http")
-    refused(lambda: list(undo.run(there, begun, who)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    identity = shown(there, OPERATOR, ScopeSet.of([word for word in Scope if word.value != lacking], None))
+    refused(lambda: undo.start(there, name, identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    may = shown(there, OPERATOR, ScopeSet.of([lacking, "admin"], None))
+    begun = undo.start(there, name, may, "http")
+    refused(lambda: list(undo.run(there, begun, identity)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     list(undo.run(there, begun, may))
     assert jobs.found(there, OPERATOR, begun.id).ended
 
@@ -638,20 +649,20 @@ def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
     refused(lambda: hand_over(there, what, lacks), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
     names = shown(there, OPERATOR, scope("transfer"))
     refused(lambda: hand_over(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
-    assert (size(there), list(jobs.listed(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
+    assert (size(there), list(jobs.list_jobs(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
     assert hand_over(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
     both = shown(there, OPERATOR, scope("transfer", "namespaces"))
     assert hand_over(there, what, both).ended
 
 
 def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHUNK", 1)
+    monkeypatch.setattr(jobs, "CHUNK_SIZE", 1)
     fill(there, "12345", 3)
-    who = shown(there, OPERATOR, scope("find", "update"))
-    begun = rewrite.begin(there, ORDER, who, "http", "", 0)
-    steps = rewrite.run(there, begun, who)
+    identity = shown(there, OPERATOR, scope("find", "update"))
+    begun = rewrite.start(there, ORDER, identity, "http", "", 0)
+    steps = rewrite.run(there, begun, identity)
     next(steps)
-    there.do(RevokeToken(who.token), OPERATOR, "cli")
+    there.do(RevokeToken(identity.token), OPERATOR, "cli")
     refused(lambda: list(steps), ResponseCode.AUTHENTICATION_FAILED, "was revoked")
 
 
@@ -660,13 +671,13 @@ class Thoughtless:
     """An operation of somebody who forgot to ask for a right."""
 
     def decide(self, context: Context) -> Plan[None]:
-        held = context.facts.held(handle("12345/new"))
-        return Plan(lambda _: None, (context.draft(held, Action.CREATE, (URL,)),))
+        stored = context.snapshot.stored(handle("12345/new"))
+        return Plan(lambda _: None, (context.draft(stored, Action.CREATE, (URL,)),))
 
 
 def test_what_asks_for_no_right_is_open_to_no_token(there: Registry) -> None:
-    who = shown(there, OPERATOR, Scope.of(Word, None))
-    refused(lambda: there.do(Thoughtless(), who, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token")
+    identity = shown(there, OPERATOR, ScopeSet.of(Scope, None))
+    refused(lambda: there.do(Thoughtless(), identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token")
     there.do(Thoughtless(), OPERATOR, "cli")
 
 
@@ -675,7 +686,7 @@ def test_what_asks_for_no_right_is_open_to_no_token(there: Registry) -> None:
 
 def test_a_backup_has_tokens_and_their_days(here: Registry, tmp_path: Path, machine: Machine) -> None:
     secret, gone = make(here, ANN, scope("create")), make(here, ANN)
-    Tokens(here).authenticate(secret.text())
+    TokenAuthenticator(here).authenticate(secret.text())
     here.do(RevokeToken(gone.id), ANN, "cli")
     before = listed(here, OPERATOR)
     save_backup(here.ledger.log, tmp_path / "backup")
@@ -685,8 +696,10 @@ def test_a_backup_has_tokens_and_their_days(here: Registry, tmp_path: Path, mach
     restore([tmp_path / "backup"], log, lambda origin: Signer.generate(origin, bytes(32)), ("cli", "local:alice"))
     with reopened(log, tmp_path) as again:
         assert listed(again, OPERATOR) == before
-        again.do(NEW, Tokens(again).authenticate(secret.text()), "http")
-        refused(lambda: Tokens(again).authenticate(gone.text()), ResponseCode.AUTHENTICATION_FAILED, "revoked")
+        again.do(NEW, TokenAuthenticator(again).authenticate(secret.text()), "http")
+        refused(
+            lambda: TokenAuthenticator(again).authenticate(gone.text()), ResponseCode.AUTHENTICATION_FAILED, "revoked"
+        )
 
 
 @contextmanager
@@ -703,17 +716,17 @@ def test_two_nodes_know_of_each_others_tokens(where: str, tmp_path: Path, machin
         furnish(one)
         with reopened(Log(open_store(where), machine.clock(), random.Random(5).randbytes), tmp_path) as other:
             secret = make(one, ANN, scope("create"))
-            who = Tokens(other).authenticate(secret.text())
-            other.do(Create(handle("12345/1"), (URL,)), who, "http")
+            identity = TokenAuthenticator(other).authenticate(secret.text())
+            other.do(Create(handle("12345/1"), (URL,)), identity, "http")
             one.do(RevokeToken(secret.id), ANN, "cli")
-            refused(lambda: other.do(NEW, who, "http"), ResponseCode.AUTHENTICATION_FAILED, "revoked")
+            refused(lambda: other.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, "revoked")
 
 
 def test_the_namespace_may_go(there: Registry) -> None:
     """A token for a namespace that is not here any more is good for nothing, and can be revoked."""
     add_namespace(there, "777")
     secret = make(there, OPERATOR, scope("create", where=["777"]))
-    who = Tokens(there).authenticate(secret.text())
+    identity = TokenAuthenticator(there).authenticate(secret.text())
     there.do(Home("0.NA/777", unhome=True), OPERATOR, "cli")
-    refused(lambda: there.do(Create(handle("777/x"), (URL,)), who, "http"), ResponseCode.SERVER_NOT_RESP)
+    refused(lambda: there.do(Create(handle("777/x"), (URL,)), identity, "http"), ResponseCode.SERVER_NOT_RESP)
     there.do(RevokeToken(secret.id), OPERATOR, "cli")

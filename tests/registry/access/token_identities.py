@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Permission, Value
 from perseid.registry.access.authorization import Settings
-from perseid.registry.access.scopes import Scope, Word
+from perseid.registry.access.scopes import Scope, ScopeSet
 from perseid.registry.access.token_records import Secret
-from perseid.registry.access.tokens import CreateToken, Tokens
+from perseid.registry.access.tokens import CreateToken, TokenAuthenticator
 from perseid.registry.commands.records import Create
-from perseid.registry.identity import Identity, Tokened
+from perseid.registry.identity import Identity, TokenIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from tests.registry.administration import ref
@@ -50,19 +50,19 @@ def movable(registry: Registry, count: int) -> None:
         registry.do(Create(handle(f"12345/{number}"), values), OPERATOR, "cli")
 
 
-def scope(*words: str | Word, where: Iterable[str] | None = ("12345",)) -> Scope:
-    return Scope.of(words or tuple(Word), where)
+def scope(*scopes: str | Scope, where: Iterable[str] | None = ("12345",)) -> ScopeSet:
+    return ScopeSet.of(scopes or tuple(Scope), where)
 
 
 def make(
-    registry: Registry, who: Identity, limits: Scope | None = None, *, label: str = "", days: float = 90
+    registry: Registry, identity: Identity, limits: ScopeSet | None = None, *, label: str = "", days: float = 90
 ) -> Secret:
     """A token of somebody."""
     secret = Secret.new(secrets.token_bytes)
-    registry.do(CreateToken(secret, limits or scope("read"), label, int(days * 86_400)), who, "cli")
+    registry.do(CreateToken(secret, limits or scope("read"), label, int(days * 86_400)), identity, "cli")
     return secret
 
 
-def shown(registry: Registry, who: Identity, limits: Scope | None = None) -> Tokened:
+def shown(registry: Registry, identity: Identity, limits: ScopeSet | None = None) -> TokenIdentity:
     """Whoever shows a new token of somebody."""
-    return Tokens(registry).authenticate(make(registry, who, limits).text())
+    return TokenAuthenticator(registry).authenticate(make(registry, identity, limits).text())

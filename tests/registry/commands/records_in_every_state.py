@@ -12,7 +12,7 @@ from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import ascending
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
-from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
@@ -23,18 +23,18 @@ X = Handle.parse("12345/x")
 PUBLIC, PRIVATE = Permission(0x0E), Permission(0x0C)
 
 
-def who(reference: str) -> KeyHolder:
+def identity(reference: str) -> KeyIdentity:
     key = ValueRef.parse(reference)
-    return KeyHolder(key, Proof.PUBLIC_KEY, verified_index=key.index)
+    return KeyIdentity(key, Proof.PUBLIC_KEY, verified_index=key.index)
 
 
-ANN = who("300:12345/ann")
+ANN = identity("300:12345/ann")
 """Administers the record."""
-LISTER = who("300:12345/lister")
+LISTER = identity("300:12345/lister")
 """Has LIST_HANDLES on the prefix handle, and nothing else."""
-SERVER = who("300:0.NA/0.NA")
+SERVER = identity("300:0.NA/0.NA")
 """Runs the server, and has no right on records."""
-STRANGER = who("300:99999/stranger")
+STRANGER = identity("300:99999/stranger")
 PREFIX_ADMIN = Value(
     100, "HS_ADMIN", Admin(ValueRef.parse("300:12345/lister"), AdminPermission.LIST_HANDLES).to_bytes()
 )
@@ -76,8 +76,8 @@ def put(
     actor: str = "300:12345/ann",
 ) -> int:
     """Append an entry; its number."""
-    with registry.facts() as facts:
-        before = facts.entry(record_key(name))
+    with registry.snapshot() as snapshot:
+        before = snapshot.entry(record_key(name))
     made = action or (Action.CREATE if before is None else Action.UPDATE)
     outcome = registry.ledger.append(Append(Draft(made, state, name, "cli", actor, note, ascending(values))))[0]
     assert isinstance(outcome, Appended)

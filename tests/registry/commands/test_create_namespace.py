@@ -12,13 +12,13 @@ from perseid.ledger.log.requests import Lease
 from perseid.names import pilin
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value
-from perseid.registry.commands.create_namespace import MakeNamespace
-from perseid.registry.commands.minting import Maker, Mint, MustWait
+from perseid.registry.commands.create_namespace import CreateNamespace
+from perseid.registry.commands.minting import Mint, MintInputs, RetryLater
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity
 from perseid.registry.installation import setup
-from perseid.registry.installation.setup import administered_by, with_group
+from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
@@ -29,7 +29,7 @@ from tests.registry.access.token_identities import RULES, furnish, scope, shown
 from tests.registry.administration import ref
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
-PILIN = with_group(PROFILES["pilin"])
+PILIN = with_group_administrators(PROFILES["pilin"])
 ANN = ref("300:0.NA/12345")
 URL = Value.text(1, "URL", "https://example.org/")
 
@@ -42,11 +42,11 @@ def registry(machine: Machine) -> Iterator[Registry]:
 
 
 def wanted(prefix: str = "777", **rules: object) -> AddNamespace:
-    return AddNamespace(prefix, replace(PILIN, **rules), administered_by(prefix, [ANN]))  # type: ignore[arg-type]
+    return AddNamespace(prefix, replace(PILIN, **rules), administrator_values(prefix, [ANN]))  # type: ignore[arg-type]
 
 
-def make(registry: Registry, order: AddNamespace, who: Identity = OPERATOR) -> Namespace:
-    return registry.do(MakeNamespace(Maker.of(registry), order), who, "cli", "as agreed")
+def make(registry: Registry, order: AddNamespace, identity: Identity = OPERATOR) -> Namespace:
+    return registry.do(CreateNamespace(MintInputs.of(registry), order), identity, "cli", "as agreed")
 
 
 def size(registry: Registry) -> int:
@@ -67,10 +67,10 @@ def test_a4_the_creator_is_made_with_the_namespace_by_one_commit(registry: Regis
     made = make(registry, wanted())
     creator = made.policy.default_creator
     assert made.seq == before + 1
-    with registry.facts() as facts:
-        assert facts.policy("777") == made.policy
-        entries = [facts.reading.entry(seq) for seq in range(before + 1, size(registry) + 1)]
-        assert {(entry.who, entry.at) for entry in entries} == {(("cli", "local:alice"), entries[0].at)}
+    with registry.snapshot() as snapshot:
+        assert snapshot.policy("777") == made.policy
+        entries = [snapshot.reading.entry(seq) for seq in range(before + 1, size(registry) + 1)]
+        assert {(entry.identity, entry.at) for entry in entries} == {(("cli", "local:alice"), entries[0].at)}
     assert [entry.handle for entry in entries] == [policy_name("777"), "0.SITE/HOMED/0.NA/777", "0.NA/777", creator]
     assert history(registry, policy_name("777")) == [Action.CREATE], "the policy names it from the beginning"
     said = {value.type: value.data for value in registry.resolve(Query(handle(creator)), NOBODY).values}
@@ -99,14 +99,14 @@ def test_a_prefix_that_had_the_default_rules_gets_these(registry: Registry) -> N
     registry.do(Home("0.NA/777"), OPERATOR, "cli")
     made = make(registry, wanted())
     assert history(registry, policy_name("777")) == [Action.UPDATE, Action.CREATE]
-    with registry.facts() as facts:
-        assert facts.policy("777").default_creator == made.policy.default_creator != ""
+    with registry.snapshot() as snapshot:
+        assert snapshot.policy("777").default_creator == made.policy.default_creator != ""
 
 
 def test_h5_names_that_would_be_lost_are_in_the_way(registry: Registry) -> None:
     registry.do(Home("0.NA/777"), OPERATOR, "cli")
     exact = AddNamespace("777", replace(PROFILES["exact"], authority=True))
-    decided = registry._decide(MakeNamespace(Maker.of(registry), exact), OPERATOR, "cli", "", None)
+    decided = registry._decide(CreateNamespace(MintInputs.of(registry), exact), OPERATOR, "cli", "", None)
     registry.do(Create(handle("777/abc"), (URL,)), OPERATOR, "cli")
     assert decided.request is not None
     (outcome,) = registry.ledger.append(decided.request)
@@ -126,8 +126,8 @@ def test_a_token_that_may_not_mint_leaves_nothing(registry: Registry) -> None:
     assert caught.value.code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert "name a creator" in caught.value.advice
     assert size(registry) == before + 2, "nothing but the tokens"
-    with registry.facts() as facts:
-        assert not facts.is_homed("0.NA/777.1")
+    with registry.snapshot() as snapshot:
+        assert not snapshot.is_homed("0.NA/777.1")
     creator = make(registry, order, may).policy.default_creator
     make(registry, wanted("777.2", default_creator=creator), lacks)
 
@@ -136,19 +136,19 @@ def test_who_may_derive_and_not_mint_leaves_nothing(registry: Registry) -> None:
     deriver, other = key_holder(1, "99/deriver"), ref("1:99/other")
     add_namespace(registry, "10", "free", admin(100, "1:99/deriver", AdminPermission.ADD_NA))
     before = size(registry)
-    for_others = AddNamespace("10.1", PILIN, administered_by("10.1", [other]))
+    for_others = AddNamespace("10.1", PILIN, administrator_values("10.1", [other]))
     with pytest.raises(Refused) as caught:
         make(registry, for_others, deriver)
     assert caught.value.code is ResponseCode.INVALID_ADMIN
     assert size(registry) == before
-    their_own = AddNamespace("10.1", PILIN, administered_by("10.1", [deriver.reference]))
+    their_own = AddNamespace("10.1", PILIN, administrator_values("10.1", [deriver.reference]))
     assert make(registry, their_own, deriver).policy.default_creator
     named = replace(PILIN, default_creator=make(registry, wanted()).policy.default_creator)
-    make(registry, AddNamespace("10.2", named, administered_by("10.2", [other])), deriver)
+    make(registry, AddNamespace("10.2", named, administrator_values("10.2", [other])), deriver)
 
 
 def test_what_another_has_made_meanwhile_is_not_made_again(registry: Registry) -> None:
-    order = MakeNamespace(Maker.of(registry), wanted())
+    order = CreateNamespace(MintInputs.of(registry), wanted())
     decided = registry._decide(order, OPERATOR, "cli", "", None)
     make(registry, AddNamespace("777", PROFILES["free"]))
     before = size(registry)
@@ -203,7 +203,7 @@ def test_a_creator_whose_name_must_wait_is_waited_for(
     registry.ledger.append(Lease(b"777 pilin", 1, ahead))
     monkeypatch.setattr(time, "sleep", sleep)
     before = size(registry)
-    with pytest.raises(MustWait):
+    with pytest.raises(RetryLater):
         setup.add_namespace(registry, wanted(), OPERATOR, "cli", patience=0.0)
     assert size(registry) == before
     made = setup.add_namespace(registry, wanted(), OPERATOR, "cli")
@@ -215,9 +215,9 @@ def test_a_creator_whose_name_must_wait_is_waited_for(
 
 
 def test_administrators_who_are_named_are_not_passed_over_where_the_prefix_handle_exists(registry: Registry) -> None:
-    others = administered_by("777", [ref("300:0.NA/20.500")])
+    others = administrator_values("777", [ref("300:0.NA/20.500")])
     registry.do(Create(handle("0.NA/777"), others), OPERATOR, "cli")
-    insisting = replace(wanted(), insists=True)
+    insisting = replace(wanted(), require_administrators=True)
     with pytest.raises(Refused, match="with other administrators than those you name") as caught:
         make(registry, insisting)
     assert caught.value.code is ResponseCode.HANDLE_ALREADY_EXISTS
@@ -226,7 +226,7 @@ def test_administrators_who_are_named_are_not_passed_over_where_the_prefix_handl
 
 def test_a_prefix_that_was_unhomed_is_homed_again_by_making_its_namespace_again(registry: Registry) -> None:
     make(registry, wanted(authority=False))
-    name = registry.do(Mint(Maker.of(registry), "777", values=(URL,)), OPERATOR, "cli").handles[0]
+    name = registry.do(Mint(MintInputs.of(registry), "777", values=(URL,)), OPERATOR, "cli").handles[0]
     registry.do(Home("0.NA/777", unhome=True), OPERATOR, "cli")
     with pytest.raises(Refused) as caught:
         registry.resolve(Query(name), NOBODY)

@@ -14,16 +14,16 @@ from perseid.records.encoding import to_iso
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.lifecycle import FIRST_INDEX, Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.commands.minting import Maker, Mint, Reserve
+from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove
-from perseid.registry.context import Operation
+from perseid.registry.context import Command
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Changed, Refused, Resolved
-from perseid.registry.snapshot import Held, Rules
+from perseid.registry.results import ChangeResult, Refused, Resolution
+from perseid.registry.snapshot import Rules, StoredRecord
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
@@ -45,23 +45,25 @@ def registry(machine: Machine) -> Iterator[Registry]:
         yield made
 
 
-def do(registry: Registry, operation: Operation[Changed], who: Identity = ALICE) -> int:
-    return registry.do(operation, who, "cli").seq
+def do(registry: Registry, operation: Command[ChangeResult], identity: Identity = ALICE) -> int:
+    return registry.do(operation, identity, "cli").seq
 
 
-def refusal(registry: Registry, operation: Operation[Changed], who: Identity = ALICE) -> Refused:
+def refusal(registry: Registry, operation: Command[ChangeResult], identity: Identity = ALICE) -> Refused:
     with pytest.raises(Refused) as caught:
-        registry.do(operation, who, "cli")
+        registry.do(operation, identity, "cli")
     return caught.value
 
 
-def held(registry: Registry, name: Handle = NAME) -> Held:
-    with registry.facts() as facts:
-        return facts.held(name)
+def stored(registry: Registry, name: Handle = NAME) -> StoredRecord:
+    with registry.snapshot() as snapshot:
+        return snapshot.stored(name)
 
 
-def resolved(registry: Registry, name: Handle = NAME, who: Identity = NOBODY, *, public: bool = True) -> Resolved:
-    return registry.resolve(Query(name, public_only=public), who)
+def resolved(
+    registry: Registry, name: Handle = NAME, identity: Identity = NOBODY, *, public: bool = True
+) -> Resolution:
+    return registry.resolve(Query(name, public_only=public), identity)
 
 
 def is_found(registry: Registry, name: Handle = NAME) -> bool:
@@ -71,13 +73,13 @@ def is_found(registry: Registry, name: Handle = NAME) -> bool:
         return refused.code is not ResponseCode.HANDLE_NOT_FOUND
 
 
-def says(found: Held, type_: str) -> list[str]:
+def says(found: StoredRecord, type_: str) -> list[str]:
     return [value.data.decode() for value in found.values if value.type == type_]
 
 
 def action(registry: Registry, seq: int) -> Action:
-    with registry.facts() as facts:
-        return facts.reading.entry(seq).action
+    with registry.snapshot() as snapshot:
+        return snapshot.reading.entry(seq).action
 
 
 def permitted(registry: Registry, permissions: AdminPermission) -> Handle:
@@ -91,17 +93,17 @@ def permitted(registry: Registry, permissions: AdminPermission) -> Handle:
 
 
 def test_s2_an_unpublished_record_exists_for_its_administrators_only(registry: Registry) -> None:
-    values = held(registry).values
+    values = stored(registry).values
     seq = do(registry, Unpublish(NAME))
-    assert (held(registry).state, action(registry, seq)) == (State.UNPUBLISHED, Action.UNPUBLISH)
+    assert (stored(registry).state, action(registry, seq)) == (State.UNPUBLISHED, Action.UNPUBLISH)
     assert not is_found(registry)
-    assert resolved(registry, who=ALICE, public=False).values == values
+    assert resolved(registry, identity=ALICE, public=False).values == values
     assert refusal(registry, Create(NAME, ()), ALICE).code is ResponseCode.HANDLE_ALREADY_EXISTS
     assert refusal(registry, Create(NAME, ()), STRANGER).code is ResponseCode.INVALID_ADMIN, "as if it were free"
     seq = do(registry, Publish(NAME))
-    assert (held(registry).state, action(registry, seq)) == (State.NORMAL, Action.PUBLISH)
+    assert (stored(registry).state, action(registry, seq)) == (State.NORMAL, Action.PUBLISH)
     assert resolved(registry).values == (values[0], values[2])
-    assert held(registry).values == values
+    assert stored(registry).values == values
 
 
 def test_s2_an_unpublished_record_is_updated_unseen(registry: Registry) -> None:
@@ -109,27 +111,27 @@ def test_s2_an_unpublished_record_is_updated_unseen(registry: Registry) -> None:
     registry.do(Modify(NAME, (replace(URL, data=b"https://example.org/new"),)), ALICE, "cli")
     assert not is_found(registry)
     do(registry, Publish(NAME))
-    assert says(held(registry), "URL") == ["https://example.org/new"]
+    assert says(stored(registry), "URL") == ["https://example.org/new"]
 
 
 @pytest.mark.parametrize("operation", [Publish(NAME), Unpublish(NAME)])
 def test_s2_doing_it_twice_changes_nothing(registry: Registry, operation: Publish | Unpublish) -> None:
     first = do(registry, operation)
-    assert do(registry, operation) == first == held(registry).seq
+    assert do(registry, operation) == first == stored(registry).seq
 
 
 def test_h8_a_prefix_handle_is_never_hidden(registry: Registry) -> None:
     """By it clients find the service of the prefix."""
     prefix, new = handle("0.NA/10.1"), handle("0.NA/10.2")
-    operations: list[Operation[Changed]] = [Unpublish(prefix), Create(new, (ADMIN,), published=False)]
+    operations: list[Command[ChangeResult]] = [Unpublish(prefix), Create(new, (ADMIN,), published=False)]
     for operation in operations:
         refused = refusal(registry, operation, OPERATOR)
         assert (refused.code, refused.rule) == (ResponseCode.INVALID_HANDLE, "H8")
         assert "everybody needs it" in refused.reason
         assert refusal(registry, operation, STRANGER).code is ResponseCode.INVALID_ADMIN
     assert is_found(registry, prefix)
-    assert not held(registry, new).exists
-    mint = Mint(Maker.of(registry), "0.NA", published=False)
+    assert not stored(registry, new).exists
+    mint = Mint(MintInputs.of(registry), "0.NA", published=False)
     for making in (Reserve((new,)), mint, replace(mint, reserve=True)):
         with pytest.raises(Refused) as caught:
             registry.do(making, OPERATOR, "cli")
@@ -169,7 +171,7 @@ def test_s1_a_reserved_name_is_registered_before_anything_else(registry: Registr
         assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S1")
         assert "is reserved, and stands for nothing yet. Register it first" in str(refused)
         assert refusal(registry, operation, STRANGER).code is ResponseCode.HANDLE_NOT_FOUND
-    assert do(registry, Unpublish(name)) == held(registry, name).seq, "it is not public as it is"
+    assert do(registry, Unpublish(name)) == stored(registry, name).seq, "it is not public as it is"
 
 
 # Tombstones
@@ -179,10 +181,10 @@ def test_s8_a_tombstone_says_why_since_when_and_what_instead(registry: Registry,
     """As ordinary public values, which every way of resolving gives; the rest is in the history."""
     instead = handle("10.1/instead")
     registry.do(Create(instead, (URL,)), OPERATOR, "cli")
-    before = held(registry).values
+    before = stored(registry).values
     machine.run(7 * SECOND)
     seq = do(registry, Tombstone(NAME, "  The server burnt down. ", instead))
-    assert (held(registry).state, action(registry, seq)) == (State.TOMBSTONE, Action.TOMBSTONE)
+    assert (stored(registry).state, action(registry, seq)) == (State.TOMBSTONE, Action.TOMBSTONE)
     found = resolved(registry)
     assert found.state is State.TOMBSTONE
     assert [(value.index, value.type, value.data.decode()) for value in found.values if value.type != "HS_ADMIN"] == [
@@ -204,23 +206,23 @@ def test_s8_the_name_of_a_tombstone_is_never_used_again(registry: Registry) -> N
         registry.do(Reserve((NAME,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
     refused = refusal(registry, Unpublish(NAME))
     assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S8")
-    assert do(registry, Publish(NAME)) == held(registry).seq, "it is public as it is"
+    assert do(registry, Publish(NAME)) == stored(registry).seq, "it is public as it is"
 
 
 def test_s8_what_a_tombstone_says_can_be_said_better(registry: Registry, machine: Machine) -> None:
     """The thing has been gone since the first one said so; a replacement stays until another is named."""
     registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
     do(registry, Tombstone(NAME, "Gone.", handle("10.1/a")))
-    date = says(held(registry), "TOMBSTONE.DATE")
+    date = says(stored(registry), "TOMBSTONE.DATE")
     machine.run(86_400 * SECOND)
     seq = do(registry, Tombstone(NAME, "Gone, and why."))
-    found = held(registry)
+    found = stored(registry)
     assert says(found, "TOMBSTONE.REASON") == ["Gone, and why."]
     assert says(found, "TOMBSTONE.DATE") == date
     assert says(found, "TOMBSTONE.REPLACEMENT") == ["10.1/a"]
     assert do(registry, Tombstone(NAME, "Gone, and why.")) == seq, "nothing changed"
     do(registry, Tombstone(NAME, "Gone, and why.", handle("10.77/elsewhere")))
-    assert says(held(registry), "TOMBSTONE.REPLACEMENT") == ["10.77/elsewhere"], "foreign names cannot be checked"
+    assert says(stored(registry), "TOMBSTONE.REPLACEMENT") == ["10.77/elsewhere"], "foreign names cannot be checked"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_s8_what_a_tombstone_cannot_say(
     refused = refusal(registry, Tombstone(NAME, reason, replacement))
     assert refused.code is ResponseCode.INVALID_VALUE
     assert words in str(refused)
-    assert held(registry).state is State.NORMAL
+    assert stored(registry).state is State.NORMAL
 
 
 def test_s8_a_replacement_that_is_not_public_is_none(registry: Registry) -> None:
@@ -279,32 +281,32 @@ def test_s8_where_the_policy_forbids_deleting_a_tombstone_is_the_way(registry: R
     own = Value.text(3, policy.creator_type, str(party))
     registry.do(Create(party, (URL, own, ADMIN)), OPERATOR, "cli")
     owner = Value.text(4, policy.owner_type, "10.77/owner")
-    order = Mint(Maker.of(registry), "10.2", values=(URL, ADMIN, owner))
+    order = Mint(MintInputs.of(registry), "10.2", values=(URL, ADMIN, owner))
     name = registry.do(order, OPERATOR, "cli").handles[0]
-    before = held(registry, name)
+    before = stored(registry, name)
     refused = refusal(registry, Delete(name))
     assert "perseid tombstone" in refused.advice
     do(registry, Tombstone(name, "withdrawn", party))
-    found = held(registry, name)
+    found = stored(registry, name)
     for type_ in (policy.creation_date_type, policy.creator_type, policy.owner_type):
         assert says(found, type_) == says(before, type_) != []
     assert says(found, "URL") == []
     assert says(found, policy.tombstone_reason_type) == ["withdrawn"]
     assert {value.ttl for value in found.values if value.index >= FIRST_INDEX} == {99}
     do(registry, Revive(name))
-    assert {value.with_timestamp(0) for value in held(registry, name).values} == {
+    assert {value.with_timestamp(0) for value in stored(registry, name).values} == {
         value.with_timestamp(0) for value in before.values
     }
 
 
 def test_a_tombstone_is_undone_as_an_operation_of_its_own(registry: Registry) -> None:
-    before = held(registry)
+    before = stored(registry)
     do(registry, Tombstone(NAME, "gone"))
     do(registry, Tombstone(NAME, "gone indeed"))
     registry.do(Modify(NAME, (admin(100, "300:10.9/stranger"),)), ALICE, "cli")
     assert refusal(registry, Revive(NAME), ALICE).code is ResponseCode.INVALID_ADMIN
     seq = do(registry, Revive(NAME), STRANGER)
-    found = held(registry)
+    found = stored(registry)
     assert (found.state, action(registry, seq)) == (State.NORMAL, Action.UPDATE)
     assert [value.data for value in found.values[:2]] == [value.data for value in before.values[:2]]
     assert found.values[2].data == admin(100, "300:10.9/stranger").data, "administrators are those of now"
@@ -320,7 +322,11 @@ def test_who_was_unpublished_comes_back_unpublished_and_values_move_apart(regist
     registry.do(Add(NAME, (admin(1, "300:10.9/alice"),)), OPERATOR, "cli")
     registry.do(Revive(NAME), OPERATOR, "cli")
     assert not is_found(registry)
-    assert [(value.index, value.type) for value in held(registry).values] == [(1, "URL"), (2, "NOTE"), (3, "HS_ADMIN")]
+    assert [(value.index, value.type) for value in stored(registry).values] == [
+        (1, "URL"),
+        (2, "NOTE"),
+        (3, "HS_ADMIN"),
+    ]
 
 
 @pytest.mark.parametrize("missing", [AdminPermission.DELETE_HANDLE, AdminPermission.ADD_VALUE])
@@ -350,7 +356,7 @@ def test_s8_todays_policy_holds_for_a_tombstone(registry: Registry) -> None:
     assert "names no creator" in str(refused)
     registry.do(SetPolicy("10.1", replace(policy, default_creator="10.77/party")), OPERATOR, "cli")
     do(registry, Tombstone(NAME, "gone"))
-    assert says(held(registry), policy.creator_type) == ["10.77/party"]
+    assert says(stored(registry), policy.creator_type) == ["10.77/party"]
 
 
 # Erasing
@@ -359,33 +365,33 @@ def test_s8_todays_policy_holds_for_a_tombstone(registry: Registry) -> None:
 def test_what_is_redacted_is_gone_and_that_it_was_stays(registry: Registry) -> None:
     """S11: who did it and why is in the log."""
     name = str(NAME).encode()
-    seq = held(registry).seq
+    seq = stored(registry).seq
     registry.do(Remove(NAME, (1,)), ALICE, "cli")
     by = registry.do(Redact(NAME, 1, seq, "by order of a court"), OPERATOR, "cli").seq
-    with registry.facts() as facts:
-        assert [value.type for value in facts.reading.entry(seq).record()] == ["NOTE", "HS_ADMIN"]
-        entry = facts.reading.entry(by)
+    with registry.snapshot() as snapshot:
+        assert [value.type for value in snapshot.reading.entry(seq).record()] == ["NOTE", "HS_ADMIN"]
+        entry = snapshot.reading.entry(by)
         assert (entry.action, entry.state, entry.why) == (
             Action.REDACT,
             State.NORMAL,
             f"value 1 of entry {seq}: by order of a court",
         )
-        assert entry.who == ("cli", "local:alice")
+        assert entry.identity == ("cli", "local:alice")
     assert registry.ledger.wait_until_erased(10)
     assert registry.ledger.find(name) is not None
 
 
 def test_what_was_deleted_can_be_redacted(registry: Registry) -> None:
-    seq = held(registry).seq
+    seq = stored(registry).seq
     registry.do(Delete(NAME), ALICE, "cli")
     registry.do(Redact(NAME, 2, seq, "personal data"), SERVER, "native")
-    assert held(registry).state is State.ABSENT
+    assert stored(registry).state is State.ABSENT
 
 
-@pytest.mark.parametrize(("who", "code"), [(ALICE, ResponseCode.INVALID_ADMIN), (NOBODY, None)])
-def test_only_server_administrators_erase(registry: Registry, who: Identity, code: ResponseCode | None) -> None:
+@pytest.mark.parametrize(("identity", "code"), [(ALICE, ResponseCode.INVALID_ADMIN), (NOBODY, None)])
+def test_only_server_administrators_erase(registry: Registry, identity: Identity, code: ResponseCode | None) -> None:
     """All permissions on the record do not suffice: it destroys evidence."""
-    refused = refusal(registry, Redact(NAME, 1, 1, "mine"), who)
+    refused = refusal(registry, Redact(NAME, 1, 1, "mine"), identity)
     assert refused.code is (code or ResponseCode.AUTHENTICATION_NEEDED)
     if code is not None:
         assert "may not erase values of 10.1/thing: it takes to be listed in server_admins" in str(refused)
@@ -396,13 +402,13 @@ def test_full_access_is_not_needed_to_erase_and_a_record_does_not_give_it() -> N
     with registry_in_memory(rules=rules) as registry:
         add_namespace(registry, "10.1")
         registry.do(Create(NAME, (URL, ADMIN)), OPERATOR, "cli")
-        seq = held(registry).seq
+        seq = stored(registry).seq
         registry.do(Remove(NAME, (1,)), ALICE, "cli")
         assert registry.do(Redact(NAME, 1, seq, "reason"), SERVER, "cli").seq > seq
 
 
 def test_what_cannot_be_erased_is_said(registry: Registry) -> None:
-    seq = held(registry).seq
+    seq = stored(registry).seq
     for operation, code, words in (
         (Redact(NAME, 1, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "is part of the record"),
         (Redact(NAME, 7, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "has no value 7"),

@@ -34,8 +34,8 @@ def test_a_client_that_replaces_the_prefix_handle_does_not_touch_the_policy() ->
         registry.do(
             Create(handle("0.NA/10.1"), (Value.text(1, "DESC", "all new"),), overwrite=True), OPERATOR, "native"
         )
-        with registry.facts() as facts:
-            assert facts.policy("10.1") == PROFILES["pilin"]
+        with registry.snapshot() as snapshot:
+            assert snapshot.policy("10.1") == PROFILES["pilin"]
 
 
 # A policy that cannot be read is replaced
@@ -51,8 +51,8 @@ def make_unreadable(registry: Registry, *, action: Action = Action.UPDATE) -> No
     value = Value(1, POLICY_TYPE, b"a_key_of_a_newer_version = 1\n")
     draft = Draft(action, State.NORMAL, policy_name("10.1"), "test", "local:test", values=(value,))
     registry.ledger.append(Append(draft))
-    with registry.facts() as facts, pytest.raises(Refused, match="cannot be read"):
-        facts.policy("10.1")
+    with registry.snapshot() as snapshot, pytest.raises(Refused, match="cannot be read"):
+        snapshot.policy("10.1")
 
 
 def set_policy(registry: Registry, policy: Policy, *, change_case: bool = False) -> None:
@@ -121,8 +121,8 @@ def test_without_names_an_unreadable_policy_is_replaced_by_any(registry: Registr
     add_namespace(registry, "10.1", "exact")
     make_unreadable(registry)
     set_policy(registry, PROFILES["cordra"])
-    with registry.facts() as facts:
-        assert facts.policy("10.1") == PROFILES["cordra"]
+    with registry.snapshot() as snapshot:
+        assert snapshot.policy("10.1") == PROFILES["cordra"]
 
 
 def test_namespaces_and_homed_prefixes_are_listed_in_order() -> None:

@@ -24,13 +24,13 @@ from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.context import Operation
-from perseid.registry.identity import Anonymous, Identity, KeyHolder, Proof
-from perseid.registry.policy.keys import Deletion, Who
+from perseid.registry.context import Command
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, Proof
+from perseid.registry.policy.keys import Audience, Deletion
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Referred, Refused, Resolved
+from perseid.registry.results import ReferralError, Refused, Resolution
 from perseid.registry.snapshot import POLICY_TYPE, Rules
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine
@@ -73,30 +73,35 @@ class World:
     def now(self) -> int:
         return self.machine.wall // SECOND
 
-    def done(self, operation: Operation[T], who: Identity = OPERATOR, door: str = "native") -> T:
+    def done(self, operation: Command[T], identity: Identity = OPERATOR, interface: str = "native") -> T:
         """An operation is explained as allowed, which changes nothing, and then carried out."""
         before = self.size
-        explained = self.registry.explain(operation, who, door)
+        explained = self.registry.explain(operation, identity, interface)
         assert (explained.allowed, explained.code) == (True, None), explained
         assert explained.reason
         assert self.size == before
-        return self.registry.do(operation, who, door)
+        return self.registry.do(operation, identity, interface)
 
-    def unchanged(self, operation: Operation[T], who: Identity = OPERATOR) -> T:
+    def unchanged(self, operation: Command[T], identity: Identity = OPERATOR) -> T:
         """An operation is carried out, and there was nothing to do."""
         before = self.size
-        answer = self.done(operation, who)
+        answer = self.done(operation, identity)
         assert self.size == before
         return answer
 
     def refused(
-        self, operation: Operation[object], who: Identity, code: ResponseCode, text: str = "", door: str = "native"
+        self,
+        operation: Command[object],
+        identity: Identity,
+        code: ResponseCode,
+        text: str = "",
+        interface: str = "native",
     ) -> Refused:
         """An operation is explained as refused, and then refused, with the same words; nothing changes."""
         before = self.size
-        explained = self.registry.explain(operation, who, door)
+        explained = self.registry.explain(operation, identity, interface)
         with pytest.raises(Refused) as caught:
-            self.registry.do(operation, who, door)
+            self.registry.do(operation, identity, interface)
         refused = caught.value
         assert refused.code is code, refused
         assert refused.reason == text or (refused.reason and not text)
@@ -106,23 +111,25 @@ class World:
         assert self.size == before
         return refused
 
-    def seen(self, name: str, who: Identity = NOBODY, at: int | None = None, *, public_only: bool = True) -> Resolved:
-        return self.registry.resolve(Query(Handle.keepable(name), public_only=public_only), who, at)
+    def seen(
+        self, name: str, identity: Identity = NOBODY, at: int | None = None, *, public_only: bool = True
+    ) -> Resolution:
+        return self.registry.resolve(Query(Handle.parse_lenient(name), public_only=public_only), identity, at)
 
     def unseen(
         self,
         name: str,
         code: ResponseCode,
-        who: Identity = NOBODY,
+        identity: Identity = NOBODY,
         *,
         public_only: bool = True,
         types: tuple[str, ...] = (),
         indexes: tuple[int, ...] = (),
         refer: bool = True,
     ) -> Refused:
-        query = Query(Handle.keepable(name), types, indexes, public_only, refer)
+        query = Query(Handle.parse_lenient(name), types, indexes, public_only, refer)
         with pytest.raises(Refused) as caught:
-            self.registry.resolve(query, who)
+            self.registry.resolve(query, identity)
         assert caught.value.code is code, caught.value
         return caught.value
 
@@ -182,12 +189,12 @@ def prefix(world: World) -> str:
     return world.namespace()
 
 
-def administrator(prefix: str) -> KeyHolder:
+def administrator(prefix: str) -> KeyIdentity:
     return key_holder(300, f"0.NA/{prefix}")
 
 
-def in_session(who: KeyHolder) -> KeyHolder:
-    return replace(who, session=True)
+def in_session(identity: KeyIdentity) -> KeyIdentity:
+    return replace(identity, session=True)
 
 
 # The order of checks
@@ -304,23 +311,23 @@ STRICT = replace(
 )
 
 
-def faulty(world: World, operation: str, faults: set[Fault]) -> tuple[Operation[object], Identity]:
+def faulty(world: World, operation: str, faults: set[Fault]) -> tuple[Command[object], Identity]:
     """A request of a kind that has exactly these faults."""
     prefix = world.namespace(STRICT if F.POLICY in faults else "free")
-    who: Identity = administrator(prefix) if operation == "create" else OWNER
+    identity: Identity = administrator(prefix) if operation == "create" else OWNER
     if F.STRANGER in faults:
-        who = STRANGER
+        identity = STRANGER
     if F.ANONYMOUS in faults:
-        who = NOBODY
+        identity = NOBODY
     name = f"{prefix}/{ILLEGAL if F.ILLEGAL in faults else 'x'}"
     if (operation == "create" and F.TAKEN in faults) or (operation != "create" and F.MISSING not in faults):
         world.put(name, State.NORMAL, URL, LOCKED, admin(100, "300:77/owner"))
     if F.FOREIGN in faults:
         world.done(Home(f"0.NA/{prefix}", unhome=True))
-    return _request(operation, Handle.keepable(name), faults), who
+    return _request(operation, Handle.parse_lenient(name), faults), identity
 
 
-def _request(operation: str, name: Handle, faults: set[Fault]) -> Operation[object]:
+def _request(operation: str, name: Handle, faults: set[Fault]) -> Command[object]:
     spoilt = [Value.text(0, "DESC", "zero")] * (F.ZERO in faults) + [EMAIL] * (F.POLICY in faults)
     spoilt += [Value.text(9, "DESC", "nine")] * (2 if F.TWICE in faults else 0)
     plain = Value.text(3, "DESC", "three")
@@ -342,9 +349,9 @@ def _request(operation: str, name: Handle, faults: set[Fault]) -> Operation[obje
 @pytest.mark.parametrize("operation", list(ORDERS))
 def test_a_request_without_faults_is_carried_out(world: World, operation: str) -> None:
     """So that what the next tests see is due to the faults."""
-    request, who = faulty(world, operation, set())
+    request, identity = faulty(world, operation, set())
     before = world.size
-    world.done(request, who)
+    world.done(request, identity)
     assert world.size == before + 1
 
 
@@ -353,8 +360,8 @@ def test_each_check_has_the_code_and_the_text_of_the_protocol(
     world: World, operation: str, check: tuple[Fault, ResponseCode, str]
 ) -> None:
     fault, code, text = check
-    request, who = faulty(world, operation, {fault})
-    world.refused(request, who, code, text)
+    request, identity = faulty(world, operation, {fault})
+    world.refused(request, identity, code, text)
 
 
 @pytest.mark.parametrize(("operation", "first", "second"), PAIRS)
@@ -364,8 +371,8 @@ def test_of_two_faults_the_one_that_is_checked_first_is_told(
     first: tuple[Fault, ResponseCode, str],
     second: tuple[Fault, ResponseCode, str],
 ) -> None:
-    request, who = faulty(world, operation, {first[0], second[0]})
-    refused = world.refused(request, who, first[1])
+    request, identity = faulty(world, operation, {first[0], second[0]})
+    refused = world.refused(request, identity, first[1])
     if first[1] is second[1]:
         assert not second[2] or refused.reason != second[2]
         assert not first[2] or refused.reason == first[2]
@@ -379,8 +386,8 @@ def test_all_faults_at_once_are_told_one_by_one_as_they_are_mended(world: World)
             faults -= VALUE_FAULTS - {F.POLICY}
         for fault, code, _ in order:
             if fault in faults:
-                request, who = faulty(world, operation, faults)
-                world.refused(request, who, code)
+                request, identity = faulty(world, operation, faults)
+                world.refused(request, identity, code)
                 faults.remove(fault)
                 if fault is F.EMPTY:
                     faults |= VALUE_FAULTS & {check[0] for check in order}
@@ -411,8 +418,8 @@ def test_create_without_values_or_administrators_is_allowed(world: World, prefix
 def test_h7_an_existing_name_is_refused_and_its_record_untouched(world: World, prefix: str) -> None:
     name = world.record(prefix, URL)
     before = world.timed(name)
-    for who in (administrator(prefix), OWNER, OPERATOR, SERVER, NOBODY):
-        world.refused(Create(handle(name), (EMAIL,)), who, RC.HANDLE_ALREADY_EXISTS)
+    for identity in (administrator(prefix), OWNER, OPERATOR, SERVER, NOBODY):
+        world.refused(Create(handle(name), (EMAIL,)), identity, RC.HANDLE_ALREADY_EXISTS)
     assert world.timed(name) == before
 
 
@@ -445,7 +452,7 @@ def test_h9_no_name_over_2048_octets_and_no_record_over_2048_values(world: World
 
 @pytest.mark.parametrize("suffix", ["a\u202eb", "a\x07", " a", "a ", "\ue000\ud7ff\u0378", "\U0001f600"])
 def test_h3_illegal_names_are_not_registered_and_not_found(world: World, prefix: str, suffix: str) -> None:
-    name = Handle.keepable(f"{prefix}/{suffix}")
+    name = Handle.parse_lenient(f"{prefix}/{suffix}")
     refused = world.refused(Create(name, (URL,)), OPERATOR, RC.INVALID_HANDLE)
     assert refused.rule == "H3"
     world.unseen(str(name), RC.HANDLE_NOT_FOUND)
@@ -464,13 +471,13 @@ def test_h6_a_derived_prefix_needs_the_permission_of_its_parent(world: World) ->
 @pytest.mark.parametrize(
     ("who_may", "allowed", "refused"),
     [
-        (Who.SERVER, {"server"}, {"administrator": RC.INVALID_ADMIN, "stranger": RC.INVALID_ADMIN}),
-        (Who.AUTHENTICATED, {"administrator", "stranger", "server"}, {}),
-        (Who.ADMINISTRATORS, {"administrator"}, {"stranger": RC.INVALID_ADMIN}),
+        (Audience.SERVER, {"server"}, {"administrator": RC.INVALID_ADMIN, "stranger": RC.INVALID_ADMIN}),
+        (Audience.AUTHENTICATED, {"administrator", "stranger", "server"}, {}),
+        (Audience.ADMINISTRATORS, {"administrator"}, {"stranger": RC.INVALID_ADMIN}),
     ],
 )
 def test_s13_the_policy_says_who_may_make_names(
-    world: World, who_may: Who, allowed: set[str], refused: dict[str, ResponseCode]
+    world: World, who_may: Audience, allowed: set[str], refused: dict[str, ResponseCode]
 ) -> None:
     prefix = world.namespace(replace(PROFILES["free"], who_may_mint=who_may))
     people = {"administrator": administrator(prefix), "stranger": STRANGER, "server": SERVER}
@@ -483,7 +490,7 @@ def test_s13_the_policy_says_who_may_make_names(
 
 def test_whoever_makes_a_name_where_everybody_may_administers_it(world: World) -> None:
     """The protocol allows records without administrators (§16.2), and so it stays where administrators make names."""
-    open_, closed = world.namespace(replace(PROFILES["free"], who_may_mint=Who.AUTHENTICATED)), world.namespace()
+    open_, closed = world.namespace(replace(PROFILES["free"], who_may_mint=Audience.AUTHENTICATED)), world.namespace()
     mine = admin(100, str(STRANGER))
     world.done(Create(handle(f"{open_}/a"), (URL,)), STRANGER)
     assert world.stored(f"{open_}/a") == (URL, mine)
@@ -497,7 +504,7 @@ def test_whoever_makes_a_name_where_everybody_may_administers_it(world: World) -
 
 
 def test_default_administrators_come_before_whoever_makes_a_name(world: World) -> None:
-    policy = replace(PROFILES["free"], who_may_mint=Who.AUTHENTICATED, default_administrators=(str(OWNER),))
+    policy = replace(PROFILES["free"], who_may_mint=Audience.AUTHENTICATED, default_administrators=(str(OWNER),))
     prefix = world.namespace(policy)
     world.done(Create(handle(f"{prefix}/a"), (URL,)), STRANGER)
     assert world.stored(f"{prefix}/a") == (URL, admin(100, str(OWNER)))
@@ -710,7 +717,7 @@ def test_everybody_may_modify_a_value_that_everybody_may_write(world: World, pre
     world.done(Modify(handle(name), (replace(new, data=b"me too"),)), STRANGER)
     assert world.stored(name)[1].data == b"me too"
     with world.registry.ledger.reading() as reading:
-        actors = [entry.who for entry in reading.history(record_key(name))]
+        actors = [entry.identity for entry in reading.history(record_key(name))]
     assert ("native", "anonymous") in actors
 
 
@@ -729,8 +736,8 @@ def test_nobody_becomes_an_administrator_through_a_value_that_everybody_may_writ
 def test_a_value_that_everybody_but_no_administrator_may_write_is_read_only(world: World, prefix: str) -> None:
     odd = replace(OPEN, permissions=Permission.PUBLIC_WRITE | Permission.PUBLIC_READ)
     name = world.record(prefix, odd)
-    for who in (NOBODY, STRANGER, OWNER, OPERATOR):
-        world.refused(Modify(handle(name), (replace(odd, data=b"x"),)), who, RC.INSUFFICIENT_PERMISSIONS)
+    for identity in (NOBODY, STRANGER, OWNER, OPERATOR):
+        world.refused(Modify(handle(name), (replace(odd, data=b"x"),)), identity, RC.INSUFFICIENT_PERMISSIONS)
 
 
 # Nothing to do
@@ -764,10 +771,10 @@ def test_a_deleted_name_is_not_found_and_not_free(world: World, prefix: str) -> 
     world.refused(Add(handle(name), (URL,)), OWNER, RC.HANDLE_NOT_FOUND)
     world.refused(Modify(handle(name), (URL,)), OWNER, RC.HANDLE_NOT_FOUND)
     world.refused(Remove(handle(name), (1,)), OWNER, RC.HANDLE_NOT_FOUND)
-    for who in (administrator(prefix), OPERATOR):
-        world.refused(Create(handle(name), (URL,)), who, RC.HANDLE_ALREADY_EXISTS)
-    for who in (OWNER, STRANGER):  # who may create nothing there is not told what was there once
-        world.refused(Create(handle(name), (URL,)), who, RC.INVALID_ADMIN)
+    for identity in (administrator(prefix), OPERATOR):
+        world.refused(Create(handle(name), (URL,)), identity, RC.HANDLE_ALREADY_EXISTS)
+    for identity in (OWNER, STRANGER):  # who may create nothing there is not told what was there once
+        world.refused(Create(handle(name), (URL,)), identity, RC.INVALID_ADMIN)
     world.refused(Create(handle(name), (URL,)), NOBODY, RC.AUTHENTICATION_NEEDED)
 
 
@@ -800,13 +807,13 @@ def test_a_stray_can_be_deleted_though_its_prefix_is_not_homed(world: World, pre
 
 
 @pytest.mark.parametrize(
-    ("who", "code"),
+    ("identity", "code"),
     [(NOBODY, RC.AUTHENTICATION_NEEDED), (STRANGER, RC.HANDLE_NOT_FOUND), (OPERATOR, RC.HANDLE_NOT_FOUND)],
 )
 def test_deleting_what_is_not_there_is_not_found_whosever_the_prefix(
-    world: World, who: Identity, code: ResponseCode
+    world: World, identity: Identity, code: ResponseCode
 ) -> None:
-    world.refused(Delete(handle("99999.98/x")), who, code)
+    world.refused(Delete(handle("99999.98/x")), identity, code)
 
 
 def test_a_policy_that_keeps_names_refuses_to_delete_them_and_says_what_to_do(world: World) -> None:
@@ -849,8 +856,8 @@ def test_homing_is_also_for_those_who_may_do_only_that() -> None:
 @pytest.mark.parametrize("name", ["20/x", "0.NA/20/x", "0.NA/20/", "0.NA/", "", ".", "a..b", "0.NA/0.NA/20/x", "20 "])
 @pytest.mark.parametrize("unhome", [False, True])
 def test_only_prefixes_are_homed(world: World, name: str, unhome: bool) -> None:
-    for who in (NOBODY, STRANGER, SERVER):
-        world.refused(Home(name, unhome), who, RC.INVALID_HANDLE, "Handle is not a prefix handle")
+    for identity in (NOBODY, STRANGER, SERVER):
+        world.refused(Home(name, unhome), identity, RC.INVALID_HANDLE, "Handle is not a prefix handle")
 
 
 def test_homing_touches_neither_the_prefix_handle_nor_the_handles(world: World, prefix: str) -> None:
@@ -912,13 +919,13 @@ def test_types_and_indexes_select_together(world: World, prefix: str) -> None:
 
 def test_public_answers_leave_private_values_out_in_silence(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, SECRET, HIDDEN)
-    for who in (NOBODY, Anonymous(session=True), STRANGER, OWNER, in_session(OWNER), OPERATOR):
-        assert [value.index for value in world.seen(name, who).values] == [1, 100]
-        world.unseen(name, RC.VALUES_NOT_FOUND, who, indexes=(5, 6))
+    for identity in (NOBODY, Anonymous(session=True), STRANGER, OWNER, in_session(OWNER), OPERATOR):
+        assert [value.index for value in world.seen(name, identity).values] == [1, 100]
+        world.unseen(name, RC.VALUES_NOT_FOUND, identity, indexes=(5, 6))
 
 
 @pytest.mark.parametrize(
-    ("who", "selected", "expected"),
+    ("identity", "selected", "expected"),
     [
         # outside a session: whoever asks gets public values; the first private one decides
         (NOBODY, (1,), (1,)),
@@ -941,15 +948,15 @@ def test_public_answers_leave_private_values_out_in_silence(world: World, prefix
     ],
 )
 def test_private_values_are_read_by_those_who_may(
-    world: World, prefix: str, who: Identity, selected: tuple[int, ...], expected: tuple[int, ...] | ResponseCode
+    world: World, prefix: str, identity: Identity, selected: tuple[int, ...], expected: tuple[int, ...] | ResponseCode
 ) -> None:
     """§12.2; values that no administrator may read are left out of an answer to one (§22.3)."""
     name = world.record(prefix, URL, SECRET, HIDDEN)
     query = Query(handle(name), indexes=selected, public_only=False)
     if isinstance(expected, ResponseCode):
-        world.unseen(name, expected, who, public_only=False, indexes=selected)
+        world.unseen(name, expected, identity, public_only=False, indexes=selected)
         return
-    assert tuple(value.index for value in world.registry.resolve(query, who).values) == expected
+    assert tuple(value.index for value in world.registry.resolve(query, identity).values) == expected
 
 
 def test_reading_private_values_needs_the_permission_to_read(world: World, prefix: str) -> None:
@@ -961,7 +968,7 @@ def test_reading_private_values_needs_the_permission_to_read(world: World, prefi
 
 def test_an_identity_with_index_0_counts_only_inside_a_session(world: World, prefix: str) -> None:
     name = world.record(prefix, SECRET)
-    outside = KeyHolder(ValueRef(0, "77/owner"), Proof.PUBLIC_KEY, verified_index=300)
+    outside = KeyIdentity(ValueRef(0, "77/owner"), Proof.PUBLIC_KEY, verified_index=300)
     world.unseen(name, RC.INVALID_ADMIN, outside, public_only=False)
     world.refused(Add(handle(name), (URL,)), outside, RC.INVALID_ADMIN)
     world.done(Add(handle(name), (URL,)), in_session(outside))
@@ -977,7 +984,7 @@ def test_what_is_not_here_is_told_from_what_does_not_exist(world: World, prefix:
 # Prefix referrals and markers (§12.1)
 
 
-def requests_about(name: str) -> list[Operation[object]]:
+def requests_about(name: str) -> list[Command[object]]:
     """Every operation on a name, with everything else wrong that can be."""
     bad = (Value.text(0, "URL", ""), Value.text(0, "URL", ""))
     return [
@@ -996,12 +1003,12 @@ def test_a_derived_prefix_that_is_elsewhere_is_referred_before_anything_else(wor
     site = replace(ELSEWHERE, type=kind)
     prefix = world.namespace("free", site, replace(site, index=2, permissions=Permission.ADMIN_READ), URL_AT_3)
     for name in (f"0.NA/{prefix}.1", f"0.na/{prefix}.1.2.3"):
-        for who in (NOBODY, STRANGER, OPERATOR):
+        for identity in (NOBODY, STRANGER, OPERATOR):
             for request in requests_about(name):
-                refused = world.refused(request, who, RC.PREFIX_REFERRAL)
-                assert isinstance(refused, Referred)
+                refused = world.refused(request, identity, RC.PREFIX_REFERRAL)
+                assert isinstance(refused, ReferralError)
                 assert [value.with_timestamp(0) for value in refused.values] == [site]
-            assert isinstance(world.unseen(name, RC.PREFIX_REFERRAL, who), Referred)
+            assert isinstance(world.unseen(name, RC.PREFIX_REFERRAL, identity), ReferralError)
         world.unseen(name, RC.HANDLE_NOT_FOUND, refer=False)
     world.unseen(f"{prefix}/x.y", RC.HANDLE_NOT_FOUND)
     assert world.seen(f"0.NA/{prefix}").values
@@ -1017,7 +1024,7 @@ def test_the_nearest_ancestor_that_says_so_refers(world: World) -> None:
     add_namespace(world.registry, f"{prefix}.1.2", "free", URL)
     for name, expected in [(f"0.NA/{prefix}.1.2.3", nearer), (f"0.NA/{prefix}.5", ELSEWHERE)]:
         refused = world.unseen(name, RC.PREFIX_REFERRAL)
-        assert isinstance(refused, Referred)
+        assert isinstance(refused, ReferralError)
         assert [value.with_timestamp(0) for value in refused.values] == [expected]
     assert world.seen(f"0.NA/{prefix}.1.2").values[0].data == URL.data
 
@@ -1072,7 +1079,7 @@ def test_without_the_root_prefix_handles_are_elsewhere(own_world: World) -> None
 )
 def test_no_operation_reaches_the_installation_s_own_records(world: World, prefix: str, name: str) -> None:
     own = name.format(prefix)
-    requests: list[Operation[object]] = [
+    requests: list[Command[object]] = [
         *requests_about(own),
         Create(handle(own), (URL,)),
         Create(handle(own), (URL,), overwrite=True),
@@ -1080,11 +1087,11 @@ def test_no_operation_reaches_the_installation_s_own_records(world: World, prefi
         Modify(handle(own), (URL,)),
         Remove(handle(own), (1,)),
     ]
-    for who in (NOBODY, STRANGER, SERVER, OPERATOR):
+    for identity in (NOBODY, STRANGER, SERVER, OPERATOR):
         for request in requests:
-            world.refused(request, who, RC.SERVER_NOT_RESP)
+            world.refused(request, identity, RC.SERVER_NOT_RESP)
         for public_only in (True, False):
-            world.unseen(own, RC.SERVER_NOT_RESP, who, public_only=public_only)
+            world.unseen(own, RC.SERVER_NOT_RESP, identity, public_only=public_only)
     assert world.registry.ledger.find(own.encode()) is None
 
 
@@ -1116,8 +1123,8 @@ STATES = [State.RESERVED, State.UNPUBLISHED, State.TOMBSTONE, State.ABSENT]
 
 def in_state(world: World, prefix: str, state: State, *values: Value) -> str:
     name = f"{prefix}/{next(_numbers)}"
-    held = () if state is State.ABSENT else (*(values or (URL,)), admin(100, "300:77/owner"))
-    world.put(name, state, *held)
+    stored = () if state is State.ABSENT else (*(values or (URL,)), admin(100, "300:77/owner"))
+    world.put(name, state, *stored)
     return name
 
 
@@ -1125,15 +1132,15 @@ def in_state(world: World, prefix: str, state: State, *values: Value) -> str:
 def test_to_the_public_a_name_that_is_not_public_is_not_found(world: World, prefix: str, state: State) -> None:
     name = in_state(world, prefix, state)
     never = world.unseen(f"{prefix}/never", RC.HANDLE_NOT_FOUND)
-    for who in (NOBODY, Anonymous(session=True), STRANGER, in_session(STRANGER), administrator(prefix)):
+    for identity in (NOBODY, Anonymous(session=True), STRANGER, in_session(STRANGER), administrator(prefix)):
         for public_only in (True, False):
-            refused = world.unseen(name, RC.HANDLE_NOT_FOUND, who, public_only=public_only)
+            refused = world.unseen(name, RC.HANDLE_NOT_FOUND, identity, public_only=public_only)
             assert str(refused) == str(never).replace(f"{prefix}/never", name)
     for request in (Add(handle(name), (EMAIL,)), Remove(handle(name), (1,)), Delete(handle(name))):
         world.refused(request, STRANGER, RC.HANDLE_NOT_FOUND)
         world.refused(request, NOBODY, RC.AUTHENTICATION_NEEDED)
-    for who in (NOBODY, STRANGER):
-        world.refused(Modify(handle(name), (URL,)), who, RC.HANDLE_NOT_FOUND)
+    for identity in (NOBODY, STRANGER):
+        world.refused(Modify(handle(name), (URL,)), identity, RC.HANDLE_NOT_FOUND)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -1152,13 +1159,13 @@ def test_who_may_not_make_names_does_not_learn_which_are_hidden(
     world: World, prefix: str, state: State, overwrite: bool
 ) -> None:
     name, free = in_state(world, prefix, state), f"{prefix}/never"
-    for who, code in ((STRANGER, RC.INVALID_ADMIN), (NOBODY, RC.AUTHENTICATION_NEEDED)):
+    for identity, code in ((STRANGER, RC.INVALID_ADMIN), (NOBODY, RC.AUTHENTICATION_NEEDED)):
         for values in ((URL,), ()):
-            told = world.refused(Create(handle(name), values, overwrite=overwrite), who, code)
-            never = world.refused(Create(handle(free), values, overwrite=overwrite), who, code)
+            told = world.refused(Create(handle(name), values, overwrite=overwrite), identity, code)
+            never = world.refused(Create(handle(free), values, overwrite=overwrite), identity, code)
             assert str(told) == str(never).replace(free, name)
-        told = world.refused(Reserve((handle(name),)), who, code)
-        assert str(told) == str(world.refused(Reserve((handle(free),)), who, code)).replace(free, name)
+        told = world.refused(Reserve((handle(name),)), identity, code)
+        assert str(told) == str(world.refused(Reserve((handle(free),)), identity, code)).replace(free, name)
     assert world.state(name) is state
 
 
@@ -1171,8 +1178,8 @@ def test_readers_of_a_hidden_name_are_told_that_it_is_taken(world: World, prefix
 def test_administrators_see_and_change_what_is_not_public(world: World, prefix: str, state: State) -> None:
     name = in_state(world, prefix, state)
     world.unseen(name, RC.HANDLE_NOT_FOUND, OWNER)
-    for who in (OWNER, in_session(OWNER), OPERATOR):
-        found = world.seen(name, who, public_only=False)
+    for identity in (OWNER, in_session(OWNER), OPERATOR):
+        found = world.seen(name, identity, public_only=False)
         assert (found.state, len(found.values)) == (state, 2)
     world.done(Add(handle(name), (EMAIL,)), OWNER)
     world.done(Modify(handle(name), (replace(EMAIL, data=b"x"),)), OWNER)
@@ -1245,8 +1252,8 @@ def test_s8_a_tombstone_answers_and_its_name_is_never_used_again(world: World, p
     name = in_state(world, prefix, State.TOMBSTONE, reason)
     found = world.seen(name)
     assert (found.state, found.values[0].data) == (State.TOMBSTONE, b"burnt")
-    for who in (OWNER, OPERATOR):
-        world.refused(Create(handle(name), (URL,)), who, RC.HANDLE_ALREADY_EXISTS)
+    for identity in (OWNER, OPERATOR):
+        world.refused(Create(handle(name), (URL,)), identity, RC.HANDLE_ALREADY_EXISTS)
     world.refused(Add(handle(name), (EMAIL,)), STRANGER, RC.INVALID_ADMIN)
     world.done(Modify(handle(name), (replace(reason, data=b"burnt in 1999"),)), OWNER)
     assert world.seen(name).state is State.TOMBSTONE
@@ -1343,11 +1350,13 @@ def test_c5_a_look_up_with_query_or_fragment_finds_the_bare_path(
     prefix = world.namespace("cordra")
     path = f"{prefix}/{DIGITS}"
     world.done(Create(handle(path), (URL,)))
-    asked = Handle.keepable(path.lower() + tail)
+    asked = Handle.parse_lenient(path.lower() + tail)
     found = world.registry.resolve(Query(asked), NOBODY)
     assert (found.handle, str(found.registered)) == (asked, path)
     assert (found.query, found.fragment) == (query, fragment)
-    refused = world.refused(Create(Handle.keepable(f"{prefix}/{'0' * 32}{tail}"), (URL,)), OPERATOR, RC.INVALID_HANDLE)
+    refused = world.refused(
+        Create(Handle.parse_lenient(f"{prefix}/{'0' * 32}{tail}"), (URL,)), OPERATOR, RC.INVALID_HANDLE
+    )
     assert refused.rule == 'scheme = "cordra"'
     world.unseen(f"{prefix}/{'0' * 32}{tail}", RC.HANDLE_NOT_FOUND)
 
@@ -1358,8 +1367,8 @@ def test_c5_changes_address_the_bare_path_only(world: World, tail: str) -> None:
     prefix = world.namespace(replace(PROFILES["cordra"], deletion=Deletion.ALLOWED))
     path = f"{prefix}/{DIGITS}"
     world.done(Create(handle(path), (URL,)))
-    asked = Handle.keepable(path + tail)
-    requests: list[Operation[object]] = [
+    asked = Handle.parse_lenient(path + tail)
+    requests: list[Command[object]] = [
         Create(asked, (EMAIL,), overwrite=True),
         Add(asked, (EMAIL,)),
         Modify(asked, (replace(URL, data=b"x"),)),
@@ -1556,25 +1565,25 @@ def facts_of(world: World, name: str) -> tuple[str, str]:
 
 def test_a8_a_plain_client_creates_replaces_and_changes_in_a_pilin_namespace(world: World) -> None:
     prefix = pilin_namespace(world)
-    name, who = f"{prefix}/{PILIN_NAMES[1]}", administrator(prefix)
+    name, identity = f"{prefix}/{PILIN_NAMES[1]}", administrator(prefix)
     mine = (URL, admin(100, f"300:0.NA/{prefix}"))
-    world.done(Create(handle(name.lower()), mine), who)
+    world.done(Create(handle(name.lower()), mine), identity)
     assert str(world.seen(name).registered) == name
-    facts = facts_of(world, name)
-    assert facts == (to_iso(world.now), f"{prefix}/{PILIN_NAMES[0]}")
+    snapshot = facts_of(world, name)
+    assert snapshot == (to_iso(world.now), f"{prefix}/{PILIN_NAMES[0]}")
     assert [value.index for value in world.seen(name).values] == [1, 100, 9001, 9002]
     world.machine.run(60 * SECOND)
-    world.unchanged(Create(handle(name), mine, overwrite=True), who)
+    world.unchanged(Create(handle(name), mine, overwrite=True), identity)
     changed = replace(URL, data=b"https://example.org/2")
-    world.done(Create(handle(name), (changed, mine[1]), overwrite=True), who)
-    assert facts_of(world, name) == facts
+    world.done(Create(handle(name), (changed, mine[1]), overwrite=True), identity)
+    assert facts_of(world, name) == snapshot
     times = {value.index: value.timestamp for value in world.seen(name).values}
     assert {index for index, at in times.items() if at == world.now} == {1}
-    world.done(Add(handle(name), (EMAIL,)), who)
-    world.done(Remove(handle(name), (4,)), who)
-    world.done(Modify(handle(name), (URL,)), who)
-    assert facts_of(world, name) == facts
-    refused = world.refused(Delete(handle(name)), who, RC.INVALID_VALUE)
+    world.done(Add(handle(name), (EMAIL,)), identity)
+    world.done(Remove(handle(name), (4,)), identity)
+    world.done(Modify(handle(name), (URL,)), identity)
+    assert facts_of(world, name) == snapshot
+    refused = world.refused(Delete(handle(name)), identity, RC.INVALID_VALUE)
     assert refused.rule == 'deletion = "tombstone"'
 
 
@@ -1635,20 +1644,24 @@ def test_a3_only_a_server_administrator_imports_dates(world: World) -> None:
     dated = Value.text(2, "102.100.TYPE/CREATION_DATE", "2007-06-22T02:53:46Z")
     old = URL.with_timestamp(1_182_480_826)
     names = iter(PILIN_NAMES[1:])
-    for door, who in (("native", OPERATOR), ("native", administrator(prefix)), ("import", administrator(prefix))):
+    for interface, identity in (
+        ("native", OPERATOR),
+        ("native", administrator(prefix)),
+        ("import", administrator(prefix)),
+    ):
         request = Create(handle(f"{prefix}/{next(names)}"), (old, dated))
-        world.refused(request, who, RC.INVALID_VALUE, door=door)
+        world.refused(request, identity, RC.INVALID_VALUE, interface=interface)
     name = f"{prefix}/{next(names)}"
-    world.done(Create(handle(name), (old, dated)), OPERATOR, door="import")
+    world.done(Create(handle(name), (old, dated)), OPERATOR, interface="import")
     assert facts_of(world, name)[0] == "2007-06-22T02:53:46Z"
     assert world.seen(name).values[0] == old
 
 
 def test_a3_only_a_server_administrator_imports_timestamps(world: World, prefix: str) -> None:
     old = URL.with_timestamp(1_182_480_826)
-    world.done(Create(handle(f"{prefix}/a"), (old,)), administrator(prefix), door="import")
+    world.done(Create(handle(f"{prefix}/a"), (old,)), administrator(prefix), interface="import")
     assert world.seen(f"{prefix}/a").values[0].timestamp == world.now
-    world.done(Create(handle(f"{prefix}/b"), (old,)), OPERATOR, door="import")
+    world.done(Create(handle(f"{prefix}/b"), (old,)), OPERATOR, interface="import")
     assert world.seen(f"{prefix}/b").values[0].timestamp == old.timestamp
 
 
@@ -1661,11 +1674,11 @@ def test_an_entry_says_who_did_it_where_and_why(world: World, prefix: str) -> No
     with world.registry.ledger.reading() as reading:
         entry = reading.record(record_key(str(name)))
     assert entry is not None
-    assert (entry.who, entry.why) == (("http", f"300:0.NA/{prefix}"), "because")
+    assert (entry.identity, entry.why) == (("http", f"300:0.NA/{prefix}"), "because")
     assert entry.action is Action.CREATE
 
 
-ACTIONS: list[tuple[Callable[[Handle], Operation[object]], Action]] = [
+ACTIONS: list[tuple[Callable[[Handle], Command[object]], Action]] = [
     (lambda name: Add(name, (EMAIL,)), Action.UPDATE),
     (lambda name: Modify(name, (replace(URL, data=b"x"),)), Action.UPDATE),
     (lambda name: Remove(name, (1,)), Action.UPDATE),
@@ -1676,7 +1689,7 @@ ACTIONS: list[tuple[Callable[[Handle], Operation[object]], Action]] = [
 
 @pytest.mark.parametrize(("make", "action"), ACTIONS)
 def test_each_change_is_one_entry_of_its_kind(
-    world: World, prefix: str, make: Callable[[Handle], Operation[object]], action: Action
+    world: World, prefix: str, make: Callable[[Handle], Command[object]], action: Action
 ) -> None:
     name = world.record(prefix, URL)
     before = world.size

@@ -10,7 +10,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
-from perseid.registry.commands.minting import Maker, Mint, Reserve
+from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Modify
 from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
@@ -18,7 +18,7 @@ from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Held
+from perseid.registry.snapshot import StoredRecord
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
@@ -38,24 +38,26 @@ def registry() -> Iterator[Registry]:
         yield made
 
 
-def held(registry: Registry, name: Handle = NAME) -> Held:
-    with registry.facts() as facts:
-        return facts.held(name)
+def stored(registry: Registry, name: Handle = NAME) -> StoredRecord:
+    with registry.snapshot() as snapshot:
+        return snapshot.stored(name)
 
 
 def admins(registry: Registry, name: Handle = NAME) -> list[str]:
     """The administrators of a record in their text form, which is short where they have all permissions."""
-    return [Admin.from_bytes(value.data).to_text() for value in held(registry, name).values if value.type == "HS_ADMIN"]
+    return [
+        Admin.from_bytes(value.data).to_text() for value in stored(registry, name).values if value.type == "HS_ADMIN"
+    ]
 
 
-def refusal(registry: Registry, operation: object, who: Identity = ALICE) -> Refused:
+def refusal(registry: Registry, operation: object, identity: Identity = ALICE) -> Refused:
     with pytest.raises(Refused) as caught:
-        registry.do(operation, who, "cli")  # type: ignore[arg-type]
+        registry.do(operation, identity, "cli")  # type: ignore[arg-type]
     return caught.value
 
 
 def texts(registry: Registry, name: Handle, type_: str) -> list[str]:
-    return [value.data.decode() for value in held(registry, name).values if value.type == type_]
+    return [value.data.decode() for value in stored(registry, name).values if value.type == type_]
 
 
 # One record
@@ -63,19 +65,19 @@ def texts(registry: Registry, name: Handle, type_: str) -> list[str]:
 
 def test_s9_a_record_gets_a_new_owner_and_the_old_ones_lose_their_rights(registry: Registry) -> None:
     registry.do(Transfer(NAME, TO_BOB), ALICE, "cli")
-    found = held(registry)
+    found = stored(registry)
     assert [(value.index, value.type) for value in found.values] == [(1, "URL"), (100, "HS_ADMIN")]
     assert Admin.from_bytes(found.values[1].data) == Admin(TO_BOB, ALL_PERMISSIONS)
     change = Modify(NAME, (replace(URL, data=b"https://example.org/new"),))
     assert refusal(registry, change).code is ResponseCode.INVALID_ADMIN
     registry.do(change, BOB, "cli")
-    with registry.facts() as facts:
-        assert facts.reading.entry(found.seq).action is Action.UPDATE
+    with registry.snapshot() as snapshot:
+        assert snapshot.reading.entry(found.seq).action is Action.UPDATE
 
 
 def test_s9_nothing_is_written_where_the_owner_is_that_one_already(registry: Registry) -> None:
     registry.do(Transfer(NAME, TO_BOB), ALICE, "cli")
-    seq = held(registry).seq
+    seq = stored(registry).seq
     assert registry.do(Transfer(NAME, TO_BOB), BOB, "cli").seq == seq
     assert registry.do(Transfer(NAME, TO_BOB), ALICE, "cli").seq == seq, "nothing changes, so nobody needs a right"
 
@@ -98,7 +100,7 @@ def test_s9_a_record_without_administrators_gets_one_from_who_runs_the_server(re
     registry.do(Create(name, (replace(URL, index=100),)), OPERATOR, "cli")
     assert "ADD_ADMIN" in str(refusal(registry, Transfer(name, TO_BOB)))
     registry.do(Transfer(name, TO_BOB), OPERATOR, "cli")
-    assert [(value.index, value.type) for value in held(registry, name).values] == [(100, "URL"), (101, "HS_ADMIN")]
+    assert [(value.index, value.type) for value in stored(registry, name).values] == [(100, "URL"), (101, "HS_ADMIN")]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +143,8 @@ def test_s9_names_in_every_state_are_transferred_and_stay_what_they_are(registry
     """Hidden ones by those who know of them; a reserved name gets no date of creation by it (A3)."""
     policy = replace(PROFILES["pilin"], required_types=("URL",), default_creator="10.77/party")
     add_namespace(registry, "10.2", policy)
-    made = registry.do(Mint(Maker.of(registry), "10.2", 3, values=(URL, ADMIN)), OPERATOR, "cli").handles
-    reserved = Mint(Maker.of(registry), "10.2", reserve=True, owner=ValueRef(300, "10.9/alice"))
+    made = registry.do(Mint(MintInputs.of(registry), "10.2", 3, values=(URL, ADMIN)), OPERATOR, "cli").handles
+    reserved = Mint(MintInputs.of(registry), "10.2", reserve=True, owner=ValueRef(300, "10.9/alice"))
     names = {
         State.NORMAL: made[0],
         State.UNPUBLISHED: made[1],
@@ -152,13 +154,13 @@ def test_s9_names_in_every_state_are_transferred_and_stay_what_they_are(registry
     registry.do(Unpublish(made[1]), ALICE, "cli")
     registry.do(Tombstone(made[2], "gone"), ALICE, "cli")
     for state, name in names.items():
-        count = len(held(registry, name).values)
+        count = len(stored(registry, name).values)
         hidden = state in (State.UNPUBLISHED, State.RESERVED)
         code = ResponseCode.HANDLE_NOT_FOUND if hidden else ResponseCode.INVALID_ADMIN
         assert refusal(registry, Transfer(name, TO_BOB), BOB).code is code
         registry.do(Transfer(name, TO_BOB), ALICE, "cli")
-        assert held(registry, name).state is state
-        assert len(held(registry, name).values) == count
+        assert stored(registry, name).state is state
+        assert len(stored(registry, name).values) == count
         assert admins(registry, name) == ["300:10.9/bob"]
 
 
@@ -166,8 +168,8 @@ def test_a8_the_creator_stays_when_the_owner_changes(registry: Registry) -> None
     """A5: where owners have a type of their own it names the new one, unless that is the creator."""
     policy = replace(PROFILES["pilin"], owner_type="102.100.TYPE/OWNER", default_creator="10.77/party")
     add_namespace(registry, "10.2", policy)
-    name = registry.do(Mint(Maker.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
-    facts = [texts(registry, name, type_) for type_ in (policy.creation_date_type, policy.creator_type)]
+    name = registry.do(Mint(MintInputs.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
+    snapshot = [texts(registry, name, type_) for type_ in (policy.creation_date_type, policy.creator_type)]
     for to, owners in (
         (TO_BOB, ["10.9/bob"]),
         (ValueRef(300, "10.9/carol"), ["10.9/carol"]),
@@ -177,12 +179,12 @@ def test_a8_the_creator_stays_when_the_owner_changes(registry: Registry) -> None
         registry.do(Transfer(name, to), OPERATOR, "cli")
         assert texts(registry, name, policy.owner_type) == owners
         assert admins(registry, name) == [str(to)]
-    assert [texts(registry, name, type_) for type_ in (policy.creation_date_type, policy.creator_type)] == facts
+    assert [texts(registry, name, type_) for type_ in (policy.creation_date_type, policy.creator_type)] == snapshot
 
 
 def test_a4_an_owner_of_this_server_is_public_where_authority_counts(registry: Registry) -> None:
     add_namespace(registry, "10.2", replace(PROFILES["pilin"], default_creator="10.77/party"))
-    name = registry.do(Mint(Maker.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
+    name = registry.do(Mint(MintInputs.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
     owner = handle("10.1/owner")
     registry.do(Create(owner, (replace(URL, index=300),)), OPERATOR, "cli")
     registry.do(Unpublish(owner), OPERATOR, "cli")
@@ -230,10 +232,10 @@ def test_h6_making_a_derived_prefix_takes_add_na_on_its_parent_and_nothing_less(
 
 def test_h6_who_is_given_a_derived_prefix_makes_names_there_and_not_above(registry: Registry) -> None:
     add_namespace(registry, "10.1.5", "free", admin(100, "300:10.9/bob"))
-    maker = Maker.of(registry)
-    assert registry.explain(Mint(maker, "10.1.5"), BOB, "cli").allowed
-    assert not registry.explain(Mint(maker, "10.1"), BOB, "cli").allowed
-    assert not registry.explain(Mint(maker, "10.1.5"), ALICE, "cli").allowed
+    inputs = MintInputs.of(registry)
+    assert registry.explain(Mint(inputs, "10.1.5"), BOB, "cli").allowed
+    assert not registry.explain(Mint(inputs, "10.1"), BOB, "cli").allowed
+    assert not registry.explain(Mint(inputs, "10.1.5"), ALICE, "cli").allowed
 
 
 # Links
@@ -253,7 +255,7 @@ def test_s3_a_work_and_its_versions_lead_to_each_other(registry: Registry, other
     registry.do(Create(second, (URL, ADMIN)), OPERATOR, "cli")
     linked = registry.do(LinkVersion(NAME, other), ALICE, "cli")
     assert linked.handles == (NAME, other)
-    assert held(registry, other).seq == linked.seq + 1 == held(registry).seq + 1
+    assert stored(registry, other).seq == linked.seq + 1 == stored(registry).seq + 1
     registry.do(LinkVersion(handle("10.1/THING"), second), ALICE, "cli")
     assert texts(registry, NAME, "LINK.EXPRESSION") == ["10.2/v1", "10.1/v2"]
     assert texts(registry, other, "X.WORK") == ["10.1/thing"]

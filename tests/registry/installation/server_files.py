@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from perseid.records.key_files import Scheme, write_key_file
+from perseid.records.key_files import ProtectionScheme, write_key_file
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Server, Site
 from perseid.registry.installation.settings import Config
-from perseid.registry.installation.site_setup import json_file
+from perseid.registry.installation.site_setup import dump_site_json
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import key_file
 
@@ -34,7 +34,9 @@ def put(path: Path, octets: bytes, mode: int = 0o600) -> Path:
     return path
 
 
-def put_key(path: Path, key: PrivateKey, passphrase: str | None = None, scheme: Scheme = Scheme.AES) -> Path:
+def put_key(
+    path: Path, key: PrivateKey, passphrase: str | None = None, scheme: ProtectionScheme = ProtectionScheme.AES
+) -> Path:
     """Write a file with a private key."""
     word = None if passphrase is None else passphrase.encode()
     return put(path, write_key_file(key, word, lambda count: bytes(range(count)), scheme))
@@ -42,7 +44,7 @@ def put_key(path: Path, key: PrivateKey, passphrase: str | None = None, scheme: 
 
 def put_site(path: Path, information: Site) -> Path:
     """Write site information in the form that the name says."""
-    return put(path, json_file(information) if path.suffix == ".json" else information.to_bytes())
+    return put(path, dump_site_json(information) if path.suffix == ".json" else information.to_bytes())
 
 
 def furnish(directory: Path, key: PrivateKey = SERVER_KEY, information: Site | None = None) -> Path:

@@ -21,13 +21,13 @@ from cryptography.x509.oid import NameOID
 
 from perseid.records.public_keys import PublicKey
 from perseid.registry.installation.certificates import (
-    CertificateProblem,
+    CertificateError,
     Credentials,
-    find,
-    find_or_make,
-    hosts,
-    make,
-    self_signed,
+    certificate_hosts,
+    create_certificate,
+    create_self_signed,
+    find_certificate,
+    find_or_create,
 )
 from tests.registry.installation.server_files import PASSPHRASE, furnish, put, settings
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
@@ -79,8 +79,8 @@ def private(key: Any, word: bytes | None = None) -> bytes:
 
 
 def refused(directory: Path, **variables: object) -> str:
-    with pytest.raises(CertificateProblem) as caught:
-        find(directory, settings(**variables), SERVER_KEY)
+    with pytest.raises(CertificateError) as caught:
+        find_certificate(directory, settings(**variables), SERVER_KEY)
     return str(caught.value)
 
 
@@ -88,8 +88,8 @@ def refused(directory: Path, **variables: object) -> str:
 
 
 def test_it_is_around_the_key_of_the_server_and_names_its_hosts(here: Path) -> None:
-    assert find(here, DEFAULTS, SERVER_KEY) is None
-    made = find_or_make(here, DEFAULTS, SERVER_KEY)
+    assert find_certificate(here, DEFAULTS, SERVER_KEY) is None
+    made = find_or_create(here, DEFAULTS, SERVER_KEY)
     assert made.made
     (certificate,) = made.chain
     encoded = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -102,7 +102,7 @@ def test_it_is_around_the_key_of_the_server_and_names_its_hosts(here: Path) -> N
     assert path.stat().st_mode & 0o777 == 0o600
     assert b"PRIVATE" not in path.read_bytes()
     assert not (here / "keys" / "https.key").exists()
-    again = find(here, DEFAULTS, SERVER_KEY)
+    again = find_certificate(here, DEFAULTS, SERVER_KEY)
     assert again is not None
     assert (again.chain, again.made, again.is_own) == (made.chain, "", True)
     assert not list(again.remarks(DEFAULTS, NOW))
@@ -120,17 +120,17 @@ def test_it_is_around_the_key_of_the_server_and_names_its_hosts(here: Path) -> N
     ],
 )
 def test_the_host_that_others_know_comes_first(variables: dict[str, str], first: str) -> None:
-    found = hosts(settings(**variables))
+    found = certificate_hosts(settings(**variables))
     assert found[0] == first
     assert {"localhost", "127.0.0.1", "::1"} <= set(found)
     assert "0.0.0.0" not in found
-    assert names_of(self_signed(EC_KEY, found)) == list(found)
+    assert names_of(create_self_signed(EC_KEY, found)) == list(found)
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_whoever_has_a_copy_can_verify_it(here: Path, strict: bool) -> None:
     """As the standard module does it: the chain, and the name of the host."""
-    made = make(here, settings(HTTP_PUBLIC_URL="https://hdl.example.org"), SERVER_KEY)
+    made = create_certificate(here, settings(HTTP_PUBLIC_URL="https://hdl.example.org"), SERVER_KEY)
     put(here / "key.pem", private(made.key))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(made.path, here / "key.pem")
@@ -151,7 +151,7 @@ def test_whoever_has_a_copy_can_verify_it(here: Path, strict: bool) -> None:
 
 def test_a_long_host_name_has_a_short_common_name() -> None:
     host = ".".join(["long-label-" * 3 + "x"] * 5)
-    made = self_signed(EC_KEY, (host,))
+    made = create_self_signed(EC_KEY, (host,))
     assert names_of(made) == [host]
     (common,) = made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     assert common.value == host[:64]
@@ -159,7 +159,7 @@ def test_a_long_host_name_has_a_short_common_name() -> None:
 
 @pytest.mark.parametrize("change", ["key", "host", "damaged", "empty"])
 def test_when_key_or_hosts_have_changed_another_one_is_made(here: Path, change: str) -> None:
-    before = make(here, DEFAULTS, SERVER_KEY)
+    before = create_certificate(here, DEFAULTS, SERVER_KEY)
     key, config = SERVER_KEY, DEFAULTS
     if change == "key":
         key = RSA_KEY
@@ -167,44 +167,42 @@ def test_when_key_or_hosts_have_changed_another_one_is_made(here: Path, change: 
         config = settings(HTTP_PUBLIC_URL="https://hdl.example.org")
     else:
         put(before.path, b"" if change == "empty" else b"-----BEGIN CERTIFICATE-----\nxx\n-----END CERTIFICATE-----\n")
-    assert find(here, config, key) is None
-    after = find_or_make(here, config, key)
+    assert find_certificate(here, config, key) is None
+    after = find_or_create(here, config, key)
     assert after.made
     assert after.chain != before.chain
-    assert find(here, config, key) is not None
+    assert find_certificate(here, config, key) is not None
 
 
 @pytest.mark.parametrize("passphrase", ["", PASSPHRASE])
 def test_a_key_that_tls_does_not_take_has_another_one_beside_it(here: Path, passphrase: str) -> None:
     config = settings(KEYS_PASSPHRASE=passphrase)
-    made = find_or_make(here, config, DSA_KEY)
+    made = find_or_create(here, config, DSA_KEY)
     assert isinstance(made.key, ec.EllipticCurvePrivateKey)
     path = here / "keys" / "https.key"
     assert path.stat().st_mode & 0o777 == 0o600
     assert (b"ENCRYPTED" in path.read_bytes()) == bool(passphrase)
-    again = find_or_make(here, config, DSA_KEY)
+    again = find_or_create(here, config, DSA_KEY)
     assert (again.chain, again.made) == (made.chain, "")
-    other_hosts = find_or_make(here, settings(KEYS_PASSPHRASE=passphrase, HTTP_HOST="192.0.2.7"), DSA_KEY)
+    other_hosts = find_or_create(here, settings(KEYS_PASSPHRASE=passphrase, HTTP_HOST="192.0.2.7"), DSA_KEY)
     assert private(other_hosts.key) == private(made.key)
     if passphrase:
-        with pytest.raises(CertificateProblem, match="is protected by a passphrase, and none is set"):
-            find(here, DEFAULTS, DSA_KEY)
-        with pytest.raises(
-            CertificateProblem, match=r"passphrase of PERSEID_KEYS_PASSPHRASE does not open .*https\.key"
-        ):
-            find(here, settings(KEYS_PASSPHRASE="wrong"), DSA_KEY)
+        with pytest.raises(CertificateError, match="is protected by a passphrase, and none is set"):
+            find_certificate(here, DEFAULTS, DSA_KEY)
+        with pytest.raises(CertificateError, match=r"passphrase of PERSEID_KEYS_PASSPHRASE does not open .*https\.key"):
+            find_certificate(here, settings(KEYS_PASSPHRASE="wrong"), DSA_KEY)
     else:
-        assert find(here, settings(KEYS_PASSPHRASE="not needed"), DSA_KEY) is not None
+        assert find_certificate(here, settings(KEYS_PASSPHRASE="not needed"), DSA_KEY) is not None
         put(path, b"nonsense")
-        with pytest.raises(CertificateProblem, match=r"https\.key is damaged; remove it, and another one is made"):
-            find(here, config, DSA_KEY)
+        with pytest.raises(CertificateError, match=r"https\.key is damaged; remove it, and another one is made"):
+            find_certificate(here, config, DSA_KEY)
 
 
 def test_a_short_rsa_key_has_another_one_beside_it_too(here: Path) -> None:
     short = type(RSA_KEY).from_pkcs8(
         rsa.generate_private_key(65_537, 1024).private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     )
-    assert isinstance(find_or_make(here, DEFAULTS, short).key, ec.EllipticCurvePrivateKey)
+    assert isinstance(find_or_create(here, DEFAULTS, short).key, ec.EllipticCurvePrivateKey)
 
 
 # The operator's
@@ -226,7 +224,7 @@ def test_the_files_that_the_settings_name_count(here: Path, key: Any, together: 
         put(here / "web.pem", own + authority)
         put(here / "web.key", private(key))
         config = settings(HTTP_CERTIFICATE_FILE=here / "web.pem", HTTP_KEY_FILE="web.key")
-    found = find_or_make(here, config, SERVER_KEY)
+    found = find_or_create(here, config, SERVER_KEY)
     assert (len(found.chain), found.path, found.is_own, found.made) == (2, here / "web.pem", False, "")
     assert names_of(found.chain[0]) == ["hdl.example.org", "*.example.net"]
     assert not (here / "keys" / "https.pem").exists()
@@ -235,7 +233,7 @@ def test_the_files_that_the_settings_name_count(here: Path, key: Any, together: 
 def remarks(here: Path, now: datetime = NOW, url: str = "", **dates: datetime) -> list[str]:
     put(here / "web.pem", issued(EC_KEY, "hdl.example.org", "*.example.net", **dates) + private(EC_KEY))
     config = settings(HTTP_CERTIFICATE_FILE="web.pem", HTTP_PUBLIC_URL=url)
-    found = find(here, config, SERVER_KEY)
+    found = find_certificate(here, config, SERVER_KEY)
     assert isinstance(found, Credentials)
     return [remark.removeprefix(f"the certificate in {here / 'web.pem'} ") for remark in found.remarks(config, now)]
 

@@ -20,7 +20,7 @@ import alembic.config
 import pytest
 from alembic.script import ScriptDirectory
 
-from perseid.ledger.errors import NewerFormat, ReadOnly, WrongClock
+from perseid.ledger.errors import ClockError, NewerFormat, ReadOnlyStore
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import UnsuitableDirectory, prepare
@@ -34,13 +34,13 @@ from perseid.registry.installation.installation import (
     DatabaseUnreachable,
     DriverMissing,
     Installation,
-    InstallationProblem,
+    InstallationError,
     NoInstallation,
     OlderFormat,
     create,
     upgrade,
 )
-from perseid.registry.installation.settings import Config, InvalidConfig, template
+from perseid.registry.installation.settings import Config, InvalidConfig, config_template
 from tests import postgres
 from tests.ledger.ledgers import appended, change, url
 
@@ -111,7 +111,7 @@ def test_a_new_installation_is_for_its_owner_only_and_has_nothing_else_in_it(tmp
         "new/siteinfo.bin": 0o600,
         "new/siteinfo.json": 0o600,
     }
-    assert (directory / "perseid.toml").read_text() == template()
+    assert (directory / "perseid.toml").read_text() == config_template()
     append(directory, "a")
     assert size(directory) == 1
     assert mode(directory / "answers") == 0o700
@@ -130,7 +130,7 @@ def test_its_settings_are_written_and_count(tmp_path: Path) -> None:
 def test_its_origin_says_nothing_about_people_and_machines(tmp_path: Path) -> None:
     for name in ("a", "b"):
         create(tmp_path / name, environ={})
-    keys = [Signer.from_octets((tmp_path / name / "keys" / "checkpoint.key").read_bytes()) for name in ("a", "b")]
+    keys = [Signer.from_bytes((tmp_path / name / "keys" / "checkpoint.key").read_bytes()) for name in ("a", "b")]
     assert all(re.fullmatch("ledger-[0-9a-f]{16}", key.name) for key in keys)
     assert keys[0].name != keys[1].name
     assert keys[0].public.public != keys[1].public.public
@@ -143,7 +143,7 @@ def test_the_ledger_signs_with_its_key_under_the_origin_that_was_given(tmp_path:
         until = time.monotonic() + 30
         while signed(installation.log) is None and time.monotonic() < until:
             time.sleep(0.01)
-    key = Signer.from_octets((tmp_path / "new" / "keys" / "checkpoint.key").read_bytes())
+    key = Signer.from_bytes((tmp_path / "new" / "keys" / "checkpoint.key").read_bytes())
     with opened(tmp_path / "new", writable=False) as installation, installation.log.reading() as reading:
         assert reading.origin == key.name == "example.org/names"
         assert open_checkpoint(reading.checkpoint() or "", key.public).size == 1
@@ -151,7 +151,7 @@ def test_the_ledger_signs_with_its_key_under_the_origin_that_was_given(tmp_path:
 
 @pytest.mark.parametrize("origin", ["", "a b", "a+b", "a\nb", "x" * 201])
 def test_an_origin_that_checkpoints_cannot_bear_is_refused(tmp_path: Path, origin: str) -> None:
-    with pytest.raises(InstallationProblem, match="an origin has up to 200 printable characters"):
+    with pytest.raises(InstallationError, match="an origin has up to 200 printable characters"):
         create(tmp_path / "new", origin=origin, environ={})
     assert list(tmp_path.iterdir()) == []
 
@@ -301,7 +301,7 @@ def test_for_reading_there_is_a_log_and_nothing_is_made(made: Path) -> None:
     with opened(made, writable=False) as installation:
         with installation.log.reading() as reading:
             assert reading.size == 0
-        with pytest.raises(ReadOnly, match="opened for reading only"):
+        with pytest.raises(ReadOnlyStore, match="opened for reading only"):
             installation.ledger.close()
     assert sorted(path.name for path in made.iterdir()) == sorted(["keys", *MADE, "perseid.toml"])
 
@@ -310,7 +310,9 @@ def test_another_user_is_refused_and_told_the_command_that_works(made: Path, mon
     owner = pwd.getpwuid(os.geteuid()).pw_name
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
     for action in (opened, partial(opened, writable=False), partial(upgrade, environ={})):
-        with pytest.raises(ReadOnly, match=f"belongs to {owner}, and this process runs as .*: sudo -u {owner} perseid"):
+        with pytest.raises(
+            ReadOnlyStore, match=f"belongs to {owner}, and this process runs as .*: sudo -u {owner} perseid"
+        ):
             action(made)
 
 
@@ -325,7 +327,7 @@ def test_root_looks_into_the_installation_of_another_user_and_leaves_no_file_of_
     else:  # the installation is another user's from root's side
         owner = pwd.getpwuid(os.geteuid())
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(ReadOnly, match=f"sudo -u {owner.pw_name} perseid"):
+    with pytest.raises(ReadOnlyStore, match=f"sudo -u {owner.pw_name} perseid"):
         opened(made)
     with opened(made, writable=False) as installation, installation.log.reading() as reading:
         assert reading.size == 1
@@ -378,7 +380,7 @@ def test_an_installation_on_a_network_is_not_opened(made: Path, monkeypatch: pyt
 )
 def test_files_that_others_could_misuse_are_refused(made: Path, name: str, wrong: int, message: str) -> None:
     (made / name).chmod(wrong)
-    with pytest.raises((InstallationProblem, UnsuitableDirectory), match=message):
+    with pytest.raises((InstallationError, UnsuitableDirectory), match=message):
         opened(made)
 
 
@@ -387,7 +389,7 @@ def test_others_may_read_the_settings_unless_there_is_a_password_in_them(made: P
     path.chmod(0o644)
     opened(made).close()
     path.write_text(f'[ledger]\ndatabase = "postgresql://me:{PASSWORD}@127.0.0.1:1/names"\n')
-    with pytest.raises(InstallationProblem, match=r"others may read .*perseid.toml"):
+    with pytest.raises(InstallationError, match=r"others may read .*perseid.toml"):
         opened(made)
 
 
@@ -397,7 +399,7 @@ def test_settings_that_cannot_be_read_are_named(made: Path) -> None:
         opened(made)
     with pytest.MonkeyPatch.context() as context:
         context.setattr(Config, "load", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-        with pytest.raises(InstallationProblem, match=r"perseid\.toml cannot be read: Permission denied"):
+        with pytest.raises(InstallationError, match=r"perseid\.toml cannot be read: Permission denied"):
             opened(made)
 
 
@@ -419,7 +421,7 @@ def test_a_key_that_is_not_there_or_damaged_is_named_and_everything_given_back(
         path.unlink()
     else:
         path.write_bytes(content)
-    with pytest.raises(InstallationProblem, match=f"checkpoint.key cannot be read: {problem}; put it back"):
+    with pytest.raises(InstallationError, match=f"checkpoint.key cannot be read: {problem}; put it back"):
         opened(made)
     path.write_bytes(before)
     path.chmod(0o600)
@@ -430,21 +432,21 @@ def test_a_ledger_that_is_missing_or_no_ledger_is_named(made: Path) -> None:
     path = made / "ledger.db"
     path.unlink()
     for action in (opened, partial(upgrade, environ={})):
-        with pytest.raises(InstallationProblem, match=f"there is no ledger in {path}, though .*; restore a backup"):
+        with pytest.raises(InstallationError, match=f"there is no ledger in {path}, though .*; restore a backup"):
             action(made)
     assert not path.exists()
     path.touch()
     for action in (opened, partial(upgrade, environ={})):
-        with pytest.raises(InstallationProblem, match=f"there is no ledger in {path}"):
+        with pytest.raises(InstallationError, match=f"there is no ledger in {path}"):
             action(made)
     path.write_bytes(b"no database at all" * 100)
-    with pytest.raises(InstallationProblem, match=r"ledger.db cannot be used: file is not a database"):
+    with pytest.raises(InstallationError, match=r"ledger.db cannot be used: file is not a database"):
         opened(made)
 
 
 def test_a_wrong_clock_is_taken_on_an_operators_word_only(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000 * 1_000_000_000)
-    with opened(made, writable=False) as installation, pytest.raises(WrongClock):
+    with opened(made, writable=False) as installation, pytest.raises(ClockError):
         installation.log.clock.date(None)
     with opened(made, writable=False, accept_clock=True) as installation:
         assert installation.log.clock.date(None) == 1_000_000_000 * 1_000_000
@@ -531,13 +533,13 @@ def test_a_variable_may_name_the_database(tmp_path: Path, database: str) -> None
     create(tmp_path / "new", environ=environ)
     with Installation.open(tmp_path / "new", environ=environ) as installation:
         assert installation.log.store.dialect == "postgresql"
-    with pytest.raises(InstallationProblem, match=r"there is no ledger in .*ledger.db"):
+    with pytest.raises(InstallationError, match=r"there is no ledger in .*ledger.db"):
         opened(tmp_path / "new")
 
 
 def test_a_database_that_has_a_ledger_is_not_begun_again(tmp_path: Path, database: str) -> None:
     create(tmp_path / "a", settings={"ledger.database": database}, environ={})
-    with pytest.raises(InstallationProblem, match=r"there is a ledger in postgresql://.* already; name an empty"):
+    with pytest.raises(InstallationError, match=r"there is a ledger in postgresql://.* already; name an empty"):
         create(tmp_path / "b", settings={"ledger.database": database}, environ={})
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     append(tmp_path / "a", "a")
@@ -563,12 +565,12 @@ def test_a_creation_that_failed_in_a_database_can_be_repeated(
 def test_an_installation_whose_database_is_empty_says_so(tmp_path: Path, database: str) -> None:
     create(tmp_path / "a", environ={})
     (tmp_path / "a" / "perseid.toml").write_text(f'[ledger]\ndatabase = "{database}"\n')
-    with pytest.raises(InstallationProblem, match="there is no ledger in postgresql://"):
+    with pytest.raises(InstallationError, match="there is no ledger in postgresql://"):
         opened(tmp_path / "a")
     store = Store.postgres(database.replace("postgresql:", "postgresql+psycopg:"))
     store.upgrade()
     store.close()
-    with pytest.raises(InstallationProblem, match="there is no ledger in postgresql://"):
+    with pytest.raises(InstallationError, match="there is no ledger in postgresql://"):
         opened(tmp_path / "a")
 
 

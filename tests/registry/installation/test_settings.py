@@ -17,20 +17,20 @@ from perseid.records.value import ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.installation.setting_http import Listen
 from perseid.registry.installation.setting_keys import (
-    ELSEWHERE,
     SETTINGS,
+    UNSUPPORTED_KEYS,
     LogFormat,
     Root,
-    field_of,
-    section_of,
-    table,
-    table_of_deployed,
-    variable_of,
+    config_dct_table,
+    field_name,
+    section_name,
+    settings_table,
+    variable_name,
 )
-from perseid.registry.installation.setting_kinds import masked
-from perseid.registry.installation.setting_limits import LIMITS
-from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig, template
-from perseid.registry.policy.text import toml
+from perseid.registry.installation.setting_kinds import mask_password
+from perseid.registry.installation.setting_limits import LIMIT_SETTINGS
+from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig, config_template
+from perseid.registry.policy.text import format_toml
 from perseid.wire.server import ServerSettings
 from perseid.wire.sessions import Cipher
 
@@ -134,7 +134,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "limits.exempt_networks": (["10.0.0.0/8"], "10.0.0.0/8", (ip_network("10.0.0.0/8"),)),
     **{
         f"limits.{key}": (limit.default - 1, f"{limit.default - 1}", limit.default - 1)
-        for key, limit in LIMITS.items()
+        for key, limit in LIMIT_SETTINGS.items()
         if isinstance(limit.default, int)
     },
 }
@@ -147,19 +147,19 @@ def refused(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def get(config: Config, name: str) -> Any:
-    return getattr(config, field_of(name))
+    return getattr(config, field_name(name))
 
 
 # What there is
 
 
 def test_every_setting_is_a_field_in_the_same_order() -> None:
-    assert [field.name for field in fields(Config)] == [*map(field_of, SETTINGS), "sources", "remarks"]
+    assert [field.name for field in fields(Config)] == [*map(field_name, SETTINGS), "sources", "remarks"]
 
 
 def test_the_names_of_variables_are_all_different() -> None:
-    assert len({variable_of(name) for name in SETTINGS}) == len(SETTINGS)
-    assert variable_of("native.port") == "PERSEID_NATIVE_PORT"
+    assert len({variable_name(name) for name in SETTINGS}) == len(SETTINGS)
+    assert variable_name("native.port") == "PERSEID_NATIVE_PORT"
 
 
 def test_the_defaults_are_those_of_the_rooms_that_use_them() -> None:
@@ -176,9 +176,9 @@ def test_the_defaults_are_those_of_the_rooms_that_use_them() -> None:
 
 def test_administrators_are_given_to_authorisation_each_under_its_role() -> None:
     text = "[administrators]\n" + "\n".join(
-        f"{name.partition('.')[2]} = {toml(other)}"
+        f"{name.partition('.')[2]} = {format_toml(other)}"
         for name, (other, _, _) in OTHERS.items()
-        if section_of(name) == "administrators"
+        if section_name(name) == "administrators"
     )
     assert Config.parse(text, {}).administration == Settings(
         server_admins=(ValueRef(300, "0.NA/1"),),
@@ -197,8 +197,8 @@ def test_administrators_are_given_to_authorisation_each_under_its_role() -> None
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_in_the_file_counts_and_its_line_is_known(name: str) -> None:
     other, _, value = OTHERS[name]
-    section, key = section_of(name), name.rpartition(".")[2]
-    text = f"# a comment\n{f'[{section}]' if section else ''}\n{key} = {toml(other)}\n"
+    section, key = section_name(name), name.rpartition(".")[2]
+    text = f"# a comment\n{f'[{section}]' if section else ''}\n{key} = {format_toml(other)}\n"
     config = Config.parse(text, {})
     assert get(config, name) == value
     assert config.sources[name] == f"{FILE_NAME}:3"
@@ -213,7 +213,7 @@ def test_where_the_line_cannot_be_told_the_file_is_named(text: str) -> None:
 
 
 def test_the_new_file_says_everything_and_sets_nothing() -> None:
-    text = template()
+    text = config_template()
     assert Config.parse(text, {}).sources == dict.fromkeys(SETTINGS, "default")
     uncommented = re.sub(r"^#(?! )", "", text, flags=re.MULTILINE)
     config = Config.parse(uncommented, {})
@@ -224,16 +224,16 @@ def test_the_new_file_says_everything_and_sets_nothing() -> None:
 
 def test_the_new_file_sets_what_is_given() -> None:
     given = {name: other for name, (other, _, _) in OTHERS.items()}
-    config = Config.parse(template(given), {})
+    config = Config.parse(config_template(given), {})
     assert {name: get(config, name) for name in SETTINGS} == {name: value for name, (_, _, value) in OTHERS.items()}
-    assert tomllib.loads(template({"root": "global"})).pop("root") == "global"
+    assert tomllib.loads(config_template({"root": "global"})).pop("root") == "global"
 
 
 def test_what_cannot_be_set_does_not_get_into_a_new_file() -> None:
     with pytest.raises(InvalidConfig, match=r"no setting native\.prot; did you mean native\.port"):
-        template({"native.prot": 1})
+        config_template({"native.prot": 1})
     with pytest.raises(InvalidConfig, match=r"native\.port: a whole number"):
-        template({"native.port": "1"})
+        config_template({"native.port": "1"})
 
 
 def test_it_is_read_from_the_directory(tmp_path: Path) -> None:
@@ -353,14 +353,14 @@ def test_a_value_of_the_wrong_type_is_named_with_what_is_expected(setting: str, 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_variable_is_stronger_than_the_file(name: str) -> None:
     other, written, value = OTHERS[name]
-    config = Config.parse(template({name: SETTINGS[name].default}), {variable_of(name): written})
+    config = Config.parse(config_template({name: SETTINGS[name].default}), {variable_name(name): written})
     assert get(config, name) == value
-    assert config.sources[name] == variable_of(name)
+    assert config.sources[name] == variable_name(name)
     assert SETTINGS[name].kind.plain(value) == (["10.0.0.0/8", "::1/128"] if name == "http.trusted_proxies" else other)
 
 
 def test_an_empty_variable_sets_nothing() -> None:
-    config = Config.parse("[native]\nport = 7", dict.fromkeys(map(variable_of, SETTINGS), ""))
+    config = Config.parse("[native]\nport = 7", dict.fromkeys(map(variable_name, SETTINGS), ""))
     assert config == Config.parse("[native]\nport = 7", {})
     assert config.sources["native.port"] == "perseid.toml:2"
 
@@ -399,7 +399,7 @@ def test_variables_that_set_nothing_are_mentioned() -> None:
 
 def test_it_is_shown_as_it_would_stand_in_the_file() -> None:
     given = {name: other for name, (other, _, _) in OTHERS.items()} | {"http.trusted_proxies": ["10.0.0.0/8"]}
-    rows = Config.parse(template(given), {"PERSEID_LOG_FORMAT": "text"}).show()
+    rows = Config.parse(config_template(given), {"PERSEID_LOG_FORMAT": "text"}).show()
     assert [row.name for row in rows] == list(SETTINGS)
     assert {row.name: row.value for row in rows} == given | {"log.format": "text", "keys.passphrase": "***"}
     by_name = {row.name: row for row in rows}
@@ -443,23 +443,23 @@ def test_its_repr_has_what_was_set() -> None:
     ],
 )
 def test_a_password_is_never_shown(url: str) -> None:
-    config = Config.parse(template({"ledger.database": url}), {})
+    config = Config.parse(config_template({"ledger.database": url}), {})
     assert config.ledger_database == url
     assert SECRET not in repr(config)
     assert SECRET not in str(config.show())
-    assert "***" in masked(url)
-    assert masked(url).startswith(url.partition("://")[0])
+    assert "***" in mask_password(url)
+    assert mask_password(url).startswith(url.partition("://")[0])
     for wrong in (url.replace("postgres", "mysql", 1), url + " ", url + "\x1b"):
-        assert SECRET not in refused(f"[ledger]\ndatabase = {toml(wrong)}")
+        assert SECRET not in refused(f"[ledger]\ndatabase = {format_toml(wrong)}")
         assert SECRET not in refused("", {"PERSEID_LEDGER_DATABASE": wrong})
 
 
 @given(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1, max_size=12))
 def test_whatever_the_password_it_is_hidden_and_nothing_else_where_there_is_none(noise: str) -> None:
-    assert f"{noise}geheim" not in masked(f"postgresql://me:{noise}geheim@db/names")
-    assert masked("postgresql://me@db:5432/names?host=/run") == "postgresql://me@db:5432/names?host=/run"
-    assert masked("postgresql://[::1]:5432/names") == "postgresql://[::1]:5432/names"
-    assert masked("") == ""
+    assert f"{noise}geheim" not in mask_password(f"postgresql://me:{noise}geheim@db/names")
+    assert mask_password("postgresql://me@db:5432/names?host=/run") == "postgresql://me@db:5432/names?host=/run"
+    assert mask_password("postgresql://[::1]:5432/names") == "postgresql://[::1]:5432/names"
+    assert mask_password("") == ""
 
 
 def test_a_passphrase_is_shown_nowhere() -> None:
@@ -484,13 +484,13 @@ def test_a_file_with_a_secret_in_it_is_known() -> None:
 
 
 def test_the_manual_has_one_row_for_each_setting_as_the_code_has_it() -> None:
-    assert f"\n{table()}\n" in MANUAL.read_text()
+    assert f"\n{settings_table()}\n" in MANUAL.read_text()
 
 
 def test_the_manual_says_what_became_of_the_settings_of_a_deployed_server() -> None:
-    assert f"\n{table_of_deployed()}\n" in MANUAL.read_text()
+    assert f"\n{config_dct_table()}\n" in MANUAL.read_text()
     named = [old for setting in SETTINGS.values() for old in setting.deployed]
-    assert sorted([*named, *ELSEWHERE]) == sorted(DEPLOYED_KEYS)
+    assert sorted([*named, *UNSUPPORTED_KEYS]) == sorted(DEPLOYED_KEYS)
 
 
 @pytest.mark.parametrize("old", DEPLOYED_KEYS)
@@ -501,13 +501,13 @@ def test_whoever_writes_an_old_name_is_told_the_new_one(old: str) -> None:
     if key == old and new is not None:
         assert said.endswith(f"; here it is {new}")
     elif key == old:
-        assert said.endswith(ELSEWHERE[old])
+        assert said.endswith(UNSUPPORTED_KEYS[old])
 
 
 def write_published() -> None:
     """Bring the manual's tables up to the code: python -m tests.registry.installation.test_settings"""
     text = MANUAL.read_text()
-    for start, new in (("\n| setting |", table()), ("\n| in `config.dct` |", table_of_deployed())):
+    for start, new in (("\n| setting |", settings_table()), ("\n| in `config.dct` |", config_dct_table())):
         before, _, rest = text.partition(start)
         text = f"{before}\n{new}\n{rest.partition(chr(10) * 2)[2]}"
     MANUAL.write_text(text)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.key_files import Scheme
+from perseid.records.key_files import ProtectionScheme
 from perseid.records.private_keys import PrivateKey
-from perseid.registry.installation.files import InstallationProblem
+from perseid.registry.installation.files import InstallationError
 from perseid.registry.installation.settings import Config
-from perseid.registry.installation.site import NothingThere, SiteProblem, fingerprint, identify, is_later
-from perseid.registry.installation.site_setup import following
+from perseid.registry.installation.site import MissingFile, SiteError, fingerprint, is_later, load_server_identity
+from perseid.registry.installation.site_setup import next_serial
 from tests.registry.installation.server_files import PASSPHRASE, SITE, furnish, put, put_key, put_site, settings, site
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import key_file
@@ -27,8 +27,8 @@ def here(tmp_path: Path) -> Path:
 
 
 def refused(directory: Path, config: Config = DEFAULTS) -> str:
-    with pytest.raises(InstallationProblem) as caught:
-        identify(directory, config)
+    with pytest.raises(InstallationError) as caught:
+        load_server_identity(directory, config)
     said = str(caught.value)
     assert PASSPHRASE not in said
     return said
@@ -38,7 +38,7 @@ def refused(directory: Path, config: Config = DEFAULTS) -> str:
 
 
 def test_key_and_site_that_belong_together(here: Path) -> None:
-    found = identify(here, DEFAULTS)
+    found = load_server_identity(here, DEFAULTS)
     assert (found.site, found.position, found.key) == (SITE, 0, SERVER_KEY)
     assert (found.site_path, found.key_path) == (here / "siteinfo.bin", here / "keys" / "privkey.bin")
     assert found.remarks == ()
@@ -49,7 +49,7 @@ def test_key_and_site_that_belong_together(here: Path) -> None:
 def test_deployed_files_are_taken_as_they_are(tmp_path: Path, name: str, folder: str) -> None:
     put(tmp_path / "keys" / "privkey.bin", key_file("privkey.bin"))
     put(tmp_path / folder / name, key_file(name))
-    found = identify(tmp_path, DEFAULTS)
+    found = load_server_identity(tmp_path, DEFAULTS)
     assert (found.site.to_bytes(), found.key) == (key_file("siteinfo.bin"), SERVER_KEY)
     assert found.site_path == tmp_path / folder / name
 
@@ -59,26 +59,26 @@ def test_a_form_is_known_by_its_contents(tmp_path: Path, name: str) -> None:
     put_key(tmp_path / "keys" / "privkey.bin", SERVER_KEY)
     other = {"siteinfo.bin": "siteinfo.json", "siteinfo.json": "siteinfo.bin"}[name]
     put(tmp_path / name, key_file(other))
-    assert identify(tmp_path, DEFAULTS).site == SITE
+    assert load_server_identity(tmp_path, DEFAULTS).site == SITE
 
 
 @pytest.mark.parametrize("key", [SERVER_KEY, RSA_KEY, DSA_KEY], ids=["server", "rsa", "dsa"])
 def test_every_kind_of_key(tmp_path: Path, key: PrivateKey) -> None:
-    assert identify(furnish(tmp_path / "a", key), DEFAULTS).key == key
+    assert load_server_identity(furnish(tmp_path / "a", key), DEFAULTS).key == key
 
 
 def test_what_an_operator_brings_goes_before_what_was_made(here: Path) -> None:
     put_key(here / "keys" / "privkey.bin", RSA_KEY)
     brought = put_site(here / "keys" / "siteinfo.json", site(RSA_KEY, serial=7))
-    found = identify(here, DEFAULTS)
+    found = load_server_identity(here, DEFAULTS)
     assert (found.site.serial, found.key, found.site_path) == (7, RSA_KEY, brought)
     (remark,) = found.remarks
     assert remark == f"{brought} counts, and what 'siteinfo.bin' and 'siteinfo.json' in {here} say does not"
     for name in ("siteinfo.bin", "siteinfo.json"):
         put_site(here / name, site(RSA_KEY, serial=7))
-    assert identify(here, DEFAULTS).remarks == ()
+    assert load_server_identity(here, DEFAULTS).remarks == ()
     put(here / "siteinfo.json", b"nonsense")
-    assert identify(here, DEFAULTS).remarks != ()
+    assert load_server_identity(here, DEFAULTS).remarks != ()
 
 
 @pytest.mark.parametrize("name", ["siteinfo.bin", "siteinfo.json"])
@@ -88,7 +88,7 @@ def test_the_form_that_belongs_to_the_key_counts(here: Path, name: str, serial: 
         put_site(here / each, site(SERVER_KEY, serial=serial))
     put_key(here / "keys" / "privkey.bin", DSA_KEY)
     put_site(here / name, site(DSA_KEY))
-    found = identify(here, DEFAULTS)
+    found = load_server_identity(here, DEFAULTS)
     assert found.site_path.name == name
     (remark,) = found.remarks
     assert f"(serial number {serial}) differs from {here / name} (serial number 1), which counts" in remark
@@ -99,7 +99,7 @@ def test_the_form_that_belongs_to_the_key_counts(here: Path, name: str, serial: 
 def test_the_later_serial_number_counts(here: Path, newer: str, older: str, serial: int, later: int) -> None:
     put_site(here / older, site(SERVER_KEY, serial=serial))
     put_site(here / newer, site(SERVER_KEY, serial=later))
-    assert identify(here, DEFAULTS).site_path.name == newer
+    assert load_server_identity(here, DEFAULTS).site_path.name == newer
 
 
 def test_two_forms_that_differ_for_no_visible_reason_are_refused(here: Path) -> None:
@@ -111,7 +111,7 @@ def test_two_forms_that_differ_for_no_visible_reason_are_refused(here: Path) -> 
 
 @given(st.integers(-0x8000, 0x7FFF))
 def test_serial_numbers_go_round(serial: int) -> None:
-    after = following(serial)
+    after = next_serial(serial)
     assert -0x8000 <= after <= 0x7FFF
     assert after != -1  # which says that there is none
     assert is_later(after, serial)
@@ -124,7 +124,7 @@ def test_serial_numbers_go_round(serial: int) -> None:
 
 def test_the_position_says_which_server_this_is(tmp_path: Path) -> None:
     directory = furnish(tmp_path / "a", RSA_KEY, site(SERVER_KEY, RSA_KEY, DSA_KEY))
-    found = identify(directory, settings(SITE_POSITION=2))
+    found = load_server_identity(directory, settings(SITE_POSITION=2))
     assert (found.position, found.key) == (1, RSA_KEY)
     said = refused(directory, settings(SITE_POSITION=3))
     assert f"privkey.bin is not that of server 3 in {directory / 'siteinfo.bin'}" in said
@@ -137,16 +137,23 @@ def test_the_position_says_which_server_this_is(tmp_path: Path) -> None:
 # Passphrases
 
 
-@pytest.mark.parametrize("scheme", [Scheme.AES, Scheme.TDES, Scheme.DES_CBC, Scheme.DES_ECB])
-def test_a_protected_key_is_opened_by_a_variable_or_a_file(here: Path, tmp_path: Path, scheme: Scheme) -> None:
+@pytest.mark.parametrize(
+    "scheme", [ProtectionScheme.AES, ProtectionScheme.TDES, ProtectionScheme.DES_CBC, ProtectionScheme.DES_ECB]
+)
+def test_a_protected_key_is_opened_by_a_variable_or_a_file(
+    here: Path, tmp_path: Path, scheme: ProtectionScheme
+) -> None:
     path = put_key(here / "keys" / "privkey.bin", SERVER_KEY, PASSPHRASE, scheme)
-    assert identify(here, settings(KEYS_PASSPHRASE=PASSPHRASE)).key == SERVER_KEY
+    assert load_server_identity(here, settings(KEYS_PASSPHRASE=PASSPHRASE)).key == SERVER_KEY
     for end in (b"", b"\n", b"\r\n"):
         word = put(tmp_path / "word", PASSPHRASE.encode() + end)
-        assert identify(here, settings(KEYS_PASSPHRASE_FILE=word)).key == SERVER_KEY
+        assert load_server_identity(here, settings(KEYS_PASSPHRASE_FILE=word)).key == SERVER_KEY
     put(here / "word", PASSPHRASE.encode())
-    assert identify(here, settings(KEYS_PASSPHRASE_FILE="word")).key == SERVER_KEY
-    assert identify(here, settings(KEYS_PASSPHRASE_FILE="absent", KEYS_PASSPHRASE=PASSPHRASE)).key == SERVER_KEY
+    assert load_server_identity(here, settings(KEYS_PASSPHRASE_FILE="word")).key == SERVER_KEY
+    assert (
+        load_server_identity(here, settings(KEYS_PASSPHRASE_FILE="absent", KEYS_PASSPHRASE=PASSPHRASE)).key
+        == SERVER_KEY
+    )
     said = refused(here)
     assert said.startswith(f"{path} is protected by a passphrase, and none is set: ")
     assert "keys.passphrase_file, or set the variable PERSEID_KEYS_PASSPHRASE" in said
@@ -176,7 +183,7 @@ def test_a_file_with_a_passphrase_that_is_none(here: Path) -> None:
 
 
 def test_a_passphrase_that_nobody_needs_is_not_looked_for(here: Path) -> None:
-    assert identify(here, settings(KEYS_PASSPHRASE_FILE="absent")).key == SERVER_KEY
+    assert load_server_identity(here, settings(KEYS_PASSPHRASE_FILE="absent")).key == SERVER_KEY
 
 
 # What cannot be used
@@ -187,8 +194,8 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(here: Path) -> 
     assert refused(here).endswith("privkey.bin, or make a new one with: perseid key rotate server")
     for name in ("siteinfo.bin", "siteinfo.json"):
         (here / name).unlink()
-    with pytest.raises(NothingThere, match=r"there is no site information in .* with: perseid key rotate server$"):
-        identify(here, DEFAULTS)
+    with pytest.raises(MissingFile, match=r"there is no site information in .* with: perseid key rotate server$"):
+        load_server_identity(here, DEFAULTS)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def test_what_others_may_read_or_write_is_not_used(here: Path) -> None:
     assert "others may read" in refused(here)
     (here / "keys" / "privkey.bin").chmod(0o600)
     (here / "siteinfo.json").chmod(0o644)
-    identify(here, DEFAULTS)
+    load_server_identity(here, DEFAULTS)
     (here / "siteinfo.json").chmod(0o622)
     assert "others may write to" in refused(here)
 
@@ -239,15 +246,15 @@ def test_what_cannot_be_read(here: Path) -> None:
 
 def test_a_key_that_waits_counts_if_the_site_names_it(here: Path) -> None:
     following_key = put_key(here / "keys" / "privkey.bin.next", RSA_KEY)
-    assert identify(here, DEFAULTS).key == SERVER_KEY
+    assert load_server_identity(here, DEFAULTS).key == SERVER_KEY
     put_site(here / "siteinfo.bin", site(RSA_KEY, serial=2))
-    found = identify(here, DEFAULTS)
+    found = load_server_identity(here, DEFAULTS)
     assert (found.key, found.key_path) == (RSA_KEY, following_key)
     put(following_key, b"half-wr")
-    assert identify(here, DEFAULTS).key == SERVER_KEY
+    assert load_server_identity(here, DEFAULTS).key == SERVER_KEY
     (here / "keys" / "privkey.bin").unlink()
-    with pytest.raises(SiteProblem, match=r"privkey\.bin\.next is no private key"):
-        identify(here, DEFAULTS)
+    with pytest.raises(SiteError, match=r"privkey\.bin\.next is no private key"):
+        load_server_identity(here, DEFAULTS)
 
 
 def test_a_fingerprint_is_that_of_the_octets() -> None:

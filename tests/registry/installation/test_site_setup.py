@@ -15,8 +15,8 @@ from perseid.records.site import Purpose, Site, Transport
 from perseid.registry.installation import files as placement
 from perseid.registry.installation import site_setup
 from perseid.registry.installation.settings import Config
-from perseid.registry.installation.site import SiteProblem, identify
-from perseid.registry.installation.site_setup import json_file, new_site, rotate, with_key, write_new
+from perseid.registry.installation.site import SiteError, load_server_identity
+from perseid.registry.installation.site_setup import build_site, dump_site_json, rotate, with_key, write_server_files
 from tests.record_strategies import sites
 from tests.registry.installation.server_files import PASSPHRASE, furnish, put, put_key, put_site, settings, site
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
@@ -27,7 +27,7 @@ DEFAULTS = settings()
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the recorded key and site; new keys are recorded ones too."""
-    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
     return furnish(tmp_path / "here")
 
 
@@ -41,7 +41,7 @@ def files(directory: Path) -> list[str]:
 
 def is_interrupted(directory: Path, config: Config) -> bool:
     """Whether a key has taken over and has yet to get the old one's place."""
-    return identify(directory, config).key_path.name == "privkey.bin.next"
+    return load_server_identity(directory, config).key_path.name == "privkey.bin.next"
 
 
 WHOLE = ["keys/privkey.bin", "keys/pubkey.bin", "siteinfo.bin", "siteinfo.json"]
@@ -52,8 +52,8 @@ WHOLE = ["keys/privkey.bin", "keys/pubkey.bin", "siteinfo.bin", "siteinfo.json"]
 
 def test_a_new_server(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
-    public = write_new(tmp_path, DEFAULTS)
-    found = identify(tmp_path, DEFAULTS)
+    public = write_server_files(tmp_path, DEFAULTS)
+    found = load_server_identity(tmp_path, DEFAULTS)
     assert found.key.public == public
     assert (public.KTY, public.bits) == ("RSA", 2048)
     assert (tmp_path / "keys" / "pubkey.bin").read_bytes() == public.to_bytes()
@@ -73,11 +73,11 @@ def test_a_new_server(tmp_path: Path) -> None:
 
 
 def test_a_new_key_is_protected_if_there_is_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_setup, "new_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
     (tmp_path / "keys").mkdir()
-    write_new(tmp_path, DEFAULTS, PASSPHRASE.encode())
+    write_server_files(tmp_path, DEFAULTS, PASSPHRASE.encode())
     assert needs_passphrase((tmp_path / "keys" / "privkey.bin").read_bytes())
-    assert identify(tmp_path, settings(KEYS_PASSPHRASE=PASSPHRASE)).key == RSA_KEY
+    assert load_server_identity(tmp_path, settings(KEYS_PASSPHRASE=PASSPHRASE)).key == RSA_KEY
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_a_new_key_is_protected_if_there_is_a_passphrase(tmp_path: Path, monkeyp
     ],
 )
 def test_where_clients_find_it(host: str, address: str, domain: str | None) -> None:
-    made = new_site(settings(NATIVE_HOST=host, NATIVE_PORT=2642, HTTP_ENABLED=False), SERVER_KEY.public)
+    made = build_site(settings(NATIVE_HOST=host, NATIVE_PORT=2642, HTTP_ENABLED=False), SERVER_KEY.public)
     (server,) = made.servers
     assert (str(server.ip), made.attribute("domain")) == (address, domain)
     assert [one.port for one in server.interfaces] == [2642, 2642]
 
 
 def test_where_any_port_will_do_the_usual_one_is_named() -> None:
-    (server,) = new_site(settings(NATIVE_PORT=0, HTTP_PORT=0), SERVER_KEY.public).servers
+    (server,) = build_site(settings(NATIVE_PORT=0, HTTP_PORT=0), SERVER_KEY.public).servers
     assert [one.port for one in server.interfaces] == [2641, 2641, 8000]
 
 
@@ -117,13 +117,13 @@ def test_where_any_port_will_do_the_usual_one_is_named() -> None:
 )
 def test_where_clients_find_http(variables: dict[str, object], found: list[tuple[Transport, int]]) -> None:
     """A server has one address, so HTTP at another one cannot stand there."""
-    (server,) = new_site(settings(**variables), SERVER_KEY.public).servers
+    (server,) = build_site(settings(**variables), SERVER_KEY.public).servers
     assert [(one.transport, one.port) for one in server.interfaces[2:]] == found
 
 
 @given(sites)
 def test_a_site_comes_back_from_its_json_file(information: Site) -> None:
-    assert Site.from_text(json_file(information).decode()).to_bytes() == information.to_bytes()
+    assert Site.from_text(dump_site_json(information).decode()).to_bytes() == information.to_bytes()
 
 
 @given(st.lists(st.sampled_from([SERVER_KEY, DSA_KEY]), min_size=1, max_size=4), st.data())
@@ -143,7 +143,7 @@ def test_a_key_takes_the_place_of_another(here: Path) -> None:
     assert (rotated.key, rotated.finished) == (RSA_KEY.public, False)
     assert rotated.site_paths == (here / "siteinfo.bin", here / "siteinfo.json")
     assert forms(here) == [site(RSA_KEY, serial=2)] * 2 == [rotated.site] * 2
-    found = identify(here, DEFAULTS)
+    found = load_server_identity(here, DEFAULTS)
     assert (found.key, found.key_path.name, found.remarks) == (RSA_KEY, "privkey.bin", ())
     assert files(here) == WHOLE
     assert {(here / name).stat().st_mode & 0o777 for name in WHOLE} == {0o600}
@@ -153,13 +153,13 @@ def test_a_key_takes_the_place_of_another(here: Path) -> None:
 
 def test_a_protected_key_is_followed_by_a_protected_one(here: Path) -> None:
     put_key(here / "keys" / "privkey.bin", SERVER_KEY, PASSPHRASE)
-    with pytest.raises(SiteProblem, match="is protected by a passphrase, and none is set"):
+    with pytest.raises(SiteError, match="is protected by a passphrase, and none is set"):
         rotate(here, DEFAULTS)
     assert files(here) == [name for name in WHOLE if "pub" not in name]
     config = settings(KEYS_PASSPHRASE=PASSPHRASE)
     rotate(here, config)
     assert needs_passphrase((here / "keys" / "privkey.bin").read_bytes())
-    assert identify(here, config).key == RSA_KEY
+    assert load_server_identity(here, config).key == RSA_KEY
 
 
 def test_what_an_operator_brought_is_changed_where_it_is(here: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_an_operator_brought_is_changed_where_it_is(here: Path) -> None:
     assert rotated.site_paths == (here / "keys" / "siteinfo.bin", here / "keys" / "siteinfo.json")
     assert forms(here / "keys") == [site(DSA_KEY, RSA_KEY, serial=9)] * 2
     assert forms(here) == [site(SERVER_KEY)] * 2
-    with pytest.raises(SiteProblem, match=r"has 2 servers, and site\.position is 3"):
+    with pytest.raises(SiteError, match=r"has 2 servers, and site\.position is 3"):
         rotate(here, settings(SITE_POSITION=3))
 
 
@@ -178,7 +178,7 @@ def test_where_something_is_missing_it_is_made(here: Path, lost: list[str]) -> N
     for name in lost:
         (here / name).unlink(missing_ok=True)
     rotate(here, DEFAULTS)
-    assert identify(here, DEFAULTS).key == RSA_KEY
+    assert load_server_identity(here, DEFAULTS).key == RSA_KEY
     assert forms(here)[0].serial == (2 if lost == ["keys/privkey.bin"] else 1)
     assert files(here) == WHOLE
 
@@ -186,7 +186,7 @@ def test_where_something_is_missing_it_is_made(here: Path, lost: list[str]) -> N
 def test_a_key_that_does_not_belong_to_the_site_gives_way(here: Path) -> None:
     put_key(here / "keys" / "privkey.bin", DSA_KEY)
     rotate(here, DEFAULTS)
-    assert identify(here, DEFAULTS).site == site(RSA_KEY, serial=2)
+    assert load_server_identity(here, DEFAULTS).site == site(RSA_KEY, serial=2)
 
 
 class _Plug(BaseException):
@@ -226,7 +226,7 @@ def test_wherever_it_is_interrupted_there_is_a_server_and_the_same_again_finishe
         directory = furnish(tmp_path / str(until))
         if _steps(directory, monkeypatch, until):
             break
-        found = identify(directory, DEFAULTS)
+        found = load_server_identity(directory, DEFAULTS)
         assert (found.key, found.site.serial) in ((SERVER_KEY, 1), (RSA_KEY, 2))
         waits = is_interrupted(directory, DEFAULTS)
         seen.add((found.site.serial, waits))
@@ -235,7 +235,7 @@ def test_wherever_it_is_interrupted_there_is_a_server_and_the_same_again_finishe
         # Whoever was interrupted at the very end has the new key already, and gets another one.
         serial = 3 if found.site.serial == 2 and not waits else 2
         assert forms(directory) == [site(RSA_KEY, serial=serial)] * 2
-        assert identify(directory, DEFAULTS).remarks == ()
+        assert load_server_identity(directory, DEFAULTS).remarks == ()
         assert files(directory) == WHOLE
         until += 1
     assert until > 10
@@ -253,12 +253,12 @@ def test_a_half_written_key_never_counted(here: Path) -> None:
 
 def test_two_at_once_take_turns(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [RSA_KEY, DSA_KEY]
-    monkeypatch.setattr(site_setup, "new_key", keys.pop)
+    monkeypatch.setattr(site_setup, "generate_key", keys.pop)
     config: Config = DEFAULTS
     threads = [threading.Thread(target=rotate, args=(here, config)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert identify(here, config).site.serial == 3
+    assert load_server_identity(here, config).site.serial == 3
     assert files(here) == WHOLE

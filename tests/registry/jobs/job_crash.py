@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append, Appended
 from perseid.ledger.store import jobs
-from perseid.ledger.store.jobs import Operation
+from perseid.ledger.store.jobs import Job
 from perseid.ledger.verify import verify
 from perseid.registry.commands.records import Home
-from perseid.registry.jobs import jobs as units
+from perseid.registry.jobs import jobs as job_runner
 from perseid.registry.jobs import rewrite, undo
 from perseid.registry.jobs.jobs import Progress
 from perseid.registry.jobs.resume import resume
@@ -32,7 +32,7 @@ from tests.registry.registries import OPERATOR
 
 OLD, NEW = "http://old.example/", "https://new.example/maps/"
 ORDER = Rewrite(f"{OLD}*", f"{NEW}*")
-Begin = Callable[[Registry], tuple[Operation, Iterator[Progress]]]
+Begin = Callable[[Registry], tuple[Job, Iterator[Progress]]]
 
 
 def fill(place: Place, records: int) -> None:
@@ -50,23 +50,23 @@ def fill(place: Place, records: int) -> None:
 
 
 def begin_rewrite(records: int) -> Begin:
-    def begin(registry: Registry) -> tuple[Operation, Iterator[Progress]]:
-        operation = rewrite.begin(registry, ORDER, OPERATOR, "cli", "", records)
+    def begin(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+        operation = rewrite.start(registry, ORDER, OPERATOR, "cli", "", records)
         return operation, rewrite.run(registry, operation, OPERATOR)
 
     return begin
 
 
 def begin_undo(name: str) -> Begin:
-    def begin(registry: Registry) -> tuple[Operation, Iterator[Progress]]:
-        operation = undo.begin(registry, name, OPERATOR, "cli")
+    def begin(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+        operation = undo.start(registry, name, OPERATOR, "cli")
         return operation, undo.run(registry, operation, OPERATOR)
 
     return begin
 
 
-def go_on(registry: Registry) -> tuple[Operation, Iterator[Progress]]:
-    return resume(registry, units.LAST, OPERATOR)
+def go_on(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+    return resume(registry, job_runner.LAST, OPERATOR)
 
 
 def work(place: Place, begin: Begin, dies_after: int | None, chunk: int, chance: random.Random) -> list[int]:
@@ -76,7 +76,7 @@ def work(place: Place, begin: Begin, dies_after: int | None, chunk: int, chance:
     if pid == 0:
         try:
             os.close(reading)
-            units.CHUNK = chunk  # type: ignore[misc]
+            job_runner.CHUNK_SIZE = chunk  # type: ignore[misc]
             with place.open() as ledger:
                 for step in begin(Registry(ledger, Rules()))[1]:
                     os.write(writing, f"{step.done}\n".encode())
@@ -99,7 +99,7 @@ def work(place: Place, begin: Begin, dies_after: int | None, chunk: int, chance:
     return told
 
 
-def carry_out(place: Place, begin: Begin, kills: int, chunk: int, chance: random.Random) -> Operation:
+def carry_out(place: Place, begin: Begin, kills: int, chunk: int, chance: random.Random) -> Job:
     """An operation, with that many interruptions."""
     reached = 0
     for number in range(kills):
@@ -107,19 +107,19 @@ def carry_out(place: Place, begin: Begin, kills: int, chunk: int, chance: random
         assert told[0] > reached, "what was done before was done again"
         reached = told[-1]
         with place.open() as ledger:
-            operation = units.found(Registry(ledger, Rules()), OPERATOR, units.LAST)
+            operation = job_runner.found(Registry(ledger, Rules()), OPERATOR, job_runner.LAST)
             assert operation.ended == 0
             assert operation.done >= reached, "what was told to be durable is not there"
     work(place, go_on, None, chunk, chance)
     with place.open() as ledger:
-        return units.found(Registry(ledger, Rules()), OPERATOR, units.LAST)
+        return job_runner.found(Registry(ledger, Rules()), OPERATOR, job_runner.LAST)
 
 
-def check(place: Place, operation: Operation, records: int, expected: str, nth: int) -> None:
+def check(place: Place, operation: Job, records: int, expected: str, nth: int) -> None:
     """Every name leads where it should, by one entry of the operation."""
     assert (operation.done, operation.total, operation.ended > 0) == (records, records, True), operation
     with place.open() as ledger:
-        steps = jobs.steps_of(ledger.log, operation.id)
+        steps = jobs.load_steps(ledger.log, operation.id)
         assert len(steps) == records
         found = 0
         with ledger.reading() as reading:
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args()
     with sqlite_place() as place:
-        run(place, options.records, options.kills, units.CHUNK, options.seed)
+        run(place, options.records, options.kills, job_runner.CHUNK_SIZE, options.seed)
 
 
 if __name__ == "__main__":

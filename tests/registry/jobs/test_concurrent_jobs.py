@@ -15,7 +15,7 @@ from perseid.registry.jobs import jobs, transfer
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.jobs.transfer import Planned, TransferAll
+from perseid.registry.jobs.transfer import PlannedTransfer, TransferAll
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from tests.registry.jobs.test_jobs import rewrite, undo
@@ -33,7 +33,7 @@ SIZES = {"a": 9, "b": 12, "c": 3, "d": 17, "e": 19}
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(authorization, "MAX_GROUP_LOOKUPS", MOST)
-    monkeypatch.setattr(jobs, "MANY_LOOKUPS", MOST // 2)
+    monkeypatch.setattr(jobs, "MAX_CHUNK_LOOKUPS", MOST // 2)
     with registry_in_memory() as made:
         add_namespace(made, "10.1", "free", admin(100, "300:10.9/alice"))
         add_namespace(made, "10.2", "free")
@@ -59,9 +59,9 @@ def costly(registry: Registry, name: str, size: int) -> Value:
 
 
 def places(registry: Registry) -> dict[str, list[str]]:
-    with registry.facts() as facts:
-        held = [facts.held(handle(f"10.1/{name}")) for name in SIZES]
-    return {str(each.handle): [value.data.decode() for value in each.values if value.type == "URL"] for each in held}
+    with registry.snapshot() as snapshot:
+        stored = [snapshot.stored(handle(f"10.1/{name}")) for name in SIZES]
+    return {str(each.handle): [value.data.decode() for value in each.values if value.type == "URL"] for each in stored}
 
 
 def test_each_alone_is_allowed(registry: Registry) -> None:
@@ -96,12 +96,12 @@ def test_a_transfer_comes_to_its_end(registry: Registry) -> None:
     assert hand_over(registry, TransferAll("10.1", TO_BOB), ALICE).done == 6
 
 
-def preview(registry: Registry, what: TransferAll, who: Identity) -> list[Planned]:
-    found: list[Planned] = []
+def preview(registry: Registry, what: TransferAll, identity: Identity) -> list[PlannedTransfer]:
+    found: list[PlannedTransfer] = []
     after: tuple[int, bytes] | None = None
     while True:
-        with registry.facts() as facts:
-            page = transfer.planned(Context(facts, who, "cli", registry.now()), what, after)
+        with registry.snapshot() as snapshot:
+            page = transfer.preview_page(Context(snapshot, identity, "cli", registry.now()), what, after)
         found += page.items
         after = page.following
         if after is None:
@@ -116,7 +116,7 @@ def test_what_has_to_be_seen_first_takes_nothing_from_a_record(registry: Registr
         registry.do(Create(handle(f"{prefix}/x"), (costly(registry, f"x{number}", 18),)), OPERATOR, "cli")
     order = TransferAll("10.1", TO_BOB, derived=True)
     assert len([each for each in preview(registry, order, ALICE) if each.refused is None]) == 6 + 2 * len(below)
-    unit = transfer.begin(registry, order, ALICE, "cli")
+    unit = transfer.start(registry, order, ALICE, "cli")
     running = transfer.run(registry, unit, ALICE)
     next(running)
     list(resume(registry, unit.id, ALICE)[1])
@@ -129,7 +129,7 @@ def test_what_takes_more_than_a_request_may_search_is_denied_as_anywhere(registr
     last = handle("10.1/z")
     too_much = costly(registry, "z", MOST + 1) if costs else admin(100, "300:10.9/carol")
     registry.do(Create(last, (*led("z"), too_much)), OPERATOR, "cli")
-    unit = rewriting.begin(registry, ORDER, ALICE, "cli", "", 6)
+    unit = rewriting.start(registry, ORDER, ALICE, "cli", "", 6)
     with pytest.raises(Refused, match=r"may not modify values of 10\.1/z"):
         list(rewriting.run(registry, unit, ALICE))
     assert jobs.found(registry, ALICE, unit.id).done == 5
@@ -144,7 +144,7 @@ def test_a_commit_searches_no_more_than_it_may_but_for_its_first_record(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent: list[int] = []
-    authorise = authorization.authorise
+    authorise = authorization.authorize
 
     def counted(*asked: object) -> object:
         before = asked[-1].lookups  # type: ignore[attr-defined]
@@ -152,9 +152,9 @@ def test_a_commit_searches_no_more_than_it_may_but_for_its_first_record(
         spent[-1] += asked[-1].lookups - before  # type: ignore[attr-defined]
         return decision
 
-    monkeypatch.setattr("perseid.registry.context.authorise", counted)
-    unit = rewriting.begin(registry, ORDER, ALICE, "cli", "", 5)
-    running = rewriting.pieces(registry, unit, ALICE)
+    monkeypatch.setattr("perseid.registry.context.authorize", counted)
+    unit = rewriting.start(registry, ORDER, ALICE, "cli", "", 5)
+    running = rewriting.run_steps(registry, unit, ALICE)
     while True:
         spent.append(0)
         if next(running, None) is None:

@@ -19,8 +19,8 @@ from perseid.registry.identity import Identity
 from perseid.registry.jobs import jobs, transfer
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.jobs.transfer import Handing, Planned, TransferAll, beginning
-from perseid.registry.policy.keys import Who
+from perseid.registry.jobs.transfer import PlannedTransfer, TransferAll, TransferProgress, parse_range
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -49,13 +49,13 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHUNK", 10)
+    monkeypatch.setattr(jobs, "CHUNK_SIZE", 10)
 
 
 def admins(registry: Registry, name: Handle | str) -> list[str]:
     """The administrators of a record in their text form, which is short where they have all permissions."""
-    with registry.facts() as facts:
-        values = facts.held(handle(name) if isinstance(name, str) else name).values
+    with registry.snapshot() as snapshot:
+        values = snapshot.stored(handle(name) if isinstance(name, str) else name).values
     return [Admin.from_bytes(value.data).to_text() for value in values if value.type == "HS_ADMIN"]
 
 
@@ -75,17 +75,19 @@ def filled(registry: Registry) -> list[Handle]:
     return [*names, handle("10.1/reserved")]
 
 
-def begun(registry: Registry, who: Identity = ALICE, where: str = "10.1", to: ValueRef = TO_BOB) -> Iterator[Handing]:
+def begun(
+    registry: Registry, identity: Identity = ALICE, where: str = "10.1", to: ValueRef = TO_BOB
+) -> Iterator[TransferProgress]:
     """A transfer that has begun, and nothing of it is done yet."""
-    unit = transfer.begin(registry, TransferAll(where, to), who, "cli")
-    pieces = transfer.pieces(registry, unit, who)
-    assert next(pieces) == Handing(unit.id, 0, 0, 0)
+    unit = transfer.start(registry, TransferAll(where, to), identity, "cli")
+    pieces = transfer.run_steps(registry, unit, identity)
+    assert next(pieces) == TransferProgress(unit.id, 0, 0, 0)
     return pieces
 
 
-def handed_over(registry: Registry, who: Identity = ALICE) -> Iterator[Handing]:
+def handed_over(registry: Registry, identity: Identity = ALICE) -> Iterator[TransferProgress]:
     """A transfer that has come so far that the prefix handle is the new owner's."""
-    pieces = begun(registry, who)
+    pieces = begun(registry, identity)
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     return pieces
@@ -98,24 +100,24 @@ def handed_over(registry: Registry, who: Identity = ALICE) -> Iterator[Handing]:
 def test_s9_everything_under_a_prefix_is_transferred_as_one_operation(registry: Registry) -> None:
     """In steps of so many records, whose entries all name the operation (S11); the prefix handle goes too."""
     names = [*filled(registry), NAME]
-    with registry.facts() as facts:
-        before = facts.reading.size
-    unit = transfer.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli", "merger of two institutes")
-    pieces = list(transfer.pieces(registry, unit, ALICE))
+    with registry.snapshot() as snapshot:
+        before = snapshot.reading.size
+    unit = transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli", "merger of two institutes")
+    pieces = list(transfer.run_steps(registry, unit, ALICE))
     own = [name for name in names if name.prefix == "10.1"]
-    assert pieces[:2] == [Handing(unit.id, 0, 0, 0), Handing(unit.id, 10, 0, 10)]
-    assert pieces[-1] == Handing(unit.id, len(own) + 1, 0, 2 * len(own) + 1)
+    assert pieces[:2] == [TransferProgress(unit.id, 0, 0, 0), TransferProgress(unit.id, 10, 0, 10)]
+    assert pieces[-1] == TransferProgress(unit.id, len(own) + 1, 0, 2 * len(own) + 1)
     assert jobs.found(registry, ALICE, unit.id).ended
     for name in (*own, PREFIX_HANDLE):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for name in (handle("10.1.5/a"), handle("0.NA/10.1.5"), handle("10.12/other"), handle("0.NA/10.12")):
         assert admins(registry, name) == ["300:10.9/alice"], name
-    with registry.facts() as facts:
-        entries = list(facts.reading.log(before))
-        assert facts.held(own[3]).state is State.UNPUBLISHED
+    with registry.snapshot() as snapshot:
+        entries = list(snapshot.reading.log(before))
+        assert snapshot.stored(own[3]).state is State.UNPUBLISHED
     assert len(entries) == len(own) + 1
     assert {entry.why for entry in entries} == {f"transfer {unit.id}: merger of two institutes"}
-    assert {entry.who for entry in entries} == {("cli", "300:10.9/alice")}
+    assert {entry.identity for entry in entries} == {("cli", "300:10.9/alice")}
     assert entries[-1].handle == "0.NA/10.1", "the right to go on is given away last"
 
 
@@ -126,8 +128,8 @@ def test_s9_derived_prefixes_go_along_if_that_is_asked(registry: Registry) -> No
         assert admins(registry, name) == ["300:10.9/bob"], name
     assert unit.done == len(names) + 3
     assert admins(registry, "10.12/other") == ["300:10.9/alice"]
-    with registry.facts() as facts:
-        last = facts.reading.entry(facts.reading.size)
+    with registry.snapshot() as snapshot:
+        last = snapshot.reading.entry(snapshot.reading.size)
     assert last.handle == "0.NA/10.1", "after those of derived prefixes"
 
 
@@ -156,7 +158,7 @@ def test_s9_a_set_of_names_that_begin_alike_is_transferred(registry: Registry) -
     ],
 )
 def test_what_people_mean(text: str, meant: str | None) -> None:
-    assert beginning(text) == meant
+    assert parse_range(text) == meant
 
 
 # Going on
@@ -171,8 +173,10 @@ def test_s9_what_was_interrupted_is_gone_on_with(registry: Registry) -> None:
     unit, steps = resume(registry, jobs.LAST, ALICE, "http")
     assert [step.done for step in steps] == [20, 27, 28]
     assert (unit.kind, jobs.found(registry, ALICE, unit.id).done) == ("transfer", 28)
-    with registry.facts() as facts:
-        assert facts.reading.entry(facts.reading.size).who == ("http", "300:10.9/alice"), "the door of who goes on"
+    with registry.snapshot() as snapshot:
+        assert snapshot.reading.entry(snapshot.reading.size).identity == ("http", "300:10.9/alice"), (
+            "the door of who goes on"
+        )
     with pytest.raises(Refused, match="is left to do"):
         resume(registry, unit.id, ALICE)
 
@@ -210,7 +214,7 @@ def test_who_has_given_the_prefix_away_comes_to_the_end(registry: Registry) -> N
         next(pieces)
     pieces.close()  # type: ignore[attr-defined]
     with pytest.raises(Refused, match="LIST_HANDLES"):
-        transfer.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
+        transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
     unit, steps = resume(registry, jobs.LAST, ALICE)
     list(steps)
     assert jobs.found(registry, ALICE, unit.id).ended
@@ -233,18 +237,18 @@ def test_what_is_made_after_the_prefix_was_handed_over_is_the_new_owners(registr
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-@pytest.mark.parametrize("who", [ALICE, OPERATOR])
+@pytest.mark.parametrize("identity", [ALICE, OPERATOR])
 def test_what_the_new_owner_derives_meanwhile_is_theirs(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, who: Identity, resumed: bool
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, identity: Identity, resumed: bool
 ) -> None:
     """From each prefix, as soon as that is theirs; whoever hands over comes to the end, and learns nothing of it."""
-    monkeypatch.setattr(jobs, "CHUNK", 1)
+    monkeypatch.setattr(jobs, "CHUNK_SIZE", 1)
     below, deeper = handle("0.NA/10.1.5"), handle("0.NA/10.1.5.1")
     for name in (below, deeper):
         add_namespace(registry, name.suffix, "free", ADMIN)
         registry.do(Create(handle(f"{name.suffix}/a"), (URL, ADMIN)), OPERATOR, "cli")
-    unit = transfer.begin(registry, TransferAll("10.1", TO_BOB, derived=True), who, "cli")
-    pieces = transfer.pieces(registry, unit, who)
+    unit = transfer.start(registry, TransferAll("10.1", TO_BOB, derived=True), identity, "cli")
+    pieces = transfer.run_steps(registry, unit, identity)
 
     def derive(prefix: str) -> None:
         carols = admin(100, "300:10.9/carol")
@@ -257,13 +261,13 @@ def test_what_the_new_owner_derives_meanwhile_is_theirs(
     late = handle("10.1.5.1/late")
     registry.do(Create(late, (URL, ADMIN)), ALICE, "cli")
     if resumed:
-        pieces = transfer.pieces(registry, unit, who)
+        pieces = transfer.run_steps(registry, unit, identity)
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     derive("10.1.9")
     derive("10.1.5.1.7")
-    list(resume(registry, unit.id, who)[1] if resumed else pieces)
-    assert jobs.found(registry, who, unit.id).ended
+    list(resume(registry, unit.id, identity)[1] if resumed else pieces)
+    assert jobs.found(registry, identity, unit.id).ended
     for name in (NAME, below, deeper, PREFIX_HANDLE, handle("10.1.5/a"), handle("10.1.5.1/a"), late):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for prefix in ("10.1.5.2", "10.1.9", "10.1.5.1.7"):
@@ -272,16 +276,16 @@ def test_what_the_new_owner_derives_meanwhile_is_theirs(
 
 
 @pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize("who", [ALICE, OPERATOR])
-def test_what_the_new_owner_makes_of_a_record_is_left_alone(registry: Registry, who: Identity) -> None:
+@pytest.mark.parametrize("identity", [ALICE, OPERATOR])
+def test_what_the_new_owner_makes_of_a_record_is_left_alone(registry: Registry, identity: Identity) -> None:
     filled(registry)
-    pieces = begun(registry, who)
+    pieces = begun(registry, identity)
     next(pieces)
     registry.do(Transfer(handle("10.1/05"), TO_CAROL), BOB, "cli")
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     registry.do(Add(PREFIX_HANDLE, (admin(101, "300:10.9/carol"),)), BOB, "cli")
-    list(resume(registry, jobs.LAST, who)[1])
+    list(resume(registry, jobs.LAST, identity)[1])
     assert admins(registry, "10.1/05") == ["300:10.9/carol"]
     assert admins(registry, PREFIX_HANDLE) == ["300:10.9/bob", "300:10.9/carol"]
 
@@ -311,7 +315,7 @@ def test_s9_the_first_record_that_is_not_theirs_to_give_ends_it(registry: Regist
 
 
 @pytest.mark.parametrize(
-    ("what", "who", "code", "words"),
+    ("what", "identity", "code", "words"),
     [
         (TransferAll("10.8", TO_BOB), OPERATOR, ResponseCode.SERVER_NOT_RESP, "live here"),
         (TransferAll("0.NA", TO_BOB), OPERATOR, ResponseCode.INVALID_HANDLE, "belongs to the system"),
@@ -325,14 +329,14 @@ def test_s9_the_first_record_that_is_not_theirs_to_give_ends_it(registry: Regist
     ],
 )
 def test_s9_what_cannot_be_transferred_is_not_begun(
-    registry: Registry, what: TransferAll, who: Identity, code: ResponseCode, words: str
+    registry: Registry, what: TransferAll, identity: Identity, code: ResponseCode, words: str
 ) -> None:
-    for ask in (lambda: transfer.begin(registry, what, who, "cli"), lambda: preview(registry, what, who)):
+    for ask in (lambda: transfer.start(registry, what, identity, "cli"), lambda: preview(registry, what, identity)):
         with pytest.raises(Refused) as caught:
             ask()
         assert caught.value.code is code
         assert words in str(caught.value)
-    assert list(jobs.listed(registry, OPERATOR)) == []
+    assert list(jobs.list_jobs(registry, OPERATOR)) == []
 
 
 def test_who_may_not_hand_over_the_prefix_handle_does_not_begin(registry: Registry) -> None:
@@ -341,21 +345,21 @@ def test_who_may_not_hand_over_the_prefix_handle_does_not_begin(registry: Regist
     weak = admin(100, "300:10.9/alice", ALL_PERMISSIONS & ~AdminPermission.MODIFY_ADMIN)
     registry.do(Add(PREFIX_HANDLE, (weak,), overwrite=True), OPERATOR, "cli")
     with pytest.raises(Refused, match=r"may not transfer 0\.NA/10\.1: it takes MODIFY_ADMIN"):
-        transfer.begin(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
+        transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
     assert hand_over(registry, TransferAll("10.1/0", TO_BOB), ALICE).done == 10
     registry.do(Add(PREFIX_HANDLE, (ADMIN,), overwrite=True), OPERATOR, "cli")
     registry.do(Add(handle("0.NA/10.1.5"), (weak,), overwrite=True), OPERATOR, "cli")
     with pytest.raises(Refused, match=r"may not transfer 0\.NA/10\.1\.5"):
-        transfer.begin(registry, TransferAll("10.1", TO_BOB, derived=True), ALICE, "cli")
+        transfer.start(registry, TransferAll("10.1", TO_BOB, derived=True), ALICE, "cli")
 
 
 def test_s9_an_open_list_is_not_the_right_to_go_through_all_names(registry: Registry) -> None:
     """Refusals name records, and reserved and unpublished ones are on no open list."""
-    add_namespace(registry, "10.3", replace(PROFILES["free"], who_may_list=Who.PUBLIC))
+    add_namespace(registry, "10.3", replace(PROFILES["free"], who_may_list=Audience.PUBLIC))
     registry.do(Create(handle("10.3/secret"), (ADMIN,), published=False), OPERATOR, "cli")
     for where in ("10.3/", "10.3/s"):
         with pytest.raises(Refused, match=r"may not list the handles of 10\.3") as caught:
-            transfer.begin(registry, TransferAll(where, TO_BOB), BOB, "cli")
+            transfer.start(registry, TransferAll(where, TO_BOB), BOB, "cli")
         assert "secret" not in str(caught.value)
 
 
@@ -395,13 +399,13 @@ def _nested() -> Iterator[tuple[ValueRef, ...]]:
 # Seen beforehand
 
 
-def preview(registry: Registry, what: TransferAll, who: Identity, limit: int = 0) -> list[Planned]:
-    found: list[Planned] = []
+def preview(registry: Registry, what: TransferAll, identity: Identity, limit: int = 0) -> list[PlannedTransfer]:
+    found: list[PlannedTransfer] = []
     after: tuple[int, bytes] | None = None
     while True:
-        with registry.facts() as facts:
-            page = transfer.planned(Context(facts, who, "cli", registry.now()), what, after, limit)
-        assert len(page.items) <= (limit or jobs.CHUNK)
+        with registry.snapshot() as snapshot:
+            page = transfer.preview_page(Context(snapshot, identity, "cli", registry.now()), what, after, limit)
+        assert len(page.items) <= (limit or jobs.CHUNK_SIZE)
         found += page.items
         after = page.following
         if after is None:
@@ -414,17 +418,17 @@ def test_what_would_be_handed_over(registry: Registry, limit: int) -> None:
     names = filled(registry)
     registry.do(Transfer(names[0], TO_BOB), OPERATOR, "cli")
     registry.do(Transfer(names[1], TO_CAROL), OPERATOR, "cli")
-    with registry.facts() as facts:
-        size = facts.reading.size
+    with registry.snapshot() as snapshot:
+        size = snapshot.reading.size
     found = preview(registry, TransferAll("10.1", TO_BOB, derived=True), ALICE, limit)
     expected = [*names[1:25], names[-1], NAME, *names[25:27], handle("0.NA/10.1.5"), PREFIX_HANDLE]
     assert sorted(each.handle for each in found) == sorted(map(str, expected))
     by_name = {each.handle: each for each in found}
-    assert by_name["10.1/thing"] == Planned("10.1/thing", ("300:10.9/alice", "200:0.NA/10.1"), None)
+    assert by_name["10.1/thing"] == PlannedTransfer("10.1/thing", ("300:10.9/alice", "200:0.NA/10.1"), None)
     assert "may not transfer 10.1/01" in str(by_name["10.1/01"].refused)
     assert [each.handle for each in found if each.refused is not None] == ["10.1/01"]
-    with registry.facts() as facts:
-        assert facts.reading.size == size, "nothing is done"
+    with registry.snapshot() as snapshot:
+        assert snapshot.reading.size == size, "nothing is done"
     done = hand_over(registry, TransferAll("10.1", TO_BOB, derived=True), OPERATOR).done
     assert done == len(found)
     assert preview(registry, TransferAll("10.1", TO_BOB, derived=True), OPERATOR, limit) == []
@@ -442,14 +446,14 @@ def test_a_preview_shows_administrators_only_to_those_who_may_read_them(registry
     registry.do(Create(handle("10.1/p"), (URL, private)), OPERATOR, "cli")
     lists = Admin(ValueRef(300, "10.9/carol"), AdminPermission.LIST_HANDLES | AdminPermission.MODIFY_ADMIN)
     registry.do(Add(PREFIX_HANDLE, (Value(102, "HS_ADMIN", lists.to_bytes()),)), OPERATOR, "cli")
-    for who, told in ((ALICE, ("300:10.9/alice",)), (CAROL, ())):
-        (found,) = preview(registry, TransferAll("10.1/p", TO_BOB), who)
+    for identity, told in ((ALICE, ("300:10.9/alice",)), (CAROL, ())):
+        (found,) = preview(registry, TransferAll("10.1/p", TO_BOB), identity)
         assert found.administrators == told
-        assert (found.refused is None) == (who is ALICE)
+        assert (found.refused is None) == (identity is ALICE)
 
 
 def test_the_administrators_of_a_record_have_an_end(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "MAX_TOLD", 2)
+    monkeypatch.setattr(transfer, "MAX_ADMINISTRATORS_SHOWN", 2)
     many = [admin(100 + number, f"300:10.9/{number}") for number in range(5)]
     registry.do(Create(handle("10.1/many"), (URL, *many)), OPERATOR, "cli")
     (found,) = preview(registry, TransferAll("10.1/many", TO_BOB), OPERATOR)

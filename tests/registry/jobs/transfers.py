@@ -1,15 +1,15 @@
 """Handing over many names at once, as the tests of it do: begun, and done to the end."""
 
-from perseid.ledger.store.jobs import Operation
+from perseid.ledger.store.jobs import Job
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import jobs, transfer
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.registry import Registry
 
 
-def hand_over(registry: Registry, order: TransferAll, who: Identity, note: str = "", door: str = "cli") -> Operation:
+def hand_over(registry: Registry, order: TransferAll, identity: Identity, note: str = "", door: str = "cli") -> Job:
     """The unit that a transfer is, when nothing is left to do of it."""
-    unit = transfer.begin(registry, order, who, door, note)
-    for _ in transfer.pieces(registry, unit, who):
+    unit = transfer.start(registry, order, identity, door, note)
+    for _ in transfer.run_steps(registry, unit, identity):
         pass
-    return jobs.found(registry, who, unit.id)
+    return jobs.found(registry, identity, unit.id)

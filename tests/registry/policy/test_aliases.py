@@ -10,7 +10,7 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Create, Delete, Modify
-from perseid.registry.policy.aliases import MAX_ALIASES, End, Followed, follow_aliases, followed
+from perseid.registry.policy.aliases import MAX_ALIASES, AliasChain, AliasOutcome, follow_aliases, resolve_aliases
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -34,14 +34,14 @@ def alias(registry: Registry, name: str, target: str, **more: object) -> int:
     return registry.do(Create(handle(name), (value,)), OPERATOR, "cli").seq
 
 
-def follow(registry: Registry, name: str, limit: int = MAX_ALIASES, at: int | None = None) -> Followed:
-    with registry.facts() as facts:
-        return follow_aliases(facts, handle(name), at, limit)
+def follow(registry: Registry, name: str, limit: int = MAX_ALIASES, at: int | None = None) -> AliasChain:
+    with registry.snapshot() as snapshot:
+        return follow_aliases(snapshot, handle(name), at, limit)
 
 
 def refusal(registry: Registry, name: str) -> Refused:
-    with registry.facts() as facts, pytest.raises(Refused) as caught:
-        followed(facts, handle(name))
+    with registry.snapshot() as snapshot, pytest.raises(Refused) as caught:
+        resolve_aliases(snapshot, handle(name))
     return caught.value
 
 
@@ -55,29 +55,34 @@ def test_s2_aliases_lead_from_name_to_name_by_the_rules_of_each_namespace(regist
     alias(registry, "10.2/exact", "10.2/none")
     found = follow(registry, "10.2/Exact")
     assert [str(name) for name in found.chain] == ["10.2/Exact", f"2000.1/{path}", "10.1/thing"]
-    assert (found.end, found.last) == (End.FOUND, NAME)
-    assert follow(registry, "10.2/exact").end is End.NOT_FOUND
-    assert follow(registry, "10.1/thing") == Followed((NAME,), End.FOUND)
+    assert (found.end, found.last) == (AliasOutcome.FOUND, NAME)
+    assert follow(registry, "10.2/exact").end is AliasOutcome.NOT_FOUND
+    assert follow(registry, "10.1/thing") == AliasChain((NAME,), AliasOutcome.FOUND)
 
 
 @pytest.mark.parametrize(
     ("target", "end", "code", "words"),
     [
-        ("10.1/A", End.LOOP, ResponseCode.ERROR, "10.1/a leads back to itself"),
-        ("10.1/none", End.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "for 10.1/none, of which there is no record"),
-        ("10.77/elsewhere", End.ELSEWHERE, ResponseCode.SERVER_NOT_RESP, "which another service answers for"),
-        ("no name", End.UNREADABLE, ResponseCode.ERROR, "the alias of 10.1/a is no name"),
-        ("0.SITE/POLICY/10.1", End.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "of which there is no record"),
+        ("10.1/A", AliasOutcome.LOOP, ResponseCode.ERROR, "10.1/a leads back to itself"),
+        (
+            "10.1/none",
+            AliasOutcome.NOT_FOUND,
+            ResponseCode.HANDLE_NOT_FOUND,
+            "for 10.1/none, of which there is no record",
+        ),
+        ("10.77/elsewhere", AliasOutcome.ELSEWHERE, ResponseCode.SERVER_NOT_RESP, "which another service answers for"),
+        ("no name", AliasOutcome.UNREADABLE, ResponseCode.ERROR, "the alias of 10.1/a is no name"),
+        ("0.SITE/POLICY/10.1", AliasOutcome.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "of which there is no record"),
     ],
 )
 def test_where_an_alias_leads_nowhere_that_is_said(
-    registry: Registry, target: str, end: End, code: ResponseCode, words: str
+    registry: Registry, target: str, end: AliasOutcome, code: ResponseCode, words: str
 ) -> None:
     alias(registry, "10.1/a", target)
     found = follow(registry, "10.1/a")
     assert found.end is end
     assert found.chain[0] == handle("10.1/a")
-    if end is End.ELSEWHERE:
+    if end is AliasOutcome.ELSEWHERE:
         assert found.last == handle(target)
     refused = refusal(registry, "10.1/a")
     assert refused.code is code
@@ -86,8 +91,8 @@ def test_where_an_alias_leads_nowhere_that_is_said(
 
 @pytest.mark.parametrize("name", ["10.1/none", "10.77/elsewhere", "10.1/thing"])
 def test_of_a_name_that_is_no_alias_only_resolving_tells(registry: Registry, name: str) -> None:
-    with registry.facts() as facts:
-        assert followed(facts, handle(name)).chain == (handle(name),)
+    with registry.snapshot() as snapshot:
+        assert resolve_aliases(snapshot, handle(name)).chain == (handle(name),)
 
 
 def test_longer_loops_end_and_long_chains_are_not_followed_to_their_end(registry: Registry) -> None:
@@ -96,14 +101,14 @@ def test_longer_loops_end_and_long_chains_are_not_followed_to_their_end(registry
     alias(registry, "10.1/b", "10.1/c")
     alias(registry, "10.1/c", "10.1/b")
     assert [str(name) for name in follow(registry, "10.1/b").chain] == ["10.1/b", "10.1/c", "10.1/b"]
-    assert follow(registry, "10.1/b").end is End.LOOP
+    assert follow(registry, "10.1/b").end is AliasOutcome.LOOP
     found = follow(registry, "10.1/a0")
-    assert (found.end, len(found.chain)) == (End.TOO_LONG, MAX_ALIASES + 1)
+    assert (found.end, len(found.chain)) == (AliasOutcome.TOO_LONG, MAX_ALIASES + 1)
     assert "10 are followed" in refusal(registry, "10.1/a0").reason
     registry.do(Create(handle("10.1/a14"), (URL,)), OPERATOR, "cli")
-    assert follow(registry, "10.1/a4").end is End.FOUND, "ten are followed"
-    assert follow(registry, "10.1/a3").end is End.TOO_LONG
-    assert follow(registry, "10.1/a0", limit=20).end is End.FOUND
+    assert follow(registry, "10.1/a4").end is AliasOutcome.FOUND, "ten are followed"
+    assert follow(registry, "10.1/a3").end is AliasOutcome.TOO_LONG
+    assert follow(registry, "10.1/a0", limit=20).end is AliasOutcome.FOUND
 
 
 def test_only_what_is_public_is_followed(registry: Registry) -> None:
@@ -111,7 +116,7 @@ def test_only_what_is_public_is_followed(registry: Registry) -> None:
     assert follow(registry, "10.1/private").chain == (handle("10.1/private"),)
     alias(registry, "10.1/a", "10.1/thing")
     registry.do(Unpublish(NAME), OPERATOR, "cli")
-    assert follow(registry, "10.1/a").end is End.NOT_FOUND
+    assert follow(registry, "10.1/a").end is AliasOutcome.NOT_FOUND
     registry.do(Publish(NAME), OPERATOR, "cli")
     registry.do(Tombstone(handle("10.1/a"), "merged", NAME), OPERATOR, "cli")
     assert follow(registry, "10.1/a").chain == (handle("10.1/a"),), "a tombstone leads nowhere by itself"
@@ -121,12 +126,14 @@ def test_all_at_one_moment_as_far_as_it_is_still_shown(registry: Registry) -> No
     before = alias(registry, "10.1/a", "10.1/b")
     then = alias(registry, "10.1/b", "10.1/thing")
     registry.do(Modify(handle("10.1/b"), (Value.text(5, "HS_ALIAS", "10.1/none"),)), OPERATOR, "cli")
-    assert follow(registry, "10.1/a").end is End.NOT_FOUND
+    assert follow(registry, "10.1/a").end is AliasOutcome.NOT_FOUND
     chain = (handle("10.1/a"), handle("10.1/b"), NAME)
-    assert follow(registry, "10.1/a", at=then) == Followed(chain, End.FOUND)
-    assert follow(registry, "10.1/a", at=before) == Followed(chain[:2], End.NOT_FOUND)
+    assert follow(registry, "10.1/a", at=then) == AliasChain(chain, AliasOutcome.FOUND)
+    assert follow(registry, "10.1/a", at=before) == AliasChain(chain[:2], AliasOutcome.NOT_FOUND)
     registry.do(Unpublish(handle("10.1/b")), OPERATOR, "cli")
-    assert follow(registry, "10.1/a", at=then) == Followed(chain[:2], End.NOT_FOUND), "its past is hidden with it"
+    assert follow(registry, "10.1/a", at=then) == AliasChain(chain[:2], AliasOutcome.NOT_FOUND), (
+        "its past is hidden with it"
+    )
 
 
 @pytest.mark.parametrize("hide", ["reserve", "unpublish", "delete"])
@@ -140,7 +147,7 @@ def test_how_a_hidden_name_is_registered_is_not_told(registry: Registry, hide: s
     alias(registry, "10.1/x", "10.1/secret-project")
     for start in ("10.1/x", "10.1/secret-project"):
         found = follow(registry, start)
-        assert (found.end, str(found.last)) == (End.NOT_FOUND, "10.1/secret-project")
+        assert (found.end, str(found.last)) == (AliasOutcome.NOT_FOUND, "10.1/secret-project")
     assert "10.1/secret-project" in refusal(registry, "10.1/x").reason
     then = follow(registry, "10.1/secret-project", at=seq)
     assert str(then.last) == (str(secret) if hide == "delete" else "10.1/secret-project"), "as far as the past is shown"
@@ -152,11 +159,11 @@ def test_a_hidden_name_looks_like_one_that_never_was(registry: Registry) -> None
     registry.do(Reserve((handle(f"2000.1/{'AB' * 16}"),), OWNER), OPERATOR, "cli")
     for digits in ("ab", "cd"):
         found = follow(registry, f"2000.1/{digits * 16}?part=1")
-        assert (found.end, str(found.last)) == (End.NOT_FOUND, f"2000.1/{digits.upper() * 16}")
+        assert (found.end, str(found.last)) == (AliasOutcome.NOT_FOUND, f"2000.1/{digits.upper() * 16}")
 
 
 def test_a_record_without_values_that_everybody_may_see_is_an_end(registry: Registry) -> None:
     name = Handle.parse("10.1/empty")
     seq = registry.do(Create(name, ()), OPERATOR, "cli").seq
     for at in (None, seq):
-        assert follow(registry, str(name), at=at) == Followed((name,), End.FOUND)
+        assert follow(registry, str(name), at=at) == AliasChain((name,), AliasOutcome.FOUND)

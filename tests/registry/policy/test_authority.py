@@ -15,9 +15,9 @@ from perseid.records.admin import Admin
 from perseid.records.encoding import from_iso, to_iso
 from perseid.records.record import Record
 from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
-from perseid.registry.commands.composition import stamp
-from perseid.registry.policy.authority import FIRST_INDEX, Change, Completed, Known, complete
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, definitions, metadata
+from perseid.registry.commands.composition import set_timestamps
+from perseid.registry.policy.authority import FIRST_INDEX, Change, CompletedRecord, PartyStatus, complete_record
+from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, build_metadata, type_definitions
 from perseid.registry.policy.policy import DEFAULT_OWNER_TYPE, PROFILES, Policy, Refusal, Subject
 from tests import record_strategies
 from tests.strategies import handles, kept_handles
@@ -35,11 +35,11 @@ CREATOR_TYPE: Final = "102.100.TYPE/CREATOR"
 URL: Final = Value.text(1, "URL", "https://example.org/")
 
 
-def known(handle: Handle) -> Known:
+def known(handle: Handle) -> PartyStatus:
     """102.100.272 is homed here, with two public records."""
     if handle.prefix != "102.100.272":
-        return Known.FOREIGN
-    return Known.HERE_PUBLIC if handle in (PARTY, OTHER) else Known.HERE_MISSING
+        return PartyStatus.FOREIGN
+    return PartyStatus.HERE_PUBLIC if handle in (PARTY, OTHER) else PartyStatus.HERE_MISSING
 
 
 def date(text: str = "2007-06-22T02:53:46Z", index: int = FIRST_INDEX) -> Value:
@@ -71,8 +71,8 @@ def outcome(
     whole: bool = True,
     is_import: bool = False,
     handle: Handle = HANDLE,
-    is_known: Callable[[Handle], Known] = known,
-) -> Completed | list[Refusal]:
+    is_known: Callable[[Handle], PartyStatus] = known,
+) -> CompletedRecord | list[Refusal]:
     change = Change(
         handle=handle,
         before=None if before is None else tuple(before),
@@ -81,7 +81,7 @@ def outcome(
         whole=whole,
         is_import=is_import,
     )
-    return complete(policy, change, is_known)
+    return complete_record(policy, change, is_known)
 
 
 def completed(
@@ -93,9 +93,9 @@ def completed(
     whole: bool = True,
     is_import: bool = False,
     handle: Handle = HANDLE,
-) -> Completed:
+) -> CompletedRecord:
     found = outcome(wanted, before, policy, now=now, whole=whole, is_import=is_import, handle=handle)
-    assert isinstance(found, Completed), [str(refusal) for refusal in found]
+    assert isinstance(found, CompletedRecord), [str(refusal) for refusal in found]
     return found
 
 
@@ -129,7 +129,9 @@ def texts(values: Iterable[Value]) -> dict[int, tuple[str, str]]:
 
 
 def shown(values: Iterable[Value], policy: Policy = POLICY, changed: int | None = None) -> AuthorityMetadata:
-    found = metadata(policy, Record(HANDLE, tuple(values)), changed, lambda handle: known(handle) is Known.HERE_PUBLIC)
+    found = build_metadata(
+        policy, Record(HANDLE, tuple(values)), changed, lambda handle: known(handle) is PartyStatus.HERE_PUBLIC
+    )
     assert found is not None
     return found
 
@@ -151,7 +153,7 @@ def seed_record() -> tuple[Value, ...]:
 def test_a1_a3_a5_the_pilin_example_is_imported_value_by_value() -> None:
     brought = seed_record()
     done = completed(brought, policy=BARE, is_import=True)
-    stored = stamp(None, done.values, NOW, is_import=True)
+    stored = set_timestamps(None, done.values, NOW, is_import=True)
     assert stored == brought
     assert done.unverified == (ELSEWHERE,)
     assert texts(stored)[2] == ("102.100.TYPE/CREATION_DATE", "2007-06-22T02:53:46Z")
@@ -159,7 +161,9 @@ def test_a1_a3_a5_the_pilin_example_is_imported_value_by_value() -> None:
 
 
 def test_a1_a3_a4_a5_the_pilin_example_reads_as_the_seed_has_it() -> None:
-    found = shown(stamp(None, completed(seed_record(), policy=BARE, is_import=True).values, NOW, is_import=True))
+    found = shown(
+        set_timestamps(None, completed(seed_record(), policy=BARE, is_import=True).values, NOW, is_import=True)
+    )
     assert found == AuthorityMetadata(
         created=from_iso("2007-06-22T02:53:46Z"),
         updated=from_iso("2007-08-10T04:23:11Z"),
@@ -176,9 +180,9 @@ def test_a1_a3_a4_a5_the_pilin_example_reads_as_the_seed_has_it() -> None:
 
 
 def test_a3_the_imported_example_moves_its_last_update_when_it_changes_here() -> None:
-    before = stamp(None, completed(seed_record(), policy=BARE, is_import=True).values, NOW, is_import=True)
+    before = set_timestamps(None, completed(seed_record(), policy=BARE, is_import=True).values, NOW, is_import=True)
     new = Value.text(1, "URL", "https://example.org/2")
-    after = stamp(before, completed([new, before[3]], before, BARE, now=NOW + 9).values, NOW + 9)
+    after = set_timestamps(before, completed([new, before[3]], before, BARE, now=NOW + 9).values, NOW + 9)
     assert (shown(after).created, shown(after).updated) == (from_iso("2007-06-22T02:53:46Z"), NOW + 9)
     assert texts(after)[2] == texts(before)[2]
 
@@ -195,13 +199,13 @@ def test_a1_a8_a_plain_client_creates_and_the_server_adds_date_and_creator() -> 
     }
     assert all(value.is_public for value in done.values)
     assert done.unverified == ()
-    assert stamp(None, done.values, NOW)[1].timestamp == NOW
+    assert set_timestamps(None, done.values, NOW)[1].timestamp == NOW
 
 
 def test_a7_nothing_else_is_recorded() -> None:
     done = completed([URL, admin("0.NA/102.100.272")])
     assert {value.type for value in done.values} - {"URL", "HS_ADMIN"} == {DATE_TYPE, CREATOR_TYPE}
-    found = shown(stamp(None, done.values, NOW))
+    found = shown(set_timestamps(None, done.values, NOW))
     assert found.to_json().keys() == {"created", "updated", "creator", "owners"}
     assert found.owners == ()
 
@@ -254,14 +258,14 @@ def test_a4_a5_every_creator_that_is_taken_reads_the_same_ever_after(handle: Han
     http = to_http(reference, resolver)
     text = {"bare": str(handle), "path": to_path(reference), "host": to_host(reference), "http": http}[form]
     change = Change(handle=HANDLE, before=None, wanted=(creator(text),), now=NOW, whole=True)
-    done = complete(POLICY, change, lambda _: Known.FOREIGN, (resolver,))
+    done = complete_record(POLICY, change, lambda _: PartyStatus.FOREIGN, (resolver,))
     if isinstance(done, list):
         assert {refusal.key for refusal in done} == {"creator_type"}  # `hdl:1/x` is a legal name and would be misread
         return
     (stored,) = [value for value in done.values if value.type == CREATOR_TYPE]
     found = shown(done.values).creator
     assert found is not None
-    assert stored.data == found.handle.to_octets()
+    assert stored.data == found.handle.to_bytes()
     assert str(found.handle) == str(handle) or form == "bare"
     assert completed(done.values, done.values).values == done.values
 
@@ -365,18 +369,18 @@ def test_a_record_without_room_for_them_is_refused() -> None:
 
 
 def test_a8_replacing_the_whole_record_keeps_what_the_request_leaves_out() -> None:
-    before = stamp(None, completed([URL]).values, NOW)
+    before = set_timestamps(None, completed([URL]).values, NOW)
     new = Value.text(2, "EMAIL", "a@example.org")
-    after = stamp(before, completed([new], before, BARE, now=NOW + 5).values, NOW + 5)
+    after = set_timestamps(before, completed([new], before, BARE, now=NOW + 5).values, NOW + 5)
     assert after == (new.with_timestamp(NOW + 5), *before[1:])
 
 
 def test_a8_sending_back_what_was_read_changes_nothing() -> None:
-    before = stamp(None, completed([URL, admin(str(ELSEWHERE))]).values, NOW)
+    before = set_timestamps(None, completed([URL, admin(str(ELSEWHERE))]).values, NOW)
     sent = [value.with_timestamp(5) for value in before]
     for whole in (True, False):
         done = completed(sent, before, now=NOW + 5, whole=whole)
-        assert stamp(before, done.values, NOW + 5) == before
+        assert set_timestamps(before, done.values, NOW + 5) == before
         assert done.unverified == ()
 
 
@@ -435,8 +439,8 @@ def test_a8_a_client_that_uses_their_indexes_for_its_own_values_moves_them() -> 
 
 def test_a4_a_creator_who_is_gone_by_now_hinders_no_change() -> None:
     before = completed([URL, admin(str(OTHER))]).values
-    done = outcome([URL, admin(str(OTHER), 101)], before, BARE, is_known=lambda _: Known.HERE_MISSING)
-    assert isinstance(done, Completed)
+    done = outcome([URL, admin(str(OTHER), 101)], before, BARE, is_known=lambda _: PartyStatus.HERE_MISSING)
+    assert isinstance(done, CompletedRecord)
 
 
 # Imports, and records that are older than the policy
@@ -564,7 +568,7 @@ def test_owners_can_come_and_go() -> None:
 
 def test_a3_the_last_update_is_the_newest_timestamp_or_a_later_entry() -> None:
     """A3: an entry that only removed a value leaves no timestamp behind, and still moves the date."""
-    values = stamp(None, completed([URL]).values, NOW)
+    values = set_timestamps(None, completed([URL]).values, NOW)
     assert shown(values).updated == NOW
     assert shown(values, changed=NOW - 1).updated == NOW
     assert shown(values[1:], changed=NOW + 9).updated == NOW + 9
@@ -591,26 +595,26 @@ def test_what_cannot_be_read_is_left_out() -> None:
 
 def test_a7_without_the_policy_there_are_no_authority_metadata() -> None:
     record = Record(HANDLE, seed_record())
-    assert metadata(PROFILES["free"], record, NOW, lambda _: True) is None
+    assert build_metadata(PROFILES["free"], record, NOW, lambda _: True) is None
 
 
 def test_a6_every_type_that_the_server_writes_has_a_definition() -> None:
     for policy in (*PROFILES.values(), OWNED):
-        defined = definitions(policy)
+        defined = type_definitions(policy)
         assert tuple(found.type for found in defined) == policy.types_used
         assert len({found.text for found in defined}) == len(defined)
         assert all(found.description.endswith(".") and found.syntax.endswith(".") for found in defined)
 
 
 def test_a6_a_definition_goes_where_its_type_resolves() -> None:
-    first, second, third = definitions(OWNED)[:3]
+    first, second, third = type_definitions(OWNED)[:3]
     assert (first.handle, first.name) == (Handle.parse("102.100.TYPE/CREATION_DATE"), "CREATION_DATE")
     assert (second.handle, third.handle) == (Handle.parse(CREATOR_TYPE), Handle.parse(DEFAULT_OWNER_TYPE))
     assert first.text == (
         "CREATION_DATE: When the identifier was first associated with the thing it identifies. "
         "Syntax: A moment in ISO 8601, in UTC, to the second: YYYY-MM-DDThh:mm:ssZ."
     )
-    plain = definitions(PROFILES["free"])[0]
+    plain = type_definitions(PROFILES["free"])[0]
     assert (plain.handle, plain.name) == (None, "TOMBSTONE.REASON")
 
 
@@ -620,10 +624,10 @@ def test_a6_a_definition_goes_where_its_type_resolves() -> None:
 def test_new_and_changed_values_get_the_time_and_others_keep_theirs() -> None:
     before = (URL.with_timestamp(5), Value.text(2, "DESC", "x").with_timestamp(6))
     wanted = (URL.with_timestamp(77), Value.text(2, "DESC", "y").with_timestamp(78), Value.text(3, "DESC", "x"))
-    assert [value.timestamp for value in stamp(before, wanted, NOW)] == [5, NOW, NOW]
-    assert [value.timestamp for value in stamp(before, wanted, NOW, is_import=True)] == [77, 78, NOW]
-    assert [value.timestamp for value in stamp(None, wanted, NOW)] == [NOW] * 3
-    assert stamp(before, before[::-1], NOW) == before[::-1]
+    assert [value.timestamp for value in set_timestamps(before, wanted, NOW)] == [5, NOW, NOW]
+    assert [value.timestamp for value in set_timestamps(before, wanted, NOW, is_import=True)] == [77, 78, NOW]
+    assert [value.timestamp for value in set_timestamps(None, wanted, NOW)] == [NOW] * 3
+    assert set_timestamps(before, before[::-1], NOW) == before[::-1]
 
 
 @pytest.mark.parametrize(
@@ -637,15 +641,15 @@ def test_new_and_changed_values_get_the_time_and_others_keep_theirs() -> None:
     ],
 )
 def test_every_part_of_a_value_counts_as_a_change(changed: dict[str, object]) -> None:
-    (after,) = stamp([URL.with_timestamp(5)], [replace(URL, **changed)], NOW)  # type: ignore[arg-type]
+    (after,) = set_timestamps([URL.with_timestamp(5)], [replace(URL, **changed)], NOW)  # type: ignore[arg-type]
     assert after.timestamp == NOW
 
 
 @given(record_strategies.records(), record_strategies.records())
 def test_stamping_touches_nothing_but_timestamps(before: Record, wanted: Record) -> None:
-    after = stamp(before.values, wanted.values, NOW)
+    after = set_timestamps(before.values, wanted.values, NOW)
     assert [value.with_timestamp(0) for value in after] == [value.with_timestamp(0) for value in wanted.values]
-    assert stamp(after, wanted.values, NOW + 1) == after
+    assert set_timestamps(after, wanted.values, NOW + 1) == after
 
 
 # Properties
@@ -679,10 +683,10 @@ def test_a3_a8_replacing_whole_records_never_changes_date_and_creator(
     first: list[Value], replacements: list[list[Value]]
 ) -> None:
     now = NOW
-    values = stamp(None, completed(first, is_import=False, policy=OWNED).values, now)
+    values = set_timestamps(None, completed(first, is_import=False, policy=OWNED).values, now)
     for wanted in replacements:
         now += 60
-        values = stamp(values, completed(wanted, values, OWNED, now=now).values, now)
+        values = set_timestamps(values, completed(wanted, values, OWNED, now=now).values, now)
         own = [value.with_timestamp(0) for value in wanted]
         assert [value for value in values if value.with_timestamp(0) in own] == sorted(
             [value for value in values if value.type not in (DATE_TYPE, CREATOR_TYPE)], key=lambda value: value.index
@@ -716,7 +720,7 @@ def test_a8_whatever_comes_the_record_has_one_of_each_or_the_refusals_are_worded
     assert found.created is not None
     assert found.created <= NOW or before is not None
     assert found.creator is not None
-    assert outcome(done.values, done.values, policy, whole=whole) == Completed(done.values)
+    assert outcome(done.values, done.values, policy, whole=whole) == CompletedRecord(done.values)
     if before is not None:
         former = shown(before, policy)
         assert former.created in (None, found.created)
@@ -729,13 +733,13 @@ def test_policies_without_authority_leave_values_untouched(
 ) -> None:
     values = None if before is None else before.values
     found = outcome(wanted.values, values, PROFILES["free"], whole=whole, is_import=is_import)
-    assert found == Completed(wanted.values)
+    assert found == CompletedRecord(wanted.values)
 
 
 @given(record_strategies.records(), kept_handles(), st.none() | st.integers(), st.sampled_from([POLICY, OWNED]))
 def test_any_record_can_be_shown(record: Record, party: Handle, changed: int | None, policy: Policy) -> None:
     values = (*record.values, *[creator(str(party), -index) for index in (0x4000_0000, 0x4000_0001)])
     one_each = {value.index: value for value in values}
-    found = metadata(policy, Record(record.handle, tuple(one_each.values())), changed, lambda _: False)
+    found = build_metadata(policy, Record(record.handle, tuple(one_each.values())), changed, lambda _: False)
     assert found is not None
     assert json.loads(json.dumps(found.to_json())) == found.to_json()

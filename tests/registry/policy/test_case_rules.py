@@ -19,12 +19,12 @@ from perseid.registry.commands.records import Create, Delete, Modify, Remove
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.queries.history import as_of, history
-from perseid.registry.queries.listing import changes, list_handles, log
-from perseid.registry.queries.prove import cover, prove
-from perseid.registry.queries.resolve import Query, authority_of
+from perseid.registry.queries.history import as_of, get_history
+from perseid.registry.queries.listing import list_changes, list_handles, list_log
+from perseid.registry.queries.prove import ensure_checkpoint, prove
+from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -32,7 +32,7 @@ from tests.ledger.ledgers import SIGNER, Machine, verified
 from tests.registry.jobs.transfers import hand_over
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
-OPEN = replace(PROFILES["free"], who_may_list=Who.PUBLIC)
+OPEN = replace(PROFILES["free"], who_may_list=Audience.PUBLIC)
 EXACT = replace(OPEN, case=CaseRule.SENSITIVE)
 FOLDED = replace(OPEN, case=CaseRule.INSENSITIVE)
 ADMIN = admin(100, "300:0.NA/0.NA")
@@ -81,9 +81,11 @@ def answered(registry: Registry, name: str, prefix: str = "10.1") -> bytes | Non
     return None if item is None else item.spelling
 
 
-def listed(registry: Registry, who: Identity = OPERATOR, *, deleted: bool = False) -> list[str]:
-    with registry.facts() as facts:
-        return [each.handle.partition("/")[2] for each in list_handles(facts, who, "10.1", deleted=deleted).items]
+def listed(registry: Registry, identity: Identity = OPERATOR, *, deleted: bool = False) -> list[str]:
+    with registry.snapshot() as snapshot:
+        return [
+            each.handle.partition("/")[2] for each in list_handles(snapshot, identity, "10.1", deleted=deleted).items
+        ]
 
 
 def size(registry: Registry) -> int:
@@ -119,7 +121,7 @@ def test_h5_names_that_would_become_one_are_listed(exact: Registry) -> None:
 
 def test_h5_of_very_many_only_the_first_are_listed(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     create(exact, *"aAbBcC")
-    monkeypatch.setattr(case_rules, "MAX_CLASHES", 1)
+    monkeypatch.setattr(case_rules, "MAX_CONFLICTS", 1)
     assert refusal(exact, FOLDED).reason.endswith("10.1/A and 10.1/a; and 2 more")
     monkeypatch.setattr(case_rules, "MAX_NAMES", 5)
     assert "more than 5 names" in refusal(exact, FOLDED).reason
@@ -137,8 +139,8 @@ def test_h5_letters_cease_to_count_as_one_audited_operation(exact: Registry) -> 
     assert listed(exact) == ["7", "abc", "ABD"]
     with pytest.raises(Refused, match="exists already"):
         create(exact, "Abc")
-    with exact.facts() as facts:
-        told = log(facts, OPERATOR, before)
+    with exact.snapshot() as snapshot:
+        told = list_log(snapshot, OPERATOR, before)
     assert {each.actor for each in told.items} == {"local:alice"}
     assert [each.note for each in told.items] == ["as agreed", *["case rule: as agreed"] * 4]
     exact.ledger.answers.catch_up(exact.ledger.reading)
@@ -188,9 +190,9 @@ def test_states_administrators_and_what_was_deleted_go_along(exact: Registry) ->
     exact.do(Reserve((handle("10.1/later"),), ValueRef(300, "10.9/x")), OPERATOR, "cli")
     change(exact, FOLDED)
     assert seen(exact, "HIDDEN") is None
-    with exact.facts() as facts:
+    with exact.snapshot() as snapshot:
         states = {
-            name: facts.held(handle(f"10.1/{name.upper()}")).state for name in ("hidden", "gone", "dead", "later")
+            name: snapshot.stored(handle(f"10.1/{name.upper()}")).state for name in ("hidden", "gone", "dead", "later")
         }
     assert states == {
         "hidden": State.UNPUBLISHED,
@@ -209,9 +211,9 @@ def test_states_administrators_and_what_was_deleted_go_along(exact: Registry) ->
     assert seen(exact, "Hidden") == "hidden"
 
 
-def versions(registry: Registry, name: str, who: Identity = NOBODY) -> list[tuple[str, list[str]]]:
-    with registry.facts() as facts:
-        found = history(facts, who, handle(f"10.1/{name}"))
+def versions(registry: Registry, name: str, identity: Identity = NOBODY) -> list[tuple[str, list[str]]]:
+    with registry.snapshot() as snapshot:
+        found = get_history(snapshot, identity, handle(f"10.1/{name}"))
     assert found.complete
     return [
         (each.action.name, [value.data.decode() for value in each.values if value.type == "URL"])
@@ -239,11 +241,11 @@ def test_a_name_has_one_history_through_all_changes(exact: Registry) -> None:
         ("UPDATE", ["second"]),
         ("CREATE", ["abc"]),
     ]
-    for who in (NOBODY, OPERATOR):
-        assert versions(exact, "Abc", who) == expected
+    for identity in (NOBODY, OPERATOR):
+        assert versions(exact, "Abc", identity) == expected
         assert [seen(exact, "Abc", at) for at in moments] == ["second", "third", "fourth"]
-    with exact.facts() as facts:
-        page = history(facts, OPERATOR, handle("10.1/abc"), before=moments[1] + 1, limit=2)
+    with exact.snapshot() as snapshot:
+        page = get_history(snapshot, OPERATOR, handle("10.1/abc"), before=moments[1] + 1, limit=2)
     assert [each.values[0].data for each in page.versions] == [b"third", b"second"]
 
 
@@ -253,8 +255,8 @@ def test_what_was_hidden_before_the_change_stays_hidden(exact: Registry) -> None
     exact.do(Modify(handle("10.1/abc"), (replace(url("secret"), permissions=ADMIN.permissions & ~2),)), OPERATOR, "cli")
     change(exact, FOLDED)
     assert [data for _, data in versions(exact, "ABC")] == [[], [], []]
-    with exact.facts() as facts:
-        values = as_of(facts, NOBODY, Query(handle("10.1/Abc")), then).resolved.values
+    with exact.snapshot() as snapshot:
+        values = as_of(snapshot, NOBODY, Query(handle("10.1/Abc")), then).resolved.values
     assert [value.index for value in values] == [100]
 
 
@@ -272,17 +274,17 @@ def test_the_log_and_changes_tell_the_public_of_names_and_not_of_keys(exact: Reg
     create(exact, "abc", "hidden")
     before = size(exact)
     change(exact, FOLDED)
-    with exact.facts() as facts:
-        told = [(each.action, each.handle) for each in log(facts, NOBODY, before).items]
+    with exact.snapshot() as snapshot:
+        told = [(each.action, each.handle) for each in list_log(snapshot, NOBODY, before).items]
         assert told == [(Action.UPDATE, "10.1/abc"), (Action.UPDATE, "10.1/hidden")]
-        altered = changes(facts, NOBODY, before, size(exact)).items
+        altered = list_changes(snapshot, NOBODY, before, size(exact)).items
     assert [(each.handle, each.state_before, each.state_after) for each in altered] == [
         ("10.1/abc", State.NORMAL, State.NORMAL),
         ("10.1/hidden", State.NORMAL, State.NORMAL),
     ]
     exact.do(Unpublish(handle("10.1/Hidden")), OPERATOR, "cli")
-    with exact.facts() as facts:
-        assert "10.1/hidden" not in {each.handle for each in log(facts, NOBODY).items}
+    with exact.snapshot() as snapshot:
+        assert "10.1/hidden" not in {each.handle for each in list_log(snapshot, NOBODY).items}
 
 
 def test_a_value_is_erased_under_every_key_that_the_name_has_had(exact: Registry) -> None:
@@ -295,9 +297,9 @@ def test_a_value_is_erased_under_every_key_that_the_name_has_had(exact: Registry
     exact.do(Remove(name, (1,)), OPERATOR, "cli")
     exact.do(Redact(handle("10.1/ABC"), 1, seq, "at the person's request"), OPERATOR, "cli")
     with exact.ledger.reading() as reading:
-        held = [content for entry in reading.log(0) for content in entry.contents()]
-    assert not [content for content in held if b"personal" in content]
-    assert [content for content in held if b"kept" in content]
+        stored = [content for entry in reading.log(0) for content in entry.contents()]
+    assert not [content for content in stored if b"personal" in content]
+    assert [content for content in stored if b"kept" in content]
     assert verified(exact.ledger.log) == size(exact)
 
 
@@ -350,10 +352,10 @@ def test_an_entry_from_before_the_change_is_proved(exact: Registry) -> None:
     create(exact, "abc")
     seq = size(exact)
     change(exact, FOLDED)
-    cover(exact.ledger.log, SIGNER, size(exact), lambda _: None)
-    with exact.facts() as facts:
-        assert prove(facts, NOBODY, handle("10.1/ABC"), seq).seq == seq
-        assert prove(facts, NOBODY, handle("10.1/ABC")).seq == size(exact)
+    ensure_checkpoint(exact.ledger.log, SIGNER, size(exact), lambda _: None)
+    with exact.snapshot() as snapshot:
+        assert prove(snapshot, NOBODY, handle("10.1/ABC"), seq).seq == seq
+        assert prove(snapshot, NOBODY, handle("10.1/ABC")).seq == size(exact)
 
 
 def test_a3_the_change_is_no_update_of_any_name(exact: Registry, machine: Machine) -> None:
@@ -361,11 +363,11 @@ def test_a3_the_change_is_no_update_of_any_name(exact: Registry, machine: Machin
     exact.do(SetPolicy("10.1", policy), OPERATOR, "cli")
     create(exact, "abc")
     machine.run(60_000_000)
-    with exact.facts() as facts:
-        before = authority_of(facts, facts.held(handle("10.1/abc")))
+    with exact.snapshot() as snapshot:
+        before = get_authority_metadata(snapshot, snapshot.stored(handle("10.1/abc")))
     change(exact, replace(policy, case=CaseRule.INSENSITIVE))
-    with exact.facts() as facts:
-        assert authority_of(facts, facts.held(handle("10.1/ABC"))) == before
+    with exact.snapshot() as snapshot:
+        assert get_authority_metadata(snapshot, snapshot.stored(handle("10.1/ABC"))) == before
     assert before is not None
 
 
@@ -408,11 +410,11 @@ def test_what_happens_between_decision_and_commit_is_not_lost(exact: Registry, m
 
 def test_who_decides_by_the_old_rule_decides_again(exact: Registry) -> None:
     create(exact, "abc")
-    with exact.facts() as facts:
-        assert facts.policy("10.1") == EXACT
-        remembered = dict(facts.seen)
+    with exact.snapshot() as snapshot:
+        assert snapshot.policy("10.1") == EXACT
+        remembered = dict(snapshot.seen)
     change(exact, FOLDED)
-    exact._recent.note(remembered, (), size(exact), erased=False)
+    exact._entry_cache.note(remembered, (), size(exact), erased=False)
     with pytest.raises(Refused, match="exists already"):
         create(exact, "ABC")
 
@@ -456,6 +458,6 @@ def test_whatever_names_there_are_all_of_them_are_found_or_nothing_changes(
         other = name.swapcase()
         expected = (other if other in names else None) if letters_count else name
         assert seen(shared, other, prefix=prefix) == expected
-    with shared.facts() as facts:
-        listed_ = [each.handle for each in list_handles(facts, OPERATOR, prefix, deleted=True).items]
+    with shared.snapshot() as snapshot:
+        listed_ = [each.handle for each in list_handles(snapshot, OPERATOR, prefix, deleted=True).items]
     assert sorted(listed_) == sorted(f"{prefix}/{name}" for name in names)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from perseid.names.handle import CaseRule
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.registry.policy import keys
-from perseid.registry.policy.keys import KEYS, Deletion, Who
+from perseid.registry.policy.keys import KEYS, Audience, Deletion
 from perseid.registry.policy.policy import DEFAULTS, PROFILES, Policy
-from perseid.registry.policy.text import MAX_SHOWN, MAX_TEXT_OCTETS, MAX_TYPE, InvalidPolicy, toml
+from perseid.registry.policy.text import MAX_LINE_LENGTH, MAX_TEXT_BYTES, MAX_TYPE, InvalidPolicy, format_toml
 from tests.strategies import handles, templates, texts
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
@@ -51,9 +51,9 @@ def policies(draw: st.DrawFn) -> Policy:
         "scheme": scheme,
         "scheme_options": tuple(options.items()) if draw(st.booleans()) else (),
         "case": CaseRule.PATH if scheme == "cordra" and draw(st.booleans()) else draw(st.sampled_from(cases)),
-        "max_ahead": draw(st.integers(0, keys.MAX_LEAD)),
-        "who_may_mint": draw(st.sampled_from([Who.ADMINISTRATORS, Who.SERVER, Who.AUTHENTICATED])),
-        "who_may_list": draw(st.sampled_from(Who)),
+        "max_ahead": draw(st.integers(0, keys.MAX_AHEAD)),
+        "who_may_mint": draw(st.sampled_from([Audience.ADMINISTRATORS, Audience.SERVER, Audience.AUTHENTICATED])),
+        "who_may_list": draw(st.sampled_from(Audience)),
         "required_types": required,
         "allowed_types": draw(queries),
         "forbidden_types": tuple(query for query in forbidden if not clashes(query, [*required, *needed.values()])),
@@ -88,7 +88,7 @@ def test_a_policy_is_what_its_text_says(policy: Policy) -> None:
     assert Policy.from_stored(text) == policy
     assert Policy.from_toml(text) == policy
     assert Policy.from_toml(text).to_toml() == text
-    assert len(text.encode()) <= MAX_TEXT_OCTETS
+    assert len(text.encode()) <= MAX_TEXT_BYTES
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -131,7 +131,7 @@ def test_a_key_younger_than_the_stored_text_has_its_default_not_the_profiles() -
 
 def test_a_text_says_only_what_differs_from_its_profile() -> None:
     policy = Policy.from_toml('profile = "pilin"\nwho_may_mint = "server"\npurpose = "Maps"\n')
-    assert policy == replace(PROFILES["pilin"], who_may_mint=Who.SERVER, purpose="Maps")
+    assert policy == replace(PROFILES["pilin"], who_may_mint=Audience.SERVER, purpose="Maps")
 
 
 def test_a_text_that_says_nothing_is_case_sensitive_and_free() -> None:
@@ -224,8 +224,8 @@ def test_a_slip_in_the_name_of_a_profile_does_not_make_another_namespace() -> No
         ("a." * 8000 + "a = 1", None, "8,000 dots outside of texts; 32 are the most"),
         (f"max_ahead = {'9' * 5000}", None, "this is not TOML"),
         ("purpose = 'a\ud800'", None, "character 13 is half of a surrogate pair"),
-        ("#" * (MAX_TEXT_OCTETS + 1), None, "the policy has 16,385 octets; 16,384 are the most"),
-        (f"required_types = {toml(['é' * 255] * 29)}", None, "the complete policy has"),
+        ("#" * (MAX_TEXT_BYTES + 1), None, "the policy has 16,385 octets; 16,384 are the most"),
+        (f"required_types = {format_toml(['é' * 255] * 29)}", None, "the complete policy has"),
     ],
 )
 def test_what_is_wrong_is_refused_with_the_key_and_what_is_expected(text: str, key: str | None, words: str) -> None:
@@ -260,7 +260,7 @@ _PLAIN = st.recursive(
 @given(st.dictionaries(st.sampled_from(list(KEYS)), _PLAIN, max_size=4))
 def test_any_value_of_any_key_is_taken_or_refused(plain: dict[str, Any]) -> None:
     try:
-        text = "".join(f"{key} = {toml(item)}\n" for key, item in plain.items())
+        text = "".join(f"{key} = {format_toml(item)}\n" for key, item in plain.items())
     except OverflowError:  # TOML has 64 bits for a number
         return
     assert tomllib.loads(text) == plain
@@ -273,13 +273,13 @@ def test_any_value_of_any_key_is_taken_or_refused(plain: dict[str, Any]) -> None
 
 @given(st.text())
 def test_every_text_can_be_written(text: str) -> None:
-    assert tomllib.loads(f"a = {toml(text)}") == {"a": text}
+    assert tomllib.loads(f"a = {format_toml(text)}") == {"a": text}
 
 
 def test_a_very_long_line_is_cut_where_it_is_shown() -> None:
     policy = Policy(forbidden_types=tuple(f"TYPE{number}" for number in range(100)))
     assert policy.line("forbidden_types").startswith('forbidden_types = ["TYPE0", "TYPE1", ')
-    assert len(policy.line("forbidden_types")) == MAX_SHOWN + 1
+    assert len(policy.line("forbidden_types")) == MAX_LINE_LENGTH + 1
     assert Policy.from_toml(policy.to_toml()) == policy
 
 
@@ -301,11 +301,11 @@ def test_every_legal_handle_can_be_the_default_creator(handle: object) -> None:
 
 
 def schema_text() -> str:
-    return json.dumps(keys.schema(DEFAULTS.values()), indent=2) + "\n"
+    return json.dumps(keys.policy_schema(DEFAULTS.values()), indent=2) + "\n"
 
 
 def manual_table() -> str:
-    return keys.table(DEFAULTS.values(), {name: policy.values() for name, policy in PROFILES.items()})
+    return keys.policy_table(DEFAULTS.values(), {name: policy.values() for name, policy in PROFILES.items()})
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
@@ -318,7 +318,7 @@ def test_the_manual_has_one_row_for_each_key_as_the_code_has_it() -> None:
 
 @given(policies())
 def test_the_schema_admits_every_policy(policy: Policy) -> None:
-    properties: dict[str, Any] = keys.schema(DEFAULTS.values())["properties"]  # type: ignore[assignment]
+    properties: dict[str, Any] = keys.policy_schema(DEFAULTS.values())["properties"]  # type: ignore[assignment]
     plain = tomllib.loads(policy.to_toml())
     assert plain.keys() == properties.keys()
     for key, item in plain.items():

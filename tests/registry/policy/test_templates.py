@@ -15,12 +15,12 @@ from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.identity import Identity
-from perseid.registry.policy.aliases import End, follow_aliases
+from perseid.registry.policy.aliases import AliasOutcome, follow_aliases
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused, Resolved
+from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import Rules
 from perseid.wire.codes import ResponseCode
 from tests.registry.commands.records_in_every_state import policy, unpublish
@@ -62,8 +62,8 @@ def put(registry: Registry, name: str, *values: Value) -> int:
     return registry.do(Create(handle(name), values, overwrite=True), OPERATOR, "cli").seq
 
 
-def asked(name: str, registry: Registry, at: int | None = None, who: Identity = NOBODY, **more: Any) -> Resolved:
-    return registry.resolve(replace(Query(Handle.keepable(name)), **more), who, at)
+def asked(name: str, registry: Registry, at: int | None = None, identity: Identity = NOBODY, **more: Any) -> Resolution:
+    return registry.resolve(replace(Query(Handle.parse_lenient(name)), **more), identity, at)
 
 
 def data(name: str, registry: Registry, at: int | None = None, **more: Any) -> list[str]:
@@ -195,8 +195,8 @@ def test_templates_see_only_what_everybody_may_see(registry: Registry) -> None:
       <value type="LEAK" data="[${all}]"/><foreach><value/></foreach></template></n>"""
     put(registry, "0.NA/10.1", namespace(copying), admin(100, "300:10.1/admin"))
     administrator = key_holder(300, "10.1/admin")
-    for who, public_only in ((NOBODY, True), (NOBODY, False), (administrator, False), (OPERATOR, False)):
-        found = asked("10.1/a@x", registry, who=who, public_only=public_only)
+    for identity, public_only in ((NOBODY, True), (NOBODY, False), (administrator, False), (OPERATOR, False)):
+        found = asked("10.1/a@x", registry, identity=identity, public_only=public_only)
         assert [value.data for value in found.values] == [b"[]", URL.data]
 
 
@@ -219,7 +219,7 @@ def test_a_base_that_is_not_published_is_as_if_it_did_not_exist(registry: Regist
 def test_a_name_that_is_not_published_tells_nobody_of_itself(registry: Registry) -> None:
     registry.do(Create(handle("10.1/a@x"), (URL,), published=False), OPERATOR, "cli")
     assert data("10.1/a@x", registry) == ["https://example.org/a?x"], "as if it did not exist"
-    assert data("10.1/a@x", registry, who=OPERATOR, public_only=False)[0] == "https://example.org/a"
+    assert data("10.1/a@x", registry, identity=OPERATOR, public_only=False)[0] == "https://example.org/a"
 
 
 def test_of_a_tombstone_the_template_makes_what_it_says(registry: Registry) -> None:
@@ -232,9 +232,9 @@ def test_of_a_tombstone_the_template_makes_what_it_says(registry: Registry) -> N
 def test_who_asks_in_a_session_for_all_has_to_be_allowed_to_read_the_base(registry: Registry) -> None:
     put(registry, "10.1/b", URL, admin(100, "300:10.1/keeper"))
     keeper, other = (replace(key_holder(300, f"10.1/{name}"), session=True) for name in ("keeper", "other"))
-    assert asked("10.1/b@x", registry, who=keeper, public_only=False).values
-    assert code("10.1/b@x", registry, who=other, public_only=False) is not NOT_FOUND
-    assert asked("10.1/b@x", registry, who=other).values
+    assert asked("10.1/b@x", registry, identity=keeper, public_only=False).values
+    assert code("10.1/b@x", registry, identity=other, public_only=False) is not NOT_FOUND
+    assert asked("10.1/b@x", registry, identity=other).values
 
 
 def test_regular_expressions_fold_letters_where_names_do() -> None:
@@ -283,8 +283,8 @@ def test_a_template_that_costs_too_much_is_refused_with_a_sentence(registry: Reg
 
 
 def test_at_any_time_template_and_base_are_those_of_that_time(registry: Registry) -> None:
-    with registry.facts() as facts:
-        first = facts.reading.size
+    with registry.snapshot() as snapshot:
+        first = snapshot.reading.size
     put(registry, "10.1/a", Value.text(1, "URL", "https://example.org/b"))
     changed = '<n><template delimiter="@"><foreach><value data="${data}#${extension}"/></foreach></template></n>'
     second = put(registry, "0.NA/10.1", namespace(changed))
@@ -304,8 +304,8 @@ def test_at_any_time_template_and_base_are_those_of_that_time(registry: Registry
 
 
 def test_what_has_been_hidden_since_is_hidden_from_templates_too(registry: Registry) -> None:
-    with registry.facts() as facts:
-        first = facts.reading.size
+    with registry.snapshot() as snapshot:
+        first = snapshot.reading.size
     registry.do(Modify(handle("10.1/a"), (replace(URL, permissions=PRIVATE),)), OPERATOR, "cli")
     assert code("10.1/a@x", registry, first) == NO_VALUES
     unpublish(registry, namespace(), name="0.NA/10.1")
@@ -352,7 +352,7 @@ def test_a_past_that_is_too_long_is_told_of_the_name_that_was_asked_for(
     assert data("10.1/a@x", registry, seq) == ["stored"]
     for number in range(10):
         put(registry, long, Value.text(1, "DESC", str(number)), namespace())
-    monkeypatch.setattr(history, "MAX_SEARCHED", 20)
+    monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 20)
     refused = refusal("10.1/a@x", registry, seq)
     assert refused.code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert refused.reason == "the past of what 10.1/a@x is made from is not shown"
@@ -361,13 +361,13 @@ def test_a_past_that_is_too_long_is_told_of_the_name_that_was_asked_for(
 def test_all_that_a_name_of_the_past_rests_on_is_searched_within_one_allowance(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with registry.facts() as facts:
-        first = facts.reading.size
+    with registry.snapshot() as snapshot:
+        first = snapshot.reading.size
     for number in range(10):
         put(registry, "10.1/a", Value.text(1, "URL", str(number)))
         put(registry, "0.NA/10.1", namespace(), Value.text(1, "DESC", str(number)))
     assert data("10.1/a@x", registry, first) == ["https://example.org/a?x"]
-    monkeypatch.setattr(history, "MAX_SEARCHED", 40)  # enough for either, and not for both
+    monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 40)  # enough for either, and not for both
     assert refusal("10.1/a@x", registry, first).code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert asked("10.1/a", registry, first).values
     assert asked("0.NA/10.1", registry, first).values
@@ -380,18 +380,18 @@ def test_s2_names_that_templates_make_may_be_aliases(registry: Registry) -> None
     text = '<n><template delimiter="@"><value type="HS_ALIAS" data="10.1/${extension}"/></template></n>'
     seq = put(registry, "0.NA/10.1", namespace(text))
     for at in (None, seq):
-        with registry.facts() as facts:
-            found = follow_aliases(facts, handle("10.1/x@A"), at)
-            assert (found.end, [str(name) for name in found.chain]) == (End.FOUND, ["10.1/x@A", "10.1/a"])
-            assert follow_aliases(facts, handle("10.1/x@y"), at).end is End.NOT_FOUND
-            assert follow_aliases(facts, handle("10.1/x@x@x"), at).end is End.NOT_FOUND
+        with registry.snapshot() as snapshot:
+            found = follow_aliases(snapshot, handle("10.1/x@A"), at)
+            assert (found.end, [str(name) for name in found.chain]) == (AliasOutcome.FOUND, ["10.1/x@A", "10.1/a"])
+            assert follow_aliases(snapshot, handle("10.1/x@y"), at).end is AliasOutcome.NOT_FOUND
+            assert follow_aliases(snapshot, handle("10.1/x@x@x"), at).end is AliasOutcome.NOT_FOUND
 
 
 def test_an_alias_leads_to_a_name_that_a_template_makes(registry: Registry) -> None:
     put(registry, "10.1/alias", Value.text(1, "HS_ALIAS", "10.1/A@Page"))
-    with registry.facts() as facts:
-        found = follow_aliases(facts, handle("10.1/alias"))
-    assert (found.end, str(found.last)) == (End.FOUND, "10.1/A@Page"), "with the letters that it was asked for"
+    with registry.snapshot() as snapshot:
+        found = follow_aliases(snapshot, handle("10.1/alias"))
+    assert (found.end, str(found.last)) == (AliasOutcome.FOUND, "10.1/A@Page"), "with the letters that it was asked for"
 
 
 # Writing

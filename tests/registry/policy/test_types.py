@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from perseid.records.json_schema import Violation
-from perseid.records.patterns import Effort
+from perseid.records.patterns import ValidationBudget
 from perseid.records.type_definition import Definition
 from perseid.records.value import Permission, Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.policy.types import definition_values, registered, type_refusals
+from perseid.registry.policy.types import check_types, definition_values, get_registered_type
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -37,22 +37,22 @@ def registry() -> Iterator[Registry]:
         yield made
 
 
-def create(registry: Registry, name: str, *values: Value, door: str = "native") -> None:
-    registry.do(Create(handle(name), values), OPERATOR, door)
+def create(registry: Registry, name: str, *values: Value, interface: str = "native") -> None:
+    registry.do(Create(handle(name), values), OPERATOR, interface)
 
 
-def refused(registry: Registry, name: str, *values: Value, door: str = "native") -> Refused:
-    explained = registry.explain(Create(handle(name), values), OPERATOR, door)
+def refused(registry: Registry, name: str, *values: Value, interface: str = "native") -> Refused:
+    explained = registry.explain(Create(handle(name), values), OPERATOR, interface)
     with pytest.raises(Refused) as caught:
-        create(registry, name, *values, door=door)
+        create(registry, name, *values, interface=interface)
     assert caught.value.code is ResponseCode.INVALID_VALUE
     assert (explained.allowed, explained.reason) == (False, caught.value.reason)
     return caught.value
 
 
 def test_a6_a_type_is_a_handle_that_resolves_to_its_definition(registry: Registry) -> None:
-    with registry.facts() as facts:
-        found = registered(facts.held(handle("10/scale")))
+    with registry.snapshot() as snapshot:
+        found = get_registered_type(snapshot.stored(handle("10/scale")))
     assert found is not None
     assert (str(found.handle), found.definition, found.problem) == ("10/SCALE", SCALE, "")
     assert found.description == "Scale: The scale of a map."
@@ -73,8 +73,8 @@ def test_a6_data_is_checked_against_the_definition_of_its_type(registry: Registr
 
 def test_data_is_checked_at_every_door_and_in_every_change(registry: Registry) -> None:
     good, bad = Value.text(1, "10/SCALE", "1:1"), Value.text(1, "10/SCALE", "no")
-    for door in ("native", "http", "cli", "import"):
-        refused(registry, "20/a", bad, door=door)
+    for interface in ("native", "http", "cli", "import"):
+        refused(registry, "20/a", bad, interface=interface)
     create(registry, "20/a", good)
     for operation in (
         Modify(handle("20/a"), (bad,)),
@@ -121,8 +121,8 @@ def test_values_that_stay_are_not_checked_anew(registry: Registry) -> None:
     registry.do(Modify(handle("10/SCALE"), (Value(2, "PERSEID_TYPE", stricter.to_bytes()),)), OPERATOR, "cli")
     registry.do(Add(handle("20/a"), (Value.text(2, "URL", "https://example.org/"),)), OPERATOR, "cli")
     refused(registry, "20/b", Value.text(1, "10/SCALE", "1:1"))
-    with registry.facts() as facts:
-        (found,) = type_refusals(facts, CHECKED, facts.held(handle("20/a")).values)
+    with registry.snapshot() as snapshot:
+        (found,) = check_types(snapshot, CHECKED, snapshot.stored(handle("20/a")).values)
     assert found.key == "validate_types"
 
 
@@ -139,8 +139,8 @@ def test_types_that_stay_need_no_definition(registry: Registry) -> None:
     with pytest.raises(Refused, match="'10/OTHER' has no definition"):
         registry.do(Add(handle("20/a"), (Value.text(5, "10/OTHER", "x"),)), OPERATOR, "native")
     refused(registry, "20/b", Value.text(1, "10/SCALE", "1:1"))
-    with registry.facts() as facts:
-        found = list(type_refusals(facts, CHECKED, facts.held(handle("20/a")).values))
+    with registry.snapshot() as snapshot:
+        found = list(check_types(snapshot, CHECKED, snapshot.stored(handle("20/a")).values))
     assert [each.key for each in found] == ["registered_types"] * 3, "a check of the whole lists them"
 
 
@@ -201,9 +201,9 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     seen: list[bytes] = []
     violation = Definition.violation
 
-    def counted(self: Definition, data: bytes, effort: Effort) -> Violation | None:
+    def counted(self: Definition, data: bytes, budget: ValidationBudget) -> Violation | None:
         seen.append(data)
-        return violation(self, data, effort)
+        return violation(self, data, budget)
 
     monkeypatch.setattr(Definition, "violation", counted)
     return seen
@@ -216,8 +216,8 @@ def test_no_definition_is_applied_beyond_the_limit(registry: Registry, monkeypat
         create(registry, f"10/T{number}", *definition_values(same))
     values = [Value.text(number + 1, f"10/T{number}", str(number)) for number in range(20)]
     seen = applied(monkeypatch)
-    with registry.facts() as facts:
-        (found,) = type_refusals(facts, CHECKED, values)
+    with registry.snapshot() as snapshot:
+        (found,) = check_types(snapshot, CHECKED, values)
     assert "more than 3 different types" in found.message
     assert seen == [b"0", b"1", b"2"]
 
@@ -239,8 +239,8 @@ def test_definitions_that_are_large_together_are_given_up(
         create(registry, f"10/T{number}", *definition_values(large(number)))
     values = [Value.text(number + 1, f"10/T{number}", "1") for number in range(30)]
     seen = applied(monkeypatch)
-    with registry.facts() as facts:
-        (found,) = type_refusals(facts, CHECKED, values)
+    with registry.snapshot() as snapshot:
+        (found,) = check_types(snapshot, CHECKED, values)
     assert "too large to be used together" in found.message
     assert 5 < len(seen) < 15
 
@@ -253,9 +253,9 @@ def test_after_data_that_is_not_of_its_type_no_other_is_looked_at(
         lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         create(registry, "10/OLD", *definition_values(Definition.make("a", "b", schema={"$ref": "#none"})))
     seen = applied(monkeypatch)
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         values = [Value.text(number, "10/OLD", str(number)) for number in range(1, 50)]
-        (found,) = type_refusals(facts, CHECKED, values)
+        (found,) = check_types(snapshot, CHECKED, values)
     assert "where no schema stands" in found.message
     assert seen == [b"1"]
 
@@ -278,9 +278,9 @@ def test_a6_the_types_of_a_new_namespace_are_defined_for_programs_too() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "102.100.TYPE")
         add_namespace(registry, "102.100.272", replace(PROFILES["pilin"], default_creator="88.1/creator"))
-        with registry.facts() as facts:
+        with registry.snapshot() as snapshot:
             for name in ("CREATION_DATE", "CREATOR", "TOMBSTONE.REASON", "LINK.WORK"):
-                found = registered(facts.held(handle(f"102.100.TYPE/{name}")))
+                found = get_registered_type(snapshot.stored(handle(f"102.100.TYPE/{name}")))
                 assert found is not None
                 assert found.definition is not None
                 assert found.definition.name == name
@@ -291,5 +291,5 @@ def test_a_namespace_that_has_no_room_for_definitions_gets_them_for_people() -> 
     with registry_in_memory() as registry:
         add_namespace(registry, "102.100.TYPE", replace(PROFILES["free"], allowed_types=("DESC",)))
         add_namespace(registry, "102.100.272", replace(PROFILES["pilin"], default_creator="88.1/creator"))
-        with registry.facts() as facts:
-            assert [value.type for value in facts.held(handle("102.100.TYPE/CREATOR")).values] == ["DESC"]
+        with registry.snapshot() as snapshot:
+            assert [value.type for value in snapshot.stored(handle("102.100.TYPE/CREATOR")).values] == ["DESC"]

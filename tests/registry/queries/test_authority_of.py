@@ -15,7 +15,7 @@ from perseid.registry.commands.records import Add, Create, Delete, Modify, Remov
 from perseid.registry.context import IMPORT
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.queries.resolve import authority_of, last_change
+from perseid.registry.queries.resolve import get_authority_metadata, last_change
 from perseid.registry.registry import Registry
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, registry_in_memory
@@ -37,8 +37,8 @@ def registry(machine: Machine) -> Iterator[Registry]:
 
 
 def about(registry: Registry, name: Handle = NAME) -> AuthorityMetadata | None:
-    with registry.facts() as facts:
-        return authority_of(facts, facts.held(name))
+    with registry.snapshot() as snapshot:
+        return get_authority_metadata(snapshot, snapshot.stored(name))
 
 
 def updated(registry: Registry) -> int | None:
@@ -114,6 +114,6 @@ def test_a1_what_has_no_thing_or_no_such_policy_says_nothing(registry: Registry)
     registry.do(Create(other, (URL,)), OPERATOR, "cli")
     assert about(registry, other) is None
     registry.do(Delete(other), OPERATOR, "cli")
-    with registry.facts() as facts:
-        assert last_change(facts.reading.history(facts.held(other).key)) == START
+    with registry.snapshot() as snapshot:
+        assert last_change(snapshot.reading.history(snapshot.stored(other).key)) == START
         assert last_change([]) is None

@@ -15,20 +15,20 @@ from perseid.names.uri import Reference, Resolver, parse_uri
 from perseid.records.value import Permission, Value
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.citation import (
-    FORMS,
-    TEX,
+    FORMATTERS,
+    TEX_ESCAPES,
     Citation,
     Version,
-    as_bibtex,
-    as_csl,
-    as_hdl,
-    as_http,
-    as_json,
-    as_text,
-    citation_of,
-    on_one_line,
+    build_citation,
+    format_bibtex,
+    format_csl,
+    format_hdl,
+    format_http,
+    format_text,
+    to_json,
+    to_single_line,
 )
-from perseid.registry.results import Resolved
+from perseid.registry.results import Resolution
 from tests.strategies import handles
 
 RESOLVER = Resolver.parse("https://id.example.org/hdl")
@@ -38,8 +38,8 @@ AT = 1_700_000_000_000_000
 
 
 def cited(*values: Value, policy: Policy = FREE, handle: Handle = NAME, fixed: bool = False) -> Citation:
-    resolved = Resolved(handle, handle, State.NORMAL, values, 7, AT)
-    return citation_of(policy, resolved, Reference(handle), RESOLVER, fixed=fixed)
+    resolved = Resolution(handle, handle, State.NORMAL, values, 7, AT)
+    return build_citation(policy, resolved, Reference(handle), RESOLVER, fixed=fixed)
 
 
 def texts(**said: str) -> tuple[Value, ...]:
@@ -90,7 +90,7 @@ CSL = {
 
 # A reader of BibTeX, by the rules of BibTeX itself: braces are counted, whatever stands before them.
 
-_COMMANDS = {written: character for character, written in TEX.items()}
+_COMMANDS = {written: character for character, written in TEX_ESCAPES.items()}
 _TOKEN = re.compile("|".join(map(re.escape, sorted(_COMMANDS, key=len, reverse=True))) + "|.", re.DOTALL)
 
 
@@ -138,17 +138,17 @@ def names_of(field: str) -> list[str]:
 
 
 def test_s10_every_style_has_the_identifier_and_most_have_both_forms() -> None:
-    assert as_hdl(BOOK) == "hdl:12345/a"
-    assert as_http(BOOK) == "https://id.example.org/hdl/12345/a"
+    assert format_hdl(BOOK) == "hdl:12345/a"
+    assert format_http(BOOK) == "https://id.example.org/hdl/12345/a"
     for style in ("text", "bibtex", "csl-json"):
-        written = FORMS[style](BOOK)
-        assert as_hdl(BOOK) in written
-        assert as_http(BOOK) in written
+        written = FORMATTERS[style](BOOK)
+        assert format_hdl(BOOK) in written
+        assert format_http(BOOK) in written
 
 
 def test_what_a_record_says_is_cited() -> None:
-    assert as_text(BOOK) == "Survey (1907-03). An Atlas. Press. hdl:12345/a, https://id.example.org/hdl/12345/a"
-    key, fields = read_bibtex(as_bibtex(BOOK))
+    assert format_text(BOOK) == "Survey (1907-03). An Atlas. Press. hdl:12345/a, https://id.example.org/hdl/12345/a"
+    key, fields = read_bibtex(format_bibtex(BOOK))
     assert key == "hdl:12345/a"
     assert fields == {
         "title": "{An Atlas}",
@@ -160,7 +160,7 @@ def test_what_a_record_says_is_cited() -> None:
         "url": "https://id.example.org/hdl/12345/a",
         "note": "hdl:12345/a",
     }
-    assert json.loads(as_csl(BOOK)) == [
+    assert json.loads(format_csl(BOOK)) == [
         {
             "id": "hdl:12345/a",
             "type": "document",
@@ -173,15 +173,15 @@ def test_what_a_record_says_is_cited() -> None:
             "note": "hdl:12345/a",
         }
     ]
-    assert as_json(BOOK)["creators"] == ["Survey"]
+    assert to_json(BOOK)["creators"] == ["Survey"]
 
 
 def test_nothing_is_invented() -> None:
     bare = cited(Value.text(1, "URL", "https://example.org/"))
-    assert as_text(bare) == "hdl:12345/a, https://id.example.org/hdl/12345/a"
-    assert set(read_bibtex(as_bibtex(bare))[1]) == {"url", "note"}
-    assert json.loads(as_csl(bare))[0].keys() == {"id", "type", "URL", "note"}
-    assert as_json(bare) == {"hdl": bare.hdl, "http": bare.http}
+    assert format_text(bare) == "hdl:12345/a, https://id.example.org/hdl/12345/a"
+    assert set(read_bibtex(format_bibtex(bare))[1]) == {"url", "note"}
+    assert json.loads(format_csl(bare))[0].keys() == {"id", "type", "URL", "note"}
+    assert to_json(bare) == {"hdl": bare.hdl, "http": bare.http}
 
 
 def test_types_are_known_by_their_name_in_their_registry_too() -> None:
@@ -217,26 +217,26 @@ def test_s10_who_created_the_identifier_is_no_author_of_the_thing() -> None:
     assert (found.creators, found.date) == ((), None)
     assert (found.created, found.creator) == ("2007-06-22T02:53:46Z", "hdl:102.100.272/0N8J991QH")
     note = "hdl:12345/a; identifier created 2007-06-22T02:53:46Z by hdl:102.100.272/0N8J991QH"
-    assert json.loads(as_csl(found))[0]["note"] == note
+    assert json.loads(format_csl(found))[0]["note"] == note
     assert cited(*values).creators == ()
 
 
 def test_a_version_is_cited_by_its_entry() -> None:
     found = cited(*texts(TITLE="An Atlas"), fixed=True)
     assert found.version == Version(7, "2023-11-14T22:13:20Z")
-    for style, write in FORMS.items():
+    for style, write in FORMATTERS.items():
         assert re.search(r"\b(entry )?7\b", write(found)), style
-    assert as_hdl(found) == "hdl:12345/a as of entry 7"
-    assert read_bibtex(as_bibtex(found))[0] == "hdl:12345/a_40_7"
-    assert json.loads(as_csl(found))[0]["version"] == "entry 7"
+    assert format_hdl(found) == "hdl:12345/a as of entry 7"
+    assert read_bibtex(format_bibtex(found))[0] == "hdl:12345/a_40_7"
+    assert json.loads(format_csl(found))[0]["version"] == "entry 7"
 
 
 def test_a_citation_of_what_is_gone_says_so() -> None:
     reason = Value.text(9101, FREE.tombstone_reason_type, "Lost in a fire")
-    resolved = Resolved(NAME, NAME, State.TOMBSTONE, (reason,), 7, AT)
-    found = citation_of(FREE, resolved, Reference(NAME), RESOLVER)
-    assert as_text(found).endswith(" [gone: Lost in a fire]")
-    without = citation_of(FREE, replace(resolved, values=()), Reference(NAME), RESOLVER)
+    resolved = Resolution(NAME, NAME, State.TOMBSTONE, (reason,), 7, AT)
+    found = build_citation(FREE, resolved, Reference(NAME), RESOLVER)
+    assert format_text(found).endswith(" [gone: Lost in a fire]")
+    without = build_citation(FREE, replace(resolved, values=()), Reference(NAME), RESOLVER)
     assert without.gone == "gone"
 
 
@@ -257,9 +257,9 @@ def test_a_citation_of_what_is_gone_says_so() -> None:
 def test_a_date_is_taken_apart_only_if_it_is_one(date: str, parts: tuple[int, ...]) -> None:
     found = cited(*texts(DATE=date))
     assert found.date_parts == parts
-    issued = json.loads(as_csl(found))[0]["issued"]
+    issued = json.loads(format_csl(found))[0]["issued"]
     assert issued == ({"date-parts": [list(parts)]} if parts else {"literal": date})
-    assert unescaped(read_bibtex(as_bibtex(found))[1]["year"]) == (date[:4] if parts else date)
+    assert unescaped(read_bibtex(format_bibtex(found))[1]["year"]) == (date[:4] if parts else date)
 
 
 _hostile = st.text(
@@ -274,22 +274,22 @@ def test_bibtex_and_csl_read_back_exactly(
     values = [Value.text(1, "TITLE", title), Value.text(2, "DESC", description), Value.text(3, "DATE", date)]
     values += [Value.text(index, "CREATOR", name) for index, name in enumerate(creators, 4)]
     found = cited(*values, handle=handle)
-    key, fields = read_bibtex(as_bibtex(found))
+    key, fields = read_bibtex(format_bibtex(found))
     assert parse_uri(re.sub("_([0-9a-f]+)_", lambda code: chr(int(code[1], 16)), key)).handle == handle
     assert names_of(fields.get("title", "")) == ([found.title] if found.title else [])
     assert names_of(fields.get("author", "")) == list(found.creators)
-    assert found.creators == tuple(filter(None, map(on_one_line, creators)))
+    assert found.creators == tuple(filter(None, map(to_single_line, creators)))
     assert unescaped(fields.get("abstract", "")) == (found.description or "")
     assert unescaped(fields["note"]) == found.hdl
     assert fields["url"] == found.http
-    plain = json.loads(as_csl(found))
+    plain = json.loads(format_csl(found))
     jsonschema.validate(plain, CSL)
     assert plain[0].get("title") == found.title
     assert [name["literal"] for name in plain[0].get("author", [])] == list(found.creators)
-    assert "\n" not in as_text(found)
+    assert "\n" not in format_text(found)
 
 
 def test_what_would_act_on_a_terminal_is_taken_out() -> None:
-    assert on_one_line(" a\t\nb\x1b[31m\u202ec\u2028 ") == "a b [31mc"
-    assert on_one_line("a\u200eb\u200fc\u061cd") == "abcd"
-    assert on_one_line("a\u200cb") == "a\u200cb", "letters of some scripts are kept apart by it"
+    assert to_single_line(" a\t\nb\x1b[31m\u202ec\u2028 ") == "a b [31mc"
+    assert to_single_line("a\u200eb\u200fc\u061cd") == "abcd"
+    assert to_single_line("a\u200cb") == "a\u200cb", "letters of some scripts are kept apart by it"

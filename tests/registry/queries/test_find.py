@@ -18,11 +18,11 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.queries import find as finding
-from perseid.registry.queries.find import Found, FoundPage, Search, find
+from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
 from perseid.registry.queries.listing import list_handles
-from perseid.registry.queries.paging import PageEnds
+from perseid.registry.queries.paging import CursorCodec
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -49,9 +49,9 @@ EVERYBODY: tuple[Identity, ...] = (OPERATOR, LISTER, ANN, STRANGER, NOBODY)
 
 def prepare(registry: Registry) -> None:
     add_namespace(registry, CLOSED, policy(), PREFIX_ADMIN)
-    add_namespace(registry, OPEN, policy(who_may_list=Who.PUBLIC))
+    add_namespace(registry, OPEN, policy(who_may_list=Audience.PUBLIC))
     party = {"authority": True, "default_creator": f"{OWNED}/maker"}
-    add_namespace(registry, OWNED, policy(who_may_list=Who.PUBLIC, owner_type="OWNER", **party))
+    add_namespace(registry, OWNED, policy(who_may_list=Audience.PUBLIC, owner_type="OWNER", **party))
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def site() -> Iterator[Registry]:
         yield made
 
 
-def pages(registry: Registry, who: Identity, search: Search, limit: int = 100) -> Iterator[FoundPage]:
+def pages(registry: Registry, identity: Identity, search: Search, limit: int = 100) -> Iterator[SearchPage]:
     after: str | None = None
     while True:
-        with registry.facts() as facts:
-            page = find(facts, who, search, after, limit)
+        with registry.snapshot() as snapshot:
+            page = find(snapshot, identity, search, after, limit)
         yield page
         if page.following is None:
             return
@@ -73,12 +73,12 @@ def pages(registry: Registry, who: Identity, search: Search, limit: int = 100) -
         after = page.following
 
 
-def every(registry: Registry, who: Identity, search: Search, limit: int = 100) -> list[Found]:
-    return [each for page in pages(registry, who, search, limit) for each in page.items]
+def every(registry: Registry, identity: Identity, search: Search, limit: int = 100) -> list[SearchResult]:
+    return [each for page in pages(registry, identity, search, limit) for each in page.items]
 
 
-def names(registry: Registry, who: Identity = OPERATOR, limit: int = 100, **asked: Any) -> list[str]:
-    return [each.handle for each in every(registry, who, Search(**asked), limit)]
+def names(registry: Registry, identity: Identity = OPERATOR, limit: int = 100, **asked: Any) -> list[str]:
+    return [each.handle for each in every(registry, identity, Search(**asked), limit)]
 
 
 # Against a full scan
@@ -129,27 +129,27 @@ searches = st.builds(
 ).filter(lambda search: search != Search())
 
 
-def whole_scan(registry: Registry, who: Identity, search: Search) -> set[tuple[str, tuple[int, ...]]]:
+def whole_scan(registry: Registry, identity: Identity, search: Search) -> set[tuple[str, tuple[int, ...]]]:
     """What `find` should find, by looking at every record with rules that are written down anew."""
     found = set()
-    with registry.facts() as facts:
-        for entry in facts.reading.names(b"", b"\xff", 100_000):
+    with registry.snapshot() as snapshot:
+        for entry in snapshot.reading.names(b"", b"\xff", 100_000):
             prefix = entry.handle.partition("/")[0]
-            administers = who is OPERATOR or (who is LISTER and prefix == CLOSED)
+            administers = identity is OPERATOR or (identity is LISTER and prefix == CLOSED)
             is_seen = administers or (prefix in (OPEN, OWNED) and entry.state in (State.NORMAL, State.TOMBSTONE))
             if prefix == "0.SITE" or entry.state is State.ABSENT or not is_seen:
                 continue
-            met = meets(entry, search, [each for each in entry.record() if reads(who, entry, each)], prefix)
+            met = meets(entry, search, [each for each in entry.record() if reads(identity, entry, each)], prefix)
             if met is not None:
                 found.add((entry.handle, met))
     return found
 
 
-def reads(who: Identity, entry: Entry, one: Value) -> bool:
+def reads(identity: Identity, entry: Entry, one: Value) -> bool:
     if one.is_public or not one.permissions & Permission.ADMIN_READ:
         return one.is_public
     named = [Admin.from_bytes(each.data) for each in entry.record() if each.type == "HS_ADMIN" and each.data != b"odd"]
-    return who is OPERATOR or any(str(who) == str(each.administrator) for each in named)
+    return identity is OPERATOR or any(str(identity) == str(each.administrator) for each in named)
 
 
 def meets(entry: Entry, search: Search, values: list[Value], prefix: str) -> tuple[int, ...] | None:
@@ -215,12 +215,12 @@ def test_s4_s5_what_is_found_is_what_a_full_scan_finds(registry: Registry, data:
         draft = Draft(Action.UPDATE, state, f"{prefix}/{suffix}", "cli", "local:a", values=() if not state else values)
         assert isinstance(registry.ledger.append(Append(draft))[0], Appended)
     for search in data.draw(st.lists(searches, min_size=1, max_size=4)):
-        who = data.draw(st.sampled_from(EVERYBODY))
-        asked = search if who in (OPERATOR, LISTER) or search.prefix != CLOSED else replace(search, prefix=None)
-        found = every(registry, who, asked, data.draw(st.sampled_from([1, 2, 100])))
+        identity = data.draw(st.sampled_from(EVERYBODY))
+        asked = search if identity in (OPERATOR, LISTER) or search.prefix != CLOSED else replace(search, prefix=None)
+        found = every(registry, identity, asked, data.draw(st.sampled_from([1, 2, 100])))
         told = [(each.handle, tuple([one.index for one in each.values])) for each in found]
         assert len(set(told)) == len(told), "a name was told twice"
-        assert set(told) == whole_scan(registry, who, asked), (asked, who)
+        assert set(told) == whole_scan(registry, identity, asked), (asked, identity)
 
 
 # Who sees what
@@ -256,9 +256,9 @@ def test_where_a_page_ends_gives_nothing_away(site: Registry) -> None:
 
 
 def accepts(registry: Registry, search: Search, after: str) -> bool:
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         try:
-            find(facts, NOBODY, search, after)
+            find(snapshot, NOBODY, search, after)
         except Refused:
             return False
     return True
@@ -300,10 +300,10 @@ def test_private_values_change_neither_the_order_nor_whether_there_is_more(site:
     put(site, hidden(1, "https://example.org/9"), name="54321/c")
     put(site, value(1, "https://example.org/9"), name="12345/d")
     for asked in (*searches, {"path": "/"}):
-        with site.facts() as facts:
-            assert find(facts, NOBODY, Search(**asked), None, 2).following is None
-    with site.facts() as facts:
-        assert find(facts, NOBODY, Search(path="/8"), None, 1).following is None
+        with site.snapshot() as snapshot:
+            assert find(snapshot, NOBODY, Search(**asked), None, 2).following is None
+    with site.snapshot() as snapshot:
+        assert find(snapshot, NOBODY, Search(path="/8"), None, 1).following is None
 
 
 def test_who_owns_a_record_by_a_private_value_is_told_in_no_place(site: Registry) -> None:
@@ -321,16 +321,16 @@ def test_only_those_who_may_list_a_namespace_search_in_it(site: Registry) -> Non
     assert names(site, OPERATOR, host="example.org") == ["12345/a", "12345/b", "54321/c", "54321/d"]
     assert names(site, LISTER, host="example.org") == ["12345/a", "12345/b", "54321/c"]
     assert names(site, ANN, host="example.org") == names(site, NOBODY, host="example.org") == ["54321/c"]
-    with site.facts() as facts, pytest.raises(Refused) as refused:
-        find(facts, ANN, Search(prefix="12345", host="example.org"))
+    with site.snapshot() as snapshot, pytest.raises(Refused) as refused:
+        find(snapshot, ANN, Search(prefix="12345", host="example.org"))
     assert refused.value.code is ResponseCode.INVALID_ADMIN
 
 
 def test_where_names_are_not_listed_none_are_found() -> None:
     with registry_in_memory(rules=rules(listing_allowed=False)) as made:
         prepare(made)
-        with made.facts() as facts, pytest.raises(Refused, match="does not list names"):
-            find(facts, LISTER, Search(host="example.org"))
+        with made.snapshot() as snapshot, pytest.raises(Refused, match="does not list names"):
+            find(snapshot, LISTER, Search(host="example.org"))
         assert names(made, OPERATOR, prefix="12345") == []
 
 
@@ -341,14 +341,14 @@ def test_names_of_a_prefix_that_is_not_homed_any_more_are_not_found(site: Regist
     assert names(site, LISTER, host="example.org") == [f"{OPEN}/a", f"{CLOSED}/a"]
     for prefix in (OPEN, CLOSED):
         site.do(Home(f"0.NA/{prefix}", unhome=True), OPERATOR, "cli")
-    for who in (NOBODY, LISTER):
-        assert names(site, who, host="example.org") == names(site, who, prefix=OPEN) == []
+    for identity in (NOBODY, LISTER):
+        assert names(site, identity, host="example.org") == names(site, identity, prefix=OPEN) == []
     assert names(site, OPERATOR, host="example.org") == [f"{OPEN}/a", f"{CLOSED}/a"]
 
 
 def test_where_no_page_ended_is_told_in_a_way_that_shows(site: Registry) -> None:
-    with site.facts() as facts, pytest.raises(Refused, match=r"no page of this search ended at 'a\\x1b"):
-        find(facts, OPERATOR, Search(type="URL"), "a\x1b[31m")
+    with site.snapshot() as snapshot, pytest.raises(Refused, match=r"no page of this search ended at 'a\\x1b"):
+        find(snapshot, OPERATOR, Search(type="URL"), "a\x1b[31m")
 
 
 def test_a_page_decides_about_some_prefixes_only_and_the_next_goes_on(
@@ -369,7 +369,7 @@ def test_a_page_decides_about_some_prefixes_only_and_the_next_goes_on(
 def test_there_is_no_cap_and_pages_pass_over_a_bounded_number(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, all are found (S5)."""
     monkeypatch.setattr(finding, "MAX_SCANNED", 10)
-    monkeypatch.setattr(finding, "_FEWEST_READ", 3)
+    monkeypatch.setattr(finding, "_MIN_BATCH", 3)
     drafts = [
         Draft(Action.CREATE, State.NORMAL, f"54321/{number:03}", "cli", "local:a", values=(url_and_type(number),))
         for number in range(95)
@@ -389,8 +389,8 @@ def test_there_is_no_cap_and_pages_pass_over_a_bounded_number(site: Registry, mo
             assert len(own) == (47 if asked.type else 48 if asked.host or asked.url else 95)
     narrow = Search(prefix="54321", type="DESC", value=b"7")
     assert [len(page.items) for page in pages(site, OPERATOR, replace(narrow, value=None), 3)].count(3) >= 15
-    with site.facts() as facts:
-        assert list_handles(facts, OPERATOR, "54321", 0, 100).items[-1].handle == "54321/094"
+    with site.snapshot() as snapshot:
+        assert list_handles(snapshot, OPERATOR, "54321", 0, 100).items[-1].handle == "54321/094"
 
 
 def url_and_type(number: int) -> Value:
@@ -418,8 +418,10 @@ def test_a_pattern_without_a_beginning_is_looked_for_in_everything_for_some_time
     ticks = iter(range(1_000_000))
     after, found, scanned = None, [], 0
     while scanned == 0 or after is not None:
-        with site.facts() as facts:
-            page = find(facts, OPERATOR, Search(url="*.pdf"), after, 100, seconds=7, clock=lambda: float(next(ticks)))
+        with site.snapshot() as snapshot:
+            page = find(
+                snapshot, OPERATOR, Search(url="*.pdf"), after, 100, seconds=7, clock=lambda: float(next(ticks))
+            )
         assert page.scans
         found += [each.handle for each in page.items]
         after, scanned = page.following, scanned + 1
@@ -434,11 +436,11 @@ def test_a_place_that_no_page_told_is_refused(site: Registry) -> None:
     seq = put(site, value(1, "https://example.org/"), name="54321/a")
     made_up = ("x", "1.x", "-1", "", "9" * 30, "99999", "é" * 32, "0" * 64, "g" * 64, "1", f"{seq}.0")
     for asked in (Search(host="example.org"), Search(prefix="54321"), Search(since=0)):
-        with site.facts() as facts:
-            of_another_history = PageEnds(facts.reading, asked).told(10_000)
+        with site.snapshot() as snapshot:
+            of_another_history = CursorCodec(snapshot.reading, asked).told(10_000)
         for after in (*made_up, of_another_history):
-            with site.facts() as facts, pytest.raises(Refused, match="no page of this search ended"):
-                find(facts, OPERATOR, asked, after)
+            with site.snapshot() as snapshot, pytest.raises(Refused, match="no page of this search ended"):
+                find(snapshot, OPERATOR, asked, after)
 
 
 def test_a_place_whose_data_was_erased_is_no_place_any_more(site: Registry) -> None:
@@ -448,8 +450,8 @@ def test_a_place_whose_data_was_erased_is_no_place_any_more(site: Registry) -> N
     page = next(pages(site, OPERATOR, search, limit=1))
     put(site, name="54321/a")
     site.do(Redact(Handle.parse("54321/a"), 1, first, "personal"), OPERATOR, "cli")
-    with site.facts() as facts, pytest.raises(Refused, match="Begin anew"):
-        find(facts, OPERATOR, search, page.following)
+    with site.snapshot() as snapshot, pytest.raises(Refused, match="Begin anew"):
+        find(snapshot, OPERATOR, search, page.following)
 
 
 def test_going_on_behind_a_record_that_has_changed_meanwhile(site: Registry) -> None:
@@ -457,8 +459,8 @@ def test_going_on_behind_a_record_that_has_changed_meanwhile(site: Registry) -> 
         put(site, value(1, f"https://example.org/{name}"), name=f"54321/{name}")
     page = next(pages(site, OPERATOR, Search(host="example.org"), limit=1))
     put(site, value(1, "https://other.example/"), name="54321/a")
-    with site.facts() as facts:
-        rest = find(facts, OPERATOR, Search(host="example.org"), page.following)
+    with site.snapshot() as snapshot:
+        rest = find(snapshot, OPERATOR, Search(host="example.org"), page.following)
     assert [each.handle for each in rest.items] == ["54321/b", "54321/c"]
 
 
@@ -470,8 +472,8 @@ def test_going_on_behind_a_record_that_has_changed_meanwhile(site: Registry) -> 
     [{}, {"host": "a/b"}, {"url": " "}, {"owner": "nobody"}, {"prefix": "1/2"}, {"prefix": ""}, {"url": "*://*.a@b/"}],
 )
 def test_what_cannot_be_looked_for_is_refused(site: Registry, asked: dict[str, str]) -> None:
-    with site.facts() as facts, pytest.raises(Refused) as refused:
-        find(facts, OPERATOR, Search(**asked))  # type: ignore[arg-type]
+    with site.snapshot() as snapshot, pytest.raises(Refused) as refused:
+        find(snapshot, OPERATOR, Search(**asked))  # type: ignore[arg-type]
     assert refused.value.advice
 
 

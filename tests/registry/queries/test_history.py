@@ -14,19 +14,19 @@ from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history as veil
 from perseid.registry.queries.history import (
-    FIRST_INSTANT,
     MAX_PAGE,
+    MIN_TIMESTAMP,
     History,
     Version,
     as_of,
-    history,
-    keeping_past,
+    get_history,
+    keep_history_note,
     moment,
     page_size,
 )
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused, Resolved
+from perseid.registry.results import Refused, Resolution
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.commands.records_in_every_state import (
@@ -54,27 +54,28 @@ ADMINISTRATORS: tuple[Identity, ...] = (ANN, SERVER, OPERATOR)
 
 
 def told(
-    registry: Registry, who: Identity = NOBODY, name: Handle = X, before: int | None = None, limit: int = 100
+    registry: Registry, identity: Identity = NOBODY, name: Handle = X, before: int | None = None, limit: int = 100
 ) -> History:
-    with registry.facts() as facts:
-        return history(facts, who, name, before, limit)
+    with registry.snapshot() as snapshot:
+        return get_history(snapshot, identity, name, before, limit)
 
 
-def datas(registry: Registry, who: Identity = NOBODY) -> list[list[str]]:
+def datas(registry: Registry, identity: Identity = NOBODY) -> list[list[str]]:
     """The data of the values of each version that is told, newest first."""
     return [
-        [each.data.decode() for each in version.values if each.index != 100] for version in told(registry, who).versions
+        [each.data.decode() for each in version.values if each.index != 100]
+        for version in told(registry, identity).versions
     ]
 
 
-def then(registry: Registry, seq: int, who: Identity = NOBODY, *, public_only: bool = True) -> Resolved:
-    with registry.facts() as facts:
-        return as_of(facts, who, Query(X, public_only=public_only), seq).resolved
+def then(registry: Registry, seq: int, identity: Identity = NOBODY, *, public_only: bool = True) -> Resolution:
+    with registry.snapshot() as snapshot:
+        return as_of(snapshot, identity, Query(X, public_only=public_only), seq).resolved
 
 
-def refused(registry: Registry, who: Identity = NOBODY, seq: int | None = None) -> tuple[ResponseCode, str]:
+def refused(registry: Registry, identity: Identity = NOBODY, seq: int | None = None) -> tuple[ResponseCode, str]:
     with pytest.raises(Refused) as caught:
-        _ = told(registry, who) if seq is None else then(registry, seq, who)
+        _ = told(registry, identity) if seq is None else then(registry, seq, identity)
     return caught.value.code, caught.value.reason
 
 
@@ -85,8 +86,8 @@ NOT_FOUND = (ResponseCode.HANDLE_NOT_FOUND, "there is no record of 12345/x")
 
 
 def at(registry: Registry, when: str | int, now: int = NOW + 10 * SECOND) -> int:
-    with registry.facts() as facts:
-        return moment(facts.reading, when, now)
+    with registry.snapshot() as snapshot:
+        return moment(snapshot.reading, when, now)
 
 
 def test_a_moment_is_the_last_entry_that_is_not_dated_after_it(registry: Registry, machine: Machine) -> None:
@@ -126,7 +127,7 @@ def test_a_time_is_iso_8601_or_microseconds(here: Registry, machine: Machine, te
 def test_the_number_of_an_entry_is_accepted_wherever_a_time_is(here: Registry) -> None:
     seq = put(here, value(1))
     assert [at(here, seq), at(here, str(seq)), at(here, 0)] == [seq, seq, 0]
-    for number in (seq + 1, -1, FIRST_INSTANT - 1):
+    for number in (seq + 1, -1, MIN_TIMESTAMP - 1):
         with pytest.raises(Refused, match=f"there is no entry {number}; the last one is {seq}"):
             at(here, number)
 
@@ -180,13 +181,13 @@ def changed(version: Version) -> tuple[list[int], list[int], list[int]]:
     return [each.index for each in differences.added], [each.index for each in differences.removed], modified
 
 
-@pytest.mark.parametrize("who", [NOBODY, ANN, SERVER], ids=str)
-def test_history_comes_in_pages_that_say_what_changed_across_their_edge(here: Registry, who: Identity) -> None:
+@pytest.mark.parametrize("identity", [NOBODY, ANN, SERVER], ids=str)
+def test_history_comes_in_pages_that_say_what_changed_across_their_edge(here: Registry, identity: Identity) -> None:
     seqs = [put(here, ADMIN, value(n)) for n in range(1, 8)]
-    whole = told(here, who).versions
+    whole = told(here, identity).versions
     pages, before = [], None
     while True:
-        page = told(here, who, before=before, limit=3)
+        page = told(here, identity, before=before, limit=3)
         pages.append(page.versions)
         before = page.before
         if before is None:
@@ -204,9 +205,9 @@ def test_a_page_has_a_size(here: Registry) -> None:
     assert [page_size(MAX_PAGE - 1), page_size(MAX_PAGE + 1)] == [MAX_PAGE - 1, MAX_PAGE]
 
 
-@pytest.mark.parametrize("who", PUBLIC, ids=str)
-def test_a_name_without_history_is_not_found(here: Registry, who: Identity) -> None:
-    assert refused(here, who) == NOT_FOUND
+@pytest.mark.parametrize("identity", PUBLIC, ids=str)
+def test_a_name_without_history_is_not_found(here: Registry, identity: Identity) -> None:
+    assert refused(here, identity) == NOT_FOUND
     with pytest.raises(Refused, match="no record"):
         told(here, OPERATOR, before=5)
 
@@ -231,23 +232,23 @@ def test_names_are_found_by_the_case_rule_of_their_namespace(here: Registry) -> 
 # Who did it, and why
 
 
-def actors(registry: Registry, who: Identity) -> tuple[str | None, str | None, str | None]:
-    version = told(registry, who).versions[0]
+def actors(registry: Registry, identity: Identity) -> tuple[str | None, str | None, str | None]:
+    version = told(registry, identity).versions[0]
     return version.door, version.actor, version.note
 
 
-@pytest.mark.parametrize("who", PUBLIC, ids=str)
-def test_actors_and_notes_are_not_shown_to_the_public(here: Registry, who: Identity) -> None:
+@pytest.mark.parametrize("identity", PUBLIC, ids=str)
+def test_actors_and_notes_are_not_shown_to_the_public(here: Registry, identity: Identity) -> None:
     """A7: the actor is an audit fact, and not shown publicly under this policy."""
     put(here, ADMIN, value(1), note="a ticket number")
-    assert actors(here, who) == (None, None, None)
+    assert actors(here, identity) == (None, None, None)
 
 
-@pytest.mark.parametrize("who", [ANN, SERVER, OPERATOR], ids=str)
-def test_actors_and_notes_are_shown_to_administrators(here: Registry, who: Identity) -> None:
+@pytest.mark.parametrize("identity", [ANN, SERVER, OPERATOR], ids=str)
+def test_actors_and_notes_are_shown_to_administrators(here: Registry, identity: Identity) -> None:
     """S11: every action is logged with the party that did it."""
     put(here, ADMIN, value(1), note="a ticket number", actor="301:12345/bob")
-    assert actors(here, who) == ("cli", "301:12345/bob", "a ticket number")
+    assert actors(here, identity) == ("cli", "301:12345/bob", "a ticket number")
 
 
 def test_actors_and_never_notes_are_shown_where_the_policy_says_so() -> None:
@@ -264,8 +265,8 @@ def test_private_values_take_the_permission_to_read_them(here: Registry) -> None
     put(here, ADMIN, value(1, "open"), hidden(2, "secret"), unreadable)
     put(here, ADMIN, value(1, "open"))
     assert datas(here, ANN) == datas(here, OPERATOR) == [["open"], ["open", "secret"]]
-    for who in (*PUBLIC, SERVER):
-        assert datas(here, who) == [["open"], ["open"]]
+    for identity in (*PUBLIC, SERVER):
+        assert datas(here, identity) == [["open"], ["open"]]
 
 
 def test_server_administrators_with_full_access_read_private_values() -> None:
@@ -295,8 +296,8 @@ def test_what_was_hidden_since_is_hidden_from_history(registry: Registry) -> Non
     first = put(registry, ADMIN, value(1, "open"), value(2, "a"))
     second = put(registry, ADMIN, value(1, "open"), hidden(2, "a"))
     put(registry, ADMIN, value(1, "open"))
-    for who in (NOBODY, SERVER):
-        assert datas(registry, who) == [["open"]] * 3
+    for identity in (NOBODY, SERVER):
+        assert datas(registry, identity) == [["open"]] * 3
     assert datas(registry, ANN) == [["open"], ["open", "a"], ["open", "a"]]
     assert [each.data for each in then(registry, first).values if each.index != 100] == [b"open"]
     assert then(registry, second, ANN, public_only=False).values == (value(1, "open"), hidden(2, "a"), ADMIN)
@@ -304,7 +305,7 @@ def test_what_was_hidden_since_is_hidden_from_history(registry: Registry) -> Non
 
 def test_whoever_hides_a_value_may_leave_its_past(here: Registry) -> None:
     put(here, value(1, "a"))
-    put(here, hidden(1, "a"), note=keeping_past("moved"))
+    put(here, hidden(1, "a"), note=keep_history_note("moved"))
     assert datas(here) == [[], ["a"]]
 
 
@@ -324,14 +325,14 @@ def test_reserved_and_unpublished_phases_show_nothing_to_the_public_not_even_tha
     first = publish(here, ADMIN, value(1, "a"))
     gap = unpublish(here, ADMIN, value(1, "a"))
     again = publish(here, ADMIN, value(1, "a"), value(2, "b"))
-    for who in PUBLIC:
-        newer, older = told(here, who).versions
+    for identity in PUBLIC:
+        newer, older = told(here, identity).versions
         assert (newer.seq, newer.action, changed(newer)) == (again, Action.UPDATE, ([2], [], []))
         assert (older.seq, older.action, changed(older)) == (first, Action.CREATE, ([1, 100], [], []))
         for seq in (reserved, unpublished, gap):
-            assert refused(here, who, seq) == NOT_FOUND
-    for who in ADMINISTRATORS:
-        assert [each.seq for each in told(here, who).versions] == [again, gap, first, unpublished, reserved]
+            assert refused(here, identity, seq) == NOT_FOUND
+    for identity in ADMINISTRATORS:
+        assert [each.seq for each in told(here, identity).versions] == [again, gap, first, unpublished, reserved]
     assert datas(here, SERVER) == [["a", "b"], [], ["a"], [], []]
     assert datas(here, ANN)[3] == ["draft"]
 
@@ -340,11 +341,11 @@ def test_reserved_and_unpublished_phases_show_nothing_to_the_public_not_even_tha
 def test_a_name_that_is_unpublished_or_reserved_now_shows_nothing(here: Registry, before: int | None) -> None:
     first = put(here, ADMIN, value(1, "a"))
     second = unpublish(here, ADMIN, value(1, "a"))
-    for who in PUBLIC:
+    for identity in PUBLIC:
         with pytest.raises(Refused) as caught:
-            told(here, who, before=before)
+            told(here, identity, before=before)
         assert (caught.value.code, caught.value.reason) == NOT_FOUND
-        assert refused(here, who, first) == refused(here, who, second) == NOT_FOUND
+        assert refused(here, identity, first) == refused(here, identity, second) == NOT_FOUND
     assert len(told(here, ANN).versions) == len(told(here, SERVER).versions) == 2
     delete(here)
     assert refused(here) == NOT_FOUND
@@ -372,20 +373,20 @@ def test_a_policy_that_hides_the_past_shows_what_is_there_today_only() -> None:
     with site(show_past=False) as here:
         first = put(here, ADMIN, value(1, "a"))
         second = publish(here, ADMIN, value(1, "b"))
-        for who in PUBLIC:
-            found = told(here, who)
+        for identity in PUBLIC:
+            found = told(here, identity)
             assert [(each.seq, each.changed, each.action) for each in found.versions] == [(second, None, Action.UPDATE)]
             assert not found.complete
-            assert told(here, who, before=second).versions == ()
-            code, reason = refused(here, who, first)
+            assert told(here, identity, before=second).versions == ()
+            code, reason = refused(here, identity, first)
             assert code is ResponseCode.INSUFFICIENT_PERMISSIONS
             assert reason == "the past of 12345/x is shown to its administrators only"
-            assert refused(here, who, first - 1) == (code, reason)
-            assert then(here, second, who).values == (value(1, "b"), ADMIN)
+            assert refused(here, identity, first - 1) == (code, reason)
+            assert then(here, second, identity).values == (value(1, "b"), ADMIN)
         assert len(told(here, ANN).versions) == len(told(here, SERVER).versions) == 2
         delete(here)
-        for who in PUBLIC:
-            assert refused(here, who) == refused(here, who, first) == NOT_FOUND
+        for identity in PUBLIC:
+            assert refused(here, identity) == refused(here, identity, first) == NOT_FOUND
         assert len(told(here, SERVER).versions) == 3
 
 
@@ -413,7 +414,7 @@ def test_redacted_values_are_counted(registry: Registry) -> None:
 
 
 def test_the_public_is_shown_only_what_can_be_searched(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(veil, "MAX_SEARCHED", 7)
+    monkeypatch.setattr(veil, "MAX_VERSIONS_SCANNED", 7)
     first = put(here, ADMIN, value(1, "a"))
     for data in "bc":
         put(here, ADMIN, value(1, data))
@@ -427,18 +428,18 @@ def test_the_public_is_shown_only_what_can_be_searched(here: Registry, monkeypat
     assert datas(here, SERVER) == [["c"], ["b"], []]
     assert not told(here, SERVER).complete
     delete(here)
-    monkeypatch.setattr(veil, "MAX_SEARCHED", 0)
+    monkeypatch.setattr(veil, "MAX_VERSIONS_SCANNED", 0)
     assert refused(here) == refused(here, NOBODY, first) == NOT_FOUND
 
 
 def test_the_installations_own_records_are_for_server_administrators(here: Registry) -> None:
     name = Handle.parse("0.SITE/POLICY/12345")
-    for who in (*PUBLIC, ANN):
+    for identity in (*PUBLIC, ANN):
         with pytest.raises(Refused, match="belongs to the installation itself"):
-            told(here, who, name)
+            told(here, identity, name)
     here.do(SetPolicy("12345", policy(purpose="maps")), OPERATOR, "cli")
-    for who in (SERVER, OPERATOR):
-        versions = told(here, who, name).versions
+    for identity in (SERVER, OPERATOR):
+        versions = told(here, identity, name).versions
         assert [each.action.name for each in versions] == ["UPDATE", "CREATE"]
         assert b"maps" in versions[0].values[0].data
 
@@ -452,14 +453,14 @@ def test_as_of_a_moment_a_name_stands_for_what_it_was_then(registry: Registry) -
     first = put(registry, value(1, "a"), value(2, "m", type_="EMAIL"))
     between = put(registry, value(1), name="12345/y")
     second = put(registry, value(1, "b"))
-    with registry.facts() as facts:
-        found = as_of(facts, NOBODY, Query(X), between)
+    with registry.snapshot() as snapshot:
+        found = as_of(snapshot, NOBODY, Query(X), between)
         assert (found.moment, found.resolved.seq, found.resolved.state) == (between, first, State.NORMAL)
         assert found.resolved.values == (value(1, "a"), value(2, "m", type_="EMAIL"))
-        assert as_of(facts, NOBODY, Query(X, types=["EMAIL"]), first).resolved.values[0].data == b"m"
-        assert as_of(facts, NOBODY, Query(X), second).resolved.values == (value(1, "b"),)
+        assert as_of(snapshot, NOBODY, Query(X, types=["EMAIL"]), first).resolved.values[0].data == b"m"
+        assert as_of(snapshot, NOBODY, Query(X), second).resolved.values == (value(1, "b"),)
         with pytest.raises(Refused, match="had no such values") as caught:
-            as_of(facts, NOBODY, Query(X, types=["EMAIL"]), second)
+            as_of(snapshot, NOBODY, Query(X, types=["EMAIL"]), second)
         assert caught.value.code is ResponseCode.VALUES_NOT_FOUND
     assert refused(registry, NOBODY, first - 1) == NOT_FOUND
 

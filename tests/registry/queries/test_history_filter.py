@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perseid.ledger.log.entry import Action, Entry, Kind, Slot, State
 from perseid.records.value import Value
 from perseid.registry.queries import history
-from perseid.registry.queries.history import PAST_STAYS, Veil, keeping_past
+from perseid.registry.queries.history import KEEP_HISTORY, HistoryFilter, keep_history_note
 from tests.registry.commands.records_in_every_state import hidden, value
 
 
@@ -18,14 +18,14 @@ def entry(*values: Value, state: State = State.NORMAL, note: str = "", erased: S
     slots = [Slot.commit(Kind.VALUE, bytes(16), each.to_bytes()) for each in values]
     slots = [slot.redacted() if each.index in erased else slot for each, slot in zip(values, slots, strict=True)]
     why = Slot.commit(Kind.NOTE, bytes(16), note.encode())
-    who = Slot.commit(Kind.ACTOR, bytes(16), b"cli local:alice")
-    return Entry(1, 0, Action.UPDATE, state, False, "12345/x", bytes(16), who, why, tuple(slots))
+    identity = Slot.commit(Kind.ACTOR, bytes(16), b"cli local:alice")
+    return Entry(1, 0, Action.UPDATE, state, False, "12345/x", bytes(16), identity, why, tuple(slots))
 
 
 def shown(*versions: Entry) -> list[list[str]]:
     """What is public still of each version, given from the oldest to that of today."""
-    one = Veil()
-    return [[each.data.decode() for each in one.lift(version)] for version in reversed(versions)][::-1]
+    one = HistoryFilter()
+    return [[each.data.decode() for each in one.visible_values(version)] for version in reversed(versions)][::-1]
 
 
 GONE = entry(state=State.ABSENT)
@@ -105,22 +105,22 @@ def test_unpublishing_hides_what_was_before_except_what_is_published_again() -> 
 
 
 def test_whoever_hides_a_value_may_leave_its_past_as_it_is() -> None:
-    quiet = keeping_past("moved to the archive")
+    quiet = keep_history_note("moved to the archive")
     assert quiet.endswith("moved to the archive")
-    assert keeping_past("") == PAST_STAYS
+    assert keep_history_note("") == KEEP_HISTORY
     assert shown(entry(value(1, "a")), entry(hidden(1, "a"), note=quiet)) == [["a"], []]
     assert shown(entry(value(1, "a")), entry(hidden(1, "a"), note=quiet), entry(hidden(1, "a"))) == [["a"], [], []]
-    unpublished = entry(value(1, "a"), state=State.UNPUBLISHED, note=PAST_STAYS)
+    unpublished = entry(value(1, "a"), state=State.UNPUBLISHED, note=KEEP_HISTORY)
     assert shown(entry(value(1, "a")), unpublished, entry(value(1, "b"))) == [["a"], [], ["b"]]
 
 
 def test_a_note_that_only_mentions_it_keeps_nothing() -> None:
-    for note in (f"we say: {PAST_STAYS}", f"{PAST_STAYS}?", f"why\n{PAST_STAYS}"):
+    for note in (f"we say: {KEEP_HISTORY}", f"{KEEP_HISTORY}?", f"why\n{KEEP_HISTORY}"):
         assert shown(entry(value(1, "a")), entry(hidden(1, "a"), note=note)) == [[], []]
 
 
 def test_a_redacted_note_keeps_nothing() -> None:
-    quiet = entry(hidden(1, "a"), note=PAST_STAYS)
+    quiet = entry(hidden(1, "a"), note=KEEP_HISTORY)
     erased = quiet.redacted(frozenset((quiet.note.commitment,)))
     assert shown(entry(value(1, "a")), erased) == [[], []]
 
@@ -153,9 +153,9 @@ def test_very_many_redactions_hide_everything_before() -> None:
 
 
 def test_what_is_too_far_back_to_be_searched_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_SEARCHED", 6)
-    one = Veil()
-    found = [one.lift(entry(value(1), value(2))) for _ in range(3)]
+    monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 6)
+    one = HistoryFilter()
+    found = [one.visible_values(entry(value(1), value(2))) for _ in range(3)]
     assert [len(each) for each in found] == [2, 2, 0]
     assert one.ended
 
@@ -165,11 +165,11 @@ Versions = list[dict[int, tuple[str, bool]]]
 
 
 def lifted(versions: Versions) -> list[set[tuple[int, str]]]:
-    one = Veil()
+    one = HistoryFilter()
     found = []
     for record in reversed(versions):
         values = [value(n, data) if public else hidden(n, data) for n, (data, public) in sorted(record.items())]
-        found.append({(each.index, each.data.decode()) for each in one.lift(entry(*values))})
+        found.append({(each.index, each.data.decode()) for each in one.visible_values(entry(*values))})
     return found[::-1]
 
 

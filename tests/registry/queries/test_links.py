@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from perseid.names.uri import Resolver, to_http
 from perseid.registry.queries.links import (
     MAX_ADDRESS,
-    MAX_HEADER_OCTETS,
-    MAX_IN_HEADERS,
+    MAX_HEADER_BYTES,
+    MAX_HEADER_LINKS,
     MAX_TEXT,
     Link,
-    header_value,
-    header_values,
-    link_format,
-    linkset,
-    linkset_json,
-    web_address,
+    format_header,
+    format_headers,
+    format_link_format,
+    normalize_url,
+    to_linkset,
+    to_linkset_json,
 )
 from tests.registry.queries.link_parser import ReadLink, read_links
 from tests.strategies import references, texts
@@ -70,7 +70,7 @@ def agrees(read: ReadLink, link: Link, anchor: str | None) -> None:
 
 @given(links())
 def test_rfc_8288_a_header_says_what_the_link_says(link: Link) -> None:
-    value = header_value(link)
+    value = format_header(link)
     assert value.isascii()
     assert value.isprintable()
     (read,) = read_links(value)
@@ -79,12 +79,12 @@ def test_rfc_8288_a_header_says_what_the_link_says(link: Link) -> None:
 
 def test_rfc_8288_languages_go_as_tokens_and_all_else_between_quotation_marks() -> None:
     link = Link(CONTEXT, "item", type="text/html", hreflang=("en", "pt-BR"), title="x")
-    assert header_value(link) == f'<{CONTEXT}>; rel="item"; type="text/html"; hreflang=en; hreflang=pt-BR; title="x"'
+    assert format_header(link) == f'<{CONTEXT}>; rel="item"; type="text/html"; hreflang=en; hreflang=pt-BR; title="x"'
 
 
 @given(st.lists(links(), max_size=5))
 def test_rfc_9264_a_linkset_is_the_same_text_and_every_link_has_an_anchor(given_links: list[Link]) -> None:
-    read = read_links(linkset(given_links, CONTEXT))
+    read = read_links(to_linkset(given_links, CONTEXT))
     assert len(read) == len(given_links)
     for each, link in zip(read, given_links, strict=True):
         agrees(each, link, link.anchor or CONTEXT)
@@ -92,12 +92,12 @@ def test_rfc_9264_a_linkset_is_the_same_text_and_every_link_has_an_anchor(given_
 
 @given(st.lists(links(), max_size=5))
 def test_rfc_6690_link_format_is_the_same_without_blanks_between(given_links: list[Link]) -> None:
-    read = read_links(link_format(given_links))
+    read = read_links(format_link_format(given_links))
     assert len(read) == len(given_links)
     for each, link in zip(read, given_links, strict=True):
         agrees(each, link, link.anchor)
-    assert "> ;" not in link_format([Link(CONTEXT, "item", others=(("datetime", "x"),))])
-    assert link_format([Link(CONTEXT, "item")]) == f'<{CONTEXT}>;rel="item"\n'
+    assert "> ;" not in format_link_format([Link(CONTEXT, "item", others=(("datetime", "x"),))])
+    assert format_link_format([Link(CONTEXT, "item")]) == f'<{CONTEXT}>;rel="item"\n'
 
 
 def plain(link: Link) -> dict[str, Any]:
@@ -118,16 +118,16 @@ def plain(link: Link) -> dict[str, Any]:
 @given(st.lists(links(), max_size=5))
 def test_rfc_9264_the_json_has_the_structure_that_is_demanded(given_links: list[Link]) -> None:
     """Section 4.2: contexts with anchors, relations as members, targets as lists of objects; attributes by kind."""
-    document = json.loads(linkset_json(given_links, CONTEXT))
+    document = json.loads(to_linkset_json(given_links, CONTEXT))
     assert list(document) == ["linkset"]
     found: list[tuple[str, str, dict[str, Any]]] = []
-    for context in document["linkset"]:
+    for context in document["to_linkset"]:
         anchor = context.pop("anchor")
         assert isinstance(anchor, str)
         for relation, targets in context.items():
             assert targets, "a relation without targets is left out"
             found += [(anchor, relation, target) for target in targets]
-    assert len(document["linkset"]) == len({link.anchor or CONTEXT for link in given_links})
+    assert len(document["to_linkset"]) == len({link.anchor or CONTEXT for link in given_links})
     expected = [(link.anchor or CONTEXT, relation, link) for link in given_links for relation in link.relations]
     assert len(found) == len(expected)
     for anchor, relation, link in expected:
@@ -176,16 +176,16 @@ def test_what_could_not_be_written_cannot_be_made(broken: dict[str, Any]) -> Non
 
 
 def test_headers_have_a_bound_in_number_and_in_octets() -> None:
-    many = [Link(f"https://example.org/{number}", "item") for number in range(MAX_IN_HEADERS + 50)]
-    found = header_values(many)
-    assert found == tuple([header_value(link) for link in many[:MAX_IN_HEADERS]])
+    many = [Link(f"https://example.org/{number}", "item") for number in range(MAX_HEADER_LINKS + 50)]
+    found = format_headers(many)
+    assert found == tuple([format_header(link) for link in many[:MAX_HEADER_LINKS]])
     long = [Link(f"https://example.org/{number}/{'a' * 900}", "item") for number in range(20)]
     short = Link("https://example.org/", "license")
-    values = header_values([*long, short])
-    assert sum(len(f"Link: {value}\r\n") for value in values) <= MAX_HEADER_OCTETS
-    assert header_value(short) in values, "one that is too long takes the room from no other"
+    values = format_headers([*long, short])
+    assert sum(len(f"Link: {value}\r\n") for value in values) <= MAX_HEADER_BYTES
+    assert format_header(short) in values, "one that is too long takes the room from no other"
     assert len(values) == 5
-    assert header_values(many, most=2, octets=1 << 20) == found[:2]
+    assert format_headers(many, most=2, octets=1 << 20) == found[:2]
 
 
 # Addresses of strangers
@@ -209,7 +209,7 @@ def test_headers_have_a_bound_in_number_and_in_octets() -> None:
     ],
 )
 def test_an_address_of_the_web_is_written_as_a_uri(written: str, linked: str) -> None:
-    assert web_address(written) == linked
+    assert normalize_url(written) == linked
     Link(linked, "item")
 
 
@@ -240,14 +240,14 @@ def test_an_address_of_the_web_is_written_as_a_uri(written: str, linked: str) ->
     ],
 )
 def test_anything_else_is_not_linked(written: str) -> None:
-    assert web_address(written) is None
+    assert normalize_url(written) is None
 
 
 @given(texts() | texts().map(lambda text: f"https://{text}") | texts().map(lambda text: f"https://example.org/{text}"))
 def test_whatever_comes_of_an_address_can_be_linked(text: str) -> None:
-    address = web_address(text)
+    address = normalize_url(text)
     if address is None:
         return
     assert address.startswith(("http://", "https://"))
     assert Link(address, "item").target == address
-    assert web_address(address) == address
+    assert normalize_url(address) == address

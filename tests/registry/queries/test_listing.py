@@ -12,9 +12,17 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.queries import listing
-from perseid.registry.queries.listing import Altered, Listed, Logged, changes, list_handles, list_homed, log
+from perseid.registry.queries.listing import (
+    ChangedRecord,
+    ListedHandle,
+    LogEntry,
+    list_changes,
+    list_handles,
+    list_homed,
+    list_log,
+)
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -45,16 +53,16 @@ OUTSIDERS: tuple[Identity, ...] = (NOBODY, STRANGER, ANN)
 INSIDERS: tuple[Identity, ...] = (LISTER, SERVER, OPERATOR)
 
 
-def opened(registry: Registry, who: Who, **options: bool) -> None:
-    registry.do(SetPolicy("12345", policy(who_may_list=who, **options)), OPERATOR, "cli")
+def opened(registry: Registry, identity: Audience, **options: bool) -> None:
+    registry.do(SetPolicy("12345", policy(who_may_list=identity, **options)), OPERATOR, "cli")
 
 
-def logged(registry: Registry, who: Identity, after: int = 0) -> list[Logged]:
+def logged(registry: Registry, identity: Identity, after: int = 0) -> list[LogEntry]:
     """All that somebody sees of the log, page by page."""
-    found: list[Logged] = []
-    with registry.facts() as facts:
+    found: list[LogEntry] = []
+    with registry.snapshot() as snapshot:
         while True:
-            page = log(facts, who, after, limit=3)
+            page = list_log(snapshot, identity, after, limit=3)
             found += page.items
             assert page.last > after or not page.more
             after = page.last
@@ -62,43 +70,43 @@ def logged(registry: Registry, who: Identity, after: int = 0) -> list[Logged]:
                 return found
 
 
-def told(registry: Registry, who: Identity) -> list[tuple[str, str]]:
+def told(registry: Registry, identity: Identity) -> list[tuple[str, str]]:
     """The entries about names under 12345 that somebody sees."""
-    found = [(each.action.name, each.handle.partition("/")[2]) for each in logged(registry, who)]
+    found = [(each.action.name, each.handle.partition("/")[2]) for each in logged(registry, identity)]
     return [(action, name) for action, name in found if len(name) == 1]
 
 
-def listed(registry: Registry, who: Identity, name: str = "12345", *, deleted: bool = False) -> list[Listed]:
-    found: list[Listed] = []
+def listed(registry: Registry, identity: Identity, name: str = "12345", *, deleted: bool = False) -> list[ListedHandle]:
+    found: list[ListedHandle] = []
     after = 0
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         while True:
-            page = list_handles(facts, who, name, after, 2, deleted=deleted)
+            page = list_handles(snapshot, identity, name, after, 2, deleted=deleted)
             found += page.items
             after = page.last
             if not page.more:
                 return found
 
 
-def names(registry: Registry, who: Identity, name: str = "12345", *, deleted: bool = False) -> list[str]:
-    return [each.handle for each in listed(registry, who, name, deleted=deleted)]
+def names(registry: Registry, identity: Identity, name: str = "12345", *, deleted: bool = False) -> list[str]:
+    return [each.handle for each in listed(registry, identity, name, deleted=deleted)]
 
 
-def altered(registry: Registry, who: Identity, earlier: int, later: int) -> list[Altered]:
-    found: list[Altered] = []
+def altered(registry: Registry, identity: Identity, earlier: int, later: int) -> list[ChangedRecord]:
+    found: list[ChangedRecord] = []
     after = None
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         while True:
-            page = changes(facts, who, earlier, later, after, 2)
+            page = list_changes(snapshot, identity, earlier, later, after, 2)
             found += page.items
             after = page.last
             if not page.more:
                 return found
 
 
-def refused(registry: Registry, who: Identity, name: str = "12345", after: int = 0) -> ResponseCode:
-    with registry.facts() as facts, pytest.raises(Refused) as caught:
-        list_handles(facts, who, name, after)
+def refused(registry: Registry, identity: Identity, name: str = "12345", after: int = 0) -> ResponseCode:
+    with registry.snapshot() as snapshot, pytest.raises(Refused) as caught:
+        list_handles(snapshot, identity, name, after)
     return caught.value.code
 
 
@@ -140,18 +148,18 @@ def test_the_log_takes_list_handles(registry: Registry) -> None:
     """S11: every action, with the party that did it, on both back ends."""
     add_namespace(registry, "12345", "free", PREFIX_ADMIN)
     all_kinds(registry)
-    for who in INSIDERS:
-        assert told(registry, who) == ALL
-    for who in OUTSIDERS:
-        assert logged(registry, who) == []
+    for identity in INSIDERS:
+        assert told(registry, identity) == ALL
+    for identity in OUTSIDERS:
+        assert logged(registry, identity) == []
 
 
 def test_a_policy_opens_the_log_to_what_the_public_may_know(here: Registry) -> None:
     all_kinds(here)
-    opened(here, Who.AUTHENTICATED)
+    opened(here, Audience.AUTHENTICATED)
     assert told(here, NOBODY) == []
     assert told(here, STRANGER) == told(here, ANN) == PUBLIC
-    opened(here, Who.PUBLIC)
+    opened(here, Audience.PUBLIC)
     assert told(here, NOBODY) == told(here, STRANGER) == PUBLIC
     assert told(here, LISTER) == ALL
 
@@ -160,7 +168,7 @@ def test_where_the_past_is_not_shown_the_log_tells_of_today_only(here: Registry)
     all_kinds(here)
     put(here, name="12345/k", state=State.UNPUBLISHED)
     publish(here, name="12345/k")
-    opened(here, Who.PUBLIC, show_past=False)
+    opened(here, Audience.PUBLIC, show_past=False)
     today = [("UPDATE", "a"), ("CREATE", "e"), ("UPDATE", "f"), ("TOMBSTONE", "g"), ("UPDATE", "k")]
     assert told(here, NOBODY) == today
     assert told(here, LISTER)[: len(ALL)] == ALL
@@ -168,7 +176,7 @@ def test_where_the_past_is_not_shown_the_log_tells_of_today_only(here: Registry)
 
 def test_a_policy_may_leave_listing_to_server_administrators(here: Registry) -> None:
     all_kinds(here)
-    opened(here, Who.SERVER)
+    opened(here, Audience.SERVER)
     assert told(here, LISTER) == []
     assert told(here, SERVER) == ALL
     assert refused(here, LISTER) is ResponseCode.INVALID_ADMIN
@@ -184,7 +192,7 @@ def test_entries_of_other_prefixes_are_left_out(here: Registry) -> None:
 
 
 def test_the_installations_own_entries_are_not_opened_by_the_default_policy() -> None:
-    with site(rules=replace(rules(), default_policy=policy(who_may_list=Who.PUBLIC))) as here:
+    with site(rules=replace(rules(), default_policy=policy(who_may_list=Audience.PUBLIC))) as here:
         here.do(Home("0.NA/777"), OPERATOR, "cli")
         put(here, value(1), name="777/z")
         assert [each.handle for each in logged(here, NOBODY)] == ["777/z"]
@@ -195,8 +203,8 @@ def test_a_policy_that_cannot_be_read_opens_nothing_and_keeps_nobody_from_the_re
     put(here, Value(1, POLICY_TYPE, b"who_may_list = "), name="0.SITE/POLICY/777")
     seq = put(here, value(1), name="777/z")
     assert told(here, LISTER) == [("CREATE", "a")]
-    with here.facts() as facts:
-        assert [each.handle for each in changes(facts, SERVER, seq - 1, seq).items] == ["777/z"]
+    with here.snapshot() as snapshot:
+        assert [each.handle for each in list_changes(snapshot, SERVER, seq - 1, seq).items] == ["777/z"]
 
 
 def test_actors_are_told_to_those_who_administer_or_by_policy_and_notes_to_server_administrators(
@@ -204,15 +212,15 @@ def test_actors_are_told_to_those_who_administer_or_by_policy_and_notes_to_serve
 ) -> None:
     put(here, ADMIN, name="12345/a", note="why")
 
-    def last(who: Identity) -> tuple[str | None, str | None]:
-        found = next(each for each in logged(here, who) if each.handle == "12345/a")
+    def last(identity: Identity) -> tuple[str | None, str | None]:
+        found = next(each for each in logged(here, identity) if each.handle == "12345/a")
         return found.actor, found.note
 
     assert last(LISTER) == ("300:12345/ann", None)
     assert last(SERVER) == ("300:12345/ann", "why")
-    opened(here, Who.PUBLIC)
+    opened(here, Audience.PUBLIC)
     assert last(NOBODY) == (None, None)
-    opened(here, Who.PUBLIC, show_actors=True)
+    opened(here, Audience.PUBLIC, show_actors=True)
     assert last(NOBODY) == ("300:12345/ann", None)
 
 
@@ -222,11 +230,11 @@ def test_a_page_of_the_log_looks_at_so_much_and_no_more(here: Registry, monkeypa
         put(here, value(1), name=f"777/{n}")
     seq = put(here, value(1), name="12345/a")
     monkeypatch.setattr(listing, "MAX_SCANNED", 3)
-    with here.facts() as facts:
-        page = log(facts, LISTER, seq - 7)
+    with here.snapshot() as snapshot:
+        page = list_log(snapshot, LISTER, seq - 7)
         assert (page.items, page.last, page.more) == ((), seq - 4, True)
-        assert log(facts, LISTER, seq).more is False
-        assert log(facts, LISTER, seq + 100).items == ()
+        assert list_log(snapshot, LISTER, seq).more is False
+        assert list_log(snapshot, LISTER, seq + 100).items == ()
     assert told(here, LISTER) == [("CREATE", "a")]
 
 
@@ -235,10 +243,10 @@ def test_a_page_of_the_log_decides_about_so_many_prefixes_and_no_more(
 ) -> None:
     monkeypatch.setattr(listing, "MAX_PREFIXES", 2)
     seqs = [put(here, value(1), name=f"{prefix}/a") for prefix in ("777", "12345", "778", "12345")]
-    with here.facts() as facts:
-        page = log(facts, LISTER, seqs[0] - 1)
+    with here.snapshot() as snapshot:
+        page = list_log(snapshot, LISTER, seqs[0] - 1)
         assert ([each.seq for each in page.items], page.last, page.more) == ([seqs[1]], seqs[1], True)
-        found = changes(facts, LISTER, seqs[0] - 1, seqs[3])
+        found = list_changes(snapshot, LISTER, seqs[0] - 1, seqs[3])
         assert ([each.after for each in found.items], found.last, found.more) == ([seqs[3]], seqs[1], True)
     assert [each.seq for each in logged(here, LISTER, seqs[0] - 1)] == [seqs[1], seqs[3]]
 
@@ -256,23 +264,23 @@ def test_changes_tell_each_name_once_with_what_it_was_and_is(registry: Registry)
     fourth = put(registry, ADMIN, value(2), name="12345/a")
     fifth = delete(registry, "12345/b")
     put(registry, ADMIN, name="12345/later")
-    for who in INSIDERS:
-        found = [(each.handle, each.before, each.after) for each in altered(registry, who, first + 1, fifth)]
+    for identity in INSIDERS:
+        found = [(each.handle, each.before, each.after) for each in altered(registry, identity, first + 1, fifth)]
         assert found == [("12345/a", first, fourth), ("12345/b", 0, fifth)]
-        assert [each.state_after.name for each in altered(registry, who, first + 1, fifth)] == ["NORMAL", "ABSENT"]
-        assert [each.after for each in altered(registry, who, third - 1, third)] == [third]
-        assert altered(registry, who, fifth, first) == []
-    for who in OUTSIDERS:
-        assert altered(registry, who, 0, fifth) == []
+        assert [each.state_after.name for each in altered(registry, identity, first + 1, fifth)] == ["NORMAL", "ABSENT"]
+        assert [each.after for each in altered(registry, identity, third - 1, third)] == [third]
+        assert altered(registry, identity, fifth, first) == []
+    for identity in OUTSIDERS:
+        assert altered(registry, identity, 0, fifth) == []
 
 
 def test_changes_show_the_public_what_it_may_know(here: Registry) -> None:
-    with here.facts() as facts:
-        start = facts.reading.size
+    with here.snapshot() as snapshot:
+        start = snapshot.reading.size
     all_kinds(here)
-    opened(here, Who.PUBLIC)
-    with here.facts() as facts:
-        end = facts.reading.size
+    opened(here, Audience.PUBLIC)
+    with here.snapshot() as snapshot:
+        end = snapshot.reading.size
     assert [each.handle for each in altered(here, NOBODY, start, end)] == [f"12345/{name}" for name in "aefg"]
     assert [each.handle for each in altered(here, LISTER, start, end)] == [f"12345/{name}" for name in "abcdefgh"]
     # From a moment at which it was public, and hidden, and before it was deleted:
@@ -283,7 +291,7 @@ def test_changes_show_the_public_what_it_may_know(here: Registry) -> None:
     while_reserved = altered(here, NOBODY, start + 8, end)[0]
     assert (while_reserved.handle, while_reserved.before, while_reserved.state_before) == ("12345/e", 0, State.ABSENT)
     assert altered(here, LISTER, start + 8, end)[0].before == start + 8
-    opened(here, Who.PUBLIC, show_past=False)
+    opened(here, Audience.PUBLIC, show_past=False)
     hidden = {each.handle[-1]: each.before for each in altered(here, NOBODY, start + 1, end)}
     assert hidden == {"a": 0, "e": 0, "f": 0, "g": 0}
 
@@ -297,9 +305,9 @@ def test_names_are_listed_in_order_page_by_page(registry: Registry) -> None:
     add_namespace(registry, "12345.1")
     for name in ("12345/b", "12345/A", "12345/c", "12345/a/b", "12345.1/x", "1234/x", "123456/x"):
         put(registry, value(1), name=name)
-    for who in INSIDERS:
+    for identity in INSIDERS:
         for asked in ("12345", "0.NA/12345", "0.na/12345"):
-            assert names(registry, who, asked) == ["12345/A", "12345/a/b", "12345/b", "12345/c"]
+            assert names(registry, identity, asked) == ["12345/A", "12345/a/b", "12345/b", "12345/c"]
     assert listed(registry, LISTER)[0].state is State.NORMAL
 
 
@@ -312,10 +320,10 @@ def test_names_of_an_exact_namespace_are_listed_as_they_are_told_apart(here: Reg
 
 def test_those_who_administer_see_names_in_every_state_and_others_the_public_ones(here: Registry) -> None:
     all_kinds(here)
-    for who in INSIDERS:
-        assert names(here, who) == [f"12345/{name}" for name in "abcefg"]
-        assert names(here, who, deleted=True) == [f"12345/{name}" for name in "abcdefgh"]
-    opened(here, Who.PUBLIC)
+    for identity in INSIDERS:
+        assert names(here, identity) == [f"12345/{name}" for name in "abcefg"]
+        assert names(here, identity, deleted=True) == [f"12345/{name}" for name in "abcdefgh"]
+    opened(here, Audience.PUBLIC)
     for deleted in (False, True):
         assert names(here, NOBODY, deleted=deleted) == [f"12345/{name}" for name in "aefg"]
 
@@ -324,10 +332,10 @@ def test_listing_takes_the_permission_unless_the_policy_opens_it(here: Registry)
     put(here, ADMIN, name="12345/a")
     assert refused(here, NOBODY) is ResponseCode.AUTHENTICATION_NEEDED
     assert refused(here, STRANGER) is refused(here, ANN) is ResponseCode.INVALID_ADMIN
-    opened(here, Who.AUTHENTICATED)
+    opened(here, Audience.AUTHENTICATED)
     assert refused(here, NOBODY) is ResponseCode.AUTHENTICATION_NEEDED
     assert names(here, STRANGER) == ["12345/a"]
-    opened(here, Who.PUBLIC)
+    opened(here, Audience.PUBLIC)
     assert names(here, NOBODY) == ["12345/a"]
 
 
@@ -340,16 +348,16 @@ def test_a_prefix_that_is_not_homed_is_not_listed(here: Registry) -> None:
 
 def test_names_of_a_prefix_that_is_not_homed_any_more_are_in_no_log(here: Registry) -> None:
     """They do not resolve, their history is not told, and so they are not told together either."""
-    opened(here, Who.PUBLIC)
+    opened(here, Audience.PUBLIC)
     put(here, value(1), name="12345/a")
     begun = here.resolve(Query(Handle.parse("12345/a")), NOBODY).seq - 1
-    for who in (NOBODY, LISTER):
-        assert told(here, who) == [("CREATE", "a")]
-        assert [each.handle for each in altered(here, who, begun, begun + 1)] == ["12345/a"]
+    for identity in (NOBODY, LISTER):
+        assert told(here, identity) == [("CREATE", "a")]
+        assert [each.handle for each in altered(here, identity, begun, begun + 1)] == ["12345/a"]
     here.do(Home("0.NA/12345", unhome=True), OPERATOR, "cli")
-    for who in (NOBODY, LISTER):
-        assert told(here, who) == []
-        assert altered(here, who, begun, begun + 1) == []
+    for identity in (NOBODY, LISTER):
+        assert told(here, identity) == []
+        assert altered(here, identity, begun, begun + 1) == []
     assert told(here, SERVER) == [("CREATE", "a")], "who runs the server sees the whole ledger"
 
 
@@ -374,10 +382,10 @@ def test_what_is_no_prefix_is_not_listed(here: Registry, name: str) -> None:
 
 
 def test_listing_can_be_switched_off() -> None:
-    with site(rules=rules(listing_allowed=False), who_may_list=Who.PUBLIC) as here:
+    with site(rules=rules(listing_allowed=False), who_may_list=Audience.PUBLIC) as here:
         put(here, value(1), name="12345/a")
-        for who in (NOBODY, LISTER):
-            assert refused(here, who) is refused(here, who, "777") is ResponseCode.OPERATION_NOT_SUPPORTED
+        for identity in (NOBODY, LISTER):
+            assert refused(here, identity) is refused(here, identity, "777") is ResponseCode.OPERATION_NOT_SUPPORTED
         for asker in (NOBODY, LISTER):
             for ask in (lambda: logged(here, asker), lambda: altered(here, asker, 0, 1)):  # noqa: B023 - called at once
                 with pytest.raises(Refused) as caught:
@@ -400,23 +408,23 @@ def test_the_handles_of_derived_prefixes_are_listed_with_the_special_argument(he
 def test_a_page_of_names_looks_at_so_many_and_tells_no_hidden_name(
     here: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened(here, Who.PUBLIC)
+    opened(here, Audience.PUBLIC)
     seqs = [reserve(here, name=f"12345/r{n}") for n in range(9)]
     put(here, value(1), name="12345/z")
     monkeypatch.setattr(listing, "MAX_SCANNED", 3)
-    monkeypatch.setattr(listing, "_FEWEST_READ", 2)
-    with here.facts() as facts:
-        page = list_handles(facts, NOBODY, "12345", limit=1)
+    monkeypatch.setattr(listing, "_MIN_BATCH", 2)
+    with here.snapshot() as snapshot:
+        page = list_handles(snapshot, NOBODY, "12345", limit=1)
         assert (page.items, page.last, page.more) == ((), seqs[3], True)
     assert names(here, NOBODY) == ["12345/z"]
 
 
 def test_a_page_of_names_ends_where_it_is_full(here: Registry) -> None:
     seqs = [put(here, value(1), name=f"12345/{n}") for n in range(4)]
-    with here.facts() as facts:
-        page = list_handles(facts, LISTER, "12345", 0, 3)
+    with here.snapshot() as snapshot:
+        page = list_handles(snapshot, LISTER, "12345", 0, 3)
         assert ([each.seq for each in page.items], page.last, page.more) == (seqs[:3], seqs[2], True)
-        rest = list_handles(facts, LISTER, "12345", page.last, 3)
+        rest = list_handles(snapshot, LISTER, "12345", page.last, 3)
         assert ([each.seq for each in rest.items], rest.more) == (seqs[3:], False)
 
 
@@ -430,8 +438,8 @@ def test_a_page_may_begin_behind_a_name_that_has_changed_since(here: Registry) -
     first = put(here, value(1), name="12345/a")
     put(here, value(1), name="12345/b")
     put(here, value(2), name="12345/a")
-    with here.facts() as facts:
-        assert [each.handle for each in list_handles(facts, LISTER, "12345", first).items] == ["12345/b"]
+    with here.snapshot() as snapshot:
+        assert [each.handle for each in list_handles(snapshot, LISTER, "12345", first).items] == ["12345/b"]
 
 
 def test_administrators_of_a_prefix_may_be_kept_from_listing() -> None:
@@ -453,16 +461,16 @@ def test_a_group_may_have_the_permission(here: Registry) -> None:
 
 
 def test_homed_prefixes_are_listed_for_server_administrators(here: Registry) -> None:
-    with here.facts() as facts:
-        assert list_homed(facts, SERVER) == list_homed(facts, OPERATOR) == ("0.NA/0.NA", "0.NA/12345")
-        for who, code in ((NOBODY, ResponseCode.AUTHENTICATION_NEEDED), (LISTER, ResponseCode.INVALID_ADMIN)):
+    with here.snapshot() as snapshot:
+        assert list_homed(snapshot, SERVER) == list_homed(snapshot, OPERATOR) == ("0.NA/0.NA", "0.NA/12345")
+        for identity, code in ((NOBODY, ResponseCode.AUTHENTICATION_NEEDED), (LISTER, ResponseCode.INVALID_ADMIN)):
             with pytest.raises(Refused) as caught:
-                list_homed(facts, who)
+                list_homed(snapshot, identity)
             assert caught.value.code is code
 
 
 def test_entries_of_unknown_states_are_not_public(here: Registry) -> None:
-    opened(here, Who.PUBLIC)
+    opened(here, Audience.PUBLIC)
     here.ledger.append(Append(Draft(Action.CREATE, State(9), "12345/a", "cli", "local:alice")))
     assert not names(here, NOBODY)
     assert not told(here, NOBODY)

@@ -15,20 +15,20 @@ from perseid.names.handle import Handle
 from perseid.registry.identity import Identity
 from perseid.registry.queries import history as veil
 from perseid.registry.queries import memento
-from perseid.registry.queries.history import MAX_PAGE, as_of, history, keeping_past, moment
+from perseid.registry.queries.history import MAX_PAGE, as_of, get_history, keep_history_note, moment
 from perseid.registry.queries.links import LINK_FORMAT
 from perseid.registry.queries.memento import (
     JSON,
-    Addresses,
-    Around,
+    MementoNeighbors,
+    MementoUrls,
     TimeMap,
-    around,
-    http_date,
+    find_at_entry,
+    find_at_time,
+    format_http_date,
+    get_time_map,
     memento_links,
-    negotiated,
+    parse_http_date,
     present_links,
-    read_datetime,
-    time_map,
 )
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
@@ -60,20 +60,20 @@ def page_address(media_type: str, before: int | None) -> str:
     return f"{HOME}?timemap={form}" + ("" if before is None else f"&before={before}")
 
 
-ADDRESSES = Addresses(HOME, f"{HOME}?timegate", page_address, lambda seq: f"{HOME}?at={seq}")
-OWN_GATE = Addresses(HOME, HOME, page_address, lambda seq: f"{HOME}?at={seq}")
+ADDRESSES = MementoUrls(HOME, f"{HOME}?timegate", page_address, lambda seq: f"{HOME}?at={seq}")
+OWN_GATE = MementoUrls(HOME, HOME, page_address, lambda seq: f"{HOME}?at={seq}")
 
 
-def at_time(registry: Registry, seconds: int | None, who: Identity = NOBODY, name: Handle = X) -> Around:
-    with registry.facts() as facts:
-        return negotiated(facts, who, name, seconds)
+def at_time(registry: Registry, seconds: int | None, identity: Identity = NOBODY, name: Handle = X) -> MementoNeighbors:
+    with registry.snapshot() as snapshot:
+        return find_at_time(snapshot, identity, name, seconds)
 
 
 def mapped(
-    registry: Registry, before: int | None = None, limit: int = 100, who: Identity = NOBODY, name: Handle = X
+    registry: Registry, before: int | None = None, limit: int = 100, identity: Identity = NOBODY, name: Handle = X
 ) -> TimeMap:
-    with registry.facts() as facts:
-        return time_map(facts, who, name, before, limit)
+    with registry.snapshot() as snapshot:
+        return get_time_map(snapshot, identity, name, before, limit)
 
 
 def seqs(found: TimeMap) -> list[int]:
@@ -103,9 +103,9 @@ def test_a_time_is_written_and_read_as_http_does(naive: datetime) -> None:
     moment_ = naive.replace(microsecond=0, tzinfo=UTC)
     seconds = (moment_ - datetime(1970, 1, 1, tzinfo=UTC)).days * 86_400 + moment_.hour * 3_600
     seconds += moment_.minute * 60 + moment_.second
-    text = http_date(seconds)
+    text = format_http_date(seconds)
     assert text == format_datetime(moment_, usegmt=True)
-    assert read_datetime(text) == read_datetime(f"  {text} ") == seconds
+    assert parse_http_date(text) == parse_http_date(f"  {text} ") == seconds
 
 
 @pytest.mark.parametrize(
@@ -132,18 +132,18 @@ def test_a_time_is_written_and_read_as_http_does(naive: datetime) -> None:
 )
 def test_any_other_time_is_refused_with_what_to_write(text: str, words: str) -> None:
     with pytest.raises(Refused, match=words) as caught:
-        read_datetime(text)
+        parse_http_date(text)
     assert caught.value.code is ResponseCode.INVALID_VALUE
     assert "write Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT" in caught.value.advice
 
 
 def test_the_date_decides_whatever_day_of_the_week_is_named() -> None:
     """RFC 7089, section 4.5.3: only what is not of its form is refused; its figures 7 and 8 name such a day."""
-    assert http_date(read_datetime("Tue, 15 Sep 2000 11:28:26 GMT")) == "Fri, 15 Sep 2000 11:28:26 GMT"
+    assert format_http_date(parse_http_date("Tue, 15 Sep 2000 11:28:26 GMT")) == "Fri, 15 Sep 2000 11:28:26 GMT"
 
 
 def test_a_leap_second_is_the_beginning_of_the_next() -> None:
-    assert read_datetime("Sat, 31 Dec 2016 23:59:60 GMT") == read_datetime("Sun, 01 Jan 2017 00:00:00 GMT")
+    assert parse_http_date("Sat, 31 Dec 2016 23:59:60 GMT") == parse_http_date("Sun, 01 Jan 2017 00:00:00 GMT")
 
 
 # The version of a time
@@ -186,13 +186,13 @@ def test_of_several_in_one_second_the_last_is_chosen_and_its_own_time_leads_to_i
     found = at_time(here, START)
     assert found.memento.seq == late
     assert found.memento.at % SECOND
-    assert at_time(here, read_datetime(found.memento.datetime)).memento.seq == late
+    assert at_time(here, parse_http_date(found.memento.datetime)).memento.seq == late
 
 
 def test_a_version_knows_those_around_it(here: Registry, machine: Machine) -> None:
     first, second, third = three(here, machine)
 
-    def told(found: Around) -> list[int | None]:
+    def told(found: MementoNeighbors) -> list[int | None]:
         versions = (found.first, found.previous, found.memento, found.next, found.last)
         return [None if version is None else version.seq for version in versions]
 
@@ -200,9 +200,9 @@ def test_a_version_knows_those_around_it(here: Registry, machine: Machine) -> No
     assert told(at_time(here, 0)) == [first, None, first, second, third]
     assert told(at_time(here, START + 12)) == [first, first, second, third, third]
     assert told(at_time(here, None)) == [first, second, third, None, third]
-    with here.facts() as facts:
-        assert told(around(facts, NOBODY, X, second)) == [first, first, second, third, third]
-        assert around(facts, NOBODY, X, third + 100).memento.seq == third
+    with here.snapshot() as snapshot:
+        assert told(find_at_entry(snapshot, NOBODY, X, second)) == [first, first, second, third, third]
+        assert find_at_entry(snapshot, NOBODY, X, third + 100).memento.seq == third
 
 
 def test_a_time_when_there_was_no_record_leads_to_the_version_before(here: Registry, machine: Machine) -> None:
@@ -222,8 +222,8 @@ def test_every_memento_can_be_resolved(here: Registry, machine: Machine) -> None
     delete(here)
     put(here, value(1, "z"), action=Action.CREATE)
     for version in mapped(here).mementos:
-        with here.facts() as facts:
-            found = as_of(facts, NOBODY, Query(X), version.seq).resolved
+        with here.snapshot() as snapshot:
+            found = as_of(snapshot, NOBODY, Query(X), version.seq).resolved
         assert (found.seq, found.at) == (version.seq, version.at)
 
 
@@ -251,7 +251,7 @@ def test_the_time_before_it_was_public_is_not_told(here: Registry, machine: Mach
     first = publish(here, value(1, "a"), ADMIN)
     assert seqs(mapped(here)) == [first]
     assert at_time(here, START).memento.seq == first
-    assert len(mapped(here, who=ANN).mementos) == 3, "its administrator sees all of it"
+    assert len(mapped(here, identity=ANN).mementos) == 3, "its administrator sees all of it"
 
 
 def test_what_was_hidden_since_is_in_no_memento(here: Registry, machine: Machine) -> None:
@@ -259,8 +259,8 @@ def test_what_was_hidden_since_is_in_no_memento(here: Registry, machine: Machine
     machine.run(10 * SECOND)
     put(here, value(1, "a"), hidden(2, "secret"))
     for version in mapped(here).mementos:
-        with here.facts() as facts:
-            values = as_of(facts, NOBODY, Query(X), version.seq).resolved.values
+        with here.snapshot() as snapshot:
+            values = as_of(snapshot, NOBODY, Query(X), version.seq).resolved.values
         assert [each.data for each in values] == [b"a"]
 
 
@@ -268,14 +268,14 @@ def test_what_was_before_unpublishing_stays_hidden_unless_it_was_kept(here: Regi
     first = put(here, value(1, "a"))
     unpublish(here, value(1, "a"))
     again = publish(here, value(1, "b"))
-    with here.facts() as facts, pytest.raises(Refused):
-        as_of(facts, NOBODY, Query(X), first)
+    with here.snapshot() as snapshot, pytest.raises(Refused):
+        as_of(snapshot, NOBODY, Query(X), first)
     other = Handle.parse("12345/y")
     kept = put(here, value(1, "a"), name="12345/y")
-    unpublish(here, value(1, "a"), name="12345/y", note=keeping_past(""))
+    unpublish(here, value(1, "a"), name="12345/y", note=keep_history_note(""))
     publish(here, value(1, "b"), name="12345/y")
-    with here.facts() as facts:
-        assert as_of(facts, NOBODY, Query(other), kept).resolved.seq == kept
+    with here.snapshot() as snapshot:
+        assert as_of(snapshot, NOBODY, Query(other), kept).resolved.seq == kept
     assert seqs(mapped(here))[-1] == again
 
 
@@ -294,7 +294,7 @@ _STEPS: dict[str, Callable[[Registry], int]] = {
     "put": lambda registry: put(registry, value(1, "a"), ADMIN),
     "hide": lambda registry: put(registry, hidden(1, "a"), ADMIN),
     "unpublish": lambda registry: unpublish(registry, value(1, "a"), ADMIN),
-    "keep": lambda registry: unpublish(registry, value(1, "a"), ADMIN, note=keeping_past("")),
+    "keep": lambda registry: unpublish(registry, value(1, "a"), ADMIN, note=keep_history_note("")),
     "publish": lambda registry: publish(registry, value(1, "a"), ADMIN),
     "delete": delete,
     "reserve": lambda registry: reserve(registry, ADMIN),
@@ -320,9 +320,9 @@ def test_whatever_happened_the_mementos_are_those_of_the_history(steps: list[tup
         for what, seconds in steps:
             machine.run(seconds * SECOND)
             _STEPS[what](registry)
-        with registry.facts() as facts:
+        with registry.snapshot() as snapshot:
             try:
-                told = history(facts, NOBODY, X).versions
+                told = get_history(snapshot, NOBODY, X).versions
             except Refused:
                 told = ()
         existing = [version.seq for version in told if version.state is not State.ABSENT][::-1]
@@ -343,12 +343,12 @@ def test_a_long_past_is_not_walked_to_its_end_only_to_name_the_first(
     here: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = three(here, machine)
-    monkeypatch.setattr(memento, "MAX_BEYOND", 2)
+    monkeypatch.setattr(memento, "MAX_VERSIONS_BEYOND", 2)
     found = at_time(here, None)
     assert (found.memento.seq, found.first) == (third, None)
     assert found.previous is not None
     assert found.previous.seq == second
-    monkeypatch.setattr(memento, "MAX_WALKED", 2)
+    monkeypatch.setattr(memento, "MAX_VERSIONS_SCANNED_BACK", 2)
     assert at_time(here, START).memento.seq == second, "the earliest of those that are looked at"
     assert first
 
@@ -357,7 +357,7 @@ def test_where_too_much_has_happened_the_rest_is_not_shown(
     here: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, third = three(here, machine)
-    monkeypatch.setattr(veil, "MAX_SEARCHED", 3)
+    monkeypatch.setattr(veil, "MAX_VERSIONS_SCANNED", 3)
     found = mapped(here)
     assert (seqs(found), found.complete) == ([third], False)
     assert at_time(here, START).first is None
@@ -387,9 +387,9 @@ def test_a_memento_says_what_is_around_it(here: Registry, machine: Machine) -> N
         ("next last memento", f"{HOME}?at={third}"),
     ]
     assert [dict(link.others).get("datetime") for link in found[3:]] == [
-        http_date(START),
-        http_date(START + 10),
-        http_date(START + 20),
+        format_http_date(START),
+        format_http_date(START + 10),
+        format_http_date(START + 20),
     ]
     only = memento_links(at_time(here, None, name=X), OWN_GATE)
     assert "original timegate" in [link.relation for link in only]
@@ -413,11 +413,11 @@ def test_a_timemap_lists_all_mementos_with_their_times(here: Registry, machine: 
     assert [link.target for link in links["timegate"]] == [f"{HOME}?timegate"]
     (itself,) = links["self"]
     assert (itself.target, itself.one("type")) == (f"{HOME}?timemap=link", "application/link-format")
-    assert (itself.one("from"), itself.one("until")) == (http_date(START), http_date(START + 20))
+    assert (itself.one("from"), itself.one("until")) == (format_http_date(START), format_http_date(START + 20))
     assert [(link.target, link.one("datetime")) for link in links["memento"]] == [
-        (f"{HOME}?at={first}", http_date(START)),
-        (f"{HOME}?at={second}", http_date(START + 10)),
-        (f"{HOME}?at={third}", http_date(START + 20)),
+        (f"{HOME}?at={first}", format_http_date(START)),
+        (f"{HOME}?at={second}", format_http_date(START + 10)),
+        (f"{HOME}?at={third}", format_http_date(START + 20)),
     ]
     assert [link.relations for link in links["memento"]] == [["first", "memento"], ["memento"], ["last", "memento"]]
     assert "timemap" not in links
@@ -440,23 +440,29 @@ def test_a_timemap_as_json_says_the_same(here: Registry, machine: Machine) -> No
     assert "timemap_index" not in document
 
 
-@pytest.mark.parametrize("who", [NOBODY, ANN])
+@pytest.mark.parametrize("identity", [NOBODY, ANN])
 def test_a_long_list_comes_in_pages_which_together_are_all_of_it(
-    here: Registry, machine: Machine, who: Identity
+    here: Registry, machine: Machine, identity: Identity
 ) -> None:
     every = []
     for number in range(7):
         every.append(put(here, value(1, f"v{number}"), ADMIN))
         machine.run(SECOND)
-    pages = [mapped(here, limit=3, who=who)]
+    pages = [mapped(here, limit=3, identity=identity)]
     while (before := pages[-1].next_before) is not None:
-        pages.append(mapped(here, before, 3, who))
+        pages.append(mapped(here, before, 3, identity))
     assert [seqs(page) for page in pages] == [every[4:], every[1:4], every[:1]]
     first, middle, last = [by_relation(read_links(page.to_link_format(ADDRESSES))) for page in pages]
     assert [link.target for link in first["timemap"]] == [page_address(LINK_FORMAT, every[4])]
-    assert [first["timemap"][0].one(name) for name in ("from", "until")] == [http_date(START + 1), http_date(START + 3)]
+    assert [first["timemap"][0].one(name) for name in ("from", "until")] == [
+        format_http_date(START + 1),
+        format_http_date(START + 3),
+    ]
     assert middle["self"][0].target == page_address(LINK_FORMAT, every[4])
-    assert [middle["self"][0].one(name) for name in ("from", "until")] == [http_date(START + 1), http_date(START + 3)]
+    assert [middle["self"][0].one(name) for name in ("from", "until")] == [
+        format_http_date(START + 1),
+        format_http_date(START + 3),
+    ]
     assert [link.target for link in middle["timemap"]] == [
         page_address(LINK_FORMAT, None),
         page_address(LINK_FORMAT, every[1]),
@@ -464,7 +470,7 @@ def test_a_long_list_comes_in_pages_which_together_are_all_of_it(
     assert ("last" in first, "last" in middle, "last" in last) == (True, False, False)
     assert ("first" in first, "first" in middle, "first" in last) == (False, False, True)
     index = [json.loads(page.to_json(ADDRESSES)).get("timemap_index") for page in pages]
-    newest = {"uri": page_address(JSON, None)} | ({"from": "2027-11-03T00:00:04Z"} if who is NOBODY else {})
+    newest = {"uri": page_address(JSON, None)} | ({"from": "2027-11-03T00:00:04Z"} if identity is NOBODY else {})
     assert index == [
         [{"uri": page_address(JSON, every[4]), "from": "2027-11-03T00:00:01Z", "until": "2027-11-03T00:00:03Z"}],
         [
@@ -473,7 +479,7 @@ def test_a_long_list_comes_in_pages_which_together_are_all_of_it(
         ],
         [newest],
     ]
-    nothing = mapped(here, every[0], who=who)
+    nothing = mapped(here, every[0], identity=identity)
     assert (seqs(nothing), nothing.older) == ([], None)
     assert "memento" not in by_relation(read_links(nothing.to_link_format(ADDRESSES)))
 
@@ -493,8 +499,8 @@ def test_a_page_has_bounds(here: Registry) -> None:
 def test_one_reader_of_moments_serves_every_door(here: Registry, machine: Machine) -> None:
     """`at` takes a time or the number of an entry; what it leads to is the memento of that entry."""
     _, second, _ = three(here, machine)
-    with here.facts() as facts:
-        seq = moment(facts.reading, "2027-11-03T00:00:12Z", machine.wall)
-        found = around(facts, NOBODY, X, seq)
-        assert found.memento.seq == as_of(facts, NOBODY, Query(X), seq).resolved.seq == second
-        assert moment(facts.reading, str(second), machine.wall) == second
+    with here.snapshot() as snapshot:
+        seq = moment(snapshot.reading, "2027-11-03T00:00:12Z", machine.wall)
+        found = find_at_entry(snapshot, NOBODY, X, seq)
+        assert found.memento.seq == as_of(snapshot, NOBODY, Query(X), seq).resolved.seq == second
+        assert moment(snapshot.reading, str(second), machine.wall) == second

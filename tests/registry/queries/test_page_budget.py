@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from perseid.ledger.log import reader
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import tokens
-from perseid.registry.access.scopes import Scope
+from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import jobs, rewrite
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.queries import listing, paging
 from perseid.registry.queries.find import Search, find
-from perseid.registry.queries.history import history
-from perseid.registry.queries.paging import MAX_PAGE_OCTETS, OF_ITEM, OF_VALUE, Room, octets_of
+from perseid.registry.queries.history import get_history
+from perseid.registry.queries.paging import ITEM_OVERHEAD, MAX_PAGE_BYTES, VALUE_OVERHEAD, PageBudget, values_size
 from perseid.registry.registry import Registry
 from tests.registry.commands.records_in_every_state import (
     ADMIN,
@@ -43,33 +43,33 @@ LARGE = 10**9
 """Octets that do not fit on any page."""
 
 
-@given(st.lists(st.integers(0, 2 * MAX_PAGE_OCTETS), max_size=60), st.integers(1, 20))
+@given(st.lists(st.integers(0, 2 * MAX_PAGE_BYTES), max_size=60), st.integers(1, 20))
 def test_a_page_keeps_both_limits_and_always_has_its_first_item(weights: list[int], limit: int) -> None:
     left = list(weights)
     while left:
-        room, page = Room(limit), []
+        room, page = PageBudget(limit), []
         while left and room.take(left[0]):
             page.append(left.pop(0))
         assert 1 <= len(page) <= limit
-        octets = sum(page) + OF_ITEM * len(page)
-        assert len(page) == 1 or octets <= MAX_PAGE_OCTETS
-        assert room.is_full == (len(page) == limit or octets >= MAX_PAGE_OCTETS)
+        octets = sum(page) + ITEM_OVERHEAD * len(page)
+        assert len(page) == 1 or octets <= MAX_PAGE_BYTES
+        assert room.is_full == (len(page) == limit or octets >= MAX_PAGE_BYTES)
         if left:
-            assert len(page) == limit or octets + left[0] + OF_ITEM > MAX_PAGE_OCTETS
+            assert len(page) == limit or octets + left[0] + ITEM_OVERHEAD > MAX_PAGE_BYTES
 
 
 def test_a_room_that_has_nothing_yet_takes_anything_once() -> None:
-    room = Room(2)
+    room = PageBudget(2)
     taken = [(room.take(octets), room.is_full) for octets in (LARGE, 0)]
     assert taken == [(True, True), (False, True)]
 
 
 def test_all_that_a_value_says_counts() -> None:
     plain = Value(1, "URL", b"https://example.org/")
-    assert octets_of((plain,)) == OF_VALUE + 3 + 20
+    assert values_size((plain,)) == VALUE_OVERHEAD + 3 + 20
     references = tuple([ValueRef(number, "12345/other") for number in range(1_000)])
-    assert octets_of((plain, Value(2, "URL", b"", references=references))) > 1_000 * len("12345/other")
-    assert octets_of(()) == 0
+    assert values_size((plain, Value(2, "URL", b"", references=references))) > 1_000 * len("12345/other")
+    assert values_size(()) == 0
 
 
 # Each list, page by page
@@ -78,7 +78,7 @@ def test_all_that_a_value_says_counts() -> None:
 @pytest.fixture(scope="module")
 def lived() -> Iterator[Registry]:
     """A namespace that everybody may list, with names of many sizes and states, and a name that has a long past."""
-    with site(rules=rules(), who_may_list=Who.PUBLIC) as made:
+    with site(rules=rules(), who_may_list=Audience.PUBLIC) as made:
         for number in range(24):
             url = value(1, f"http://old.example/{number}" + "x" * (number % 5 * 100))
             more = [value(2, "y" * (number % 3 * 500), type_="DESC"), hidden(3, "z" * (number % 4 * 800), "DESC")]
@@ -89,74 +89,74 @@ def lived() -> Iterator[Registry]:
         for number in range(20):
             put(made, ADMIN, value(1, f"http://old.example/{number}"), value(2, "d" * (number % 4 * 400), type_="DESC"))
         for number in range(12):
-            jobs.begin(made, "rewrite", {"url": "u" * (number * 90)}, OPERATOR, "cli", "n" * number)
+            jobs.start_job(made, "rewrite", {"url": "u" * (number * 90)}, OPERATOR, "cli", "n" * number)
             places = [f"12345.{each}.*" for each in range(number + 1)]
             secret = Secret.new(random.Random(number).randbytes)
-            made.do(CreateToken(secret, Scope.of(("read",), places), "", 1_000), OPERATOR, "cli")
+            made.do(CreateToken(secret, ScopeSet.of(("read",), places), "", 1_000), OPERATOR, "cli")
         yield made
 
 
-def listed_history(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def listed_history(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
-    with registry.facts() as facts:
-        found = history(facts, who, X, after)
+    with registry.snapshot() as snapshot:
+        found = get_history(snapshot, identity, X, after)
     return found.versions, found.before
 
 
-def listed_log(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def listed_log(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
-    with registry.facts() as facts:
-        found = listing.log(facts, who, after or 0)
+    with registry.snapshot() as snapshot:
+        found = listing.list_log(snapshot, identity, after or 0)
     return found.items, found.last if found.more else None
 
 
-def listed_changes(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def listed_changes(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
-    with registry.facts() as facts:
-        found = listing.changes(facts, who, 0, facts.reading.size, after)
+    with registry.snapshot() as snapshot:
+        found = listing.list_changes(snapshot, identity, 0, snapshot.reading.size, after)
     return found.items, found.last if found.more else None
 
 
-def listed_names(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def listed_names(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
-    with registry.facts() as facts:
-        found = listing.list_handles(facts, who, "12345", after or 0)
+    with registry.snapshot() as snapshot:
+        found = listing.list_handles(snapshot, identity, "12345", after or 0)
     return found.items, found.last if found.more else None
 
 
-def numbered_names(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def numbered_names(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None
-    with registry.facts() as facts:
-        return listing.list_numbered(facts, who, "12345", 2), None
+    with registry.snapshot() as snapshot:
+        return listing.list_by_offset(snapshot, identity, "12345", 2), None
 
 
 def found_by(search: Search) -> Pages:
-    def listed(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+    def listed(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
         assert after is None or isinstance(after, str)
-        with registry.facts() as facts:
-            found = find(facts, who, search, after)
+        with registry.snapshot() as snapshot:
+            found = find(snapshot, identity, search, after)
         return found.items, found.following
 
     return listed
 
 
-def planned(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def planned(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, str)
     order = Rewrite("http://old.example/*", f"https://new.example/{'n' * 700}/*")
-    with registry.facts() as facts:
-        found = rewrite.planned(facts, who, order, after)
+    with registry.snapshot() as snapshot:
+        found = rewrite.preview_page(snapshot, identity, order, after)
     return found.items, found.following
 
 
-def listed_units(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def listed_units(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, tuple)
-    found = jobs.page(registry, who, after, 100)
+    found = jobs.jobs_page(registry, identity, after, 100)
     return found.items, found.last
 
 
-def listed_tokens(registry: Registry, who: Identity, after: Place) -> tuple[Sequence[object], Place]:
+def listed_tokens(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, str)
-    return tokens.listed(registry, who, after or "")
+    return tokens.list_tokens(registry, identity, after or "")
 
 
 LISTS: dict[str, tuple[Pages, Identity]] = {
@@ -182,11 +182,11 @@ ALWAYS_SHORT = ("changes", "names", "numbered names")
 """Lists that tell names alone: a thousand of them fit on a page."""
 
 
-def all_pages(pages: Pages, registry: Registry, who: Identity) -> list[Sequence[object]]:
+def all_pages(pages: Pages, registry: Registry, identity: Identity) -> list[Sequence[object]]:
     found: list[Sequence[object]] = []
     after: Place = None
     while True:
-        items, after = pages(registry, who, after)
+        items, after = pages(registry, identity, after)
         found.append(items)
         if after is None:
             return found
@@ -196,13 +196,13 @@ def all_pages(pages: Pages, registry: Registry, who: Identity) -> list[Sequence[
 def test_pages_that_end_early_are_the_whole_list_together(
     lived: Registry, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages, who = LISTS[name]
-    ((*whole,),) = all_pages(pages, lived, who)
+    pages, identity = LISTS[name]
+    ((*whole,),) = all_pages(pages, lived, identity)
     assert len(whole) >= 10
     for octets in (1, 600, 1_500, 4_000):
-        monkeypatch.setattr(paging, "MAX_PAGE_OCTETS", octets)
-        monkeypatch.setattr(reader, "CHUNK_OCTETS", octets)
-        found = all_pages(pages, lived, who)
+        monkeypatch.setattr(paging, "MAX_PAGE_BYTES", octets)
+        monkeypatch.setattr(reader, "CHUNK_BYTES", octets)
+        found = all_pages(pages, lived, identity)
         assert [each for page in found for each in page] == whole
         assert (len(found) == 1) == (name in ALWAYS_SHORT)
         if octets == 1:
@@ -211,7 +211,7 @@ def test_pages_that_end_early_are_the_whole_list_together(
 
 def test_what_somebody_may_not_see_takes_no_room() -> None:
     """Otherwise where a page ends would tell how large it is."""
-    with site(rules=rules(), who_may_list=Who.PUBLIC) as made:
+    with site(rules=rules(), who_may_list=Audience.PUBLIC) as made:
         for number in range(12):
             put(
                 made, ADMIN, value(1, f"http://example.org/{number}"), hidden(2, "h" * 500_000), name=f"12345/n{number}"
@@ -225,7 +225,7 @@ def test_what_somebody_may_not_see_takes_no_room() -> None:
 
 
 def test_what_is_larger_than_a_page_is_told_alone() -> None:
-    with site(rules=rules(), who_may_list=Who.PUBLIC) as made:
+    with site(rules=rules(), who_may_list=Audience.PUBLIC) as made:
         for number in range(3):
             large = [value(index, f"{number}" * 1_000_000, type_="DESC") for index in range(2, 8)]
             put(made, ADMIN, value(1, f"http://example.org/{number}"), *large)
@@ -233,8 +233,8 @@ def test_what_is_larger_than_a_page_is_told_alone() -> None:
         put(made, value(1, "http://example.org/"), name="12345/small")
         found = [page for page in all_pages(found_by(Search(host="example.org")), made, NOBODY) if page]
         assert sorted(len(page) for page in found) == [1, 1]
-        with made.facts() as facts:
+        with made.snapshot() as snapshot:
             assert (
-                listing.list_numbered(facts, OPERATOR, "12345", 0)
-                == listing.list_handles(facts, OPERATOR, "12345").items
+                listing.list_by_offset(snapshot, OPERATOR, "12345", 0)
+                == listing.list_handles(snapshot, OPERATOR, "12345").items
             )

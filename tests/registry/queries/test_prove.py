@@ -24,13 +24,13 @@ from perseid.ledger.merkle import Signer
 from perseid.ledger.store.tables import ledger
 from perseid.names.handle import Handle
 from perseid.proof import document as proof_document
-from perseid.proof.document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, Verified, verify_proof
-from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, commitment, read_note, write_note
+from perseid.proof.document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, VerifiedProof, verify_proof
+from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, commitment, format_note, parse_note
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.identity import Identity
 from perseid.registry.queries import prove as proving
-from perseid.registry.queries.prove import NotCovered, Proof, cover, prove
+from perseid.registry.queries.prove import NotCheckpointed, Proof, ensure_checkpoint, prove
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -70,13 +70,18 @@ def sign(registry: Registry, signer: Signer = SIGNER) -> None:
 
 
 def proved(
-    registry: Registry, who: Identity = NOBODY, seq: int | None = None, *, public_only: bool = True, name: Handle = X
+    registry: Registry,
+    identity: Identity = NOBODY,
+    seq: int | None = None,
+    *,
+    public_only: bool = True,
+    name: Handle = X,
 ) -> Proof:
-    with registry.facts() as facts:
-        return prove(facts, who, name, seq, public_only=public_only)
+    with registry.snapshot() as snapshot:
+        return prove(snapshot, identity, name, seq, public_only=public_only)
 
 
-def checked(proof: Proof, signer: Signer = SIGNER) -> Verified:
+def checked(proof: Proof, signer: Signer = SIGNER) -> VerifiedProof:
     return verify_proof(proof.to_json(), signer.public, handle=str(proof.handle), seq=proof.seq)
 
 
@@ -173,8 +178,8 @@ def test_private_values_appear_only_to_those_who_may_read_them_and_ask_for_them(
     first = put(here, ADMIN, value(1, "open"), hidden(2, SECRET), note=f"note: {SECRET}")
     put(here, ADMIN, value(1, "open"))
     sign(here)
-    for who, public_only in ((NOBODY, True), (NOBODY, False), (ANN, True), (OPERATOR, True)):
-        proof = proved(here, who, first, public_only=public_only)
+    for identity, public_only in ((NOBODY, True), (NOBODY, False), (ANN, True), (OPERATOR, True)):
+        proof = proved(here, identity, first, public_only=public_only)
         assert not any(SECRET.encode() in each for each in octets(proof.document))
         assert not any(b"300:12345/ann" in each and b"cli" in each for each in octets(proof.document))
         assert "actor" not in proof.document
@@ -238,11 +243,11 @@ def test_where_the_past_is_not_shown_today_is_proved() -> None:
 
 def test_an_entry_that_no_checkpoint_covers_is_said_how_to_prove(here: Registry, machine: Machine) -> None:
     seq = put(here, value(1))
-    with pytest.raises(NotCovered, match=f"entry {seq} cannot be proved yet.*ends at entry 0.*sign_checkpoint"):
+    with pytest.raises(NotCheckpointed, match=f"entry {seq} cannot be proved yet.*ends at entry 0.*sign_checkpoint"):
         proved(here)
     sign(here)
     later = put(here, value(2))
-    with pytest.raises(NotCovered) as caught:
+    with pytest.raises(NotCheckpointed) as caught:
         proved(here)
     assert (caught.value.seq, caught.value.covered) == (later, seq)
     assert checked(proved(here, seq=seq)).seq == seq
@@ -252,13 +257,13 @@ def test_an_entry_that_no_checkpoint_covers_is_said_how_to_prove(here: Registry,
         waited.append(seconds)
         machine.run(round(seconds * SECOND))
 
-    cover(here.ledger.log, SIGNER, later, pause)
+    ensure_checkpoint(here.ledger.log, SIGNER, later, pause)
     assert waited == [1.0]
     assert checked(proved(here)).seq == later
-    cover(here.ledger.log, SIGNER, later, pause)
+    ensure_checkpoint(here.ledger.log, SIGNER, later, pause)
     assert waited == [1.0]
-    with pytest.raises(NotCovered):
-        cover(here.ledger.log, SIGNER, later + 1, pause)
+    with pytest.raises(NotCheckpointed):
+        ensure_checkpoint(here.ledger.log, SIGNER, later + 1, pause)
 
 
 def test_a_record_that_is_too_large_to_check_is_not_proved(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,8 +324,8 @@ def branch(registry: Registry, old: Signer, new: Signer) -> None:
     log = registry.ledger.log
     with log.reading() as reading:
         size = reading.size
-        continued = Checkpoint(old.name, size, reading.root(size))
-    note = Branch(continued, old.public, new.public).note()
+        predecessor = Checkpoint(old.name, size, reading.root(size))
+    note = Branch(predecessor, old.public, new.public).note()
 
     def rename(connection: Connection) -> None:
         connection.execute(update(ledger).values(origin=new.name, signer=str(new.public)))
@@ -340,7 +345,7 @@ def test_a_restored_ledger_says_which_one_it_continues_and_needs_its_own_key(her
     found = checked(proof, OTHER_LOG)
     assert found.keys == (OTHER_LOG.public, newest.public)
     assert found.branch is not None
-    assert (found.branch.continued.origin, found.branch.continued.size) == (SIGNER.name, seq + 1)
+    assert (found.branch.predecessor.origin, found.branch.predecessor.size) == (SIGNER.name, seq + 1)
     assert (found.branch.old, found.branch.new) == (SECOND_KEY.public, OTHER_LOG.public)
     for old in (SIGNER, SECOND_KEY):
         with pytest.raises(InvalidProof, match=f"was restored and goes on as {OTHER_LOG.name}: ask its operator"):
@@ -359,18 +364,18 @@ def hand_over(registry: Registry, note: str, handle: str = LEDGER, action: Actio
 
 def forged(registry: Registry, signer: Signer, *links: int) -> str:
     """A proof of 12345/x whose checkpoint has any signer, with the entries given as hand-overs."""
-    with registry.facts() as facts:
-        reading = facts.reading
+    with registry.snapshot() as snapshot:
+        reading = snapshot.reading
         size = reading.size
         note = signer.sign(Checkpoint(signer.name, size, reading.root(size)))
-        held = facts.held(X)
-        assert held.entry is not None
+        stored = snapshot.stored(X)
+        assert stored.entry is not None
         keys = [
-            proving._included(reading, entry, size) | proving._member("note", entry.note)
+            proving._inclusion_proof(reading, entry, size) | proving._dump_slot("note", entry.note)
             for entry in map(reading.entry, links)
         ]
-        document = {"format": proof_document.FORMAT, "handle": "12345/x", "seq": held.seq, "values": []}
-        entry = {"entry": proving._included(reading, held.entry, size)}
+        document = {"format": proof_document.FORMAT, "handle": "12345/x", "seq": stored.seq, "values": []}
+        entry = {"entry": proving._inclusion_proof(reading, stored.entry, size)}
     return json.dumps(document | entry | {"checkpoint": note, "keys": keys})
 
 
@@ -388,9 +393,9 @@ def test_a_hand_over_is_an_entry_of_the_ledger_about_itself(here: Registry) -> N
 
 def test_a_hand_over_is_signed_with_the_old_key(here: Registry) -> None:
     put(here, value(1))
-    text, ((name, key_id, _),) = read_note(SIGNER.hand_over(SECOND_KEY.public))
-    others = read_note(SECOND_KEY.hand_over(SECOND_KEY.public))[1][0][2]
-    seq = hand_over(here, write_note(text, [(name, key_id, others)]))
+    text, ((name, key_id, _),) = parse_note(SIGNER.hand_over(SECOND_KEY.public))
+    others = parse_note(SECOND_KEY.hand_over(SECOND_KEY.public))[1][0][2]
+    seq = hand_over(here, format_note(text, [(name, key_id, others)]))
     with pytest.raises(InvalidProof, match="not signed by"):
         verify_proof(forged(here, SECOND_KEY, seq), SIGNER.public)
     wrong = hand_over(here, SIGNER.sign(Checkpoint(SIGNER.name, 1, bytes(32))))
@@ -590,7 +595,7 @@ def test_hostile_documents_are_refused(text: str | bytes) -> None:
 
 def test_a_checkpoint_is_about_the_log_of_its_key() -> None:
     document = make()
-    stated = Checkpoint.parse(read_note(document["checkpoint"])[0])
+    stated = Checkpoint.parse(parse_note(document["checkpoint"])[0])
     again = THIRD_KEY.sign(Checkpoint(SIGNER.name, stated.size, stated.root))
     assert not refuses(document | {"checkpoint": again})
     other = THIRD_KEY.sign(Checkpoint("other.example.org", stated.size, stated.root))
@@ -644,10 +649,10 @@ def test_an_actor_or_note_of_another_entry_is_refused(name: str) -> None:
 
 def test_a_checkpoint_has_one_signature() -> None:
     document = make()
-    text, signatures = read_note(document["checkpoint"])
-    other = read_note(OTHER_LOG.sign(Checkpoint.parse(text)))[1]
+    text, signatures = parse_note(document["checkpoint"])
+    other = parse_note(OTHER_LOG.sign(Checkpoint.parse(text)))[1]
     for several in (signatures + other, other + signatures):
-        assert refuses(document | {"checkpoint": write_note(text, several)})
+        assert refuses(document | {"checkpoint": format_note(text, several)})
 
 
 def test_very_many_hand_overs_are_refused() -> None:
@@ -685,13 +690,13 @@ def test_values_whose_content_is_damaged_are_refused() -> None:
     good = value(1, "a").to_bytes()
     for content in (b"", good[:-1], good + b"\0", good[:14] + b"\xff" * 4 + good[18:], good[:-4] + b"\xff" * 4):
         with pytest.raises(InvalidProof, match="cannot be read"):
-            proof_document._value(content)
+            proof_document._parse_value(content)
 
 
 def test_a_note_that_is_not_text_is_refused() -> None:
     opening = {"salt": base64.b64encode(bytes(16)).decode(), "content": base64.b64encode(b"\xff").decode()}
     with pytest.raises(InvalidProof, match="the note is not text"):
-        proof_document._shown({"note": opening}, "note", b"N", commitment(b"N", bytes(16), b"\xff"))
+        proof_document._open_text({"note": opening}, "note", b"N", commitment(b"N", bytes(16), b"\xff"))
 
 
 def test_the_verifier_needs_nothing_of_ours_but_the_one_beside_it() -> None:

@@ -14,31 +14,31 @@ from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http
 from perseid.records.locations import find_locations
 from perseid.records.value import Permission, Value
-from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.transfer import LinkMetadata
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.queries.links import LINKSET, LINKSET_JSON, Link, header_values
-from perseid.registry.queries.resolve import Query, authority_of
+from perseid.registry.queries.links import LINKSET, LINKSET_JSON, Link, format_headers
+from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.queries.signposting import (
     ABOUT_PAGE,
     BIBLIOGRAPHY,
     BIBTEX,
     CSL_JSON,
-    FORMS,
+    FORMATTERS,
     JSON_LD,
-    MAX_EACH,
     MAX_LINKS,
+    MAX_PER_TYPE,
     RELATIONS,
-    Described,
-    Form,
-    as_json_ld,
-    embeddable,
-    json_ld,
-    link_set,
-    links,
+    AlternateForm,
+    DescribedRecord,
+    build_links,
+    build_linkset,
+    escape_for_html,
+    format_json_ld,
+    to_json_ld,
 )
-from perseid.registry.results import Resolved
+from perseid.registry.results import Resolution
 from tests.record_strategies import values as any_values
 from tests.registry.queries.link_parser import read_links
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, registry_in_memory
@@ -52,11 +52,11 @@ AT = 1_700_000_000_000_000
 PRIVATE = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 
 
-def described(*values: Value, handle: Handle = NAME, **known: Any) -> Described:
+def described(*values: Value, handle: Handle = NAME, **known: Any) -> DescribedRecord:
     state = known.pop("state", State.NORMAL)
     policy: Policy = known.pop("policy", PROFILES["free"])
-    resolved = Resolved(handle, handle, state, values, 7, AT)
-    return Described(policy, resolved, known.pop("asked", Reference(handle)), RESOLVER, **known)
+    resolved = Resolution(handle, handle, state, values, 7, AT)
+    return DescribedRecord(policy, resolved, known.pop("asked", Reference(handle)), RESOLVER, **known)
 
 
 def said(**texts_: str) -> tuple[Value, ...]:
@@ -67,9 +67,9 @@ def locations(inside: str, type_: str = "10320/loc", index: int = 50) -> Value:
     return Value.text(index, type_, f"<locations>{inside}</locations>")
 
 
-def by_relation(found: Described) -> dict[str, list[str]]:
+def by_relation(found: DescribedRecord) -> dict[str, list[str]]:
     told: dict[str, list[str]] = {}
-    for link in links(found):
+    for link in build_links(found):
         told.setdefault(link.relation, []).append(link.target)
     return told
 
@@ -127,7 +127,7 @@ def test_private_values_are_in_no_form() -> None:
     for state in (State.NORMAL, State.TOMBSTONE):
         found = described(*values, state=state)
         assert by_relation(found) == {"cite-as": [HOME]}
-        for form in FORMS.values():
+        for form in FORMATTERS.values():
             assert "secret" not in form(found)
 
 
@@ -140,7 +140,7 @@ def test_locations_are_linked_by_what_they_say_they_are() -> None:
         <location id="4" href_template="https://example.org/c/{hdl}" rel="Collection https://example.org/rel"/>
         <location id="5" href="https://example.org/l" rel="license" anchor-id="0" title="Ä" titlelang="de"/>
     """
-    found = links(described(locations(inside)))
+    found = build_links(described(locations(inside)))
     assert found[0] == Link(HOME, "cite-as")
     assert set(found[1:]) == {
         Link("https://example.org/thing", "item", None, "image/tiff", None, ("en", "de"), "The map"),
@@ -177,7 +177,7 @@ def test_locations_are_linked_by_what_they_say_they_are() -> None:
 )
 def test_a_record_makes_no_browser_do_anything_and_speaks_for_nobody_else(location: str) -> None:
     for type_ in ("10320/loc", "10320/links"):
-        assert links(described(locations(location, type_))) == (Link(HOME, "cite-as"),)
+        assert build_links(described(locations(location, type_))) == (Link(HOME, "cite-as"),)
     assert RELATIONS.isdisjoint({"stylesheet", "preload", "preconnect", "manifest", "cite-as", "canonical", "self"})
 
 
@@ -195,9 +195,13 @@ def test_the_forms_of_a_record_describe_it_and_its_creator_is_author_of_the_reco
         Value.text(1, "URL", "https://example.org/"),
         authority=AuthorityMetadata(1_000_000_000, None, creator),
         page=PAGE,
-        forms=(Form(f"{HOME}?as=ld", JSON_LD), Form(f"{HOME}?as=linkset", LINKSET_JSON), Form(f"{HOME}?l", LINKSET)),
+        forms=(
+            AlternateForm(f"{HOME}?as=ld", JSON_LD),
+            AlternateForm(f"{HOME}?as=linkset", LINKSET_JSON),
+            AlternateForm(f"{HOME}?l", LINKSET),
+        ),
     )
-    assert links(found) == (
+    assert build_links(found) == (
         Link(HOME, "cite-as"),
         Link(f"{HOME}?as=linkset", "linkset", type=LINKSET_JSON),
         Link(f"{HOME}?l", "linkset", type=LINKSET),
@@ -205,8 +209,8 @@ def test_the_forms_of_a_record_describe_it_and_its_creator_is_author_of_the_reco
         Link("https://id.example.org/hdl/12345/ann", "author", PAGE),
         Link("https://example.org/", "item"),
     )
-    assert link_set(found) == (
-        *links(found),
+    assert build_linkset(found) == (
+        *build_links(found),
         Link(HOME, "describes", f"{HOME}?as=ld"),
         Link(HOME, "collection", "https://example.org/"),
         Link(ABOUT_PAGE, "type", PAGE),
@@ -218,7 +222,7 @@ def test_nothing_leads_back_from_what_is_said_about_something_else() -> None:
         <location href="https://example.org/part" rel="item" anchor-id="0"/>
         <location href="https://example.org/both" rel="item describedby"/>
         <location href="https://example.org/both" rel="describedby"/>"""
-    found = link_set(described(locations(inside)))
+    found = build_linkset(described(locations(inside)))
     back = [link for link in found if link.target == HOME and link.anchor is not None]
     assert sorted((link.anchor or "", link.relation) for link in back) == [
         ("https://example.org/both", "collection"),
@@ -230,20 +234,20 @@ def test_nothing_leads_back_from_what_is_said_about_something_else() -> None:
 def test_links_are_bounded_and_the_first_ones_matter_most() -> None:
     many = "".join(f'<location href="https://example.org/{number}"/>' for number in range(900))
     lists = [locations(many.replace("org/", f"org/{index}/"), index=index) for index in (50, 51)]
-    found = described(*lists, forms=(Form(f"{HOME}?as=linkset", LINKSET_JSON),))
-    assert len(links(found)) <= MAX_LINKS
-    headers = header_values(links(found))
+    found = described(*lists, forms=(AlternateForm(f"{HOME}?as=linkset", LINKSET_JSON),))
+    assert len(build_links(found)) <= MAX_LINKS
+    headers = format_headers(build_links(found))
     assert read_links(headers[0])[0].relations == ["cite-as"]
     assert read_links(headers[1])[0].relations == ["linkset"]
-    authors = [Value.text(index, "AUTHOR", f"https://people.example/{index}") for index in range(1, 2 * MAX_EACH)]
-    assert len(by_relation(described(*authors))["author"]) == MAX_EACH
+    authors = [Value.text(index, "AUTHOR", f"https://people.example/{index}") for index in range(1, 2 * MAX_PER_TYPE)]
+    assert len(by_relation(described(*authors))["author"]) == MAX_PER_TYPE
 
 
 def test_lists_that_cannot_be_read_are_not_there() -> None:
     broken = [Value(1, "10320/links", b"<locations"), Value(2, "10320/loc", b"\xff"), Value(3, "10320/links", b"")]
-    assert links(described(*broken)) == (Link(HOME, "cite-as"),)
+    assert build_links(described(*broken)) == (Link(HOME, "cite-as"),)
     vast = "{hdl}" * 1_000
-    assert links(described(locations(f'<location href_template="{vast}" rel="item"/>', "10320/links"))) == (
+    assert build_links(described(locations(f'<location href_template="{vast}" rel="item"/>', "10320/links"))) == (
         Link(HOME, "cite-as"),
     )
 
@@ -255,8 +259,8 @@ def test_the_same_link_is_told_once() -> None:
 
 def test_a_long_query_is_left_out_of_the_address() -> None:
     asked = Reference(NAME, "a" * 9_000)
-    assert links(described(asked=asked))[0] == Link(HOME, "cite-as")
-    assert links(described(asked=Reference(NAME, "a=b", "c")))[0].target == f"{HOME}?a=b#c"
+    assert build_links(described(asked=asked))[0] == Link(HOME, "cite-as")
+    assert build_links(described(asked=Reference(NAME, "a=b", "c")))[0].target == f"{HOME}?a=b#c"
 
 
 @given(references(), st.lists(any_values(), max_size=6, unique_by=lambda value: value.index), texts())
@@ -267,17 +271,17 @@ def test_whatever_a_record_holds_all_forms_can_be_made(asked: Reference, values:
         for number, type_ in enumerate(("URL", "TITLE", "AUTHOR", "LICENSE", "TYPE", "DATE", "10320/loc", "LINK.WORK"))
     ]
     found = described(*values, *more, handle=asked.handle, asked=asked, page=PAGE)
-    for media_type, form in FORMS.items():
+    for media_type, form in FORMATTERS.items():
         document = form(found)
         if media_type.endswith("json"):
             json.loads(document)
-    for value in header_values(links(found)):
+    for value in format_headers(build_links(found)):
         assert value.isascii()
         assert value.isprintable()
         (read,) = read_links(value)
         assert read.target.startswith(("https://", "http://"))
-    assert json.loads(FORMS[JSON_LD](found))["@id"] == found.address
-    assert {context["anchor"] for context in json.loads(FORMS[LINKSET_JSON](found))["linkset"]} >= {found.address}
+    assert json.loads(FORMATTERS[JSON_LD](found))["@id"] == found.address
+    assert {context["anchor"] for context in json.loads(FORMATTERS[LINKSET_JSON](found))["linkset"]} >= {found.address}
 
 
 # JSON-LD
@@ -295,9 +299,9 @@ def test_json_ld_tells_of_the_thing_and_of_the_record_apart() -> None:
         *[Value.text(10, "DESC", "Maps of the coast."), Value.text(11, "LICENSE", "https://licences.example/by")],
         authority=authority,
         page=PAGE,
-        forms=(Form(f"{HOME}?as=ld", JSON_LD),),
+        forms=(AlternateForm(f"{HOME}?as=ld", JSON_LD),),
     )
-    assert json_ld(found) == {
+    assert to_json_ld(found) == {
         "@context": "https://schema.org",
         "@id": HOME,
         "@type": "CreativeWork",
@@ -332,25 +336,25 @@ def test_json_ld_tells_of_the_thing_and_of_the_record_apart() -> None:
 def test_json_ld_invents_nothing() -> None:
     """Without a word about the thing it is a thing; who created its identifier is nobody's author."""
     creator = Party(Handle.parse("12345/ann"), True)
-    bare = json_ld(described(authority=AuthorityMetadata(1, None, creator)))
+    bare = to_json_ld(described(authority=AuthorityMetadata(1, None, creator)))
     assert set(bare) == {"@context", "@id", "@type", "identifier", "subjectOf"}
     assert bare["@type"] == "Thing"
     record = bare["subjectOf"]
     assert isinstance(record, dict)
     assert record["dateModified"] == "2023-11-14T22:13:20Z", "that of the entry"
     assert record["creator"] == record["sdPublisher"]
-    unknown = json_ld(described())["subjectOf"]
+    unknown = to_json_ld(described())["subjectOf"]
     assert isinstance(unknown, dict)
     assert set(unknown) == {"@type", "name", "version", "dateModified"}
-    assert "datePublished" not in json_ld(described(*said(DATE="about 1850")))
+    assert "datePublished" not in to_json_ld(described(*said(DATE="about 1850")))
 
 
 def test_the_type_is_that_of_the_record_where_the_vocabulary_has_it() -> None:
     kinds = [Value.text(1, "TYPE", "http://schema.org/Map"), Value.text(2, "TYPE", "https://types.example/Chart")]
-    found = json_ld(described(*kinds))
+    found = to_json_ld(described(*kinds))
     assert (found["@type"], found["additionalType"]) == ("Map", "https://types.example/Chart")
-    assert json_ld(described(*said(TYPE="https://schema.org/not a type")))["@type"] == "Thing"
-    assert json_ld(described(*said(AUTHOR="Ann")))["@type"] == "CreativeWork"
+    assert to_json_ld(described(*said(TYPE="https://schema.org/not a type")))["@type"] == "Thing"
+    assert to_json_ld(described(*said(AUTHOR="Ann")))["@type"] == "CreativeWork"
 
 
 def test_what_is_linked_is_told_by_its_name() -> None:
@@ -363,7 +367,7 @@ def test_what_is_linked_is_told_by_its_name() -> None:
         Value.text(5, policy.object_type, "12345/thing"),
         Value.text(6, policy.object_type, "no handle"),
     ]
-    found = json_ld(described(*values))
+    found = to_json_ld(described(*values))
     base = "https://id.example.org/hdl/12345"
     assert found["exampleOfWork"] == {"@id": f"{base}/work", "identifier": "hdl:12345/work"}
     assert found["workExample"] == [
@@ -381,25 +385,25 @@ def test_what_is_linked_is_told_by_its_name() -> None:
 
 def test_that_a_thing_is_gone_is_told() -> None:
     gone = Value.text(1, PROFILES["free"].tombstone_reason_type, "lost in a fire")
-    assert json_ld(described(gone, state=State.TOMBSTONE))["creativeWorkStatus"] == "gone: lost in a fire"
+    assert to_json_ld(described(gone, state=State.TOMBSTONE))["creativeWorkStatus"] == "gone: lost in a fire"
 
 
 @given(texts(), texts())
 def test_json_ld_can_stand_in_a_page(one: str, other: str) -> None:
     data = [Value(1, "TITLE", one.encode("utf-8", "ignore")), Value(2, "DESC", other.encode("utf-8", "ignore"))]
     found = described(*data)
-    text = as_json_ld(found)
+    text = format_json_ld(found)
     assert not re.search("[<>&\u2028\u2029]", text)
-    assert json.loads(text) == json_ld(found)
+    assert json.loads(text) == to_json_ld(found)
 
 
 def test_no_markup_gets_out_of_a_script() -> None:
     title = "</script><script>alert(1)</script><!-- & \u2028"
-    text = as_json_ld(described(*said(TITLE=title)))
+    text = format_json_ld(described(*said(TITLE=title)))
     assert "</" not in text
     assert "<!--" not in text
     assert json.loads(text)["name"] == title.strip().replace("\u2028", "").strip()
-    assert json.loads(embeddable(json.dumps(title, ensure_ascii=False))) == title
+    assert json.loads(escape_for_html(json.dumps(title, ensure_ascii=False))) == title
 
 
 # Forms
@@ -407,19 +411,19 @@ def test_no_markup_gets_out_of_a_script() -> None:
 
 def test_citations_are_forms_too() -> None:
     found = described(*said(TITLE="An Atlas", AUTHOR="Survey", DATE="1907"))
-    assert FORMS[BIBLIOGRAPHY](found) == f"Survey (1907). An Atlas. hdl:12345/a, {HOME}\n"
-    assert FORMS[BIBTEX](found).startswith("@misc{hdl:12345/a,\n")
-    assert json.loads(FORMS[CSL_JSON](found))["title"] == "An Atlas"
+    assert FORMATTERS[BIBLIOGRAPHY](found) == f"Survey (1907). An Atlas. hdl:12345/a, {HOME}\n"
+    assert FORMATTERS[BIBTEX](found).startswith("@misc{hdl:12345/a,\n")
+    assert json.loads(FORMATTERS[CSL_JSON](found))["title"] == "An Atlas"
     fixed = replace(found, fixed=True)
-    assert "as of entry 7" in FORMS[BIBLIOGRAPHY](fixed)
-    assert next(iter(FORMS)) == JSON_LD
+    assert "as of entry 7" in FORMATTERS[BIBLIOGRAPHY](fixed)
+    assert next(iter(FORMATTERS)) == JSON_LD
 
 
 @given(handles())
 def test_the_address_is_that_of_the_identifier(handle: Handle) -> None:
     found = described(handle=handle)
     assert found.address == to_http(Reference(handle), RESOLVER)
-    assert links(found)[0] == Link(found.address, "cite-as")
+    assert build_links(found)[0] == Link(found.address, "cite-as")
 
 
 # With a registry
@@ -434,21 +438,21 @@ def test_authority_metadata_and_metadata_records_of_a_real_registry() -> None:
             Value.text(2, policy.creator_type, "98765/ann"),
         )
         made = [
-            registry.do(Mint(Maker.of(registry), f"12345/{lead}", values=values), OPERATOR, "cli").handles[0]
+            registry.do(Mint(MintInputs.of(registry), f"12345/{lead}", values=values), OPERATOR, "cli").handles[0]
             for lead in ("thing-", "md-")
         ]
         thing, metadata = made
         registry.do(LinkMetadata(thing, metadata), OPERATOR, "cli")
         resolved = registry.resolve(Query(thing), NOBODY)
-        with registry.facts() as facts:
-            authority = authority_of(facts, facts.held(thing))
-        found = Described(policy, resolved, Reference(thing), RESOLVER, authority, page=f"{HOME}?noredirect")
+        with registry.snapshot() as snapshot:
+            authority = get_authority_metadata(snapshot, snapshot.stored(thing))
+        found = DescribedRecord(policy, resolved, Reference(thing), RESOLVER, authority, page=f"{HOME}?noredirect")
         told = by_relation(found)
         assert told["describedby"] == [found.address_of(metadata)]
         assert told["author"] == [found.address_of(Handle.parse("98765/ann"))]
-        record = json_ld(found)["subjectOf"]
+        record = to_json_ld(found)["subjectOf"]
         assert isinstance(record, list)
         assert record[0]["creator"]["identifier"] == "hdl:98765/ann"
         other = registry.resolve(Query(metadata), NOBODY)
-        about = Described(policy, other, Reference(metadata), RESOLVER)
+        about = DescribedRecord(policy, other, Reference(metadata), RESOLVER)
         assert by_relation(about)["describes"] == [found.address]

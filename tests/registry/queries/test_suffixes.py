@@ -12,12 +12,18 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value, ValueRef
-from perseid.registry.commands.minting import Maker, Mint, mint
+from perseid.registry.commands.minting import Mint, MintInputs, mint
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making, described, explain, order
+from perseid.registry.queries.suffixes import (
+    PILIN_EXPLANATION,
+    MintMode,
+    build_command,
+    describe_suffix,
+    explain_suffix,
+)
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -30,16 +36,18 @@ STRANGER = key_holder(300, "98765/stranger")
 PILIN = replace(PROFILES["pilin"], authority=False)
 
 
-def make(registry: Registry, making: Making, who: Identity, count: int = 1, where: str = "102.100.272") -> list[Handle]:
-    values = (Value.text(1, "URL", "https://example.org/"),) if making is Making.MINT else ()
-    owner = None if making is Making.GENERATE else ValueRef(300, "98765/ann")
-    asked = order(making, Maker.of(registry), where, count, values=values, owner=owner)
-    return [name for made in mint(registry, asked, who, "http") for name in made.handles]
+def make(
+    registry: Registry, making: MintMode, identity: Identity, count: int = 1, where: str = "102.100.272"
+) -> list[Handle]:
+    values = (Value.text(1, "URL", "https://example.org/"),) if making is MintMode.MINT else ()
+    owner = None if making is MintMode.GENERATE else ValueRef(300, "98765/ann")
+    asked = build_command(making, MintInputs.of(registry), where, count, values=values, owner=owner)
+    return [name for made in mint(registry, asked, identity, "http") for name in made.handles]
 
 
 def state(registry: Registry, name: Handle) -> State:
-    with registry.facts() as facts:
-        return facts.held(name).state
+    with registry.snapshot() as snapshot:
+        return snapshot.stored(name).state
 
 
 # Three ways
@@ -49,10 +57,10 @@ def test_each_way_keeps_what_it_says() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "102.100.272", PILIN)
         before = _size(registry)
-        generated = make(registry, Making.GENERATE, OPERATOR, 3)
+        generated = make(registry, MintMode.GENERATE, OPERATOR, 3)
         assert _size(registry) == before, "a lease is no entry"
-        reserved = make(registry, Making.RESERVE, OPERATOR, 2)
-        minted = make(registry, Making.MINT, OPERATOR, 2)
+        reserved = make(registry, MintMode.RESERVE, OPERATOR, 2)
+        minted = make(registry, MintMode.MINT, OPERATOR, 2)
         assert [state(registry, name) for name in generated] == [State.ABSENT] * 3
         assert [state(registry, name) for name in reserved] == [State.RESERVED] * 2
         assert [state(registry, name) for name in minted] == [State.NORMAL] * 2
@@ -66,7 +74,7 @@ def test_p6_a_generated_name_is_never_given_again_whatever_the_clock_and_the_way
     with registry_in_memory(machine) as registry:
         add_namespace(registry, "102.100.272", PILIN)
         names: list[Handle] = []
-        for making in (Making.GENERATE, Making.MINT, Making.GENERATE, Making.RESERVE, Making.GENERATE):
+        for making in (MintMode.GENERATE, MintMode.MINT, MintMode.GENERATE, MintMode.RESERVE, MintMode.GENERATE):
             names += make(registry, making, OPERATOR, 5)
             machine.wall -= SECOND
         assert len(set(names)) == 25
@@ -77,56 +85,56 @@ def test_p6_a_generated_name_is_never_given_again_whatever_the_clock_and_the_way
 def test_p6_the_lease_outlives_the_process(registry: Registry) -> None:
     """On both back ends: it is in the ledger's own tables, not in memory."""
     add_namespace(registry, "102.100.272", PILIN)
-    names = make(registry, Making.GENERATE, OPERATOR, 4)
+    names = make(registry, MintMode.GENERATE, OPERATOR, 4)
     again = Registry(registry.ledger, registry.rules)
-    assert set(make(again, Making.GENERATE, OPERATOR, 4)).isdisjoint(names)
+    assert set(make(again, MintMode.GENERATE, OPERATOR, 4)).isdisjoint(names)
 
 
-@pytest.mark.parametrize("making", Making)
-def test_s13_every_way_demands_the_same_right(making: Making) -> None:
+@pytest.mark.parametrize("making", MintMode)
+def test_s13_every_way_demands_the_same_right(making: MintMode) -> None:
     with registry_in_memory() as registry:
         adder = admin(100, "300:98765/ann", AdminPermission.ADD_HANDLE)
         registry.do(AddNamespace("102.100.272", PILIN, (adder,)), OPERATOR, "cli")
         make(registry, making, ANN)
-        for who, code in (
+        for identity, code in (
             (NOBODY, ResponseCode.AUTHENTICATION_NEEDED),
             (STRANGER, ResponseCode.INVALID_ADMIN),
         ):
             with pytest.raises(Refused, match="who_may_mint") as caught:
-                make(registry, making, who)
+                make(registry, making, identity)
             assert caught.value.code is code
-        registry.do(AddNamespace("10.7", replace(PILIN, who_may_mint=Who.SERVER), (adder,)), OPERATOR, "cli")
+        registry.do(AddNamespace("10.7", replace(PILIN, who_may_mint=Audience.SERVER), (adder,)), OPERATOR, "cli")
         with pytest.raises(Refused, match="who_may_mint"):
             make(registry, making, ANN, where="10.7")
 
 
 def test_what_has_no_record_has_no_values_and_no_owner() -> None:
     with registry_in_memory() as registry:
-        maker = Maker.of(registry)
+        inputs = MintInputs.of(registry)
         values = (Value.text(1, "URL", "https://example.org/"),)
-        for making in (Making.RESERVE, Making.GENERATE):
+        for making in (MintMode.RESERVE, MintMode.GENERATE):
             with pytest.raises(Refused, match="has no values"):
-                order(making, maker, "102.100.272", values=values)
+                build_command(making, inputs, "102.100.272", values=values)
         with pytest.raises(Refused, match="has no owner"):
-            order(Making.GENERATE, maker, "102.100.272", owner=ValueRef(300, "98765/ann"))
-        reserving = order(Making.RESERVE, maker, "102.100.272", 2)
+            build_command(MintMode.GENERATE, inputs, "102.100.272", owner=ValueRef(300, "98765/ann"))
+        reserving = build_command(MintMode.RESERVE, inputs, "102.100.272", 2)
         assert isinstance(reserving, Mint)
         assert (reserving.reserve, reserving.count, reserving.where) == (True, 2, "102.100.272")
-    assert len({making.text for making in Making}) == 3
+    assert len({making.text for making in MintMode}) == 3
 
 
 def test_cordra_names_are_generated_too() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "2000.01", "cordra")
-        (name,) = make(registry, Making.GENERATE, OPERATOR, where="2000.01")
+        (name,) = make(registry, MintMode.GENERATE, OPERATOR, where="2000.01")
         assert len(name.suffix) == 32
-        told = described(PROFILES["cordra"], name)
+        told = describe_suffix(PROFILES["cordra"], name)
         assert str(told["uuid"]).replace("-", "").upper() == name.suffix
 
 
 def _size(registry: Registry) -> int:
-    with registry.facts() as facts:
-        return facts.reading.size
+    with registry.snapshot() as snapshot:
+        return snapshot.reading.size
 
 
 # Nine characters
@@ -135,33 +143,33 @@ def _size(registry: Registry) -> int:
 @given(milliseconds())
 def test_p1_the_characters_add_up_to_the_millisecond(number: int) -> None:
     suffix = pilin.encode(number)
-    parts = explain(suffix)
+    parts = explain_suffix(suffix)
     assert sum(part.milliseconds for part in parts) == number
     assert "".join(part.character for part in parts) == suffix
     assert [part.place for part in parts] == list(range(1, 10))
-    assert explain(suffix.lower()) == parts
+    assert explain_suffix(suffix.lower()) == parts
     assert parts[0].to_json()["step"] == 1
 
 
 def test_each_character_is_explained_in_words() -> None:
-    texts = [part.text for part in explain("D7J1G0DQH")]
+    texts = [part.text for part in explain_suffix("D7J1G0DQH")]
     assert texts[0] == "D is 12, counted in steps of 1 millisecond"
     assert texts[3] == "1 is 1, counted in steps of about 29.8 seconds"
     assert texts[5] == "0 is 0, counted in steps of about 8 hours"
     assert texts[8] == "H is 15, counted in steps of about 27 years"
-    assert "1582-10-15" in HOW_IT_COUNTS
-    assert "9 characters" in HOW_IT_COUNTS
+    assert "1582-10-15" in PILIN_EXPLANATION
+    assert "9 characters" in PILIN_EXPLANATION
 
 
 @pytest.mark.parametrize("suffix", ["", "D7J1G0DQ", "D7J1GODQH", "D7J1G0DQ0", "D7J1G0DQHX"])
 def test_p7_what_is_no_suffix_is_refused(suffix: str) -> None:
     with pytest.raises(InvalidName):
-        explain(suffix)
+        explain_suffix(suffix)
 
 
 def test_what_a_scheme_tells_of_a_name() -> None:
     name = Handle.parse("102.100.272/D7J1G0DQH")
-    assert described(PROFILES["pilin"], name)["time"] == "2007-09-17T07:14:50.919Z"
-    assert described(PROFILES["free"], name) == {}
-    assert described(PROFILES["pilin"], Handle.parse("102.100.272/nothing")) == {}
-    assert described(Policy(scheme="no-such-scheme", profile="own"), name) == {}
+    assert describe_suffix(PROFILES["pilin"], name)["time"] == "2007-09-17T07:14:50.919Z"
+    assert describe_suffix(PROFILES["free"], name) == {}
+    assert describe_suffix(PROFILES["pilin"], Handle.parse("102.100.272/nothing")) == {}
+    assert describe_suffix(Policy(scheme="no-such-scheme", profile="own"), name) == {}

@@ -23,21 +23,21 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import suggest
 from perseid.registry.queries.resolve import Query
 from perseid.registry.queries.suggest import (
-    MAX_LOOK_UPS,
-    MAX_NEIGHBOURS,
-    MAX_READINGS,
+    MAX_CANDIDATES,
+    MAX_LOOKUPS,
+    MAX_NEIGHBORS,
     MAX_SECONDS,
     MAX_SUGGESTIONS,
     MAX_TEXT,
-    Gone,
-    Standing,
+    PrefixStatus,
     Suggestions,
-    readings,
+    TombstoneInfo,
+    find_candidates,
     suggestions,
 )
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts
+from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 from tests.registry.commands.records_in_every_state import hidden, unpublish, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle, registry_in_memory
@@ -184,7 +184,7 @@ def test_slips_of_the_pen_are_mended(here: Registry, asked: str, found: str, wor
 )
 def test_how_two_spellings_differ(found: str, words: str) -> None:
     """A scheme of a third party may spell a name in a way that nobody thought of here."""
-    assert words in suggest._compared(handle("12345/abc"), handle(found))[1]
+    assert words in suggest._compare(handle("12345/abc"), handle(found))[1]
 
 
 def test_where_everything_is_a_neighbour_nothing_is(here: Registry) -> None:
@@ -194,7 +194,7 @@ def test_where_everything_is_a_neighbour_nothing_is(here: Registry) -> None:
     assert told(here, "12345/n150/") == ["12345/n150"], "what needs no guessing is told all the same"
     assert told(here, "12345/n10") == [], "ten of them have one character more"
     assert told(here, "12345/n1555") == ["12345/n155"]
-    assert MAX_NEIGHBOURS < MAX_SUGGESTIONS
+    assert MAX_NEIGHBORS < MAX_SUGGESTIONS
 
 
 # What is not told
@@ -273,21 +273,21 @@ def _make(registry: Registry, name: Handle, kind: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "prefix", "standing", "related"),
     [
-        ("12345/nothing", "12345", Standing.HERE, None),
-        ("hdl:12345/nothing.", "12345", Standing.HERE, None),
-        ("https://elsewhere.example/12345/nothing", "12345", Standing.HERE, None),
-        ("12345.9.1/x", "12345.9.1", Standing.DERIVED, "12345"),
-        ("102.100.272.1/x", "102.100.272.1", Standing.DERIVED, "102.100.272"),
-        ("55555/gone-away", "55555", Standing.ELSEWHERE, None),
-        ("99999/x", "99999", Standing.UNKNOWN, None),
-        ("0.SITE/POLICY/12345", "0.SITE", Standing.UNKNOWN, None),
-        ("..../x", "....", Standing.UNKNOWN, None),
-        ("99999", "99999", Standing.UNKNOWN, None),
-        ("12345", "12345", Standing.HERE, None),
+        ("12345/nothing", "12345", PrefixStatus.HERE, None),
+        ("hdl:12345/nothing.", "12345", PrefixStatus.HERE, None),
+        ("https://elsewhere.example/12345/nothing", "12345", PrefixStatus.HERE, None),
+        ("12345.9.1/x", "12345.9.1", PrefixStatus.DERIVED, "12345"),
+        ("102.100.272.1/x", "102.100.272.1", PrefixStatus.DERIVED, "102.100.272"),
+        ("55555/gone-away", "55555", PrefixStatus.ELSEWHERE, None),
+        ("99999/x", "99999", PrefixStatus.UNKNOWN, None),
+        ("0.SITE/POLICY/12345", "0.SITE", PrefixStatus.UNKNOWN, None),
+        ("..../x", "....", PrefixStatus.UNKNOWN, None),
+        ("99999", "99999", PrefixStatus.UNKNOWN, None),
+        ("12345", "12345", PrefixStatus.HERE, None),
     ],
 )
 def test_what_is_known_of_the_prefix_is_told(
-    here: Registry, asked: str, prefix: str, standing: Standing, related: str | None
+    here: Registry, asked: str, prefix: str, standing: PrefixStatus, related: str | None
 ) -> None:
     known = suggestions(here, asked, OURS).prefix
     assert known is not None
@@ -303,7 +303,7 @@ def test_a_prefix_whose_record_is_not_public_is_not_known() -> None:
         unpublish(registry, name="0.NA/44444")
         known = suggestions(registry, "44444/x").prefix
         assert known is not None
-        assert known.standing is Standing.UNKNOWN
+        assert known.standing is PrefixStatus.UNKNOWN
 
 
 def test_a_server_that_is_no_root_does_not_tell_of_its_copies_of_prefix_handles() -> None:
@@ -390,8 +390,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 def test_the_look_ups_of_a_request_are_bounded(here: Registry, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     with counted(monkeypatch) as looked_up:
         suggestions(here, asked, OURS, lambda: 0.0)
-    assert len(looked_up) <= MAX_LOOK_UPS
-    assert len(readings(asked, OURS)) <= MAX_READINGS
+    assert len(looked_up) <= MAX_LOOKUPS
+    assert len(find_candidates(asked, OURS)) <= MAX_CANDIDATES
 
 
 def test_what_is_found_changes_nothing_about_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ def test_time_has_an_end(here: Registry, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_was_found_before_the_end_is_told(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suggest, "MAX_LOOK_UPS", 5)
+    monkeypatch.setattr(suggest, "MAX_LOOKUPS", 5)
     found = suggestions(here, "12345/report-7/", OURS)
     assert [str(each.handle) for each in found.suggestions] == ["12345/report-7"]
     assert found.prefix is not None
@@ -435,10 +435,10 @@ def test_a_policy_that_cannot_be_read_hides_nothing_and_breaks_nothing(
     def broken(*_: object) -> Any:
         raise Refused(ResponseCode.ERROR, "the stored policy cannot be read")
 
-    monkeypatch.setattr(Facts, "policy", broken)
+    monkeypatch.setattr(Snapshot, "policy", broken)
     assert told(here, "12345/report-8") == ["12345/report-7"]
     (gone,) = suggestions(here, "12345/old-map.", OURS).suggestions
-    assert gone.gone == Gone()
+    assert gone.gone == TombstoneInfo()
 
 
 # Readings
@@ -446,11 +446,11 @@ def test_a_policy_that_cannot_be_read_hides_nothing_and_breaks_nothing(
 
 @given(texts())
 def test_readings_begin_with_the_text_and_are_all_different(text: str) -> None:
-    found = readings(text, OURS)
+    found = find_candidates(text, OURS)
     assert (found[0].text, found[0].done) == (text, ())
-    assert len({reading.text for reading in found}) == len(found) <= MAX_READINGS
+    assert len({reading.text for reading in found}) == len(found) <= MAX_CANDIDATES
     assert all(reading.done and reading.text for reading in found[1:])
 
 
 def test_a_text_that_no_request_can_hold_is_not_read() -> None:
-    assert len(readings("(" * (MAX_TEXT + 1), OURS)) == 1
+    assert len(find_candidates("(" * (MAX_TEXT + 1), OURS)) == 1

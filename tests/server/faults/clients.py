@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perseid.records.value import Permission, Value
-from perseid.wire.client import Answer
+from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
 from perseid.wire.errors import RemoteProtocolError
-from perseid.wire.requests import Name, Resolve, Values
-from perseid.wire.responses import Failure, Resolved
+from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
+from perseid.wire.responses import Failure, ResolutionResult
 from tests.server.faults.history import Book, History, Outcome, State
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, values_of
 from tests.server.native.native_client import NativeClient, NoAnswer, Via
@@ -99,11 +99,11 @@ def record(state: str, *, private: bool = False) -> tuple[Value, ...]:
     return (*shown, Value(3, "NOTE", b"for administrators", permissions=PRIVATE)) if private else shown
 
 
-def state_in(answer: Answer, *, public: bool = True) -> State:
+def state_in(answer: VerifiedResponse, *, public: bool = True) -> State:
     """What an answer to a resolution says; raises `ValueError` if it says what nobody wrote, or what few may see."""
     if answer.code is ResponseCode.HANDLE_NOT_FOUND:
         return None
-    if answer.code is not ResponseCode.SUCCESS or not isinstance(answer.body, Resolved):
+    if answer.code is not ResponseCode.SUCCESS or not isinstance(answer.body, ResolutionResult):
         raise ValueError(f"{answer.code.name} {_words(answer)}")
     found = {value.index: value.data for value in answer.body.values}
     state = found.get(2, b"").decode()
@@ -137,15 +137,15 @@ class Writer(Person):
             self._count += 1
             history = self.scene.book.new(f"{PREFIX}/w{self._number}-{self._count}")
             values = record(token := self._token(), private=self.random.random() < 0.3)
-            self._change(history, token, OpCode.CREATE_HANDLE, Values(history.name.encode(), values))
+            self._change(history, token, OpCode.CREATE_HANDLE, ValuesRequest(history.name.encode(), values))
             self._mine.append(history)
             return
         history = self.random.choice(self._mine)
         if chance > 0.85:
-            self._change(history, None, OpCode.DELETE_HANDLE, Name(history.name.encode()))
+            self._change(history, None, OpCode.DELETE_HANDLE, HandleRequest(history.name.encode()))
         else:
             token = self._token()
-            self._change(history, token, OpCode.MODIFY_VALUE, Values(history.name.encode(), record(token)))
+            self._change(history, token, OpCode.MODIFY_VALUE, ValuesRequest(history.name.encode(), record(token)))
         if self.random.random() < 0.2 and history.is_known:
             self._look(history)
 
@@ -169,7 +169,7 @@ class Writer(Person):
         self.counts["sessions"] += 1
         return True
 
-    def _change(self, history: History, state: State, opcode: OpCode, body: Name | Values) -> None:
+    def _change(self, history: History, state: State, opcode: OpCode, body: HandleRequest | ValuesRequest) -> None:
         change = history.begin(state)
         code, words = self._ask(opcode, body)
         outcome = Outcome.UNKNOWN
@@ -188,7 +188,7 @@ class Writer(Person):
             self._client.session = None
             self._client.close()
 
-    def _ask(self, opcode: OpCode, body: Name | Values) -> tuple[ResponseCode | None, str]:
+    def _ask(self, opcode: OpCode, body: HandleRequest | ValuesRequest) -> tuple[ResponseCode | None, str]:
         """What the server says to a change; None if it says nothing."""
         try:
             answer = self._client.do(opcode, body)
@@ -273,7 +273,7 @@ class Reader(Person):
         number = self.random.randrange(NAMES)
         answer = self._client.resolve(f"{PREFIX}/n{number}", flags=self._flags)
         wanted = {value.index: value.data for value in values_of(number)}
-        values = answer.body.values if isinstance(answer.body, Resolved) else ()
+        values = answer.body.values if isinstance(answer.body, ResolutionResult) else ()
         found = {value.index: value.data for value in values if value.index in wanted}
         if found != wanted:
             raise ValueError(f"{PREFIX}/n{number}: {answer.code.name} {found}")
@@ -289,8 +289,8 @@ class Stranger(Person):
         client = NativeClient(scene.direct, via)
         requests = (
             client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode())),
-            client.request(OpCode.CREATE_HANDLE, Values(f"{PREFIX}/never".encode(), record("never"))),
-            client.request(OpCode.GET_SITE_INFO, Name()),
+            client.request(OpCode.CREATE_HANDLE, ValuesRequest(f"{PREFIX}/never".encode(), record("never"))),
+            client.request(OpCode.GET_SITE_INFO, HandleRequest()),
         )
         frames = [client.client.pack(request, None) for request in requests]
         self._messages = [frame.envelope.to_bytes() + frame.payload for frame in frames]
@@ -332,5 +332,5 @@ def rubbish(chance: random.Random, messages: list[bytes]) -> bytes:
     return bytes(octets)
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: VerifiedResponse) -> str:
     return answer.body.sentence if isinstance(answer.body, Failure) else ""

@@ -22,10 +22,10 @@ from typing import Final
 from perseid.records.binary import Writer
 from perseid.records.ciphers import MAX_ITERATIONS
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, default_flags
+from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, default_flags
 from perseid.wire.hashes import Algorithm
 from perseid.wire.message import Message
-from perseid.wire.requests import ChallengeAnswer, RequestBody, Resolve, Values, VerifyChallenge
+from perseid.wire.requests import ChallengeResponse, RequestBody, Resolve, ValuesRequest, VerifyChallenge
 from tests.server.faults.sources import PATIENCE, connected, datagrams, octets_of, read_frames
 from tests.server.installations import ADMINISTRATOR, PREFIX
 from tests.server.native.native_client import NO_FLAGS
@@ -43,7 +43,7 @@ UDP_PAUSE: Final = 0.005
 INDEX, HANDLE = ADMINISTRATOR.split(":")
 WRONG: Final = (
     bytes((Algorithm.PBKDF2_HMAC_SHA1,))
-    + Writer().bytes_(bytes(16)).i32(MAX_ITERATIONS).i32(160).bytes_(bytes(20)).done()
+    + Writer().bytes_(bytes(16)).i32(MAX_ITERATIONS).i32(160).bytes_(bytes(20)).getvalue()
 )
 """An answer to a challenge that costs nothing to make, and as much as possible to find out that it is wrong."""
 
@@ -65,7 +65,7 @@ class Flood:
         self._server = server
         self._counts = counts
         self._client = Client(secrets.token_bytes)
-        self._setup = self._client.begin_session(None, time.time(), peer_version=CURRENT).request.payload()
+        self._setup = self._client.begin_session(None, time.time(), peer_version=CURRENT_VERSION).request.payload()
 
     def over_tcp(self, host: str) -> None:
         while True:
@@ -116,13 +116,13 @@ class Flood:
             case Kind.SESSIONS:  # the same half of the exchange each time; the server makes its own half anew
                 return self._request(OpCode.SESSION_SETUP, _Octets(self._setup[24:-4]))
             case Kind.SECRETS:
-                answer = ChallengeAnswer("HS_SECKEY", HANDLE.encode(), int(INDEX), WRONG)
+                answer = ChallengeResponse("HS_SECKEY", HANDLE.encode(), int(INDEX), WRONG)
                 octets = self._request(OpCode.RESPONSE_TO_CHALLENGE, answer)
                 return octets[:4] + challenge.to_bytes(4, "big") + octets[8:]
 
     def _request(self, opcode: OpCode, body: RequestBody, more: OpFlag = NO_FLAGS) -> bytes:
         flags = default_flags(opcode) | OpFlag.KEEP_CONNECTION | more
-        message: Message = self._client.request(opcode, body, time.time(), flags=flags, peer_version=CURRENT)
+        message: Message = self._client.request(opcode, body, time.time(), flags=flags, peer_version=CURRENT_VERSION)
         return octets_of(self._client.pack(message, None))
 
 
@@ -136,7 +136,7 @@ class _Octets:
         writer.octets(self._octets)
 
 
-_NEW = Values(f"{PREFIX}/never".encode(), ())
+_NEW = ValuesRequest(f"{PREFIX}/never".encode(), ())
 
 
 def main(kind: str, host: str, port: str, seconds: str) -> None:

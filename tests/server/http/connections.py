@@ -17,10 +17,10 @@ import uvloop
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.manager import Keeping
-from perseid.server.http.connection.requests import Arrived
-from perseid.server.http.connection.tls import Tls
-from perseid.server.http.connection.tls_handshake import Failure
+from perseid.server.http.connection.manager import ConnectionManager
+from perseid.server.http.connection.requests import ParsedRequest
+from perseid.server.http.connection.tls import TlsTransport
+from perseid.server.http.connection.tls_handshake import HandshakeFailure
 from perseid.server.http.messages import Request, Response
 from tests.server.http.listeners import client_context, context_of_server
 
@@ -58,7 +58,7 @@ class Echo:
         """What `/wait` waits for."""
         self.streams_closed = 0
 
-    def at_once(self, request: Arrived) -> bytes | None:
+    def handle_fast(self, request: ParsedRequest) -> bytes | None:
         if request.path == b"/broken-at-once":
             raise RuntimeError("a secret")
         if request.path != b"/now":
@@ -132,7 +132,7 @@ class Running:
     loop: asyncio.AbstractEventLoop
     port: int
     service: Echo
-    keeping: Keeping
+    manager: ConnectionManager
     clock: Clock
     errors: list[dict[str, Any]] = field(default_factory=list)
     """What the loop had to complain about."""
@@ -156,7 +156,7 @@ class Running:
 
         def looked_at() -> None:
             self.clock.seconds += seconds
-            self.keeping.look_after()
+            self.manager.check_deadlines()
 
         self.do(looked_at)
 
@@ -183,16 +183,16 @@ class _Greetings:
     def now(self) -> float:
         return monotonic()
 
-    def greeting(self, tls: Tls) -> None:
+    def handshake_started(self, tls: TlsTransport) -> None:
         pass
 
-    def greeted(self, tls: Tls, *, done: bool) -> None:
+    def handshake_finished(self, tls: TlsTransport, *, done: bool) -> None:
         pass
 
-    def failed(self, failure: Failure, reason: str, host: str) -> None:
+    def handshake_failed(self, failure: HandshakeFailure, reason: str, host: str) -> None:
         pass
 
-    def left(self, host: str) -> None:
+    def connection_closed(self, host: str) -> None:
         pass
 
 
@@ -208,7 +208,7 @@ def running(peer: Peer | None = None, *, tls: bool = False, **options: Any) -> I
     made: list[Running] = []
     complaints: list[dict[str, Any]] = []
     limited: list[str] = []
-    keeping = Keeping(now=clock, limited=limited.append, **options)
+    manager = ConnectionManager(now=clock, limited=limited.append, **options)
 
     def ended() -> None:
         made[0].ended += 1
@@ -217,20 +217,20 @@ def running(peer: Peer | None = None, *, tls: bool = False, **options: Any) -> I
         service = Echo()
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        made.append(Running(loop, port, service, keeping, clock, complaints, limited, tls=tls))
+        made.append(Running(loop, port, service, manager, clock, complaints, limited, tls=tls))
 
         def make(host: str, *, secure: bool, certificate: bytes | None) -> Connection:
-            return Connection(service, keeping, peer or Peer(host, secure, certificate), ended=ended)
+            return Connection(service, manager, peer or Peer(host, secure, certificate), ended=ended)
 
         def outer() -> asyncio.Protocol:
             if tls:
-                return Tls(context_of_server(), "127.0.0.1", make=make, work=_work, owner=_Greetings())
+                return TlsTransport(context_of_server(), "127.0.0.1", make=make, work=_work, owner=_Greetings())
             return make("127.0.0.1", secure=False, certificate=None)
 
         return await loop.create_server(outer, sock=listener)
 
     def cut_all() -> None:
-        for one in list(keeping.open):
+        for one in list(manager.open):
             one.cut()
 
     loop.set_exception_handler(lambda _, context: complaints.append(context))
@@ -240,8 +240,8 @@ def running(peer: Peer | None = None, *, tls: bool = False, **options: Any) -> I
     try:
         yield made[0]
         made[0].do(cut_all)
-        made[0].until(lambda: not keeping.open)
-        assert keeping.unfinished.total == 0
+        made[0].until(lambda: not manager.open)
+        assert manager.unfinished.total == 0
         assert not complaints
     finally:
         loop.call_soon_threadsafe(server.close)
@@ -311,14 +311,14 @@ class Caller:
         ours = self.sock.getsockname()
 
         def feed() -> bool:
-            (connection,) = (one for one in self.server.keeping.open if _peer_of(one) == ours)
+            (connection,) = (one for one in self.server.manager.open if _peer_of(one) == ours)
             for part in parts:
                 connection.data_received(part)
             if ended:
                 assert connection.eof_received()
             return then(connection)
 
-        self.server.until(lambda: any(_peer_of(one) == ours for one in self.server.keeping.open))
+        self.server.until(lambda: any(_peer_of(one) == ours for one in self.server.manager.open))
         assert self.server.do(feed)
 
     def receive(self) -> bytes:

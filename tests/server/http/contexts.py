@@ -23,12 +23,12 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.http.context import HttpSettings, Place, Verdict
+from perseid.server.http.context import HttpSettings, ProofResult, ServerContext
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.service import HttpService
 from perseid.server.limits.budgets import NO_LIMIT, Budget
-from perseid.server.native.server import NativeDoor
-from perseid.server.native.steps import Kind, Served, Work, drive_in_loop
+from perseid.server.native.server import NativeServer
+from perseid.server.native.steps import NativeResponse, Work, WorkKind, run_steps_async
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
@@ -42,10 +42,10 @@ STRANGER: Final = "192.0.2.1"
 PUBLIC_URL: Final = "https://hdl.example.org"
 
 
-def basic(who: str = ADMINISTRATOR, secret: str | bytes = SECRET) -> dict[str, str]:
+def basic(identity: str = ADMINISTRATOR, secret: str | bytes = SECRET) -> dict[str, str]:
     """The header of somebody with a secret key, as clients write it."""
     octets = secret.encode() if isinstance(secret, str) else secret
-    name = who.replace("%", "%25").replace(":", "%3A").encode()
+    name = identity.replace("%", "%25").replace(":", "%3A").encode()
     return {"Authorization": "Basic " + base64.b64encode(name + b":" + octets).decode()}
 
 
@@ -53,20 +53,20 @@ def basic(who: str = ADMINISTRATOR, secret: str | bytes = SECRET) -> dict[str, s
 class Messages:
     """The native protocol for messages in HTTP requests; work is done where it is asked for."""
 
-    door: NativeDoor
+    native_server: NativeServer
     time: Callable[[], float]
 
-    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[Served, None]:
+    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         async def do(work: Work) -> object:
             return work.call()
 
-        steps = self.door.steps(frame, host, self.time(), transport=transport)
-        async with aclosing(drive_in_loop(steps, do)) as answers:
+        steps = self.native_server.steps(frame, host, self.time(), transport=transport)
+        async with aclosing(run_steps_async(steps, do)) as answers:
             async for served in answers:
                 yield served
 
     def early_failure(self, code: ResponseCode, text: str) -> Reply:
-        return self.door.server.early_failure(code, text, self.time())
+        return self.native_server.server.early_failure(code, text, self.time())
 
 
 @dataclass
@@ -74,13 +74,13 @@ class Harness:
     """A server to which requests are made directly."""
 
     service: HttpService
-    kinds: list[Kind] = field(default_factory=list, repr=False)
+    kinds: list[WorkKind] = field(default_factory=list, repr=False)
     """What sorts of work were asked for, in that order."""
-    verdicts: list[Verdict] = field(default_factory=list, repr=False)
+    verdicts: list[ProofResult] = field(default_factory=list, repr=False)
     """What came of each proof of an identity, in that order."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ServerContext:
         return self.service.place
 
     @property
@@ -153,9 +153,9 @@ class Harness:
         return self.ask("PUT", target, body, **how)
 
 
-def in_session(server: Harness, who: str = ADMINISTRATOR, secret: str = SECRET) -> dict[str, str]:
+def in_session(server: Harness, identity: str = ADMINISTRATOR, secret: str = SECRET) -> dict[str, str]:
     """The header of somebody who has proved who they are in a session, which no browser sends by itself."""
-    answer = server.post("/api/sessions", headers=basic(who, secret))
+    answer = server.post("/api/sessions", headers=basic(identity, secret))
     assert answer.status == 201, answer
     return {"Authorization": f'Handle sessionId="{json.loads(answer.body)["sessionId"]}"'}
 
@@ -175,10 +175,10 @@ def header_of(response: Response, name: str) -> str | None:
 
 def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -> Harness:
     """A server of a registry."""
-    kinds: list[Kind] = []
-    verdicts: list[Verdict] = []
+    kinds: list[WorkKind] = []
+    verdicts: list[ProofResult] = []
 
-    def judge(verdict: Verdict, client: Client) -> None:  # noqa: ARG001 - of everybody
+    def record_proof(verdict: ProofResult, client: Client) -> None:  # noqa: ARG001 - of everybody
         verdicts.append(verdict)
 
     async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
@@ -188,7 +188,7 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
     def time() -> float:
         return float(registry.now())
 
-    place = Place(
+    place = ServerContext(
         registry=registry,
         site=site,
         position=0,
@@ -198,9 +198,9 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
         time=time,
         random=random.Random(5).randbytes,
         ready=lambda: "",
-        judge=judge,
-        suggesting=Budget(NO_LIMIT, NO_LIMIT),
-        native=Messages(NativeDoor(registry, make_server(), site), time),
+        record_proof=record_proof,
+        suggestion_budget=Budget(NO_LIMIT, NO_LIMIT),
+        native=Messages(NativeServer(registry, make_server(), site), time),
     )
     return Harness(HttpService(place), kinds, verdicts)
 

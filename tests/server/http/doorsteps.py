@@ -18,12 +18,12 @@ from perseid.records.value import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.server.http.auth import authentication, handle_scheme, proofs
-from perseid.server.http.auth.authentication import Identified
+from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.session_table import Session, SessionTable
-from perseid.server.http.context import Asking, HttpSettings, Place, Verdict
+from perseid.server.http.context import HttpSettings, ProofResult, RequestContext, ServerContext
 from perseid.server.http.messages import Client, HeaderList, Request
-from perseid.server.native.decisions import Guarded
-from perseid.server.native.steps import Kind, Work
+from perseid.server.native.decisions import GuardedCommand
+from perseid.server.native.steps import Work, WorkKind
 from tests.registry.registries import OPERATOR
 from tests.server.native.native_servers import HIDDEN, NOW, PREFIX, SITE, recorded_registry
 from tests.wire.key_material import SERVER_KEY
@@ -36,13 +36,13 @@ USER: Final = f"{PREFIX}/user"
 class Doorstep:
     """A place to which requests are made; it is `Place` that answers them."""
 
-    place: Place
+    place: ServerContext
     now: list[float]
     """The time that it has, alone in its list."""
-    kinds: list[Kind] = field(default_factory=list)
+    kinds: list[WorkKind] = field(default_factory=list)
     secrets: list[bytes | None] = field(default_factory=list)
     """Whose secret each work was about."""
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[ProofResult] = field(default_factory=list)
 
     @property
     def registry(self) -> Registry:
@@ -55,7 +55,7 @@ class Doorstep:
     def configure(self, **settings: Any) -> None:
         self.place = replace(self.place, settings=replace(self.place.settings, **settings))
 
-    def asking(
+    def request_context(
         self,
         authorization: str | None = None,
         *,
@@ -66,36 +66,38 @@ class Doorstep:
         host: str = STRANGER,
         certificate: bytes | None = None,
         **headers: str,
-    ) -> Asking:
+    ) -> RequestContext:
         pairs = [(name.replace("_", "-"), value) for name, value in headers.items()]
         if authorization is not None:
             pairs.append(("authorization", authorization))
         octets = body.encode() if isinstance(body, str) else body or b""
         client = client or Client(host, secure=True, certificate=certificate)
-        return Asking(Request(method, target.encode(), pairs, octets, client), self.place)
+        return RequestContext(Request(method, target.encode(), pairs, octets, client), self.place)
 
-    def identify(self, authorization: str | None = None, **how: Any) -> Identified:
-        return asyncio.run(authentication.identify(self.asking(authorization, **how)))
+    def identify(self, authorization: str | None = None, **how: Any) -> AuthResult:
+        return asyncio.run(authentication.authenticate(self.request_context(authorization, **how)))
 
     def reason(self, authorization: str | None = None, **how: Any) -> str:
         """Why somebody is not believed."""
-        identified = self.identify(authorization, **how)
-        assert identified.problem is not None
-        assert str(identified.who) == "anonymous"
-        assert identified.guard is None
-        return identified.problem.reason
+        auth = self.identify(authorization, **how)
+        assert auth.problem is not None
+        assert str(auth.identity) == "anonymous"
+        assert auth.guard is None
+        return auth.problem.reason
 
     def challenge(self, authorization: str | None = None, **how: Any) -> HeaderList:
-        asking = self.asking(authorization, **how)
-        return authentication.challenge_headers(asking, asyncio.run(authentication.identify(asking)))
+        request_context = self.request_context(authorization, **how)
+        return authentication.challenge_headers(
+            request_context, asyncio.run(authentication.authenticate(request_context))
+        )
 
     def begin(self) -> Session:
         """A session in which nobody is known."""
         return self.table.begin(STRANGER, self.now[0])
 
-    def carry_out(self, identified: Identified, operation: Any) -> Any:
+    def carry_out(self, auth: AuthResult, operation: Any) -> Any:
         """Have an operation carried out for whoever asks, under the guard of their key."""
-        return self.registry.do(Guarded(operation, identified.guard, refers=True), identified.who, "http")
+        return self.registry.do(GuardedCommand(operation, auth.guard, allow_referrals=True), auth.identity, "http")
 
     # What others do meanwhile
 
@@ -117,9 +119,9 @@ def doorstep() -> Iterator[Doorstep]:
 
 
 def doorstep_of(registry: Registry) -> Doorstep:
-    kinds: list[Kind] = []
+    kinds: list[WorkKind] = []
     secrets: list[bytes | None] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[ProofResult] = []
     now = [NOW]
 
     async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
@@ -127,10 +129,10 @@ def doorstep_of(registry: Registry) -> Doorstep:
         secrets.append(work.secret_of)
         return work.call()
 
-    def judge(verdict: Verdict, client: Client) -> None:  # noqa: ARG001 - of everybody
+    def record_proof(verdict: ProofResult, client: Client) -> None:  # noqa: ARG001 - of everybody
         verdicts.append(verdict)
 
-    place = Place(
+    place = ServerContext(
         registry=registry,
         site=SITE,
         position=0,
@@ -140,13 +142,13 @@ def doorstep_of(registry: Registry) -> Doorstep:
         time=lambda: now[0],
         random=bytes,
         ready=lambda: "",
-        judge=judge,
+        record_proof=record_proof,
     )
     return Doorstep(place, now, kinds, secrets, verdicts)
 
 
 def basic_header(name: str, secret: str | bytes) -> str:
-    return "Basic " + proofs.write(name, secret.encode() if isinstance(secret, str) else secret)
+    return "Basic " + proofs.format_credentials(name, secret.encode() if isinstance(secret, str) else secret)
 
 
 def handle_header(**fields: str | bytes) -> str:
@@ -154,7 +156,7 @@ def handle_header(**fields: str | bytes) -> str:
     written = {name: to_base64(value) if isinstance(value, bytes) else value for name, value in fields.items()}
     if "id" in written:
         written["id"] = handle_scheme.id_to_header(written["id"])
-    return "Handle " + handle_scheme.write(written)
+    return "Handle " + handle_scheme.format_fields(written)
 
 
 def secret_at(index: int, secret: bytes = b"a secret") -> Value:
@@ -165,6 +167,6 @@ def fields_of(line: str) -> dict[str, str]:
     """The fields of a challenge of the Handle scheme."""
     scheme, _, rest = line.partition(" ")
     assert scheme == "Handle"
-    fields = handle_scheme.parse(rest)
+    fields = handle_scheme.parse_fields(rest)
     assert fields is not None
     return fields

@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_from_bytes, unquote
 from hypothesis import strategies as st
 
 from perseid.server.http.resolver.paths import PAGES
-from perseid.server.http.v1.route_table import CHAPTERS
+from perseid.server.http.v1.route_table import SECTIONS
 from perseid.server.http.v1.routing import BASE
 from perseid.wire.framing import MEDIA_TYPE
 from tests.server.http.contexts import basic
@@ -38,7 +38,7 @@ COMPATIBLE: Final = [
     ),
 ]
 RECORDS: Final = ["/api/handles/{name}"]
-OWN: Final = [route for chapter in CHAPTERS for route in chapter.found]
+OWN: Final = [route for chapter in SECTIONS for route in chapter.found]
 GROUPS: Final = (PAGES_AND_FILES, RESOLVING, COMPATIBLE, RECORDS)
 ALL_PATHS: Final = sorted({path for group in GROUPS for path in group} | {BASE + route.path for route in OWN})
 
@@ -139,8 +139,8 @@ _HEADERS: Final[dict[str, st.SearchStrategy[str]]] = {
     "Authorization": st.sampled_from(
         [
             basic(secret="wrong")["Authorization"],
-            basic(who="301:0.NA/12345")["Authorization"],
-            basic(who=f"300:{PREFIX}/nobody")["Authorization"],
+            basic(identity="301:0.NA/12345")["Authorization"],
+            basic(identity=f"300:{PREFIX}/nobody")["Authorization"],
             *(
                 "Basic",
                 "Basic !!!",

@@ -4,7 +4,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from perseid.server.http.resolver.paths import OWN as RESOLVER_PARAMETERS
+from perseid.server.http.resolver.paths import RESOLVER_PARAMETERS
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX
 
 INJECTED: Final = "\r\nX-Injected: yes\r\n\r\n<script>alert(1)</script>"

@@ -26,13 +26,13 @@ from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 
 from perseid.records.private_keys import PrivateKey
-from perseid.registry.installation.certificates import self_signed
+from perseid.registry.installation.certificates import create_self_signed
 from perseid.registry.installation.setting_http import Listen
 from perseid.registry.installation.settings import Config
-from perseid.server.http.connection.listener import Front
-from perseid.server.http.connection.tls_handshake import server_context
+from perseid.server.http.connection.listener import HttpListener
+from perseid.server.http.connection.tls_handshake import make_server_context
 from perseid.server.limits.budgets import Connections
-from perseid.server.observe.control_counts import ControlCounts
+from perseid.server.observe.control_counts import ControlCounters
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 
 T = TypeVar("T")
@@ -66,12 +66,12 @@ def client_key(kind: str) -> ClientKey:
 def context_of_server(key: PrivateKey = SERVER_KEY) -> SSL.Context:
     """How the server greets, with a certificate around one of the recorded keys."""
     made = tls_key(key)
-    return server_context([self_signed(made, ("localhost", "127.0.0.1", "::1"))], made)
+    return make_server_context([create_self_signed(made, ("localhost", "127.0.0.1", "::1"))], made)
 
 
-def client_certificate(key: ClientKey, who: str, issuer: ClientKey | None = None) -> x509.Certificate:
+def client_certificate(key: ClientKey, identity: str, issuer: ClientKey | None = None) -> x509.Certificate:
     """A certificate as clients of the Handle System have it: for an identity, out of date, chained to nothing."""
-    subject = x509.Name([x509.NameAttribute(NameOID.USER_ID, who)])
+    subject = x509.Name([x509.NameAttribute(NameOID.USER_ID, identity)])
     signed_by = subject if issuer is None else x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody else")])
     made = (
         x509.CertificateBuilder()
@@ -96,7 +96,7 @@ def client_context(
     key: ClientKey | None = None,
     certificate: x509.Certificate | None = None,
     *,
-    who: str = "300:0.NA/12345",
+    identity: str = "300:0.NA/12345",
 ) -> ssl.SSLContext:
     """How a client greets that looks at no certificate of the server; with a key it has one itself."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -107,7 +107,7 @@ def client_context(
     if key is not None:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "client.pem"
-            path.write_bytes(pem(certificate or client_certificate(key, who), key))
+            path.write_bytes(pem(certificate or client_certificate(key, identity), key))
             made.load_cert_chain(path)
     return made
 
@@ -190,9 +190,9 @@ class Behind:
     """A front that runs, and what is behind it."""
 
     loop: asyncio.AbstractEventLoop
-    front: Front
+    front: HttpListener
     address: tuple[str, int]
-    counts: ControlCounts
+    counts: ControlCounters
     open: list[Small] = field(default_factory=list)
     """All that were made."""
     answers_after_the_end: bool = False
@@ -229,7 +229,7 @@ class Behind:
             now = self.front.now
             moment = now() + seconds
             self.front.now = lambda: moment
-            self.front.look_after()
+            self.front.check_deadlines()
             self.front.now = now
 
         self.call(look)
@@ -259,7 +259,7 @@ class _Running:
 
     async def _serve(self) -> None:
         loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        counts = ControlCounts()
+        counts = ControlCounters()
 
         async def work(call: Callable[[], object], _: str) -> object:
             if behind.delays:
@@ -269,7 +269,7 @@ class _Running:
         def make(host: str, *, secure: bool, certificate: bytes | None) -> asyncio.Protocol:
             return Small(behind, host, secure, certificate)
 
-        front = Front(
+        front = HttpListener(
             self._listener,
             Connections(self._config),
             counts,
@@ -285,7 +285,7 @@ class _Running:
         self.ready.set()
         await self._stop.wait()
         front.stop(loop)
-        for one in list(front.kept):
+        for one in list(front.pending):
             one.cut()
         for small in behind.open:
             small.cut()

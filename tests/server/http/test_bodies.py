@@ -12,7 +12,7 @@ from perseid.records.json_form import value_to_json
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value
 from perseid.server.http import bodies
 from perseid.server.http.messages import Request
-from perseid.server.http.targets import Malformed
+from perseid.server.http.targets import BadRequest
 from tests.record_strategies import NOWS, values
 
 NOW = NOWS[0]
@@ -25,7 +25,7 @@ def put(body: object, content_type: str | None = "application/json") -> Request:
 
 
 def read(body: object) -> bodies.Submission:
-    return bodies.submission(put(body), NOW)
+    return bodies.parse_submission(put(body), NOW)
 
 
 def one(**members: object) -> Value:
@@ -33,9 +33,9 @@ def one(**members: object) -> Value:
     return value
 
 
-def refusal(body: object, content_type: str | None = "application/json") -> Malformed:
-    with pytest.raises(Malformed) as refused:
-        bodies.submission(put(body, content_type), NOW)
+def refusal(body: object, content_type: str | None = "application/json") -> BadRequest:
+    with pytest.raises(BadRequest) as refused:
+        bodies.parse_submission(put(body, content_type), NOW)
     return refused.value
 
 
@@ -95,7 +95,7 @@ def test_what_is_written_is_read_again(stored: list[Value]) -> None:
 def test_what_is_wrong_is_said_and_where(body: object, problem: str) -> None:
     refused = refusal(body if body is not None else "null")
     assert problem in refused.message
-    assert (refused.status, refused.code, refused.echoes) == (400, 4, False)
+    assert (refused.status, refused.code, refused.echo_name) == (400, 4, False)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_only_json_is_stored(content_type: str | None) -> None:
 )
 def test_a_charset_is_obeyed(content_type: str, encoding: str) -> None:
     body = json.dumps([URL | {"data": "dürr"}], ensure_ascii=False).encode(encoding)
-    (value,) = bodies.submission(put(body, content_type), NOW).values
+    (value,) = bodies.parse_submission(put(body, content_type), NOW).values
     assert value.data.decode() == "dürr"
 
 
@@ -205,7 +205,7 @@ def test_octets_that_are_not_of_the_charset_are_refused() -> None:
 
 
 def post(body: object, content_type: str) -> list[tuple[str, str]]:
-    return list(bodies.parameters(put(body, content_type)))
+    return list(bodies.parse_parameters(put(body, content_type)))
 
 
 def test_a_json_object_has_parameters() -> None:
@@ -224,6 +224,6 @@ def test_other_bodies_have_none() -> None:
 
 @pytest.mark.parametrize("body", ["[]", "5", "null", '{"a":{}}', '{"a":null}', '{"a":[[]]}', '{"a":[null]}', "{"])
 def test_a_body_that_is_no_object_of_plain_parameters_is_refused(body: str) -> None:
-    with pytest.raises(Malformed) as refused:
+    with pytest.raises(BadRequest) as refused:
         post(body, "application/json")
     assert refused.value.status == 400

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.http.clients import FORWARDING, Peer, client_of
+from perseid.server.http.clients import FORWARDING_HEADERS, Peer, find_client
 from perseid.server.http.messages import Client
-from perseid.server.limits.udp import Networks
+from perseid.server.limits.udp import NetworkSet
 
-TRUSTED = Networks(["10.0.0.0/8", "2001:db8::/32", "127.0.0.1"])
+TRUSTED = NetworkSet(["10.0.0.0/8", "2001:db8::/32", "127.0.0.1"])
 PROXY = "10.0.0.1"
 
 
 def told(
     *headers: tuple[str, str], peer: str = PROXY, secure: bool = False, certificate: bytes | None = None
 ) -> Client:
-    return client_of(peer, secure, certificate, headers, TRUSTED)
+    return find_client(peer, secure, certificate, headers, TRUSTED)
 
 
 def forwarded(*values: str, peer: str = PROXY) -> Client:
@@ -25,7 +25,7 @@ def forwarded(*values: str, peer: str = PROXY) -> Client:
 # Strangers
 
 
-@pytest.mark.parametrize("name", sorted(FORWARDING))
+@pytest.mark.parametrize("name", sorted(FORWARDING_HEADERS))
 @pytest.mark.parametrize("secure", [False, True])
 def test_strangers_are_not_believed(name: str, secure: bool) -> None:
     for value in ("127.0.0.1", "https", "for=127.0.0.1;proto=https"):
@@ -35,11 +35,11 @@ def test_strangers_are_not_believed(name: str, secure: bool) -> None:
 
 def test_somebody_on_this_machine_is_local() -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1"):
-        assert client_of(host, False, None, [("accept", "*/*")], Networks(())) == Client(host, local=True)
-    assert not client_of("192.0.2.1", False, None, (), Networks(())).local
+        assert find_client(host, False, None, [("accept", "*/*")], NetworkSet(())) == Client(host, local=True)
+    assert not find_client("192.0.2.1", False, None, (), NetworkSet(())).local
 
 
-@pytest.mark.parametrize("name", sorted(FORWARDING))
+@pytest.mark.parametrize("name", sorted(FORWARDING_HEADERS))
 @pytest.mark.parametrize("peer", ["127.0.0.2", "127.0.0.1", "::1"])
 def test_what_was_passed_on_is_not_this_machines_own(name: str, peer: str) -> None:
     """Neither from a program here that nobody trusts (127.0.0.2, ::1), nor from a proxy here that is trusted."""
@@ -146,7 +146,7 @@ def test_a_proxy_that_tells_the_protocol_alone_is_believed_that() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(sorted(FORWARDING)), st.text(max_size=30)), max_size=4),
+    st.lists(st.tuples(st.sampled_from(sorted(FORWARDING_HEADERS)), st.text(max_size=30)), max_size=4),
     st.sampled_from(["127.0.0.1", "127.0.0.2", PROXY, "192.0.2.1", "::1"]),
     st.booleans(),
 )

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from perseid.records.value import Value
-from perseid.registry.installation.certificates import self_signed
+from perseid.registry.installation.certificates import create_self_signed
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import MEDIA_TYPE, Frame, HttpResponseReader, http_request
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope
-from perseid.wire.requests import Name, Resolve
+from perseid.wire.requests import HandleRequest, Resolve
 from tests.registry.installation.server_files import furnish
 from tests.server.faults.machine import eventually, named
 from tests.server.faults.sources import metrics_page
@@ -128,7 +128,7 @@ def test_a_self_signed_client_certificate_is_who_somebody_is(running: Serving, v
         administrator.act_as(ADMINISTRATOR, SECRET)
         key = Value(300, "HS_PUBKEY", RSA_KEY.public.to_bytes())
         assert administrator.create(user, (key,)).code is ResponseCode.SUCCESS
-    with connected(running, client_context(version, library_key(RSA_KEY), who=f"300:{user}")) as connection:
+    with connected(running, client_context(version, library_key(RSA_KEY), identity=f"300:{user}")) as connection:
         path, headers = f"/api/handles/{name}", {"Content-Type": "application/json"}
         response, body = ask(connection, path, "PUT", body="[]", headers=headers)
         assert response.status == 403, body  # known, and without the permission
@@ -136,7 +136,7 @@ def test_a_self_signed_client_certificate_is_who_somebody_is(running: Serving, v
     with connected(running, client_context(version)) as connection:
         response, body = ask(connection, path, "PUT", body="[]", headers=headers)
         assert response.status == 401
-    with connected(running, client_context(version, library_key(RSA_KEY), who=f"300:{PREFIX}/n1")) as connection:
+    with connected(running, client_context(version, library_key(RSA_KEY), identity=f"300:{PREFIX}/n1")) as connection:
         response, body = ask(connection, path, "PUT", body="[]", headers=headers)
         assert response.status == 401
 
@@ -224,7 +224,7 @@ def test_a_long_list_comes_whole(running: Serving) -> None:
         session = client.begin_session()
         expected = client.list_handles(PREFIX)
         assert len(expected) > 50
-        request = client.request(OpCode.LIST_HANDLES, Name(PREFIX.encode()), session=session)
+        request = client.request(OpCode.LIST_HANDLES, HandleRequest(PREFIX.encode()), session=session)
         packed = client.client.pack(request, session)
         headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
         octets = packed.envelope.to_bytes() + packed.payload
@@ -294,7 +294,7 @@ def test_requests_and_handshakes_are_counted_and_logged(tmp_path: Path) -> None:
 def certificate_files(directory: Path, name: str) -> tuple[bytes, bytes]:
     """A certificate for a name and its key, in the files `web.pem` and `web.key`; answers the certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
-    made = self_signed(key, (name, "127.0.0.1"))
+    made = create_self_signed(key, (name, "127.0.0.1"))
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     for file, octets in (("web.pem", made.public_bytes(Encoding.PEM)), ("web.key", private)):
         (directory / file).touch(0o600)
@@ -321,17 +321,17 @@ def test_another_certificate_counts_after_sighup_and_open_connections_go_on(tmp_
     with serving(directory, "--resolvers", "1", PERSEID_HTTP_PUBLIC_URL=url, **files) as server:
         assert "is not for second.example.org, the host of http.public_url" in server.errors
         assert shown_certificate(server) == first
-        with connected(server, client_context()) as kept:
-            assert ask(kept, "/healthz")[0].status == 200
+        with connected(server, client_context()) as pending:
+            assert ask(pending, "/healthz")[0].status == 200
             second, _ = certificate_files(directory, "second.example.org")
             reload(server, "certificates and site information were read again")
             assert shown_certificate(server) == second
-            assert ask(kept, "/healthz")[0].status == 200
+            assert ask(pending, "/healthz")[0].status == 200
             (directory / "web.key").write_text("nothing")
             reload(server, "everything stays as it was: ")
             assert "web.key holds no private key in PEM" in server.errors
             assert shown_certificate(server) == second
-            assert ask(kept, "/healthz")[0].status == 200
+            assert ask(pending, "/healthz")[0].status == 200
         # A control process that is started anew goes on without TLS rather than not at all.
         os.kill(named(server)["control"], signal.SIGKILL)
         eventually(lambda: "HTTPS is not spoken: " in server.errors, "the reason in the log")

@@ -11,10 +11,10 @@ from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.settings import Config
-from perseid.server.http.bodies import FORM_TYPE, JSON_TYPE, MAX_AT_ONCE, MAX_PARAMETER_OCTETS
+from perseid.server.http.bodies import FORM_TYPE, JSON_TYPE, MAX_INLINE_BYTES, MAX_PARAMETER_BYTES
 from perseid.server.http.messages import MAX_BODY, Client, Request
-from perseid.server.http.responses import MAX_AT_ONCE as MAX_WRITTEN_AT_ONCE
-from perseid.server.native.steps import Kind, Work
+from perseid.server.http.responses import MAX_INLINE_BYTES as MAX_WRITTEN_AT_ONCE
+from perseid.server.native.steps import Work, WorkKind
 from perseid.server.processes.pools import Pools
 from tests.server.http.contexts import Harness, basic, json_of
 from tests.server.installations import OPERATOR, PREFIX
@@ -28,17 +28,17 @@ N0 = f"/api/handles/{PREFIX}/n0"
 @pytest.mark.parametrize("media_type", [FORM_TYPE, JSON_TYPE])
 def test_a_body_with_parameters_has_a_bound(shared: Harness, target: str, media_type: str) -> None:
     begin, end = (b"x=", b"") if media_type == FORM_TYPE else (b'{"x":"', b'"}')
-    room = MAX_PARAMETER_OCTETS - len(begin) - len(end)
+    room = MAX_PARAMETER_BYTES - len(begin) - len(end)
     headers = {"Content-Type": media_type}
     assert shared.post(target, begin + b"1" * room + end, headers=headers).status != 413
     refused = shared.post(target, begin + b"1" * (room + 1) + end, headers=headers)
     assert refused.status == 413
-    assert f"{MAX_PARAMETER_OCTETS:,}" in refused.body.decode()
+    assert f"{MAX_PARAMETER_BYTES:,}" in refused.body.decode()
 
 
 def test_a_large_record_is_read_in_a_thread(server: Harness) -> None:
     """The refusal of somebody unknown needs one thread; reading what they sent is for another, if it is large."""
-    for size, kinds in ((10, [Kind.READ]), (MAX_AT_ONCE, [Kind.READ, Kind.READ])):
+    for size, kinds in ((10, [WorkKind.READ]), (MAX_INLINE_BYTES, [WorkKind.READ, WorkKind.READ])):
         server.kinds.clear()
         answer = server.put(f"/api/handles/{PREFIX}/new", [{"index": 1, "type": "DESC", "data": "x" * size}])
         assert answer.status == 401
@@ -69,7 +69,7 @@ def test_many_large_records_at_once_are_too_much_for_one_address(server: Harness
 
 
 def test_what_is_wrong_with_a_large_record_is_told(server: Harness) -> None:
-    wrong = [{"index": 1, "type": "DESC", "data": "x" * MAX_AT_ONCE}, {"index": 2, "type": "DESC"}]
+    wrong = [{"index": 1, "type": "DESC", "data": "x" * MAX_INLINE_BYTES}, {"index": 2, "type": "DESC"}]
     answer = server.put(f"/api/handles/{PREFIX}/new", wrong, headers=basic())
     assert answer.status == 400
     assert "value 2 (index 2)" in json_of(answer)["message"]
@@ -82,8 +82,8 @@ def test_a_large_record_is_written_in_a_thread(server: Harness, query: str) -> N
     many = tuple([Value(index, "DESC", b"x") for index in range(1, 2_000)])
     for name, values in (("small", small), ("large", large), ("many", many)):
         server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), values), OPERATOR, "cli")
-    with server.registry.facts() as facts:
-        query = query.replace("LATEST", str(facts.reading.seq_at(1 << 62)))
+    with server.registry.snapshot() as snapshot:
+        query = query.replace("LATEST", str(snapshot.reading.seq_at(1 << 62)))
     threads = {}
     for name in ("small", "large", "many"):
         server.kinds.clear()

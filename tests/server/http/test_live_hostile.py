@@ -19,7 +19,7 @@ from perseid.records.value import Value
 from perseid.server.http.connection.requests import MAX_HEADERS
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from perseid.wire.codes import ResponseCode
-from perseid.wire.responses import Resolved
+from perseid.wire.responses import ResolutionResult
 from tests.server.faults.machine import descriptors, eventually, memory, processes
 from tests.server.faults.sources import NOBODY_EXEMPT, metrics
 from tests.server.http.connection.test_connection_refusals import CASES, SMUGGLED
@@ -371,7 +371,7 @@ def test_native_resolution_goes_on_while_redirections_are_asked_for_at_full_spee
                 number = resolved % NAMES
                 answer = client.resolve(f"{PREFIX}/n{number}")
                 assert answer.code is ResponseCode.SUCCESS
-                assert isinstance(answer.body, Resolved)
+                assert isinstance(answer.body, ResolutionResult)
                 assert answer.body.values[0].data == values_of(number)[0].data
                 resolved += 1
         with NativeClient(server.native, Via.TCP, timeout=60.0) as administrator:

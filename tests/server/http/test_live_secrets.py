@@ -87,8 +87,8 @@ def use(spy: Spy) -> None:
     doubly = base64.b64encode(f"300:{PREFIX}:{SECRET}".encode()).decode()
     for header in (
         basic(secret=WRONG)["Authorization"],
-        basic(who=f"300:{PREFIX}/nobody")["Authorization"],
-        basic(who="300:999/elsewhere")["Authorization"],
+        basic(identity=f"300:{PREFIX}/nobody")["Authorization"],
+        basic(identity="300:999/elsewhere")["Authorization"],
         f"Basic {SECRET}",
         f"Basic {doubly}",
         f"{MINE[:-1]}*",

@@ -7,28 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.server.http.negotiation import (
-    ANYTHING,
-    BEST,
+    ANY_TYPE,
     HTML,
     JSON,
     MAX_ENTRIES,
+    MAX_WEIGHT,
     XHTML,
-    Accepted,
-    Form,
-    Wish,
-    read_accept,
-    read_languages,
-    wishes,
+    AcceptHeader,
+    Preference,
+    Representation,
+    location_preferences,
+    parse_accept,
+    parse_accept_language,
 )
 
 CHROME: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 MOZILLA: Final = "Mozilla/5.0 (X11; Linux x86_64)"
-BROWSER: Final[tuple[Wish, ...]] = (("http_role", "browser"), ("ctype", HTML), ("media-type", HTML))
+BROWSER: Final[tuple[Preference, ...]] = (("http_role", "browser"), ("ctype", HTML), ("media-type", HTML))
 
 TYPES: Final = (HTML, XHTML, JSON, "text/turtle", "text/plain", "image/png", "application/pdf")
-RANGES: Final = (*TYPES, "text/*", "application/*", "image/*", ANYTHING)
+RANGES: Final = (*TYPES, "text/*", "application/*", "image/*", ANY_TYPE)
 
-ranges = st.lists(st.tuples(st.sampled_from(RANGES), st.integers(0, BEST)), max_size=6)
+ranges = st.lists(st.tuples(st.sampled_from(RANGES), st.integers(0, MAX_WEIGHT)), max_size=6)
 
 
 @st.composite
@@ -40,8 +40,8 @@ def written(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[str]]:
         text = "".join(draw(st.sampled_from((each, each.upper()))) for each in name)
         for parameter in draw(st.lists(st.sampled_from(("charset=utf-8", 'title="a, b; q=0"', "v")), max_size=2)):
             text += f"{draw(blank)};{draw(blank)}{parameter}"
-        if weight < BEST or draw(st.booleans()):
-            number = f"{weight / BEST:.3f}"
+        if weight < MAX_WEIGHT or draw(st.booleans()):
+            number = f"{weight / MAX_WEIGHT:.3f}"
             number = number.rstrip("0").rstrip(".") if draw(st.booleans()) else number
             text += f"{draw(blank)};{draw(blank)}{draw(st.sampled_from('qQ'))}={number}"
         texts.append(f"{draw(blank)}{text}{draw(blank)}")
@@ -56,7 +56,7 @@ blank = st.sampled_from(("", " ", "\t", "  "))
 def slow_weight(entries: list[tuple[str, int]], type_: str) -> int:
     """How much a type is wanted, as the standard explains it: the most exact range counts."""
     if not entries:
-        return BEST
+        return MAX_WEIGHT
     found = []
     for name, weight in entries:
         major, _, minor = name.partition("/")
@@ -64,7 +64,7 @@ def slow_weight(entries: list[tuple[str, int]], type_: str) -> int:
             found.append((2, weight))
         elif minor == "*" and major == type_.partition("/")[0]:
             found.append((1, weight))
-        elif name == ANYTHING:
+        elif name == ANY_TYPE:
             found.append((0, weight))
     return max(found, default=(0, 0))[1]
 
@@ -74,7 +74,7 @@ def test_the_weight_of_a_type_is_that_of_the_most_exact_range(
     header: tuple[list[tuple[str, int]], list[str]], type_: str
 ) -> None:
     entries, lines = header
-    assert read_accept(lines).weight(type_) == slow_weight(entries, type_)
+    assert parse_accept(lines).weight(type_) == slow_weight(entries, type_)
 
 
 @given(written(), st.booleans())
@@ -82,60 +82,80 @@ def test_the_form_follows_from_the_weights(header: tuple[list[tuple[str, int]], 
     entries, lines = header
     json, html = (slow_weight(entries, JSON), max(slow_weight(entries, HTML), slow_weight(entries, XHTML)))
     if leads and not (json > html and JSON in [name for name, _ in entries]):
-        expected = Form.REDIRECTION
+        expected = Representation.REDIRECTION
     elif json > html:
-        expected = Form.JSON
+        expected = Representation.JSON
     else:
-        expected = Form.PAGE
-    assert read_accept(lines).form(leads=leads) is expected
+        expected = Representation.PAGE
+    assert parse_accept(lines).form(leads=leads) is expected
 
 
 @given(st.lists(st.text(max_size=60), max_size=4))
 def test_whatever_comes_is_read(lines: list[str]) -> None:
-    accepted = read_accept(lines)
-    assert all(0 <= entry.weight <= BEST for entry in accepted.entries)
+    accepted = parse_accept(lines)
+    assert all(0 <= entry.weight <= MAX_WEIGHT for entry in accepted.entries)
     assert len(accepted.entries) <= MAX_ENTRIES
-    assert accepted.form(leads=True) in Form
-    found = wishes(accepted, read_languages(lines), "")
+    assert accepted.form(leads=True) in Representation
+    found = location_preferences(accepted, parse_accept_language(lines), "")
     assert all(value and value.isprintable() for _, value in found)
 
 
 @pytest.mark.parametrize(
     ("accept", "leading", "showing"),
     [
-        ([], Form.REDIRECTION, Form.PAGE),
-        (["*/*"], Form.REDIRECTION, Form.PAGE),
-        ([CHROME], Form.REDIRECTION, Form.PAGE),
-        (["application/json"], Form.JSON, Form.JSON),
-        (["APPLICATION/JSON; charset=utf-8"], Form.JSON, Form.JSON),
-        (["application/json, text/plain, */*"], Form.REDIRECTION, Form.PAGE),  # libraries for scripts send this
-        (["application/json", "*/*;q=0.5"], Form.JSON, Form.JSON),
-        (["application/json;q=0.5, text/html"], Form.REDIRECTION, Form.PAGE),
-        (["application/json;q=0.5, text/html;q=0.4"], Form.JSON, Form.JSON),
-        (["application/json;q=0"], Form.REDIRECTION, Form.PAGE),
-        (["application/*"], Form.REDIRECTION, Form.PAGE),  # which is HTML too, as it is written for XML
-        (["text/html;q=0, application/xhtml+xml;q=0, */*"], Form.REDIRECTION, Form.JSON),
-        (["application/ld+json"], Form.OTHER, Form.OTHER),
-        (["application/ld+json, */*"], Form.REDIRECTION, Form.PAGE),
-        (["application/ld+json, */*;q=0.9"], Form.OTHER, Form.OTHER),
-        (["application/ld+json, text/html"], Form.REDIRECTION, Form.PAGE),
-        (["application/ld+json;q=0.9, application/json"], Form.JSON, Form.JSON),
-        (["application/ld+json, application/json"], Form.JSON, Form.JSON),
-        (["text/x-bibliography; style=apa"], Form.OTHER, Form.OTHER),
-        (["application/vnd.citationstyles.csl+json, application/json;q=0.9"], Form.OTHER, Form.OTHER),
-        ([f"{CHROME}, application/ld+json;q=0.9"], Form.REDIRECTION, Form.PAGE),
-        (["application/linkset+json;q=0"], Form.REDIRECTION, Form.PAGE),
-        (["text/turtle"], Form.REDIRECTION, Form.PAGE),
-        (["text/turtle, application/json;q=0.2"], Form.JSON, Form.JSON),
-        (["text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"], Form.REDIRECTION, Form.PAGE),  # an old library
-        (["application/json;q=2"], Form.REDIRECTION, Form.PAGE),  # no weight, so no entry, so no header
-        (["application/json;q=high, text/html;q=0.1"], Form.REDIRECTION, Form.PAGE),
-        (["nonsense"], Form.REDIRECTION, Form.PAGE),
-        ([",,,"], Form.REDIRECTION, Form.PAGE),
+        ([], Representation.REDIRECTION, Representation.PAGE),
+        (["*/*"], Representation.REDIRECTION, Representation.PAGE),
+        ([CHROME], Representation.REDIRECTION, Representation.PAGE),
+        (["application/json"], Representation.JSON, Representation.JSON),
+        (["APPLICATION/JSON; charset=utf-8"], Representation.JSON, Representation.JSON),
+        (
+            ["application/json, text/plain, */*"],
+            Representation.REDIRECTION,
+            Representation.PAGE,
+        ),  # libraries for scripts send this
+        (["application/json", "*/*;q=0.5"], Representation.JSON, Representation.JSON),
+        (["application/json;q=0.5, text/html"], Representation.REDIRECTION, Representation.PAGE),
+        (["application/json;q=0.5, text/html;q=0.4"], Representation.JSON, Representation.JSON),
+        (["application/json;q=0"], Representation.REDIRECTION, Representation.PAGE),
+        (
+            ["application/*"],
+            Representation.REDIRECTION,
+            Representation.PAGE,
+        ),  # which is HTML too, as it is written for XML
+        (["text/html;q=0, application/xhtml+xml;q=0, */*"], Representation.REDIRECTION, Representation.JSON),
+        (["application/ld+json"], Representation.OTHER, Representation.OTHER),
+        (["application/ld+json, */*"], Representation.REDIRECTION, Representation.PAGE),
+        (["application/ld+json, */*;q=0.9"], Representation.OTHER, Representation.OTHER),
+        (["application/ld+json, text/html"], Representation.REDIRECTION, Representation.PAGE),
+        (["application/ld+json;q=0.9, application/json"], Representation.JSON, Representation.JSON),
+        (["application/ld+json, application/json"], Representation.JSON, Representation.JSON),
+        (["text/x-bibliography; style=apa"], Representation.OTHER, Representation.OTHER),
+        (
+            ["application/vnd.citationstyles.csl+json, application/json;q=0.9"],
+            Representation.OTHER,
+            Representation.OTHER,
+        ),
+        ([f"{CHROME}, application/ld+json;q=0.9"], Representation.REDIRECTION, Representation.PAGE),
+        (["application/linkset+json;q=0"], Representation.REDIRECTION, Representation.PAGE),
+        (["text/turtle"], Representation.REDIRECTION, Representation.PAGE),
+        (["text/turtle, application/json;q=0.2"], Representation.JSON, Representation.JSON),
+        (
+            ["text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"],
+            Representation.REDIRECTION,
+            Representation.PAGE,
+        ),  # an old library
+        (
+            ["application/json;q=2"],
+            Representation.REDIRECTION,
+            Representation.PAGE,
+        ),  # no weight, so no entry, so no header
+        (["application/json;q=high, text/html;q=0.1"], Representation.REDIRECTION, Representation.PAGE),
+        (["nonsense"], Representation.REDIRECTION, Representation.PAGE),
+        ([",,,"], Representation.REDIRECTION, Representation.PAGE),
     ],
 )
-def test_what_is_given(accept: list[str], leading: Form, showing: Form) -> None:
-    accepted = read_accept(accept)
+def test_what_is_given(accept: list[str], leading: Representation, showing: Representation) -> None:
+    accepted = parse_accept(accept)
     assert (accepted.form(leads=True), accepted.form(leads=False)) == (leading, showing)
 
 
@@ -153,7 +173,7 @@ def test_what_is_given(accept: list[str], leading: Form, showing: Form) -> None:
     ],
 )
 def test_which_form_is_named(accept: str, expected: str | None) -> None:
-    assert read_accept([accept]).named_form == expected
+    assert parse_accept([accept]).named_form == expected
 
 
 @pytest.mark.parametrize(
@@ -168,11 +188,11 @@ def test_which_form_is_named(accept: str, expected: str | None) -> None:
     ],
 )
 def test_errors_are_json_for_whoever_reads_json(accept: str, expected: bool) -> None:
-    assert read_accept([accept]).prefers_json_errors is expected
+    assert parse_accept([accept]).prefers_json_errors is expected
 
 
 def test_a_header_of_very_many_entries_is_read_in_part() -> None:
-    accepted = read_accept([",".join(["text/html"] * 1_000), "application/json"])
+    accepted = parse_accept([",".join(["text/html"] * 1_000), "application/json"])
     assert [entry.name for entry in accepted.entries] == [HTML] * MAX_ENTRIES
 
 
@@ -213,26 +233,26 @@ def test_a_header_of_very_many_entries_is_read_in_part() -> None:
         (["text/turtle;q=0, text/html"], "", BROWSER),
     ],
 )
-def test_which_location_a_client_would_like(accept: list[str], agent: str, expected: tuple[Wish, ...]) -> None:
-    accepted = read_accept(accept)
-    assert wishes(accepted, (), agent) == expected
+def test_which_location_a_client_would_like(accept: list[str], agent: str, expected: tuple[Preference, ...]) -> None:
+    accepted = parse_accept(accept)
+    assert location_preferences(accepted, (), agent) == expected
     without_role = tuple(wish for wish in expected if wish[0] != "http_role")
-    assert wishes(accepted, (), agent, metadata=True) == without_role
+    assert location_preferences(accepted, (), agent, metadata=True) == without_role
 
 
 def test_languages_are_wished_for_as_they_are_written_and_the_best_first() -> None:
-    languages = read_languages(["de;q=0.8, de-DE", "en;q=0.5, *;q=0.1, fr;q=0"])
-    found = wishes(Accepted(()), languages, "")
+    languages = parse_accept_language(["de;q=0.8, de-DE", "en;q=0.5, *;q=0.1, fr;q=0"])
+    found = location_preferences(AcceptHeader(()), languages, "")
     assert found[1:] == (("language", "de-DE"), ("language", "de"), ("language", "en"))
 
 
 @given(written())
 def test_wishes_are_those_of_the_rules(header: tuple[list[tuple[str, int]], list[str]]) -> None:
     entries, lines = header
-    found = wishes(read_accept(lines), (), "")
+    found = location_preferences(parse_accept(lines), (), "")
     wanted = [(name, weight) for name, weight in entries if weight]
     roles = [value for name, value in found if name == "http_role"]
-    if {name for name, _ in wanted} <= {ANYTHING}:
+    if {name for name, _ in wanted} <= {ANY_TYPE}:
         assert roles == ["no_conneg"]
         return
     best = max(weight for _, weight in wanted)
@@ -254,6 +274,6 @@ def test_wishes_are_those_of_the_rules(header: tuple[list[tuple[str, int]], list
 @pytest.mark.parametrize("header", ['text/html;a="', 'text/html, a/b;q="', 'text/html;a="\\'])
 def test_a_mark_that_nothing_closes_is_looked_behind_once(header: str) -> None:
     """It goes to the end of the header. A reader that began anew at every mark behind it would not come to an end."""
-    accepted = read_accept([header + '\\"' * 1_000_000 + ", application/json"])
+    accepted = parse_accept([header + '\\"' * 1_000_000 + ", application/json"])
     assert [entry.name for entry in accepted.entries] == [HTML]
     assert accepted.weight(JSON) == 0

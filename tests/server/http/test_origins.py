@@ -2,7 +2,7 @@
 
 import pytest
 
-from perseid.server.http.clients import is_foreign
+from perseid.server.http.clients import is_cross_site
 from perseid.server.http.messages import Client
 from tests.server.http.doorsteps import STRANGER, Doorstep
 
@@ -26,18 +26,18 @@ from tests.server.http.doorsteps import STRANGER, Doorstep
     ],
 )
 def test_a_browser_says_where_a_request_comes_from(door: Doorstep, headers: dict[str, str], foreign: bool) -> None:
-    assert is_foreign(door.asking(**headers)) == foreign  # type: ignore[arg-type]
+    assert is_cross_site(door.request_context(**headers)) == foreign  # type: ignore[arg-type]
 
 
 def test_a_server_without_an_address_has_no_pages(door: Doorstep) -> None:
     door.configure(public_url="")
-    assert is_foreign(door.asking(origin="https://hdl.example.org"))
-    assert not is_foreign(door.asking())
+    assert is_cross_site(door.request_context(origin="https://hdl.example.org"))
+    assert not is_cross_site(door.request_context())
 
 
 def test_the_path_of_an_address_is_no_part_of_an_origin(door: Doorstep) -> None:
     door.configure(public_url="https://hdl.example.org/x")
-    assert not is_foreign(door.asking(origin="https://hdl.example.org"))
+    assert not is_cross_site(door.request_context(origin="https://hdl.example.org"))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_the_name_by_which_a_browser_reached_the_server_is_its_own(
     door: Doorstep, origin: str, secure: bool, foreign: bool
 ) -> None:
     """Elsewhere `Host` counts for nothing; but a browser sets it, and what it knows of us goes to no other name."""
-    asking = door.asking(origin=origin, client=Client(STRANGER, secure=secure))
-    asking.request.headers.append(("host", "192.0.2.7:8000"))
-    assert is_foreign(asking) == foreign
+    request_context = door.request_context(origin=origin, client=Client(STRANGER, secure=secure))
+    request_context.request.headers.append(("host", "192.0.2.7:8000"))
+    assert is_cross_site(request_context) == foreign

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from perseid.server.http.targets import (
     MAX_PARAMETERS,
-    Malformed,
+    BadRequest,
     Name,
     Parameters,
+    encode_path,
     is_api,
-    name_of,
-    path_of,
-    percent_decoded,
+    parse_name,
+    percent_decode,
 )
 from tests.strategies import handles
 
@@ -21,23 +21,23 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 @given(TEXTS)
 def test_any_name_written_into_a_path_is_read_as_the_same_name(name: str) -> None:
-    path = path_of(name)
+    path = encode_path(name)
     assert path.isascii()
     assert path.isprintable()
     assert not set(path) & set(' "<>\\^`{|}#?')
-    assert name_of(path.encode()) == Name(name)
+    assert parse_name(path.encode()) == Name(name)
 
 
 @given(handles())
 def test_no_client_that_tidies_paths_changes_a_name(handle: object) -> None:
-    steps = path_of(str(handle)).split("/")
+    steps = encode_path(str(handle)).split("/")
     assert not {"", ".", ".."} & set(steps)
 
 
 @given(TEXTS)
 def test_a_name_may_be_encoded_octet_by_octet(name: str) -> None:
     path = "".join(f"%{octet:02x}" for octet in name.encode())
-    assert name_of(path.encode()) == Name(name)
+    assert parse_name(path.encode()) == Name(name)
 
 
 @pytest.mark.parametrize(
@@ -56,42 +56,42 @@ def test_a_name_may_be_encoded_octet_by_octet(name: str) -> None:
     ],
 )
 def test_a_path_is_decoded_once_and_nothing_else(path: str, name: str) -> None:
-    assert name_of(path.encode()) == Name(name)
+    assert parse_name(path.encode()) == Name(name)
 
 
 def test_raw_octets_are_utf_8() -> None:
-    assert name_of("12345/ü".encode()) == Name("12345/ü")
+    assert parse_name("12345/ü".encode()) == Name("12345/ü")
 
 
 @pytest.mark.parametrize("path", [b"12345/%FF", b"12345/\xff", b"12345/%C3", b"12345/%ED%A0%80"])
 def test_what_is_no_utf_8_is_told_apart(path: bytes) -> None:
-    name = name_of(path)
+    name = parse_name(path)
     assert not name.is_text
     assert "\ufffd" in name.text
 
 
 @pytest.mark.parametrize("path", [b"12345/%zz", b"12345/%4"])
 def test_a_percent_sign_that_begins_no_escape_is_refused(path: bytes) -> None:
-    with pytest.raises(Malformed, match="is written %25") as refused:
-        name_of(path)
+    with pytest.raises(BadRequest, match="is written %25") as refused:
+        parse_name(path)
     assert (refused.value.status, refused.value.code) == (400, 4)
 
 
 @pytest.mark.parametrize("path", [b"12345/%%41", b"12345/%4/x", b"12345/%u0041", b"%%"])
 def test_no_other_way_to_write_it_is_guessed(path: bytes) -> None:
-    with pytest.raises(Malformed):
-        name_of(path)
+    with pytest.raises(BadRequest):
+        parse_name(path)
 
 
 @pytest.mark.parametrize("path", [b"12345/a%00b", b"12345/\0"])
 def test_a_nul_is_refused(path: bytes) -> None:
-    with pytest.raises(Malformed, match="NUL"):
-        name_of(path)
+    with pytest.raises(BadRequest, match="NUL"):
+        parse_name(path)
 
 
 @given(st.binary())
 def test_decoding_never_fails(octets: bytes) -> None:
-    assert len(percent_decoded(octets)) <= len(octets)
+    assert len(percent_decode(octets)) <= len(octets)
 
 
 @given(st.binary(max_size=200))
@@ -135,7 +135,7 @@ def test_a_flag_is_there_or_says_so(query: str, flag: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "abc", "1.5", "2147483648", "-2147483649", "1" * 5_000, "٣", "0x1", "1_0", " 1"])
 def test_what_is_no_number_of_32_bits_is_refused(text: str) -> None:
-    with pytest.raises(Malformed, match="index should be a whole number"):
+    with pytest.raises(BadRequest, match="index should be a whole number"):
         Parameters((("index", text),)).numbers("index")
 
 
@@ -146,7 +146,7 @@ def test_every_number_of_32_bits_is_read(number: int) -> None:
 
 def test_there_may_not_be_very_many() -> None:
     assert len(Parameters.parse(b"&".join([b"a"] * MAX_PARAMETERS)).pairs) == MAX_PARAMETERS
-    with pytest.raises(Malformed, match="10,000"):
+    with pytest.raises(BadRequest, match="10,000"):
         Parameters.parse(b"&".join([b"a"] * (MAX_PARAMETERS + 1)))
 
 

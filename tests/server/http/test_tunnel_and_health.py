@@ -11,7 +11,7 @@ from perseid.registry.installation.settings import Config
 from perseid.server.http.compat import tunnel
 from perseid.server.http.context import HttpSettings
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT, OpCode, ResponseCode
+from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode
 from perseid.wire.framing import MEDIA_TYPE
 from perseid.wire.message import ENVELOPE_LENGTH, MAX_MESSAGE, Envelope
 from perseid.wire.requests import Resolve
@@ -21,7 +21,7 @@ from tests.server.installations import PREFIX
 BOTH = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
 REQUEST = (
     Client(bytes)
-    .request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode()), 1_794_724_100, peer_version=CURRENT)
+    .request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode()), 1_794_724_100, peer_version=CURRENT_VERSION)
     .to_bytes()
 )
 """A resolution in its envelope."""
@@ -97,7 +97,7 @@ def test_whatever_comes_there_is_an_answer(shared: Harness, octets: bytes) -> No
 
 
 def test_an_answer_has_an_end(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tunnel, "MAX_ANSWER", 100)
+    monkeypatch.setattr(tunnel, "MAX_RESPONSE_BYTES", 100)
     answer = server.post("/", REQUEST, headers=BOTH)
     assert code_in(answer.body) is ResponseCode.ERROR
     assert answer.body.endswith(b"ask over TCP" + bytes(4))

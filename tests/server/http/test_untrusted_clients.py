@@ -13,8 +13,8 @@ from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
-from perseid.registry.installation.setup import with_group
-from perseid.registry.policy.keys import Who
+from perseid.registry.installation.setup import with_group_administrators
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.messages import Response
 from tests.server.http.contexts import Harness, harness
@@ -56,13 +56,13 @@ HEADERS: tuple[dict[str, str], ...] = (
 _RANDOM = re.compile(r'sessionId="[^"]*", nonce="[^"]*"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}')
 
 
-@pytest.fixture(scope="module", params=[None, Who.AUTHENTICATED, Who.SERVER])
+@pytest.fixture(scope="module", params=[None, Audience.AUTHENTICATED, Audience.SERVER])
 def secretive(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A server with names that are not public, in a namespace where names are made by those who may by protocol, or by
     a rule of the namespace."""
     with harness() as server:
         if request.param is not None:
-            policy = replace(with_group(PROFILES["free"]), who_may_mint=request.param)
+            policy = replace(with_group_administrators(PROFILES["free"]), who_may_mint=request.param)
             server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
         server.registry.do(Reserve((Handle.parse(RESERVED),)), OPERATOR, "cli")
         value = Value.text(1, "URL", "https://example.org/")

@@ -10,19 +10,19 @@ from perseid.registry.installation.settings import Config
 from perseid.server.limits import budgets as module
 from perseid.server.limits.budgets import (
     BURST_SECONDS,
-    CUSTOMER_TIMES,
+    CUSTOMER_FACTOR,
     EXEMPT,
     NO_LIMIT,
     PRICES,
-    SITE_TIMES,
+    SITE_FACTOR,
     Budget,
     Budgets,
     Connections,
     Rate,
-    Recent,
-    source_of,
+    RecentSet,
+    get_source,
 )
-from perseid.server.native.steps import Kind
+from perseid.server.native.steps import WorkKind
 
 START = 1_000.0
 HOST, OTHER = "192.0.2.1", "198.51.100.1"
@@ -34,16 +34,16 @@ def configured(**settings: int) -> Config:
 
 
 def test_sources_are_addresses_and_halves_of_ipv6_addresses_with_the_networks_around_them() -> None:
-    assert source_of("192.0.2.1") == source_of("::ffff:192.0.2.1") != source_of("192.0.2.2")
-    assert len(source_of("192.0.2.1")) == 1
-    assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1")
-    host, customer, site = source_of("2001:db8:0:0::1")
-    assert source_of("2001:db8:0:ff::1")[1:] == (customer, site)
-    assert source_of("2001:db8:0:ff::1")[0] != host
-    assert source_of("2001:db8:0:100::1")[2] == site
-    assert source_of("2001:db8:0:100::1")[1] != customer
-    assert source_of("2001:db8:1::1")[2] != site
-    assert len({host, customer, site} | set(source_of("::1"))) == 6, "networks of different lengths are different"
+    assert get_source("192.0.2.1") == get_source("::ffff:192.0.2.1") != get_source("192.0.2.2")
+    assert len(get_source("192.0.2.1")) == 1
+    assert get_source("2001:db8::1") == get_source("2001:db8::ffff:1")
+    host, customer, site = get_source("2001:db8:0:0::1")
+    assert get_source("2001:db8:0:ff::1")[1:] == (customer, site)
+    assert get_source("2001:db8:0:ff::1")[0] != host
+    assert get_source("2001:db8:0:100::1")[2] == site
+    assert get_source("2001:db8:0:100::1")[1] != customer
+    assert get_source("2001:db8:1::1")[2] != site
+    assert len({host, customer, site} | set(get_source("::1"))) == 6, "networks of different lengths are different"
 
 
 # One budget
@@ -59,7 +59,7 @@ def test_nobody_gets_more_than_their_budget_and_all_not_more_than_theirs(
     now, given_out = START, dict.fromkeys(range(4), 0.0)
     for pause, source, cost in takes:
         now += pause
-        expected = not budget.is_used_up((source,), now, cost)
+        expected = not budget.is_exhausted((source,), now, cost)
         assert budget.take((source,), now, cost) == expected
         given_out[source] += cost * expected
     passed = now - START
@@ -89,7 +89,7 @@ def test_what_something_cost_in_the_end_is_settled() -> None:
 def test_somebody_without_a_budget_uses_the_whole_one() -> None:
     budget = Budget(Rate(1, 1), Rate(1, 5))
     assert [budget.take(EXEMPT, START) for _ in range(6)] == [True] * 5 + [False]
-    assert budget.is_used_up(EXEMPT, START)
+    assert budget.is_exhausted(EXEMPT, START)
     budget.settle(EXEMPT, -2)
     assert budget.take(EXEMPT, START)
     assert len(budget) == 0
@@ -99,42 +99,42 @@ def test_a_customer_of_ipv6_has_twice_and_a_site_four_times_what_one_of_their_so
     budget = Budget(Rate(1, 10), NO_LIMIT)
 
     def drawn(*hosts: str) -> int:
-        return sum(budget.take(source_of(host), START) for host in hosts for _ in range(20))
+        return sum(budget.take(get_source(host), START) for host in hosts for _ in range(20))
 
     assert drawn("2001:db8::1") == 10
-    assert drawn(*[f"2001:db8:0:{number:x}::1" for number in range(1, 256)]) == 10 * (CUSTOMER_TIMES - 1)
-    assert drawn(*[f"2001:db8:0:{number:x}00::1" for number in range(1, 256)]) == 10 * (SITE_TIMES - CUSTOMER_TIMES)
+    assert drawn(*[f"2001:db8:0:{number:x}::1" for number in range(1, 256)]) == 10 * (CUSTOMER_FACTOR - 1)
+    assert drawn(*[f"2001:db8:0:{number:x}00::1" for number in range(1, 256)]) == 10 * (SITE_FACTOR - CUSTOMER_FACTOR)
     assert drawn("2001:db8:1::1") == 10
     assert drawn(*[f"192.0.2.{number}" for number in range(8)]) == 80
 
 
 def test_what_is_settled_is_settled_for_the_networks_around_as_well() -> None:
     budget = Budget(Rate(1, 10), NO_LIMIT)
-    assert budget.take(source_of("2001:db8::1"), START, 1)
-    budget.settle(source_of("2001:db8::1"), 9.0 + 30.0)
-    assert not budget.take(source_of("2001:db8:0:100::1"), START, 1), "all of the site is used up"
-    budget.settle(source_of("2001:db8::1"), -30.0)
-    assert budget.take(source_of("2001:db8:0:100::1"), START, 1)
+    assert budget.take(get_source("2001:db8::1"), START, 1)
+    budget.settle(get_source("2001:db8::1"), 9.0 + 30.0)
+    assert not budget.take(get_source("2001:db8:0:100::1"), START, 1), "all of the site is used up"
+    budget.settle(get_source("2001:db8::1"), -30.0)
+    assert budget.take(get_source("2001:db8:0:100::1"), START, 1)
 
 
 def test_a_part_of_the_whole_is_for_known_sources_and_they_have_more_of_it() -> None:
-    budget = Budget(Rate(1, 8), Rate(8, 64), known_times=4, reserved=0.5)
+    budget = Budget(Rate(1, 8), Rate(8, 64), known_factor=4, reserved=0.5)
     strangers = sum(budget.take((number,), START) for number in range(50) for _ in range(11))
     assert strangers == 32
-    assert budget.is_used_up((77,), START)
-    assert not budget.is_used_up((77,), START, known=True)
+    assert budget.is_exhausted((77,), START)
+    assert not budget.is_exhausted((77,), START, known=True)
     assert [budget.take((78,), START, 5, known=True) for _ in range(4)] == [True] * 4
     budget.settle((78,), -4, known=True)
-    assert budget.is_used_up((77,), START), "that was none of the strangers'"
+    assert budget.is_exhausted((77,), START), "that was none of the strangers'"
     assert budget.take(EXEMPT, START, 16), "who is exempt may have all of it"
     assert not budget.take((79,), START, known=True), "64 is the whole"
     assert budget.take((77,), START + 1)
 
 
 def test_known_sources_have_an_end_too() -> None:
-    budget = Budget(Rate(1, 8), NO_LIMIT, known_times=4)
+    budget = Budget(Rate(1, 8), NO_LIMIT, known_factor=4)
     assert sum(budget.take((1,), START, known=True) for _ in range(50)) == 32
-    seen = Recent(2)
+    seen = RecentSet(2)
     for thing in ("a", "b", "a", "c"):
         seen.add(thing)
     assert [thing in seen for thing in "abc"] == [True, False, True]
@@ -153,17 +153,17 @@ def test_the_sources_that_are_remembered_have_an_end() -> None:
 # All budgets
 
 
-def drain(budgets: Budgets, kind: Kind, host: str, *, udp: bool) -> int:
+def drain(budgets: Budgets, kind: WorkKind, host: str, *, udp: bool) -> int:
     """How much work one gets until it is refused, if each costs its price."""
     count = 0
-    while budgets.take(kind, budgets.whose(host), udp=udp, now=START):
+    while budgets.take(kind, budgets.source_for(host), udp=udp, now=START):
         count += 1
         assert count < 1_000_000
     return count
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_a_flood_over_udp_leaves_everything_to_tcp(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", WorkKind)
+def test_a_flood_over_udp_leaves_everything_to_tcp(kind: WorkKind) -> None:
     budgets, untouched = Budgets(configured()), Budgets(configured())
     assert drain(budgets, kind, HOST, udp=True) > 0  # with the address of the one who comes over TCP
     for number in range(10):
@@ -171,8 +171,8 @@ def test_a_flood_over_udp_leaves_everything_to_tcp(kind: Kind) -> None:
     assert drain(budgets, kind, HOST, udp=False) == drain(untouched, kind, HOST, udp=False)
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_one_address_leaves_something_to_the_others(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", WorkKind)
+def test_one_address_leaves_something_to_the_others(kind: WorkKind) -> None:
     budgets = Budgets(configured(source_share=50, reserved_share=0))
     first, second = (drain(budgets, kind, host, udp=False) for host in (HOST, OTHER))
     assert first > 0
@@ -182,58 +182,58 @@ def test_one_address_leaves_something_to_the_others(kind: Kind) -> None:
 
 def test_shares_are_those_of_the_settings() -> None:
     budgets = Budgets(configured(sign_share=10, source_share=100, udp_share=50, reserved_share=0))
-    expected = 0.1 * BURST_SECONDS / PRICES[Kind.SIGN]
-    assert drain(budgets, Kind.SIGN, HOST, udp=False) == pytest.approx(expected, abs=1)
-    assert drain(budgets, Kind.SIGN, HOST, udp=True) == pytest.approx(expected / 2, abs=1)
+    expected = 0.1 * BURST_SECONDS / PRICES[WorkKind.SIGN]
+    assert drain(budgets, WorkKind.SIGN, HOST, udp=False) == pytest.approx(expected, abs=1)
+    assert drain(budgets, WorkKind.SIGN, HOST, udp=True) == pytest.approx(expected / 2, abs=1)
 
 
 def test_work_that_was_dear_leaves_less() -> None:
     budgets = Budgets(configured())
-    source = budgets.whose(HOST)
-    assert budgets.take(Kind.VERIFY, source, udp=False, now=START)
-    budgets.settle(Kind.VERIFY, source, 60.0, udp=False)
-    assert not budgets.take(Kind.VERIFY, source, udp=False, now=START + 1)
-    assert budgets.take(Kind.VERIFY, source, udp=True, now=START + 1)
-    assert budgets.take(Kind.SIGN, source, udp=False, now=START + 1)
+    source = budgets.source_for(HOST)
+    assert budgets.take(WorkKind.VERIFY, source, udp=False, now=START)
+    budgets.settle(WorkKind.VERIFY, source, 60.0, udp=False)
+    assert not budgets.take(WorkKind.VERIFY, source, udp=False, now=START + 1)
+    assert budgets.take(WorkKind.VERIFY, source, udp=True, now=START + 1)
+    assert budgets.take(WorkKind.SIGN, source, udp=False, now=START + 1)
 
 
 def test_work_that_is_known_to_be_dear_is_paid_for_in_advance() -> None:
     """Somebody who did nothing before may have it done once, though it costs more than they have at once."""
     budgets = Budgets(configured())  # one source has 0.25 s at once, strangers together 1.875 s
-    first, second, third, known = (budgets.whose(f"203.0.113.{number}") for number in range(4))
+    first, second, third, known = (budgets.source_for(f"203.0.113.{number}") for number in range(4))
     budgets.proved(known, udp=False)
-    assert budgets.take(Kind.VERIFY, first, udp=False, now=START, price=0.8)
-    assert not budgets.take(Kind.VERIFY, first, udp=False, now=START, price=0.8)
-    assert not budgets.take(Kind.VERIFY, first, udp=False, now=START)
-    assert budgets.take(Kind.VERIFY, second, udp=False, now=START, price=0.8)
-    assert not budgets.take(Kind.VERIFY, third, udp=False, now=START, price=0.8), "it is too much for strangers"
-    assert budgets.take(Kind.VERIFY, third, udp=False, now=START)
-    assert budgets.take(Kind.VERIFY, known, udp=False, now=START, price=0.8)
-    budgets.settle(Kind.VERIFY, first, 0.0, udp=False, price=0.8)
-    assert budgets.take(Kind.VERIFY, first, udp=False, now=START, price=0.8)
+    assert budgets.take(WorkKind.VERIFY, first, udp=False, now=START, price=0.8)
+    assert not budgets.take(WorkKind.VERIFY, first, udp=False, now=START, price=0.8)
+    assert not budgets.take(WorkKind.VERIFY, first, udp=False, now=START)
+    assert budgets.take(WorkKind.VERIFY, second, udp=False, now=START, price=0.8)
+    assert not budgets.take(WorkKind.VERIFY, third, udp=False, now=START, price=0.8), "it is too much for strangers"
+    assert budgets.take(WorkKind.VERIFY, third, udp=False, now=START)
+    assert budgets.take(WorkKind.VERIFY, known, udp=False, now=START, price=0.8)
+    budgets.settle(WorkKind.VERIFY, first, 0.0, udp=False, price=0.8)
+    assert budgets.take(WorkKind.VERIFY, first, udp=False, now=START, price=0.8)
 
 
 def test_exempt_addresses_have_the_whole_budget() -> None:
     budgets = Budgets(configured(source_share=10))
-    assert budgets.whose("127.0.0.1") == EXEMPT
-    assert drain(budgets, Kind.AGREE, "127.0.0.1", udp=False) > 5 * drain(
-        Budgets(configured(source_share=10)), Kind.AGREE, HOST, udp=False
+    assert budgets.source_for("127.0.0.1") == EXEMPT
+    assert drain(budgets, WorkKind.AGREE, "127.0.0.1", udp=False) > 5 * drain(
+        Budgets(configured(source_share=10)), WorkKind.AGREE, HOST, udp=False
     )
 
 
 def test_failed_proofs_lock_an_address_out_for_a_while_on_that_transport_alone() -> None:
     budgets = Budgets(configured(failed_proofs=3))
-    source, other = budgets.whose(HOST), budgets.whose(OTHER)
+    source, other = budgets.source_for(HOST), budgets.source_for(OTHER)
     for _ in range(3):
         assert not budgets.is_locked_out(source, udp=True, now=START)
         budgets.failed(source, udp=True, now=START)
     assert budgets.is_locked_out(source, udp=True, now=START)
     assert not budgets.is_locked_out(source, udp=False, now=START)
     assert not budgets.is_locked_out(other, udp=True, now=START)
-    for kind in (Kind.VERIFY, Kind.AGREE):
+    for kind in (WorkKind.VERIFY, WorkKind.AGREE):
         assert not budgets.take(kind, source, udp=True, now=START)
         assert budgets.take(kind, source, udp=False, now=START)
-    assert budgets.take(Kind.READ, source, udp=True, now=START)
+    assert budgets.take(WorkKind.READ, source, udp=True, now=START)
     for _ in range(100):  # trying on does not make it longer
         budgets.failed(source, udp=True, now=START)
     assert not budgets.is_locked_out(source, udp=True, now=START + 21)
@@ -242,34 +242,34 @@ def test_failed_proofs_lock_an_address_out_for_a_while_on_that_transport_alone()
 def test_exempt_addresses_are_never_locked_out() -> None:
     budgets = Budgets(configured(failed_proofs=1))
     for _ in range(5):
-        budgets.failed(budgets.whose("127.0.0.1"), udp=False, now=START)
-    assert not budgets.is_locked_out(budgets.whose("127.0.0.1"), udp=False, now=START)
+        budgets.failed(budgets.source_for("127.0.0.1"), udp=False, now=START)
+    assert not budgets.is_locked_out(budgets.source_for("127.0.0.1"), udp=False, now=START)
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_three_addresses_leave_enough_to_a_fourth_and_any_number_to_those_who_are_known(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", WorkKind)
+def test_three_addresses_leave_enough_to_a_fourth_and_any_number_to_those_who_are_known(kind: WorkKind) -> None:
     budgets, untouched = Budgets(configured()), Budgets(configured())
     for number in range(3):
         drain(budgets, kind, f"203.0.113.{number}", udp=False)
     assert drain(budgets, kind, HOST, udp=False) == drain(untouched, kind, HOST, udp=False) > 0
     for number in range(3, 100):
         drain(budgets, kind, f"203.0.113.{number}", udp=False)
-    assert not budgets.take(kind, budgets.whose(OTHER), udp=False, now=START)
-    budgets.proved(budgets.whose(OTHER), udp=False)
+    assert not budgets.take(kind, budgets.source_for(OTHER), udp=False, now=START)
+    budgets.proved(budgets.source_for(OTHER), udp=False)
     assert drain(budgets, kind, OTHER, udp=False) >= 2 * drain(untouched, kind, OTHER, udp=False)
 
 
 def test_who_has_proved_who_they_are_has_a_larger_share_on_that_transport_also_after_other_settings() -> None:
     config = configured(source_share=10, proved_source_share=50, reserved_share=0)
     budgets = Budgets(config)
-    source = budgets.whose(HOST)
-    once = drain(budgets, Kind.WRITE, HOST, udp=False)
+    source = budgets.source_for(HOST)
+    once = drain(budgets, WorkKind.WRITE, HOST, udp=False)
     budgets.proved(source, udp=False)
     budgets.proved(EXEMPT, udp=False)
     again = Budgets(config, budgets)
-    assert drain(again, Kind.WRITE, HOST, udp=False) == pytest.approx(5 * once, abs=5)
+    assert drain(again, WorkKind.WRITE, HOST, udp=False) == pytest.approx(5 * once, abs=5)
     assert (again.is_known(source, udp=False), again.is_known(source, udp=True)) == (True, False)
-    assert not again.is_known(budgets.whose(OTHER), udp=False)
+    assert not again.is_known(budgets.source_for(OTHER), udp=False)
     assert not again.is_known(EXEMPT, udp=False)
 
 
@@ -280,21 +280,21 @@ TARGET = b"0.NA/12345"
 
 def guess(budgets: Budgets, host: str, target: bytes = TARGET, *, right: bool = False, udp: bool = False) -> bool:
     """Whether somebody gets an answer verified, which is right or wrong."""
-    source = budgets.whose(host)
-    for kind in (Kind.READ, Kind.VERIFY):
+    source = budgets.source_for(host)
+    for kind in (WorkKind.READ, WorkKind.VERIFY):
         if not budgets.take(kind, source, udp=udp, now=START, secret_of=target):
             return False
-    budgets.guessed(target, source, right=right, udp=udp, now=START)
+    budgets.record_guess(target, source, right=right, udp=udp, now=START)
     return True
 
 
 def test_wrong_guesses_lock_an_address_out_of_guessing_and_proving_before_anything_is_read() -> None:
     budgets = Budgets(configured(failed_proofs=3))
     assert [guess(budgets, HOST, b"1/%d" % number) for number in range(5)] == [True] * 3 + [False] * 2
-    source = budgets.whose(HOST)
-    assert not budgets.take(Kind.READ, source, udp=False, now=START, secret_of=b"1/new")
-    assert not budgets.take(Kind.VERIFY, source, udp=False, now=START)
-    assert budgets.take(Kind.READ, source, udp=False, now=START), "who only reads need not wait"
+    source = budgets.source_for(HOST)
+    assert not budgets.take(WorkKind.READ, source, udp=False, now=START, secret_of=b"1/new")
+    assert not budgets.take(WorkKind.VERIFY, source, udp=False, now=START)
+    assert budgets.take(WorkKind.READ, source, udp=False, now=START), "who only reads need not wait"
     assert guess(budgets, OTHER, b"1/new")
 
 
@@ -312,9 +312,9 @@ def test_many_addresses_do_not_give_many_guesses_at_one_handle() -> None:
     assert guess(budgets, "203.0.113.200", b"0.NA/54321"), "another handle"
     assert guess(budgets, "203.0.113.201", udp=True), "another transport"
     assert not guess(budgets, "127.0.0.1"), "proxies have no limit by source, but this is none"
-    source = budgets.whose(OTHER)
-    assert budgets.take(Kind.VERIFY, source, udp=False, now=START), "real proofs are looked at"
-    assert budgets.take(Kind.READ, source, udp=False, now=START + 21, secret_of=TARGET), "after a while"
+    source = budgets.source_for(OTHER)
+    assert budgets.take(WorkKind.VERIFY, source, udp=False, now=START), "real proofs are looked at"
+    assert budgets.take(WorkKind.READ, source, udp=False, now=START + 21, secret_of=TARGET), "after a while"
 
 
 def test_a_server_that_had_right_answers_for_a_handle_is_not_locked_out_by_strangers_who_guess() -> None:
@@ -344,9 +344,9 @@ def test_what_is_exempt_and_had_a_right_answer_is_not_locked_out_by_strangers_ei
 def test_a_customer_and_a_site_of_ipv6_have_few_times_the_connections_of_one_source() -> None:
     connections = Connections(configured(connections=100, connections_per_address=3))
     hosts = [f"2001:db8:0:{number:x}::1" for number in range(256)]
-    assert sum(connections.admit(host) for host in hosts) == 3 * CUSTOMER_TIMES
+    assert sum(connections.admit(host) for host in hosts) == 3 * CUSTOMER_FACTOR
     others = [f"2001:db8:0:{number:x}00::1" for number in range(1, 256)]
-    assert sum(connections.admit(host) for host in others) == 3 * (SITE_TIMES - CUSTOMER_TIMES)
+    assert sum(connections.admit(host) for host in others) == 3 * (SITE_FACTOR - CUSTOMER_FACTOR)
     assert connections.admit("2001:db8:1::1")
     connections.leave(hosts[0])
     assert connections.admit(hosts[255])
@@ -378,9 +378,9 @@ def test_exempt_addresses_have_as_many_connections_as_there_are() -> None:
 def test_other_settings_count_for_the_next_connection() -> None:
     connections = Connections(configured(connections_per_address=1))
     assert connections.admit(HOST)
-    connections.configure(configured(connections_per_address=2, message_time=7, idle_time=8, take_time=9))
+    connections.configure(configured(connections_per_address=2, message_timeout=7, idle_timeout=8, write_timeout=9))
     assert [connections.admit(HOST), connections.admit(HOST)] == [True, False]
-    assert (connections.message_time, connections.idle_time, connections.take_time) == (7, 8, 9)
+    assert (connections.message_timeout, connections.idle_timeout, connections.write_timeout) == (7, 8, 9)
     connections.leave(HOST)
     assert len(connections) == 1
 

@@ -24,8 +24,8 @@ from perseid.records.value import Value
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import Message
-from perseid.wire.requests import Name, RequestBody, Resolve, Values, VerifyChallenge
-from perseid.wire.responses import Resolved
+from perseid.wire.requests import HandleRequest, RequestBody, Resolve, ValuesRequest, VerifyChallenge
+from perseid.wire.responses import ResolutionResult
 from tests.server.faults.flood import Flood, Kind
 from tests.server.faults.machine import cpu_seconds, eventually, memory, named, processes
 from tests.server.faults.sources import (
@@ -84,7 +84,7 @@ class Honest(threading.Thread):
                     number = self.answered % NAMES
                     answer = client.resolve(f"{PREFIX}/n{number}")
                     assert answer.code is ResponseCode.SUCCESS, answer
-                    assert isinstance(answer.body, Resolved)
+                    assert isinstance(answer.body, ResolutionResult)
                     assert answer.body.values[0].data == values_of(number)[0].data
                     self.answered += 1
                     time.sleep(0.002)  # so that nobody is slow because of this one
@@ -199,13 +199,13 @@ def messages() -> list[bytes]:
     handle = f"{PREFIX}/never".encode()
     bodies: list[tuple[OpCode, RequestBody]] = [
         (OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode(), (1, 2), ("URL", "DESC"))),
-        (OpCode.GET_SITE_INFO, Name()),
-        (OpCode.CREATE_HANDLE, Values(handle, values)),
-        (OpCode.MODIFY_VALUE, Values(handle, values)),
-        (OpCode.DELETE_HANDLE, Name(handle)),
-        (OpCode.LIST_HANDLES, Name(f"0.NA/{PREFIX}".encode())),
+        (OpCode.GET_SITE_INFO, HandleRequest()),
+        (OpCode.CREATE_HANDLE, ValuesRequest(handle, values)),
+        (OpCode.MODIFY_VALUE, ValuesRequest(handle, values)),
+        (OpCode.DELETE_HANDLE, HandleRequest(handle)),
+        (OpCode.LIST_HANDLES, HandleRequest(f"0.NA/{PREFIX}".encode())),
         (OpCode.VERIFY_CHALLENGE, VerifyChallenge(b"0.NA/12345", 300, bytes(16), bytes(32), b"\x02" + bytes(20))),
-        (OpCode.BACKUP_SERVER, Name()),
+        (OpCode.BACKUP_SERVER, HandleRequest()),
     ]
     wish = client.client.begin_session(None, time.time())
     return [client.packed(opcode, body) for opcode, body in bodies] + [

@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.server.limits import udp
-from perseid.server.limits.udp import LOOPBACK, TOO_MUCH, Networks, Pace, Traffic, WrongMemory, network_of, short_answer
+from perseid.server.limits.udp import (
+    LOOPBACK,
+    TOO_MUCH_TEXT,
+    IncompatibleLayout,
+    NetworkSet,
+    RateLimit,
+    TrafficLimit,
+    network_to_int,
+    short_response,
+)
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message
 from perseid.wire.requests import Resolve
@@ -33,7 +42,7 @@ print(sum(traffic.allows(sys.argv[2], 100, 1000.0) for _ in range(60)))
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    descriptor = Traffic.create(1 << 10)
+    descriptor = TrafficLimit.create(1 << 10)
     yield descriptor
     os.close(descriptor)
 
@@ -51,7 +60,7 @@ def memory() -> Iterator[int]:
     ],
 )
 def test_addresses_of_one_network_are_told_to_be_so(one: str, other: str) -> None:
-    assert network_of(one) == network_of(other)
+    assert network_to_int(one) == network_to_int(other)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +68,16 @@ def test_addresses_of_one_network_are_told_to_be_so(one: str, other: str) -> Non
     [("192.0.2.1", "192.0.3.1"), ("2001:db8:1:100::1", "2001:db8:1:200::1"), ("0.0.0.1", "::1")],
 )
 def test_addresses_of_two_networks_are_told_apart(one: str, other: str) -> None:
-    assert network_of(one) != network_of(other)
+    assert network_to_int(one) != network_to_int(other)
 
 
 def test_networks_hold_their_addresses_and_no_others() -> None:
-    networks = Networks(("10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::/0"))
+    networks = NetworkSet(("10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::/0"))
     held = ("10.255.0.1", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8:ffff::1", "::1", "fe80::1%eth0")
     assert [host for host in held if host not in networks] == []
     assert [host for host in ("11.0.0.1", "192.0.2.8", "::ffff:11.0.0.1") if host in networks] == []
-    assert "1.2.3.4" in Networks(("0.0.0.0/0",))
-    assert "127.8.9.1" in Networks(LOOPBACK)
+    assert "1.2.3.4" in NetworkSet(("0.0.0.0/0",))
+    assert "127.8.9.1" in NetworkSet(LOOPBACK)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,7 @@ def test_networks_hold_their_addresses_and_no_others() -> None:
     ],
 )
 def test_a_network_of_ipv4_may_be_written_as_ipv6_has_it(network: str, same: str) -> None:
-    mapped, plain = Networks((network,)), Networks((same,))
+    mapped, plain = NetworkSet((network,)), NetworkSet((same,))
     hosts = ("10.1.2.3", "::ffff:10.255.0.1", "11.0.0.1", "192.0.2.7", "192.0.2.8", "::1", "2001:db8::1", "a00::1")
     assert [host in mapped for host in hosts] == [host in plain for host in hosts]
     assert any(host in mapped for host in hosts)
@@ -99,8 +108,8 @@ DRAWS = st.lists(
 def test_in_no_time_does_a_network_draw_more_than_a_bucket_and_what_flows_in(
     draws: list[tuple[float, int]], rate: int, burst: int
 ) -> None:
-    descriptor = Traffic.create(1)
-    traffic = Traffic(descriptor, rate, burst)
+    descriptor = TrafficLimit.create(1)
+    traffic = TrafficLimit(descriptor, rate, burst)
     allowed: list[tuple[float, int]] = []
     now = START
     for pause, octets in draws:
@@ -119,14 +128,14 @@ def test_in_no_time_does_a_network_draw_more_than_a_bucket_and_what_flows_in(
 
 @given(DRAWS, st.integers(1, 100_000), st.integers(8_200, 100_000))
 def test_who_draws_less_than_flows_in_is_never_refused(draws: list[tuple[float, int]], rate: int, burst: int) -> None:
-    pace, now = Pace(rate, burst), START
+    pace, now = RateLimit(rate, burst), START
     for pause, octets in draws:
         now += pause + octets / rate
         assert pace.take(now, octets)
 
 
 def test_a_refused_answer_costs_nothing(memory: int) -> None:
-    traffic = Traffic(memory, 100, 1_000)
+    traffic = TrafficLimit(memory, 100, 1_000)
     assert traffic.allows(HOST, 900, START)
     assert not traffic.allows(HOST, 200, START)
     assert traffic.allows(HOST, 100, START)
@@ -135,7 +144,7 @@ def test_a_refused_answer_costs_nothing(memory: int) -> None:
 
 
 def test_other_networks_have_buckets_of_their_own(memory: int) -> None:
-    traffic = Traffic(memory, 100, 1_000)
+    traffic = TrafficLimit(memory, 100, 1_000)
     assert traffic.allows(HOST, 1_000, START)
     assert not traffic.allows("192.0.2.18", 1, START)
     others = [f"198.51.{number}.1" for number in range(50)]
@@ -143,18 +152,18 @@ def test_other_networks_have_buckets_of_their_own(memory: int) -> None:
 
 
 def test_what_is_exempt_and_what_has_no_rate_has_no_limit(memory: int) -> None:
-    traffic = Traffic(memory, 100, 1_000, LOOPBACK)
+    traffic = TrafficLimit(memory, 100, 1_000, LOOPBACK)
     assert all(traffic.allows("127.0.0.1", 1 << 30, START) for _ in range(3))
     assert traffic.allows("::1", 1 << 30, START)
     assert not traffic.allows(HOST, 1 << 30, START)
-    unlimited = Traffic(memory, 0, 0)
+    unlimited = TrafficLimit(memory, 0, 0)
     assert unlimited.allows(HOST, 1 << 30, START)
-    assert Pace(0, 0).take(START, 1 << 30)
+    assert RateLimit(0, 0).take(START, 1 << 30)
 
 
 def test_the_addresses_that_are_remembered_have_an_end(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(udp, "MAX_HOSTS", 4)
-    traffic = Traffic(memory, 100, 1_000)
+    traffic = TrafficLimit(memory, 100, 1_000)
     for number in range(50):
         traffic.allows(f"10.0.{number}.1", 1, START)
         assert len(traffic._places) <= 4
@@ -176,22 +185,24 @@ def test_all_processes_draw_from_the_same_buckets(memory: int) -> None:
         )
         counts.append(int(done.stdout))
     assert counts == [60, 40]
-    assert not Traffic(memory, 1_000, 10_050).allows(HOST, 100, START)
+    assert not TrafficLimit(memory, 1_000, 10_050).allows(HOST, 100, START)
 
 
 def test_memory_of_another_version_is_refused(memory: int) -> None:
     os.pwrite(memory, b"\x99", 0)
-    with pytest.raises(WrongMemory, match="another version"):
-        Traffic(memory, 1, 1)
+    with pytest.raises(IncompatibleLayout, match="another version"):
+        TrafficLimit(memory, 1, 1)
     os.ftruncate(memory, 100)
-    with pytest.raises(WrongMemory, match="100 octets"):
-        Traffic(memory, 1, 1)
+    with pytest.raises(IncompatibleLayout, match="100 octets"):
+        TrafficLimit(memory, 1, 1)
 
 
 # The short answer
 
 
-def asked(name: bytes, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT) -> tuple[Client, Message, bytes]:
+def asked(
+    name: bytes, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT_VERSION
+) -> tuple[Client, Message, bytes]:
     client = Client(lambda count: b"\x2a" * count, version)
     request = client.request(OpCode.RESOLUTION, Resolve(name), NOW, flags=flags, peer_version=version)
     return client, request, request.envelope.to_bytes() + request.payload()
@@ -202,26 +213,26 @@ def asked(name: bytes, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT
 @pytest.mark.parametrize("name", [b"1/2", b"20.500.99999/" + b"x" * 60])
 def test_clients_understand_the_short_answer(name: bytes, flags: OpFlag, minor: int) -> None:
     client, request, octets = asked(name, flags, Version(2, minor))
-    short = short_answer(octets, NOW)
+    short = short_response(octets, NOW)
     assert short is not None
     answer = client.read(Frame(Envelope.from_bytes(short), short[20:]), request, NOW)
     assert answer.code == ResponseCode.ERROR
     assert isinstance(answer.body, Failure)
     assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags)
-    assert answer.body.sentence in ("", TOO_MUCH.decode())
+    assert answer.body.sentence in ("", TOO_MUCH_TEXT.decode())
     assert len(short) <= max(len(octets), 52 + 33)
 
 
 def test_the_short_answer_says_what_to_do_where_there_is_room() -> None:
-    short = short_answer(asked(b"20.500.99999/a-name-of-usual-length")[2], NOW)
+    short = short_response(asked(b"20.500.99999/a-name-of-usual-length")[2], NOW)
     assert short is not None
-    assert TOO_MUCH in short
+    assert TOO_MUCH_TEXT in short
 
 
 def test_a_version_without_digests_is_answered_without_one() -> None:
     octets = bytearray(asked(b"1/2", DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)[2])
     octets[0:4] = bytes((2, 0, 0, 0))
-    short = short_answer(bytes(octets), NOW)
+    short = short_response(bytes(octets), NOW)
     assert short is not None
     assert Envelope.from_bytes(short).version == Version(2, 0)
     assert len(short) == 52
@@ -229,12 +240,12 @@ def test_a_version_without_digests_is_answered_without_one() -> None:
 
 def test_silence_is_the_answer_to_what_cannot_be_read() -> None:
     octets = bytearray(asked(b"1/2")[2])
-    assert short_answer(bytes(octets[:43]), NOW) is None
+    assert short_response(bytes(octets[:43]), NOW) is None
     octets[2] |= 0x40  # encrypted
-    assert short_answer(bytes(octets), NOW) is None
+    assert short_response(bytes(octets), NOW) is None
 
 
 @given(st.binary(min_size=44, max_size=600))
 def test_nothing_draws_more_than_it_sends_and_a_few_octets(datagram: bytes) -> None:
-    short = short_answer(datagram, NOW)
+    short = short_response(datagram, NOW)
     assert short is None or len(short) <= max(len(datagram), 85)

@@ -27,15 +27,15 @@ from perseid.registry.installation.site import SERVER_KEY as SERVER_KEY_FILE
 from perseid.registry.installation.site import SITE_BINARY
 from perseid.wire.challenges import answer_with_key, answer_with_secret
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT, OpCode
+from perseid.wire.codes import CURRENT_VERSION, OpCode
 from perseid.wire.credentials import add_mac, verify_mac, verify_signature
 from perseid.wire.digests import RequestDigest
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import derive_session_key, shared_secret
-from perseid.wire.message import ENVELOPE_LENGTH, LIFETIME, Envelope, Message
-from perseid.wire.requests import ChallengeAnswer, ExchangeMode, SessionSetup, write_request
-from perseid.wire.responses import Challenge, Names, SessionReady, read_response
+from perseid.wire.message import ENVELOPE_LENGTH, MESSAGE_LIFETIME, Envelope, Message
+from perseid.wire.requests import ChallengeResponse, ExchangeMode, SessionSetup, encode_request
+from perseid.wire.responses import Challenge, HandleList, SessionSetupResult, decode_response
 from perseid.wire.sessions import Cipher, Identity, Session
 from tests.ledger.ledgers import SIGNER
 from tests.server.live_servers import PATIENCE, answers_before_a_signed_one, over_udp
@@ -72,7 +72,7 @@ def moment_of(vector: Vector) -> int | None:
     frames = frames_of(vector.response, vector.transport)
     if not frames:
         return None
-    return open_message(vector, frames[0].envelope, frames[0].payload).header.expires - LIFETIME
+    return open_message(vector, frames[0].envelope, frames[0].payload).header.expires - MESSAGE_LIFETIME
 
 
 def in_order(half: str) -> list[tuple[int, Vector]]:
@@ -105,8 +105,8 @@ def names_listed() -> Iterator[str]:
     """The names of the recorded list, of which most are described nowhere."""
     for vector in load("lists.json"):
         for frame in frames_of(vector.response, vector.transport):
-            _, body = read_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
-            for octets in body.handles if isinstance(body, Names) else ():
+            _, body = decode_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
+            for octets in body.handles if isinstance(body, HandleList) else ():
                 if octets.startswith(f"{PREFIX}/".encode()):
                     yield octets.decode()
 
@@ -122,7 +122,7 @@ def make_installation(folder: Path, half: str) -> Path:
     create(directory, settings={"administrators.server": [str(one) for one in SERVER_ADMINS]}, environ={})
     for name in (SERVER_KEY_FILE, SITE_BINARY):
         write_key(directory / KEYS_NAME / name, key_file(name))
-    write_key(directory / KEYS_NAME / CHECKPOINT_KEY, SIGNER.to_octets())
+    write_key(directory / KEYS_NAME / CHECKPOINT_KEY, SIGNER.to_bytes())
     shutil.copytree(recorded_folder(), directory, dirs_exist_ok=True)
     known = names_asked(half) | {name.upper() for name in RECORDS}
     drafts = [
@@ -205,21 +205,21 @@ class Conversation:
         if frame.envelope.encrypted:
             assert self._session is not None
             return Frame(*self._session.seal(message, secrets.token_bytes))
-        return Frame(message.fitting_envelope(), message.payload())
+        return Frame(message.with_length(), message.payload())
 
     def _answer(self, vector: Vector, recorded: Message) -> bytes:
         """The answer to the challenge that was given now, by whom it was recorded and with the recorded salt."""
-        given, challenge = ChallengeAnswer.read(recorded.body_reader(), recorded.version, NOW), self._challenge
+        given, challenge = ChallengeResponse.read(recorded.body_reader(), recorded.version, NOW), self._challenge
         assert challenge is not None
-        digest = RequestDigest.of(self._request, CURRENT).digest
+        digest = RequestDigest.of(self._request, CURRENT_VERSION).digest
         wrong = WRONG_SECRETS.get(vector.group.partition(".")[0])
         proof = wrong or PROOFS[Identity(given.handle, given.index)]
         if isinstance(proof, bytes):
             salt = given.answer[_SALT_AT]
-            answer = answer_with_secret(proof, challenge.nonce, digest, CURRENT, CURRENT, salt)
+            answer = answer_with_secret(proof, challenge.nonce, digest, CURRENT_VERSION, CURRENT_VERSION, salt)
         else:
-            answer = answer_with_key(proof, challenge.nonce, digest, CURRENT)
-        return write_request(replace(given, answer=answer), recorded.version)
+            answer = answer_with_key(proof, challenge.nonce, digest, CURRENT_VERSION)
+        return encode_request(replace(given, answer=answer), recorded.version)
 
     # What comes back
 
@@ -233,7 +233,7 @@ class Conversation:
         theirs = replace(theirs, envelope=self._mapped(theirs.envelope))
         self._check_credential(ours)
         # Of what is encrypted the length follows from the rest; it is compared as that of the clear text.
-        ours, theirs = (replace(message, envelope=message.fitting_envelope()) for message in (ours, theirs))
+        ours, theirs = (replace(message, envelope=message.with_length()) for message in (ours, theirs))
         found = list(compare(ours, theirs))
         self._learn(vector, ours, recorded)
         return found
@@ -252,7 +252,7 @@ class Conversation:
     def _learn(self, vector: Vector, ours: Message, recorded: Frame) -> None:
         """Keep what the server has drawn: what follows depends on it."""
         try:
-            _, body = read_response(ours, NOW)
+            _, body = decode_response(ours, NOW)
         except InvalidData:
             return
         if isinstance(body, Challenge):
@@ -264,7 +264,7 @@ class Conversation:
         setup = None if frame is None else setup_of(frame)
         if setup is None or "session_id" not in vector.keys:
             return
-        if isinstance(body, SessionReady) and setup.mode == ExchangeMode.DIFFIE_HELLMAN:
+        if isinstance(body, SessionSetupResult) and setup.mode == ExchangeMode.DIFFIE_HELLMAN:
             self._session = agreed(vector, setup, body, ours.envelope.session_id)
         else:
             self._session = self._another_session(setup)
@@ -278,7 +278,7 @@ class Conversation:
         client = Client(secrets.token_bytes)
         now = self._clock.now()
         identity = Identity(setup.handle, setup.index)
-        wish = client.begin_session(identity, now, peer_version=CURRENT, timeout=setup.timeout)
+        wish = client.begin_session(identity, now, peer_version=CURRENT_VERSION, timeout=setup.timeout)
         (frame,) = frames_of((over_tcp(self._address, wish.request.to_bytes()),), "tcp")
         answer = client.read(frame, wish.request, now, server_key=SERVER_KEY.public)
         return client.finish_session(wish, answer)
@@ -288,11 +288,11 @@ class Conversation:
         return replace(envelope, session_id=self._ids.get(envelope.session_id, envelope.session_id))
 
 
-def agreed(vector: Vector, setup: SessionSetup, ready: SessionReady, session_id: int) -> Session:
+def agreed(vector: Vector, setup: SessionSetup, ready: SessionSetupResult, session_id: int) -> Session:
     """The session that begins with the recorded client's half and the server's answer of today."""
     cipher, public = Cipher(int.from_bytes(ready.data[:4], "big")), DhPublicKey.from_bytes(ready.data[4:])
     key = derive_session_key(cipher, shared_secret(client_half(vector), public))
-    return Session(session_id, key, cipher, CURRENT, Identity(setup.handle, setup.index), setup.timeout)
+    return Session(session_id, key, cipher, CURRENT_VERSION, Identity(setup.handle, setup.index), setup.timeout)
 
 
 # Everything

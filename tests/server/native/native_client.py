@@ -24,13 +24,13 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.site import Site
 from perseid.records.value import Value, ValueRef
-from perseid.wire.client import Answer, Client
-from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version, default_flags
+from perseid.wire.client import Client, VerifiedResponse
+from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.fragments import MAX_PACKET, Reassembler, packet_count, split
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.message import EARLY_REQUEST_ID, ENVELOPE_LENGTH, Envelope, Message
-from perseid.wire.requests import Name, RemoveValues, RequestBody, Resolve, Values
-from perseid.wire.responses import Names, SiteInfo
+from perseid.wire.message import ENVELOPE_LENGTH, UNKNOWN_REQUEST_ID, Envelope, Message
+from perseid.wire.requests import HandleRequest, RemoveValues, RequestBody, Resolve, ValuesRequest
+from perseid.wire.responses import HandleList, SiteInfo
 from perseid.wire.sessions import Identity, Session
 from tests.server.running import Address, Serving, serving
 
@@ -66,7 +66,7 @@ class NativeClient:
         address: Address,
         via: Via = Via.TCP,
         *,
-        version: Version = CURRENT,
+        version: Version = CURRENT_VERSION,
         timeout: float = 10.0,
         attempts: int = 3,
         clock: Callable[[], float] = time.time,
@@ -103,9 +103,9 @@ class NativeClient:
 
     # Who asks
 
-    def act_as(self, who: str, proof: PrivateKey | bytes | str) -> None:
+    def act_as(self, identity: str, proof: PrivateKey | bytes | str) -> None:
         """From now on answer challenges as `300:0.NA/12345` with this private key or secret."""
-        reference = ValueRef.parse(who)
+        reference = ValueRef.parse(identity)
         self.identity = Identity(reference.handle.encode(), reference.index)
         self._proof = proof.encode() if isinstance(proof, str) else proof
 
@@ -124,11 +124,11 @@ class NativeClient:
         self.session = self.client.finish_session(wish, self.ask(self._kept(wish.request)))
         return self.session
 
-    def end_session(self) -> Answer | None:
+    def end_session(self) -> VerifiedResponse | None:
         """End the session, if there is one."""
         if self.session is None:
             return None
-        ended = self.do(OpCode.SESSION_TERMINATE, Name())
+        ended = self.do(OpCode.SESSION_TERMINATE, HandleRequest())
         self.session = None
         return ended
 
@@ -141,44 +141,44 @@ class NativeClient:
         indexes: tuple[int, ...] = (),
         types: tuple[str, ...] = (),
         flags: OpFlag | None = None,
-    ) -> Answer:
+    ) -> VerifiedResponse:
         return self.do(OpCode.RESOLUTION, Resolve(_octets(handle), indexes, types), flags=flags)
 
-    def create(self, handle: str | bytes, values: tuple[Value, ...], more_flags: OpFlag = NO_FLAGS) -> Answer:
+    def create(self, handle: str | bytes, values: tuple[Value, ...], more_flags: OpFlag = NO_FLAGS) -> VerifiedResponse:
         """Create; `more_flags` may be OVERWRITE or MINT_SUFFIX."""
         flags = default_flags(OpCode.CREATE_HANDLE) | more_flags
-        return self.do(OpCode.CREATE_HANDLE, Values(_octets(handle), values), flags=flags)
+        return self.do(OpCode.CREATE_HANDLE, ValuesRequest(_octets(handle), values), flags=flags)
 
-    def delete(self, handle: str | bytes) -> Answer:
-        return self.do(OpCode.DELETE_HANDLE, Name(_octets(handle)))
+    def delete(self, handle: str | bytes) -> VerifiedResponse:
+        return self.do(OpCode.DELETE_HANDLE, HandleRequest(_octets(handle)))
 
-    def add(self, handle: str | bytes, *values: Value) -> Answer:
-        return self.do(OpCode.ADD_VALUE, Values(_octets(handle), values))
+    def add(self, handle: str | bytes, *values: Value) -> VerifiedResponse:
+        return self.do(OpCode.ADD_VALUE, ValuesRequest(_octets(handle), values))
 
-    def modify(self, handle: str | bytes, *values: Value) -> Answer:
-        return self.do(OpCode.MODIFY_VALUE, Values(_octets(handle), values))
+    def modify(self, handle: str | bytes, *values: Value) -> VerifiedResponse:
+        return self.do(OpCode.MODIFY_VALUE, ValuesRequest(_octets(handle), values))
 
-    def remove(self, handle: str | bytes, *indexes: int) -> Answer:
+    def remove(self, handle: str | bytes, *indexes: int) -> VerifiedResponse:
         return self.do(OpCode.REMOVE_VALUE, RemoveValues(_octets(handle), indexes))
 
     def list_handles(self, prefix: str) -> tuple[bytes, ...]:
         """All handles under `0.NA/<prefix>`; over TCP only."""
-        answers = self.do_all(OpCode.LIST_HANDLES, Name(_octets(prefix)))
+        answers = self.do_all(OpCode.LIST_HANDLES, HandleRequest(_octets(prefix)))
         assert answers[0].code is ResponseCode.SUCCESS, answers[0].body
-        return tuple(name for one in answers if isinstance(one.body, Names) for name in one.body.handles)
+        return tuple(name for one in answers if isinstance(one.body, HandleList) for name in one.body.handles)
 
     def site(self) -> Site:
         """What the server says about itself."""
-        body = self.ask(self.request(OpCode.GET_SITE_INFO, Name())).body
+        body = self.ask(self.request(OpCode.GET_SITE_INFO, HandleRequest())).body
         assert isinstance(body, SiteInfo), body
         return Site.from_bytes(body.site)
 
-    def do(self, opcode: OpCode, body: RequestBody, *, flags: OpFlag | None = None) -> Answer:
+    def do(self, opcode: OpCode, body: RequestBody, *, flags: OpFlag | None = None) -> VerifiedResponse:
         """Any operation that is answered with one message; a challenge to it is answered."""
         (answer,) = self.do_all(opcode, body, flags=flags)
         return answer
 
-    def do_all(self, opcode: OpCode, body: RequestBody, *, flags: OpFlag | None = None) -> list[Answer]:
+    def do_all(self, opcode: OpCode, body: RequestBody, *, flags: OpFlag | None = None) -> list[VerifiedResponse]:
         """Any operation, and all messages of its answer."""
         request = self.request(opcode, body, flags=flags, session=self.session)
         first = self.ask_all(request, self.session)
@@ -199,22 +199,24 @@ class NativeClient:
         now = self.clock()
         return self.client.request(opcode, body, now, flags=flags, peer_version=self.version, session=session)
 
-    def answer(self, challenge: Answer, request: Message) -> Message:
+    def answer(self, challenge: VerifiedResponse, request: Message) -> Message:
         """The answer to a challenge, by whom `act_as` named; it is not sent."""
         assert self.identity is not None, "nobody is named who could answer a challenge"
         answer = self.client.answer_challenge(challenge, request, self.identity, self._proof, self.clock())
         return self._kept(answer)
 
-    def ask(self, request: Message, session: Session | None = None, about: Message | None = None) -> Answer:
+    def ask(self, request: Message, session: Session | None = None, about: Message | None = None) -> VerifiedResponse:
         """Send a message, and judge the one that answers it; `about` is the request whose challenge it answers."""
         (answer,) = self.ask_all(request, session, about)
         return answer
 
-    def ask_all(self, request: Message, session: Session | None = None, about: Message | None = None) -> list[Answer]:
+    def ask_all(
+        self, request: Message, session: Session | None = None, about: Message | None = None
+    ) -> list[VerifiedResponse]:
         """The same for an answer of several messages."""
         asked = about or request
         key = self.server_key if OpFlag.CERTIFY in asked.header.flags and session is None else None
-        answers: list[Answer] = []
+        answers: list[VerifiedResponse] = []
         with closing(self.exchange(request, session)) as frames:
             for frame in frames:
                 now = self.clock()
@@ -242,7 +244,7 @@ class NativeClient:
     def _over_udp(self, request: Message, session: Session | None) -> Frame:
         """Every attempt waits twice as long as the one before; one in a session has a counter of its own."""
         whole = Reassembler()
-        wanted = (request.envelope.request_id, EARLY_REQUEST_ID)
+        wanted = (request.envelope.request_id, UNKNOWN_REQUEST_ID)
         patience = self.timeout / (2**self.attempts - 1)
         with _datagrams(self.address) as sending:
             for attempt in range(self.attempts):

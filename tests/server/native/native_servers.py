@@ -25,10 +25,10 @@ from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.native.server import NativeDoor
-from perseid.server.native.steps import NativeServer, Served
-from perseid.wire.client import Answer, Client
-from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version
+from perseid.server.native.server import NativeServer
+from perseid.server.native.steps import NativeResponse, ProtocolServer
+from perseid.wire.client import Client, VerifiedResponse
+from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import Reassembler, split
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
@@ -124,20 +124,20 @@ def recorded_registry(machine: Clock | None = None, *, listing: bool = True, **s
             yield Registry(ledger, rules)
 
 
-def make_server(settings: ServerSettings | None = None, seed: int = 1) -> NativeServer:
-    return NativeServer(settings or ServerSettings(SERVER_KEY), random.Random(seed).randbytes)
+def make_server(settings: ServerSettings | None = None, seed: int = 1) -> ProtocolServer:
+    return ProtocolServer(settings or ServerSettings(SERVER_KEY), random.Random(seed).randbytes)
 
 
 @dataclass
 class Visitor:
     """A client at a door, over one transport; octets go both ways."""
 
-    door: NativeDoor
+    native_server: NativeServer
     transport: Transport = Transport.TCP
-    version: Version = CURRENT
+    version: Version = CURRENT_VERSION
     now: float = NOW
     source: str = "192.0.2.1"
-    served: list[Served] = field(default_factory=list)
+    served: list[NativeResponse] = field(default_factory=list)
     seed: int = 2
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Visitor:
         if self.transport == Transport.UDP:
             return self._over_udp(frame)
         (request,) = fed(FrameReader(), frame.envelope.to_bytes() + frame.payload)
-        served = list(self.door.receive(request, self.source, self.now, transport=self.transport))
+        served = list(self.native_server.receive(request, self.source, self.now, transport=self.transport))
         self.served += served
         return fed(FrameReader(), b"".join(one.reply.to_stream() for one in served))
 
@@ -161,7 +161,7 @@ class Visitor:
         if len(packets) > 1:
             *_, whole = [there.receive(self.source, packet, self.now) for packet in packets]
         assert whole is not None
-        served = list(self.door.receive(Frame(*whole), self.source, self.now, transport=self.transport))
+        served = list(self.native_server.receive(Frame(*whole), self.source, self.now, transport=self.transport))
         self.served += served
         found = [back.receive("server", packet, self.now) for one in served for packet in one.reply.to_packets()]
         return [Frame(*one) for one in found if one is not None]
@@ -173,7 +173,9 @@ class Visitor:
     ) -> Message:
         return self.client.request(opcode, body, self.now, flags=flags, peer_version=self.version, session=session)
 
-    def all(self, request: Message, session: Session | None = None, about: Message | None = None) -> list[Answer]:
+    def all(
+        self, request: Message, session: Session | None = None, about: Message | None = None
+    ) -> list[VerifiedResponse]:
         """All messages of the answer to a request."""
         frames = self.carry(self.client.pack(request, session))
         key = SERVER_KEY.public
@@ -181,26 +183,26 @@ class Visitor:
             self.client.read(frame, request, self.now, server_key=key, session=session, about=about) for frame in frames
         ]
 
-    def ask(self, request: Message, session: Session | None = None, about: Message | None = None) -> Answer:
+    def ask(self, request: Message, session: Session | None = None, about: Message | None = None) -> VerifiedResponse:
         """The answer to a request, which is one message."""
         (answer,) = self.all(request, session, about)
         return answer
 
     def answer(
-        self, challenge: Answer, request: Message, identity: Identity, proof: PrivateKey | bytes | None = None
+        self, challenge: VerifiedResponse, request: Message, identity: Identity, proof: PrivateKey | bytes | None = None
     ) -> Message:
         """The answer to a challenge."""
         proof = PROOFS[identity] if proof is None else proof
         return self.client.answer_challenge(challenge, request, identity, proof, self.now)
 
-    def all_as(self, identity: Identity, request: Message, session: Session | None = None) -> list[Answer]:
+    def all_as(self, identity: Identity, request: Message, session: Session | None = None) -> list[VerifiedResponse]:
         """Ask, be challenged unless the session is proved, prove, and get all messages of the answer."""
         first = self.all(request, session)
         if first[0].code is not ResponseCode.AUTHENTICATION_NEEDED:
             return first
         return self.all(self.answer(first[0], request, identity), session, about=request)
 
-    def ask_as(self, identity: Identity, request: Message, session: Session | None = None) -> Answer:
+    def ask_as(self, identity: Identity, request: Message, session: Session | None = None) -> VerifiedResponse:
         (answer,) = self.all_as(identity, request, session)
         return answer
 
@@ -213,7 +215,7 @@ def without_timestamps(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(replace(value, timestamp=0) for value in values)
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: VerifiedResponse) -> str:
     """The sentence of a refusal."""
     assert isinstance(answer.body, Failure), (answer.code, answer.body)
     return answer.body.sentence

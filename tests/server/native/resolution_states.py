@@ -14,16 +14,16 @@ from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Referred, Refused
+from perseid.registry.results import ReferralError, Refused
 from perseid.registry.snapshot import Rules
-from perseid.server.native.resolution import WRONG_SERVER, Answerer, Settings
+from perseid.server.native.resolution import WRONG_SERVER, PublicResolver, ResolutionSettings
 from perseid.wire import message as envelope_module
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Header, Message
-from perseid.wire.partition import server_for
-from perseid.wire.requests import Resolve, write_request
-from perseid.wire.responses import Failure, Referral, Resolved
+from perseid.wire.partition import find_server_index
+from perseid.wire.requests import Resolve, encode_request
+from perseid.wire.responses import Failure, Referral, ResolutionResult
 from perseid.wire.server import Reply, Server, ServerSettings
 from tests.registry.registries import registry_in_memory
 from tests.wire.key_material import SERVER_KEY
@@ -43,8 +43,8 @@ class Asked:
     indexes: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
     flags: int = int(DEFAULT_FLAGS)
-    version: Version = CURRENT
-    suggested: Version | None = CURRENT
+    version: Version = CURRENT_VERSION
+    suggested: Version | None = CURRENT_VERSION
     """None: the peer suggests nothing."""
     request_id: int = 7
     recursion: int = 0
@@ -56,7 +56,7 @@ class Asked:
     """Behind the body."""
 
     def to_bytes(self) -> bytes:
-        body = write_request(Resolve(self.name, self.indexes, self.types), self.version) + self.trailing
+        body = encode_request(Resolve(self.name, self.indexes, self.types), self.version) + self.trailing
         header = Header(self.opcode, flags=OpFlag(self.flags), recursion=self.recursion, expires=NOW)
         envelope = Envelope(self.version, self.suggested or Version(0, 0), self.session_id, self.request_id)
         octets = bytearray(Message.build(envelope, header, body).to_bytes()[:-4] + self.credential)
@@ -96,13 +96,13 @@ class World:
     """A registry whose records are exchanged from one example to the next."""
 
     registry: Registry
-    settings: Settings
+    settings: ResolutionSettings
     now: float = NOW
     kept: dict[bytes, Kept] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         answers = self.registry.ledger.answers
-        self.answer = Answerer(answers, self.settings, lambda: self.now)
+        self.answer = PublicResolver(answers, self.settings, lambda: self.now)
         settings = ServerSettings(SERVER_KEY, self.settings.serial, self.settings.is_primary)
         self.server = Server(settings, Random(1).randbytes)
 
@@ -126,10 +126,10 @@ class World:
         assert isinstance(body, Resolve)
         flags = received.flags
         code: ResponseCode
-        content: Resolved | Referral | Failure
+        content: ResolutionResult | Referral | Failure
         try:
-            code, content = ResponseCode.SUCCESS, Resolved(body.handle, self._resolve(body, flags))
-        except Referred as referred:
+            code, content = ResponseCode.SUCCESS, ResolutionResult(body.handle, self._resolve(body, flags))
+        except ReferralError as referred:
             code, content = referred.code, Referral(b"", referred.values)
         except Refused as refused:
             code, content = refused.code, Failure.of("" if refused.code in SILENT else refused.reason)
@@ -138,7 +138,7 @@ class World:
     def _resolve(self, body: Resolve, flags: OpFlag) -> tuple[Value, ...]:
         name = body.handle if b"/" in body.handle else b"0.NA/" + body.handle
         settings = self.settings
-        if server_for(name, settings.hash_option, settings.servers) != settings.position:
+        if find_server_index(name, settings.hash_option, settings.servers) != settings.position:
             raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
         handle = Handle.for_lookup(name)
         if handle is None:
@@ -159,9 +159,9 @@ def _draft(record: Kept) -> Draft:
 
 
 @contextmanager
-def world(settings: Settings | None = None, profile: str = "free") -> Iterator[World]:
+def world(settings: ResolutionSettings | None = None, profile: str = "free") -> Iterator[World]:
     """A registry without any records, for a site with these settings and prefixes without a policy of this profile."""
-    settings = settings or Settings()
+    settings = settings or ResolutionSettings()
     with registry_in_memory(rules=Rules(default_policy=PROFILES[profile])) as registry:
         assert registry.ledger.answers.catch_up(registry.ledger.log.reading)
         made = World(registry, settings)

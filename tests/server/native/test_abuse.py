@@ -14,8 +14,8 @@ from perseid.records.value import Value
 from perseid.wire.challenges import answer_with_secret
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.message import Envelope
-from perseid.wire.requests import Resolve, Values, VerifyChallenge
-from perseid.wire.responses import Verified
+from perseid.wire.requests import Resolve, ValuesRequest, VerifyChallenge
+from perseid.wire.responses import VerificationResult
 from tests.server.faults.machine import eventually, memory, processes
 from tests.server.faults.sources import (
     NOBODY_EXEMPT,
@@ -169,7 +169,7 @@ def test_of_too_many_unfinished_octets_the_longest_message_is_cut_and_the_others
     limit = 1 << 20
     settings = NOBODY_EXEMPT | {"PERSEID_LIMITS_TCP_UNFINISHED_OCTETS": str(limit), "PERSEID_LOG_ACCESS": "false"}
     with serving(copy_to(tmp_path), "--resolvers", "1", **settings) as server:
-        body = Values(f"{PREFIX}/long-one".encode(), (Value(1, "DATA", bytes(250 << 10)),))
+        body = ValuesRequest(f"{PREFIX}/long-one".encode(), (Value(1, "DATA", bytes(250 << 10)),))
         message = SourceClient(server.native, "").packed(OpCode.CREATE_HANDLE, body)
         for cut in (1, 2):  # what is finished or cut is no longer counted, or a second time more of them would go
             with ExitStack() as stack:
@@ -209,7 +209,7 @@ def test_unfinished_fragments_are_bounded_and_whole_messages_still_come_through(
     assert memory(control).own - before < 16 * _MIB  # 8 MiB is what all unfinished messages may take
     with SourceClient(server.native, "127.13.200.1", Via.UDP) as client:
         values = (Value(1, "DATA", bytes(2_000)),)
-        request = client.request(OpCode.CREATE_HANDLE, Values(f"{PREFIX}/in-fragments".encode(), values))
+        request = client.request(OpCode.CREATE_HANDLE, ValuesRequest(f"{PREFIX}/in-fragments".encode(), values))
 
         def is_challenged() -> bool:
             return _sent_in_fragments(client, client.client.pack(request, None).payload, request.envelope)
@@ -236,7 +236,7 @@ def test_challenges_over_udp_are_bounded_in_number_and_octets_and_tcp_has_its_ow
     with SourceClient(server.native, "127.14.0.1") as honest:
         honest.act_as(ADMINISTRATOR, SECRET)
         values = (Value.text(1, "URL", "https://example.org/"),)
-        request = honest.request(OpCode.CREATE_HANDLE, Values(f"{PREFIX}/among-floods".encode(), values))
+        request = honest.request(OpCode.CREATE_HANDLE, ValuesRequest(f"{PREFIX}/among-floods".encode(), values))
         challenge = honest.ask(request)
         assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
 
@@ -244,7 +244,7 @@ def test_challenges_over_udp_are_bounded_in_number_and_octets_and_tcp_has_its_ow
             return metrics(server)["perseid_challenges_pending"]
 
         def flood(count: int, size: int) -> None:
-            body = Values(f"{PREFIX}/never".encode(), (Value(1, "DATA", bytes(size)),))
+            body = ValuesRequest(f"{PREFIX}/never".encode(), (Value(1, "DATA", bytes(size)),))
             payload = honest.client.pack(honest.request(OpCode.CREATE_HANDLE, body), None).payload
             packets = len(payload) // 492 + 1
             for number in range(count):
@@ -291,35 +291,35 @@ def test_who_fails_too_often_waits_over_that_transport_alone(server: Serving) ->
 
 def _verified(
     server: Serving, host: str, secret: str, name: str = ADMIN_HANDLE, via: Via = Via.TCP
-) -> Verified | ResponseCode:
+) -> VerificationResult | ResponseCode:
     """What the server says about an answer that was made with a secret; the code if it says nothing about it."""
     nonce, digest = bytes(16), bytes(32)
     cheap = answer_with_secret(secret.encode(), nonce, digest, Version(2, 1), Version(2, 1), b"")
     with SourceClient(server.native, host, via) as client:
         told = client.do(OpCode.VERIFY_CHALLENGE, VerifyChallenge(name.encode(), 300, nonce, digest, cheap))
-    return told.body if isinstance(told.body, Verified) else told.code
+    return told.body if isinstance(told.body, VerificationResult) else told.code
 
 
 def test_who_has_wrong_answers_verified_too_often_waits_like_who_gives_them(server: Serving) -> None:
     guesser = "127.20.0.1"
     for number in range(FAILURES):
-        assert _verified(server, guesser, "wrong", f"{PREFIX}/n{number}") == Verified(0)
+        assert _verified(server, guesser, "wrong", f"{PREFIX}/n{number}") == VerificationResult(0)
     assert _verified(server, guesser, SECRET) is ResponseCode.SERVER_TOO_BUSY
     assert _try(server, guesser, Via.TCP, SECRET) is ResponseCode.SERVER_TOO_BUSY
-    assert _verified(server, "127.20.0.2", SECRET) == Verified(1)
+    assert _verified(server, "127.20.0.2", SECRET) == VerificationResult(1)
     assert is_served(server, guesser)
 
 
 def test_several_addresses_get_no_more_guesses_at_a_secret_and_lock_nobody_out_who_has_it(server: Serving) -> None:
     other_server, administrator = "127.21.0.100", "127.21.0.101"
-    assert _verified(server, other_server, SECRET) == Verified(1)
+    assert _verified(server, other_server, SECRET) == VerificationResult(1)
     for number in range(FAILURES):
-        assert _verified(server, f"127.21.0.{number}", "wrong") == Verified(0)
+        assert _verified(server, f"127.21.0.{number}", "wrong") == VerificationResult(0)
     for number in range(10, 15):
         assert _verified(server, f"127.21.0.{number}", SECRET) is ResponseCode.SERVER_TOO_BUSY
-    assert _verified(server, "127.21.0.15", "wrong", f"{PREFIX}/n9") == Verified(0), "another handle"
-    assert _verified(server, "127.21.0.16", SECRET, via=Via.UDP) == Verified(1), "another transport"
-    assert _verified(server, other_server, SECRET) == Verified(1), "it had right answers before"
+    assert _verified(server, "127.21.0.15", "wrong", f"{PREFIX}/n9") == VerificationResult(0), "another handle"
+    assert _verified(server, "127.21.0.16", SECRET, via=Via.UDP) == VerificationResult(1), "another transport"
+    assert _verified(server, other_server, SECRET) == VerificationResult(1), "it had right answers before"
     assert _try(server, administrator, Via.TCP, SECRET) is ResponseCode.SUCCESS
 
 

@@ -15,8 +15,8 @@ from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueR
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import split
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
-from perseid.wire.requests import Name, RemoveValues, Resolve, Values
-from perseid.wire.responses import Resolved
+from perseid.wire.requests import HandleRequest, RemoveValues, Resolve, ValuesRequest
+from perseid.wire.responses import ResolutionResult
 from perseid.wire.sessions import Session
 from tests.server.live_servers import WALL, client_of, entries, indexes, live_installation, over_udp
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
@@ -39,8 +39,8 @@ class Live:
     directory: Path
     clock: OtherClock
 
-    def client(self, via: Via = Via.TCP, who: str | None = None) -> NativeClient:
-        return client_of(self.server, via, who, clock=self.clock.now)
+    def client(self, via: Via = Via.TCP, identity: str | None = None) -> NativeClient:
+        return client_of(self.server, via, identity, clock=self.clock.now)
 
     @property
     def entries(self) -> int:
@@ -69,7 +69,9 @@ def make(live: Live, name: str) -> None:
         assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
 
 
-def answered(client: NativeClient, opcode: OpCode, body: Values | Name | RemoveValues) -> tuple[Message, Message]:
+def answered(
+    client: NativeClient, opcode: OpCode, body: ValuesRequest | HandleRequest | RemoveValues
+) -> tuple[Message, Message]:
     """A request, and the answer to its challenge, which is not sent."""
     request = client.request(opcode, body)
     return request, client.answer(client.ask(request), request)
@@ -100,7 +102,7 @@ def test_an_answered_challenge_cannot_be_replayed(live: Live, via: Via) -> None:
     name = f"{PREFIX}/replayed-{via.value}"
     make(live, name)
     with live.client(via, "secret") as client:
-        _, answer = answered(client, OpCode.ADD_VALUE, Values(name.encode(), (ADDED,)))
+        _, answer = answered(client, OpCode.ADD_VALUE, ValuesRequest(name.encode(), (ADDED,)))
         first = octets_of(client, answer)
         assert code_of(first) is ResponseCode.SUCCESS
         assert client.remove(name, 9).code is ResponseCode.SUCCESS
@@ -120,7 +122,7 @@ def test_a_wrong_answer_leaves_the_challenge_to_its_owner(live: Live, via: Via) 
     name = f"{PREFIX}/guessed-{via.value}"
     make(live, name)
     with live.client(via, "secret") as owner, live.client(via) as stranger:
-        request = owner.request(OpCode.DELETE_HANDLE, Name(name.encode()))
+        request = owner.request(OpCode.DELETE_HANDLE, HandleRequest(name.encode()))
         challenge = owner.ask(request)
         stranger.act_as(f"301:{ADMIN}", b"a guess")
         wrong = stranger.ask(stranger.answer(challenge, request), about=request)
@@ -133,7 +135,7 @@ def test_a_challenge_may_be_answered_over_another_transport(live: Live) -> None:
         name = f"{PREFIX}/from-{one.value}-to-{other.value}"
         make(live, name)
         with live.client(one, "dsa") as client:
-            request, answer = answered(client, OpCode.DELETE_HANDLE, Name(name.encode()))
+            request, answer = answered(client, OpCode.DELETE_HANDLE, HandleRequest(name.encode()))
             client.via = other
             assert client.ask(answer, about=request).code is ResponseCode.SUCCESS
 
@@ -145,7 +147,7 @@ def test_a_challenge_is_for_the_request_it_was_made_for(live: Live, via: Via) ->
         make(live, name)
     before = live.entries
     with live.client(via, "rsa") as client:
-        meant, other = (client.request(OpCode.DELETE_HANDLE, Name(name.encode())) for name in names)
+        meant, other = (client.request(OpCode.DELETE_HANDLE, HandleRequest(name.encode())) for name in names)
         answer = client.answer(client.ask(meant), meant)
         challenge = client.ask(other)
         moved = replace(answer, envelope=replace(answer.envelope, session_id=challenge.message.envelope.session_id))
@@ -160,7 +162,7 @@ def test_a_challenge_does_not_wait_for_ever(minute: Live) -> None:
     name = f"{PREFIX}/too-late"
     make(live, name)
     with live.client(Via.TCP, "rsa") as client:
-        _, answer = answered(client, OpCode.DELETE_HANDLE, Name(name.encode()))
+        _, answer = answered(client, OpCode.DELETE_HANDLE, HandleRequest(name.encode()))
         live.clock.show(live.clock.now() + 61)
         assert code_of(octets_of(client, answer)) in (ResponseCode.AUTHEN_TIMEOUT, ResponseCode.SESSION_TIMEOUT)
         assert indexes(client.resolve(name)) == [1, 100]
@@ -176,7 +178,7 @@ def test_a_change_that_comes_again_gets_the_first_answer_and_is_made_once(minute
         # Everybody may write this value, so nobody is challenged and nothing but the request tells attempts apart.
         writable = replace(URL, permissions=DEFAULT_PERMISSIONS | Permission.PUBLIC_WRITE)
         one, other = (
-            client.request(OpCode.MODIFY_VALUE, Values(WALL.encode(), (replace(writable, data=data),)))
+            client.request(OpCode.MODIFY_VALUE, ValuesRequest(WALL.encode(), (replace(writable, data=data),)))
             for data in (b"1" * octets, b"2" * octets)
         )
         before = live.entries
@@ -198,14 +200,14 @@ def test_a_change_that_comes_again_gets_the_first_answer_and_is_made_once(minute
 def data_of(client: NativeClient, name: str) -> bytes:
     """What the first value of a record holds."""
     found = client.resolve(name).body
-    assert isinstance(found, Resolved)
+    assert isinstance(found, ResolutionResult)
     return found.values[0].data
 
 
 def test_an_answer_to_a_challenge_that_comes_again_is_carried_out_once(live: Live) -> None:
     name = f"{PREFIX}/answered-again"
     with live.client(Via.UDP, "secret") as client:
-        _, answer = answered(client, OpCode.CREATE_HANDLE, Values(name.encode(), (URL,)))
+        _, answer = answered(client, OpCode.CREATE_HANDLE, ValuesRequest(name.encode(), (URL,)))
         before = live.entries
         found = from_several_ports(live, client, answer, None)
         # Executed again it would be told that the name exists.
@@ -221,7 +223,9 @@ def test_another_attempt_in_a_session_is_the_same_request(live: Live, flags: OpF
     with live.client(Via.UDP, "dsa") as client:
         session = client.begin_session()
         assert client.create(f"{name}-first", (URL,)).code is ResponseCode.SUCCESS  # proves who it is
-        request = client.request(OpCode.CREATE_HANDLE, Values(name.encode(), (URL,)), flags=flags, session=session)
+        request = client.request(
+            OpCode.CREATE_HANDLE, ValuesRequest(name.encode(), (URL,)), flags=flags, session=session
+        )
         before = live.entries
         first = client.ask(request, session)
         assert first.code is ResponseCode.SUCCESS
@@ -256,7 +260,7 @@ def test_a_request_in_a_session_counts_once_and_for_this_session(live: Live, via
     with live.client(via, "rsa") as client, live.client(via, "rsa") as other:
         session, foreign = client.begin_session(), other.begin_session()
         assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
-        request = client.request(OpCode.ADD_VALUE, Values(name.encode(), (ADDED,)), session=session)
+        request = client.request(OpCode.ADD_VALUE, ValuesRequest(name.encode(), (ADDED,)), session=session)
         assert request.credential is not None
         before = live.entries
         # The MAC of another session, a wrong one, none.
@@ -265,7 +269,7 @@ def test_a_request_in_a_session_counts_once_and_for_this_session(live: Live, via
         forged = replace(request, credential=replace(request.credential, signature=bytes(32)))
         assert code_of(octets_of(client, forged)) is ResponseCode.INVALID_SESSION_KEY
         bare = replace(request, credential=None)
-        bare = replace(bare, envelope=bare.fitting_envelope())
+        bare = replace(bare, envelope=bare.with_length())
         assert code_of(octets_of(client, bare)) is ResponseCode.INVALID_CREDENTIAL
         assert live.entries == before
         assert client.ask(request, session).code is ResponseCode.SUCCESS
@@ -287,7 +291,7 @@ def test_a_session_that_has_ended_serves_nobody(live: Live) -> None:
         session = client.begin_session()
         assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
         client.end_session()
-        request = client.request(OpCode.DELETE_HANDLE, Name(name.encode()), session=session)
+        request = client.request(OpCode.DELETE_HANDLE, HandleRequest(name.encode()), session=session)
         assert code_of(octets_of(client, request)) is not ResponseCode.SUCCESS
         assert indexes(client.resolve(name)) == [1, 100]
 
@@ -327,7 +331,7 @@ def test_ids_of_challenges_are_not_those_of_sessions(live: Live) -> None:
     """They share the field of the envelope, so one must not be taken for the other."""
     with live.client(Via.TCP, "rsa") as client:
         session = client.begin_session()
-        request = client.request(OpCode.DELETE_HANDLE, Name(STD.encode()))
+        request = client.request(OpCode.DELETE_HANDLE, HandleRequest(STD.encode()))
         challenge = Envelope.from_bytes(octets_of(client, request)).session_id
         assert challenge not in (0, session.id)
         stray = replace(request, envelope=replace(request.envelope, session_id=challenge))

@@ -12,19 +12,19 @@ from perseid.records.record import select
 from perseid.records.site import Site
 from perseid.records.value import Permission, Value
 from perseid.wire.challenges import answer_with_secret
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.errors import RemoteProtocolError
-from perseid.wire.message import EARLY_REQUEST_ID, LIFETIME
+from perseid.wire.message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID
 from perseid.wire.requests import (
     DumpHandles,
-    Name,
-    Receiver,
+    HandleRequest,
+    MirrorShare,
     RequestBody,
     Resolve,
     RetrieveTransactions,
     VerifyChallenge,
 )
-from perseid.wire.responses import Created, Names, Referral, Resolved, SiteInfo, Verified
+from perseid.wire.responses import CreationResult, HandleList, Referral, ResolutionResult, SiteInfo, VerificationResult
 from tests.server.live_servers import (
     MANY,
     NAMES,
@@ -142,7 +142,7 @@ def test_with_all_filters_and_flags_both_transports_find_what_is_there(server: S
         if not shown:
             assert answer.code is ResponseCode.VALUES_NOT_FOUND
         else:
-            assert isinstance(answer.body, Resolved)
+            assert isinstance(answer.body, ResolutionResult)
             assert answer.body.handle == name.encode()
             assert without_timestamps(answer.body.values) == without_timestamps(shown)
 
@@ -178,15 +178,15 @@ def test_a_derived_prefix_that_is_elsewhere_is_referred(server: Serving, via: Vi
 
 @BOTH
 @pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
-@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("identity", WHO)
 def test_a_record_lives_in_the_hands_of_everybody_who_can_prove_who_they_are(
-    server: Serving, via: Via, who: str, in_session: bool
+    server: Serving, via: Via, identity: str, in_session: bool
 ) -> None:
-    name = f"{PREFIX}/life-{via.value}-{who}-{in_session}"
-    with client_of(server, via, who) as client, client_of(server, Via.UDP) as anybody:
+    name = f"{PREFIX}/life-{via.value}-{identity}-{in_session}"
+    with client_of(server, via, identity) as client, client_of(server, Via.UDP) as anybody:
         if in_session:
             client.begin_session()
-        assert client.create(name, (URL, BY_ADMINS)).body == Created(name.encode())
+        assert client.create(name, (URL, BY_ADMINS)).body == CreationResult(name.encode())
         assert indexes(anybody.resolve(name)) == [1, 100]
         assert client.create(name, (URL,)).code is ResponseCode.HANDLE_ALREADY_EXISTS
         assert client.add(name, SECRET_NOTE, replace(URL, index=8)).code is ResponseCode.SUCCESS
@@ -215,11 +215,11 @@ def test_a_record_lives_in_the_hands_of_everybody_who_can_prove_who_they_are(
 
 
 @BOTH
-@pytest.mark.parametrize("who", WHO)
-def test_without_the_key_nothing_is_done(server: Serving, directory: Path, via: Via, who: str) -> None:
-    reference, _ = WHO[who]
+@pytest.mark.parametrize("identity", WHO)
+def test_without_the_key_nothing_is_done(server: Serving, directory: Path, via: Via, identity: str) -> None:
+    reference, _ = WHO[identity]
     others = {"rsa": "dsa", "dsa": "rsa", "secret": ""}
-    _, wrong = WHO.get(others[who], ("", b"a wrong secret"))
+    _, wrong = WHO.get(others[identity], ("", b"a wrong secret"))
     before = entries(directory)
     with client_of(server, via) as client:
         assert client.delete(STD).code is ResponseCode.AUTHENTICATION_NEEDED
@@ -234,7 +234,7 @@ def test_without_the_key_nothing_is_done(server: Serving, directory: Path, via: 
 def test_names_are_minted(server: Serving, via: Via) -> None:
     with client_of(server, via, "secret") as client:
         answer = client.create(f"{PREFIX}/mint-", (URL,), OpFlag.MINT_SUFFIX)
-        assert isinstance(answer.body, Created)
+        assert isinstance(answer.body, CreationResult)
         assert answer.body.handle is not None
         assert answer.body.handle.startswith(f"{PREFIX}/mint-".encode())
         assert OpFlag.MINT_SUFFIX in answer.message.header.flags
@@ -249,14 +249,14 @@ def test_prefixes_are_homed_and_unhomed_while_the_server_runs(server: Serving, v
         for made in (ResponseCode.SUCCESS, ResponseCode.HANDLE_ALREADY_EXISTS, ResponseCode.HANDLE_ALREADY_EXISTS):
             assert anybody.resolve(name).code is ResponseCode.SERVER_NOT_RESP
             assert client.create(name, (URL,)).code is ResponseCode.SERVER_NOT_RESP
-            assert client.do(OpCode.HOME_NA, Name(f"0.NA/{prefix}".encode())).code is ResponseCode.SUCCESS
+            assert client.do(OpCode.HOME_NA, HandleRequest(f"0.NA/{prefix}".encode())).code is ResponseCode.SUCCESS
             # Resolvers know it when the change is answered: there is nothing to wait for.
             assert anybody.resolve(name).code is not ResponseCode.SERVER_NOT_RESP
             assert client.create(name, (URL,)).code is made
             assert indexes(anybody.resolve(name)) == [1]
-            assert client.do(OpCode.UNHOME_NA, Name(f"0.NA/{prefix}".encode())).code is ResponseCode.SUCCESS
+            assert client.do(OpCode.UNHOME_NA, HandleRequest(f"0.NA/{prefix}".encode())).code is ResponseCode.SUCCESS
         assert anybody.resolve(name).code is ResponseCode.SERVER_NOT_RESP
-        assert anybody.do(OpCode.HOME_NA, Name(b"0.NA/20.500.33")).code is ResponseCode.AUTHENTICATION_NEEDED
+        assert anybody.do(OpCode.HOME_NA, HandleRequest(b"0.NA/20.500.33")).code is ResponseCode.AUTHENTICATION_NEEDED
 
 
 # Lists
@@ -268,23 +268,23 @@ def test_a_list_comes_in_messages_of_fifty(server: Serving, via: Via, in_session
     with client_of(server, via, "secret") as client:
         if in_session:
             client.begin_session()
-        answers = client.do_all(OpCode.LIST_HANDLES, Name(f"0.NA/{MANY}".encode()))
-        assert [len(one.body.handles) for one in answers if isinstance(one.body, Names)] == [50, 50, 20]
+        answers = client.do_all(OpCode.LIST_HANDLES, HandleRequest(f"0.NA/{MANY}".encode()))
+        assert [len(one.body.handles) for one in answers if isinstance(one.body, HandleList)] == [50, 50, 20]
         assert [one.more_follows for one in answers] == [True, True, False]
         assert len({one.message.envelope.request_id for one in answers}) == 1
-        listed = [name.decode() for one in answers if isinstance(one.body, Names) for name in one.body.handles]
+        listed = [name.decode() for one in answers if isinstance(one.body, HandleList) for name in one.body.handles]
         assert listed == list(NAMES)
-        (homed,) = client.do_all(OpCode.LIST_HOMED_NAS, Name())
-        assert isinstance(homed.body, Names)
+        (homed,) = client.do_all(OpCode.LIST_HOMED_NAS, HandleRequest())
+        assert isinstance(homed.body, HandleList)
         assert {b"0.NA/0.NA", ADMIN.encode(), f"0.NA/{MANY}".encode()} <= set(homed.body.handles)
 
 
 @pytest.mark.parametrize("opcode", [OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS], ids=str)
 def test_lists_are_not_for_udp_nor_for_everybody(server: Serving, opcode: OpCode) -> None:
     with client_of(server, Via.UDP, "secret") as client:
-        assert client.do(opcode, Name(f"0.NA/{MANY}".encode())).code is ResponseCode.PROTOCOL_ERROR
+        assert client.do(opcode, HandleRequest(f"0.NA/{MANY}".encode())).code is ResponseCode.PROTOCOL_ERROR
     with client_of(server) as client:
-        assert client.do(opcode, Name(f"0.NA/{MANY}".encode())).code is ResponseCode.AUTHENTICATION_NEEDED
+        assert client.do(opcode, HandleRequest(f"0.NA/{MANY}".encode())).code is ResponseCode.AUTHENTICATION_NEEDED
 
 
 # What servers ask and tell each other
@@ -293,7 +293,7 @@ def test_lists_are_not_for_udp_nor_for_everybody(server: Serving, opcode: OpCode
 @BOTH
 def test_the_site_is_told_to_everybody(server: Serving, directory: Path, via: Via) -> None:
     with client_of(server, via) as client:
-        answer = client.do(OpCode.GET_SITE_INFO, Name())
+        answer = client.do(OpCode.GET_SITE_INFO, HandleRequest())
         assert isinstance(answer.body, SiteInfo)
         assert answer.body.site == (directory / "siteinfo.bin").read_bytes()
         assert Site.from_bytes(answer.body.site).serial == answer.message.header.site_serial
@@ -304,32 +304,32 @@ def test_another_server_may_ask_whether_an_answer_is_right(server: Serving, via:
     nonce, digest = bytes(16), bytes(range(32))
     with client_of(server, via) as client:
         for index, secret, valid in ((301, SECRET, 1), (0, SECRET, 1), (301, b"wrong", 0), (300, SECRET, 0)):
-            answer = answer_with_secret(secret, nonce, digest, CURRENT, CURRENT, bytes(16))
+            answer = answer_with_secret(secret, nonce, digest, CURRENT_VERSION, CURRENT_VERSION, bytes(16))
             told = client.do(OpCode.VERIFY_CHALLENGE, VerifyChallenge(ADMIN.encode(), index, nonce, digest, answer))
             assert told.is_certified
-            assert told.body == Verified(valid)
+            assert told.body == VerificationResult(valid)
         elsewhere = VerifyChallenge(b"20.500.44444/keeper", 300, nonce, digest, b"x")
         assert client.do(OpCode.VERIFY_CHALLENGE, elsewhere).code is ResponseCode.SERVER_NOT_RESP
 
 
-RECEIVER = Receiver(2, 1, 0)
+RECEIVER = MirrorShare(2, 1, 0)
 
 
 @BOTH
-@pytest.mark.parametrize("who", [None, "rsa"], ids=["anybody", "administrator"])
+@pytest.mark.parametrize("identity", [None, "rsa"], ids=["anybody", "administrator"])
 @pytest.mark.parametrize(
     ("opcode", "body"),
     [
-        (OpCode.GET_NEXT_TXN_ID, Name()),
+        (OpCode.GET_NEXT_TXN_ID, HandleRequest()),
         (OpCode.RETRIEVE_TXN_LOG, RetrieveTransactions(RECEIVER)),
         (OpCode.DUMP_HANDLES, DumpHandles(RECEIVER)),
     ],
     ids=lambda value: value.name if isinstance(value, OpCode) else "",
 )
 def test_mirrors_are_not_supported_yet(
-    server: Serving, via: Via, who: str | None, opcode: OpCode, body: RequestBody
+    server: Serving, via: Via, identity: str | None, opcode: OpCode, body: RequestBody
 ) -> None:
-    with client_of(server, via, who) as client:
+    with client_of(server, via, identity) as client:
         assert client.do(opcode, body).code is ResponseCode.OPERATION_NOT_SUPPORTED
 
 
@@ -339,8 +339,8 @@ def test_a_checkpoint_is_made_for_administrators(server: Serving, directory: Pat
         name = f"{PREFIX}/before-the-checkpoint-{via.value}"
         assert client.create(name, (URL,)).code is ResponseCode.SUCCESS
         size = entries(directory)
-        assert anybody.do(OpCode.BACKUP_SERVER, Name()).code is ResponseCode.AUTHENTICATION_NEEDED
-        assert client.do(OpCode.BACKUP_SERVER, Name()).code is ResponseCode.SUCCESS
+        assert anybody.do(OpCode.BACKUP_SERVER, HandleRequest()).code is ResponseCode.AUTHENTICATION_NEEDED
+        assert client.do(OpCode.BACKUP_SERVER, HandleRequest()).code is ResponseCode.SUCCESS
         with reading_of(directory) as reading:
             assert (reading.checkpoint_size() or 0) >= size
 
@@ -349,7 +349,7 @@ def test_a_checkpoint_is_made_for_administrators(server: Serving, directory: Pat
 def test_the_status_is_for_administrators(server: Serving, via: Via) -> None:
     with client_of(server, via, "rsa") as client:
         told = client.resolve("0.SITE/status", flags=READ_ALL).body
-        assert isinstance(told, Resolved)
+        assert isinstance(told, ResolutionResult)
         assert {"READY", "SESSIONS", "CHALLENGES", "ENTRIES"} <= {value.type for value in told.values}
         assert all(value.permissions == Permission.ADMIN_READ for value in told.values)
 
@@ -362,9 +362,9 @@ def test_the_status_is_for_administrators(server: Serving, via: Via) -> None:
 def test_every_version_is_spoken_with_and_without_a_session(server: Serving, via: Via, minor: int) -> None:
     version = Version(2, minor)
     name = f"{PREFIX}/version-{via.value}-{minor}"
-    who = sorted(WHO)[minor % 3]
+    identity = sorted(WHO)[minor % 3]
     certified = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
-    with client_of(server, via, who, version=version) as client:
+    with client_of(server, via, identity, version=version) as client:
         made = client.create(name, (URL, BY_ADMINS))
         assert made.code is ResponseCode.SUCCESS
         assert made.message.version == version
@@ -388,7 +388,7 @@ def test_who_writes_an_old_version_and_suggests_a_newer_one_is_answered_in_that(
     with client_of(server, via) as client:
         client.version = Version(2, 3)  # in which it writes; it speaks what is current
         answer = client.resolve(STD, flags=DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST)
-        assert answer.message.version == CURRENT
+        assert answer.message.version == CURRENT_VERSION
         assert answer.is_certified
 
 
@@ -409,7 +409,7 @@ def test_what_is_not_understood_is_answered_all_the_same(server: Serving, via: V
     with client_of(server, via) as client:
         request = client.request(OpCode(9_999), Resolve(STD.encode()))
         (frame,) = client.exchange(request)
-        assert frame.envelope.request_id in (EARLY_REQUEST_ID, request.envelope.request_id)
+        assert frame.envelope.request_id in (UNKNOWN_REQUEST_ID, request.envelope.request_id)
         with pytest.raises(RemoteProtocolError, match="could not read the request"):
             client.ask(request)
 
@@ -419,7 +419,7 @@ def test_an_answer_is_good_for_twelve_hours(server: Serving) -> None:
         with client_of(server, via) as client:
             before = int(client.clock())
             expires = client.resolve(STD).message.header.expires
-            assert before + LIFETIME <= expires <= int(client.clock()) + LIFETIME
+            assert before + MESSAGE_LIFETIME <= expires <= int(client.clock()) + MESSAGE_LIFETIME
 
 
 def test_a_version_above_ours_is_answered_in_ours(server: Serving) -> None:
@@ -428,5 +428,5 @@ def test_a_version_above_ours_is_answered_in_ours(server: Serving) -> None:
             request = client.request(OpCode.RESOLUTION, Resolve(STD.encode()))
             newer = replace(request.envelope, version=Version(9, 9), suggested=Version(3, 11))
             (frame,) = client.exchange(replace(request, envelope=newer))
-            assert frame.envelope.version == CURRENT
+            assert frame.envelope.version == CURRENT_VERSION
             assert frame.payload[4:8] == ResponseCode.SUCCESS.to_bytes(4, "big")

@@ -19,9 +19,9 @@ from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import MAX_PACKET, packet_count, split
 from perseid.wire.framing import Frame
-from perseid.wire.message import EARLY_REQUEST_ID, ENVELOPE_LENGTH, MAX_MESSAGE, Envelope
-from perseid.wire.requests import Name, RemoveValues, RequestBody, Resolve, Values
-from perseid.wire.responses import Resolved
+from perseid.wire.message import ENVELOPE_LENGTH, MAX_MESSAGE, UNKNOWN_REQUEST_ID, Envelope
+from perseid.wire.requests import HandleRequest, RemoveValues, RequestBody, Resolve, ValuesRequest
+from perseid.wire.responses import ResolutionResult
 from tests.server.live_servers import (
     ATTEMPTS,
     FOREIGN,
@@ -89,7 +89,7 @@ def test_an_answer_of_several_packets_comes_whole(server: Serving) -> None:
         (frame,) = client.exchange(client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/vec-big".encode())))
         assert packet_count(frame.envelope.length) == 3
         found = client.resolve(f"{PREFIX}/vec-big", types=("DATA",)).body
-    assert isinstance(found, Resolved)
+    assert isinstance(found, ResolutionResult)
     assert found.values[0].data == bytes(octet % 256 for octet in range(1_200))
 
 
@@ -99,7 +99,7 @@ def test_a_request_of_several_packets_is_put_together(server: Serving) -> None:
         made = client.create(f"{PREFIX}/long-request", (Value(1, "DATA", data),))
         assert made.code is ResponseCode.SUCCESS
         found = client.resolve(f"{PREFIX}/long-request").body
-    assert isinstance(found, Resolved)
+    assert isinstance(found, ResolutionResult)
     assert found.values[0].data == data
 
 
@@ -167,13 +167,13 @@ def test_a_record_as_long_as_a_message_can_be_goes_both_ways(server: Serving) ->
         def values(octets: int) -> tuple[Value, ...]:
             return (Value(1, "DATA", bytes(200_000)), Value(2, "DATA", bytes(octets)), BY_ADMINS)
 
-        bare = client.request(OpCode.CREATE_HANDLE, Values(name, values(0))).envelope.length
+        bare = client.request(OpCode.CREATE_HANDLE, ValuesRequest(name, values(0))).envelope.length
         longest = values(MAX_MESSAGE - bare)
-        assert client.request(OpCode.CREATE_HANDLE, Values(name, longest)).envelope.length == MAX_MESSAGE
+        assert client.request(OpCode.CREATE_HANDLE, ValuesRequest(name, longest)).envelope.length == MAX_MESSAGE
         assert client.create(name, longest).code is ResponseCode.SUCCESS
         # The answer has the form of the request, so it is as long.
         answer = client.resolve(name)
-        assert isinstance(answer.body, Resolved)
+        assert isinstance(answer.body, ResolutionResult)
         assert [len(value.data) for value in answer.body.values[:2]] == [200_000, MAX_MESSAGE - bare]
         assert answer.message.envelope.length == MAX_MESSAGE
         too_long = client.resolve(name, flags=DEFAULT_FLAGS | OpFlag.CERTIFY)
@@ -196,7 +196,7 @@ def test_what_announces_a_longer_message_is_refused(server: Serving, length: int
         stream.sendall(octets)
         answer = b"".join(iter(lambda: stream.recv(65_536), b""))
     envelope = Envelope.from_bytes(answer)
-    assert envelope.request_id == EARLY_REQUEST_ID
+    assert envelope.request_id == UNKNOWN_REQUEST_ID
     assert int.from_bytes(answer[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big") == ResponseCode.ERROR
 
 
@@ -231,7 +231,7 @@ def test_requests_on_a_connection_are_answered_in_order_however_they_are_cut(
     with client_of(server, Via.KEPT) as client:
         kinds = [data.draw(st.sampled_from([OpCode.RESOLUTION, OpCode.GET_SITE_INFO])) for _ in names]
         requests = [
-            client.request(kind, Resolve(name.encode()) if kind is OpCode.RESOLUTION else Name())
+            client.request(kind, Resolve(name.encode()) if kind is OpCode.RESOLUTION else HandleRequest())
             for name, kind in zip(names, kinds, strict=True)
         ]
     stream = b"".join(request.to_bytes() for request in requests)
@@ -276,7 +276,7 @@ def test_an_interface_is_for_what_the_site_says(tmp_path: Path) -> None:
         with client_of(own, Via.TCP, "secret") as tcp, client_of(own, Via.UDP, "secret") as udp:
             eventually(lambda: tcp.site() == changed, "the new site information")
             name = f"{PREFIX}/by-its-interface".encode()
-            body = Values(name, (URL,))
+            body = ValuesRequest(name, (URL,))
             assert _early_code(udp, OpCode.CREATE_HANDLE, body) is ResponseCode.PROTOCOL_ERROR
             assert udp.site() == changed
             assert udp.resolve(STD).code is ResponseCode.SUCCESS

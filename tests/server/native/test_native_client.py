@@ -11,13 +11,13 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.server.native.server import NativeDoor
+from perseid.server.native.server import NativeServer
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import Envelope, Header
-from perseid.wire.requests import Name, Resolve
-from perseid.wire.responses import Resolved
+from perseid.wire.requests import HandleRequest, Resolve
+from perseid.wire.responses import ResolutionResult
 from tests.server.native.native_client import Address, NativeClient, NoAnswer, Via
 from tests.server.native.native_servers import (
     ADMIN,
@@ -39,22 +39,22 @@ URL = Value.text(1, "URL", "https://example.org/new")
 class _Door:
     """What both servers share: the door, and one thread in it at a time."""
 
-    def __init__(self, door: NativeDoor) -> None:
-        self.door = door
+    def __init__(self, native_server: NativeServer) -> None:
+        self.native_server = native_server
         self.reassembler = Reassembler()
 
     def answer(self, frame: Frame, transport: Transport) -> list[Any]:
-        return [one.reply for one in self.door.receive(frame, "127.0.0.1", NOW, transport=transport)]
+        return [one.reply for one in self.native_server.receive(frame, "127.0.0.1", NOW, transport=transport)]
 
 
-def _tcp(door: _Door) -> type[socketserver.BaseRequestHandler]:
+def _tcp(native_server: _Door) -> type[socketserver.BaseRequestHandler]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             reader = FrameReader()
             while octets := self.request.recv(65_536):
                 reader.feed(octets)
                 for frame in reader.frames():
-                    for reply in door.answer(frame, Transport.TCP):
+                    for reply in native_server.answer(frame, Transport.TCP):
                         self.request.sendall(reply.to_stream())
                     header, _ = Header.from_bytes(frame.payload, frame.envelope.version, 0)
                     if OpFlag.KEEP_CONNECTION not in header.flags:
@@ -63,27 +63,27 @@ def _tcp(door: _Door) -> type[socketserver.BaseRequestHandler]:
     return Handler
 
 
-def _udp(door: _Door) -> type[socketserver.BaseRequestHandler]:
+def _udp(native_server: _Door) -> type[socketserver.BaseRequestHandler]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             packet, back = self.request
             envelope = Envelope.from_bytes(packet)
             whole: tuple[Envelope, bytes] | None = (envelope, packet[20:])
             if envelope.truncated:
-                whole = door.reassembler.receive("client", packet, NOW)
-            for reply in door.answer(Frame(*whole), Transport.UDP) if whole else []:
+                whole = native_server.reassembler.receive("client", packet, NOW)
+            for reply in native_server.answer(Frame(*whole), Transport.UDP) if whole else []:
                 for piece in reply.to_packets():
                     back.sendto(piece, self.client_address)
 
     return Handler
 
 
-def _servers(door: "_Door") -> tuple[socketserver.TCPServer, socketserver.UDPServer]:
+def _servers(native_server: "_Door") -> tuple[socketserver.TCPServer, socketserver.UDPServer]:
     """Servers of both kinds at one port; another test may have it over UDP, and then there is another one."""
     while True:
-        streams = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _tcp(door))
+        streams = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _tcp(native_server))
         try:
-            return streams, socketserver.UDPServer(streams.server_address[:2], _udp(door))
+            return streams, socketserver.UDPServer(streams.server_address[:2], _udp(native_server))
         except OSError:
             streams.server_close()
 
@@ -92,8 +92,8 @@ def _servers(door: "_Door") -> tuple[socketserver.TCPServer, socketserver.UDPSer
 def _listening() -> Iterator[Address]:
     """A door at one port, over UDP and TCP."""
     with recorded_registry() as registry:
-        door = _Door(NativeDoor(registry, make_server(), SITE))
-        streams, datagrams = _servers(door)
+        native_server = _Door(NativeServer(registry, make_server(), SITE))
+        streams, datagrams = _servers(native_server)
         with streams, datagrams:
             servers: tuple[socketserver.BaseServer, ...] = (streams, datagrams)
             threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
@@ -127,7 +127,7 @@ def test_whoever_asks_in_any_way_gets_the_record(address: Address, via: Via) -> 
             ResponseCode.SUCCESS,
             ResponseCode.HANDLE_NOT_FOUND,
         ]
-        assert isinstance(found[1].body, Resolved)
+        assert isinstance(found[1].body, ResolutionResult)
         assert len(found[1].body.values[0].data) == 1_200
         assert client.resolve(STD, flags=OpFlag.CERTIFY | OpFlag.PUBLIC_ONLY).is_certified
         assert client.connections == {Via.UDP: 0, Via.TCP: 5, Via.KEPT: 1}[via]
@@ -165,7 +165,7 @@ def test_nobody_in_particular_is_challenged_and_shown_the_challenge(address: Add
     with _client(address, Via.TCP) as client:
         assert client.create(f"{PREFIX}/made", (URL,)).code is ResponseCode.AUTHENTICATION_NEEDED
         client.begin_session()
-        assert client.do(OpCode.SESSION_TERMINATE, Name()).code is ResponseCode.SUCCESS
+        assert client.do(OpCode.SESSION_TERMINATE, HandleRequest()).code is ResponseCode.SUCCESS
 
 
 def test_a_connection_that_the_server_has_closed_is_made_anew(address: Address) -> None:
@@ -189,13 +189,13 @@ def test_silence_is_told_from_an_answer() -> None:
 
 
 def test_a_connection_that_ends_too_early_is_told_from_an_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door:
+    with socket.create_server(("127.0.0.1", 0)) as native_server:
 
         def close() -> None:
-            door.accept()[0].close()
+            native_server.accept()[0].close()
 
         thread = threading.Thread(target=close)
         thread.start()
-        with NativeClient(door.getsockname()[:2]) as client, pytest.raises(ConnectionError):
+        with NativeClient(native_server.getsockname()[:2]) as client, pytest.raises(ConnectionError):
             client.resolve(STD)
         thread.join()

@@ -11,32 +11,32 @@ from dataclasses import replace
 import pytest
 
 from perseid.ledger.errors import (
+    ClockError,
     Contention,
-    Damaged,
+    CorruptData,
     LeaseClosed,
     LedgerError,
     OutcomeUnknown,
-    ReadOnly,
+    ReadOnlyStore,
     StorageFull,
     TooBusy,
-    WrongClock,
 )
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.native.decisions import MAX_TEXT, Busy, failure
-from perseid.server.native.server import NativeDoor
-from perseid.server.native.steps import Kind, Served, Work, drive_in_loop
+from perseid.server.native.decisions import MAX_TEXT, Busy, make_failure
+from perseid.server.native.server import NativeServer
+from perseid.server.native.steps import NativeResponse, Work, WorkKind, run_steps_async
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
-from perseid.wire.requests import ExchangeMode, Name, Resolve, SessionSetup, Values
-from perseid.wire.responses import NAMES_PER_LIST, Names, read_response
+from perseid.wire.requests import ExchangeMode, HandleRequest, Resolve, SessionSetup, ValuesRequest
+from perseid.wire.responses import HANDLES_PER_MESSAGE, HandleList, decode_response
 from perseid.wire.server import Reply
 from perseid.wire.sessions import Session
 from tests.registry.registries import OPERATOR
@@ -60,7 +60,7 @@ from tests.wire.key_material import RSA_KEY, SECRET
 PLANTED = "a planted secret"
 
 
-def failing(kind: Kind, error: Exception) -> Callable[[Work], object]:
+def failing(kind: WorkKind, error: Exception) -> Callable[[Work], object]:
     """Does all work but that of one kind."""
 
     def do(step: Work) -> object:
@@ -72,7 +72,7 @@ def failing(kind: Kind, error: Exception) -> Callable[[Work], object]:
 
 
 def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:
-    return visitor.request(OpCode.CREATE_HANDLE, Values(name, (URL,)), session=session)
+    return visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(name, (URL,)), session=session)
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) 
         (Contention(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Busy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (StorageFull(PLANTED), ResponseCode.ERROR, "no room"),
-        (WrongClock(PLANTED), ResponseCode.ERROR, "clock"),
-        (ReadOnly(PLANTED), ResponseCode.SERVER_BACKUP, "no changes at present"),
+        (ClockError(PLANTED), ResponseCode.ERROR, "clock"),
+        (ReadOnlyStore(PLANTED), ResponseCode.SERVER_BACKUP, "no changes at present"),
         (OutcomeUnknown(PLANTED), ResponseCode.ERROR, "not known"),
         (LeaseClosed(PLANTED.encode(), 1), ResponseCode.ERROR, "operator"),
-        (Damaged(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
+        (CorruptData(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
         (LedgerError(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
         (ValueError(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
     ],
@@ -96,7 +96,7 @@ def test_what_goes_wrong_is_answered_in_plain_words_without_its_message(
     registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception, code: ResponseCode, words: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=failing(Kind.WRITE, error)))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.WRITE, error)))
     answer = visitor.ask_as(SEC, create(visitor))
     assert answer.code is code
     text = text_of(answer)
@@ -107,16 +107,16 @@ def test_what_goes_wrong_is_answered_in_plain_words_without_its_message(
         assert f"reference {reference}: {type(error).__name__} in " in caplog.text
 
 
-@pytest.mark.parametrize("kind", [Kind.READ, Kind.VERIFY, Kind.WRITE], ids=str)
-def test_an_error_while_somebody_proves_who_they_are_is_answered(registry: Registry, kind: Kind) -> None:
-    good = Visitor(NativeDoor(registry, server := make_server(), SITE))
+@pytest.mark.parametrize("kind", [WorkKind.READ, WorkKind.VERIFY, WorkKind.WRITE], ids=str)
+def test_an_error_while_somebody_proves_who_they_are_is_answered(registry: Registry, kind: WorkKind) -> None:
+    good = Visitor(NativeServer(registry, server := make_server(), SITE))
     request = create(good)
     answer = good.answer(good.ask(request), request, SEC)
-    bad = Visitor(NativeDoor(registry, server, SITE, do=failing(kind, RuntimeError(PLANTED))))
+    bad = Visitor(NativeServer(registry, server, SITE, do=failing(kind, RuntimeError(PLANTED))))
     refused = bad.ask(answer, about=request)
     assert refused.code is ResponseCode.ERROR
     assert text_of(refused).startswith("Internal Error")
-    if kind is not Kind.WRITE:
+    if kind is not WorkKind.WRITE:
         # Nothing was decided: the challenge still waits.
         assert good.ask(answer, about=request).code is ResponseCode.SUCCESS
 
@@ -130,7 +130,7 @@ def test_an_error_of_the_protocol_itself_is_answered(
     public = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))
     for method, request in (("receive", public), ("respond", public), ("identify", create(visitor))):
         with monkeypatch.context() as patch:
-            patch.setattr(visitor.door.server, method, fail)
+            patch.setattr(visitor.native_server.server, method, fail)
             (frame,) = visitor.carry(visitor.client.pack(request, None))
             assert frame.envelope.request_id == request.envelope.request_id
             assert visitor.served[-1].code is ResponseCode.ERROR
@@ -160,10 +160,10 @@ def test_an_answer_that_is_too_long_only_with_its_signature_is_refused_and_the_r
 
 def test_long_texts_are_cut_between_characters() -> None:
     for length in range(MAX_TEXT - 5, MAX_TEXT + 5):
-        text = failure("x" * (length % 4) + "日" * 200).sentence
+        text = make_failure("x" * (length % 4) + "日" * 200).sentence
         assert len(text.encode()) <= MAX_TEXT
         assert text.endswith("…")
-    assert failure("x" * MAX_TEXT).sentence == "x" * MAX_TEXT
+    assert make_failure("x" * MAX_TEXT).sentence == "x" * MAX_TEXT
 
 
 @pytest.mark.parametrize("error", [Busy(), RuntimeError(PLANTED)], ids=str)
@@ -171,7 +171,7 @@ def test_what_cannot_be_signed_goes_out_unsigned(
     registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """As deployed: what was done is done, and the client may look."""
-    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=failing(Kind.SIGN, error)))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.SIGN, error)))
     request = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=DEFAULT_FLAGS | OpFlag.CERTIFY)
     (frame,) = visitor.carry(visitor.client.pack(request, None))
     message = Message.from_bytes(frame.envelope, frame.payload, int(visitor.now))
@@ -183,10 +183,10 @@ def test_what_cannot_be_signed_goes_out_unsigned(
 
 
 def test_too_many_wishes_for_sessions_are_turned_away(registry: Registry) -> None:
-    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=failing(Kind.AGREE, Busy())))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.AGREE, Busy())))
     wish = visitor.client.begin_session(SEC, visitor.now, peer_version=visitor.version)
     assert visitor.ask(wish.request).code is ResponseCode.SERVER_TOO_BUSY
-    assert len(visitor.door.server.sessions) == 0
+    assert len(visitor.native_server.server.sessions) == 0
 
 
 @pytest.mark.parametrize(
@@ -231,16 +231,16 @@ def test_names_that_cannot_be_made_yet_are_waited_for(visitor: Visitor, monkeypa
         if rest[0].__class__.__name__ == "KeyHolder":
             sinces.append(order.since)
             if waits:
-                raise MustWait(waits.pop(), 77, "the clock has to catch up", "strict_clock")
+                raise RetryLater(waits.pop(), 77, "the clock has to catch up", "strict_clock")
         return real(self, operation, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Registry, "do", do)
     flags = DEFAULT_FLAGS | OpFlag.MINT_SUFFIX
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), flags=flags)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), flags=flags)
     assert visitor.ask_as(SEC, request).code is ResponseCode.SUCCESS
     assert (slept, sinces) == ([0.3, 0.3], [None, 77, 77])
     waits.append(2.0)
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), flags=flags)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), flags=flags)
     assert visitor.ask_as(SEC, request).code is ResponseCode.SERVER_TOO_BUSY
 
 
@@ -264,29 +264,29 @@ def test_a_list_comes_in_messages_of_fifty(registry: Registry, visitor: Visitor,
     names = make_names(registry, count)
     session = visitor.begin_session() if in_session else None
     flags = DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST | OpFlag.CERTIFY
-    request = visitor.request(OpCode.LIST_HANDLES, Name(PREFIX.lower().encode()), flags=flags, session=session)
+    request = visitor.request(OpCode.LIST_HANDLES, HandleRequest(PREFIX.lower().encode()), flags=flags, session=session)
     answers = visitor.all_as(SEC, request, session)
-    parts = [answer.body.handles for answer in answers if isinstance(answer.body, Names)]
+    parts = [answer.body.handles for answer in answers if isinstance(answer.body, HandleList)]
     assert [name for part in parts for name in part] == names
-    assert [len(part) for part in parts[:-1]] == [NAMES_PER_LIST] * (len(parts) - 1)
-    assert 0 < len(parts[-1]) <= NAMES_PER_LIST
+    assert [len(part) for part in parts[:-1]] == [HANDLES_PER_MESSAGE] * (len(parts) - 1)
+    assert 0 < len(parts[-1]) <= HANDLES_PER_MESSAGE
     assert [answer.more_follows for answer in answers] == [True] * (len(parts) - 1) + [False]
     assert all(answer.is_certified and answer.digest is not None for answer in answers)
 
 
 def test_an_empty_list_is_one_message(registry: Registry, visitor: Visitor) -> None:
     registry.do(Create(Handle.parse("0.NA/20.9"), (BY_ADMINS,)), OPERATOR, "cli")
-    visitor.ask_as(SEC, visitor.request(OpCode.HOME_NA, Name(b"0.NA/20.9")))
-    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(b"0.NA/20.9")))
-    assert answer.body == Names(())
+    visitor.ask_as(SEC, visitor.request(OpCode.HOME_NA, HandleRequest(b"0.NA/20.9")))
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, HandleRequest(b"0.NA/20.9")))
+    assert answer.body == HandleList(())
 
 
 def test_derived_prefixes_are_listed(registry: Registry, visitor: Visitor) -> None:
-    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(f"0.NA/0.NA/{PREFIX}".encode())))
-    assert answer.body == Names(())
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, HandleRequest(f"0.NA/0.NA/{PREFIX}".encode())))
+    assert answer.body == HandleList(())
     registry.do(Create(Handle.parse(f"{ADMIN}.1"), (BY_ADMINS,)), OPERATOR, "cli")
-    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(f"0.NA/0.NA/{PREFIX}".encode())))
-    assert answer.body == Names((f"{ADMIN}.1".encode(),))
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.LIST_HANDLES, HandleRequest(f"0.NA/0.NA/{PREFIX}".encode())))
+    assert answer.body == HandleList((f"{ADMIN}.1".encode(),))
 
 
 def test_whose_key_changes_in_the_middle_of_a_list_is_told_so(registry: Registry) -> None:
@@ -294,14 +294,14 @@ def test_whose_key_changes_in_the_middle_of_a_list_is_told_so(registry: Registry
     reads: list[Work] = []
 
     def do(step: Work) -> object:
-        if step.kind is Kind.READ:
+        if step.kind is WorkKind.READ:
             reads.append(step)
             if len(reads) == 4:  # anonymous, weighed, first part, second part
                 registry.do(Modify(Handle.parse(ADMIN), (Value(301, "HS_SECKEY", b"another"),)), OPERATOR, "cli")
         return step.call()
 
-    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=do))
-    answers = visitor.all_as(SEC, visitor.request(OpCode.LIST_HANDLES, Name(ADMIN.encode())))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
+    answers = visitor.all_as(SEC, visitor.request(OpCode.LIST_HANDLES, HandleRequest(ADMIN.encode())))
     assert [answer.code for answer in answers[:-1]] == [ResponseCode.SUCCESS] * 9
     assert answers[-1].code is ResponseCode.AUTHENTICATION_FAILED
     assert [answer.more_follows for answer in answers] == [True] * 9 + [False]
@@ -311,11 +311,11 @@ def test_whose_key_changes_in_the_middle_of_a_list_is_told_so(registry: Registry
 
 
 def test_many_threads_are_served_at_a_time(registry: Registry) -> None:
-    door = NativeDoor(registry, make_server(), SITE)
+    native_server = NativeServer(registry, make_server(), SITE)
     codes: list[ResponseCode] = []
 
     def visit(number: int) -> None:
-        visitor = Visitor(door, seed=number)
+        visitor = Visitor(native_server, seed=number)
         session = visitor.begin_session()
         for at in range(5):
             name = f"{PREFIX}/t{number}-{at}".encode()
@@ -330,12 +330,12 @@ def test_many_threads_are_served_at_a_time(registry: Registry) -> None:
 
 
 def test_an_event_loop_drives_the_door_and_work_is_done_in_a_pool(registry: Registry) -> None:
-    door = NativeDoor(registry, make_server(), SITE)
+    native_server = NativeServer(registry, make_server(), SITE)
     here = threading.get_ident()
     elsewhere: set[int] = set()
 
     async def one(pool: ThreadPoolExecutor, number: int) -> ResponseCode:
-        visitor = Visitor(door, seed=100 + number)
+        visitor = Visitor(native_server, seed=100 + number)
         loop = asyncio.get_running_loop()
 
         async def do(step: Work) -> object:
@@ -345,10 +345,10 @@ def test_an_event_loop_drives_the_door_and_work_is_done_in_a_pool(registry: Regi
 
             return await loop.run_in_executor(pool, call)
 
-        async def ask(message: Message) -> Served:
+        async def ask(message: Message) -> NativeResponse:
             frame = visitor.client.pack(message, None)
-            steps = door.steps(frame, "loop", visitor.now, transport=Transport.TCP)
-            (served,) = [served async for served in drive_in_loop(steps, do)]
+            steps = native_server.steps(frame, "loop", visitor.now, transport=Transport.TCP)
+            (served,) = [served async for served in run_steps_async(steps, do)]
             return served
 
         request = create(visitor, name=f"{PREFIX}/loop{number}".encode())
@@ -367,15 +367,17 @@ def test_an_event_loop_drives_the_door_and_work_is_done_in_a_pool(registry: Regi
 
 
 def test_an_event_loop_may_turn_work_away(registry: Registry) -> None:
-    door = NativeDoor(registry, make_server(), SITE)
-    visitor = Visitor(door)
+    native_server = NativeServer(registry, make_server(), SITE)
+    visitor = Visitor(native_server)
 
     async def do(_: Work) -> object:
         raise Busy
 
-    async def ask() -> list[Served]:
-        steps = door.steps(visitor.client.pack(create(visitor), None), "loop", visitor.now, transport=Transport.TCP)
-        return [served async for served in drive_in_loop(steps, do)]
+    async def ask() -> list[NativeResponse]:
+        steps = native_server.steps(
+            visitor.client.pack(create(visitor), None), "loop", visitor.now, transport=Transport.TCP
+        )
+        return [served async for served in run_steps_async(steps, do)]
 
     (served,) = asyncio.run(ask())
     assert served.code is ResponseCode.SERVER_TOO_BUSY
@@ -387,15 +389,15 @@ def test_an_event_loop_may_turn_work_away(registry: Registry) -> None:
 def test_no_secret_is_in_any_log(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
     """Neither the secret nor anything that was made with it, over a whole session."""
     caplog.set_level(logging.DEBUG)
-    visitor = Visitor(NativeDoor(registry, make_server(), SITE))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE))
     session = visitor.begin_session()
     secret = Value(300, "HS_SECKEY", PLANTED.encode())
     name = f"{PREFIX}/user".encode()
-    body = Values(name, (replace(secret, permissions=BY_ADMINS.permissions), BY_ADMINS))
+    body = ValuesRequest(name, (replace(secret, permissions=BY_ADMINS.permissions), BY_ADMINS))
     visitor.ask_as(SEC, visitor.request(OpCode.CREATE_HANDLE, body, session=session), session)
     request = create(visitor)
     visitor.ask(visitor.answer(visitor.ask(request), request, SEC, b"a guess"), about=request)
-    logged = caplog.text + "".join(str(served.name) + served.who for served in visitor.served)
+    logged = caplog.text + "".join(str(served.name) + served.identity for served in visitor.served)
     assert SECRET.decode() not in logged
     assert PLANTED not in logged
     assert session.key.hex() not in logged
@@ -404,12 +406,12 @@ def test_no_secret_is_in_any_log(registry: Registry, caplog: pytest.LogCaptureFi
 def test_what_was_served_can_be_logged(registry: Registry, visitor: Visitor) -> None:
     visitor.ask_as(SEC, create(visitor))
     challenged, done = visitor.served
-    assert (challenged.opcode, challenged.code, challenged.who) == (
+    assert (challenged.opcode, challenged.code, challenged.identity) == (
         OpCode.CREATE_HANDLE,
         ResponseCode.AUTHENTICATION_NEEDED,
         "",
     )
-    assert (done.opcode, done.code, done.who, done.name) == (
+    assert (done.opcode, done.code, done.identity, done.name) == (
         OpCode.CREATE_HANDLE,
         ResponseCode.SUCCESS,
         f"301:{ADMIN}",
@@ -417,19 +419,19 @@ def test_what_was_served_can_be_logged(registry: Registry, visitor: Visitor) -> 
     )
     assert isinstance(done.reply, Reply)
     (frame,) = done.reply.frames
-    digest, _ = read_response(Message.from_bytes(frame.envelope, frame.payload, 0), 0)
+    digest, _ = decode_response(Message.from_bytes(frame.envelope, frame.payload, 0), 0)
     assert digest is None
-    with registry.facts() as facts:
-        entry = facts.held(Handle.parse(NEW.decode())).entry
+    with registry.snapshot() as snapshot:
+        entry = snapshot.stored(Handle.parse(NEW.decode())).entry
     assert entry is not None
-    assert entry.who == ("native", f"301:{ADMIN}")
+    assert entry.identity == ("native", f"301:{ADMIN}")
 
 
 def test_a_wrong_clock_stops_changes_and_not_resolution() -> None:
     machine = Clock()
     machine.show(1_794_724_100)
     with recorded_registry(machine) as registry:
-        visitor = Visitor(NativeDoor(registry, make_server(), SITE))
+        visitor = Visitor(NativeServer(registry, make_server(), SITE))
         machine.wall -= 3_600 * 1_000_000
         answer = visitor.ask_as(SEC, create(visitor))
         assert answer.code is ResponseCode.ERROR

@@ -11,12 +11,12 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.server.native.authentication import MAX_KEYS
-from perseid.server.native.server import DoorSettings, NativeDoor
-from perseid.server.native.steps import Kind, Step, Work
+from perseid.server.native.server import NativeServer, NativeSettings
+from perseid.server.native.steps import Step, Work, WorkKind
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
-from perseid.wire.requests import ChallengeAnswer, Name, Resolve, Values, write_request
-from perseid.wire.responses import Created
+from perseid.wire.requests import ChallengeResponse, HandleRequest, Resolve, ValuesRequest, encode_request
+from perseid.wire.responses import CreationResult
 from perseid.wire.sessions import Identity, Session
 from tests.registry.registries import OPERATOR
 from tests.server.native.native_servers import (
@@ -42,12 +42,12 @@ READ_ALL = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 
 
 def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:
-    return visitor.request(OpCode.CREATE_HANDLE, Values(name, (URL, BY_ADMINS)), session=session)
+    return visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(name, (URL, BY_ADMINS)), session=session)
 
 
 def exists(registry: Registry, name: bytes = NEW) -> bool:
-    with registry.facts() as facts:
-        return facts.held(Handle.parse(name.decode())).exists
+    with registry.snapshot() as snapshot:
+        return snapshot.stored(Handle.parse(name.decode())).exists
 
 
 def add_key(registry: Registry, name: str, *values: Value) -> None:
@@ -92,8 +92,8 @@ def test_a_wrong_answer_of_an_administrator_proves_nothing(
     refused = visitor.ask(answer, about=request)
     assert refused.code is ResponseCode.AUTHENTICATION_FAILED
     assert refused.message.header.opcode == OpCode.CREATE_HANDLE
-    assert visitor.served[-1].is_failed_proof
-    assert visitor.served[-1].who == ""
+    assert visitor.served[-1].is_authentication_failure
+    assert visitor.served[-1].identity == ""
     assert not exists(registry)
 
 
@@ -101,7 +101,7 @@ def test_the_same_is_said_whether_a_key_is_missing_or_another_one(registry: Regi
     administered(registry, f"{PREFIX}/x", ValueRef(0, ADMIN))
     texts = set()
     for index in (301, 399):
-        request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+        request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
         answer = visitor.answer(visitor.ask(request), request, Identity(ADMIN.encode(), index), b"a guess")
         refused = visitor.ask(answer, about=request)
         assert refused.code is ResponseCode.AUTHENTICATION_FAILED
@@ -122,7 +122,7 @@ def test_a_secret_proves_no_public_key_and_a_public_key_no_secret(registry: Regi
 def test_only_the_exact_type_is_a_public_key(registry: Registry, visitor: Visitor, type_: str) -> None:
     add_key(registry, USER, Value(300, type_, RSA_KEY.public.to_bytes()))
     administered(registry, f"{PREFIX}/x", ValueRef(300, USER))
-    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
     answer = visitor.answer(visitor.ask(request), request, Identity(USER.encode(), 300), RSA_KEY)
     assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
 
@@ -131,14 +131,14 @@ def test_a_value_that_is_no_key_proves_nothing(registry: Registry, visitor: Visi
     add_key(registry, USER, Value(300, "HS_PUBKEY", b"not a key"), secret_at(301, b""))
     administered(registry, f"{PREFIX}/x", ValueRef(300, USER), ValueRef(301, USER))
     for index, proof in ((300, RSA_KEY), (301, b"")):
-        request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+        request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
         answer = visitor.answer(visitor.ask(request), request, Identity(USER.encode(), index), proof)
         assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
 
 
 def test_an_identity_that_is_not_held_here_is_refused_with_a_reason(registry: Registry, visitor: Visitor) -> None:
     administered(registry, f"{PREFIX}/x", ValueRef(300, "20.500.77777/admin"))
-    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
     answer = visitor.answer(visitor.ask(request), request, Identity(b"20.500.77777/admin", 300), RSA_KEY)
     refused = visitor.ask(answer, about=request)
     assert refused.code is ResponseCode.AUTHENTICATION_FAILED
@@ -153,7 +153,7 @@ def test_what_is_left_of_a_prefix_that_is_not_here_any_more_proves_nothing(
     add_key(registry, "20.500.66666/user", secret_at(300))
     administered(registry, f"{PREFIX}/x", ValueRef(300, "20.500.66666/user"))
     registry.do(Home("0.NA/20.500.66666", unhome=True), OPERATOR, "cli")
-    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
     answer = visitor.answer(visitor.ask(request), request, Identity(b"20.500.66666/user", 300), b"a secret")
     assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
 
@@ -167,8 +167,8 @@ def test_what_is_no_name_is_nobody(visitor: Visitor, handle: bytes) -> None:
 
 def rewritten(answer: Message, **changes: object) -> Message:
     """The answer to a challenge, with something else in it."""
-    body = ChallengeAnswer.read(answer.body_reader(), answer.version, 0)
-    octets = write_request(replace(body, **changes), answer.version)  # type: ignore[arg-type]
+    body = ChallengeResponse.read(answer.body_reader(), answer.version, 0)
+    octets = encode_request(replace(body, **changes), answer.version)  # type: ignore[arg-type]
     return Message.build(answer.envelope, answer.header, octets)
 
 
@@ -190,7 +190,7 @@ def test_any_key_of_a_handle_will_do_where_administrators_are_listed_without_an_
     registry: Registry, visitor: Visitor, proof: bytes
 ) -> None:
     administered(registry, f"{PREFIX}/x", ValueRef(0, ADMIN))
-    request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+    request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
     answer = visitor.answer(visitor.ask(request), request, ANY, proof)
     assert visitor.ask(answer, about=request).code is ResponseCode.SUCCESS
 
@@ -211,10 +211,10 @@ def test_within_a_session_the_key_that_proved_it_gives_the_index(
     assert visitor.ask(answer, session, about=request).code is ResponseCode.SUCCESS
     # And from then on.
     assert visitor.ask(create(visitor, session, NEW + b"2"), session).code is ResponseCode.SUCCESS
-    with registry.facts() as facts:
-        entry = facts.held(Handle.parse(NEW.decode())).entry
+    with registry.snapshot() as snapshot:
+        entry = snapshot.stored(Handle.parse(NEW.decode())).entry
     assert entry is not None
-    assert entry.who in {("native", f"{index}:{ADMIN}") for index in (300, 301, 302)}
+    assert entry.identity in {("native", f"{index}:{ADMIN}") for index in (300, 301, 302)}
 
 
 def test_within_a_session_a_wrong_answer_without_an_index_is_no_administrators(visitor: Visitor) -> None:
@@ -235,7 +235,7 @@ def test_only_some_keys_are_tried(registry: Registry, visitor: Visitor) -> None:
     administered(registry, f"{PREFIX}/x", ValueRef(0, USER))
     identity = Identity(USER.encode(), 0)
     for key, code in ((keys[-1], ResponseCode.AUTHENTICATION_FAILED), (keys[-2], ResponseCode.SUCCESS)):
-        request = visitor.request(OpCode.DELETE_HANDLE, Name(f"{PREFIX}/x".encode()))
+        request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
         answer = visitor.answer(visitor.ask(request), request, identity, key.data)
         assert visitor.ask(answer, about=request).code is code
 
@@ -244,7 +244,7 @@ def test_only_some_keys_are_tried(registry: Registry, visitor: Visitor) -> None:
 
 
 def test_an_answered_challenge_cannot_be_used_again(registry: Registry, visitor: Visitor) -> None:
-    body = Values(STD.encode(), (replace(URL, index=9),))
+    body = ValuesRequest(STD.encode(), (replace(URL, index=9),))
     request = visitor.request(OpCode.ADD_VALUE, body)
     answer = visitor.answer(visitor.ask(request), request, SEC)
     first = visitor.ask(answer, about=request)
@@ -264,8 +264,8 @@ def test_an_answered_challenge_cannot_be_used_again(registry: Registry, visitor:
 def test_an_answer_that_comes_twice_at_a_time_is_carried_out_once(registry: Registry, visitor: Visitor) -> None:
     request = create(visitor)
     answer = visitor.answer(visitor.ask(request), request, SEC)
-    door, frame = visitor.door, visitor.client.pack(answer, None)
-    runs = [door.steps(frame, "a", visitor.now, transport=visitor.transport) for _ in range(2)]
+    native_server, frame = visitor.native_server, visitor.client.pack(answer, None)
+    runs = [native_server.steps(frame, "a", visitor.now, transport=visitor.transport) for _ in range(2)]
     works: list[Step | None] = [next(run) for run in runs]
     done = []
     while any(works):
@@ -324,15 +324,15 @@ def test_the_key_counts_in_the_state_in_which_it_is_decided(
     """It changes after it has verified, and before anything is written."""
 
     def do(step: Work) -> object:
-        if step.kind is Kind.WRITE and verified:
+        if step.kind is WorkKind.WRITE and verified:
             meanwhile(registry)
             verified.clear()
-        if step.kind is Kind.VERIFY:
+        if step.kind is WorkKind.VERIFY:
             verified.append(True)
         return step.call()
 
     verified: list[bool] = []
-    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=do))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
     answer = visitor.ask_as(SEC, create(visitor))
     assert answer.code is code
     assert exists(registry) is (code is ResponseCode.SUCCESS)
@@ -353,7 +353,7 @@ def test_a_session_ends_with_the_key_that_proved_it(registry: Registry, visitor:
     assert refused.code is ResponseCode.SESSION_TIMEOUT
     assert "that proved it has changed" in text_of(refused)
     assert not exists(registry, NEW + b"2")
-    assert len(visitor.door.server.sessions) == 0
+    assert len(visitor.native_server.server.sessions) == 0
 
 
 def test_a_session_ends_when_its_owner_is_deleted(registry: Registry, visitor: Visitor) -> None:
@@ -361,7 +361,7 @@ def test_a_session_ends_when_its_owner_is_deleted(registry: Registry, visitor: V
     administered(registry, f"{PREFIX}/x", ValueRef(300, USER))
     identity = Identity(USER.encode(), 300)
     session = visitor.begin_session(identity)
-    body = Values(f"{PREFIX}/x".encode(), (replace(URL, index=5),))
+    body = ValuesRequest(f"{PREFIX}/x".encode(), (replace(URL, index=5),))
     request = visitor.request(OpCode.ADD_VALUE, body, session=session)
     answer = visitor.answer(visitor.ask(request, session), request, identity, b"a secret")
     assert visitor.ask(answer, session, about=request).code is ResponseCode.SUCCESS
@@ -393,7 +393,7 @@ def test_an_anonymous_session_proves_nobody(visitor: Visitor) -> None:
 def test_a_request_in_a_session_counts_once(registry: Registry, visitor: Visitor) -> None:
     session = visitor.begin_session()
     visitor.ask_as(SEC, create(visitor, session), session)
-    request = visitor.request(OpCode.DELETE_HANDLE, Name(NEW), session=session)
+    request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(NEW), session=session)
     assert visitor.ask(request, session).code is ResponseCode.SUCCESS
     assert visitor.ask(request, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
     assert not exists(registry)
@@ -402,22 +402,22 @@ def test_a_request_in_a_session_counts_once(registry: Registry, visitor: Visitor
 def test_a_request_with_a_wrong_mac_is_not_carried_out(registry: Registry, visitor: Visitor) -> None:
     session = visitor.begin_session()
     visitor.ask_as(SEC, create(visitor, session), session)
-    request = visitor.request(OpCode.DELETE_HANDLE, Name(NEW), session=session)
+    request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(NEW), session=session)
     assert request.credential is not None
     spoilt = replace(request, credential=replace(request.credential, signature=bytes(32)))
     assert visitor.ask(spoilt, session).code is ResponseCode.INVALID_SESSION_KEY
     bare = replace(request, credential=None)
-    bare = replace(bare, envelope=bare.fitting_envelope())
+    bare = replace(bare, envelope=bare.with_length())
     assert visitor.ask(bare, session).code is ResponseCode.INVALID_CREDENTIAL
     assert exists(registry)
 
 
 def test_sessions_may_be_required_of_those_who_identify_themselves(registry: Registry) -> None:
     server = make_server()
-    open_door = Visitor(NativeDoor(registry, server, SITE))
+    open_door = Visitor(NativeServer(registry, server, SITE))
     challenged = create(open_door)
     challenge = open_door.ask(challenged)
-    visitor = Visitor(NativeDoor(registry, server, SITE, settings=DoorSettings(sessions_required=True)), seed=3)
+    visitor = Visitor(NativeServer(registry, server, SITE, settings=NativeSettings(sessions_required=True)), seed=3)
     public = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))
     assert visitor.ask(public).code is ResponseCode.SUCCESS
     refused = visitor.ask(create(visitor))
@@ -426,4 +426,4 @@ def test_sessions_may_be_required_of_those_who_identify_themselves(registry: Reg
     answer = visitor.answer(challenge, challenged, SEC)
     assert visitor.ask(answer, about=challenged).code is ResponseCode.INVALID_CREDENTIAL
     session = visitor.begin_session()
-    assert visitor.ask_as(SEC, create(visitor, session), session).body == Created(NEW)
+    assert visitor.ask_as(SEC, create(visitor, session), session).body == CreationResult(NEW)

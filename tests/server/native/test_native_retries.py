@@ -11,13 +11,13 @@ from perseid.records.site import Transport
 from perseid.records.value import Permission
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
-from perseid.server.native.retries import LIFE, MAX_REPLY, Key, Repeats, key_of_frame
-from perseid.server.native.server import NativeDoor
-from perseid.server.native.steps import Served, Work
+from perseid.server.native.retries import MAX_REPLY_BYTES, RETENTION_SECONDS, Key, ReplyCache, frame_key
+from perseid.server.native.server import NativeServer
+from perseid.server.native.steps import NativeResponse, Work
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message
-from perseid.wire.requests import Name, Resolve, Values
+from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
 from perseid.wire.server import Reply
 from perseid.wire.sessions import Session
 from tests.registry.registries import OPERATOR
@@ -26,7 +26,7 @@ from tests.server.native.native_servers import ADMIN, NEW, PREFIX, SEC, SITE, ST
 
 @pytest.fixture
 def visitor(registry: Registry) -> Visitor:
-    return Visitor(NativeDoor(registry, make_server(), SITE), Transport.UDP)
+    return Visitor(NativeServer(registry, make_server(), SITE), Transport.UDP)
 
 
 def entries(registry: Registry) -> int:
@@ -36,7 +36,7 @@ def entries(registry: Registry) -> int:
 
 def proved_session(visitor: Visitor) -> Session:
     session = visitor.begin_session()
-    body = Values(f"{PREFIX}/first".encode(), (URL,))
+    body = ValuesRequest(f"{PREFIX}/first".encode(), (URL,))
     assert (
         visitor.ask_as(SEC, visitor.request(OpCode.CREATE_HANDLE, body, session=session), session).code
         is ResponseCode.SUCCESS
@@ -45,7 +45,7 @@ def proved_session(visitor: Visitor) -> Session:
 
 
 def create(visitor: Visitor, session: Session | None = None) -> Message:
-    return visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), session=session)
+    return visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), session=session)
 
 
 def test_the_same_octets_in_a_session_are_carried_out_once(registry: Registry, visitor: Visitor) -> None:
@@ -53,7 +53,7 @@ def test_the_same_octets_in_a_session_are_carried_out_once(registry: Registry, v
     frame = visitor.client.pack(create(visitor, session), session)
     first = visitor.carry(frame)
     size = entries(registry)
-    for pause in (0.0, 1.5, LIFE - 1.5):
+    for pause in (0.0, 1.5, RETENTION_SECONDS - 1.5):
         visitor.now += pause
         assert visitor.carry(frame) == first
     assert visitor.served[-1].code is ResponseCode.SUCCESS
@@ -65,7 +65,7 @@ def test_after_a_minute_they_are_a_replay_which_the_counter_refuses(registry: Re
     request = create(visitor, session)
     visitor.ask(request, session)
     size = entries(registry)
-    visitor.now += LIFE + 1
+    visitor.now += RETENTION_SECONDS + 1
     assert visitor.ask(request, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
     assert entries(registry) == size
 
@@ -81,7 +81,7 @@ def test_another_attempt_with_another_counter_is_the_same_request(registry: Regi
     assert visitor.ask(repeated, session).message.to_bytes() == first.message.to_bytes()
     assert entries(registry) == size
     # Its counter was used up: who kept it cannot use it when the first is forgotten.
-    visitor.now += LIFE + 1
+    visitor.now += RETENTION_SECONDS + 1
     assert visitor.ask(repeated, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
 
 
@@ -98,7 +98,7 @@ def test_another_attempt_with_a_wrong_mac_gets_nothing_of_it(visitor: Visitor) -
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.ENCRYPT], ids=["plain", "encrypted"])
 def test_it_holds_for_encrypted_requests_too(registry: Registry, visitor: Visitor, flags: OpFlag) -> None:
     session = proved_session(visitor)
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), flags=flags, session=session)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), flags=flags, session=session)
     assert visitor.ask(request, session).code is ResponseCode.SUCCESS
     size = entries(registry)
     repeated = visitor.client.repeat(request, session)
@@ -108,7 +108,7 @@ def test_it_holds_for_encrypted_requests_too(registry: Registry, visitor: Visito
 
 def test_a_refusal_of_somebody_known_is_remembered_too(visitor: Visitor) -> None:
     session = proved_session(visitor)
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(STD.encode(), (URL,)), session=session)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)), session=session)
     answers = [visitor.ask(request, session) for _ in range(2)]
     assert [answer.code for answer in answers] == [ResponseCode.HANDLE_ALREADY_EXISTS] * 2
 
@@ -116,13 +116,13 @@ def test_a_refusal_of_somebody_known_is_remembered_too(visitor: Visitor) -> None
 def test_a_change_that_nobody_is_asked_about_is_made_once(registry: Registry, visitor: Visitor) -> None:
     wall = f"{PREFIX}/wall"
     registry.do(Create(Handle.parse(wall), (replace(URL, permissions=Permission(0x0F)),)), OPERATOR, "cli")
-    request = visitor.request(OpCode.MODIFY_VALUE, Values(wall.encode(), (URL,)))
+    request = visitor.request(OpCode.MODIFY_VALUE, ValuesRequest(wall.encode(), (URL,)))
     assert visitor.ask(request).code is ResponseCode.SUCCESS
     size = entries(registry)
     # Now the value is no longer everybody's, and another attempt would be challenged.
     assert visitor.ask(request).code is ResponseCode.SUCCESS
     assert entries(registry) == size
-    fresh = visitor.request(OpCode.MODIFY_VALUE, Values(wall.encode(), (URL,)))
+    fresh = visitor.request(OpCode.MODIFY_VALUE, ValuesRequest(wall.encode(), (URL,)))
     assert visitor.ask(fresh).code is ResponseCode.AUTHENTICATION_NEEDED
 
 
@@ -130,24 +130,24 @@ def test_it_is_another_request_from_elsewhere_or_over_tcp(visitor: Visitor) -> N
     session = proved_session(visitor)
     request = create(visitor, session)
     visitor.ask(request, session)
-    elsewhere = Visitor(visitor.door, Transport.UDP, source="192.0.2.2")
+    elsewhere = Visitor(visitor.native_server, Transport.UDP, source="192.0.2.2")
     assert elsewhere.ask(request, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
-    over_tcp = Visitor(visitor.door, Transport.TCP)
+    over_tcp = Visitor(visitor.native_server, Transport.TCP)
     assert over_tcp.ask(request, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
 
 
 def test_while_it_is_worked_on_a_repetition_gets_nothing(registry: Registry, visitor: Visitor) -> None:
     session = proved_session(visitor)
     request = create(visitor, session)
-    door, frame = visitor.door, visitor.client.pack(request, session)
-    first = door.steps(frame, visitor.source, visitor.now, transport=Transport.UDP)
+    native_server, frame = visitor.native_server, visitor.client.pack(request, session)
+    first = native_server.steps(frame, visitor.source, visitor.now, transport=Transport.UDP)
     work = next(first)
     assert isinstance(work, Work)
     assert visitor.carry(frame) == []
     again = visitor.client.pack(visitor.client.repeat(request, session), session)
     assert visitor.carry(again) == []
     served = first.send(work.call())
-    assert isinstance(served, Served)
+    assert isinstance(served, NativeResponse)
     assert list(first) == []
     assert visitor.carry(frame) == list(served.reply.frames)
     assert entries(registry) > 0
@@ -156,10 +156,10 @@ def test_while_it_is_worked_on_a_repetition_gets_nothing(registry: Registry, vis
 def test_what_was_broken_off_may_come_again(registry: Registry, visitor: Visitor) -> None:
     """Nobody has been told anything, and nothing was done."""
     frame = visitor.client.pack(create(visitor), None)
-    steps = visitor.door.steps(frame, visitor.source, visitor.now, transport=Transport.UDP)
+    steps = visitor.native_server.steps(frame, visitor.source, visitor.now, transport=Transport.UDP)
     next(steps)
     steps.close()
-    assert len(visitor.door.changes) == 0
+    assert len(visitor.native_server.changes) == 0
     (answer,) = visitor.carry(frame)
     assert visitor.served[-1].code is ResponseCode.AUTHENTICATION_NEEDED
     assert answer.envelope.session_id > 0
@@ -180,10 +180,10 @@ def test_a_wish_for_a_session_is_granted_once(visitor: Visitor) -> None:
     wish = visitor.client.begin_session(SEC, visitor.now, peer_version=visitor.version)
     frame = visitor.client.pack(wish.request, None)
     assert visitor.carry(frame) == visitor.carry(frame)
-    assert len(visitor.door.server.sessions) == 1
-    over_tcp = Visitor(visitor.door, Transport.TCP)
+    assert len(visitor.native_server.server.sessions) == 1
+    over_tcp = Visitor(visitor.native_server, Transport.TCP)
     over_tcp.carry(frame)
-    assert len(visitor.door.server.sessions) == 2
+    assert len(visitor.native_server.server.sessions) == 2
 
 
 def test_neither_challenges_nor_questions_are_remembered(visitor: Visitor) -> None:
@@ -191,25 +191,25 @@ def test_neither_challenges_nor_questions_are_remembered(visitor: Visitor) -> No
     for _ in range(3):
         visitor.ask(create(visitor))
         visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode())))
-        visitor.ask(visitor.request(OpCode.DELETE_HANDLE, Name(b"20.500.77777/x")))
-    assert len(visitor.door.changes) == 0
-    assert len(visitor.door.setups) == 0
+        visitor.ask(visitor.request(OpCode.DELETE_HANDLE, HandleRequest(b"20.500.77777/x")))
+    assert len(visitor.native_server.changes) == 0
+    assert len(visitor.native_server.setups) == 0
 
 
 def test_what_is_old_is_forgotten_when_the_door_is_tidied(visitor: Visitor) -> None:
     proved_session(visitor)
-    door = visitor.door
-    assert (len(door.changes), len(door.setups), len(door.server.sessions)) == (1, 1, 1)
-    door.tidy(visitor.now + LIFE + 1)
-    assert (len(door.changes), len(door.setups), len(door.server.challenges)) == (0, 0, 0)
-    assert len(door.server.sessions) == 1
-    door.tidy(visitor.now + 90_000)
-    assert len(door.server.sessions) == 0
+    native_server = visitor.native_server
+    assert (len(native_server.changes), len(native_server.setups), len(native_server.server.sessions)) == (1, 1, 1)
+    native_server.purge_expired(visitor.now + RETENTION_SECONDS + 1)
+    assert (len(native_server.changes), len(native_server.setups), len(native_server.server.challenges)) == (0, 0, 0)
+    assert len(native_server.server.sessions) == 1
+    native_server.purge_expired(visitor.now + 90_000)
+    assert len(native_server.server.sessions) == 0
 
 
 def test_lists_are_not_given_over_udp(visitor: Visitor) -> None:
     for opcode in (OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS):
-        answer = visitor.ask(visitor.request(opcode, Name(ADMIN.encode())))
+        answer = visitor.ask(visitor.request(opcode, HandleRequest(ADMIN.encode())))
         assert answer.code is ResponseCode.PROTOCOL_ERROR
 
 
@@ -221,11 +221,11 @@ def frame_of(number: int, size: int = 10) -> Frame:
 
 
 def key(number: int) -> Key:
-    return key_of_frame("a", frame_of(number))
+    return frame_key("a", frame_of(number))
 
 
 def test_the_oldest_answers_make_room() -> None:
-    table = Repeats(limit=3)
+    table = ReplyCache(limit=3)
     for number in range(5):
         table.begin((key(number),))
         table.end((key(number),), Reply((frame_of(number),)), float(number))
@@ -233,30 +233,30 @@ def test_the_oldest_answers_make_room() -> None:
 
 
 def test_the_octets_of_all_answers_are_bounded() -> None:
-    table = Repeats(octets=10_000)
+    table = ReplyCache(size=10_000)
     for number in range(100):
         table.begin((key(number),))
         table.end((key(number),), Reply((frame_of(number, 1_000),)), 0.0)
-    assert 0 < table.octets <= 10_000
+    assert 0 < table.size <= 10_000
     assert len(table) == 7
 
 
 def test_a_long_answer_is_not_remembered() -> None:
-    table = Repeats()
+    table = ReplyCache()
     table.begin((key(1),))
-    table.end((key(1),), Reply((frame_of(1, MAX_REPLY),)), 0.0)
-    assert len(table) == table.octets == 0
+    table.end((key(1),), Reply((frame_of(1, MAX_REPLY_BYTES),)), 0.0)
+    assert len(table) == table.size == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.booleans())))
 def test_the_table_keeps_its_books(events: list[tuple[int, int, bool]]) -> None:
-    table = Repeats(limit=4, octets=3_000)
+    table = ReplyCache(limit=4, size=3_000)
     now, seen = 0.0, dict[int, float]()
     for number, pause, done in events:
         now += pause
         known = table.find(key(number), now)
         if known is not None:
-            assert now - seen[number] <= LIFE
+            assert now - seen[number] <= RETENTION_SECONDS
             assert known == Reply((frame_of(number),))
             continue
         table.begin((key(number),))
@@ -264,8 +264,8 @@ def test_the_table_keeps_its_books(events: list[tuple[int, int, bool]]) -> None:
         table.end((key(number),), Reply((frame_of(number),)) if done else None, now)
         seen[number] = now
         assert len(table) <= 4
-    table.purge(now + LIFE + 1)
-    assert (len(table), table.octets, table._by_key, table._working) == (0, 0, {}, {})
+    table.purge(now + RETENTION_SECONDS + 1)
+    assert (len(table), table.size, table._by_key, table._in_progress) == (0, 0, {}, {})
 
 
 def test_an_attempt_that_is_being_looked_at_while_another_proves_the_session_is_not_carried_out(
@@ -277,13 +277,13 @@ def test_an_attempt_that_is_being_looked_at_while_another_proves_the_session_is_
     assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
     # Another attempt of the request came meanwhile, and it is being found out whether anybody may do it.
     late = visitor.client.pack(visitor.client.repeat(request, session), session)
-    steps = visitor.door.steps(late, visitor.source, visitor.now, transport=Transport.UDP)
+    steps = visitor.native_server.steps(late, visitor.source, visitor.now, transport=Transport.UDP)
     looking = next(steps)
     assert isinstance(looking, Work)
     answered = visitor.ask(visitor.answer(challenge, request, SEC), session, about=request)
     assert answered.code is ResponseCode.SUCCESS
     size = entries(registry)
-    step: Work | Served = looking
+    step: Work | NativeResponse = looking
     while isinstance(step, Work):
         try:
             result = step.call()

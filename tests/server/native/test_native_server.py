@@ -17,24 +17,32 @@ from perseid.registry.identity import Anonymous
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.server.native.server import DoorSettings, NativeDoor
-from perseid.server.native.steps import Guess, Kind, Work
+from perseid.server.native.server import NativeServer, NativeSettings
+from perseid.server.native.steps import SecretGuess, Work, WorkKind
 from perseid.wire.challenges import answer_with_secret
-from perseid.wire.client import Answer
-from perseid.wire.codes import CURRENT, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, default_flags
+from perseid.wire.client import VerifiedResponse
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.errors import RemoteProtocolError
-from perseid.wire.partition import server_for
+from perseid.wire.partition import find_server_index
 from perseid.wire.requests import (
     DumpHandles,
-    Name,
-    Receiver,
+    HandleRequest,
+    MirrorShare,
     RemoveValues,
     Resolve,
     RetrieveTransactions,
-    Values,
+    ValuesRequest,
     VerifyChallenge,
 )
-from perseid.wire.responses import Created, Empty, Names, Referral, Resolved, SiteInfo, Verified
+from perseid.wire.responses import (
+    CreationResult,
+    Empty,
+    HandleList,
+    Referral,
+    ResolutionResult,
+    SiteInfo,
+    VerificationResult,
+)
 from perseid.wire.server import ServerSettings
 from perseid.wire.sessions import Identity
 from tests.registry.registries import OPERATOR
@@ -69,19 +77,19 @@ TRANSPORTS = (Transport.TCP, Transport.UDP)
 
 
 @pytest.fixture
-def door(registry: Registry) -> NativeDoor:
-    return NativeDoor(registry, make_server(), SITE)
+def native_server(registry: Registry) -> NativeServer:
+    return NativeServer(registry, make_server(), SITE)
 
 
 @pytest.fixture
-def visitor(door: NativeDoor) -> Visitor:
-    return Visitor(door)
+def visitor(native_server: NativeServer) -> Visitor:
+    return Visitor(native_server)
 
 
 def values_of(registry: Registry, name: str | bytes) -> dict[int, Value]:
     text = name.decode() if isinstance(name, bytes) else name
-    with registry.facts() as facts:
-        return {value.index: value for value in facts.held(Handle.parse(text)).values}
+    with registry.snapshot() as snapshot:
+        return {value.index: value for value in snapshot.stored(Handle.parse(text)).values}
 
 
 def make(registry: Registry, name: str, *values: Value) -> None:
@@ -98,66 +106,66 @@ class Case:
     opcode: OpCode
     body: Callable[[], object]
     flags: OpFlag = DEFAULT_FLAGS
-    check: Callable[[Registry, Answer], None] = lambda _registry, _answer: None
+    check: Callable[[Registry, VerifiedResponse], None] = lambda _registry, _answer: None
     tcp_only: bool = False
 
 
-Check: TypeAlias = Callable[[Registry, Answer], None]
+Check: TypeAlias = Callable[[Registry, VerifiedResponse], None]
 
 
 def body_is(body: object) -> Check:
-    def check(_: Registry, answer: Answer) -> None:
+    def check(_: Registry, answer: VerifiedResponse) -> None:
         assert answer.body == body
 
     return check
 
 
 def record_is(name: bytes, indexes: set[int], body: object = None) -> Check:
-    def check(registry: Registry, answer: Answer) -> None:
+    def check(registry: Registry, answer: VerifiedResponse) -> None:
         assert answer.body == (Empty() if body is None else body)
         assert set(values_of(registry, name)) == indexes
 
     return check
 
 
-def minted(registry: Registry, answer: Answer) -> None:
-    assert isinstance(answer.body, Created)
+def minted(registry: Registry, answer: VerifiedResponse) -> None:
+    assert isinstance(answer.body, CreationResult)
     assert answer.body.handle is not None
     assert answer.body.handle.startswith(NEW + b"-")
     assert OpFlag.MINT_SUFFIX in answer.message.header.flags
     assert set(values_of(registry, answer.body.handle)) == {1}
 
 
-def overwritten(registry: Registry, answer: Answer) -> None:
-    assert answer.body == Created(STD.encode())
+def overwritten(registry: Registry, answer: VerifiedResponse) -> None:
+    assert answer.body == CreationResult(STD.encode())
     assert OpFlag.OVERWRITE in answer.message.header.flags
     assert set(values_of(registry, STD)) == {1, 100}
 
 
-def all_values(_: Registry, answer: Answer) -> None:
-    assert isinstance(answer.body, Resolved)
+def all_values(_: Registry, answer: VerifiedResponse) -> None:
+    assert isinstance(answer.body, ResolutionResult)
     assert without_timestamps(answer.body.values) == RECORDS[STD]
 
 
-def says_its_status(_: Registry, answer: Answer) -> None:
-    assert isinstance(answer.body, Resolved)
+def says_its_status(_: Registry, answer: VerifiedResponse) -> None:
+    assert isinstance(answer.body, ResolutionResult)
     assert [value.type for value in answer.body.values][:2] == ["DESC", "READY"]
     assert all(not value.is_public for value in answer.body.values)
 
 
-def homed(registry: Registry, answer: Answer) -> None:
+def homed(registry: Registry, answer: VerifiedResponse) -> None:
     assert answer.body == Empty()
-    with registry.facts() as facts:
-        assert facts.is_homed("0.NA/20.500.88888")
+    with registry.snapshot() as snapshot:
+        assert snapshot.is_homed("0.NA/20.500.88888")
 
 
-def unhomed(registry: Registry, answer: Answer) -> None:
+def unhomed(registry: Registry, answer: VerifiedResponse) -> None:
     assert answer.body == Empty()
-    with registry.facts() as facts:
-        assert not facts.is_homed(ADMIN)
+    with registry.snapshot() as snapshot:
+        assert not snapshot.is_homed(ADMIN)
 
 
-def deleted(registry: Registry, answer: Answer) -> None:
+def deleted(registry: Registry, answer: VerifiedResponse) -> None:
     assert answer.body == Empty()
     with pytest.raises(Refused):
         registry.resolve(Query(Handle.parse(STD)), Anonymous())
@@ -167,19 +175,23 @@ CASES = {
     "resolve": Case(OpCode.RESOLUTION, lambda: Resolve(STD.encode()), READ_ALL, all_values),
     "status": Case(OpCode.RESOLUTION, lambda: Resolve(b"0.site/status"), READ_ALL, says_its_status),
     "create": Case(
-        OpCode.CREATE_HANDLE, lambda: Values(NEW, (URL, BY_ADMINS)), check=record_is(NEW, {1, 100}, Created(NEW))
+        OpCode.CREATE_HANDLE,
+        lambda: ValuesRequest(NEW, (URL, BY_ADMINS)),
+        check=record_is(NEW, {1, 100}, CreationResult(NEW)),
     ),
     "overwrite": Case(
         OpCode.CREATE_HANDLE,
-        lambda: Values(STD.encode(), (URL, BY_ADMINS)),
+        lambda: ValuesRequest(STD.encode(), (URL, BY_ADMINS)),
         DEFAULT_FLAGS | OpFlag.OVERWRITE,
         overwritten,
     ),
-    "mint": Case(OpCode.CREATE_HANDLE, lambda: Values(NEW + b"-", (URL,)), DEFAULT_FLAGS | OpFlag.MINT_SUFFIX, minted),
-    "delete": Case(OpCode.DELETE_HANDLE, lambda: Name(STD.encode()), check=deleted),
+    "mint": Case(
+        OpCode.CREATE_HANDLE, lambda: ValuesRequest(NEW + b"-", (URL,)), DEFAULT_FLAGS | OpFlag.MINT_SUFFIX, minted
+    ),
+    "delete": Case(OpCode.DELETE_HANDLE, lambda: HandleRequest(STD.encode()), check=deleted),
     "add": Case(
         OpCode.ADD_VALUE,
-        lambda: Values(STD.encode(), (replace(URL, index=9),)),
+        lambda: ValuesRequest(STD.encode(), (replace(URL, index=9),)),
         check=record_is(STD.encode(), {1, 2, 4, 6, 9, 50, 100}),
     ),
     "remove": Case(
@@ -189,24 +201,24 @@ CASES = {
     ),
     "modify": Case(
         OpCode.MODIFY_VALUE,
-        lambda: Values(STD.encode(), (URL,)),
+        lambda: ValuesRequest(STD.encode(), (URL,)),
         check=record_is(STD.encode(), {1, 2, 4, 6, 50, 100}),
     ),
     "list": Case(
         OpCode.LIST_HANDLES,
-        lambda: Name(ADMIN.encode()),
-        check=body_is(Names(tuple(f"{PREFIX}/vec-{name}".encode() for name in ("big", "std", "üñí-日本")))),
+        lambda: HandleRequest(ADMIN.encode()),
+        check=body_is(HandleList(tuple(f"{PREFIX}/vec-{name}".encode() for name in ("big", "std", "üñí-日本")))),
         tcp_only=True,
     ),
     "list homed": Case(
         OpCode.LIST_HOMED_NAS,
-        Name,
-        check=body_is(Names((b"0.NA/0.NA", ADMIN.encode()))),
+        HandleRequest,
+        check=body_is(HandleList((b"0.NA/0.NA", ADMIN.encode()))),
         tcp_only=True,
     ),
-    "home": Case(OpCode.HOME_NA, lambda: Name(b"0.NA/20.500.88888"), check=homed),
-    "unhome": Case(OpCode.UNHOME_NA, lambda: Name(PREFIX.encode()), check=unhomed),
-    "backup": Case(OpCode.BACKUP_SERVER, Name, check=body_is(Empty())),
+    "home": Case(OpCode.HOME_NA, lambda: HandleRequest(b"0.NA/20.500.88888"), check=homed),
+    "unhome": Case(OpCode.UNHOME_NA, lambda: HandleRequest(PREFIX.encode()), check=unhomed),
+    "backup": Case(OpCode.BACKUP_SERVER, HandleRequest, check=body_is(Empty())),
 }
 
 
@@ -224,8 +236,8 @@ def test_every_operation_is_done_for_everybody_who_can_prove_who_they_are(
         made.append(1)
         return True
 
-    door = NativeDoor(registry, make_server(), SITE, checkpoint=checkpoint)
-    visitor = Visitor(door, Transport.TCP if case.tcp_only else transport)
+    native_server = NativeServer(registry, make_server(), SITE, checkpoint=checkpoint)
+    visitor = Visitor(native_server, Transport.TCP if case.tcp_only else transport)
     session = visitor.begin_session(identity) if in_session else None
     body = case.body()
     request = visitor.request(case.opcode, body, flags=case.flags, session=session)  # type: ignore[arg-type]
@@ -233,7 +245,7 @@ def test_every_operation_is_done_for_everybody_who_can_prove_who_they_are(
     assert answer.code is ResponseCode.SUCCESS, answer.body
     case.check(registry, answer)
     assert made == [1] * (name == "backup")
-    assert visitor.served[-1].who == f"{identity.index}:{ADMIN}"
+    assert visitor.served[-1].identity == f"{identity.index}:{ADMIN}"
     if session is not None:
         # Proved once, a MAC is enough.
         again = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=READ_ALL, session=session)
@@ -246,26 +258,26 @@ def test_every_operation_is_done_for_everybody_who_can_prove_who_they_are(
 @pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
 @pytest.mark.parametrize("minor", [1, 3, 4, 5, 6, 7, 8, 10, 11])
 def test_every_version_is_spoken_with_and_without_a_session(visitor: Visitor, minor: int, identity: Identity) -> None:
-    client = Visitor(visitor.door, version=Version(2, minor))
-    request = client.request(OpCode.CREATE_HANDLE, Values(NEW, (URL, BY_ADMINS)))
+    client = Visitor(visitor.native_server, version=Version(2, minor))
+    request = client.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL, BY_ADMINS)))
     assert client.ask_as(identity, request).code is ResponseCode.SUCCESS
     session = client.begin_session(identity)
     for index in (7, 8):
-        body = Values(NEW, (Value(index, "NOTE", b"not for all", permissions=HIDDEN),))
+        body = ValuesRequest(NEW, (Value(index, "NOTE", b"not for all", permissions=HIDDEN),))
         request = client.request(OpCode.ADD_VALUE, body, session=session)
         assert client.ask_as(identity, request, session).code is ResponseCode.SUCCESS
 
 
 def test_version_2_0_gets_its_old_challenge(visitor: Visitor) -> None:
-    client = Visitor(visitor.door, version=Version(2, 0))
-    request = client.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)))
+    client = Visitor(visitor.native_server, version=Version(2, 0))
+    request = client.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)))
     assert client.ask_as(SEC, request).code is ResponseCode.SUCCESS
 
 
 def test_a_session_is_ended_by_its_client(visitor: Visitor) -> None:
     session = visitor.begin_session()
-    visitor.ask_as(SEC, visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), session=session), session)
-    end = visitor.request(OpCode.SESSION_TERMINATE, Name(), session=session)
+    visitor.ask_as(SEC, visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), session=session), session)
+    end = visitor.request(OpCode.SESSION_TERMINATE, HandleRequest(), session=session)
     assert visitor.ask(end, session).code is ResponseCode.SUCCESS
     # Its id is acceptable for public queries until its challenges are forgotten, as in deployed servers (15.7).
     visitor.now += 61
@@ -276,13 +288,13 @@ def test_a_session_is_ended_by_its_client(visitor: Visitor) -> None:
 # Resolution
 
 
-def resolve(visitor: Visitor, name: str | bytes, flags: OpFlag = DEFAULT_FLAGS, **filters: Any) -> Answer:
+def resolve(visitor: Visitor, name: str | bytes, flags: OpFlag = DEFAULT_FLAGS, **filters: Any) -> VerifiedResponse:
     octets = name.encode() if isinstance(name, str) else name
     return visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(octets, **filters), flags=flags))
 
 
-def found(answer: Answer) -> list[int]:
-    assert isinstance(answer.body, Resolved)
+def found(answer: VerifiedResponse) -> list[int]:
+    assert isinstance(answer.body, ResolutionResult)
     return [value.index for value in answer.body.values]
 
 
@@ -304,13 +316,13 @@ def test_a_query_finds_public_values_by_index_and_type(
 
 def test_a_name_is_echoed_as_it_was_spelt(visitor: Visitor) -> None:
     answer = resolve(visitor, STD.upper())
-    assert isinstance(answer.body, Resolved)
+    assert isinstance(answer.body, ResolutionResult)
     assert answer.body.handle == STD.upper().encode()
 
 
 def test_a_name_without_a_slash_is_a_prefix_handle(visitor: Visitor) -> None:
     answer = resolve(visitor, PREFIX)
-    assert isinstance(answer.body, Resolved)
+    assert isinstance(answer.body, ResolutionResult)
     assert answer.body.handle == PREFIX.encode()
     assert found(answer) == [1, 100, 200, 300, 302]
 
@@ -371,8 +383,8 @@ def test_a_value_that_nobody_may_read_is_refused(registry: Registry, visitor: Vi
 @pytest.mark.parametrize("key", [SERVER_KEY, DSA_KEY], ids=["rsa", "dsa"])
 @pytest.mark.parametrize("minor", [1, 5, 6, 7, 8, 11])
 def test_an_answer_is_signed_where_that_is_asked_for(registry: Registry, key: object, minor: int) -> None:
-    door = NativeDoor(registry, make_server(ServerSettings(key)), SITE)  # type: ignore[arg-type]
-    visitor = Visitor(door, version=Version(2, minor))
+    native_server = NativeServer(registry, make_server(ServerSettings(key)), SITE)  # type: ignore[arg-type]
+    visitor = Visitor(native_server, version=Version(2, minor))
     flags = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
     for name in (STD, f"{PREFIX}/absent", "20.500.77777/x"):
         request = visitor.request(OpCode.RESOLUTION, Resolve(name.encode()), flags=flags)
@@ -383,7 +395,7 @@ def test_an_answer_is_signed_where_that_is_asked_for(registry: Registry, key: ob
 
 def test_a_challenge_is_signed_too_and_so_is_what_its_answer_gets_twice(registry: Registry, visitor: Visitor) -> None:
     flags = DEFAULT_FLAGS | OpFlag.CERTIFY
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), flags=flags)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), flags=flags)
     challenge = visitor.ask(request)
     assert challenge.is_certified
     proof = visitor.answer(challenge, request, DSA)
@@ -418,7 +430,7 @@ def test_a_derived_prefix_that_is_elsewhere_is_referred(visitor: Visitor) -> Non
 def test_who_does_not_want_a_referral_gets_none(visitor: Visitor) -> None:
     flags = DEFAULT_FLAGS | OpFlag.DO_NOT_REFER
     assert resolve(visitor, "0.NA/20.7.1", flags).code is ResponseCode.HANDLE_NOT_FOUND
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(b"0.NA/20.7.1", (URL,)), flags=flags)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(b"0.NA/20.7.1", (URL,)), flags=flags)
     assert visitor.ask(request).code is ResponseCode.AUTHENTICATION_NEEDED
 
 
@@ -439,9 +451,9 @@ def test_who_does_not_want_a_referral_gets_none(visitor: Visitor) -> None:
 def test_only_clients_that_understand_it_are_referred(
     visitor: Visitor, minor: int, opcode: OpCode, code: ResponseCode
 ) -> None:
-    client = Visitor(visitor.door, version=Version(2, minor))
+    client = Visitor(visitor.native_server, version=Version(2, minor))
     name = b"0.NA/20.7.1"
-    body = Resolve(name) if opcode == OpCode.RESOLUTION else Values(name, (URL,))
+    body = Resolve(name) if opcode == OpCode.RESOLUTION else ValuesRequest(name, (URL,))
     assert client.ask(client.request(opcode, body)).code is code
 
 
@@ -449,7 +461,7 @@ def test_only_clients_that_understand_it_are_referred(
 
 
 def test_existence_is_told_before_anybody_is_asked_who_they_are(visitor: Visitor) -> None:
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(STD.encode(), (URL,)))
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)))
     answer = visitor.ask(request)
     assert answer.code is ResponseCode.HANDLE_ALREADY_EXISTS
     assert text_of(answer) == f"{STD} exists already. Choose another name, or replace the record (overwrite)"
@@ -458,7 +470,7 @@ def test_existence_is_told_before_anybody_is_asked_who_they_are(visitor: Visitor
 def test_a_deleted_name_is_not_free_again(registry: Registry, visitor: Visitor) -> None:
     registry.do(Delete(Handle.parse(STD)), OPERATOR, "cli")
     for flags in (DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.OVERWRITE):
-        request = visitor.request(OpCode.CREATE_HANDLE, Values(STD.encode(), (URL,)), flags=flags)
+        request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)), flags=flags)
         answer = visitor.ask_as(SEC, request)
         assert answer.code is ResponseCode.HANDLE_ALREADY_EXISTS
         assert "was deleted, and a name is not given a second time" in text_of(answer)
@@ -476,12 +488,12 @@ def test_a_deleted_name_is_not_free_again(registry: Registry, visitor: Visitor) 
 def test_fixed_texts_of_deployed_servers_are_said_as_they_are(
     visitor: Visitor, values: tuple[Value, ...], code: ResponseCode, text: str
 ) -> None:
-    answer = visitor.ask(visitor.request(OpCode.ADD_VALUE, Values(STD.encode(), values)))
+    answer = visitor.ask(visitor.request(OpCode.ADD_VALUE, ValuesRequest(STD.encode(), values)))
     assert (answer.code, text_of(answer)) == (code, text)
 
 
 def test_a_read_only_value_is_not_modified(visitor: Visitor) -> None:
-    body = Values(STD.encode(), (Value.text(6, "DESC", "another"),))
+    body = ValuesRequest(STD.encode(), (Value.text(6, "DESC", "another"),))
     answer = visitor.ask(visitor.request(OpCode.MODIFY_VALUE, body))
     assert (answer.code, text_of(answer)) == (ResponseCode.INSUFFICIENT_PERMISSIONS, "Value is read-only")
 
@@ -491,10 +503,10 @@ def test_a_value_that_everybody_may_write_is_modified_by_nobody_in_particular(
 ) -> None:
     make(registry, f"{PREFIX}/wall", replace(URL, permissions=Permission(0x0F)))
     changed = Value.text(1, "URL", "https://example.org/graffiti")
-    request = visitor.request(OpCode.MODIFY_VALUE, Values(f"{PREFIX}/wall".encode(), (changed,)))
+    request = visitor.request(OpCode.MODIFY_VALUE, ValuesRequest(f"{PREFIX}/wall".encode(), (changed,)))
     assert visitor.ask(request).code is ResponseCode.SUCCESS
     assert values_of(registry, f"{PREFIX}/wall")[1].data == changed.data
-    assert visitor.served[-1].who == ""
+    assert visitor.served[-1].identity == ""
 
 
 @pytest.mark.parametrize(
@@ -511,36 +523,39 @@ def test_a_name_that_no_record_can_have_is_refused(
     visitor: Visitor, opcode: OpCode, code: ResponseCode, suffix: bytes
 ) -> None:
     name = PREFIX.encode() + b"/" + suffix
-    assert visitor.ask(visitor.request(opcode, Values(name, (URL,)))).code is code
-    elsewhere = visitor.ask(visitor.request(opcode, Values(b"20.500.77777/" + suffix + b"\xff", (URL,))))
+    assert visitor.ask(visitor.request(opcode, ValuesRequest(name, (URL,)))).code is code
+    elsewhere = visitor.ask(visitor.request(opcode, ValuesRequest(b"20.500.77777/" + suffix + b"\xff", (URL,))))
     assert (elsewhere.code, text_of(elsewhere)) == (ResponseCode.SERVER_NOT_RESP, "That prefix doesn't live here")
 
 
 def test_names_without_a_slash_are_not_created(visitor: Visitor) -> None:
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(b"20.500.1", (URL,)))
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(b"20.500.1", (URL,)))
     assert visitor.ask(request).code is ResponseCode.INVALID_HANDLE
 
 
 def test_a_name_begun_with_what_is_not_text_is_not_minted(visitor: Visitor) -> None:
     flags = DEFAULT_FLAGS | OpFlag.MINT_SUFFIX
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(PREFIX.encode() + b"/\xff", (URL,)), flags=flags)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(PREFIX.encode() + b"/\xff", (URL,)), flags=flags)
     assert visitor.ask(request).code is ResponseCode.INVALID_HANDLE
 
 
 @pytest.mark.parametrize("name", [b"\xff", f"{PREFIX}/x".encode(), b"0.SITE"], ids=str)
 @pytest.mark.parametrize("opcode", [OpCode.HOME_NA, OpCode.UNHOME_NA], ids=str)
 def test_only_prefixes_are_homed(visitor: Visitor, opcode: OpCode, name: bytes) -> None:
-    assert visitor.ask(visitor.request(opcode, Name(name))).code is ResponseCode.INVALID_HANDLE
+    assert visitor.ask(visitor.request(opcode, HandleRequest(name))).code is ResponseCode.INVALID_HANDLE
 
 
 def test_a_prefix_homed_at_run_time_is_served_and_unhomed_it_is_not(registry: Registry, visitor: Visitor) -> None:
     name = b"20.500.88888/x"
-    make_it = visitor.request(OpCode.CREATE_HANDLE, Values(name, (URL,)))
+    make_it = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(name, (URL,)))
     assert visitor.ask(make_it).code is ResponseCode.SERVER_NOT_RESP
-    visitor.ask_as(SEC, visitor.request(OpCode.HOME_NA, Name(b"20.500.88888")))
+    visitor.ask_as(SEC, visitor.request(OpCode.HOME_NA, HandleRequest(b"20.500.88888")))
     make(registry, "0.NA/20.500.88888", BY_ADMINS)
-    assert visitor.ask_as(SEC, visitor.request(OpCode.CREATE_HANDLE, Values(name, (URL,)))).code is ResponseCode.SUCCESS
-    visitor.ask_as(SEC, visitor.request(OpCode.UNHOME_NA, Name(b"20.500.88888")))
+    assert (
+        visitor.ask_as(SEC, visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(name, (URL,)))).code
+        is ResponseCode.SUCCESS
+    )
+    visitor.ask_as(SEC, visitor.request(OpCode.UNHOME_NA, HandleRequest(b"20.500.88888")))
     assert resolve(visitor, name).code is ResponseCode.SERVER_NOT_RESP
 
 
@@ -548,16 +563,16 @@ def test_a_prefix_homed_at_run_time_is_served_and_unhomed_it_is_not(registry: Re
 
 
 def test_the_site_is_told_to_everybody(visitor: Visitor) -> None:
-    answer = visitor.ask(visitor.request(OpCode.GET_SITE_INFO, Name()))
+    answer = visitor.ask(visitor.request(OpCode.GET_SITE_INFO, HandleRequest()))
     assert answer.body == SiteInfo(SITE.to_bytes())
 
 
 def test_a_site_that_is_no_primary_takes_no_changes(registry: Registry) -> None:
-    door = NativeDoor(
+    native_server = NativeServer(
         registry, make_server(ServerSettings(SERVER_KEY, is_primary=False)), replace(SITE, primary=MIRROR)
     )
-    visitor = Visitor(door)
-    answer = visitor.ask(visitor.request(OpCode.DELETE_HANDLE, Name(STD.encode())))
+    visitor = Visitor(native_server)
+    answer = visitor.ask(visitor.request(OpCode.DELETE_HANDLE, HandleRequest(STD.encode())))
     assert (answer.code, text_of(answer)) == (ResponseCode.SERVER_NOT_RESP, "Not a primary server")
     answer = resolve(visitor, STD)
     assert answer.code is ResponseCode.SUCCESS
@@ -566,23 +581,23 @@ def test_a_site_that_is_no_primary_takes_no_changes(registry: Registry) -> None:
 
 def test_a_name_of_another_server_of_the_site_is_not_answered(registry: Registry) -> None:
     site = replace(SITE, servers=SITE.servers * 2)
-    mine = server_for(STD.encode(), site.hash_option, 2)
+    mine = find_server_index(STD.encode(), site.hash_option, 2)
     for position, code in ((mine, ResponseCode.SUCCESS), (1 - mine, ResponseCode.SERVER_NOT_RESP)):
-        visitor = Visitor(NativeDoor(registry, make_server(), site, settings=DoorSettings(position)))
+        visitor = Visitor(NativeServer(registry, make_server(), site, settings=NativeSettings(position)))
         answer = resolve(visitor, STD)
         assert answer.code is code
         if position != mine:
             assert text_of(answer) == "Request was hashed incorrectly"
-            change = visitor.ask(visitor.request(OpCode.DELETE_HANDLE, Name(STD.encode())))
+            change = visitor.ask(visitor.request(OpCode.DELETE_HANDLE, HandleRequest(STD.encode())))
             assert change.code is ResponseCode.SERVER_NOT_RESP
 
 
-def door_with(registry: Registry, purpose: Purpose, port: int = 2641) -> NativeDoor:
+def door_with(registry: Registry, purpose: Purpose, port: int = 2641) -> NativeServer:
     server = SITE.servers[0]
     interface = replace(server.interfaces[0], purpose=purpose, transport=Transport.TCP, port=2641)
     site = replace(SITE, servers=(replace(server, interfaces=(interface,)),))
-    settings = DoorSettings(ports={Transport.TCP: port, Transport.UDP: 2641})
-    return NativeDoor(registry, make_server(), site, settings=settings)
+    settings = NativeSettings(ports={Transport.TCP: port, Transport.UDP: 2641})
+    return NativeServer(registry, make_server(), site, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -596,9 +611,9 @@ def test_an_interface_serves_what_the_site_record_says(
     visitor = Visitor(door_with(registry, purpose))
     for opcode, body, served in (
         (OpCode.RESOLUTION, Resolve(STD.encode()), resolves),
-        (OpCode.DELETE_HANDLE, Name(STD.encode()), changes),
-        (OpCode.LIST_HANDLES, Name(ADMIN.encode()), changes),
-        (OpCode.GET_SITE_INFO, Name(), True),
+        (OpCode.DELETE_HANDLE, HandleRequest(STD.encode()), changes),
+        (OpCode.LIST_HANDLES, HandleRequest(ADMIN.encode()), changes),
+        (OpCode.GET_SITE_INFO, HandleRequest(), True),
     ):
         request = visitor.request(opcode, body)
         visitor.carry(visitor.client.pack(request, None))
@@ -607,17 +622,17 @@ def test_an_interface_serves_what_the_site_record_says(
 
 
 def test_an_interface_that_the_site_record_does_not_name_serves_everything(registry: Registry) -> None:
-    for door, transport in (
+    for native_server, transport in (
         (door_with(registry, Purpose(0), port=2642), Transport.TCP),
         (door_with(registry, Purpose(0)), Transport.UDP),
     ):
-        assert resolve(Visitor(door, transport), STD).code is ResponseCode.SUCCESS
+        assert resolve(Visitor(native_server, transport), STD).code is ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("transport", [Transport.HTTP, Transport.HTTPS], ids=str)
-def test_a_message_over_http_is_answered_like_any_other(door: NativeDoor, transport: Transport) -> None:
-    visitor = Visitor(door, transport)
-    request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)))
+def test_a_message_over_http_is_answered_like_any_other(native_server: NativeServer, transport: Transport) -> None:
+    visitor = Visitor(native_server, transport)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)))
     assert visitor.ask_as(RSA, request).code is ResponseCode.SUCCESS
 
 
@@ -627,27 +642,27 @@ def test_a_message_over_http_is_answered_like_any_other(door: NativeDoor, transp
 @pytest.mark.parametrize(
     ("opcode", "body"),
     [
-        (OpCode.GET_NEXT_TXN_ID, Name()),
-        (OpCode.RETRIEVE_TXN_LOG, RetrieveTransactions(Receiver(2, 1, 0))),
-        (OpCode.DUMP_HANDLES, DumpHandles(Receiver(2, 1, 0))),
+        (OpCode.GET_NEXT_TXN_ID, HandleRequest()),
+        (OpCode.RETRIEVE_TXN_LOG, RetrieveTransactions(MirrorShare(2, 1, 0))),
+        (OpCode.DUMP_HANDLES, DumpHandles(MirrorShare(2, 1, 0))),
     ],
     ids=str,
 )
-def test_mirrors_are_not_supported_yet(visitor: Visitor, opcode: OpCode, body: Name) -> None:
+def test_mirrors_are_not_supported_yet(visitor: Visitor, opcode: OpCode, body: HandleRequest) -> None:
     answer = visitor.ask(visitor.request(opcode, body))
     assert answer.code is ResponseCode.OPERATION_NOT_SUPPORTED
     assert text_of(answer) == f"the operation {opcode.value} is not supported here"
 
 
 def test_an_operation_that_nobody_knows_is_refused(visitor: Visitor) -> None:
-    request = visitor.request(OpCode(106), Name())
+    request = visitor.request(OpCode(106), HandleRequest())
     with pytest.raises(RemoteProtocolError) as refused:
         visitor.ask(request)
     assert refused.value.code is ResponseCode.ERROR
 
 
 def test_a_server_without_a_checkpoint_key_says_so(visitor: Visitor) -> None:
-    answer = visitor.ask_as(SEC, visitor.request(OpCode.BACKUP_SERVER, Name()))
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.BACKUP_SERVER, HandleRequest()))
     assert (answer.code, text_of(answer)) == (
         ResponseCode.ERROR,
         "this server has no key to make a checkpoint with",
@@ -671,47 +686,49 @@ def test_another_server_may_ask_whether_an_answer_is_right(
     visitor: Visitor, identity: Identity, secret: bytes, valid: bool
 ) -> None:
     nonce, digest = bytes(16), bytes(range(32))
-    answer = answer_with_secret(secret, nonce, digest, CURRENT, CURRENT, bytes(16))
+    answer = answer_with_secret(secret, nonce, digest, CURRENT_VERSION, CURRENT_VERSION, bytes(16))
     body = VerifyChallenge(identity.handle, identity.index, nonce, digest, answer)
     told = visitor.ask(visitor.request(OpCode.VERIFY_CHALLENGE, body, flags=default_flags(OpCode.VERIFY_CHALLENGE)))
     assert told.is_certified
-    assert told.body == Verified(int(valid))
+    assert told.body == VerificationResult(int(valid))
 
 
 @pytest.mark.parametrize(
     ("handle", "secret", "kinds"),
     [
-        (SEC.handle, SECRET, [Kind.READ, Kind.VERIFY]),
-        (SEC.handle, b"wrong", [Kind.READ, Kind.VERIFY]),
-        (STD.encode() + b"-absent", SECRET, [Kind.READ]),
+        (SEC.handle, SECRET, [WorkKind.READ, WorkKind.VERIFY]),
+        (SEC.handle, b"wrong", [WorkKind.READ, WorkKind.VERIFY]),
+        (STD.encode() + b"-absent", SECRET, [WorkKind.READ]),
     ],
     ids=str,
 )
 def test_whoever_has_the_work_done_is_told_whose_secret_may_be_guessed_at_and_what_came_of_it(
-    registry: Registry, handle: bytes, secret: bytes, kinds: list[Kind]
+    registry: Registry, handle: bytes, secret: bytes, kinds: list[WorkKind]
 ) -> None:
-    done: list[tuple[Kind, bytes | None]] = []
+    done: list[tuple[WorkKind, bytes | None]] = []
 
     def do(step: Work) -> object:
         done.append((step.kind, step.secret_of))
         return step.call()
 
     nonce, digest = bytes(16), bytes(range(32))
-    answer = answer_with_secret(secret, nonce, digest, CURRENT, CURRENT, bytes(16))
-    visitor = Visitor(door := NativeDoor(registry, make_server(), SITE, do=do))
+    answer = answer_with_secret(secret, nonce, digest, CURRENT_VERSION, CURRENT_VERSION, bytes(16))
+    visitor = Visitor(native_server := NativeServer(registry, make_server(), SITE, do=do))
     request = visitor.request(OpCode.VERIFY_CHALLENGE, VerifyChallenge(handle, 301, nonce, digest, answer))
-    (served,) = door.receive(visitor.client.pack(request, None), "somebody", visitor.now, transport=Transport.TCP)
+    (served,) = native_server.receive(
+        visitor.client.pack(request, None), "somebody", visitor.now, transport=Transport.TCP
+    )
     right = handle == SEC.handle and secret == SECRET
-    assert served.guess == Guess(handle, right)
-    assert served.is_failed_proof is not right
-    assert done == [*[(kind, handle) for kind in kinds], (Kind.SIGN, None)]
+    assert served.guess == SecretGuess(handle, right)
+    assert served.is_authentication_failure is not right
+    assert done == [*[(kind, handle) for kind in kinds], (WorkKind.SIGN, None)]
 
 
 @pytest.mark.parametrize("anybody_may", [False, True])
 def test_a_change_for_nobody_in_particular_is_tried_out_at_the_price_of_reading(
     registry: Registry, anybody_may: bool
 ) -> None:
-    done: list[Kind] = []
+    done: list[WorkKind] = []
 
     def do(step: Work) -> object:
         done.append(step.kind)
@@ -720,12 +737,12 @@ def test_a_change_for_nobody_in_particular_is_tried_out_at_the_price_of_reading(
     public = Permission.PUBLIC_READ | Permission.PUBLIC_WRITE | Permission.ADMIN_READ | Permission.ADMIN_WRITE
     make(registry, NEW.decode(), replace(URL, permissions=public) if anybody_may else URL)
     changed = replace(URL, data=b"https://example.org/changed", permissions=public if anybody_may else URL.permissions)
-    visitor = Visitor(NativeDoor(registry, make_server(), SITE, do=do))
-    answer = visitor.ask(visitor.request(OpCode.MODIFY_VALUE, Values(NEW, (changed,))))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
+    answer = visitor.ask(visitor.request(OpCode.MODIFY_VALUE, ValuesRequest(NEW, (changed,))))
     if anybody_may:
-        assert (answer.code, done) == (ResponseCode.SUCCESS, [Kind.READ, Kind.WRITE])
+        assert (answer.code, done) == (ResponseCode.SUCCESS, [WorkKind.READ, WorkKind.WRITE])
     else:
-        assert (answer.code, done) == (ResponseCode.AUTHENTICATION_NEEDED, [Kind.READ])
+        assert (answer.code, done) == (ResponseCode.AUTHENTICATION_NEEDED, [WorkKind.READ])
 
 
 @pytest.mark.parametrize("name", [b"20.500.77777/x", b"20.500.77777/\xff"], ids=str)
@@ -747,8 +764,8 @@ def test_the_status_is_for_its_administrators_alone(registry: Registry, visitor:
 
 
 def test_a_status_of_ones_own_may_be_given(registry: Registry) -> None:
-    door = NativeDoor(registry, make_server(), SITE, status=lambda: (replace(URL, permissions=HIDDEN),))
-    request = (visitor := Visitor(door)).request(OpCode.RESOLUTION, Resolve(b"0.SITE/status"), flags=READ_ALL)
+    native_server = NativeServer(registry, make_server(), SITE, status=lambda: (replace(URL, permissions=HIDDEN),))
+    request = (visitor := Visitor(native_server)).request(OpCode.RESOLUTION, Resolve(b"0.SITE/status"), flags=READ_ALL)
     assert found(visitor.ask_as(SEC, request)) == [1]
 
 
@@ -758,12 +775,12 @@ def test_everything_works_in_2039() -> None:
     machine.show(later)
     with recorded_registry(machine) as late:
         late.ledger.log.clock.accept()
-        visitor = Visitor(NativeDoor(late, make_server(), SITE), now=float(later))
+        visitor = Visitor(NativeServer(late, make_server(), SITE), now=float(later))
         session = visitor.begin_session()
-        request = visitor.request(OpCode.CREATE_HANDLE, Values(NEW, (URL,)), session=session)
+        request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), session=session)
         assert visitor.ask_as(SEC, request, session).code is ResponseCode.SUCCESS
         answer = resolve(visitor, NEW)
-        assert isinstance(answer.body, Resolved)
+        assert isinstance(answer.body, ResolutionResult)
         assert answer.body.values[0].timestamp == later > 1 << 31
         assert later - MADE > 1 << 28
 
@@ -774,7 +791,7 @@ def test_names_that_are_not_public_are_not_there_for_others(registry: Registry, 
     registry.ledger.append(Append(draft))
     for name in (f"{PREFIX}/kept", f"{PREFIX}/absent"):
         assert resolve(visitor, name, READ_ALL).code is ResponseCode.HANDLE_NOT_FOUND
-        request = visitor.request(OpCode.ADD_VALUE, Values(name.encode(), (URL,)))
+        request = visitor.request(OpCode.ADD_VALUE, ValuesRequest(name.encode(), (URL,)))
         challenge = visitor.ask(request)
         wrong = visitor.ask(visitor.answer(challenge, request, SEC, b"a guess"), about=request)
         assert wrong.code is ResponseCode.AUTHENTICATION_FAILED
@@ -785,8 +802,8 @@ def test_names_that_are_not_public_are_not_there_for_others(registry: Registry, 
 
 def test_listing_may_be_switched_off() -> None:
     with recorded_registry(listing=False) as registry:
-        visitor = Visitor(NativeDoor(registry, make_server(), SITE))
-        answer = visitor.ask(visitor.request(OpCode.LIST_HANDLES, Name(ADMIN.encode())))
+        visitor = Visitor(NativeServer(registry, make_server(), SITE))
+        answer = visitor.ask(visitor.request(OpCode.LIST_HANDLES, HandleRequest(ADMIN.encode())))
         assert answer.code is ResponseCode.OPERATION_NOT_SUPPORTED
 
 
@@ -796,9 +813,9 @@ def test_rights_over_single_permissions_are_kept(registry: Registry, visitor: Vi
     few = Value(100, "HS_ADMIN", Admin(reference, AdminPermission.ADD_VALUE).to_bytes())
     make(registry, f"{PREFIX}/few", URL, few)
     name = f"{PREFIX}/few".encode()
-    add = visitor.request(OpCode.ADD_VALUE, Values(name, (replace(URL, index=2),)))
+    add = visitor.request(OpCode.ADD_VALUE, ValuesRequest(name, (replace(URL, index=2),)))
     assert visitor.ask_as(SEC, add).code is ResponseCode.SUCCESS
-    answer = visitor.ask_as(SEC, visitor.request(OpCode.DELETE_HANDLE, Name(name)))
+    answer = visitor.ask_as(SEC, visitor.request(OpCode.DELETE_HANDLE, HandleRequest(name)))
     assert answer.code is ResponseCode.INVALID_ADMIN
     assert "it takes DELETE_HANDLE" in text_of(answer)
 

@@ -5,14 +5,14 @@ import pytest
 from perseid.records.site import Transport
 from perseid.records.value import Value
 from perseid.registry.installation.settings import Config
-from perseid.server.native.authentication import Challenges, Sizes, Unfinished
-from perseid.server.native.server import NativeDoor
-from perseid.server.native.steps import NativeServer
-from perseid.wire.challenges import Pending
+from perseid.server.native.authentication import Challenges, TableLimits, UnfinishedMessages
+from perseid.server.native.server import NativeServer
+from perseid.server.native.steps import ProtocolServer
+from perseid.wire.challenges import PendingChallenge
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT, OpCode, ResponseCode
+from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode
 from perseid.wire.digests import RequestDigest
-from perseid.wire.requests import Name, Values
+from perseid.wire.requests import HandleRequest, ValuesRequest
 from perseid.wire.server import ServerSettings
 from tests.server.native.native_servers import NOW, PREFIX, SITE, Visitor, make_server, recorded_registry
 from tests.wire.key_material import SERVER_KEY
@@ -20,19 +20,19 @@ from tests.wire.key_material import SERVER_KEY
 LIFE = 60.0
 
 
-def pending(number: int, octets: int = 0) -> Pending:
+def pending(number: int, octets: int = 0) -> PendingChallenge:
     client = Client(lambda count: number.to_bytes(count, "big"))
-    request = client.request(OpCode.DELETE_HANDLE, Name(b"1/" + b"x" * octets), NOW)
-    return Pending(number, request, bytes(16), RequestDigest.of(request.octets, CURRENT), NOW)
+    request = client.request(OpCode.DELETE_HANDLE, HandleRequest(b"1/" + b"x" * octets), NOW)
+    return PendingChallenge(number, request, bytes(16), RequestDigest.of(request.octets, CURRENT_VERSION), NOW)
 
 
-def given(table: Challenges, challenge: Pending, *, udp: bool) -> None:
-    table.giving_over_udp = udp
+def given(table: Challenges, challenge: PendingChallenge, *, udp: bool) -> None:
+    table.issuing_over_udp = udp
     table.add(challenge)
 
 
 def test_a_flood_over_udp_makes_room_for_itself_alone() -> None:
-    table = Challenges(LIFE, Sizes(challenges=5, udp_challenges=3))
+    table = Challenges(LIFE, TableLimits(challenges=5, udp_challenges=3))
     for number in range(1, 6):
         given(table, pending(number), udp=False)
     for number in range(100, 200):
@@ -43,7 +43,7 @@ def test_a_flood_over_udp_makes_room_for_itself_alone() -> None:
 
 
 def test_octets_over_udp_have_an_end_of_their_own() -> None:
-    table = Challenges(LIFE, Sizes(udp_challenge_octets=5_000))
+    table = Challenges(LIFE, TableLimits(udp_challenge_octets=5_000))
     given(table, pending(1, 9_000), udp=False)
     for number in range(2, 20):
         given(table, pending(number, 1_000), udp=True)
@@ -52,7 +52,7 @@ def test_octets_over_udp_have_an_end_of_their_own() -> None:
 
 
 def test_a_challenge_is_found_however_it_was_given_and_has_one_place() -> None:
-    table = Challenges(LIFE, Sizes())
+    table = Challenges(LIFE, TableLimits())
     first, second = pending(7), pending(7)
     given(table, first, udp=True)
     assert table.find(7, NOW) is first
@@ -71,21 +71,21 @@ def test_a_challenge_is_found_however_it_was_given_and_has_one_place() -> None:
 @pytest.mark.parametrize("transport", [Transport.UDP, Transport.TCP])
 def test_the_door_keeps_challenges_by_transport(transport: Transport) -> None:
     with recorded_registry() as registry:
-        door = NativeDoor(registry, make_server(), SITE)
-        visitor = Visitor(door, transport)
-        body = Values(f"{PREFIX}/new".encode(), (Value(1, "URL", b"https://example.org/"),))
+        native_server = NativeServer(registry, make_server(), SITE)
+        visitor = Visitor(native_server, transport)
+        body = ValuesRequest(f"{PREFIX}/new".encode(), (Value(1, "URL", b"https://example.org/"),))
         answer = visitor.ask(visitor.request(OpCode.CREATE_HANDLE, body))
         assert answer.code == ResponseCode.AUTHENTICATION_NEEDED
-        assert len(door.server.challenges) == 1
-        assert len(door.server.challenges.over_udp) == (transport == Transport.UDP)
+        assert len(native_server.server.challenges) == 1
+        assert len(native_server.server.challenges.over_udp) == (transport == Transport.UDP)
 
 
 def test_sizes_are_those_of_the_settings() -> None:
     text = "[limits]\nudp_challenges = 10\nudp_challenge_octets = 70000\nsessions = 11\nunproved_sessions = 12\n"
-    sizes = Sizes.of(Config.parse(text, {}))
-    assert sizes == Sizes(10_000, 64 << 20, 10, 70_000, 11, 12)
-    assert Sizes.of(Config.parse("", {})) == Sizes()
-    server = NativeServer(ServerSettings(SERVER_KEY), bytes, sizes)
+    sizes = TableLimits.of(Config.parse(text, {}))
+    assert sizes == TableLimits(10_000, 64 << 20, 10, 70_000, 11, 12)
+    assert TableLimits.of(Config.parse("", {})) == TableLimits()
+    server = ProtocolServer(ServerSettings(SERVER_KEY), bytes, sizes)
     assert len(server.sessions) == len(server.challenges) == 0
 
 
@@ -96,7 +96,7 @@ def test_no_setting_allows_more_over_udp_than_the_protocol_s_bounds() -> None:
 
 
 def test_of_too_many_unfinished_octets_the_most_have_to_go() -> None:
-    table: Unfinished[str] = Unfinished(100)
+    table: UnfinishedMessages[str] = UnfinishedMessages(100)
     assert table.note("a", 60) == []
     assert table.note("b", 30) == []
     assert table.note("c", 10) == []
@@ -109,7 +109,7 @@ def test_of_too_many_unfinished_octets_the_most_have_to_go() -> None:
 
 
 def test_a_lower_limit_counts_from_the_next_octet_on() -> None:
-    table: Unfinished[int] = Unfinished(1_000)
+    table: UnfinishedMessages[int] = UnfinishedMessages(1_000)
     for number in range(10):
         assert table.note(number, 10 + number) == []
     table.limit = 50

@@ -11,16 +11,22 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.records.value import Value
-from perseid.server.limits.udp import Traffic
-from perseid.server.native.steps import Served
-from perseid.server.native.udp import HandedOver
-from perseid.server.processes.datagrams import MAX_PARCEL, Address, Parcel, pack, unpack
+from perseid.server.limits.udp import TrafficLimit
+from perseid.server.native.steps import NativeResponse
+from perseid.server.native.udp import UdpServer
+from perseid.server.processes.datagrams import (
+    MAX_FORWARDED_BYTES,
+    Address,
+    ForwardedDatagram,
+    pack_datagram,
+    unpack_datagram,
+)
 from perseid.wire.client import Client
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Header, Message
-from perseid.wire.requests import Values
+from perseid.wire.requests import ValuesRequest
 from perseid.wire.server import Reply
 
 NOW = 1_794_724_100.0
@@ -36,10 +42,10 @@ class Service:
     served_frames: list[Frame] = field(default_factory=list)
     drops: Counter[str] = field(default_factory=Counter)
 
-    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[Served, None]:
+    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         assert (host, transport) == (SOURCE[0], Transport.UDP)
         self.served_frames.append(frame)
-        yield Served(Reply((Frame(ANSWER.envelope, ANSWER.payload()),)))
+        yield NativeResponse(Reply((Frame(ANSWER.envelope, ANSWER.payload()),)))
 
     def early_failure(self, _code: ResponseCode, _text: str) -> Reply:
         return Reply((Frame(ANSWER.envelope, ANSWER.payload()),))
@@ -53,21 +59,21 @@ class Service:
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    descriptor = Traffic.create(1)
+    descriptor = TrafficLimit.create(1)
     yield descriptor
     os.close(descriptor)
 
 
-def hand_over(service: Service, traffic: Traffic, *datagrams: bytes) -> list[Parcel]:
+def hand_over(service: Service, traffic: TrafficLimit, *datagrams: bytes) -> list[ForwardedDatagram]:
     """Hand datagrams over, and give what comes back."""
     control, resolver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     async def run() -> None:
-        udp = HandedOver(service, [control], traffic)  # type: ignore[arg-type]
+        udp = UdpServer(service, [control], traffic)  # type: ignore[arg-type]
         loop = asyncio.get_running_loop()
         udp.start(loop)
         for datagram in datagrams:
-            resolver.send(pack(asyncio.get_running_loop().time(), SOURCE, datagram, LOCAL))
+            resolver.send(pack_datagram(asyncio.get_running_loop().time(), SOURCE, datagram, LOCAL))
         while not _is_taken(control) or udp.in_flight:  # noqa: ASYNC110 - nobody else would tell
             await asyncio.sleep(0)
         udp.stop(loop)
@@ -78,7 +84,7 @@ def hand_over(service: Service, traffic: Traffic, *datagrams: bytes) -> list[Par
         found = []
         try:
             while True:
-                found.append(unpack(resolver.recv(MAX_PARCEL)))
+                found.append(unpack_datagram(resolver.recv(MAX_FORWARDED_BYTES)))
         except BlockingIOError:
             return found
 
@@ -93,7 +99,7 @@ def _is_taken(control: socket.socket) -> bool:
 
 def long_request(flags: OpFlag = DEFAULT_FLAGS) -> tuple[Client, Message]:
     client = Client(lambda count: b"\x2a" * count)
-    body = Values(b"20.500.99999/long", (Value(1, "DATA", b"\xfe" * 1_200),))
+    body = ValuesRequest(b"20.500.99999/long", (Value(1, "DATA", b"\xfe" * 1_200),))
     return client, client.request(OpCode.CREATE_HANDLE, body, NOW, flags=flags)
 
 
@@ -101,9 +107,9 @@ def test_an_answer_goes_back_by_the_address_that_was_asked(memory: int) -> None:
     _, request = long_request()
     service = Service()
     packets = split(request.envelope, request.payload(), request=True)
-    (parcel,) = hand_over(service, Traffic(memory, 0, 0), *packets)
+    (parcel,) = hand_over(service, TrafficLimit(memory, 0, 0), *packets)
     assert (parcel.address, parcel.local, parcel.datagram) == (SOURCE, LOCAL, ANSWER.to_bytes())
-    (early,) = hand_over(service, Traffic(memory, 0, 0), b"abc")
+    (early,) = hand_over(service, TrafficLimit(memory, 0, 0), b"abc")
     assert (early.address, early.local) == (SOURCE, LOCAL)
     assert [frame.payload for frame in service.served_frames] == [request.payload()]
 
@@ -117,7 +123,7 @@ def test_the_short_answer_to_several_packets_is_one_to_the_whole_request(memory:
     assert len(packets) == 3
     packets.append(packets.pop(last))
     service = Service()
-    (parcel,) = hand_over(service, Traffic(memory, 1e-9, 1), *packets)
+    (parcel,) = hand_over(service, TrafficLimit(memory, 1e-9, 1), *packets)
     answer = client.read(Frame(Envelope.from_bytes(parcel.datagram), parcel.datagram[ENVELOPE_LENGTH:]), request, NOW)
     assert answer.message.header.opcode is OpCode.CREATE_HANDLE
     assert answer.code is ResponseCode.ERROR
@@ -128,7 +134,7 @@ def test_the_short_answer_to_several_packets_is_one_to_the_whole_request(memory:
 
 def test_what_is_no_message_gets_no_short_answer(memory: int) -> None:
     service = Service()
-    assert hand_over(service, Traffic(memory, 1e-9, 1), b"abc") == []
+    assert hand_over(service, TrafficLimit(memory, 1e-9, 1), b"abc") == []
     assert service.drops == {"octets": 1}
 
 
@@ -136,6 +142,6 @@ def test_an_answer_of_several_packets_that_comes_back_gets_nothing(memory: int) 
     """It echoes what its request said: that it comes in several packets."""
     answer = Message.build(Envelope(request_id=7), Header(OpCode.RESOLUTION, ResponseCode.SUCCESS), bytes(1_200))
     service = Service()
-    assert hand_over(service, Traffic(memory, 0, 0), *split(answer.envelope, answer.payload(), request=True)) == []
+    assert hand_over(service, TrafficLimit(memory, 0, 0), *split(answer.envelope, answer.payload(), request=True)) == []
     assert service.served_frames == []
     assert service.drops == {"answer": 1}

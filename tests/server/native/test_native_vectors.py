@@ -18,13 +18,13 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.records.site import Transport
 from perseid.server.native import steps
-from perseid.server.native.server import NativeDoor
-from perseid.server.native.steps import NativeServer
+from perseid.server.native.server import NativeServer
+from perseid.server.native.steps import ProtocolServer
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
-from perseid.wire.message import LIFETIME, Message
-from perseid.wire.requests import REQUESTS, ExchangeMode
-from perseid.wire.responses import Challenge, Names, SessionReady, read_response
+from perseid.wire.message import MESSAGE_LIFETIME, Message
+from perseid.wire.requests import REQUEST_DECODERS, ExchangeMode
+from perseid.wire.responses import Challenge, HandleList, SessionSetupResult, decode_response
 from perseid.wire.server import Reply, ServerSettings
 from tests.server.native.native_servers import PREFIX, RECORDS, SITE, Clock, recorded_registry
 from tests.server.native.recorded_answers import IN_WHAT_IS_SAID, Difference, Found, compare
@@ -68,8 +68,8 @@ DIFFERENCES = (
 class Replay:
     """A door that lives through recorded conversations."""
 
-    def __init__(self, door: NativeDoor, machine: Clock, randomness: "deque[bytes]") -> None:
-        self.door = door
+    def __init__(self, native_server: NativeServer, machine: Clock, randomness: "deque[bytes]") -> None:
+        self.native_server = native_server
         self.machine = machine
         self.randomness = randomness
 
@@ -79,14 +79,14 @@ class Replay:
 
     def exchange(self, vector: Vector) -> Iterator[Found]:
         recorded = [self.prepare(vector, frame) for frame in frames_of(vector.response, vector.transport)]
-        now = recorded[0].header.expires - LIFETIME
+        now = recorded[0].header.expires - MESSAGE_LIFETIME
         self.machine.show(now)
         (frame,) = frames_of(vector.request, vector.transport)
         setup = setup_of(frame)
         refused = setup is not None and setup.mode != ExchangeMode.DIFFIE_HELLMAN
         if refused:
             self.randomness.clear()
-        served = self.door.receive(frame, SOURCE, now, transport=TRANSPORTS[vector.transport])
+        served = self.native_server.receive(frame, SOURCE, now, transport=TRANSPORTS[vector.transport])
         reply = Reply(tuple(frame for one in served for frame in one.reply.frames))
         assert not self.randomness, "the recorded server drew as much"
         messages = [open_message(vector, one.envelope, one.payload) for one in reply.frames]
@@ -94,7 +94,7 @@ class Replay:
             (message,) = messages
             assert message.header.response_code is ResponseCode.SESSION_FAILED
             if "session_key" in vector.keys:
-                self.door.server.sessions.add(session_of(vector, setup), now)
+                self.native_server.server.sessions.add(session_of(vector, setup), now)
             yield Found("setup", "refused", "agreed")
             return
         assert len(messages) == len(recorded)
@@ -104,14 +104,14 @@ class Replay:
     def prepare(self, vector: Vector, frame: Frame) -> Message:
         """Take a recorded answer apart, and let the server draw and count what the recorded one did."""
         message = open_message(vector, frame.envelope, frame.payload)
-        _, body = read_response(message, NOW)
+        _, body = decode_response(message, NOW)
         if isinstance(body, Challenge):
             self.randomness.append(body.nonce)
         if frame.envelope.encrypted:
             self.randomness.append(frame.payload[:16])
-        if isinstance(body, Challenge | SessionReady):
+        if isinstance(body, Challenge | SessionSetupResult):
             # Ids of challenges and sessions are counted up; within a session the session's is used.
-            self.door.server._last_id = message.envelope.session_id - 1
+            self.native_server.server._last_id = message.envelope.session_id - 1
         return message
 
 
@@ -120,7 +120,9 @@ def handle_of(name: str) -> bytes:
     vector = CONVERSATIONS[name][0]
     (frame,) = frames_of(vector.request, vector.transport)
     message = Message.from_bytes(frame.envelope, frame.payload, NOW)
-    return bytes(getattr(REQUESTS[message.header.opcode](message.body_reader(), message.version, NOW), "handle", b""))
+    return bytes(
+        getattr(REQUEST_DECODERS[message.header.opcode](message.body_reader(), message.version, NOW), "handle", b"")
+    )
 
 
 def scene_of(name: str) -> list[str]:
@@ -134,35 +136,35 @@ def scene_of(name: str) -> list[str]:
     return [name]
 
 
-def name_all(door: NativeDoor, name: str) -> None:
+def name_all(native_server: NativeServer, name: str) -> None:
     """Make the names that a recorded list holds and the recorded state has not."""
     known = {handle.upper() for handle in RECORDS}
     requests = []
     for vector in CONVERSATIONS[name]:
         for frame in frames_of(vector.response, vector.transport):
-            _, body = read_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
-            for octets in body.handles if isinstance(body, Names) else ():
+            _, body = decode_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
+            for octets in body.handles if isinstance(body, HandleList) else ():
                 if octets.decode().upper() not in known and octets.startswith(PREFIX.encode()):
                     draft = Draft(Action.CREATE, State.NORMAL, octets.decode(), "import", "local:alice")
                     requests.append(Append(draft))
-    door.registry.ledger.append(*requests)
+    native_server.registry.ledger.append(*requests)
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_a_vector_gets_the_recorded_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("session:session-dh"):
         half = RecordedHalf.of(CONVERSATIONS[name][0])
-        monkeypatch.setattr(steps, "make_key_pair", half.make_key_pair)
+        monkeypatch.setattr(steps, "generate_key_pair", half.make_key_pair)
         monkeypatch.setattr(steps, "shared_secret", half.shared_secret)
     machine = Clock()
     machine.show(NOW)
     randomness: deque[bytes] = deque()
     with recorded_registry(machine) as registry:
-        server = NativeServer(ServerSettings(SERVER_KEY), lambda _count: randomness.popleft())
-        door = NativeDoor(registry, server, SITE)
+        server = ProtocolServer(ServerSettings(SERVER_KEY), lambda _count: randomness.popleft())
+        native_server = NativeServer(registry, server, SITE)
         if name.startswith("lists:list-handles"):
-            name_all(door, name)
-        run = Replay(door, machine, randomness)
+            name_all(native_server, name)
+        run = Replay(native_server, machine, randomness)
         *before, last = scene_of(name)
         for other in before:
             run.hold(other)

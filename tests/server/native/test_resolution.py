@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import Damaged, NewerFormat
+from perseid.ledger.errors import CorruptData, NewerFormat
 from perseid.ledger.log.entry import State
-from perseid.ledger.views.answers_reader import AnswersReader, Unavailable
-from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, Answerer, Settings, packets
+from perseid.ledger.views.answers_reader import AnswersReader, AnswersUnavailable
+from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, PublicResolver, ResolutionSettings, packets
 from perseid.wire.client import Client
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import PACKET_PAYLOAD, split
 from perseid.wire.message import Envelope, Message
 from perseid.wire.requests import Resolve
-from perseid.wire.responses import Failure, Referral, Resolved, read_response
+from perseid.wire.responses import Failure, Referral, ResolutionResult, decode_response
 from tests.server.native.resolution_states import NOW, Asked, Kept, World, governed, homed, value, world
 
 TEMPLATE = b'<namespace><template delimiter="@"><value type="URL" data="x"/></template></namespace>'
@@ -65,19 +65,19 @@ def here() -> Iterator[World]:
         yield made
 
 
-def opened(answer: bytes | None) -> tuple[ResponseCode, Resolved | Referral | Failure]:
+def opened(answer: bytes | None) -> tuple[ResponseCode, ResolutionResult | Referral | Failure]:
     assert answer is not None
     envelope = Envelope.from_bytes(answer)
     message = Message.from_bytes(envelope, answer[20:], NOW)
-    _, body = read_response(message, NOW)
-    assert isinstance(body, Resolved | Referral | Failure)
+    _, body = decode_response(message, NOW)
+    assert isinstance(body, ResolutionResult | Referral | Failure)
     return message.header.response_code, body
 
 
 def indexes(answer: bytes | None) -> list[int]:
     code, body = opened(answer)
     assert code is ResponseCode.SUCCESS
-    assert isinstance(body, Resolved)
+    assert isinstance(body, ResolutionResult)
     return [each.index for each in body.values]
 
 
@@ -111,7 +111,7 @@ def test_what_is_found_is_answered_as_the_slow_path_does(here: World, asked: Ask
     assert indexes(answer) == expected
     assert answer == here.slowly(asked.to_bytes())[1]
     _, body = opened(answer)
-    assert isinstance(body, Resolved)
+    assert isinstance(body, ResolutionResult)
     assert body.handle == asked.name, "echoed as it was asked"
 
 
@@ -144,7 +144,7 @@ def test_names_that_differ_in_their_letters_alone_are_two_where_letters_count(he
     found = []
     for name in (b"20.500/aB", b"20.500/Ab"):
         _, body = opened(here.answer(Asked(name).to_bytes()))
-        assert isinstance(body, Resolved)
+        assert isinstance(body, ResolutionResult)
         found += [each.data for each in body.values]
     assert found == [b"first", b"second"]
 
@@ -172,7 +172,8 @@ def test_a_marker_makes_responsible_for_the_prefix_handles_below_it() -> None:
 def test_a_server_of_several_answers_for_its_share_and_refuses_the_rest(here: World) -> None:
     asked = Asked(b"10.1/open").to_bytes()
     answers = [
-        Answerer(here.registry.ledger.answers, Settings(servers=3, position=own), lambda: NOW) for own in range(3)
+        PublicResolver(here.registry.ledger.answers, ResolutionSettings(servers=3, position=own), lambda: NOW)
+        for own in range(3)
     ]
     refusal = (ResponseCode.SERVER_NOT_RESP, Failure(b"Request was hashed incorrectly"))
     outcomes = [opened(answer(asked)) for answer in answers]
@@ -187,10 +188,10 @@ def test_a_client_takes_the_answer_with_its_digest(here: World) -> None:
     octets = here.answer(request.to_bytes())
     assert octets is not None
     message = Message.from_bytes(Envelope.from_bytes(octets), octets[20:], NOW)
-    digest, body = read_response(message, NOW)
+    digest, body = decode_response(message, NOW)
     assert digest is not None
     assert digest.matches(request.octets)
-    assert isinstance(body, Resolved)
+    assert isinstance(body, ResolutionResult)
     assert len(body.values) == 3
 
 
@@ -252,14 +253,16 @@ def test_fragments_and_lengths_that_do_not_fit_are_handed_over(here: World, octe
 
 
 def test_a_node_that_follows_another_hands_over_who_wants_what_is_authoritative(here: World) -> None:
-    answer = Answerer(here.registry.ledger.answers, Settings(follows=True, is_primary=False), lambda: NOW)
+    answer = PublicResolver(
+        here.registry.ledger.answers, ResolutionSettings(follows=True, is_primary=False), lambda: NOW
+    )
     authoritative = Asked(b"10.1/open", flags=int(DEFAULT_FLAGS | OpFlag.AUTHORITATIVE))
     assert answer(authoritative.to_bytes()) is None
     assert answer(Asked(b"10.1/open").to_bytes()) is not None
 
 
 def test_a_node_that_asks_elsewhere_hands_over_what_is_not_here(here: World) -> None:
-    answer = Answerer(here.registry.ledger.answers, Settings(recursive=True), lambda: NOW)
+    answer = PublicResolver(here.registry.ledger.answers, ResolutionSettings(recursive=True), lambda: NOW)
     assert answer(Asked(b"50/not-homed").to_bytes()) is None
     alone = Asked(b"50/not-homed", flags=int(OpFlag.PUBLIC_ONLY))
     assert opened(answer(alone.to_bytes()))[0] is ResponseCode.SERVER_NOT_RESP
@@ -267,7 +270,7 @@ def test_a_node_that_asks_elsewhere_hands_over_what_is_not_here(here: World) -> 
 
 def test_the_default_policy_decides_where_a_prefix_has_none() -> None:
     name = f"10/{CORDRA}?q"
-    with world(Settings(default_scheme="cordra"), "cordra") as here:
+    with world(ResolutionSettings(default_scheme="cordra"), "cordra") as here:
         here.hold([homed("0.NA/10"), Kept(f"10/{CORDRA}", (value(1),))])
         assert here.answer(Asked(name.encode()).to_bytes()) is None
         here.hold([homed("0.NA/10"), governed("10", "free"), Kept(name, (value(1),))])
@@ -311,27 +314,29 @@ class FakeView:
         return self.prefixes.get(prefix.upper())
 
 
-@pytest.mark.parametrize("error", [Unavailable("no view"), Damaged("torn"), NewerFormat("newer"), OSError("gone")])
+@pytest.mark.parametrize(
+    "error", [AnswersUnavailable("no view"), CorruptData("torn"), NewerFormat("newer"), OSError("gone")]
+)
 def test_without_a_view_that_can_be_used_everything_is_handed_over(error: Exception) -> None:
     view = FakeView(prefixes={b"10": b"\1\0\0"}, error=error)
-    assert Answerer(view, Settings(), lambda: NOW)(Asked(b"10/x").to_bytes()) is None
+    assert PublicResolver(view, ResolutionSettings(), lambda: NOW)(Asked(b"10/x").to_bytes()) is None
 
 
 def test_a_reader_whose_folder_is_not_there_yet_hands_over(tmp_path: Path) -> None:
     with AnswersReader(tmp_path / "answers") as reader:
-        assert Answerer(reader, Settings(), lambda: NOW)(Asked(b"10/x").to_bytes()) is None
+        assert PublicResolver(reader, ResolutionSettings(), lambda: NOW)(Asked(b"10/x").to_bytes()) is None
 
 
 @pytest.mark.parametrize("about", [b"", b"\1", b"\x41\0\0", b"\x81\0\0", b"\1\4free\0"])
 def test_a_prefix_item_that_is_not_understood_is_handed_over(about: bytes) -> None:
-    answer = Answerer(FakeView({b"10/X": b"\1\0"}, {b"10": about}), Settings(), lambda: NOW)
+    answer = PublicResolver(FakeView({b"10/X": b"\1\0"}, {b"10": about}), ResolutionSettings(), lambda: NOW)
     assert answer(Asked(b"10/x").to_bytes()) is None
 
 
 @pytest.mark.parametrize("about", [b"\x44\0\0", b"\0\0\1\5abc"])
 def test_an_ancestors_item_that_is_not_understood_is_handed_over(about: bytes) -> None:
     homed_here = {b"0.NA": b"\1\0\0"} if not about[0] else {}
-    answer = Answerer(FakeView({}, {b"10": about, **homed_here}), Settings(), lambda: NOW)
+    answer = PublicResolver(FakeView({}, {b"10": about, **homed_here}), ResolutionSettings(), lambda: NOW)
     assert answer(Asked(b"0.NA/10.1").to_bytes()) is None
 
 
@@ -339,7 +344,7 @@ def test_an_ancestors_item_that_is_not_understood_is_handed_over(about: bytes) -
 @settings(max_examples=300, deadline=None)
 def test_damage_of_the_view_is_never_an_error(octets: bytes, head: int, about: bytes) -> None:
     view = FakeView({b"10/X": bytes((head,)) + octets}, {b"10": bytes((about[0] | 1,)) + about[1:]})
-    answer = Answerer(view, Settings(), lambda: NOW)
+    answer = PublicResolver(view, ResolutionSettings(), lambda: NOW)
     for asked in (Asked(b"10/x"), Asked(b"10/x", (1,), ("URL.",)), Asked(b"10/x?")):
         reply = answer(asked.to_bytes())
         assert reply is None or reply[8:12] == bytes((0, 0, 0, 7))
@@ -354,4 +359,4 @@ def test_no_octets_are_an_error(here: World, octets: bytes) -> None:
 @pytest.mark.parametrize("problem", [{"serial": 40_000}, {"position": 1}, {"servers": 0}, {"position": -1}])
 def test_settings_that_cannot_be_are_refused(problem: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"serial number|position"):
-        Settings(**problem)  # type: ignore[arg-type]
+        ResolutionSettings(**problem)  # type: ignore[arg-type]

@@ -25,8 +25,8 @@ from perseid.names.handle import CaseRule, Handle
 from perseid.names.prefixes import ancestors
 from perseid.records.types import DELEGATION_TYPES
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from perseid.registry.snapshot import Held
-from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, Settings, packets
+from perseid.registry.snapshot import StoredRecord
+from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, ResolutionSettings, packets
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import PACKET_PAYLOAD, split
 from perseid.wire.message import Envelope
@@ -38,14 +38,14 @@ PROFILE_NAMES = ("free", "pilin", "exact", "cordra")
 SUFFIXES = ("x", "X", "aB", "Ab", "ü-日本", CORDRA, CORDRA.lower(), "a/b", "n" * 390, "a?b", "10.1/x")
 
 SETTINGS = {
-    "usual": (Settings(), "free"),
+    "usual": (ResolutionSettings(), "free"),
     "mirror, letters told apart": (
-        Settings(serial=-7, is_primary=False, follows=True, default_sensitive=True),
+        ResolutionSettings(serial=-7, is_primary=False, follows=True, default_sensitive=True),
         "exact",
     ),
-    "second of three": (Settings(serial=300, servers=3, position=1), "free"),
-    "recursive, cordra": (Settings(recursive=True, default_scheme="cordra"), "cordra"),
-    "by suffix": (Settings(servers=2, position=0, hash_option=1), "free"),
+    "second of three": (ResolutionSettings(serial=300, servers=3, position=1), "free"),
+    "recursive, cordra": (ResolutionSettings(recursive=True, default_scheme="cordra"), "cordra"),
+    "by suffix": (ResolutionSettings(servers=2, position=0, hash_option=1), "free"),
 }
 """What sites may be, and the profile of their prefixes without a policy."""
 
@@ -179,11 +179,11 @@ class Asking:
 # What is handed over
 
 
-def reasons(asked: Asked, here: World) -> Iterator[str]:
+def reasons(requested: Asked, here: World) -> Iterator[str]:
     """Why a request is not a resolver's to answer; the slow path's own answer is not looked at."""
-    yield from reasons_of_the_message(asked, here.settings)
+    yield from reasons_of_the_message(requested, here.settings)
     try:
-        text = asked.name.decode()
+        text = requested.name.decode()
     except UnicodeDecodeError:
         yield "not UTF-8"
         return
@@ -200,34 +200,34 @@ def reasons(asked: Asked, here: World) -> Iterator[str]:
     if prefix == "0.NA" and ("/" in suffix or suffix.count(".") > MAX_LEVELS):
         yield "no prefix behind 0.NA"
         return
-    yield from reasons_of_the_state(asked, prefix, suffix, here)
+    yield from reasons_of_the_state(requested, prefix, suffix, here)
 
 
-def reasons_of_the_message(asked: Asked, site: Settings) -> Iterator[str]:
-    suggested = asked.suggested or Version(0, 0)
+def reasons_of_the_message(requested: Asked, site: ResolutionSettings) -> Iterator[str]:
+    suggested = requested.suggested or Version(0, 0)
     known = [Version(2, minor) for minor in range(12)]
-    if asked.version not in known or (suggested not in known and suggested != Version(0, 0)):
+    if requested.version not in known or (suggested not in known and suggested != Version(0, 0)):
         yield "an unusual version"
-    if asked.session_id or asked.opcode is not OpCode.RESOLUTION or asked.credential not in (b"", bytes(4)):
+    if requested.session_id or requested.opcode is not OpCode.RESOLUTION or requested.credential not in (b"", bytes(4)):
         yield "a session, a credential, or no resolution"
-    if len(asked.to_bytes()) > 512:
+    if len(requested.to_bytes()) > 512:
         yield "more than a packet"
-    if asked.flags & (OpFlag.CERTIFY | OpFlag.ENCRYPT | 0x000F_FFFF):
+    if requested.flags & (OpFlag.CERTIFY | OpFlag.ENCRYPT | 0x000F_FFFF):
         yield "to be signed, encrypted, or a flag nobody knows"
-    if asked.flags & OpFlag.AUTHORITATIVE and site.follows:
+    if requested.flags & OpFlag.AUTHORITATIVE and site.follows:
         yield "authoritative, and others write"
 
 
-def reasons_of_the_state(asked: Asked, prefix: str, suffix: str, here: World) -> Iterator[str]:
+def reasons_of_the_state(requested: Asked, prefix: str, suffix: str, here: World) -> Iterator[str]:
     is_prefix_handle = prefix == "0.NA"
-    if "doesn't live here" in (refusal := refusal_of(asked.name, here)):
-        if here.settings.recursive and asked.flags & OpFlag.RECURSIVE:
+    if "doesn't live here" in (refusal := refusal_of(requested.name, here)):
+        if here.settings.recursive and requested.flags & OpFlag.RECURSIVE:
             yield "to be asked elsewhere"
         return
     if refusal:
         return
-    with here.registry.facts() as facts:
-        policy = facts.policy(prefix)
+    with here.registry.snapshot() as snapshot:
+        policy = snapshot.policy(prefix)
         if policy.scheme == "cordra" and not is_prefix_handle and ("?" in suffix or "#" in suffix):
             yield "a query or fragment"
             return
@@ -237,25 +237,27 @@ def reasons_of_the_state(asked: Asked, prefix: str, suffix: str, here: World) ->
             yield "another case rule"
             return
         handle = Handle(prefix, suffix)
-        yield from reasons_of_the_record(asked, facts.held(handle), facts.referral(handle), here)
+        yield from reasons_of_the_record(requested, snapshot.stored(handle), snapshot.referral(handle), here)
 
 
-def reasons_of_the_record(asked: Asked, held: Held, referral: tuple[Value, ...], here: World) -> Iterator[str]:
-    public_only = bool(asked.flags & OpFlag.PUBLIC_ONLY)
-    if held.is_public:
-        if not public_only and not all(each.is_public for each in held.values):
+def reasons_of_the_record(
+    requested: Asked, stored: StoredRecord, referral: tuple[Value, ...], here: World
+) -> Iterator[str]:
+    public_only = bool(requested.flags & OpFlag.PUBLIC_ONLY)
+    if stored.is_public:
+        if not public_only and not all(each.is_public for each in stored.values):
             yield "perhaps private"
         return
-    if held.exists:
-        if held.state not in (State.RESERVED, State.UNPUBLISHED):
+    if stored.exists:
+        if stored.state not in (State.RESERVED, State.UNPUBLISHED):
             yield "an unknown state"
         elif not public_only:
             yield "perhaps somebody who may see it"
-    elif referral and not asked.flags & OpFlag.DO_NOT_REFER:
-        if not (asked.suggested or asked.version).at_least(10):
+    elif referral and not requested.flags & OpFlag.DO_NOT_REFER:
+        if not (requested.suggested or requested.version).at_least(10):
             yield "a referral for an old client"
         return
-    if has_template(held.asked.prefix, here):
+    if has_template(stored.requested.prefix, here):
         yield "a template"
 
 
@@ -300,17 +302,17 @@ def test_any_request_in_any_state_gets_the_octets_of_the_slow_path_or_is_handed_
     here.now = now
     asking = Asking(Random(seed), kept)
     for _ in range(REQUESTS):
-        asked = asking.request()
-        fast = here.answer(asked.to_bytes())
-        why = list(reasons(asked, here))
+        requested = asking.request()
+        fast = here.answer(requested.to_bytes())
+        why = list(reasons(requested, here))
         if not why:
-            _, slow = here.slowly(asked.to_bytes())
+            _, slow = here.slowly(requested.to_bytes())
             if len(slow) - 20 > MAX_PACKETS * PACKET_PAYLOAD:
                 why.append("more than sixteen packets")
             else:
-                assert fast == slow, asked
+                assert fast == slow, requested
                 assert packets(slow) == split(Envelope.from_bytes(slow), slow[20:], request=False)
-        assert (fast is None) == bool(why), (why, asked)
+        assert (fast is None) == bool(why), (why, requested)
 
 
 # Where they differ

@@ -11,8 +11,8 @@ import pytest
 from perseid.ledger.log.entry import State
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.server.native.resolution import packets
-from perseid.wire.message import LIFETIME, Message
-from perseid.wire.responses import Resolved, read_response
+from perseid.wire.message import MESSAGE_LIFETIME, Message
+from perseid.wire.responses import ResolutionResult, decode_response
 from tests.server.native.resolution_states import Kept, World, homed, world
 from tests.wire.recorded import NOW, Vector, exchanges, frames_of, key_file, load
 
@@ -36,8 +36,8 @@ def recorded_values(file: str, name: str) -> tuple[Value, ...]:
     """The values in a recorded answer, with their recorded times."""
     vector = next(vector for vector in load(file) if vector.name == name)
     (frame,) = frames_of(vector.response, vector.transport)
-    _, body = read_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
-    assert isinstance(body, Resolved)
+    _, body = decode_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
+    assert isinstance(body, ResolutionResult)
     return body.values
 
 
@@ -83,7 +83,7 @@ def test_a_vector_gets_the_recorded_octets_or_is_handed_over(vector: Vector, her
         return
     (request,) = vector.request
     (frame,) = frames_of(vector.response, vector.transport)
-    here.now = Message.from_bytes(frame.envelope, frame.payload, NOW).header.expires - LIFETIME
+    here.now = Message.from_bytes(frame.envelope, frame.payload, NOW).header.expires - MESSAGE_LIFETIME
     answer = here.answer(request)
     assert answer is not None
     assert (packets(answer) if vector.transport == "udp" else [answer]) == list(vector.response)

@@ -10,9 +10,9 @@ from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.record import select
 from perseid.records.value import Value
-from perseid.server.native.selection import KEPT_SELECTIONS, NotUnderstood, read_item, scheme_of, selection
-from perseid.wire.codes import CURRENT
-from perseid.wire.requests import Resolve, write_request
+from perseid.server.native.selection import MAX_CACHED_SELECTIONS, FastPathMiss, parse_selection, read_item, read_scheme
+from perseid.wire.codes import CURRENT_VERSION
+from perseid.wire.requests import Resolve, encode_request
 
 MEANT = ("URL", "url", "URL.us", "URL.", ".", "", "ü.Ä", "ü.", "Ü.", "ß", "HS_ADMIN.x", "URLs")
 TYPES = st.sampled_from(MEANT) | st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -20,7 +20,7 @@ INDEXES = st.integers(1, 5) | st.integers(-(1 << 31), (1 << 31) - 1)
 
 
 def lists(indexes: tuple[int, ...], types: tuple[str, ...]) -> bytes:
-    return write_request(Resolve(b"", indexes, types), CURRENT)[4:]
+    return encode_request(Resolve(b"", indexes, types), CURRENT_VERSION)[4:]
 
 
 @given(
@@ -36,7 +36,7 @@ def test_octets_are_chosen_as_objects_are(kept: list[Value], indexes: tuple[int,
     assert item is not None
     _, whole, at, lengths = item
     expected = [value.to_bytes() for value in select(kept, indexes, types)]
-    wanted = selection(lists(indexes, types))
+    wanted = parse_selection(lists(indexes, types))
     if wanted is None:
         assert not indexes
         assert not types
@@ -49,18 +49,18 @@ def test_octets_are_chosen_as_objects_are(kept: list[Value], indexes: tuple[int,
 @settings(max_examples=500, deadline=None)
 def test_lists_are_refused_exactly_if_the_wire_refuses_them(octets: bytes) -> None:
     try:
-        Resolve.read(Reader(bytes(4) + octets), CURRENT, 0)
+        Resolve.read(Reader(bytes(4) + octets), CURRENT_VERSION, 0)
     except InvalidData:
-        with pytest.raises(NotUnderstood):
-            selection(octets)
+        with pytest.raises(FastPathMiss):
+            parse_selection(octets)
     else:
-        selection(octets)
+        parse_selection(octets)
 
 
 def test_selections_are_kept_up_to_a_number() -> None:
-    for index in range(2 * KEPT_SELECTIONS):
-        selection(lists((index,), ()))
-    assert selection.cache_info().currsize == KEPT_SELECTIONS
+    for index in range(2 * MAX_CACHED_SELECTIONS):
+        parse_selection(lists((index,), ()))
+    assert parse_selection.cache_info().currsize == MAX_CACHED_SELECTIONS
 
 
 @given(
@@ -86,11 +86,11 @@ def test_the_item_of_the_very_spelling_is_found_where_letters_count(spellings: s
 
 @pytest.mark.parametrize("octets", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
 def test_a_number_without_end_is_not_read(octets: bytes) -> None:
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(FastPathMiss):
         read_item(b"10/x", octets, sensitive=False)
 
 
 def test_a_scheme_of_any_length_is_read() -> None:
     long = b"pattern:" + b"n" * 200
-    assert scheme_of(b"\x21\x06cordra\0") == b"cordra"
-    assert scheme_of(b"\x21\xd0\x01" + long + b"\0") == long
+    assert read_scheme(b"\x21\x06cordra\0") == b"cordra"
+    assert read_scheme(b"\x21\xd0\x01" + long + b"\0") == long

@@ -11,7 +11,7 @@ from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import packet_count, split
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
-from perseid.wire.requests import Name, Resolve, Values
+from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
 from perseid.wire.sessions import Session
 from tests.server.faults.sources import metrics
 from tests.server.live_servers import (
@@ -55,7 +55,7 @@ def requests(client: NativeClient) -> dict[str, list[bytes]]:
     def resolve(name: str, flags: OpFlag = DEFAULT_FLAGS, indexes: tuple[int, ...] = ()) -> list[bytes]:
         return packets_of(client, client.request(OpCode.RESOLUTION, Resolve(name.encode(), indexes), flags=flags))
 
-    unknown = packets_of(client, client.request(OpCode.SESSION_TERMINATE, Name()))[0]
+    unknown = packets_of(client, client.request(OpCode.SESSION_TERMINATE, HandleRequest()))[0]
     number = (0x7000_0000).to_bytes(4, "big")
     encrypted = bytes([unknown[2] | 0x40])
     return {
@@ -68,10 +68,10 @@ def requests(client: NativeClient) -> dict[str, list[bytes]]:
         "not here": resolve("12345.6/7"),
         "referred": resolve(f"0.NA/{REFERRING}.1"),
         "challenged": packets_of(
-            client, client.request(OpCode.CREATE_HANDLE, Values(f"{PREFIX}/new".encode(), (URL,)))
+            client, client.request(OpCode.CREATE_HANDLE, ValuesRequest(f"{PREFIX}/new".encode(), (URL,)))
         ),
-        "refused": packets_of(client, client.request(OpCode.LIST_HANDLES, Name(f"0.NA/{MANY}".encode()))),
-        "site information": packets_of(client, client.request(OpCode.GET_SITE_INFO, Name())),
+        "refused": packets_of(client, client.request(OpCode.LIST_HANDLES, HandleRequest(f"0.NA/{MANY}".encode()))),
+        "site information": packets_of(client, client.request(OpCode.GET_SITE_INFO, HandleRequest())),
         "a session": packets_of(client, client.client.begin_session(None, client.clock()).request),
         "no such session": [unknown[:4] + number + unknown[8:]],
         "no such session to decrypt with": [unknown[:2] + encrypted + unknown[3:4] + number + unknown[8:]],

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.observe.access_log import CAPACITY, AccessLog, Exchange
-from perseid.server.observe.logs import MAX_LINE, Log, Output, Style
+from perseid.server.observe.access_log import BATCH_LINES, AccessLog, HttpExchange
+from perseid.server.observe.logs import MAX_LINE, LineStyle, Log, LogOutput
 from perseid.wire.codes import OpCode, ResponseCode
 
 NOW = 1_772_366_400.1239
@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-class Lines(Output):
+class Lines(LogOutput):
     """Keeps what is written."""
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def text(output: Lines, clock: Clock) -> AccessLog:
-    return AccessLog(Log(Style("resolver-1"), output), clock)
+    return AccessLog(Log(LineStyle("resolver-1"), output), clock)
 
 
 def test_a_line_says_who_asked_for_what_and_how_it_went(text: AccessLog, output: Lines) -> None:
-    text.note("192.0.2.7", "tcp", OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b"12345/x", 812, "300:0.NA/12345")
-    text.note("2001:db8::1", "udp", 1, 100, b"12345/a b", 9)
-    text.note("192.0.2.7", "tcp", 4711, 999, b"", 9)
-    text.note("192.0.2.7", "tcp", 400, None, b"\xff\n", 9)
+    text.log_request("192.0.2.7", "tcp", OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b"12345/x", 812, "300:0.NA/12345")
+    text.log_request("2001:db8::1", "udp", 1, 100, b"12345/a b", 9)
+    text.log_request("192.0.2.7", "tcp", 4711, 999, b"", 9)
+    text.log_request("192.0.2.7", "tcp", 400, None, b"\xff\n", 9)
     text.flush()
     begin = "2026-03-01T12:00:00.123Z INFO resolver-1 access "
     shown = [line.removesuffix("\n").removeprefix(begin) for line in output.written]
@@ -75,11 +75,11 @@ def test_a_line_says_who_asked_for_what_and_how_it_went(text: AccessLog, output:
 
 
 def test_over_http_there_are_a_method_and_a_status(text: AccessLog, output: Lines) -> None:
-    made = Exchange("PUT", 201, b"12345/x", is_name=True, code=1)
-    text.note_http("192.0.2.7", "https", made, 812, "300:0.NA/12345")
-    text.note_http("192.0.2.7", "http", Exchange("GET", 404, b"/a b\xff", is_name=False), 9)
-    text.note_http("192.0.2.7", "http", Exchange("x" * 100, 501, b"", is_name=False), 9)
-    text.note_http("192.0.2.7", "http", Exchange("", 400, b"/", is_name=False, code=999), 9)
+    made = HttpExchange("PUT", 201, b"12345/x", is_name=True, code=1)
+    text.log_http_request("192.0.2.7", "https", made, 812, "300:0.NA/12345")
+    text.log_http_request("192.0.2.7", "http", HttpExchange("GET", 404, b"/a b\xff", is_name=False), 9)
+    text.log_http_request("192.0.2.7", "http", HttpExchange("x" * 100, 501, b"", is_name=False), 9)
+    text.log_http_request("192.0.2.7", "http", HttpExchange("", 400, b"/", is_name=False, code=999), 9)
     text.flush()
     begin = "2026-03-01T12:00:00.123Z INFO resolver-1 access "
     shown = [line.removesuffix("\n").removeprefix(begin) for line in output.written]
@@ -93,8 +93,10 @@ def test_over_http_there_are_a_method_and_a_status(text: AccessLog, output: Line
 
 
 def test_over_http_json_says_the_same(output: Lines, clock: Clock) -> None:
-    access = AccessLog(Log(Style("control", json=True), output), clock)
-    access.note_http("192.0.2.7", "https", Exchange('P"T', 302, b"12345/x", is_name=True, code=1), 812, "300:0.NA/1")
+    access = AccessLog(Log(LineStyle("control", json=True), output), clock)
+    access.log_http_request(
+        "192.0.2.7", "https", HttpExchange('P"T', 302, b"12345/x", is_name=True, code=1), 812, "300:0.NA/1"
+    )
     access.flush()
     (line,) = output.written
     found = json.loads(line)
@@ -114,8 +116,8 @@ def test_over_http_json_says_the_same(output: Lines, clock: Clock) -> None:
 @given(st.text(), st.text(), st.binary(max_size=5_000), st.text(), st.booleans())
 def test_nothing_over_http_breaks_out_of_its_line(method: str, host: str, path: bytes, who: str, as_json: bool) -> None:
     output = Lines()
-    access = AccessLog(Log(Style("control", json=as_json), output), Clock())
-    access.note_http(host, "http", Exchange(method, 200, path, is_name=False, code=1), 1, who)
+    access = AccessLog(Log(LineStyle("control", json=as_json), output), Clock())
+    access.log_http_request(host, "http", HttpExchange(method, 200, path, is_name=False, code=1), 1, who)
     access.flush()
     (line,) = output.written
     assert line.count("\n") == 1
@@ -126,9 +128,9 @@ def test_nothing_over_http_breaks_out_of_its_line(method: str, host: str, path: 
 
 
 def test_json_says_the_same(output: Lines, clock: Clock) -> None:
-    access = AccessLog(Log(Style("control", json=True), output), clock)
-    access.note("192.0.2.7", "tcp", 1, 1, 'ü"'.encode(), 812, "300:0.NA/1")
-    access.note("192.0.2.7", "udp", 1, None, b"\xff", 8)
+    access = AccessLog(Log(LineStyle("control", json=True), output), clock)
+    access.log_request("192.0.2.7", "tcp", 1, 1, 'ü"'.encode(), 812, "300:0.NA/1")
+    access.log_request("192.0.2.7", "udp", 1, None, b"\xff", 8)
     access.flush()
     first, second = map(json.loads, output.written)
     assert first == {
@@ -148,8 +150,8 @@ def test_json_says_the_same(output: Lines, clock: Clock) -> None:
 
 
 def test_the_journal_has_the_time_itself(output: Lines, clock: Clock) -> None:
-    access = AccessLog(Log(Style("control", journal=True), output), clock)
-    access.note("192.0.2.7", "tcp", 1, 1, b"x", 1)
+    access = AccessLog(Log(LineStyle("control", journal=True), output), clock)
+    access.log_request("192.0.2.7", "tcp", 1, 1, b"x", 1)
     access.flush()
     assert output.written[0].startswith("<6>INFO control access transport=tcp ")
 
@@ -162,10 +164,10 @@ def test_the_journal_has_the_time_itself(output: Lines, clock: Clock) -> None:
     st.integers(-1, 2**32 - 1),
 )
 def test_whatever_is_asked_for_is_one_line(name: bytes, who: str, address: str, opcode: int, code: int) -> None:
-    for style in (Style("control"), Style("control", json=True), Style("control", json=True, journal=True)):
+    for style in (LineStyle("control"), LineStyle("control", json=True), LineStyle("control", json=True, journal=True)):
         output = Lines()
         access = AccessLog(Log(style, output), Clock())
-        access.note(address, "tcp", opcode, code, name, 1, who)
+        access.log_request(address, "tcp", opcode, code, name, 1, who)
         access.flush()
         (line,) = output.written
         assert line[-1] == "\n"
@@ -180,18 +182,18 @@ def test_whatever_is_asked_for_is_one_line(name: bytes, who: str, address: str, 
 def test_lines_are_written_together_when_there_are_enough_or_a_second_is_over(
     text: AccessLog, output: Lines, clock: Clock
 ) -> None:
-    for number in range(CAPACITY - 1):
-        text.note("192.0.2.7", "udp", 1, 1, b"%d" % number, 1)
+    for number in range(BATCH_LINES - 1):
+        text.log_request("192.0.2.7", "udp", 1, 1, b"%d" % number, 1)
     assert output.written == []
-    text.note("192.0.2.7", "udp", 1, 1, b"last", 1)
-    assert len(output.written) == CAPACITY
-    text.note("192.0.2.7", "udp", 1, 1, b"next", 1)
+    text.log_request("192.0.2.7", "udp", 1, 1, b"last", 1)
+    assert len(output.written) == BATCH_LINES
+    text.log_request("192.0.2.7", "udp", 1, 1, b"next", 1)
     clock.now += 1
-    text.note("192.0.2.7", "udp", 1, 1, b"in another second", 1)
-    assert len(output.written) == CAPACITY + 1
+    text.log_request("192.0.2.7", "udp", 1, 1, b"in another second", 1)
+    assert len(output.written) == BATCH_LINES + 1
     clock.now -= 3_600  # the clock was set
-    text.note("192.0.2.7", "udp", 1, 1, b"an hour ago", 1)
-    assert len(output.written) == CAPACITY + 2
+    text.log_request("192.0.2.7", "udp", 1, 1, b"an hour ago", 1)
+    assert len(output.written) == BATCH_LINES + 2
     text.flush()
     assert output.written[-2].startswith("2026-03-01T12:00:01.123Z")
     assert output.written[-1].startswith("2026-03-01T11:00:01.123Z")
@@ -210,10 +212,10 @@ def descriptor(tmp_path: Path) -> Iterator[int]:
 
 
 def test_lines_reach_a_real_file(descriptor: int, tmp_path: Path) -> None:
-    access = AccessLog(Log(Style("control"), Output(descriptor)))
-    for _ in range(3 * CAPACITY):
-        access.note("192.0.2.7", "tcp", 1, 1, b"12345/x", 3)
+    access = AccessLog(Log(LineStyle("control"), LogOutput(descriptor)))
+    for _ in range(3 * BATCH_LINES):
+        access.log_request("192.0.2.7", "tcp", 1, 1, b"12345/x", 3)
     access.flush()
     lines = (tmp_path / "log").read_text().splitlines()
-    assert len(lines) == 3 * CAPACITY
+    assert len(lines) == 3 * BATCH_LINES
     assert all(line.endswith(" name=12345/x code=SUCCESS microseconds=3 who=-") for line in lines)

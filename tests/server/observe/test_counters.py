@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from perseid.server.observe.counters import PAGE, Board, Count, WrongLayout
+from perseid.server.observe.counters import PAGE, CounterTotals, IncompatibleLayout, SharedCounters
 from perseid.wire.codes import ResponseCode
 
 RESOLVER = """
@@ -28,8 +28,8 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board.create(3)
+def board() -> Iterator[SharedCounters]:
+    made = SharedCounters.create(3)
     yield made
     made.close()
     os.close(made.descriptor)
@@ -39,7 +39,7 @@ def answer(code: int, octets: int = 40) -> bytes:
     return bytes(24) + code.to_bytes(4, "big") + bytes(octets - 28)
 
 
-def test_each_kind_of_event_has_its_counter(board: Board) -> None:
+def test_each_kind_of_event_has_its_counter(board: SharedCounters) -> None:
     counters = board.counters(1)
     for code in (1, 1, 1, 100, 301, 12_345):
         counters.answered(answer(code))
@@ -48,17 +48,17 @@ def test_each_kind_of_event_has_its_counter(board: Board) -> None:
     counters.dropped()
     counters.sent(400)
     counters.forwarded(600)
-    expected = Count(
+    expected = CounterTotals(
         {ResponseCode.SUCCESS: 3, ResponseCode.HANDLE_NOT_FOUND: 1, ResponseCode.SERVER_NOT_RESP: 1}, 1, 2, 1, 1_240
     )
     assert counters.read() == expected
     assert (expected.answered, expected.received) == (6, 9)
-    assert board.read() == [Count(), expected, Count()]
+    assert board.read() == [CounterTotals(), expected, CounterTotals()]
     assert board.total() == expected
     assert len(board) == 3
 
 
-def test_every_response_code_is_told_from_the_others(board: Board) -> None:
+def test_every_response_code_is_told_from_the_others(board: SharedCounters) -> None:
     for number, code in enumerate(ResponseCode, 1):
         for _ in range(number):
             board.counters(0).answered(answer(code))
@@ -67,12 +67,12 @@ def test_every_response_code_is_told_from_the_others(board: Board) -> None:
 
 
 def test_counts_are_added_up() -> None:
-    first = Count({ResponseCode.SUCCESS: 1, ResponseCode.ERROR: 2}, 3, 4, 5, 6)
-    second = Count({ResponseCode.SUCCESS: 10}, 30, 40, 50, 60)
-    assert first + second == Count({ResponseCode.SUCCESS: 11, ResponseCode.ERROR: 2}, 33, 44, 55, 66)
+    first = CounterTotals({ResponseCode.SUCCESS: 1, ResponseCode.ERROR: 2}, 3, 4, 5, 6)
+    second = CounterTotals({ResponseCode.SUCCESS: 10}, 30, 40, 50, 60)
+    assert first + second == CounterTotals({ResponseCode.SUCCESS: 11, ResponseCode.ERROR: 2}, 33, 44, 55, 66)
 
 
-def test_what_other_processes_count_is_seen_while_they_live_and_after(board: Board) -> None:
+def test_what_other_processes_count_is_seen_while_they_live_and_after(board: SharedCounters) -> None:
     """The third resolver is killed and started anew: it goes on where it ended."""
 
     def start(resolver: int, code: int, times: int) -> "subprocess.Popen[bytes]":
@@ -95,10 +95,10 @@ def test_what_other_processes_count_is_seen_while_they_live_and_after(board: Boa
             resolver.kill()
             resolver.communicate()
     expected = {ResponseCode.SUCCESS: 1_000, ResponseCode.HANDLE_NOT_FOUND: 2_000, ResponseCode.VALUES_NOT_FOUND: 333}
-    assert board.total() == Count(expected, handed_over=3_333, octets_out=40 * 3_333)
+    assert board.total() == CounterTotals(expected, handed_over=3_333, bytes_sent=40 * 3_333)
 
 
-def test_a_reader_never_sees_a_counter_go_back(board: Board) -> None:
+def test_a_reader_never_sees_a_counter_go_back(board: SharedCounters) -> None:
     counters, done = board.counters(0), threading.Event()
 
     def count() -> None:
@@ -110,15 +110,15 @@ def test_a_reader_never_sees_a_counter_go_back(board: Board) -> None:
     thread.start()
     seen = 0
     while not done.is_set():
-        now = board.counters(0).read().octets_out
+        now = board.counters(0).read().bytes_sent
         assert now >= seen
         assert now % 255 == 0
         seen = now
     thread.join()
-    assert board.total().octets_out == 200_000 * 255
+    assert board.total().bytes_sent == 200_000 * 255
 
 
-def test_the_two_threads_of_a_resolver_never_add_to_the_same_word(board: Board) -> None:
+def test_the_two_threads_of_a_resolver_never_add_to_the_same_word(board: SharedCounters) -> None:
     """Where an addition can be interrupted, one of two would be lost."""
     counters = board.counters(0)
 
@@ -141,14 +141,14 @@ def test_memory_that_is_laid_out_otherwise_is_refused(octets: bytes) -> None:
     descriptor = os.memfd_create("something-else")
     try:
         os.write(descriptor, octets)
-        with pytest.raises(WrongLayout):
-            Board(descriptor)
+        with pytest.raises(IncompatibleLayout):
+            SharedCounters(descriptor)
     finally:
         os.close(descriptor)
 
 
 def test_a_board_of_nobody_is_refused_and_leaves_nothing_open() -> None:
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are what is compared
-    with pytest.raises(WrongLayout):
-        Board.create(0)
+    with pytest.raises(IncompatibleLayout):
+        SharedCounters.create(0)
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from perseid.server.observe.logs import MAX_LINE, MAX_WAITING, Output
+from perseid.server.observe.logs import MAX_LINE, MAX_WAITING_BYTES, LogOutput
 
 LINE = "x" * 999 + "\n"
 
@@ -35,7 +35,7 @@ def read_all(descriptor: int) -> bytes:
     return found
 
 
-def read_until(enough: Callable[[bytes], bool], read: Callable[[], bytes], *outputs: Output) -> bytes:
+def read_until(enough: Callable[[bytes], bool], read: Callable[[], bytes], *outputs: LogOutput) -> bytes:
     """What is read while outputs try again, until it is enough."""
     found, deadline = b"", monotonic() + 30
     while not enough(found):
@@ -47,7 +47,7 @@ def read_until(enough: Callable[[bytes], bool], read: Callable[[], bytes], *outp
 
 
 def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
-    output = Output(pipe[1])
+    output = LogOutput(pipe[1])
     output.write(["one\n", "two ü\n"])
     output.write(["three \ud800\n"])
     assert read_all(pipe[0]).decode() == "one\ntwo ü\nthree \\ud800\n"
@@ -56,7 +56,7 @@ def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
 
 
 def test_a_reader_that_stopped_makes_nobody_wait_and_finds_everything_later(pipe: tuple[int, int]) -> None:
-    output = Output(pipe[1])
+    output = LogOutput(pipe[1])
     sent = [f"{number:08d}\n" for number in range(20_000)]  # more than a pipe holds
     output.write(sent)
     found = read_until(lambda found: len(found) >= 9 * len(sent), lambda: read_all(pipe[0]), output)
@@ -65,15 +65,15 @@ def test_a_reader_that_stopped_makes_nobody_wait_and_finds_everything_later(pipe
 
 
 def test_what_is_too_much_is_lost_counted_and_mentioned_once_there_is_room(pipe: tuple[int, int]) -> None:
-    output = Output(pipe[1], lambda lines: f"lost {lines}\n")
-    for _ in range(2 * MAX_WAITING // len(LINE)):
+    output = LogOutput(pipe[1], lambda lines: f"lost {lines}\n")
+    for _ in range(2 * MAX_WAITING_BYTES // len(LINE)):
         output.write([LINE])
     lost = output.lost
     assert lost > 0
     found = read_until(lambda found: b"lost" in found, lambda: read_all(pipe[0]), output)
     lines = found.decode().splitlines(keepends=True)
     assert lines[-1] == f"lost {lost}\n"
-    assert len(lines) - 1 + lost == 2 * MAX_WAITING // len(LINE)
+    assert len(lines) - 1 + lost == 2 * MAX_WAITING_BYTES // len(LINE)
     assert output.lost == lost
     output.write(["and on\n"])
     assert read_all(pipe[0]) == b"and on\n"
@@ -87,16 +87,16 @@ def test_writes_are_small_enough_to_be_taken_whole(pipe: tuple[int, int], monkey
         return real(where, block)
 
     monkeypatch.setattr(os, "write", write)
-    Output(pipe[1]).write([LINE] * 20)
+    LogOutput(pipe[1]).write([LINE] * 20)
     assert sum(sizes) == 20 * len(LINE)
     assert max(sizes) <= MAX_LINE
     assert len(sizes) == 5
 
 
 def test_lines_of_several_writers_do_not_run_into_each_other(pipe: tuple[int, int]) -> None:
-    outputs = [Output(pipe[1]) for _ in range(4)]
+    outputs = [LogOutput(pipe[1]) for _ in range(4)]
 
-    def write(output: Output, letter: str) -> None:
+    def write(output: LogOutput, letter: str) -> None:
         for _ in range(200):
             output.write([letter * 300 + "\n"] * 3)
 
@@ -114,7 +114,7 @@ def test_lines_of_several_writers_do_not_run_into_each_other(pipe: tuple[int, in
 
 
 def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
-    output = Output(pipe[1])
+    output = LogOutput(pipe[1])
     os.close(pipe[0])
     output.write(["nobody\n", "hears\n"])
     output.write(["this\n"])
@@ -125,7 +125,7 @@ def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
 def test_a_socket_of_the_journal_is_written_to_without_waiting() -> None:
     reader, writer = socket.socketpair()
     with reader, writer:
-        output = Output(writer.fileno())
+        output = LogOutput(writer.fileno())
         sent = [f"{number:08d}\n" for number in range(60_000)]
         output.write(sent)
         found = read_until(lambda found: len(found) >= 9 * len(sent), lambda: reader.recv(1 << 20), output)
@@ -136,14 +136,14 @@ def test_a_socket_of_the_journal_is_written_to_without_waiting() -> None:
 def test_a_file_is_written_to(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("ab") as opened:
-        output = Output(opened.fileno())
+        output = LogOutput(opened.fileno())
         output.write(["one\n"])
         output.close()
     assert path.read_text() == "one\n"
 
 
 def test_what_nobody_reads_until_the_end_is_given_up(pipe: tuple[int, int]) -> None:
-    output = Output(pipe[1])
+    output = LogOutput(pipe[1])
     output.write([LINE] * 100)
     output.close(0.01)
     written = len(read_all(pipe[0])) // len(LINE)
@@ -152,7 +152,7 @@ def test_what_nobody_reads_until_the_end_is_given_up(pipe: tuple[int, int]) -> N
 
 
 def test_a_signal_in_the_middle_of_a_write_may_log_too(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    output = Output(pipe[1])
+    output = LogOutput(pipe[1])
     real = os.write
     interrupted: list[bool] = []
 
@@ -175,7 +175,7 @@ def test_a_pipe_of_somebody_else_is_asked_before_it_is_written_to(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
-        output = Output(pipe[1])
+        output = LogOutput(pipe[1])
     output.write([LINE] * 100)  # more than the pipe holds: with a plain write this would wait for ever
     found = read_all(pipe[0])
     output.flush()

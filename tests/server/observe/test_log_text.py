@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.observe.logs import CUT, MAX_TEXT, escaped, field, json_text, text_of
+from perseid.server.observe.logs import ELLIPSIS, MAX_TEXT, decode_text, escape_text, format_field, format_json
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=80)
 ANY_OCTETS = st.binary(max_size=80)
@@ -29,19 +29,19 @@ def unescaped(shown: str) -> bytes:
 
 @given(ANY_TEXT, st.integers(8, 400))
 def test_any_text_becomes_printable_and_stays_within_its_limit(text: str, limit: int) -> None:
-    for shown in (escaped(text, limit), field(text, limit), json_text(text, limit)):
+    for shown in (escape_text(text, limit), format_field(text, limit), format_json(text, limit)):
         assert shown.isprintable()
         assert len(shown.encode()) <= limit
 
 
 @given(ANY_OCTETS)
 def test_a_field_that_was_not_cut_says_exactly_which_octets_came(octets: bytes) -> None:
-    assert unescaped(field(text_of(octets), 10_000)) == octets
+    assert unescaped(format_field(decode_text(octets), 10_000)) == octets
 
 
 @given(ANY_TEXT)
 def test_json_says_the_same_text(text: str) -> None:
-    written = json_text(text, 10_000)
+    written = format_json(text, 10_000)
     assert written.isascii()
     json.loads(written).encode("utf-8")  # no surrogates, which strict readers refuse
     if not re.search("[\ud800-\udfff]", text):
@@ -50,8 +50,8 @@ def test_json_says_the_same_text(text: str) -> None:
 
 @given(ANY_TEXT, st.integers(8, 100))
 def test_cut_json_is_json_still(text: str, limit: int) -> None:
-    found = json.loads(json_text(text, limit))
-    assert found.removesuffix(CUT) in found
+    found = json.loads(format_json(text, limit))
+    assert found.removesuffix(ELLIPSIS) in found
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_cut_json_is_json_still(text: str, limit: int) -> None:
     ],
 )
 def test_a_field_is_quoted_and_escaped_where_it_must_be(text: str, shown: str) -> None:
-    assert field(text) == shown
+    assert format_field(text) == shown
 
 
 def test_octets_that_are_no_text_are_shown_as_octets() -> None:
-    assert field(text_of(b"10.1/\xff\xfe")) == '"10.1/\\xff\\xfe"'
-    assert json.loads(json_text(text_of(b"10.1/\xff"))) == "10.1/\\xff"
-    assert json_text("\x7f") == '"\\u007f"'
+    assert format_field(decode_text(b"10.1/\xff\xfe")) == '"10.1/\\xff\\xfe"'
+    assert json.loads(format_json(decode_text(b"10.1/\xff"))) == "10.1/\\xff"
+    assert format_json("\x7f") == '"\\u007f"'
 
 
 def test_a_message_keeps_its_words_and_loses_what_is_too_long() -> None:
-    assert escaped('nothing to escape: \\ and "') == 'nothing to escape: \\ and "'
-    assert escaped("ä" * 1000, 20) == "ä" * 8 + CUT
-    assert escaped("ä" * 10, 20) == "ä" * 10
+    assert escape_text('nothing to escape: \\ and "') == 'nothing to escape: \\ and "'
+    assert escape_text("ä" * 1000, 20) == "ä" * 8 + ELLIPSIS
+    assert escape_text("ä" * 10, 20) == "ä" * 10

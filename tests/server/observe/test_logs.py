@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from perseid.registry.installation.setting_keys import LogFormat
 from perseid.server.observe import logs
-from perseid.server.observe.logs import MAX_LINE, LineFormatter, LineHandler, Log, Output, Style, fields
+from perseid.server.observe.logs import MAX_LINE, LineFormatter, LineHandler, LineStyle, Log, LogOutput, fields
 
-TEXT, AS_JSON = Style("control"), Style("control", json=True)
+TEXT, AS_JSON = LineStyle("control"), LineStyle("control", json=True)
 SECRET = "geheim-4711"
 ANY = st.one_of(
     st.text(st.characters(exclude_categories=()), max_size=3_000),
@@ -59,7 +59,7 @@ def record(
     return made
 
 
-def lines(style: Style, made: logging.LogRecord) -> str:
+def lines(style: LineStyle, made: logging.LogRecord) -> str:
     return LineFormatter(style).format(made)
 
 
@@ -127,7 +127,7 @@ def test_whatever_is_logged_is_one_printable_line_of_bounded_length(
 ) -> None:
     made = record("%s", message)
     made.__dict__["fields"] = given_fields
-    for style in (TEXT, AS_JSON, Style("control", journal=True)):
+    for style in (TEXT, AS_JSON, LineStyle("control", journal=True)):
         line = lines(style, made)
         assert line.endswith("\n")
         assert line[:-1].isprintable()
@@ -171,11 +171,11 @@ def test_a_long_way_of_an_exception_is_cut() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         deeper(100)
-    assert logs.account_of(caught.value).count("deeper:") == logs.MAX_PLACES
+    assert logs.describe_exception(caught.value).count("deeper:") == logs.MAX_FRAMES
     chain = RuntimeError()
     for _ in range(10):
         chain, chain.__context__ = RuntimeError(), chain
-    assert logs.account_of(chain).count("RuntimeError") == logs.MAX_CAUSES
+    assert logs.describe_exception(chain).count("RuntimeError") == logs.MAX_CAUSES
 
 
 def test_what_cannot_be_written_never_raises() -> None:
@@ -191,7 +191,7 @@ def test_what_cannot_be_written_never_raises() -> None:
 def test_a_record_that_breaks_the_formatter_is_replaced_by_a_line_that_says_so() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as found, open(writing, "wb"):  # noqa: PTH123 - descriptors
-        handler = LineHandler(Log(AS_JSON, Output(writing)))
+        handler = LineHandler(Log(AS_JSON, LogOutput(writing)))
         broken = record("x")
         broken.created = float("inf")
         handler.emit(broken)
@@ -206,7 +206,7 @@ def test_the_journal_gets_priorities_and_keeps_the_time_itself(tmp_path: Path, m
         about = os.fstat(stream.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{about.st_dev}:{about.st_ino}")
         log = logs.configure("resolver-1", LogFormat.TEXT, level=logging.DEBUG, descriptor=stream.fileno())
-        assert log.style == Style("resolver-1", journal=True)
+        assert log.style == LineStyle("resolver-1", journal=True)
         ours = logging.getLogger("perseid.x")
         for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
             ours.log(level, "said")

@@ -12,11 +12,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
-from perseid.server.native.steps import Kind
-from perseid.server.observe.control_counts import ControlCounts, Histogram
-from perseid.server.observe.counters import Board
-from perseid.server.observe.metrics import FAMILIES, HISTOGRAM, LedgerState, Sources, registry_of, state_of, table
-from perseid.server.processes.pools import Figures
+from perseid.server.native.steps import WorkKind
+from perseid.server.observe.control_counts import ControlCounters, Histogram
+from perseid.server.observe.counters import SharedCounters
+from perseid.server.observe.metrics import (
+    FAMILIES,
+    HISTOGRAM,
+    LedgerState,
+    MetricSources,
+    create_registry,
+    format_table,
+    get_ledger_state,
+)
+from perseid.server.processes.pools import PoolStats
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.server.installations import copy_to
 
@@ -25,21 +33,21 @@ STATE = LedgerState(entries=30, checkpoint=28, applied=29, ready=True)
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board.create(2)
+def board() -> Iterator[SharedCounters]:
+    made = SharedCounters.create(2)
     yield made
     made.close()
     os.close(made.descriptor)
 
 
 @pytest.fixture
-def counts() -> ControlCounts:
-    return ControlCounts()
+def counts() -> ControlCounters:
+    return ControlCounters()
 
 
-def scraped(sources: Sources) -> dict[tuple[str, ...], float]:
+def scraped(sources: MetricSources) -> dict[tuple[str, ...], float]:
     """What Prometheus reads: name and values of labels, without those of histograms."""
-    text = generate_latest(registry_of(sources)).decode()
+    text = generate_latest(create_registry(sources)).decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -51,14 +59,14 @@ def answer(code: int) -> bytes:
     return bytes(24) + code.to_bytes(4, "big") + bytes(12)
 
 
-def test_requests_of_all_processes_are_counted_together(board: Board, counts: ControlCounts) -> None:
+def test_requests_of_all_processes_are_counted_together(board: SharedCounters, counts: ControlCounters) -> None:
     for number, code in ((0, 1), (1, 1), (1, 100), (1, 12_345)):
         board.counters(number).answered(answer(code))
     board.counters(0).handed_over()
     board.counters(1).dropped()
-    counts.answered_at_once((1).to_bytes(4, "big"))
-    counts.answered_at_once((1).to_bytes(4, "big"))
-    counts.answered_at_once((777).to_bytes(4, "big"))
+    counts.count_fast_response((1).to_bytes(4, "big"))
+    counts.count_fast_response((1).to_bytes(4, "big"))
+    counts.count_fast_response((777).to_bytes(4, "big"))
     counts.served(Transport.UDP, OpCode.RESOLUTION, ResponseCode.SUCCESS, 300)
     counts.served(Transport.TCP, OpCode.CREATE_HANDLE, ResponseCode.AUTHENTICATION_FAILED, 300)
     counts.served(Transport.TCP, OpCode(4711), None, 300)
@@ -66,7 +74,7 @@ def test_requests_of_all_processes_are_counted_together(board: Board, counts: Co
     counts.dropped("too old")
     counts.limited("slow connection")
     found = scraped(
-        Sources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE, limits=lambda: {"x": 2})
+        MetricSources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE, limits=lambda: {"x": 2})
     )
     requests = {key[1:]: value for key, value in found.items() if key[0] == "perseid_requests_total"}
     assert requests == {  # code, operation, transport
@@ -90,16 +98,16 @@ def test_requests_of_all_processes_are_counted_together(board: Board, counts: Co
     assert found["perseid_request_duration_seconds_bucket", "0.00025", "tcp"] == 0
 
 
-def test_strangers_make_no_new_series(counts: ControlCounts) -> None:
+def test_strangers_make_no_new_series(counts: ControlCounters) -> None:
     for number in range(1000, 3000):
         counts.served(Transport.TCP, OpCode(number + 10_000), ResponseCode.OPERATION_NOT_SUPPORTED, 1)
     assert counts.requests() == {("tcp", "other", "operation_not_supported"): 2000}
     assert len(counts._served) == 1
 
 
-def test_the_state_of_everything_is_shown(board: Board, counts: ControlCounts) -> None:
+def test_the_state_of_everything_is_shown(board: SharedCounters, counts: ControlCounters) -> None:
     counts.loop_lag = 0.02
-    sources = Sources(
+    sources = MetricSources(
         board=board,
         counts=counts,
         ready=lambda: "the view is built anew",
@@ -107,7 +115,7 @@ def test_the_state_of_everything_is_shown(board: Board, counts: ControlCounts) -
         connections=lambda: 7,
         sessions=lambda: 3,
         challenges=lambda: 2,
-        pools=lambda: {Kind.SIGN: Figures(1, 4, 100, 5, 6, 1.5)},
+        pools=lambda: {WorkKind.SIGN: PoolStats(1, 4, 100, 5, 6, 1.5)},
         restarts=lambda: {"resolver": 2},
         lines_lost=lambda: 9,
     )
@@ -141,11 +149,11 @@ def test_the_state_of_everything_is_shown(board: Board, counts: ControlCounts) -
     assert found["perseid_process_open_fds", "control"] > 2
 
 
-def test_what_cannot_be_read_hides_nothing_else(board: Board, counts: ControlCounts) -> None:
+def test_what_cannot_be_read_hides_nothing_else(board: SharedCounters, counts: ControlCounters) -> None:
     def away() -> LedgerState:
         raise ConnectionError("the database is away")
 
-    sources = Sources(
+    sources = MetricSources(
         board=board, counts=counts, ready=lambda: "", ledger=away, processes=lambda: {"resolver-1": 2**22 + 1}
     )
     found = scraped(sources)
@@ -154,9 +162,9 @@ def test_what_cannot_be_read_hides_nothing_else(board: Board, counts: ControlCou
     assert not any(name[0].startswith(("perseid_ledger_", "perseid_process_")) for name in found)
 
 
-def test_the_families_are_what_the_collector_gives(board: Board, counts: ControlCounts) -> None:
-    sources = Sources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE)
-    text = generate_latest(registry_of(sources)).decode()
+def test_the_families_are_what_the_collector_gives(board: SharedCounters, counts: ControlCounters) -> None:
+    sources = MetricSources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE)
+    text = generate_latest(create_registry(sources)).decode()
     given = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
     assert sorted(given) == sorted((name, family.kind) for name, family in FAMILIES.items())
     for name, about in re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE):
@@ -172,7 +180,7 @@ def test_names_follow_the_customs_of_prometheus() -> None:
 
 
 def test_the_guide_has_one_row_for_each_metric_as_the_code_has_it() -> None:
-    assert f"\n{table()}\n" in GUIDE.read_text()
+    assert f"\n{format_table()}\n" in GUIDE.read_text()
 
 
 def test_a_histogram_counts_what_is_at_a_bound_below_it() -> None:
@@ -185,20 +193,20 @@ def test_a_histogram_counts_what_is_at_a_bound_below_it() -> None:
 def test_the_state_of_a_ledger_is_read_from_it(tmp_path: Path) -> None:
     with Installation.open(copy_to(tmp_path), environ={}) as installation:
         deadline = monotonic() + 30
-        while not (state := state_of(installation.ledger)).ready:  # the view is built first
+        while not (state := get_ledger_state(installation.ledger)).ready:  # the view is built first
             assert monotonic() < deadline
             sleep(0.01)
         assert state == LedgerState(state.entries, state.checkpoint, state.entries, ready=True)
         assert state.entries > 0
-        installation.ledger.answers.give_up()
-        assert not state_of(installation.ledger).ready
+        installation.ledger.answers.discard()
+        assert not get_ledger_state(installation.ledger).ready
 
 
 def write_published() -> None:
     """Bring the guide's table up to the code: python -m tests.server.observe.test_metrics"""
     before, start, rest = GUIDE.read_text().partition("\n| metric |")
     assert start
-    GUIDE.write_text(f"{before}\n{table()}\n{rest.partition(chr(10) * 2)[2]}")
+    GUIDE.write_text(f"{before}\n{format_table()}\n{rest.partition(chr(10) * 2)[2]}")
 
 
 if __name__ == "__main__":

@@ -10,19 +10,19 @@ import pytest
 
 from perseid.registry.installation.settings import Config
 from perseid.server.observe import metrics_listener
-from perseid.server.observe.control_counts import ControlCounts
-from perseid.server.observe.counters import Board
-from perseid.server.observe.metrics import LedgerState, Sources
-from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsListener, listening_socket
+from perseid.server.observe.control_counts import ControlCounters
+from perseid.server.observe.counters import SharedCounters
+from perseid.server.observe.metrics import LedgerState, MetricSources
+from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsListener, create_listener
 
 
 class Server:
     """What the listener looks at."""
 
-    def __init__(self, board: Board) -> None:
-        self.counts = ControlCounts()
+    def __init__(self, board: SharedCounters) -> None:
+        self.counts = ControlCounters()
         self.reason = ""
-        self.sources = Sources(
+        self.sources = MetricSources(
             board=board, counts=self.counts, ready=self.ready, ledger=lambda: LedgerState(1, 1, 1, ready=True)
         )
 
@@ -34,7 +34,7 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    board = Board.create(1)
+    board = SharedCounters.create(1)
     yield Server(board)
     board.close()
     os.close(board.descriptor)
@@ -42,7 +42,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def listener(server: Server) -> Iterator[MetricsListener]:
-    with MetricsListener(server.sources, listening_socket("127.0.0.1", 0)) as listening:
+    with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listening:
         yield listening
 
 
@@ -80,7 +80,7 @@ def cut_off(client: socket.socket) -> bool:
 
 
 def test_metrics_are_given_in_the_text_format(listener: MetricsListener, server: Server) -> None:
-    server.counts.answered_at_once((1).to_bytes(4, "big"))
+    server.counts.count_fast_response((1).to_bytes(4, "big"))
     response, text = get(listener, "/metrics?x=1")
     assert response.status == 200
     assert response.headers["Content-Type"].startswith("text/plain; version=")
@@ -132,7 +132,7 @@ def test_everything_else_is_refused(listener: MetricsListener) -> None:
 
 def test_slow_clients_hold_nobody_up_and_are_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_listener, "TIMEOUT", 0.3)
-    with MetricsListener(server.sources, listening_socket("127.0.0.1", 0)) as listener:
+    with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listener:
         port = port_of(listener)
         slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(MAX_CONNECTIONS)]
         for client in slow:
@@ -171,7 +171,7 @@ def test_the_settings_say_where_and_whether(server: Server) -> None:
 
 
 def test_the_port_is_free_again_afterwards(server: Server) -> None:
-    with MetricsListener(server.sources, listening_socket("127.0.0.1", 0)) as listener:
+    with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listener:
         port = port_of(listener)
         get(listener, "/metrics")
-    listening_socket("127.0.0.1", port).close()
+    create_listener("127.0.0.1", port).close()

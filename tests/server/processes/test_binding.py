@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from perseid.server.processes import sockets
-from perseid.server.processes.sockets import CannotServe, bind, listen
+from perseid.server.processes.sockets import StartupError, bind, listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
@@ -18,17 +18,17 @@ def test_all_sockets_have_one_port(host: str) -> None:
 
 def test_of_two_servers_that_are_started_at_the_same_time_one_has_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one never has a socket for UDP there, at which it would get a share of the datagrams."""
-    made, started = sockets._udp, list[int]()
+    made, started = sockets._bind_udp, list[int]()
 
     def make(host: str, port: int) -> socket.socket:
         if not started:  # meanwhile, just before the first one has its sockets
             started.append(port)
-            with pytest.raises(CannotServe, match="Address already in use"):
+            with pytest.raises(StartupError, match="Address already in use"):
                 bind(host, port, 1)
         started.append(port)
         return made(host, port)
 
-    monkeypatch.setattr(sockets, "_udp", make)
+    monkeypatch.setattr(sockets, "_bind_udp", make)
     listener, (udp,) = bind("127.0.0.1", 0, 1)
     with listener, udp:
         assert started == [udp.getsockname()[1]] * 2
@@ -38,7 +38,7 @@ def test_of_two_servers_that_are_started_at_the_same_time_one_has_the_port(monke
 def test_http_has_a_socket_of_its_own(host: str) -> None:
     with listen(host, 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(CannotServe) as caught:
+        with pytest.raises(StartupError) as caught:
             listen(host, port)
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     said = str(caught.value)
@@ -48,10 +48,10 @@ def test_http_has_a_socket_of_its_own(host: str) -> None:
 
 def test_whoever_has_a_native_port_is_named() -> None:
     named = rf"process {os.getpid()} \(.+\) has the port; stop it, or choose another one with native\.port"
-    with listen("127.0.0.1", 0) as listener, pytest.raises(CannotServe, match=named):
+    with listen("127.0.0.1", 0) as listener, pytest.raises(StartupError, match=named):
         bind("127.0.0.1", listener.getsockname()[1], 1)
 
 
 def test_an_address_that_the_machine_does_not_have_is_refused() -> None:
-    with pytest.raises(CannotServe, match=r"HTTP cannot be served at 192\.0\.2\.7:80: .+; correct the address, or"):
+    with pytest.raises(StartupError, match=r"HTTP cannot be served at 192\.0\.2\.7:80: .+; correct the address, or"):
         listen("192.0.2.7", 80)

@@ -9,7 +9,7 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.requests import Resolve, Values
+from perseid.wire.requests import Resolve, ValuesRequest
 from tests.server.faults.sources import metrics
 from tests.server.live_servers import ATTEMPTS, PATIENCE, WHO, eventually, live_installation
 from tests.server.native.native_client import Address, NativeClient, Serving, Via, serving
@@ -44,7 +44,7 @@ def test_every_octet_that_is_sent_is_counted_whoever_answers(server: Serving) ->
         with client_at(address) as client:
             for opcode, body in (
                 (OpCode.RESOLUTION, Resolve(f"{PREFIX}/vec-big".encode())),
-                (OpCode.CREATE_HANDLE, Values(f"{PREFIX}/never".encode(), (URL,))),
+                (OpCode.CREATE_HANDLE, ValuesRequest(f"{PREFIX}/never".encode(), (URL,))),
             ):
                 (frame,) = client.exchange(client.request(opcode, body))
                 packets = -(-frame.envelope.length // 492)
@@ -64,7 +64,7 @@ def test_control_answers_from_the_address_that_was_asked(server: Serving) -> Non
     for number, address in enumerate(addresses(server)):
         name = f"{PREFIX}/at-{number}"
         with client_at(address) as client:
-            request = client.request(OpCode.CREATE_HANDLE, Values(name.encode(), (URL, BY_ADMINS)))
+            request = client.request(OpCode.CREATE_HANDLE, ValuesRequest(name.encode(), (URL, BY_ADMINS)))
             assert client.ask(request).code is ResponseCode.AUTHENTICATION_NEEDED
             client.act_as(*WHO["secret"])
             long = (Value(1, "DATA", bytes(2_000)), BY_ADMINS)

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.processes.datagrams import MAX_PARCEL, Address, Parcel, is_answer, pack, unpack
+from perseid.server.processes.datagrams import (
+    MAX_FORWARDED_BYTES,
+    Address,
+    ForwardedDatagram,
+    is_response,
+    pack_datagram,
+    unpack_datagram,
+)
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.fragments import MAX_PACKET, split
 from perseid.wire.message import Envelope, Header, Message
@@ -25,9 +32,9 @@ OVER_UDP = [vector for vector in exchanges(*WIRE_FILES) if vector.transport == "
 
 @given(st.floats(0, 2**40, allow_nan=False), st.one_of(IPV4, IPV6), st.binary(max_size=MAX_PACKET + 1), LOCAL)
 def test_what_is_packed_is_unpacked(at: float, address: Address, datagram: bytes, local: bytes) -> None:
-    octets = pack(at, address, datagram, local)
-    assert len(octets) <= MAX_PARCEL
-    assert unpack(octets) == Parcel(at, address, datagram, local)
+    octets = pack_datagram(at, address, datagram, local)
+    assert len(octets) <= MAX_FORWARDED_BYTES
+    assert unpack_datagram(octets) == ForwardedDatagram(at, address, datagram, local)
 
 
 def test_the_address_is_one_that_the_socket_module_takes() -> None:
@@ -35,7 +42,7 @@ def test_the_address_is_one_that_the_socket_module_takes() -> None:
         with socket.socket(family, socket.SOCK_DGRAM) as receiver, socket.socket(family, socket.SOCK_DGRAM) as sender:
             receiver.bind((host, 0))
             receiver.settimeout(5)
-            sender.sendto(b"x", unpack(pack(1.0, receiver.getsockname(), b"")).address)
+            sender.sendto(b"x", unpack_datagram(pack_datagram(1.0, receiver.getsockname(), b"")).address)
             assert receiver.recv(10) == b"x"
 
 
@@ -49,17 +56,17 @@ def message(code: ResponseCode, octets: int = 0) -> Message:
 @pytest.mark.parametrize("vector", OVER_UDP, ids=str)
 def test_recorded_requests_are_told_from_recorded_answers(vector: Vector) -> None:
     with_a_code = str(vector) == "malformed:malformed.response-as-request.udp"
-    assert [is_answer(packet) for packet in vector.request] == [with_a_code] * len(vector.request)
+    assert [is_response(packet) for packet in vector.request] == [with_a_code] * len(vector.request)
     for packet in vector.response:
         envelope = Envelope.from_bytes(packet)
         first_of_encrypted = envelope.encrypted and not envelope.sequence
         further_of_request = envelope.truncated and envelope.sequence > 0
-        assert is_answer(packet) == (not first_of_encrypted and not further_of_request)
+        assert is_response(packet) == (not first_of_encrypted and not further_of_request)
 
 
 @pytest.mark.parametrize("code", list(ResponseCode), ids=lambda code: code.name)
 def test_whatever_has_a_response_code_is_an_answer(code: ResponseCode) -> None:
-    assert is_answer(message(code).to_bytes()) == (code != ResponseCode.RESERVED)
+    assert is_response(message(code).to_bytes()) == (code != ResponseCode.RESERVED)
 
 
 def test_a_packet_of_several_is_judged_by_what_can_be_seen_of_it() -> None:
@@ -70,14 +77,14 @@ def test_a_packet_of_several_is_judged_by_what_can_be_seen_of_it() -> None:
         (answer, True, [True, False, False]),  # as a request of several packets is answered: control sees the rest
     ):
         packets = split(one.envelope, one.payload(), request=as_request)
-        assert [is_answer(packet) for packet in packets] == expected
+        assert [is_response(packet) for packet in packets] == expected
 
 
 @given(st.binary(max_size=19))
 def test_what_is_too_short_to_be_an_answer_is_none(datagram: bytes) -> None:
-    assert not is_answer(datagram)
+    assert not is_response(datagram)
 
 
 @given(st.binary(max_size=MAX_PACKET + 1))
 def test_anything_is_judged(datagram: bytes) -> None:
-    assert is_answer(datagram) in (True, False)
+    assert is_response(datagram) in (True, False)

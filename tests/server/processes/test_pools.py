@@ -14,8 +14,8 @@ import pytest
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import Guess, Kind, Work
-from perseid.server.processes.pools import NICE, THREADS, Figures, Pools
+from perseid.server.native.steps import SecretGuess, Work, WorkKind
+from perseid.server.processes.pools import NICE, THREADS, Pools, PoolStats
 
 TCP, UDP = Transport.TCP, Transport.UDP
 HOST, OTHER = "192.0.2.1", "198.51.100.1"
@@ -30,7 +30,7 @@ def configured(**settings: int) -> Config:
 class Gate:
     """Work that is not done until the gate is opened."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: WorkKind) -> None:
         self._open = threading.Event()
         self.work = Work(kind, self._wait)
 
@@ -69,7 +69,7 @@ async def begin(pools: Pools, work: Work, host: str, transport: Transport) -> "a
 async def working_and_waiting(pools: Pools, gate: Gate) -> "tuple[asyncio.Task[object], asyncio.Task[object]]":
     """Work that is being done by the only thread, and work that waits for it."""
     working = await begin(pools, gate.work, HOST, TCP)
-    await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
+    await until(lambda: pools.stats()[WorkKind.SIGN].busy == 1)
     return working, await begin(pools, gate.work, HOST, TCP)
 
 
@@ -77,22 +77,22 @@ def refused(task: "asyncio.Task[object]") -> bool:
     return task.done() and isinstance(task.exception(), Busy)
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_results_and_errors_come_back(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", WorkKind)
+def test_results_and_errors_come_back(kind: WorkKind) -> None:
     async def test() -> None:
         async with opened() as pools:
             assert await pools.do(Work(kind, lambda: 42), HOST, TCP) == 42
             with pytest.raises(ZeroDivisionError):
                 await pools.do(Work(kind, lambda: 1 // 0), HOST, UDP)
-            figures = pools.figures()[kind]
-            assert (figures.busy, figures.waiting, figures.done) == (0, 0, 2)
-            assert figures.seconds >= 0
+            stats = pools.stats()[kind]
+            assert (stats.busy, stats.waiting, stats.done) == (0, 0, 2)
+            assert stats.seconds >= 0
 
     run(test)
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_work_is_done_in_threads_of_its_kind_with_their_priority(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", WorkKind)
+def test_work_is_done_in_threads_of_its_kind_with_their_priority(kind: WorkKind) -> None:
     def where() -> tuple[str, int]:
         return threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
@@ -113,7 +113,7 @@ def test_a_sandbox_may_forbid_to_lower_priorities(monkeypatch: pytest.MonkeyPatc
 
     async def test() -> None:
         async with opened() as pools:
-            assert await pools.do(Work(Kind.SIGN, lambda: 1), HOST, TCP) == 1
+            assert await pools.do(Work(WorkKind.SIGN, lambda: 1), HOST, TCP) == 1
 
     run(test)
 
@@ -121,7 +121,7 @@ def test_a_sandbox_may_forbid_to_lower_priorities(monkeypatch: pytest.MonkeyPatc
 def test_a_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=8, source_share=100, reserved_share=25) as pools:
-            gate = Gate(Kind.SIGN)
+            gate = Gate(WorkKind.SIGN)
             first = [await begin(pools, gate.work, HOST, TCP) for _ in range(4)]
             assert [refused(task) for task in first] == [False] * 2 + [True] * 2  # a quarter of the queue
             others = [await begin(pools, gate.work, f"203.0.113.{number}", TCP) for number in range(8)]
@@ -129,9 +129,9 @@ def test_a_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
             pools.proved(OTHER, TCP)
             known = [await begin(pools, gate.work, OTHER, TCP) for _ in range(4)]
             assert [refused(task) for task in known] == [False] * 2 + [True] * 2
-            await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
-            figures = pools.figures()[Kind.SIGN]
-            assert figures == Figures(busy=1, waiting=8, full=7)
+            await until(lambda: pools.stats()[WorkKind.SIGN].busy == 1)
+            stats = pools.stats()[WorkKind.SIGN]
+            assert stats == PoolStats(busy=1, waiting=8, full=7)
             gate.open()
             done = [task for task in (*first, *others, *known) if not refused(task)]
             assert await asyncio.gather(*done) == ["done"] * 9
@@ -143,7 +143,7 @@ def test_a_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
 def test_udp_fills_a_quarter_of_a_queue_and_tcp_has_the_rest() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=8) as pools:
-            gate = Gate(Kind.VERIFY)
+            gate = Gate(WorkKind.VERIFY)
             flood = [await begin(pools, gate.work, f"203.0.113.{number}", UDP) for number in range(20)]
             assert sum(map(refused, flood)) == 18
             honest = await begin(pools, gate.work, "203.0.113.0", TCP)
@@ -158,9 +158,9 @@ def test_udp_fills_a_quarter_of_a_queue_and_tcp_has_the_rest() -> None:
 def test_kinds_do_not_wait_for_each_other() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=4) as pools:
-            gate = Gate(Kind.AGREE)
+            gate = Gate(WorkKind.AGREE)
             waiting = [await begin(pools, gate.work, f"203.0.113.{number}", TCP) for number in range(9)]
-            for kind in set(Kind) - {Kind.AGREE}:
+            for kind in set(WorkKind) - {WorkKind.AGREE}:
                 assert await pools.do(Work(kind, lambda: 1), HOST, TCP) == 1
             gate.open()
             await asyncio.gather(*waiting, return_exceptions=True)
@@ -173,11 +173,11 @@ def test_who_has_used_up_the_budget_is_refused_and_others_are_not(monkeypatch: p
 
     async def test() -> None:
         async with opened() as pools:
-            work = Work(Kind.AGREE, lambda: 1)
+            work = Work(WorkKind.AGREE, lambda: 1)
             assert await pools.do(work, HOST, UDP) == 1
             with pytest.raises(Busy):
                 await pools.do(work, HOST, UDP)
-            assert pools.figures()[Kind.AGREE] == Figures(done=1, over_budget=1, seconds=10)
+            assert pools.stats()[WorkKind.AGREE] == PoolStats(done=1, over_budget=1, seconds=10)
             assert await pools.do(work, HOST, TCP) == 1
             pools.configure(configured())
             assert await pools.do(work, HOST, UDP) == 1
@@ -189,11 +189,11 @@ def test_failed_proofs_lock_out_of_proving_on_that_transport_alone() -> None:
     async def test() -> None:
         async with opened(failed_proofs=2) as pools:
             for _ in range(2):
-                pools.failed_proof(HOST, UDP)
+                pools.record_failed_proof(HOST, UDP)
             with pytest.raises(Busy):
-                await pools.do(Work(Kind.VERIFY, lambda: 1), HOST, UDP)
-            assert await pools.do(Work(Kind.VERIFY, lambda: 1), HOST, TCP) == 1
-            assert await pools.do(Work(Kind.READ, lambda: 1), HOST, UDP) == 1
+                await pools.do(Work(WorkKind.VERIFY, lambda: 1), HOST, UDP)
+            assert await pools.do(Work(WorkKind.VERIFY, lambda: 1), HOST, TCP) == 1
+            assert await pools.do(Work(WorkKind.READ, lambda: 1), HOST, UDP) == 1
 
     run(test)
 
@@ -201,7 +201,7 @@ def test_failed_proofs_lock_out_of_proving_on_that_transport_alone() -> None:
 def test_a_known_source_may_fill_half_of_a_queue_and_a_site_of_ipv6_not_all_of_it() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=16, source_share=100, reserved_share=0) as pools:
-            gate = Gate(Kind.SIGN)
+            gate = Gate(WorkKind.SIGN)
             pools.proved(HOST, TCP)
             known = [await begin(pools, gate.work, HOST, TCP) for _ in range(10)]
             assert [refused(task) for task in known] == [False] * 8 + [True] * 2
@@ -216,18 +216,18 @@ def test_a_known_source_may_fill_half_of_a_queue_and_a_site_of_ipv6_not_all_of_i
 def test_guesses_that_were_wrong_are_not_verified_any_more_and_proofs_of_others_are() -> None:
     async def test() -> None:
         async with opened(failed_proofs=2) as pools:
-            work = Work(Kind.READ, lambda: 1, secret_of=b"1/A")
+            work = Work(WorkKind.READ, lambda: 1, secret_of=b"1/A")
             for host in (HOST, "203.0.113.1"):
                 assert await pools.do(work, host, TCP) == 1
-                pools.guessed(Guess(b"1/A", right=False), host, TCP)
+                pools.record_guess(SecretGuess(b"1/A", right=False), host, TCP)
             with pytest.raises(Busy):
                 await pools.do(work, OTHER, TCP)
             assert await pools.do(work, OTHER, UDP) == 1
-            assert await pools.do(Work(Kind.VERIFY, lambda: 1), OTHER, TCP) == 1
-            pools.guessed(Guess(b"1/B", right=False), HOST, TCP)
+            assert await pools.do(Work(WorkKind.VERIFY, lambda: 1), OTHER, TCP) == 1
+            pools.record_guess(SecretGuess(b"1/B", right=False), HOST, TCP)
             with pytest.raises(Busy):
-                await pools.do(Work(Kind.AGREE, lambda: 1), HOST, TCP)
-            assert pools.figures()[Kind.READ].over_budget == 1
+                await pools.do(Work(WorkKind.AGREE, lambda: 1), HOST, TCP)
+            assert pools.stats()[WorkKind.READ].over_budget == 1
 
     run(test)
 
@@ -235,27 +235,27 @@ def test_guesses_that_were_wrong_are_not_verified_any_more_and_proofs_of_others_
 def test_whoever_goes_away_leaves_the_queue_but_not_the_thread() -> None:
     async def test() -> None:
         async with opened() as pools:
-            gate = Gate(Kind.SIGN)
+            gate = Gate(WorkKind.SIGN)
             working = await begin(pools, gate.work, HOST, TCP)
-            await until(lambda: pools.figures()[Kind.SIGN].busy == 1)
+            await until(lambda: pools.stats()[WorkKind.SIGN].busy == 1)
             waiting = await begin(pools, gate.work, HOST, TCP)
             for task in (working, waiting):
                 task.cancel()
             await asyncio.gather(working, waiting, return_exceptions=True)
             assert working.cancelled()
             assert waiting.cancelled()
-            await until(lambda: pools.figures()[Kind.SIGN].waiting == 0)
-            assert pools.figures()[Kind.SIGN].busy == 1
+            await until(lambda: pools.stats()[WorkKind.SIGN].waiting == 0)
+            assert pools.stats()[WorkKind.SIGN].busy == 1
             gate.open()
-            await until(lambda: pools.figures()[Kind.SIGN].busy == 0)
-            assert pools.figures()[Kind.SIGN].done == 1
+            await until(lambda: pools.stats()[WorkKind.SIGN].busy == 0)
+            assert pools.stats()[WorkKind.SIGN].done == 1
 
     run(test)
 
 
 def test_closing_finishes_what_was_begun_and_refuses_the_rest() -> None:
     async def test() -> None:
-        pools, gate = Pools(configured()), Gate(Kind.SIGN)
+        pools, gate = Pools(configured()), Gate(WorkKind.SIGN)
         working, waiting = await working_and_waiting(pools, gate)
         gate.open()
         await asyncio.to_thread(pools.close)
@@ -271,7 +271,7 @@ def test_closing_finishes_what_was_begun_and_refuses_the_rest() -> None:
 
 def test_work_that_waits_when_the_pools_are_closed_is_refused() -> None:
     async def test() -> None:
-        pools, gate = Pools(configured()), Gate(Kind.SIGN)
+        pools, gate = Pools(configured()), Gate(WorkKind.SIGN)
         working, waiting = await working_and_waiting(pools, gate)
         closing = asyncio.create_task(asyncio.to_thread(pools.close))
         with pytest.raises(Busy):
@@ -284,6 +284,6 @@ def test_work_that_waits_when_the_pools_are_closed_is_refused() -> None:
 
 
 def test_every_kind_has_threads() -> None:
-    assert set(THREADS) == set(Kind)
-    assert set(NICE) < set(Kind)
-    assert Kind.AGREE not in NICE  # it computes with the interpreter's lock in its hands
+    assert set(THREADS) == set(WorkKind)
+    assert set(NICE) < set(WorkKind)
+    assert WorkKind.AGREE not in NICE  # it computes with the interpreter's lock in its hands

@@ -10,14 +10,14 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.server.processes import sockets
-from perseid.server.processes.sockets import Looked, look
+from perseid.server.processes.sockets import PortStatus, check_port
 
 KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
 BOTH = pytest.mark.parametrize("transport", list(KINDS), ids=lambda transport: transport.name)
 
 
 @pytest.fixture
-def taken(transport: Transport) -> Iterator[socket.socket]:
+def in_use(transport: Transport) -> Iterator[socket.socket]:
     """A socket of this process that has a port."""
     with socket.socket(socket.AF_INET, KINDS[transport]) as made:
         made.bind(("127.0.0.1", 0))
@@ -27,54 +27,54 @@ def taken(transport: Transport) -> Iterator[socket.socket]:
 
 
 @BOTH
-def test_a_port_that_is_free(transport: Transport, taken: socket.socket) -> None:
-    port = taken.getsockname()[1]
-    taken.close()
-    assert look("127.0.0.1", port, transport) == Looked()
-    assert look("localhost", port, transport) == Looked()
+def test_a_port_that_is_free(transport: Transport, in_use: socket.socket) -> None:
+    port = in_use.getsockname()[1]
+    in_use.close()
+    assert check_port("127.0.0.1", port, transport) == PortStatus()
+    assert check_port("localhost", port, transport) == PortStatus()
 
 
 @BOTH
-def test_who_has_a_port(transport: Transport, taken: socket.socket) -> None:
-    looked = look("127.0.0.1", taken.getsockname()[1], transport)
-    assert (looked.problem, looked.taken) == ("Address already in use", True)
-    (holder,) = looked.holders
-    assert holder.process == os.getpid()
-    assert "python" in holder.command
-    assert str(holder) == f"process {os.getpid()} ({holder.command})"
+def test_who_has_a_port(transport: Transport, in_use: socket.socket) -> None:
+    looked = check_port("127.0.0.1", in_use.getsockname()[1], transport)
+    assert (looked.problem, looked.in_use) == ("Address already in use", True)
+    (owner,) = looked.owners
+    assert owner.process == os.getpid()
+    assert "python" in owner.command
+    assert str(owner) == f"process {os.getpid()} ({owner.command})"
 
 
 def test_a_socket_that_only_shares_the_port_with_others_is_in_the_way_too() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         made.bind(("127.0.0.1", 0))
-        assert look("127.0.0.1", made.getsockname()[1], Transport.UDP).taken
+        assert check_port("127.0.0.1", made.getsockname()[1], Transport.UDP).in_use
 
 
 @BOTH
 def test_where_the_system_does_not_say_nobody_is_named(
-    transport: Transport, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    transport: Transport, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sockets, "PROC", tmp_path)
     (tmp_path / "1" / "fd").mkdir(parents=True)
     (tmp_path / "1" / "fd" / "0").write_text("no link")
     (tmp_path / "2").mkdir()
-    looked = look("127.0.0.1", taken.getsockname()[1], transport)
-    assert (looked.taken, looked.holders) == (True, ())
+    looked = check_port("127.0.0.1", in_use.getsockname()[1], transport)
+    assert (looked.in_use, looked.owners) == (True, ())
 
 
 @BOTH
 def test_a_port_that_somebody_just_looked_at_is_free(
-    transport: Transport, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    transport: Transport, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sockets, "PROC", tmp_path)
-    monkeypatch.setattr(time, "sleep", lambda _: taken.close())
-    assert look("127.0.0.1", taken.getsockname()[1], transport) == Looked()
+    monkeypatch.setattr(time, "sleep", lambda _: in_use.close())
+    assert check_port("127.0.0.1", in_use.getsockname()[1], transport) == PortStatus()
 
 
 @BOTH
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "no.such.name.invalid"])
 def test_an_address_that_is_not_ours(transport: Transport, host: str) -> None:
-    looked = look(host, 2641, transport)
+    looked = check_port(host, 2641, transport)
     assert looked.problem
-    assert not looked.taken
+    assert not looked.in_use

@@ -20,7 +20,7 @@ from perseid.records.site import Site
 from perseid.records.value import Value
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.requests import Resolve
-from perseid.wire.responses import Resolved
+from perseid.wire.responses import ResolutionResult
 from tests.cli.installation import call, examples
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import NativeClient, NoAnswer, Serving, Via, serving
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Serving]:
+def get_hosted(tmp_path: Path) -> Iterator[Serving]:
     """A server of which a test may kill parts."""
     with serving(copy_to(tmp_path), "--resolvers", "2") as running:
         yield running
@@ -81,7 +81,7 @@ def test_a_name_is_resolved_over_every_transport(server: Serving, via: Via) -> N
     with NativeClient(server.native, via) as client:
         answer = client.resolve(f"{PREFIX}/n7")
         assert answer.code is ResponseCode.SUCCESS
-        assert isinstance(answer.body, Resolved)
+        assert isinstance(answer.body, ResolutionResult)
         assert [value.type for value in answer.body.values] == ["URL", "DESC", "EMAIL", "HS_ADMIN"]
         assert client.resolve(f"{PREFIX}/absent").code is ResponseCode.HANDLE_NOT_FOUND
         assert client.resolve("54321/elsewhere").code is ResponseCode.SERVER_NOT_RESP
@@ -97,7 +97,7 @@ def test_who_proves_who_they_are_may_change_and_sees_it_at_once(server: Serving,
         client.begin_session()
         assert client.modify(name, Value.text(1, "URL", "https://example.org/newer")).code is ResponseCode.SUCCESS
         found = anybody.resolve(name, types=("URL",)).body
-        assert isinstance(found, Resolved)
+        assert isinstance(found, ResolutionResult)
         assert [value.data for value in found.values] == [b"https://example.org/newer"]
         assert client.delete(name).code is ResponseCode.SUCCESS
         assert anybody.resolve(name).code is ResponseCode.HANDLE_NOT_FOUND
@@ -131,7 +131,7 @@ def test_a_record_of_several_packets_comes_whole(server: Serving) -> None:
     for via in (Via.UDP, Via.TCP):
         with NativeClient(server.native, via) as client:
             found = client.resolve(f"{PREFIX}/long").body
-            assert isinstance(found, Resolved)
+            assert isinstance(found, ResolutionResult)
             assert sorted(len(value.data) for value in found.values if value.type == "DATA") == [2_000] * 3
 
 
@@ -203,15 +203,15 @@ def test_what_is_no_message_is_answered_once_and_the_connection_ends(server: Ser
 # Processes
 
 
-def test_resolution_over_udp_goes_on_while_control_is_killed_and_comes_back(own: Serving) -> None:
-    (control,) = children(own, "control")
+def test_resolution_over_udp_goes_on_while_control_is_killed_and_comes_back(get_hosted: Serving) -> None:
+    (control,) = children(get_hosted, "control")
     os.kill(control, signal.SIGKILL)
-    with NativeClient(own.native, Via.UDP, timeout=PATIENCE) as client:
+    with NativeClient(get_hosted.native, Via.UDP, timeout=PATIENCE) as client:
         for number in range(200):
             assert client.resolve(f"{PREFIX}/n{number % NAMES}").code is ResponseCode.SUCCESS
-    eventually(lambda: children(own, "control") not in ([], [control]), "another control process")
-    eventually(lambda: is_answered(own, Via.TCP), "an answer over TCP")
-    with NativeClient(own.native) as client:
+    eventually(lambda: children(get_hosted, "control") not in ([], [control]), "another control process")
+    eventually(lambda: is_answered(get_hosted, Via.TCP), "an answer over TCP")
+    with NativeClient(get_hosted.native) as client:
         client.act_as(ADMINISTRATOR, SECRET)
         assert (
             client.create(f"{PREFIX}/after", (Value.text(1, "URL", "https://example.org/"),)).code
@@ -219,14 +219,14 @@ def test_resolution_over_udp_goes_on_while_control_is_killed_and_comes_back(own:
         )
 
 
-def test_a_session_of_a_control_that_was_killed_is_out_of_date_and_nobody_elses(own: Serving) -> None:
-    (control,) = children(own, "control")
-    with NativeClient(own.native, Via.TCP) as client, NativeClient(own.native, Via.TCP) as other:
+def test_a_session_of_a_control_that_was_killed_is_out_of_date_and_nobody_elses(get_hosted: Serving) -> None:
+    (control,) = children(get_hosted, "control")
+    with NativeClient(get_hosted.native, Via.TCP) as client, NativeClient(get_hosted.native, Via.TCP) as other:
         client.act_as(ADMINISTRATOR, SECRET)
         client.begin_session()
         os.kill(control, signal.SIGKILL)
-        eventually(lambda: children(own, "control") not in ([], [control]), "another control process")
-        eventually(lambda: is_answered(own, Via.TCP), "an answer over TCP")
+        eventually(lambda: children(get_hosted, "control") not in ([], [control]), "another control process")
+        eventually(lambda: is_answered(get_hosted, Via.TCP), "an answer over TCP")
         for _ in range(3):
             other.begin_session()
         late = client.create(f"{PREFIX}/too-late", (Value.text(1, "URL", "https://example.org/"),))
@@ -234,18 +234,18 @@ def test_a_session_of_a_control_that_was_killed_is_out_of_date_and_nobody_elses(
         client.session = other.session = None
 
 
-def test_resolvers_that_are_killed_are_started_again_and_their_queues_are_read_on(own: Serving) -> None:
-    before = children(own, "resolver")
+def test_resolvers_that_are_killed_are_started_again_and_their_queues_are_read_on(get_hosted: Serving) -> None:
+    before = children(get_hosted, "resolver")
     assert len(before) == 2
     for process in before:
         os.kill(process, signal.SIGKILL)
     eventually(lambda: not any(_runs(process) for process in before), "the end of both")
     # Sent while nobody reads: it waits in a socket that the supervisor keeps.
-    with NativeClient(own.native, Via.UDP, timeout=PATIENCE, attempts=1) as client:
+    with NativeClient(get_hosted.native, Via.UDP, timeout=PATIENCE, attempts=1) as client:
         assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
-    eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
-    assert not set(children(own, "resolver")) & set(before)
-    assert is_answered(own, Via.TCP)
+    eventually(lambda: len(children(get_hosted, "resolver")) == 2, "two resolvers")
+    assert not set(children(get_hosted, "resolver")) & set(before)
+    assert is_answered(get_hosted, Via.TCP)
 
 
 def test_nothing_is_left_running_when_the_supervisor_is_killed(tmp_path: Path) -> None:
@@ -313,31 +313,31 @@ def test_settings_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
         assert is_answered(running, Via.TCP)
 
 
-def test_a_resolver_that_takes_nothing_is_killed_and_started_again(own: Serving) -> None:
-    stopped = children(own, "resolver")
+def test_a_resolver_that_takes_nothing_is_killed_and_started_again(get_hosted: Serving) -> None:
+    stopped = children(get_hosted, "resolver")
     for process in stopped:
         os.kill(process, signal.SIGSTOP)
     # Until then it may take one more datagram, and stop with that in its hands.
     eventually(lambda: all(_state(process) == "T" for process in stopped), "both stopped")
-    with NativeClient(own.native, Via.UDP, timeout=3 * PATIENCE, attempts=1) as client:
+    with NativeClient(get_hosted.native, Via.UDP, timeout=3 * PATIENCE, attempts=1) as client:
         assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
-    assert "although datagrams wait" in own.errors
-    for process in set(children(own, "resolver")) & set(stopped):
+    assert "although datagrams wait" in get_hosted.errors
+    for process in set(children(get_hosted, "resolver")) & set(stopped):
         os.kill(process, signal.SIGCONT)  # nobody asked this one
 
 
-def test_reloads_in_quick_succession_hide_no_crash(own: Serving) -> None:
+def test_reloads_in_quick_succession_hide_no_crash(get_hosted: Serving) -> None:
     for _ in range(4):
-        own.process.send_signal(signal.SIGHUP)
+        get_hosted.process.send_signal(signal.SIGHUP)
         time.sleep(0.1)
-    eventually(lambda: own.errors.count("were read again") == 4, "four times read again")
-    eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
+    eventually(lambda: get_hosted.errors.count("were read again") == 4, "four times read again")
+    eventually(lambda: len(children(get_hosted, "resolver")) == 2, "two resolvers")
     for count in (1, 2):
-        process = children(own, "resolver")[0]
+        process = children(get_hosted, "resolver")[0]
         os.kill(process, signal.SIGKILL)
-        eventually(lambda count=count: own.errors.count("ended by signal 9") == count, "a line in the log")  # type: ignore[misc]
-        eventually(lambda: len(children(own, "resolver")) == 2, "two resolvers")
-    assert is_answered(own, Via.UDP)
+        eventually(lambda count=count: get_hosted.errors.count("ended by signal 9") == count, "a line in the log")  # type: ignore[misc]
+        eventually(lambda: len(children(get_hosted, "resolver")) == 2, "two resolvers")
+    assert is_answered(get_hosted, Via.UDP)
 
 
 def test_limits_of_what_control_answers_count_after_a_reload(tmp_path: Path) -> None:

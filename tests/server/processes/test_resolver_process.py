@@ -11,17 +11,17 @@ from typing import NoReturn
 
 import pytest
 
-from perseid.server.limits.udp import Pace, Traffic
-from perseid.server.observe.counters import Board, Count
+from perseid.server.limits.udp import RateLimit, TrafficLimit
+from perseid.server.observe.counters import CounterTotals, SharedCounters
 from perseid.server.processes.datagrams import (
-    MAX_PARCEL,
-    MAX_WAYS,
-    AtEveryAddress,
-    AtOneAddress,
-    Parcel,
-    datagrams,
-    pack,
-    unpack,
+    MAX_FORWARDED_BYTES,
+    MAX_LOCAL_ADDRESSES,
+    ForwardedDatagram,
+    SingleAddressSocket,
+    WildcardSocket,
+    pack_datagram,
+    unpack_datagram,
+    wrap_socket,
 )
 from perseid.server.processes.resolver import Resolver
 from perseid.server.processes.sockets import bind
@@ -54,7 +54,7 @@ class Running:
     udp: socket.socket
     control: socket.socket
     """Control's end."""
-    board: Board
+    board: SharedCounters
     lifeline: int
     supervisor: int
     """The supervisor's end of the lifeline."""
@@ -65,14 +65,14 @@ class Running:
         return port
 
     @property
-    def count(self) -> Count:
+    def count(self) -> CounterTotals:
         return self.board.total()
 
-    def handed_over(self) -> Parcel:
+    def handed_over(self) -> ForwardedDatagram:
         self.control.settimeout(PATIENCE)
-        return unpack(self.control.recv(MAX_PARCEL))
+        return unpack_datagram(self.control.recv(MAX_FORWARDED_BYTES))
 
-    def wait_until(self, holds: Callable[[Count], bool]) -> Count:
+    def wait_until(self, holds: Callable[[CounterTotals], bool]) -> CounterTotals:
         end = time.monotonic() + PATIENCE
         while not holds(count := self.count):
             assert time.monotonic() < end, count
@@ -86,9 +86,9 @@ def idle_resolver_at(host: str) -> Iterator[Running]:
     listener, (udp,) = bind(host, 0, 1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline, supervisor = os.pipe()
-    memory = Traffic.create(1)
-    board, traffic = Board.create(1), Traffic(memory, 0, 0)
-    made = Resolver(udp, theirs, ANSWERS.get, board.counters(0), traffic, traffic, all_handovers=Pace(0, 0))
+    memory = TrafficLimit.create(1)
+    board, traffic = SharedCounters.create(1), TrafficLimit(memory, 0, 0)
+    made = Resolver(udp, theirs, ANSWERS.get, board.counters(0), traffic, traffic, all_handovers=RateLimit(0, 0))
     with listener, udp, ours, theirs:
         yield Running(made, udp, ours, board, lifeline, supervisor)
     for descriptor in (lifeline, supervisor, memory, board.descriptor):
@@ -107,7 +107,7 @@ def resolver_at(host: str) -> Iterator[Running]:
             yield running
         finally:
             made.stop()
-            running.control.send(pack(0.0, ("127.0.0.1", 9), b"the last word, which ends the loop"))
+            running.control.send(pack_datagram(0.0, ("127.0.0.1", 9), b"the last word, which ends the loop"))
             for thread in threads:
                 thread.join(PATIENCE)
 
@@ -137,18 +137,18 @@ def test_answers_come_from_the_address_that_was_asked(bound: str, asked: str) ->
         parcel = running.handed_over()
         assert parcel.datagram == HANDED_OVER
         assert bool(parcel.local) == (bound in EVERYWHERE)
-        running.control.send(pack(parcel.at, parcel.address, b"said by control", parcel.local))
+        running.control.send(pack_datagram(parcel.at, parcel.address, b"said by control", parcel.local))
         assert client.recv(600) == b"said by control"
         # All that was sent is counted, whoever said it.
         octets = len(ANSWER) + sum(map(len, packets)) + len(b"said by control")
-        count = running.wait_until(lambda count: count.octets_out >= octets and count.received == 3)
-        assert count.octets_out == octets
+        count = running.wait_until(lambda count: count.bytes_sent >= octets and count.received == 3)
+        assert count.bytes_sent == octets
         assert (count.answered, count.handed_over, count.dropped) == (2, 1, 0)
 
 
 def test_one_socket_answers_at_many_addresses_and_remembers_some() -> None:
     with resolver_at(EVERYWHERE[0]) as running:
-        for number in range(MAX_WAYS + 10):
+        for number in range(MAX_LOCAL_ADDRESSES + 10):
             with client_of(f"127.1.{number // 250}.{number % 250 + 1}", running.port) as client:
                 client.send(ANSWERED)
                 assert client.recv(600) == ANSWER
@@ -161,13 +161,13 @@ def test_only_a_socket_with_many_addresses_asks_at_which_one_a_datagram_came(bou
     with listener, udp, client_of(asked, udp.getsockname()[1]) as client:
         client.send(b"x")
         _, ancillary, flags, _ = udp.recvmsg(10, 100)
-        made = datagrams(udp)
+        made = wrap_socket(udp)
         assert not flags & socket.MSG_CTRUNC
         if bound in EVERYWHERE:
-            assert isinstance(made, AtEveryAddress)
+            assert isinstance(made, WildcardSocket)
             assert len(ancillary) == 1
         else:
-            assert isinstance(made, AtOneAddress)
+            assert isinstance(made, SingleAddressSocket)
             assert made.receive == udp.recvfrom
             assert made.send == udp.sendto
             assert ancillary == []
@@ -178,13 +178,13 @@ def test_where_the_system_does_not_say_it_the_answer_goes_as_usual() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind((EVERYWHERE[0], 0))
         udp.settimeout(PATIENCE)
-        made = datagrams(udp)
+        made = wrap_socket(udp)
         with client_of("127.0.0.1", udp.getsockname()[1]) as client:
             client.send(ANSWERED)
-            datagram, back = made.receive(600)
+            datagram, return_address = made.receive(600)
             assert datagram == ANSWERED
-            assert made.apart(back) == (client.getsockname(), b"")
-            made.send(ANSWER, made.together(*made.apart(back)))
+            assert made.split_address(return_address) == (client.getsockname(), b"")
+            made.send(ANSWER, made.join_address(*made.split_address(return_address)))
             assert client.recv(600) == ANSWER
 
 
@@ -210,12 +210,12 @@ def test_what_says_that_it_comes_from_the_server_itself_gets_nothing(bound: str,
 def test_somebody_else_with_the_same_port_is_answered(bound: str) -> None:
     """Another server, for example, which asks from the port at which it serves: by default all have the same."""
     with idle_resolver_at(bound) as running:
-        made = datagrams(running.udp)
+        made = wrap_socket(running.udp)
         host = "192.0.2.1" if bound != "::" else "::ffff:192.0.2.1"
         address = (host, running.port) if bound != "::" else (host, running.port, 0, 0)
-        assert not made.is_own(made.together(address, b""))
+        assert not made.is_own(made.join_address(address, b""))
         another = (running.udp.getsockname()[0], running.port - 1, *address[2:])
-        assert not made.is_own(made.together(another, b""))
+        assert not made.is_own(made.join_address(another, b""))
 
 
 @HOSTS
@@ -247,7 +247,7 @@ def test_nobody_has_port_0(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (running.count.answered, running.count.handed_over, running.count.dropped) == (0, 0, 2)
         running.control.setblocking(False)
         with pytest.raises(BlockingIOError):
-            running.control.recv(MAX_PARCEL)
+            running.control.recv(MAX_FORWARDED_BYTES)
 
 
 # When control's answers cannot be sent
@@ -285,11 +285,11 @@ def test_an_answer_that_the_network_does_not_take_is_lost_alone(ended_with: list
     with idle_resolver_at("127.0.0.1") as running, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.bind(("127.0.0.1", 0))
         client.settimeout(PATIENCE)
-        running.control.send(pack(0.0, ("127.0.0.1", 0), b"to nobody"))
-        running.control.send(pack(0.0, client.getsockname(), b"next"))
+        running.control.send(pack_datagram(0.0, ("127.0.0.1", 0), b"to nobody"))
+        running.control.send(pack_datagram(0.0, client.getsockname(), b"next"))
         running.control.shutdown(socket.SHUT_WR)  # as when the supervisor has ended
         with pytest.raises(Ended):
             running.resolver.forward(running.lifeline)
         assert client.recv(600) == b"next"
-        assert running.count.octets_out == len(b"next")
+        assert running.count.bytes_sent == len(b"next")
     assert ended_with == [0]

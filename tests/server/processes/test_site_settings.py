@@ -18,12 +18,12 @@ from perseid.registry.installation.settings import Config
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.native.resolution import Settings, settings_from_json, settings_to_json
-from perseid.server.native.server import DoorSettings, NativeDoor
-from perseid.server.processes.site_settings import Identified, load
+from perseid.server.native.resolution import ResolutionSettings, settings_from_json, settings_to_json
+from perseid.server.native.server import NativeServer, NativeSettings
+from perseid.server.processes.site_settings import ServerIdentity, load_identity
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.partition import server_for
-from perseid.wire.requests import Name, Resolve, Values
+from perseid.wire.partition import find_server_index
+from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
 from perseid.wire.sessions import Cipher
 from tests.registry.installation.server_files import furnish, site
 from tests.server.native.native_servers import (
@@ -43,8 +43,8 @@ from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 PORTS = {Transport.UDP: 22641, Transport.TCP: 22641}
 
 
-def identified(directory: Path, text: str = "") -> Identified:
-    return load(directory, Config.parse(text, {}))
+def server_identity(directory: Path, text: str = "") -> ServerIdentity:
+    return load_identity(directory, Config.parse(text, {}))
 
 
 # What follows from site and settings
@@ -53,37 +53,37 @@ def identified(directory: Path, text: str = "") -> Identified:
 def test_the_parts_get_what_they_need(tmp_path: Path) -> None:
     directory = furnish(tmp_path / "a", RSA_KEY, replace(site(SERVER_KEY, RSA_KEY, DSA_KEY), serial=9))
     sessions = "required = true\nchallenge_life = 7\nlife = 90\ncipher = '3des'"
-    found = identified(directory, f"default_profile = 'exact'\n[site]\nposition = 2\n[sessions]\n{sessions}")
+    found = server_identity(directory, f"default_profile = 'exact'\n[site]\nposition = 2\n[sessions]\n{sessions}")
     server = found.server_settings()
     assert (server.key, server.site_serial, server.is_primary) == (RSA_KEY, 9, True)
     assert (server.challenge_life, server.session_life, server.cipher) == (7, 90, Cipher.TDES)
-    assert found.door_settings(PORTS) == DoorSettings(1, True, PORTS)
-    assert found.answering_settings() == Settings(
+    assert found.native_settings(PORTS) == NativeSettings(1, True, PORTS)
+    assert found.resolution_settings() == ResolutionSettings(
         serial=9, servers=3, position=1, hash_option=HashOption.ALL, default_scheme="free", default_sensitive=True
     )
 
 
 def test_a_mirror_that_divides_names_by_prefix(tmp_path: Path) -> None:
     information = replace(SITE, primary=MIRROR, hash_option=HashOption.PREFIX)
-    found = identified(furnish(tmp_path / "a", SERVER_KEY, information))
+    found = server_identity(furnish(tmp_path / "a", SERVER_KEY, information))
     assert not found.server_settings().is_primary
-    assert (found.answering_settings().is_primary, found.answering_settings().hash_option) == (False, 0)
+    assert (found.resolution_settings().is_primary, found.resolution_settings().hash_option) == (False, 0)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_default_profile_says_what_holds_without_a_policy(tmp_path: Path, profile: str) -> None:
-    made = identified(furnish(tmp_path / "a"), f"default_profile = '{profile}'").answering_settings()
+    made = server_identity(furnish(tmp_path / "a"), f"default_profile = '{profile}'").resolution_settings()
     assert (made.default_scheme, made.default_sensitive) == (PROFILES[profile].scheme, profile == "exact")
 
 
 def test_resolvers_are_told_whether_the_settings_name_a_delimiter(tmp_path: Path) -> None:
     directory = furnish(tmp_path / "a")
-    assert not identified(directory, "").answering_settings().templates
-    assert identified(directory, "[templates]\ndelimiter = '@'").answering_settings().templates
+    assert not server_identity(directory, "").resolution_settings().templates
+    assert server_identity(directory, "[templates]\ndelimiter = '@'").resolution_settings().templates
 
 
 def test_it_shows_no_secret(tmp_path: Path) -> None:
-    found = identified(furnish(tmp_path / "a"), "[keys]\npassphrase = 'correct horse'")
+    found = server_identity(furnish(tmp_path / "a"), "[keys]\npassphrase = 'correct horse'")
     assert isinstance(found.key, type(SERVER_KEY))
     shown = repr(found)
     assert "correct horse" not in shown
@@ -95,7 +95,7 @@ def test_it_shows_no_secret(tmp_path: Path) -> None:
 
 @given(
     st.builds(
-        Settings,
+        ResolutionSettings,
         serial=st.integers(-0x8000, 0x7FFF),
         is_primary=st.booleans(),
         follows=st.booleans(),
@@ -108,7 +108,7 @@ def test_it_shows_no_secret(tmp_path: Path) -> None:
         templates=st.booleans(),
     )
 )
-def test_settings_come_back_from_their_text(given_settings: Settings) -> None:
+def test_settings_come_back_from_their_text(given_settings: ResolutionSettings) -> None:
     text = settings_to_json(given_settings)
     assert "\n" not in text
     assert settings_from_json(text) == given_settings
@@ -118,10 +118,10 @@ def test_settings_come_back_from_their_text(given_settings: Settings) -> None:
     "text",
     [
         *("", "{}", "[]", "1"),
-        settings_to_json(Settings()).replace('"serial": 1', '"serial": "1"'),
-        settings_to_json(Settings()).replace('"serial": 1', '"serial": true'),
-        settings_to_json(Settings()).replace('"serial": 1', '"serial": 99999'),
-        settings_to_json(Settings()).replace('"serial"', '"cereal"'),
+        settings_to_json(ResolutionSettings()).replace('"serial": 1', '"serial": "1"'),
+        settings_to_json(ResolutionSettings()).replace('"serial": 1', '"serial": true'),
+        settings_to_json(ResolutionSettings()).replace('"serial": 1', '"serial": 99999'),
+        settings_to_json(ResolutionSettings()).replace('"serial"', '"cereal"'),
     ],
 )
 def test_anything_else_is_refused(text: str) -> None:
@@ -139,28 +139,31 @@ def test_who_reads_the_text_loads_neither_keys_nor_settings() -> None:
 
 
 @contextmanager
-def door(directory: Path, text: str) -> Iterator[Visitor]:
+def native_server(directory: Path, text: str) -> Iterator[Visitor]:
     """A door to the recorded records, as a server makes it from the settings."""
-    found = identified(furnish(directory, SERVER_KEY, SITE), text)
+    found = server_identity(furnish(directory, SERVER_KEY, SITE), text)
     config = found.config
     with recorded_registry() as registry:
         rules = Rules(config.administration, PROFILES[config.default_profile], config.server_listing_allowed)
-        made = NativeDoor(
+        made = NativeServer(
             Registry(registry.ledger, rules),
             make_server(found.server_settings()),
             found.site,
-            settings=found.door_settings(PORTS),
+            settings=found.native_settings(PORTS),
             checkpoint=lambda: True,
         )
         yield Visitor(made)
 
 
-HOME = (OpCode.HOME_NA, Name(b"0.NA/20.500.1"))
+HOME = (OpCode.HOME_NA, HandleRequest(b"0.NA/20.500.1"))
 STATUS = (OpCode.RESOLUTION, Resolve(b"0.SITE/status"))
-BACKUP = (OpCode.BACKUP_SERVER, Name(b""))
-LIST = (OpCode.LIST_HANDLES, Name(ADMIN.encode()))
-CREATE = (OpCode.CREATE_HANDLE, Values(f"{PREFIX}/new".encode(), (Value.text(1, "URL", "https://example.org/"),)))
-DELETE = (OpCode.DELETE_HANDLE, Name(f"{PREFIX}/vec-üñí-日本".encode()))
+BACKUP = (OpCode.BACKUP_SERVER, HandleRequest(b""))
+LIST = (OpCode.LIST_HANDLES, HandleRequest(ADMIN.encode()))
+CREATE = (
+    OpCode.CREATE_HANDLE,
+    ValuesRequest(f"{PREFIX}/new".encode(), (Value.text(1, "URL", "https://example.org/"),)),
+)
+DELETE = (OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/vec-üñí-日本".encode()))
 """A record without administrators: nobody may delete it, but who has full access."""
 
 
@@ -182,20 +185,20 @@ DELETE = (OpCode.DELETE_HANDLE, Name(f"{PREFIX}/vec-üñí-日本".encode()))
 )
 def test_a_setting_decides(tmp_path: Path, setting: str, request_: Any, without: str, with_: str) -> None:
     for text, expected in (("", without), (setting.format(ADMIN), with_)):
-        with door(tmp_path / "a", text) as visitor:
+        with native_server(tmp_path / "a", text) as visitor:
             answers = visitor.all_as(SEC, visitor.request(*request_, flags=DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY))
             assert answers[0].code is ResponseCode[expected], (text, answers[0])
 
 
 def test_in_a_session_it_may_be_done_where_sessions_are_required(tmp_path: Path) -> None:
-    with door(tmp_path / "a", "[sessions]\nrequired = true") as visitor:
+    with native_server(tmp_path / "a", "[sessions]\nrequired = true") as visitor:
         session = visitor.begin_session()
         assert visitor.ask_as(SEC, visitor.request(*CREATE, session=session), session).code is ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(("life", "expected"), [(30, "SUCCESS"), (10, "SESSION_TIMEOUT")])
 def test_a_challenge_lives_as_long_as_the_setting_says(tmp_path: Path, life: int, expected: str) -> None:
-    with door(tmp_path / "a", f"[sessions]\nchallenge_life = {life}") as visitor:
+    with native_server(tmp_path / "a", f"[sessions]\nchallenge_life = {life}") as visitor:
         request = visitor.request(*CREATE)
         challenge = visitor.ask(request)
         visitor.now += 20
@@ -205,7 +208,7 @@ def test_a_challenge_lives_as_long_as_the_setting_says(tmp_path: Path, life: int
 
 @pytest.mark.parametrize(("life", "expected"), [(90, "SUCCESS"), (60, "SESSION_TIMEOUT")])
 def test_a_session_lives_as_long_as_the_setting_says(tmp_path: Path, life: int, expected: str) -> None:
-    with door(tmp_path / "a", f"[sessions]\nlife = {life}") as visitor:
+    with native_server(tmp_path / "a", f"[sessions]\nlife = {life}") as visitor:
         wish = visitor.client.begin_session(None, visitor.now, peer_version=visitor.version, timeout=0)
         session = visitor.client.finish_session(wish, visitor.ask(wish.request))
         visitor.now += 75
@@ -215,7 +218,7 @@ def test_a_session_lives_as_long_as_the_setting_says(tmp_path: Path, life: int, 
 
 @pytest.mark.parametrize("cipher", ["aes", "3des", "des"])
 def test_a_session_is_encrypted_as_the_setting_says(tmp_path: Path, cipher: str) -> None:
-    with door(tmp_path / "a", f"[sessions]\ncipher = '{cipher}'") as visitor:
+    with native_server(tmp_path / "a", f"[sessions]\ncipher = '{cipher}'") as visitor:
         session = visitor.begin_session()
         kinds = {"aes": Cipher.AES, "3des": Cipher.TDES, "des": Cipher.DES}
         assert session.cipher is kinds[cipher]
@@ -224,14 +227,14 @@ def test_a_session_is_encrypted_as_the_setting_says(tmp_path: Path, cipher: str)
 
 def test_a_server_answers_for_its_share_of_the_names(tmp_path: Path) -> None:
     name = STD.encode()
-    mine = server_for(name, HashOption.ALL, 2)
+    mine = find_server_index(name, HashOption.ALL, 2)
     for position in (0, 1):
         keys = (SERVER_KEY, RSA_KEY) if position == 0 else (RSA_KEY, SERVER_KEY)
         directory = furnish(tmp_path / str(position), SERVER_KEY, site(*keys))
-        found = identified(directory, f"[site]\nposition = {position + 1}")
+        found = server_identity(directory, f"[site]\nposition = {position + 1}")
         with recorded_registry() as registry:
-            made = NativeDoor(
-                registry, make_server(found.server_settings()), found.site, settings=found.door_settings(PORTS)
+            made = NativeServer(
+                registry, make_server(found.server_settings()), found.site, settings=found.native_settings(PORTS)
             )
             visitor = Visitor(made)
             code = visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(name))).code

@@ -30,11 +30,11 @@ from typing import Any, BinaryIO, Final
 import msgspec
 from sqlalchemy import Connection, select
 
-from perseid.ledger.errors import Damaged, LedgerError
+from perseid.ledger.errors import CorruptData, LedgerError
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.reader import Reading
-from perseid.ledger.merkle import Frontier, Read, subtree_root
+from perseid.ledger.log.reader import LogReader
+from perseid.ledger.merkle import Frontier, ReadHashes, subtree_root
 from perseid.ledger.store.directory import open_new, sync_directory
 from perseid.ledger.store.tables import SIDE_STATE, Statements, entries, head, ledger, redactions
 from perseid.proof.verifier import HASH_LENGTH, MAX_NOTE, Checkpoint, LogKey
@@ -68,8 +68,8 @@ _ORDER: Final = {kind: place for place, kind in enumerate(_LIMITS)}
 _FRAME = Struct(">cI")  # what it is, and how many octets follow
 _ENTRY = Struct(">qq32sB")  # seq, at, leaf, length of the token; the token and the body follow
 _REDACTED = Struct(">q")  # seq; the body follows
-_PIECE = 1 << 20  # a length may lie, so memory is taken only for what is really there
-_LARGEST_NUMBER = (1 << 63) - 1
+_READ_SIZE = 1 << 20  # a length may lie, so memory is taken only for what is really there
+_MAX_NUMBER = (1 << 63) - 1
 
 
 class InvalidBackup(LedgerError):
@@ -113,7 +113,7 @@ class ArchiveWriter:
     def __init__(self, stream: BinaryIO, header: Header) -> None:
         self._stream = stream
         self._hash = hashlib.sha256()
-        self._put(FIRST_LINE + SECOND_LINE + msgspec.json.encode(header) + b"\n")
+        self._write(FIRST_LINE + SECOND_LINE + msgspec.json.encode(header) + b"\n")
 
     def redacted(self, seq: int, body: bytes) -> None:
         """Add an entry of an earlier file."""
@@ -136,11 +136,11 @@ class ArchiveWriter:
         self._frame(END, self._hash.digest())
 
     def _frame(self, kind: bytes, *parts: bytes) -> None:
-        self._put(b"".join((_FRAME.pack(kind, sum(map(len, parts))), *parts)))
+        self._write(b"".join((_FRAME.pack(kind, sum(map(len, parts))), *parts)))
 
-    def _put(self, octets: bytes) -> None:
-        self._hash.update(octets)
-        self._stream.write(octets)
+    def _write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._stream.write(data)
 
 
 class ArchiveReader:
@@ -150,11 +150,11 @@ class ArchiveReader:
         self._name = name
         self._stream = stream
         self._hash = hashlib.sha256()
-        if self._line() != FIRST_LINE:
+        if self._read_line() != FIRST_LINE:
             raise self.problem("this is not a ledger backup, or one of a newer version of the program")
-        self._line()  # says that there are secrets
+        self._read_line()  # says that there are secrets
         try:
-            self.header = msgspec.json.decode(self._line(), type=Header)
+            self.header = msgspec.json.decode(self._read_line(), type=Header)
             self.signer = LogKey.parse(self.header.signer)
             self.end = Checkpoint(self.header.origin, self.header.until, self.header.root_until)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -169,14 +169,14 @@ class ArchiveReader:
         """What the file holds: kind and content. Its hash is checked when all has been taken."""
         place = 0
         while True:
-            head = self._exactly(_FRAME.size)
+            head = self._read_exactly(_FRAME.size)
             kind, length = _FRAME.unpack(head)
             if _ORDER.get(kind, -1) < place:
                 raise self.problem("it is damaged: it holds something that does not belong there")
             if length > _LIMITS[kind]:
                 raise self.problem("it is damaged: it holds something that is too long")
             place = _ORDER[kind]
-            content = self._exactly(length)
+            content = self._read_exactly(length)
             if kind == END:
                 break
             self._hash.update(head)
@@ -213,33 +213,33 @@ class ArchiveReader:
         except (msgspec.MsgspecError, ValueError) as error:
             raise self.problem(f"it is damaged: {error}") from None
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         line = self._stream.readline(MAX_LINE)
         if not line.endswith(b"\n"):
             raise self.problem("this is not a ledger backup, or it is incomplete")
         self._hash.update(line)
         return line
 
-    def _exactly(self, count: int) -> bytes:
-        piece = self._stream.read(min(count, _PIECE))
+    def _read_exactly(self, count: int) -> bytes:
+        piece = self._stream.read(min(count, _READ_SIZE))
         if len(piece) == count:
             return piece
         pieces = [piece]
         while piece and (count := count - len(piece)):
-            piece = self._stream.read(min(count, _PIECE))
+            piece = self._stream.read(min(count, _READ_SIZE))
             pieces.append(piece)
         if count:
             raise self.problem("it is incomplete: it ends too early")
         return b"".join(pieces)
 
 
-def from_json(kind: type, value: object) -> object:
+def decode_column(kind: type, value: object) -> object:
     """A value of a column of a type. What cannot be one is refused with ValueError."""
     if kind is bytes and isinstance(value, str):
         return base64.b64decode(value, validate=True)
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"{kind.__name__} is expected")
-    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+    if isinstance(value, int) and abs(value) > _MAX_NUMBER:
         raise ValueError("the number is too large")
     return value
 
@@ -278,20 +278,20 @@ def save_backup(log: Log, path: Path, since: int = 0, progress: Progress = lambd
 def write_backup(log: Log, stream: BinaryIO, since: int = 0, progress: Progress = lambda _: None) -> Header:
     """Write the entries behind `since`, with all that a restore needs, to a stream; what was written is answered."""
     with log.store.reading() as connection:
-        reading = Reading(connection.connection.cursor(), log.statements)
-        header = _header(connection, reading, since, log.clock.now())
+        reading = LogReader(connection.connection.cursor(), log.statements)
+        header = _build_header(connection, reading, since, log.clock.now())
         archive = ArchiveWriter(stream, header)
-        for seq, body in _redacted(connection, since):
+        for seq, body in _redacted_entries(connection, since):
             archive.redacted(seq, body)
-        tree = _frontier(connection, log.statements, since)
+        tree = _load_frontier(connection, log.statements, since)
         for row in _entries(connection, log.statements, since, header.until):
             seq, at, *_, token, leaf, body = row
-            _check(seq, at, body, leaf, tree)
+            _check_entry(seq, at, body, leaf, tree)
             archive.entry(seq, at, token, leaf, body)
             if seq % CHUNK == 0:
                 progress(seq)
         if (tree.size, tree.root()) != (header.until, header.root_until):
-            raise Damaged("the tree is not that of the entries; verify the ledger")
+            raise CorruptData("the tree is not that of the entries; verify the ledger")
         for rows in _side_state(connection):
             archive.rows(rows)
         if (note := reading.checkpoint()) is not None:
@@ -301,7 +301,7 @@ def write_backup(log: Log, stream: BinaryIO, since: int = 0, progress: Progress 
     return header
 
 
-def _header(connection: Connection, reading: Reading, since: int, now: int) -> Header:
+def _build_header(connection: Connection, reading: LogReader, since: int, now: int) -> Header:
     until = reading.size
     if not 0 <= since <= until:
         raise LedgerError(f"there is no entry {since} to go on from; the ledger has {until}")
@@ -310,12 +310,12 @@ def _header(connection: Connection, reading: Reading, since: int, now: int) -> H
     try:
         roots = reading.root(since), reading.root(until)
     except IndexError:
-        raise Damaged("entries, or nodes of the tree over them, are missing; verify the ledger") from None
+        raise CorruptData("entries, or nodes of the tree over them, are missing; verify the ledger") from None
     at = connection.execute(select(head.c.at)).scalar_one()
     return Header(one.id, one.origin, one.signer, since, until, at, *roots, made_at)
 
 
-def _redacted(connection: Connection, since: int) -> Iterator[Any]:
+def _redacted_entries(connection: Connection, since: int) -> Iterator[Any]:
     """Earlier entries from which data was erased by entries behind `since`."""
     erased = select(redactions.c.seq).where(redactions.c.by > since, redactions.c.seq <= since).distinct()
     wanted = select(entries.c.seq, entries.c.body).where(entries.c.seq.in_(erased)).order_by(entries.c.seq)
@@ -329,20 +329,20 @@ def _entries(connection: Connection, statements: Statements, after: int, until: 
         yield from cursor
 
 
-def _check(seq: int, at: int, body: bytes, leaf: bytes, tree: Frontier) -> None:
+def _check_entry(seq: int, at: int, body: bytes, leaf: bytes, tree: Frontier) -> None:
     """Refuse to copy what could not be restored."""
     if seq != tree.size + 1:
-        raise Damaged(f"entry {tree.size + 1} is missing; verify the ledger")
+        raise CorruptData(f"entry {tree.size + 1} is missing; verify the ledger")
     try:
         found = Entry.from_body(seq, at, body).leaf_hash()
     except ValueError as error:
-        raise Damaged(f"entry {seq} cannot be read: {error}") from error
+        raise CorruptData(f"entry {seq} cannot be read: {error}") from error
     if found != leaf:
-        raise Damaged(f"entry {seq} is not what was committed to the tree; restore it from an earlier backup")
+        raise CorruptData(f"entry {seq} is not what was committed to the tree; restore it from an earlier backup")
     tree.append(leaf)
 
 
-def _frontier(connection: Connection, statements: Statements, size: int) -> Frontier:
+def _load_frontier(connection: Connection, statements: Statements, size: int) -> Frontier:
     """The tree of the first so many entries, to go on from."""
     cursor: Any = connection.connection.cursor()
 
@@ -356,7 +356,7 @@ def _frontier(connection: Connection, statements: Statements, size: int) -> Fron
     return Frontier(size, list(_complete_subtrees(read, size)))
 
 
-def _complete_subtrees(read: Read, size: int) -> Iterator[bytes]:
+def _complete_subtrees(read: ReadHashes, size: int) -> Iterator[bytes]:
     first = 0
     while first < size:
         end = first + (1 << (size - first).bit_length() - 1)

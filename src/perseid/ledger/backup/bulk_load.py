@@ -33,40 +33,48 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from sqlalchemy import Connection, bindparam, select
 
-from perseid.ledger.errors import Contention, Damaged, LedgerError, Moved, OutcomeUnknown, StorageFull, TooBusy
-from perseid.ledger.log.entry import Draft, Entry, Random, jump_of_next, seal
-from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, pauses, without_collecting
-from perseid.ledger.log.requests import RestsOn
+from perseid.ledger.errors import (
+    Contention,
+    CorruptData,
+    LedgerError,
+    OutcomeUnknown,
+    PreconditionFailed,
+    StorageFull,
+    TooBusy,
+)
+from perseid.ledger.log.entry import Draft, Entry, Random, encode_entry, next_jump
+from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
+from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.changes import Change
-from perseid.ledger.store.rows import EntryRow, one_row
+from perseid.ledger.store.rows import EntryRow, fetch_one
 from perseid.ledger.store.store import IDLE_SECONDS
 from perseid.ledger.store.tables import Statements, entries, records
-from perseid.ledger.views.answers_format import item_octets, store_key
-from perseid.ledger.views.answers_generation import ABOUT_PREFIXES
-from perseid.ledger.views.search_keys import keys_of
+from perseid.ledger.views.answers_format import encode_item, store_key
+from perseid.ledger.views.answers_generation import PREFIX_RECORD_KEYS
+from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import EMPTY_ROOT
 
-RUN_OCTETS: Final = 32 << 20
+RUN_SIZE: Final = 32 << 20
 """About how much memory the rows of one run take: a hundred thousand rows, so that runs are few."""
 
 _BLOCK_ROWS = 256  # that are read at a time from each run while they are merged
-_BLOCK_OCTETS = 1 << 16  # the same for large rows: very many runs may be merged at a time
-_ROW_OCTETS = 150  # that a row takes in memory besides its data
+_BLOCK_SIZE = 1 << 16  # the same for large rows: very many runs may be merged at a time
+_ROW_OVERHEAD = 150  # that a row takes in memory besides its data
 _LENGTH = Struct("<I")
 
 Row = TypeVar("Row", bound=tuple[bytes, int] | tuple[bytes, bytes])
 _T = TypeVar("_T")
 
 
-def parts(rows: Iterable[_T], most: int, octets: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
+def split_batches(rows: Iterable[_T], most: int, byte_count: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
     """Rows in parts that have so many of them at most, and end with the row that makes them so large.
 
     Both are needed: small rows cost by their number, and the memory of large ones is bounded by their octets only.
     """
     found = iter(rows)
     while part := list(islice(found, 1)):
-        room = octets - size(part[0])
+        room = byte_count - size(part[0])
         while room > 0 and len(part) < most:
             row = next(found, None)
             if row is None:
@@ -76,16 +84,16 @@ def parts(rows: Iterable[_T], most: int, octets: int, size: Callable[[_T], int])
         yield part
 
 
-def row_octets(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
+def row_size(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
     """How many octets of data a row has."""
     key, rest = row
     return len(key) + (len(rest) if isinstance(rest, bytes) else 0)
 
 
-class Runs(Generic[Row]):
+class ExternalSorter(Generic[Row]):
     """Takes rows in any order and gives them back in ascending order, once."""
 
-    def __init__(self, row: type[Row], folder: Path, limit: int = RUN_OCTETS) -> None:
+    def __init__(self, row: type[Row], folder: Path, limit: int = RUN_SIZE) -> None:
         """`row` is the type of the rows; `folder` is where the file is, if there must be one."""
         import msgspec  # noqa: PLC0415 - resolver processes load this module, and never sort anything
 
@@ -94,7 +102,7 @@ class Runs(Generic[Row]):
         self._folder = folder
         self._limit = limit
         self._rows: list[Row] = []
-        self._octets = 0
+        self._byte_count = 0
         self._file: int | None = None
         self._runs: list[tuple[int, int]] = []  # where each begins in the file and where it ends
 
@@ -107,11 +115,11 @@ class Runs(Generic[Row]):
             os.close(self._file)
             self._file = None
 
-    def add(self, rows: list[Row], octets: int) -> None:
+    def add(self, rows: list[Row], byte_count: int) -> None:
         """Take rows, which have so many octets of data."""
         self._rows += rows
-        self._octets += octets + len(rows) * _ROW_OCTETS
-        if self._octets > self._limit:
+        self._byte_count += byte_count + len(rows) * _ROW_OVERHEAD
+        if self._byte_count > self._limit:
             try:
                 self._write_run()
             except OSError as error:
@@ -134,16 +142,16 @@ class Runs(Generic[Row]):
                 stream.write(_LENGTH.pack(len(block)))
                 stream.write(block)
         self._runs.append((begin, os.lseek(self._file, 0, os.SEEK_END)))
-        self._rows, self._octets = [], 0
+        self._rows, self._byte_count = [], 0
 
     def _blocks(self) -> Iterator[list[Row]]:
         """The rows as they are written: mostly so many at a time, and fewer where they are large."""
         for first in range(0, len(self._rows), _BLOCK_ROWS):
             rows = self._rows[first : first + _BLOCK_ROWS]
-            if sum(map(row_octets, rows)) <= _BLOCK_OCTETS:
+            if sum(map(row_size, rows)) <= _BLOCK_SIZE:
                 yield rows
             else:
-                yield from parts(rows, _BLOCK_ROWS, _BLOCK_OCTETS, row_octets)
+                yield from split_batches(rows, _BLOCK_ROWS, _BLOCK_SIZE, row_size)
 
     def _read_run(self, at: int, end: int) -> Iterator[Row]:
         assert self._file is not None  # noqa: S101 - it was written
@@ -160,10 +168,10 @@ CHUNK: Final = 2_000
 CHUNK_BYTES: Final = 8_388_608
 """Octets after which a chunk ends even if it has fewer entries: what is held in memory."""
 
-Sealed = tuple[Entry, bytes, bytes, bytes]
+EncodedEntry = tuple[Entry, bytes, bytes, bytes]
 """An entry with its token, its leaf hash and its body."""
 
-_BEFORE = (
+_LATEST_ENTRIES = (
     select(records.c.key, entries.c.seq, entries.c.at, entries.c.previous, entries.c.jump, entries.c.nth)
     .add_columns(entries.c.body)
     .join(entries, entries.c.seq == records.c.seq)
@@ -171,7 +179,7 @@ _BEFORE = (
 )
 
 
-class Bulk:
+class BulkWriter:
     """Writes entries from the first one on, in their order, into a store that no other process uses."""
 
     def __init__(self, connection: Connection, statements: Statements) -> None:
@@ -186,7 +194,7 @@ class Bulk:
         self.leaf = EMPTY_ROOT
         """The leaf hash of the last one."""
 
-    def write(self, chunk: Sequence[Sealed]) -> None:
+    def write(self, chunk: Sequence[EncodedEntry]) -> None:
         """Write the entries that follow, at least one."""
         rows: list[EntryRow] = []
         nodes: list[tuple[int, int, bytes]] = []
@@ -194,20 +202,22 @@ class Bulk:
         latest: dict[bytes, tuple[int, int]] = {}  # by key: the last entry, and its place in the record's chain
         self._links = {}
         keys = [entry.key for entry, *_ in chunk]
-        for key, seq, at, previous, jump, nth, body in self._connection.execute(_BEFORE, {"keys": list(set(keys))}):
+        for key, seq, at, previous, jump, nth, body in self._connection.execute(
+            _LATEST_ENTRIES, {"keys": list(set(keys))}
+        ):
             latest[key] = seq, nth
             self._links[seq] = previous, jump
-            gone += [(target, seq) for target in keys_of(Entry.from_body(seq, at, body).contents())]
+            gone += [(target, seq) for target in index_keys(Entry.from_body(seq, at, body).contents())]
         current: dict[bytes, Entry] = {}
         for key, (entry, token, leaf, body) in zip(keys, chunk, strict=True):
             previous, nth = latest.get(key, (0, 0))
-            jump = jump_of_next(nth + 1, previous, self._links_of)
+            jump = next_jump(nth + 1, previous, self._load_links)
             rows.append((entry.seq, entry.at, previous, jump, nth + 1, token, leaf, body))
             nodes += self.frontier.append(leaf)
             latest[key] = entry.seq, nth + 1
             self._links[entry.seq] = previous, jump
             current[key] = entry
-        new = [(target, entry.seq) for entry in current.values() for target in keys_of(entry.contents())]
+        new = [(target, entry.seq) for entry in current.values() for target in index_keys(entry.contents())]
         statements = self._statements
         self._many(statements.insert_entry, rows)
         self._many(statements.insert_node, nodes)
@@ -220,11 +230,11 @@ class Bulk:
         if rows:
             self._cursor.executemany(statement, rows)
 
-    def _links_of(self, seq: int) -> tuple[int, int]:
+    def _load_links(self, seq: int) -> tuple[int, int]:
         known = self._links.get(seq)
         if known is None:
             self._cursor.execute(self._statements.links, (seq,))
-            previous, jump = one_row(self._cursor)
+            previous, jump = fetch_one(self._cursor)
             known = self._links[seq] = previous, jump
         return known
 
@@ -250,7 +260,7 @@ class NameTaken(LedgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadResult:
     """Names were loaded: `count` entries, from `first` on."""
 
     first: int
@@ -263,17 +273,17 @@ class Loaded:
         return self.first + self.count - 1
 
 
-class Load:
+class BulkLoad:
     """One load. When `append` has returned, `items` are for the answers view, with `leaf`, that of the last entry."""
 
-    def __init__(self, log: Log, folder: Path, run_octets: int = RUN_OCTETS) -> None:
+    def __init__(self, log: Log, folder: Path, run_size: int = RUN_SIZE) -> None:
         """`folder` is where temporary files are made, which have no names."""
         self._log = log
-        self._random = _in_blocks(log.random)
+        self._random = _buffered_random(log.random)
         self._token = log.random(TOKEN_LENGTH)
-        self._records = Runs(tuple[bytes, int], folder, run_octets)
-        self._targets = Runs(tuple[bytes, int], folder, run_octets)
-        self.items = Runs(tuple[bytes, bytes], folder, run_octets)
+        self._records = ExternalSorter(tuple[bytes, int], folder, run_size)
+        self._targets = ExternalSorter(tuple[bytes, int], folder, run_size)
+        self.items = ExternalSorter(tuple[bytes, bytes], folder, run_size)
         self.leaf = b""
         self._frontier = Frontier()
         self._first = 1
@@ -288,14 +298,16 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def append(self, drafts: Iterable[Draft], rests_on: RestsOn, progress: Progress = lambda _: None) -> Loaded:
+    def append(
+        self, drafts: Iterable[Draft], preconditions: Preconditions, progress: Progress = lambda _: None
+    ) -> LoadResult:
         """Append all entries with the views in SQL; it is on the disk when this returns."""
         written = False
         try:
             with self._log.store.writing_cursor(limited=False) as cursor:
-                self._begin(cursor, rests_on)
-                for chunk in parts(drafts, CHUNK, LOAD_CHUNK_BYTES, _octets):
-                    with without_collecting(len(chunk)):
+                self._begin(cursor, preconditions)
+                for chunk in split_batches(drafts, CHUNK, LOAD_CHUNK_BYTES, _draft_size):
+                    with gc_paused(len(chunk)):
                         self._append(cursor, chunk)
                     # PostgreSQL does not begin to count how long a transaction stands still behind many rows that came
                     # in one go, but does behind a single statement.
@@ -314,20 +326,20 @@ class Load:
                     f"the connection to the database was lost, or nothing came for {IDLE_SECONDS} s, which is as long "
                     "as others are made to wait; nothing was loaded, try again"
                 ) from error
-        return Loaded(self._first, self._frontier.size - self._first + 1, self._at)
+        return LoadResult(self._first, self._frontier.size - self._first + 1, self._at)
 
-    def _begin(self, cursor: Any, rests_on: RestsOn) -> None:
+    def _begin(self, cursor: Any, preconditions: Preconditions) -> None:
         statements = self._log.statements
         cursor.execute(statements.lock_head)
-        seq, at, octets = one_row(cursor)
-        self._frontier = Frontier.from_octets(seq, octets)
+        seq, at, byte_count = fetch_one(cursor)
+        self._frontier = Frontier.from_bytes(seq, byte_count)
         self._at = self._log.clock.date(at if seq else None)
         self._first = seq + 1
-        for key, seen in rests_on.items():
+        for key, seen in preconditions.items():
             cursor.execute(statements.record_seq, (key,))
             row = cursor.fetchone()
             if (found := row[0] if row else 0) != seen:
-                raise Moved(key, seen, found)
+                raise PreconditionFailed(key, seen, found)
 
     def _append(self, cursor: Any, chunk: list[Draft]) -> None:
         frontier, at, random = self._frontier, self._at, self._random
@@ -340,17 +352,17 @@ class Load:
         leaf = b""
         for seq, draft in enumerate(chunk, frontier.size + 1):
             key = draft.key
-            if key.startswith(ABOUT_PREFIXES):
+            if key.startswith(PREFIX_RECORD_KEYS):
                 raise ValueError(f"{draft.handle} is about a prefix; such records are not loaded, but appended")
             contents = [value.to_bytes() for value in draft.values]
-            body, leaf = seal(draft, contents, seq, at, {}, random)
+            body, leaf = encode_entry(draft, contents, seq, at, {}, random)
             nodes += frontier.append(leaf)
             rows.append((seq, at, 0, 0, 1, token, leaf, body))
             token = b""
             records.append((key, seq))
-            targets += [(target, seq) for target in keys_of(contents)]
+            targets += [(target, seq) for target in index_keys(contents)]
             place = store_key(key)
-            item = item_octets(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents), place)
+            item = encode_item(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents), place)
             if item is not None:
                 items.append((place, item))
         self.leaf = leaf
@@ -378,7 +390,7 @@ class Load:
         """Refuse names that are there already. Mostly there is nothing between the first and the last one."""
         statements = self._log.statements
         cursor.execute(statements.any_record, (records[0][0], records[-1][0] + b"\0"))
-        if not one_row(cursor)[0]:
+        if not fetch_one(cursor)[0]:
             return
         for key, _ in records:
             cursor.execute(statements.record_seq, (key,))
@@ -387,16 +399,16 @@ class Load:
 
     def _move(self, cursor: Any) -> None:
         statements, frontier = self._log.statements, self._frontier
-        cursor.execute(statements.move_head, (frontier.size, self._at, frontier.to_octets()))
+        cursor.execute(statements.move_head, (frontier.size, self._at, frontier.to_bytes()))
         cursor.execute(statements.move_views, (frontier.size, self.leaf, self._first - 1))
         if cursor.rowcount != len(SQL_VIEWS):
-            raise Damaged("a view has not come to the last entry of the ledger; rebuild records and targets")
+            raise CorruptData("a view has not come to the last entry of the ledger; rebuild records and targets")
         if statements.notify:
             cursor.execute(statements.notify)
 
     def _was_committed(self) -> bool:
         """Whether a load was committed whose end was not heard of; asked until there is an answer, or for long."""
-        waits = pauses()
+        waits = retry_delays()
         while True:
             try:
                 return self._has_token()
@@ -425,20 +437,20 @@ def _chunks(keys: Iterable[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int
         yield chunk
 
 
-def _octets(draft: Draft) -> int:
+def _draft_size(draft: Draft) -> int:
     """About how much data an entry will have."""
     return len(draft.note) + sum([len(value.data) for value in draft.values])
 
 
-def _in_blocks(random: Random) -> Random:
+def _buffered_random(random: Random) -> Random:
     """The same randomness, asked for in large blocks; every octet is given once."""
     block, at = b"", 0
 
-    def take(octets: int) -> bytes:
+    def take(byte_count: int) -> bytes:
         nonlocal block, at
-        if at + octets > len(block):
-            block, at = random(max(_RANDOM_BLOCK, octets)), 0
-        at += octets
-        return block[at - octets : at]
+        if at + byte_count > len(block):
+            block, at = random(max(_RANDOM_BLOCK, byte_count)), 0
+        at += byte_count
+        return block[at - byte_count : at]
 
     return take

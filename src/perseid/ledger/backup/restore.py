@@ -27,12 +27,12 @@ from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.ledger.log.commit import Commit
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import LEDGER, record_key
 from perseid.ledger.log.requests import Append, Appended
-from perseid.ledger.log.signing import WrongKey, origin_after_restore
+from perseid.ledger.log.signing import WrongKey, restored_origin
 from perseid.ledger.merkle import Signer
-from perseid.ledger.store.rows import one_row
+from perseid.ledger.store.rows import fetch_one
 from perseid.ledger.store.tables import (
     OTHER_SCOPES,
     SIDE_STATE,
@@ -48,16 +48,16 @@ from perseid.names import pilin
 from perseid.names.allocator import DEFAULT_MAX_AHEAD
 from perseid.proof.verifier import Branch, Checkpoint, open_checkpoint
 
-from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, Progress, from_json
-from .bulk_load import CHUNK, CHUNK_BYTES, Bulk, Sealed
+from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, Progress, decode_column
+from .bulk_load import CHUNK, CHUNK_BYTES, BulkWriter, EncodedEntry
 
 
-class NotEmpty(LedgerError):
+class StoreNotEmpty(LedgerError):
     """There is something in the store already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """What a restore made."""
 
     branch: Branch
@@ -75,7 +75,7 @@ def restore(
     by: tuple[str, str],
     max_ahead: int = DEFAULT_MAX_AHEAD,
     progress: Progress = lambda _: None,
-) -> Restored:
+) -> RestoreResult:
     """Restore a full backup and the increments that follow it, in their order, into an empty store.
 
     `signer` makes the new key for the origin it is given, and keeps it, just before the end. `by` is the door and the
@@ -90,18 +90,18 @@ def restore(
         # The write-ahead log is as large as the ledger now, or full of what did not come to be.
         if log.store.dialect == "sqlite":
             with suppress(log.store.engine.dialect.loaded_dbapi.Error):
-                log.store.forget_deleted()
+                log.store.purge_deleted()
     return restored
 
 
-def reopen(log: Log, scope: bytes, last: int) -> None:
+def reopen_lease(log: Log, scope: bytes, last: int) -> None:
     """Go on leasing in a scope behind `last`, on the word of an operator who knows what was given out before."""
     with log.store.writing() as connection:
         cursor = connection.connection.cursor()
         cursor.execute(log.statements.lock_head)
-        found = _lease(connection, scope)
+        found = _load_lease(connection, scope)
         known = -1 if found is None else found.last
-        if not (found.closed if found is not None else _lease(connection, OTHER_SCOPES)):
+        if not (found.closed if found is not None else _load_lease(connection, OTHER_SCOPES)):
             raise LedgerError(f"{scope.decode('utf-8', 'replace')} is not closed; names can be leased there")
         if last < known:
             raise LeaseClosed(scope, known)
@@ -115,39 +115,39 @@ class _Restore:
         self._cursor: Any = connection.connection.cursor()
         self._log = log
         self._progress = progress
-        self._bulk = Bulk(connection, log.statements)
-        self._handed_over = 0  # the last entry that changed the key
+        self._bulk = BulkWriter(connection, log.statements)
+        self._last_key_change = 0  # the last entry that changed the key
         self._redacted = False  # whether later files erase from earlier ones
         self._last: ArchiveReader | None = None
 
     def run(
         self, files: Sequence[Path], signer: Callable[[str], Signer], by: tuple[str, str], max_ahead: int
-    ) -> Restored:
+    ) -> RestoreResult:
         self._begin()
         for place, file in enumerate(files, 1):
             with file.open("rb") as stream:
                 archive = ArchiveReader(file.name, stream)
                 if place == len(files) and archive.header.until:
                     self._log.clock.date(archive.header.at)  # refuses a wrong clock before the work, not after it
-                self._keep_redacted(archive)
+                self._store_redacted(archive)
         for place, file in enumerate(files, 1):
             with file.open("rb") as stream:
                 archive = ArchiveReader(file.name, stream)
-                self._follows(archive)
-                self._take(archive, is_last=place == len(files))
+                self._check_follows(archive)
+                self._restore_archive(archive, is_last=place == len(files))
                 self._last = archive
-        return self._go_on(signer, by, max_ahead)
+        return self._start_branch(signer, by, max_ahead)
 
     def _begin(self) -> None:
         """Take possession of an empty store."""
         for table in metadata.sorted_tables:
             if self._connection.execute(select(table).limit(1)).first() is not None:
-                raise NotEmpty("there is a ledger in the store already; restore into an empty one")
+                raise StoreNotEmpty("there is a ledger in the store already; restore into an empty one")
         self._connection.execute(insert(head).values(one=1, seq=0, at=0, frontier=b""))
 
     # One file after the other
 
-    def _keep_redacted(self, archive: ArchiveReader) -> None:
+    def _store_redacted(self, archive: ArchiveReader) -> None:
         """Keep the entries that a later file has without the data that was erased: they count from the beginning.
 
         They stand in the place of the whole ones until those are met, and are checked then.
@@ -162,7 +162,7 @@ class _Restore:
                 cursor.execute(statements.insert_entry, (seq, 0, 0, 0, 0, b"", b"", body))
             self._redacted = True
 
-    def _follows(self, archive: ArchiveReader) -> None:
+    def _check_follows(self, archive: ArchiveReader) -> None:
         """Refuse a file that does not go on where the one before it ended."""
         header, tree = archive.header, self._bulk.frontier
         if self._last is not None:
@@ -176,22 +176,22 @@ class _Restore:
         if header.root_since != tree.root():
             raise archive.problem(f"it goes on from other entries than the first {tree.size} of the files before it")
 
-    def _take(self, archive: ArchiveReader, *, is_last: bool) -> None:
+    def _restore_archive(self, archive: ArchiveReader, *, is_last: bool) -> None:
         header = archive.header
-        chunk: list[Sealed] = []
-        octets = 0
+        chunk: list[EncodedEntry] = []
+        size = 0
         note: bytes | None = None
         for kind, content in archive.frames():
             if kind == ENTRY:
                 chunk.append(self._entry(archive, content, self._bulk.frontier.size + len(chunk) + 1))
-                octets += len(content)
-                if len(chunk) == CHUNK or octets > CHUNK_BYTES:
+                size += len(content)
+                if len(chunk) == CHUNK or size > CHUNK_BYTES:
                     self._write(archive, chunk)
-                    chunk, octets = [], 0
+                    chunk, size = [], 0
             elif kind == REDACTED:
                 self._check_redacted(archive, *archive.redacted(content))
             elif kind == STATE:
-                self._state(archive, content, keep=is_last)
+                self._restore_rows(archive, content, keep=is_last)
             else:
                 note = content
         self._write(archive, chunk)
@@ -206,18 +206,18 @@ class _Restore:
     def _check_redacted(self, archive: ArchiveReader, seq: int, body: bytes) -> None:
         """See that an entry, from which data was erased, is the one that was restored from an earlier file."""
         self._cursor.execute(self._log.statements.entry, (seq,))
-        _, at, *_, leaf, _ = one_row(self._cursor)
-        _entry_of(archive, seq, at, body, leaf)
+        _, at, *_, leaf, _ = fetch_one(self._cursor)
+        _parse_entry(archive, seq, at, body, leaf)
 
-    def _entry(self, archive: ArchiveReader, content: bytes, expected: int) -> Sealed:
+    def _entry(self, archive: ArchiveReader, content: bytes, expected: int) -> EncodedEntry:
         """An entry that is what it says."""
         at, token, leaf, body = archive.entry(content, expected)
-        entry = _entry_of(archive, expected, at, body, leaf)
+        entry = _parse_entry(archive, expected, at, body, leaf)
         if entry.action in (Action.ROTATE_KEY, Action.BRANCH) and entry.key == record_key(LEDGER):
-            self._handed_over = expected
+            self._last_key_change = expected
         return entry, token, leaf, body
 
-    def _write(self, archive: ArchiveReader, chunk: list[Sealed]) -> None:
+    def _write(self, archive: ArchiveReader, chunk: list[EncodedEntry]) -> None:
         """Write some entries, those that have been redacted since without what was erased."""
         if not chunk:
             return
@@ -231,13 +231,13 @@ class _Restore:
             here = entries.c.seq.between(first, chunk[-1][0].seq)
             for seq, body in self._connection.execute(select(entries.c.seq, entries.c.body).where(here)).all():
                 whole, token, leaf, _ = chunk[seq - first]
-                redacted = _entry_of(archive, seq, whole.at, body, leaf, "as a later file has it, ")
+                redacted = _parse_entry(archive, seq, whole.at, body, leaf, "as a later file has it, ")
                 chunk[seq - first] = redacted, token, leaf, body
             self._connection.execute(delete(entries).where(here))
         self._bulk.write(chunk)
         self._progress(self._bulk.frontier.size)
 
-    def _state(self, archive: ArchiveReader, content: bytes, *, keep: bool) -> None:
+    def _restore_rows(self, archive: ArchiveReader, content: bytes, *, keep: bool) -> None:
         """Take rows of a table that cannot be computed; only the newest state counts."""
         found = archive.rows(content)
         table = next((table for table in SIDE_STATE if table.name == found.table), None)
@@ -245,7 +245,7 @@ class _Restore:
             raise archive.problem("it holds what this version of the program does not know; use a newer one")
         types = [table.columns[name].type.python_type for name in found.columns]
         try:
-            rows = [[from_json(*pair) for pair in zip(types, row, strict=True)] for row in found.rows]
+            rows = [[decode_column(*pair) for pair in zip(types, row, strict=True)] for row in found.rows]
             if keep and rows and table is not ledger:
                 self._connection.execute(insert(table), [dict(zip(found.columns, row, strict=True)) for row in rows])
         except (ValueError, IntegrityError, DataError):
@@ -257,26 +257,26 @@ class _Restore:
             text = note.decode("utf-8")
             # Whoever had the key before a hand-over cannot be known from the backup alone; its word about the tree can.
             before = Checkpoint.parse(text.rpartition("\n\n")[0] + "\n")
-            handed_over = before.size < self._handed_over
+            handed_over = before.size < self._last_key_change
             checkpoint = before if handed_over else open_checkpoint(text, archive.signer)
         except ValueError as error:
             raise archive.problem(f"its checkpoint does not hold: {error}") from None
         size = checkpoint.size
         if checkpoint.origin != archive.header.origin or size > archive.header.until:
             raise archive.problem("its checkpoint is of another ledger")
-        if Reading(self._cursor, self._log.statements).root(size) != checkpoint.root:
+        if LogReader(self._cursor, self._log.statements).root(size) != checkpoint.root:
             raise archive.problem(f"its checkpoint, signed at entry {size}, is not about these entries")
 
     # As another ledger
 
-    def _go_on(self, signer: Callable[[str], Signer], by: tuple[str, str], max_ahead: int) -> Restored:
+    def _start_branch(self, signer: Callable[[str], Signer], by: tuple[str, str], max_ahead: int) -> RestoreResult:
         assert self._last is not None  # noqa: S101 - there is at least one file
         connection, log, tree = self._connection, self._log, self._bulk.frontier
         identity = log.random(TOKEN_LENGTH)
-        origin = origin_after_restore(self._last.header.origin, identity)
+        origin = restored_origin(self._last.header.origin, identity)
         rows = [{"name": name, "ledger": identity, "seq": tree.size, "leaf": self._bulk.leaf} for name in SQL_VIEWS]
         connection.execute(insert(views), rows)
-        connection.execute(update(head).values(seq=tree.size, at=self._bulk.at, frontier=tree.to_octets()))
+        connection.execute(update(head).values(seq=tree.size, at=self._bulk.at, frontier=tree.to_bytes()))
         commit = Commit(self._cursor, log.statements, log.clock, log.random, log.random(TOKEN_LENGTH))
         new = signer(origin)
         if new.name != origin:
@@ -284,27 +284,27 @@ class _Restore:
         if new.public.public == self._last.signer.public:
             raise WrongKey("the new key is the old one; a restored ledger must sign with another")
         branch = Branch(self._last.end, self._last.signer, new.public)
-        appended = commit.take(Append(Draft(Action.BRANCH, State.ABSENT, LEDGER, *by, branch.note())))
+        appended = commit.apply(Append(Draft(Action.BRANCH, State.ABSENT, LEDGER, *by, branch.note())))
         assert isinstance(appended, Appended), appended  # noqa: S101 - nothing else can come of such a request
         commit.finish()
         connection.execute(insert(ledger).values(id=identity, origin=origin, signer=str(new.public)))
         # So that the newest checkpoint is one of this ledger from the beginning on.
         seq, at = appended.seq, appended.at
-        note = new.sign(Checkpoint(origin, seq, Reading(self._cursor, log.statements).root(seq)))
+        note = new.sign(Checkpoint(origin, seq, LogReader(self._cursor, log.statements).root(seq)))
         connection.execute(insert(checkpoints).values(size=seq, at=at, note=note))
-        return Restored(branch, seq, tuple(self._close_leases(pilin.from_unix_ns(at * 1000) + max_ahead)))
+        return RestoreResult(branch, seq, tuple(self._close_leases(pilin.from_unix_ns(at * 1000) + max_ahead)))
 
     def _close_leases(self, ahead: int) -> Iterable[bytes]:
         """See that no number is leased again that may have been leased after the backup was made."""
         connection = self._connection
-        if _lease(connection, OTHER_SCOPES) is None:
+        if _load_lease(connection, OTHER_SCOPES) is None:
             connection.execute(insert(leases).values(scope=OTHER_SCOPES, last=ahead, clocked=1, closed=0))
         connection.execute(update(leases).where(leases.c.clocked != 0, leases.c.last < ahead).values(last=ahead))
         connection.execute(update(leases).where(leases.c.clocked == 0).values(closed=1))
         return connection.execute(select(leases.c.scope).where(leases.c.closed != 0).order_by(leases.c.scope)).scalars()
 
 
-def _entry_of(archive: ArchiveReader, seq: int, at: int, body: bytes, leaf: bytes, which: str = "") -> Entry:
+def _parse_entry(archive: ArchiveReader, seq: int, at: int, body: bytes, leaf: bytes, which: str = "") -> Entry:
     try:
         entry = Entry.from_body(seq, at, body)
     except ValueError as error:
@@ -314,5 +314,5 @@ def _entry_of(archive: ArchiveReader, seq: int, at: int, body: bytes, leaf: byte
     return entry
 
 
-def _lease(connection: Connection, scope: bytes) -> Any:
+def _load_lease(connection: Connection, scope: bytes) -> Any:
     return connection.execute(select(leases).where(leases.c.scope == scope)).one_or_none()

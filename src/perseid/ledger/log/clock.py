@@ -16,7 +16,7 @@ counted.
 from collections.abc import Callable
 from typing import Final
 
-from perseid.ledger.errors import WrongClock
+from perseid.ledger.errors import ClockError
 
 SECOND: Final = 1_000_000
 """All times here are microseconds."""
@@ -24,10 +24,10 @@ SECOND: Final = 1_000_000
 TOLERANCE: Final = 300 * SECOND
 """Five minutes: more than any clock that is kept by the network differs, and than an operator sets it by hand."""
 
-LONGEST_PAUSE: Final = 400 * 86_400 * SECOND
+MAX_GAP: Final = 400 * 86_400 * SECOND
 """400 days: an installation that is used at all writes once a year. A longer pause is more likely a wrong clock."""
 
-RELEASED: Final = 1_793_664_000 * SECOND
+RELEASE_DATE: Final = 1_793_664_000 * SECOND
 """2026-11-03: no honest clock shows an earlier time to this version of the program."""
 
 
@@ -40,7 +40,7 @@ class CheckedClock:
         self._offset = wall() - monotonic()
         self._accepted = accepted
         self._started = False
-        self.bridged = 0
+        self.clamped = 0
         """How often the clock stood behind the last entry by less than the tolerance."""
 
     def accept(self) -> None:
@@ -57,22 +57,22 @@ class CheckedClock:
         now = self._wall()
         drift = now - self._monotonic() - self._offset
         if abs(drift) > TOLERANCE:
-            raise WrongClock(f"the clock has jumped by {drift // SECOND:,} s while the program was running")
+            raise ClockError(f"the clock has jumped by {drift // SECOND:,} s while the program was running")
         if not self._accepted:
-            self._judge(now, last)
+            self._check(now, last)
         self._started = True
         if last is None or now >= last:
             return now
-        self.bridged += 1
+        self.clamped += 1
         return last
 
-    def _judge(self, now: int, last: int | None) -> None:
-        if now < RELEASED:
-            raise WrongClock("the clock shows a time before this version of the program was released")
+    def _check(self, now: int, last: int | None) -> None:
+        if now < RELEASE_DATE:
+            raise ClockError("the clock shows a time before this version of the program was released")
         if last is None:
             return
         if now < last - TOLERANCE:
-            raise WrongClock(f"the clock is {(last - now) // SECOND:,} s behind the last entry of the ledger")
-        if not self._started and now > last + LONGEST_PAUSE:
+            raise ClockError(f"the clock is {(last - now) // SECOND:,} s behind the last entry of the ledger")
+        if not self._started and now > last + MAX_GAP:
             days = (now - last) // (86_400 * SECOND)
-            raise WrongClock(f"the clock is {days:,} days ahead of the last entry of the ledger")
+            raise ClockError(f"the clock is {days:,} days ahead of the last entry of the ledger")

@@ -9,40 +9,40 @@ from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-from perseid.ledger.errors import Damaged, LeaseClosed, Moved, OperationEnded
+from perseid.ledger.errors import CorruptData, JobEnded, LeaseClosed, PreconditionFailed
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.changes import Change
-from perseid.ledger.store.rows import EntryRow, kept_of, one_row
-from perseid.ledger.store.tables import MANY, OTHER_SCOPES, Statements
-from perseid.ledger.views.search_keys import keys_of
+from perseid.ledger.store.rows import EntryRow, fetch_one, idempotency_from_row
+from perseid.ledger.store.tables import KEYS_PER_QUERY, OTHER_SCOPES, Statements
+from perseid.ledger.views.search_keys import index_keys
 
 from .clock import CheckedClock
-from .entry import Draft, Entry, Kind, jump_of_next, seal
+from .entry import Draft, Entry, Kind, encode_entry, next_jump
 from .requests import (
-    KEPT,
+    KEY_LIFETIME,
     MAX_BODY,
-    Answer,
     Append,
     Appended,
     Failed,
+    IdempotentRequest,
+    LeafHashes,
     Lease,
     Leased,
-    Leaves,
     Mint,
     Minted,
-    Once,
     Outcome,
-    Redacts,
-    Repeated,
+    Preconditions,
+    Redactions,
+    RepeatedRequest,
     Request,
-    RestsOn,
+    StoredResponse,
 )
 
-_SECRET = b"HS_SECKEY"
+_SECRET_TYPE = b"HS_SECKEY"
 _TYPE_AT = 14  # where a value's type stands in its binary form, behind its length
 _PERMISSIONS_AT = 13
 _PUBLIC_READ = 0x02
-_MOST = (1 << 63) - 1  # what a column holds
+_MAX_NUMBER = (1 << 63) - 1  # what a column holds
 _SQL_VIEWS = 2  # records and targets
 
 
@@ -62,8 +62,8 @@ class Commit:
         self._random = random
         self._token = token
         cursor.execute(statements.lock_head)
-        seq, at, octets = one_row(cursor)
-        self._frontier = Frontier.from_octets(seq, octets)
+        seq, at, raw = fetch_one(cursor)
+        self._frontier = Frontier.from_bytes(seq, raw)
         self._at = clock.date(at if seq else None)
         self.first = seq + 1
         self._latest: dict[bytes, int] = {}  # by key, read or set in this transaction
@@ -89,18 +89,18 @@ class Commit:
         row = self._cursor.fetchone()
         return row is not None and row[0] == self._token
 
-    def look_up(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[Request]) -> None:
         """Ask at once for what a large group would ask for one by one: which of its records are there."""
         # What has no UTF-8 form has no key either, and fails in its turn.
         found = {one.draft.key for one in requests if isinstance(one, Append) and one.draft.handle.isascii()}
         wanted = sorted(found - self._latest.keys())
-        for first in range(0, len(wanted), MANY):
-            keys = wanted[first : first + MANY]
-            padded = (*keys, *(keys[-1:] * (MANY - len(keys))))
+        for first in range(0, len(wanted), KEYS_PER_QUERY):
+            keys = wanted[first : first + KEYS_PER_QUERY]
+            padded = (*keys, *(keys[-1:] * (KEYS_PER_QUERY - len(keys))))
             there = dict(self._query(self._statements.record_seqs, padded).fetchall())
             self._latest.update((key, there.get(key, 0)) for key in keys)
 
-    def take(self, request: Request) -> Outcome:
+    def apply(self, request: Request) -> Outcome:
         """Do what a request asks, unless something that its decision rested on has moved.
 
         What cannot be carried out fails alone. An error of the database is another matter: it fails the transaction.
@@ -109,9 +109,11 @@ class Commit:
             if isinstance(request, Lease):
                 return Leased(self.lease(request.scope, request.count, request.now), request.count)
             # First whether it comes again: carrying it out has moved what its repetition rests on.
-            overtaken = self._repeated(request.once) or self._moved_since(request.rests_on, request.remembered)
-            if overtaken is not None:
-                return overtaken
+            early_outcome = self._find_repeated(request.once) or self._check_preconditions(
+                request.preconditions, request.expected_leaves
+            )
+            if early_outcome is not None:
+                return early_outcome
             seq = self._frontier.size + 1
             prepared, answer = self._prepare(request, seq)
         except LeaseClosed as closed:
@@ -122,26 +124,30 @@ class Commit:
             return Failed(error)
         for draft, contents in prepared:
             self._append(draft, contents)
-        if request.redacts:
-            self._redact_all(request.redacts, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
+        if request.redactions:
+            self._redact_all(request.redactions, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
         if request.operation and prepared:
             self._steps.append((request.operation, seq, len(prepared)))
-        self._keep(request.once, seq, len(prepared), answer)
+        self._save_idempotency(request.once, seq, len(prepared), answer)
         if isinstance(request, Mint):
             return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
         return Appended(seq, self._at)
 
-    def _prepare(self, request: Append | Mint, seq: int) -> tuple[list[tuple[Draft, list[bytes]]], Answer | None]:
+    def _prepare(
+        self, request: Append | Mint, seq: int
+    ) -> tuple[list[tuple[Draft, list[bytes]]], StoredResponse | None]:
         """Everything about a request that can fail, before anything is changed; `seq` will be its first entry."""
         drafts = request.make(self) if isinstance(request, Mint) else (request.draft,)
         prepared = []
         for draft in drafts:
-            if not (draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.door.isascii()):
-                f"{draft.handle}{draft.note}{draft.actor}{draft.door}".encode()  # refuses what has no UTF-8 form
+            if not (
+                draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.interface.isascii()
+            ):
+                f"{draft.handle}{draft.note}{draft.actor}{draft.interface}".encode()  # refuses what has no UTF-8 form
             prepared.append((draft, [value.to_bytes() for value in draft.values]))
-        if request.redacts:
+        if request.redactions:
             handles = {draft.key: draft.handle for draft, _ in prepared}
-            for old in request.redacts:
+            for old in request.redactions:
                 if not 0 < old < self.first or self._entry(old).key not in handles:
                     raise ValueError(f"entry {old} is none of {', '.join(handles.values())}; nothing is erased from it")
         if request.operation and prepared:
@@ -150,9 +156,9 @@ class Commit:
 
     def _check_running(self, operation: str) -> None:
         """Refuse a step of an operation that has ended: whoever undoes it relies on there being no more."""
-        row = self._query(self._statements.operation_ended, (operation,)).fetchone()
+        row = self._query(self._statements.job_ended, (operation,)).fetchone()
         if row is None or row[0]:
-            raise OperationEnded(operation)
+            raise JobEnded(operation)
 
     def finish(self) -> None:
         """Write what has been collected and move the head."""
@@ -171,39 +177,41 @@ class Commit:
             cursor.executemany(statements.insert_target, new)
         if self._redactions:
             cursor.executemany(statements.insert_redaction, self._redactions)
-            cursor.execute(statements.forget_answers)  # which may tell what was erased
+            cursor.execute(statements.clear_responses)  # which may tell what was erased
         if self._steps:
             cursor.executemany(statements.insert_step, self._steps)
-        cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_octets()))
+        cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_bytes()))
         cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self.first - 1))
         if cursor.rowcount != _SQL_VIEWS:
-            raise Damaged("a view has not come to the last entry of the ledger; rebuild records and targets")
+            raise CorruptData("a view has not come to the last entry of the ledger; rebuild records and targets")
         if statements.notify:
             cursor.execute(statements.notify)
 
     # Appending
 
-    def _moved_since(self, rests_on: RestsOn, remembered: Leaves) -> Moved | None:
-        for key, seen in rests_on.items():
-            if (found := self._latest_of(key)) != seen:
-                return Moved(key, seen, found)
-        for key, leaf in remembered.items():
-            if self._leaf_of(seq := self._latest_of(key)) != leaf:
-                return Moved(key, seq, seq)  # another entry has the number
+    def _check_preconditions(
+        self, preconditions: Preconditions, expected_leaves: LeafHashes
+    ) -> PreconditionFailed | None:
+        for key, seen in preconditions.items():
+            if (found := self._latest_seq(key)) != seen:
+                return PreconditionFailed(key, seen, found)
+        for key, leaf in expected_leaves.items():
+            if self._leaf_hash(seq := self._latest_seq(key)) != leaf:
+                return PreconditionFailed(key, seq, seq)  # another entry has the number
         return None
 
     def _append(self, draft: Draft, contents: list[bytes]) -> None:
         key = draft.key
-        previous = self._latest_of(key)
+        previous = self._latest_seq(key)
         seq = self._frontier.size + 1
         if previous:
             before = self._entry(previous)
             nth = self._row(previous)[4] + 1
-            jump = jump_of_next(nth, previous, self._links)
+            jump = next_jump(nth, previous, self._links)
             kept = before.salts()
         else:
             before, nth, jump, kept = None, 1, 0, {}
-        body, leaf = seal(draft, contents, seq, self._at, kept, self._random)
+        body, leaf = encode_entry(draft, contents, seq, self._at, kept, self._random)
         self._nodes += self._frontier.append(leaf)
         self._rows[seq] = (seq, self._at, previous, jump, nth, b"" if self._rows else self._token, leaf, body)
         self._leaf = leaf
@@ -215,20 +223,20 @@ class Commit:
 
     def _move_targets(self, before: Entry | None, contents: Sequence[bytes], seq: int) -> None:
         if before is not None:
-            for target in keys_of(before.contents()):
+            for target in index_keys(before.contents()):
                 if self._targets.pop((target, before.seq), None) is None:
                     self._targets[target, before.seq] = False
-        for target in keys_of(contents):
+        for target in index_keys(contents):
             self._targets[target, seq] = True
 
-    def _latest_of(self, key: bytes) -> int:
+    def _latest_seq(self, key: bytes) -> int:
         found = self._latest.get(key)
         if found is None:
             row = self._query(self._statements.record_seq, (key,)).fetchone()
             found = self._latest[key] = int(row[0]) if row else 0
         return found
 
-    def _leaf_of(self, seq: int) -> bytes:
+    def _leaf_hash(self, seq: int) -> bytes:
         """The leaf hash of an entry; empty if there is none."""
         found = self._leaves.get(seq)
         if found is None:
@@ -245,7 +253,7 @@ class Commit:
         """The row of an entry, written or not."""
         row = self._rows.get(seq)
         if row is None:
-            row = one_row(self._query(self._statements.entry, (seq,)))
+            row = fetch_one(self._query(self._statements.entry, (seq,)))
         return row
 
     def _entry(self, seq: int) -> Entry:
@@ -265,35 +273,37 @@ class Commit:
 
     # Requests with a key
 
-    def _repeated(self, once: Once | None) -> Repeated | None:
+    def _find_repeated(self, once: IdempotentRequest | None) -> RepeatedRequest | None:
         """What is kept of a request with the same key, if there is one; what is too old is forgotten."""
         if once is None:
             return None
-        row = self._query(self._statements.answered, (once.caller, once.key)).fetchone()
+        row = self._query(self._statements.find_idempotency, (once.caller, once.key)).fetchone()
         if row is None:
             return None
-        if row[4] <= self._at - KEPT:
-            self._query(self._statements.delete_answered, (row[0],))
+        if row[4] <= self._at - KEY_LIFETIME:
+            self._query(self._statements.delete_idempotency, (row[0],))
             return None
-        return Repeated(kept_of(row))
+        return RepeatedRequest(idempotency_from_row(row))
 
-    def _keep(self, once: Once | None, seq: int, count: int, answer: Answer | None) -> None:
+    def _save_idempotency(
+        self, once: IdempotentRequest | None, seq: int, count: int, answer: StoredResponse | None
+    ) -> None:
         """Keep the key of a request that has one, with what was done and answered."""
         if once is None or answer is None:
             return
-        number = (one_row(self._query(self._statements.last_answered, ()))[0] or 0) + 1
+        number = (fetch_one(self._query(self._statements.last_idempotency, ()))[0] or 0) + 1
         body = answer.body if len(answer.body) <= MAX_BODY else None
         first = seq if count else 0
         row = (number, once.caller, once.key, once.digest, self._at, first, count, answer.status, body)
-        self._query(self._statements.insert_answered, row)
+        self._query(self._statements.insert_idempotency, row)
 
     # Leasing
 
     def lease(self, scope: bytes, count: int, now: int) -> int:
         """The first of so many numbers that were never leased in this scope; with a count of 0 only a look."""
-        if count < 0 or now < 0 or now + count > _MOST:
+        if count < 0 or now < 0 or now + count > _MAX_NUMBER:
             raise ValueError(f"{count} numbers from {now} on cannot be leased")
-        last, closed = self._leased(scope) or self._leased_before_restore(now > 0)
+        last, closed = self._load_lease(scope) or self._leased_before_restore(now > 0)
         if closed:
             raise LeaseClosed(scope, last)
         first = int(max(last + 1, now))
@@ -301,25 +311,25 @@ class Commit:
             self._query(self._statements.upsert_lease, (scope, first + count - 1, int(now > 0), 0))
         return first
 
-    def _leased(self, scope: bytes) -> tuple[int, int] | None:
+    def _load_lease(self, scope: bytes) -> tuple[int, int] | None:
         return cast("tuple[int, int] | None", self._query(self._statements.lease, (scope,)).fetchone())
 
     def _leased_before_restore(self, clocked: bool) -> tuple[int, int]:
         """How far a scope may have come of which the backup did not know; nowhere, if nothing was restored."""
-        noted = self._leased(OTHER_SCOPES)
+        noted = self._load_lease(OTHER_SCOPES)
         if noted is None:
             return -1, 0
         return noted if clocked else (-1, 1)
 
     def exists(self, key: bytes) -> bool:
         """Whether a name has, or ever had, an entry."""
-        return bool(self._latest_of(key))
+        return bool(self._latest_seq(key))
 
     def any_between(self, first: bytes, end: bytes) -> bool:
         """Whether any key from `first` up to, not including, `end` has, or ever had, an entry."""
         if any(first <= key < end for key in self._moved):
             return True
-        return bool(one_row(self._query(self._statements.any_record, (first, end)))[0])
+        return bool(fetch_one(self._query(self._statements.any_record, (first, end)))[0])
 
     # Erasing
 
@@ -338,9 +348,9 @@ class Commit:
         while seq and self._redact(seq, gone, by):
             seq = self._row(seq)[2]
 
-    def _redact_all(self, redacts: Redacts, by: Mapping[bytes, int]) -> None:
+    def _redact_all(self, redactions: Redactions, by: Mapping[bytes, int]) -> None:
         """Erase from entries what a request names, each with the entry that the same record gets."""
-        for seq, commitments in redacts.items():
+        for seq, commitments in redactions.items():
             self._redact(seq, commitments, by[self._entry(seq).key])
 
     def _redact(self, seq: int, commitments: frozenset[bytes], by: int) -> bool:
@@ -364,7 +374,7 @@ def _is_secret(content: bytes) -> bool:
     start = _TYPE_AT + 4
     length = int.from_bytes(content[_TYPE_AT:start], "big")
     type_ = content[start : start + length].upper()
-    return type_ == _SECRET or type_.startswith(_SECRET + b".")
+    return type_ == _SECRET_TYPE or type_.startswith(_SECRET_TYPE + b".")
 
 
 def _is_public(content: bytes | None) -> bool:

@@ -42,12 +42,12 @@ SALT_LENGTH: Final = 16
 
 COMMITMENT_LENGTH: Final = 32
 
-MICROSECOND: Final = 1_000_000
+MICROSECONDS_PER_SECOND: Final = 1_000_000
 """Entries are dated in microseconds, values in seconds."""
 
 _OPEN, _REDACTED = 0, 1
 _OPEN_SLOT = bytes((_OPEN,))
-_EXACT = 1
+_CASE_SENSITIVE = 1
 _BODY = Struct(">BBBBi")  # format, action, state, case, length of the handle
 _LEAF = Struct(">BqqBBBi")  # format, seq, at, action, state, case, length of the handle
 _LENGTH = Struct(">i")
@@ -180,14 +180,14 @@ class Entry:
         if (version := reader.u8()) != FORMAT:
             raise InvalidData(f"entry {seq} has format {version}; this version of the program knows {FORMAT}", 0)
         action, state = Action(reader.u8()), State(reader.u8())
-        if (case := reader.u8()) > _EXACT:
+        if (case := reader.u8()) > _CASE_SENSITIVE:
             raise reader.problem(f"case rule {case} is not known")
         handle = reader.text()
         nonce = reader.octets(SALT_LENGTH)
         actor, note = Slot.read(reader, Kind.ACTOR), Slot.read(reader, Kind.NOTE)
         values = tuple([Slot.read(reader, Kind.VALUE) for _ in range(reader.count(1 + COMMITMENT_LENGTH - 12))])
         reader.finish()
-        return cls(seq, at, action, state, case == _EXACT, handle, nonce, actor, note, values)
+        return cls(seq, at, action, state, case == _CASE_SENSITIVE, handle, nonce, actor, note, values)
 
     def body(self) -> bytes:
         """The stored form."""
@@ -198,7 +198,7 @@ class Entry:
         writer.i32(len(self.values))
         for slot in self.values:
             slot.write(writer)
-        return writer.done()
+        return writer.getvalue()
 
     def leaf(self) -> bytes:
         """What is hashed into the tree, and shown in proofs."""
@@ -207,7 +207,7 @@ class Entry:
         writer.i32(len(self.values))
         for slot in self.values:
             writer.octets(slot.commitment)
-        return writer.done()
+        return writer.getvalue()
 
     def leaf_hash(self) -> bytes:
         """The hash of the leaf."""
@@ -216,7 +216,7 @@ class Entry:
     def record(self) -> tuple[Value, ...]:
         """The values after the entry; redacted ones are left out."""
         if self._record is None:
-            now = self.at // MICROSECOND
+            now = self.at // MICROSECONDS_PER_SECOND
             found = tuple([Value.from_bytes(slot.content, now) for slot in self.values if slot.content is not None])
             object.__setattr__(self, "_record", found)
             return found
@@ -249,12 +249,12 @@ class Entry:
         return replace(self, actor=without(self.actor), note=without(self.note), values=values)
 
     @property
-    def who(self) -> tuple[str, str] | None:
+    def identity(self) -> tuple[str, str] | None:
         """Door and actor; None if they were redacted."""
         if self.actor.content is None:
             return None
-        door, _, actor = self.actor.content.decode("utf-8").partition(" ")
-        return door, actor
+        interface, _, actor = self.actor.content.decode("utf-8").partition(" ")
+        return interface, actor
 
     @property
     def why(self) -> str | None:
@@ -262,7 +262,7 @@ class Entry:
         return None if self.note.content is None else self.note.content.decode("utf-8")
 
 
-def skim(seq: int, at: int, body: bytes) -> tuple[str, bool, State, list[bytes]]:
+def decode_summary(seq: int, at: int, body: bytes) -> tuple[str, bool, State, list[bytes]]:
     """Handle, case rule, state and contents of an entry: what views need.
 
     This leaves the commitments out, which are most of what `Entry.from_body` costs. What is not as it should be is left
@@ -275,26 +275,26 @@ def skim(seq: int, at: int, body: bytes) -> tuple[str, bool, State, list[bytes]]
         place += SALT_LENGTH
         contents: list[bytes] = []
         for _ in range(2):
-            place, _content = _skim_slot(body, place)
+            place, _content = _decode_slot(body, place)
         (count,) = _LENGTH.unpack_from(body, place)
         place += _LENGTH.size
         for _ in range(count):
-            place, content = _skim_slot(body, place)
+            place, content = _decode_slot(body, place)
             if content is not None:
                 contents.append(content)
-        if version == FORMAT and case <= _EXACT and length >= 0 and count >= 0 and place == len(body):
-            return handle, case == _EXACT, State(state), contents
-    except (IndexError, error, UnicodeDecodeError, _Unknown):
+        if version == FORMAT and case <= _CASE_SENSITIVE and length >= 0 and count >= 0 and place == len(body):
+            return handle, case == _CASE_SENSITIVE, State(state), contents
+    except (IndexError, error, UnicodeDecodeError, _UnknownSlotForm):
         pass
     entry = Entry.from_body(seq, at, body)
     return entry.handle, entry.exact, entry.state, entry.contents()
 
 
-class _Unknown(Exception):
+class _UnknownSlotForm(Exception):
     """A slot of a form that is not known here."""
 
 
-def _skim_slot(body: bytes, place: int) -> tuple[int, bytes | None]:
+def _decode_slot(body: bytes, place: int) -> tuple[int, bytes | None]:
     """Where a slot ends, and its content; None if it was redacted."""
     form = body[place]
     place += 1
@@ -304,7 +304,7 @@ def _skim_slot(body: bytes, place: int) -> tuple[int, bytes | None]:
     (length,) = _LENGTH.unpack_from(body, place)
     place += _LENGTH.size
     if form != _OPEN or length < 0:
-        raise _Unknown
+        raise _UnknownSlotForm
     return place + length, body[place : place + length]
 
 
@@ -318,7 +318,7 @@ class Draft:
     """What the name is after it."""
     handle: str
     """The name, as it is spelled."""
-    door: str
+    interface: str
     """Where it came in: `native`, `http`, `cli` … one word."""
     actor: str = field(repr=False)
     """Who did it: `300:0.NA/12345`, `local:alice`."""
@@ -335,7 +335,7 @@ class Draft:
         return record_key(self.handle, exact=self.exact)
 
 
-def seal(
+def encode_entry(
     draft: Draft, contents: Sequence[bytes], seq: int, at: int, kept: Mapping[bytes, bytes], random: Random
 ) -> tuple[bytes, bytes]:
     """The body and the leaf hash of a new entry.
@@ -347,7 +347,7 @@ def seal(
     """
     octets = random((3 + len(contents)) * SALT_LENGTH)  # more than needed, where values keep their salts
     nonce, actor_salt, note_salt = octets[:16], octets[16:32], octets[32:48]
-    actor, note = f"{draft.door} {draft.actor}".encode(), draft.note.encode()
+    actor, note = f"{draft.interface} {draft.actor}".encode(), draft.note.encode()
     name = draft.handle.encode("utf-8")
     pack = _LENGTH.pack
     count = pack(len(contents))
@@ -388,7 +388,7 @@ Links = Callable[[int], tuple[int, int]]
 """`links(seq)` → (previous, jump) of an entry."""
 
 
-def jump_place(place: int) -> int:
+def jump_target(place: int) -> int:
     """The place in the chain, from 1, to which the entry at a place jumps; 0 is before the first."""
     rest, weight = place, 0
     while rest:
@@ -397,18 +397,18 @@ def jump_place(place: int) -> int:
     return place - weight
 
 
-def jump_of_next(place: int, latest: int, links: Links) -> int:
+def next_jump(place: int, latest: int, links: Links) -> int:
     """The jump of an entry that is put behind `latest`, to stand at a place; 0 for a first one."""
     if place == 1:
         return 0
-    if jump_place(place) == place - 1:
+    if jump_target(place) == place - 1:
         return latest
     # By construction it jumps to where the jump of its predecessor jumps to.
     _, middle = links(latest)
     return links(middle)[1] if middle else 0
 
 
-def latest_until(seq: int, until: int, links: Links) -> int:
+def find_latest_until(seq: int, until: int, links: Links) -> int:
     """The last entry of a chain, whose latest is `seq`, that is not behind `until`; 0 if there is none."""
     while seq > until:
         previous, jump = links(seq)

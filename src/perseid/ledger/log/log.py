@@ -19,34 +19,34 @@ from sqlalchemy import Connection, insert
 from perseid.ledger.errors import Contention, LedgerError, OutcomeUnknown, TooBusy
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.changes import Change
-from perseid.ledger.store.rows import forget_entries
+from perseid.ledger.store.rows import clear_entry_cache
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import compile_statements, head, ledger, views
 from perseid.proof.verifier import EMPTY_ROOT
 
 from .clock import CheckedClock
 from .commit import Commit
-from .reader import Reading
+from .reader import LogReader
 from .requests import Outcome, Request
 
 MAX_GROUP: Final = 10_000
 """The most requests in one commit: what one transaction may hold in memory, and how long others wait for the head."""
 
-_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0)
+_RETRY_DELAYS: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0)
 """Seconds before each new attempt: enough for a database that is started again."""
 
-_PATIENCE: Final = 0.2
+_MAX_DELAY: Final = 0.2
 """The longest of these pauses where it is known that nothing was written: then the caller is told soon, and may try
 again. Each attempt waits up to five seconds for the head besides."""
 
 TOKEN_LENGTH: Final = 16
-LARGE: Final = 500
+LARGE_GROUP: Final = 500
 """Requests in a commit from which on it is worth the trouble to do things for all of them at once."""
 SQL_VIEWS: Final = ("records", "targets")
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitResult:
     """What one commit did."""
 
     outcomes: list[Outcome]
@@ -57,10 +57,10 @@ class Committed:
     """Whether data was erased."""
 
 
-class Unsettled(OutcomeUnknown):
+class UnsettledCommit(OutcomeUnknown):
     """A commit whose end was not heard of, and which must be settled."""
 
-    def __init__(self, attempt: tuple[int, Committed]) -> None:
+    def __init__(self, attempt: tuple[int, CommitResult]) -> None:
         super().__init__("the connection to the database was lost during a commit")
         self.attempt = attempt
 
@@ -73,7 +73,7 @@ class Log:
         self.clock = clock
         self.random = random
         self.statements = compile_statements(store.dialect)
-        self.traces_left = store.dialect == "sqlite"
+        self.has_traces = store.dialect == "sqlite"
         """Whether erased data may have left traces: a reader held an earlier state, or somebody was killed."""
 
     def create(self, signer: Signer) -> None:
@@ -89,71 +89,71 @@ class Log:
         """Carry out a group of requests in one transaction; when this returns, what was appended is on the disk."""
         return self.commit(group).outcomes
 
-    def commit(self, group: Sequence[Request], also: Callable[[Connection], None] | None = None) -> Committed:
+    def commit(self, group: Sequence[Request], callback: Callable[[Connection], None] | None = None) -> CommitResult:
         """The same, with what views must be told; `also` is done in the same transaction."""
         if len(group) > MAX_GROUP:
             raise ValueError(f"a group has at most {MAX_GROUP:,} requests, not {len(group):,}")
         token = self.random(TOKEN_LENGTH)
-        unsettled: tuple[int, Committed] | None = None  # an attempt whose end was not heard of, and its first entry
-        waits = pauses()
-        committed: Committed | None = None
+        unsettled: tuple[int, CommitResult] | None = None  # an attempt whose end was not heard of, and its first entry
+        waits = retry_delays()
+        committed: CommitResult | None = None
         while committed is None:
             try:
-                committed = self._attempt(group, also, token, unsettled)
+                committed = self._attempt(group, callback, token, unsettled)
             except (Contention, OutcomeUnknown) as problem:
-                if isinstance(problem, Unsettled):
+                if isinstance(problem, UnsettledCommit):
                     unsettled = problem.attempt
                 pause = next(waits, None)
-                if pause is None or (unsettled is None and pause > _PATIENCE):
-                    raise self._given_up(unsettled is not None) from problem
+                if pause is None or (unsettled is None and pause > _MAX_DELAY):
+                    raise self._retries_exhausted(unsettled is not None) from problem
                 time.sleep(pause)
         if committed.erased:
-            forget_entries()
-            self.traces_left = True
+            clear_entry_cache()
+            self.has_traces = True
             if self.store.dialect == "sqlite":
                 with suppress(Exception):  # it is committed, whatever happens now; the traces are removed later
-                    self.forget()
+                    self.erase_traces()
         return committed
 
     def _attempt(
         self,
         group: Sequence[Request],
-        also: Callable[[Connection], None] | None,
+        callback: Callable[[Connection], None] | None,
         token: bytes,
-        unsettled: tuple[int, Committed] | None,
-    ) -> Committed:
-        attempt: tuple[int, Committed] | None = None
+        unsettled: tuple[int, CommitResult] | None,
+    ) -> CommitResult:
+        attempt: tuple[int, CommitResult] | None = None
         try:
-            with self._writing(also) as (cursor, finish):
+            with self._writing(callback) as (cursor, finish):
                 commit = Commit(cursor, self.statements, self.clock, self.random, token)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
-                with without_collecting(len(group)):
-                    if len(group) >= LARGE:
-                        commit.look_up(group)
-                    outcomes = [commit.take(request) for request in group]
+                with gc_paused(len(group)):
+                    if len(group) >= LARGE_GROUP:
+                        commit.prefetch(group)
+                    outcomes = [commit.apply(request) for request in group]
                     commit.finish()
                 finish()
-                attempt = commit.first, Committed(outcomes, commit.changes, commit.erased)
+                attempt = commit.first, CommitResult(outcomes, commit.changes, commit.erased)
             return attempt[1]
         except OutcomeUnknown as error:
             # Before everything was written nothing can have been committed.
             if attempt is None:
                 raise
-            raise Unsettled(attempt) from error
+            raise UnsettledCommit(attempt) from error
 
     @contextmanager
-    def _writing(self, also: Callable[[Connection], None] | None) -> Iterator[tuple[Any, Callable[[], None]]]:
+    def _writing(self, callback: Callable[[Connection], None] | None) -> Iterator[tuple[Any, Callable[[], None]]]:
         """A transaction: a cursor to write with, and what is to be done when everything is written."""
-        if also is None:
+        if callback is None:
             with self.store.writing_cursor() as cursor:
-                yield cursor, _nothing
+                yield cursor, _no_op
         else:
             with self.store.writing() as connection:
-                yield connection.connection.cursor(), partial(also, connection)
+                yield connection.connection.cursor(), partial(callback, connection)
 
     @staticmethod
-    def _given_up(unsettled: bool) -> LedgerError:
+    def _retries_exhausted(unsettled: bool) -> LedgerError:
         if unsettled:
             return OutcomeUnknown(
                 "the connection to the database was lost during a commit, and it cannot be asked whether that was "
@@ -161,39 +161,39 @@ class Log:
             )
         return TooBusy("the ledger is held by another writer, or cannot be reached; nothing was written, try again")
 
-    def forget(self) -> None:
+    def erase_traces(self) -> None:
         """Remove the traces of what was erased, if there are any; what a reader still sees goes the next time."""
-        if self.traces_left:
-            self.traces_left = not self.store.forget_deleted()
+        if self.has_traces:
+            self.has_traces = not self.store.purge_deleted()
 
     @contextmanager
-    def reading(self) -> Iterator[Reading]:
+    def reading(self) -> Iterator[LogReader]:
         """One state of the log, to read and prove from."""
         with self.store.reading_cursor() as cursor:
-            yield Reading(cursor, self.statements)
+            yield LogReader(cursor, self.statements)
 
 
-def pauses() -> Iterator[float]:
+def retry_delays() -> Iterator[float]:
     """How long to wait before each new attempt to learn what became of a commit; they end when it is given up."""
-    return iter(_PAUSES)
+    return iter(_RETRY_DELAYS)
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """What is to be done besides, mostly."""
 
 
 @contextmanager
-def without_collecting(requests: int) -> Iterator[None]:
+def gc_paused(requests: int) -> Iterator[None]:
     """Do without the collection of garbage during a large commit.
 
     It makes some ten objects a request that all live until the end, and the collector would look through them over and
     over: a seventh of the time.
     """
-    pauses = requests >= LARGE and gc.isenabled()
-    if pauses:
+    retry_delays = requests >= LARGE_GROUP and gc.isenabled()
+    if retry_delays:
         gc.disable()
     try:
         yield
     finally:
-        if pauses:
+        if retry_delays:
             gc.enable()

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, cast
 
-from perseid.ledger.errors import Damaged
+from perseid.ledger.errors import CorruptData
 from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
 from perseid.ledger.store.changes import Change
-from perseid.ledger.store.rows import change_of, entry_of, one_row
-from perseid.ledger.store.tables import STATES, Statements
+from perseid.ledger.store.rows import change_from_row, entry_from_row, fetch_one
+from perseid.ledger.store.tables import STATES_PER_QUERY, Statements
 from perseid.proof.verifier import EMPTY_ROOT
 
-from .entry import Entry, State, latest_until
+from .entry import Entry, State, find_latest_until
 
 CHUNK: Final = 1_000
 """Rows read at a time where there may be millions: enough that the cost of asking vanishes, little enough to hold."""
 
-CHUNK_OCTETS: Final = 1 << 23
+CHUNK_BYTES: Final = 1 << 23
 """Octets of such rows: a record may be large, and a thousand large ones are more than a process can hold."""
 
-_LAST: Final = (1 << 63) - 1
+_MAX_SEQ: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Difference:
     """Its last entry at the later point."""
 
 
-class Reading:
+class LogReader:
     """One state of the log."""
 
     def __init__(self, cursor: Any, statements: Statements) -> None:
@@ -74,7 +74,7 @@ class Reading:
     def size(self) -> int:
         """How many entries there are, which is the number of the last one."""
         self._cursor.execute(self._statements.head)
-        return int(one_row(self._cursor)[0])
+        return int(fetch_one(self._cursor)[0])
 
     def latest(self, key: bytes) -> int:
         """The number of the latest entry of a record; 0 if there is none."""
@@ -84,14 +84,14 @@ class Reading:
     def record(self, key: bytes) -> Entry | None:
         """The latest entry of a record; None if there never was one."""
         row = self._row(self._statements.entry_of_key, key)
-        return None if row is None else entry_of(row)
+        return None if row is None else entry_from_row(row)
 
     def entry(self, seq: int) -> Entry:
         """The entry of a number."""
         row = self._row(self._statements.entry, seq)
         if row is None:
             raise KeyError(seq)
-        return entry_of(row)
+        return entry_from_row(row)
 
     def previous(self, seq: int) -> int:
         """The number of the entry before one, of the same record; 0 if there is none."""
@@ -99,7 +99,7 @@ class Reading:
 
     def as_of(self, key: bytes, seq: int) -> Entry | None:
         """The last entry of a record up to and including an entry of the log; None if there was none yet."""
-        found = latest_until(self.latest(key), seq, self._links)
+        found = find_latest_until(self.latest(key), seq, self._links)
         return self.entry(found) if found else None
 
     def seq_at(self, instant: int) -> int:
@@ -109,25 +109,25 @@ class Reading:
         while low < high:
             middle = (low + high + 1) // 2
             self._cursor.execute(self._statements.entry_at, (middle,))
-            if one_row(self._cursor)[0] <= instant:
+            if fetch_one(self._cursor)[0] <= instant:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def history(self, key: bytes, until: int = _LAST) -> Iterator[Entry]:
+    def history(self, key: bytes, until: int = _MAX_SEQ) -> Iterator[Entry]:
         """The entries of a record, newest first, beginning with the last one that is not behind `until`."""
-        seq = latest_until(self.latest(key), until, self._links)
+        seq = find_latest_until(self.latest(key), until, self._links)
         while seq:
             row = self._row(self._statements.entry, seq)
             if row is None:
-                raise Damaged(f"entry {seq} is missing")
-            yield entry_of(row)
+                raise CorruptData(f"entry {seq} is missing")
+            yield entry_from_row(row)
             seq = row[2]
 
-    def log(self, after: int, until: int = _LAST) -> Iterator[Entry]:
+    def log(self, after: int, until: int = _MAX_SEQ) -> Iterator[Entry]:
         """The entries behind one, in order, up to and including another."""
-        return map(entry_of, self._rows(after, until))
+        return map(entry_from_row, self._rows(after, until))
 
     def differences(self, before: int, after: int) -> Iterator[Difference]:
         """The records that changed between two points, in the order of their first change."""
@@ -135,8 +135,8 @@ class Reading:
             seq, previous = row[0], row[2]
             if previous > before:
                 continue  # told already, with the record's first change
-            entry = entry_of(row)
-            last = latest_until(self.latest(entry.key), after, self._links)
+            entry = entry_from_row(row)
+            last = find_latest_until(self.latest(entry.key), after, self._links)
             yield Difference(self.entry(previous) if previous else None, entry if last == seq else self.entry(last))
 
     def names(self, first: bytes, end: bytes, limit: int) -> list[Entry]:
@@ -145,39 +145,39 @@ class Reading:
         The next page begins at the last entry's key with a zero octet behind it, so a page costs the same at any depth.
         """
         self._cursor.execute(self._statements.names, (first, end, limit, 0))
-        return [entry_of(row) for row in self._cursor.fetchall()]
+        return [entry_from_row(row) for row in self._cursor.fetchall()]
 
-    def some_names(self, first: bytes, end: bytes, limit: int) -> tuple[list[Entry], bool]:
+    def names_page(self, first: bytes, end: bytes, limit: int) -> tuple[list[Entry], bool]:
         """The same, of large records fewer (`CHUNK_OCTETS`); and whether there may be more."""
         self._cursor.execute(self._statements.names, (first, end, limit, 0))
-        rows, is_cut = self._fetched()
-        return [entry_of(row) for row in rows], is_cut or len(rows) == limit
+        rows, is_truncated = self._fetch_rows()
+        return [entry_from_row(row) for row in rows], is_truncated or len(rows) == limit
 
-    def names_shown(
+    def names_in_states(
         self, first: bytes, end: bytes, states: Collection[State], limit: int, skip: int = 0
     ) -> tuple[list[Entry], bool]:
         """The same for names in some states, without the first few of them: a page with a number costs what stands
         before it.
         """
-        self._cursor.execute(self._statements.names_shown, (first, end, *_octets(states), limit, skip))
-        rows, is_cut = self._fetched()
-        return [entry_of(row) for row in rows], is_cut or len(rows) == limit
+        self._cursor.execute(self._statements.names_in_states, (first, end, *_state_bytes(states), limit, skip))
+        rows, is_truncated = self._fetch_rows()
+        return [entry_from_row(row) for row in rows], is_truncated or len(rows) == limit
 
     def count_names(self, first: bytes, end: bytes, states: Collection[State]) -> int:
         """How many records in some states have keys from `first` up to, not including, `end`."""
-        self._cursor.execute(self._statements.names_counted, (first, end, *_octets(states)))
-        return int(one_row(self._cursor)[0])
+        self._cursor.execute(self._statements.count_in_states, (first, end, *_state_bytes(states)))
+        return int(fetch_one(self._cursor)[0])
 
-    def leading_to(
+    def find_by_keys(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
     ) -> tuple[list[tuple[bytes, Entry]], bool]:
         """Records by how they are found: the keys of `value_keys` from `first` up to `end`, behind the last seen.
 
         At most so many, of large ones fewer (`CHUNK_OCTETS`); and whether there may be more.
         """
-        self._cursor.execute(self._statements.leading_to, (*max(after, (first, 0)), end, limit, 0))
-        rows, is_cut = self._fetched()
-        return [(row[0], entry_of(row[1:])) for row in rows], is_cut or len(rows) == limit
+        self._cursor.execute(self._statements.find_by_keys, (*max(after, (first, 0)), end, limit, 0))
+        rows, is_truncated = self._fetch_rows()
+        return [(row[0], entry_from_row(row[1:])) for row in rows], is_truncated or len(rows) == limit
 
     def target_rows(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
@@ -194,25 +194,25 @@ class Reading:
     def last_erasure(self) -> int:
         """The last entry with which data was erased that everybody could read; 0 if there is none."""
         self._cursor.execute(self._statements.last_erasure)
-        return int(one_row(self._cursor)[0] or 0)
+        return int(fetch_one(self._cursor)[0] or 0)
 
     # What views read
 
     def leaf(self, seq: int) -> bytes:
         """The leaf hash of an entry."""
         self._cursor.execute(self._statements.leaf, (seq,))
-        return cast("bytes", one_row(self._cursor)[0])
+        return cast("bytes", fetch_one(self._cursor)[0])
 
     def changes(self, after: int, limit: int) -> list[Change]:
         """At most so many entries behind the given one, in order, as views are told of them."""
         self._cursor.execute(self._statements.following, (after, after + limit))
-        return [change_of(row) for row in self._cursor.fetchall()]
+        return [change_from_row(row) for row in self._cursor.fetchall()]
 
     def current(self) -> Iterator[Change]:
         """The latest entry of every record, by ascending key, as views are told of it."""
         last = b""
         while rows := self._page(last):
-            yield from (change_of(row[1:]) for row in rows)
+            yield from (change_from_row(row[1:]) for row in rows)
             last = rows[-1][0]
 
     # Proofs
@@ -224,8 +224,8 @@ class Reading:
     def frontier(self) -> Frontier:
         """The tree of all entries, as far as appending needs it."""
         self._cursor.execute(self._statements.head)
-        size, _, octets = one_row(self._cursor)
-        return Frontier.from_octets(size, octets)
+        size, _, data = fetch_one(self._cursor)
+        return Frontier.from_bytes(size, data)
 
     def inclusion(self, seq: int, size: int) -> list[bytes]:
         """The proof that an entry is in the tree of a size."""
@@ -256,7 +256,7 @@ class Reading:
 
     def _identity(self) -> Any:
         self._cursor.execute(self._statements.identity)
-        return one_row(self._cursor)
+        return fetch_one(self._cursor)
 
     def _checkpoint(self) -> Any:
         self._cursor.execute(self._statements.checkpoint, (1, 0))
@@ -274,33 +274,33 @@ class Reading:
     def _rows(self, after: int, until: int) -> Iterator[Any]:
         while after < until:
             self._cursor.execute(self._statements.following, (after, min(until, after + CHUNK)))
-            rows, _ = self._fetched()
+            rows, _ = self._fetch_rows()
             if not rows:
                 return
             yield from rows
             after = rows[-1][0]
 
-    def _fetched(self) -> tuple[list[Any], bool]:
+    def _fetch_rows(self) -> tuple[list[Any], bool]:
         """The rows that a statement finds, whose last column is a body, up to `CHUNK_OCTETS`; and whether it was cut.
 
         What follows is not read: the next statement, or the end of the transaction, ends this one.
         """
         rows: list[Any] = []
-        octets = 0
+        size = 0
         for row in self._cursor:
-            if octets >= CHUNK_OCTETS:
+            if size >= CHUNK_BYTES:
                 return rows, True
             rows.append(row)
-            octets += len(row[-1])
+            size += len(row[-1])
         return rows, False
 
     def _links(self, seq: int) -> tuple[int, int]:
         self._cursor.execute(self._statements.links, (seq,))
-        previous, jump = one_row(self._cursor)
+        previous, jump = fetch_one(self._cursor)
         return previous, jump
 
 
-def _octets(states: Collection[State]) -> list[bytes]:
+def _state_bytes(states: Collection[State]) -> list[bytes]:
     """States as a statement takes them."""
     found = [bytes((state,)) for state in states]
-    return [found[number % len(found)] for number in range(STATES)]
+    return [found[number % len(found)] for number in range(STATES_PER_QUERY)]

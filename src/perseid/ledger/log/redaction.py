@@ -8,7 +8,7 @@ from perseid.ledger.errors import LedgerError
 from perseid.records.value import Value
 
 from .entry import Action, Draft, Entry, Slot
-from .reader import Reading
+from .reader import LogReader
 from .requests import Append
 
 
@@ -16,7 +16,7 @@ class NothingToRedact(LedgerError):
     """There is no such value, or it is part of the record still."""
 
 
-def redaction(reading: Reading, key: bytes, seq: int, index: int, by: tuple[str, str], reason: str) -> Append:
+def build_redaction(reading: LogReader, key: bytes, seq: int, index: int, by: tuple[str, str], reason: str) -> Append:
     """The request that erases the value which had an index in an entry of a record, wherever it was copied.
 
     `by` is the door and the actor. A value that the record still has is not redacted: remove or replace it first.
@@ -25,10 +25,10 @@ def redaction(reading: Reading, key: bytes, seq: int, index: int, by: tuple[str,
     entry = reading.as_of(key, seq)
     if latest is None or entry is None:
         raise NothingToRedact(f"the record had no values yet at entry {seq}")
-    data = _data(entry, index)
+    data = _value_data(entry, index)
     copies: dict[int, frozenset[bytes]] = {}
     for one in reading.history(key):
-        found = frozenset(slot.commitment for slot in one.values if _holds(slot, data))
+        found = frozenset(slot.commitment for slot in one.values if _contains_data(slot, data))
         if found:
             copies[one.seq] = found
     if latest.seq in copies:
@@ -39,12 +39,12 @@ def redaction(reading: Reading, key: bytes, seq: int, index: int, by: tuple[str,
     return Append(draft, {key: latest.seq}, copies)
 
 
-def _data(entry: Entry, index: int) -> bytes:
+def _value_data(entry: Entry, index: int) -> bytes:
     for value in entry.record():
         if value.index == index:
             return value.data
     raise NothingToRedact(f"entry {entry.seq} of {entry.handle} has no value {index}, or it is redacted already")
 
 
-def _holds(slot: Slot, data: bytes) -> bool:
+def _contains_data(slot: Slot, data: bytes) -> bool:
     return slot.content is not None and data in slot.content and Value.from_bytes(slot.content, 0).data == data

@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from perseid.ledger.errors import LeaseClosed, Moved
+from perseid.ledger.errors import LeaseClosed, PreconditionFailed
 
 from .entry import Draft
 
-RestsOn = Mapping[bytes, int]
+Preconditions = Mapping[bytes, int]
 """The records that a decision read, by key, each with the number of its latest entry; 0 if there was none."""
 
-Leaves = Mapping[bytes, bytes]
+LeafHashes = Mapping[bytes, bytes]
 """The leaf hashes of latest entries, by the keys of their records. Numbers begin again where an older state of the
 ledger was put back, so whoever remembers entries for long says by their leaves which ones they were."""
 
-Redacts = Mapping[int, frozenset[bytes]]
+Redactions = Mapping[int, frozenset[bytes]]
 """Commitments whose content is erased, by the entries that hold them."""
 
 
-KEPT: Final = 24 * 3_600 * 1_000_000
+KEY_LIFETIME: Final = 24 * 3_600 * 1_000_000
 """Microseconds for which the key of a request is kept: a day, in which every client has long given up trying again."""
 
 CALLER_LENGTH: Final = 32
@@ -41,7 +41,7 @@ MAX_BODY: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredResponse:
     """What was answered to a request, in the words of the door through which it came."""
 
     status: int
@@ -49,7 +49,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class IdempotencyRecord:
     """What is kept of a request that was carried out."""
 
     digest: bytes
@@ -66,7 +66,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class IdempotentRequest:
     """That a request is carried out once, however often it comes."""
 
     caller: bytes
@@ -75,7 +75,7 @@ class Once:
     """The key, as the caller gave it."""
     digest: bytes
     """32 octets that stand for what is asked."""
-    answer: Callable[[int], Answer]
+    answer: Callable[[int], StoredResponse]
     """What is answered, given the number of the first entry. It is asked before anything is changed, while the head is
     held; what it raises is the answer to this request alone."""
 
@@ -86,15 +86,15 @@ class Append:
 
     draft: Draft
     """What to append."""
-    rests_on: RestsOn = field(default_factory=dict)
+    preconditions: Preconditions = field(default_factory=dict)
     """What the decision read."""
-    redacts: Redacts = field(default_factory=dict)
+    redactions: Redactions = field(default_factory=dict)
     """What is erased from earlier entries of the record."""
     operation: str = ""
     """The operation that it is a step of; see `operations`."""
-    remembered: Leaves = field(default_factory=dict)
+    expected_leaves: LeafHashes = field(default_factory=dict)
     """What of that was not read for this decision, but long before."""
-    once: Once | None = None
+    once: IdempotentRequest | None = None
     """The key that it carries."""
 
 
@@ -110,7 +110,7 @@ class Lease:
     """None of them is below this: the clock, on the scale of the numbers, or 0 for numbers without a clock."""
 
 
-class Lender(Protocol):
+class LeaseProvider(Protocol):
     """What making new names needs to know and to take, while nobody else can write."""
 
     def lease(self, scope: bytes, count: int, now: int) -> int:
@@ -127,18 +127,18 @@ class Lender(Protocol):
 class Mint:
     """A request to make new names and to append an entry for each, in one commit."""
 
-    make: Callable[[Lender], Sequence[Draft]]
+    make: Callable[[LeaseProvider], Sequence[Draft]]
     """Leases numbers, and answers with an entry for each new name. It runs while the head is held, and again if the
     commit must be repeated; what it raises is the answer to this request alone. Numbers leased by then are lost."""
-    rests_on: RestsOn = field(default_factory=dict)
+    preconditions: Preconditions = field(default_factory=dict)
     """What the decision read."""
     operation: str = ""
     """The operation that it is a step of; see `operations`."""
-    redacts: Redacts = field(default_factory=dict)
+    redactions: Redactions = field(default_factory=dict)
     """What is erased from earlier entries of the records that get entries."""
-    remembered: Leaves = field(default_factory=dict)
+    expected_leaves: LeafHashes = field(default_factory=dict)
     """What the decision rests on that was not read for it, but long before."""
-    once: Once | None = None
+    once: IdempotentRequest | None = None
     """The key that it carries."""
 
 
@@ -168,10 +168,10 @@ class Minted:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedRequest:
     """A request with the same key was carried out before; this one was not."""
 
-    kept: Kept
+    kept: IdempotencyRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +182,4 @@ class Failed:
 
 
 Request = Append | Lease | Mint
-Outcome = Appended | Leased | Minted | Moved | LeaseClosed | Repeated | Failed
+Outcome = Appended | Leased | Minted | PreconditionFailed | LeaseClosed | RepeatedRequest | Failed

@@ -28,11 +28,11 @@ from typing import Final
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from perseid.ledger.errors import Damaged, LedgerError
+from perseid.ledger.errors import CorruptData, LedgerError
 from perseid.ledger.merkle import Frontier, Signer
-from perseid.ledger.store.rows import one_row
+from perseid.ledger.store.rows import fetch_one
 from perseid.ledger.store.tables import checkpoints, ledger
-from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, LogKey, handed_over, open_checkpoint
+from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, LogKey, open_checkpoint, parse_key_rotation
 
 from .clock import SECOND
 from .entry import Action, Draft, Entry, State
@@ -41,7 +41,7 @@ from .record_keys import LEDGER, record_key
 from .requests import Append, Outcome
 
 
-def key_change(entry: Entry) -> tuple[LogKey, LogKey] | None:
+def parse_key_change(entry: Entry) -> tuple[LogKey, LogKey] | None:
     """The key that signed before an entry and the one that does after it; None if the entry does not change it."""
     if entry.handle != LEDGER or entry.action not in (Action.ROTATE_KEY, Action.BRANCH):
         return None
@@ -50,9 +50,9 @@ def key_change(entry: Entry) -> tuple[LogKey, LogKey] | None:
         if entry.action is Action.BRANCH:
             branch = Branch.parse(note)
             return branch.old, branch.new
-        return handed_over(note)
+        return parse_key_rotation(note)
     except InvalidProof as error:
-        raise Damaged(f"entry {entry.seq} does not hand over to another key: {error}") from error
+        raise CorruptData(f"entry {entry.seq} does not hand over to another key: {error}") from error
 
 
 class KeyChain:
@@ -62,25 +62,25 @@ class KeyChain:
         try:
             self.current = LogKey.parse(current)
         except InvalidProof as error:
-            raise Damaged(f"the key with which the ledger signs cannot be read: {error}") from error
+            raise CorruptData(f"the key with which the ledger signs cannot be read: {error}") from error
         self._changes: list[int] = []
         self._keys: list[LogKey] = []  # one more than changes, once there is one
 
-    def take(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Look whether an entry changes the key."""
-        change = key_change(entry)
+        change = parse_key_change(entry)
         if change is None:
             return
         old, new = change
         if self._keys and self._keys[-1] != old:
-            raise Damaged(f"entry {entry.seq} hands over from a key that did not sign by then")
+            raise CorruptData(f"entry {entry.seq} hands over from a key that did not sign by then")
         self._keys = [*(self._keys or [old]), new]
         self._changes.append(entry.seq)
 
     def finish(self) -> None:
         """All entries have been taken: the last key is the one that signs now."""
         if self._keys and self._keys[-1] != self.current:
-            raise Damaged("the ledger signs with another key than the last one that was handed over to")
+            raise CorruptData("the ledger signs with another key than the last one that was handed over to")
 
     def check(self, checkpoint: Checkpoint, note: str) -> None:
         """Refuse a checkpoint that the key of its time has not signed."""
@@ -88,11 +88,11 @@ class KeyChain:
         try:
             open_checkpoint(note, key)
         except InvalidProof as error:
-            raise Damaged(
+            raise CorruptData(
                 f"the checkpoint kept for entry {checkpoint.size} is not the ledger's own: {error}"
             ) from error
         if checkpoint.origin != key.name:
-            raise Damaged(f"the checkpoint kept for entry {checkpoint.size} is one of {checkpoint.origin}")
+            raise CorruptData(f"the checkpoint kept for entry {checkpoint.size} is one of {checkpoint.origin}")
 
 
 INTERVAL: Final = SECOND
@@ -110,7 +110,7 @@ def sign_checkpoint(log: Log, signer: Signer) -> str:
     with log.store.writing() as connection:
         cursor = connection.connection.cursor()
         cursor.execute(log.statements.lock_head)
-        size, _, frontier = one_row(cursor)
+        size, _, frontier = fetch_one(cursor)
         _check_key(connection, signer)
         newest = select(checkpoints).order_by(checkpoints.c.size.desc())
         kept = connection.execute(newest.limit(2)).all()
@@ -119,12 +119,12 @@ def sign_checkpoint(log: Log, signer: Signer) -> str:
             return str(kept[0].note)
         if len(kept) > 1 and 0 <= kept[0].at - kept[1].at < _KEPT_INTERVAL:
             connection.execute(delete(checkpoints).where(checkpoints.c.size == kept[0].size))
-        note = signer.sign(Checkpoint(signer.name, size, Frontier.from_octets(size, frontier).root()))
+        note = signer.sign(Checkpoint(signer.name, size, Frontier.from_bytes(size, frontier).root()))
         connection.execute(insert(checkpoints).values(size=size, at=now, note=note))
     return note
 
 
-def rotate_key(log: Log, old: Signer, new: Signer, door: str, actor: str) -> Outcome:
+def rotate_key(log: Log, old: Signer, new: Signer, interface: str, actor: str) -> Outcome:
     """Hand over to another key, by an entry whose note the old key signs."""
     if new.name != old.name:
         raise WrongKey(f"the new key must bear the name of the log, {old.name}, not {new.name}")
@@ -133,7 +133,7 @@ def rotate_key(log: Log, old: Signer, new: Signer, door: str, actor: str) -> Out
         _check_key(connection, old)
         connection.execute(update(ledger).values(signer=str(new.public)))
 
-    draft = Draft(Action.ROTATE_KEY, State.ABSENT, LEDGER, door, actor, old.hand_over(new.public))
+    draft = Draft(Action.ROTATE_KEY, State.ABSENT, LEDGER, interface, actor, old.hand_over(new.public))
     return log.commit([Append(draft)], hand_over).outcomes[0]
 
 
@@ -143,12 +143,12 @@ def _check_key(connection: Connection, signer: Signer) -> None:
         raise WrongKey(f"this ledger signs with the key {named}, not with {signer.public}; use the key of the ledger")
 
 
-def origin_after_restore(origin: str, ledger_id: bytes) -> str:
+def restored_origin(origin: str, ledger_id: bytes) -> str:
     """The name under which a ledger goes on when it has been restored and got a new id."""
     return f"{origin}/restored-{ledger_id[:4].hex()}"
 
 
-def branch_of(log: Log) -> Branch | None:
+def find_branch(log: Log) -> Branch | None:
     """Which ledger this one continues; None if it was never restored. After several restores it is the last one."""
     with log.reading() as reading:
         for entry in reading.history(record_key(LEDGER)):
@@ -156,5 +156,5 @@ def branch_of(log: Log) -> Branch | None:
                 try:
                     return Branch.parse(entry.why or "")
                 except InvalidProof as error:
-                    raise Damaged(f"entry {entry.seq} does not say which ledger this one continues") from error
+                    raise CorruptData(f"entry {entry.seq} does not say which ledger this one continues") from error
     return None

@@ -34,14 +34,14 @@ INTERVAL: Final = 0.05
 """Seconds between two looks."""
 
 
-class Watch:
+class ChangeWatcher:
     """Tells when there may be new entries of others. Belongs to one thread."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._connection = log.store.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self._listens = log.store.dialect != "sqlite"
-        if self._listens:
+        self._is_listening = log.store.dialect != "sqlite"
+        if self._is_listening:
             self._connection.execute(text(f"LISTEN {CHANNEL}"))
         self._version = self._data_version()
 
@@ -52,7 +52,7 @@ class Watch:
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait one interval at most; whether others have committed something, as far as can be told."""
-        if self._listens:
+        if self._is_listening:
             driver: Any = self._connection.connection.dbapi_connection
             return any(True for _ in driver.notifies(timeout=INTERVAL, stop_after=1))
         stop.wait(INTERVAL)
@@ -61,7 +61,7 @@ class Watch:
         return moved
 
     def _data_version(self) -> int:
-        if self._listens:
+        if self._is_listening:
             return 0
         cursor = self._connection.connection.cursor()
         cursor.execute("PRAGMA data_version")
@@ -71,7 +71,7 @@ class Watch:
 
 def follow(log: Log, after: int, stop: threading.Event) -> Iterator[Entry]:
     """The entries behind one, in order, and then those that are appended, as they come, until `stop` is set."""
-    watch = Watch(log)
+    watch = ChangeWatcher(log)
     try:
         while not stop.is_set():
             with log.reading() as reading:
@@ -88,14 +88,14 @@ def follow(log: Log, after: int, stop: threading.Event) -> Iterator[Entry]:
 MAX_WAITING: Final = 20_000
 """Requests that may wait: at 20,000 a second one second's worth. Who comes later is told at once to come back."""
 
-MAX_OCTETS_WAITING: Final = 256 << 20
+MAX_WAITING_BYTES: Final = 256 << 20
 """Octets of data that may wait: records may be large, and memory is not."""
 
-MAX_OCTETS_IN_GROUP: Final = 32 << 20
+MAX_GROUP_BYTES: Final = 32 << 20
 """Octets of data in one commit, about: what others wait for, and what is held twice while it is written."""
 
-_SMALL = 1_000  # a request without large data
-_Waiting = tuple[Request, int, "Future[Outcome]"]
+_REQUEST_OVERHEAD = 1_000  # a request without large data
+_QueuedRequest = tuple[Request, int, "Future[Outcome]"]
 
 
 class Writer:
@@ -103,9 +103,9 @@ class Writer:
 
     def __init__(self, append: Callable[[Sequence[Request]], list[Outcome]], limit: int = MAX_WAITING) -> None:
         self._append = append
-        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_QueuedRequest | None] = queue.SimpleQueue()
         self._limit = limit
-        self._octets = 0  # that wait, about
+        self._waiting_bytes = 0  # that wait, about
         self._turn = threading.Lock()  # of those who write
         self._closing = False
         self._lock = threading.Lock()
@@ -114,21 +114,21 @@ class Writer:
 
     def submit(self, *requests: Request) -> "list[Future[Outcome]]":
         """Hand requests in, all of them or none; each future is done when its request is on the disk, or has failed."""
-        waiting: list[_Waiting] = [(request, _octets(request), Future()) for request in requests]
-        octets = sum(size for _, size, _ in waiting)
+        waiting: list[_QueuedRequest] = [(request, _request_size(request), Future()) for request in requests]
+        size = sum(size for _, size, _ in waiting)
         with self._lock:
             if self._closing:
                 raise TooBusy("the ledger is being closed; nothing was written")
-            full = self._waiting.qsize() + len(waiting) > self._limit or self._octets + octets > MAX_OCTETS_WAITING
+            full = self._waiting.qsize() + len(waiting) > self._limit or self._waiting_bytes + size > MAX_WAITING_BYTES
             if full and (self._waiting.qsize() or len(waiting) > self._limit):
                 raise TooBusy("too many changes are waiting; nothing was written, try again shortly")
-            self._octets += octets
+            self._waiting_bytes += size
             for one in waiting:
                 self._waiting.put(one)
         return [future for _, _, future in waiting]
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """While somebody writes by other means: what is handed in waits."""
         with self._turn:
             yield
@@ -148,11 +148,11 @@ class Writer:
             with self._turn:
                 self._commit(self._group(first))
 
-    def _group(self, first: _Waiting) -> list[_Waiting]:
+    def _group(self, first: _QueuedRequest) -> list[_QueuedRequest]:
         """A request and everything that waits behind it."""
         group = [first]
-        octets = first[1]
-        while len(group) < MAX_GROUP and octets < MAX_OCTETS_IN_GROUP:
+        size = first[1]
+        while len(group) < MAX_GROUP and size < MAX_GROUP_BYTES:
             try:
                 following = self._waiting.get_nowait()
             except queue.Empty:
@@ -161,12 +161,12 @@ class Writer:
                 self._waiting.put(None)  # for the next round
                 break
             group.append(following)
-            octets += following[1]
+            size += following[1]
         with self._lock:
-            self._octets -= octets
+            self._waiting_bytes -= size
         return group
 
-    def _commit(self, group: list[_Waiting]) -> None:
+    def _commit(self, group: list[_QueuedRequest]) -> None:
         # Whoever has given up waiting does not get an entry either.
         wanted = [(request, future) for request, _, future in group if future.set_running_or_notify_cancel()]
         try:
@@ -179,8 +179,8 @@ class Writer:
             future.set_result(outcome)
 
 
-def _octets(request: Request) -> int:
+def _request_size(request: Request) -> int:
     """About how much memory a request takes."""
     if isinstance(request, Append):
-        return _SMALL + sum(len(value.data) for value in request.draft.values)
-    return _SMALL
+        return _REQUEST_OVERHEAD + sum(len(value.data) for value in request.draft.values)
+    return _REQUEST_OVERHEAD

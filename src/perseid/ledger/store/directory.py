@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from perseid.ledger.errors import LedgerError, ReadOnly
+from perseid.ledger.errors import LedgerError, ReadOnlyStore
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 
-MOUNTS: Final = Path("/proc/self/mountinfo")
+MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 """Where Linux says what is mounted where (proc_pid_mountinfo(5))."""
 
 NETWORK_FILE_SYSTEMS: Final = frozenset(
@@ -62,7 +62,7 @@ class Mount:
     """What the kernel calls the file system: `ext4`, `nfs4`, `fuse.sshfs`."""
 
 
-def prepare(path: Path, mounts: Path = MOUNTS) -> None:
+def prepare(path: Path, mounts: Path = MOUNT_TABLE) -> None:
     """Make the directory of an installation, or see that an existing one can be written to safely.
 
     Its parents are left as they are, and must exist.
@@ -79,9 +79,9 @@ def prepare(path: Path, mounts: Path = MOUNTS) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise UnsuitableDirectory(f"{path} is not a directory; name another one")
     if found.st_uid != os.geteuid():
-        raise ReadOnly(
-            f"{path} belongs to {_name(found.st_uid)}, and this process runs as {_name(os.geteuid())}; "
-            f"run it as the owner: {_command_as(found.st_uid)}"
+        raise ReadOnlyStore(
+            f"{path} belongs to {_user_name(found.st_uid)}, and this process runs as {_user_name(os.geteuid())}; "
+            f"run it as the owner: {_sudo_command(found.st_uid)}"
         )
     if found.st_mode & _OTHERS_WRITE:
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
@@ -103,14 +103,14 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-def mount_of(path: Path, mounts: Path = MOUNTS) -> Mount | None:
+def find_mount(path: Path, mounts: Path = MOUNT_TABLE) -> Mount | None:
     """The mount that holds a path without links in it; None where the kernel does not say.
 
     The mounts are a tree: each stands on another one. Going down the path from the root, the first one met is entered,
     and only what stands on it counts from there on; so what was mounted over hides all that was there before.
     """
     try:
-        known = _read(mounts)
+        known = _read_mounts(mounts)
     except OSError:
         return None  # no /proc, as in some sandboxes
     numbers = {mount.number for mount in known}
@@ -123,7 +123,7 @@ def mount_of(path: Path, mounts: Path = MOUNTS) -> Mount | None:
 
 
 def _check_file_system(path: Path, mounts: Path) -> None:
-    mount = mount_of(path, mounts)
+    mount = find_mount(path, mounts)
     if mount is not None and mount.kind in NETWORK_FILE_SYSTEMS:
         raise UnsuitableDirectory(
             f"{path} is on a network file system ({mount.kind}, mounted at {mount.point}), where data is lost when "
@@ -131,29 +131,29 @@ def _check_file_system(path: Path, mounts: Path) -> None:
         )
 
 
-def _read(mounts: Path) -> list[Mount]:
+def _read_mounts(mounts: Path) -> list[Mount]:
     found = []
     for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").split("\n"):
         # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
         place, _, device = line.partition(" - ")
         number, parent, _, _, point, *_ = place.split(" ")
-        found.append(Mount(int(number), int(parent), Path(_unescaped(point)), device.split(" ")[0]))
+        found.append(Mount(int(number), int(parent), Path(_unescape(point)), device.split(" ")[0]))
     return found
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     """Blanks, tabs, line ends and backslashes stand there as octal numbers."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-def _name(user: int) -> str:
+def _user_name(user: int) -> str:
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return f"user {user}"
 
 
-def _command_as(user: int) -> str:
+def _sudo_command(user: int) -> str:
     """How to run the program as somebody else."""
     try:
         return f"sudo -u {pwd.getpwuid(user).pw_name} perseid …"

@@ -16,41 +16,41 @@ from typing import Final
 from sqlalchemy import delete, func, select
 
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.requests import CALLER_LENGTH, KEPT, OWNER_LENGTH, Kept
+from perseid.ledger.log.requests import CALLER_LENGTH, KEY_LIFETIME, OWNER_LENGTH, IdempotencyRecord
 
-from .rows import kept_of
+from .rows import idempotency_from_row
 from .tables import idempotency
 
-MAX_OF_ONE: Final = 10_000
+MAX_KEYS_PER_OWNER: Final = 10_000
 """Keys that are kept for one owner, of all callers that are theirs: one every nine seconds, day and night. Who makes
 more names than that asks for many in one request."""
 
-MAX_OF_ALL: Final = 100_000
+MAX_KEYS: Final = 100_000
 """Keys that are kept for all callers together: some 50 MB where answers are short."""
 
-_AT_ONCE: Final = 1_000  # rows removed in one transaction, so that nobody waits for long
+_PURGE_BATCH: Final = 1_000  # rows removed in one transaction, so that nobody waits for long
 
 
-class Room(Enum):
+class KeyCapacity(Enum):
     """Whether another key can be kept."""
 
-    THERE = "there"
-    NONE_FOR_CALLER = "none for this caller"
+    AVAILABLE = "there"
+    OWNER_LIMIT_REACHED = "none for this caller"
     NONE = "none for anybody"
 
 
-def find(log: Log, caller: bytes, key: bytes) -> Kept | None:
+def find(log: Log, caller: bytes, key: bytes) -> IdempotencyRecord | None:
     """What is kept of the request of a caller with a key."""
     with log.store.reading_cursor() as cursor:
-        cursor.execute(log.statements.answered, (caller, key))
+        cursor.execute(log.statements.find_idempotency, (caller, key))
         row = cursor.fetchone()
     if row is None:
         return None
-    kept = kept_of(row)
-    return kept if kept.at > log.clock.now() - KEPT else None
+    kept = idempotency_from_row(row)
+    return kept if kept.at > log.clock.now() - KEY_LIFETIME else None
 
 
-def room(log: Log, caller: bytes) -> Room:
+def check_capacity(log: Log, caller: bytes) -> KeyCapacity:
     """Whether a key more can be kept for a caller, or anybody else with the same owner.
 
     Those who ask at the same moment may each be told so.
@@ -59,17 +59,21 @@ def room(log: Log, caller: bytes) -> Room:
     last_caller = owner + b"\xff" * (CALLER_LENGTH - OWNER_LENGTH)
     with log.store.reading() as connection:
         first, last = connection.execute(select(func.min(idempotency.c.number), func.max(idempotency.c.number))).one()
-        if first is not None and last - first + 1 >= MAX_OF_ALL:
-            return Room.NONE
+        if first is not None and last - first + 1 >= MAX_KEYS:
+            return KeyCapacity.NONE
         own = select(idempotency.c.number).where(idempotency.c.caller >= owner, idempotency.c.caller <= last_caller)
-        count = connection.execute(select(func.count()).select_from(own.limit(MAX_OF_ONE).subquery())).scalar_one()
-    return Room.NONE_FOR_CALLER if count >= MAX_OF_ONE else Room.THERE
+        count = connection.execute(
+            select(func.count()).select_from(own.limit(MAX_KEYS_PER_OWNER).subquery())
+        ).scalar_one()
+    return KeyCapacity.OWNER_LIMIT_REACHED if count >= MAX_KEYS_PER_OWNER else KeyCapacity.AVAILABLE
 
 
 def purge(log: Log) -> int:
     """Remove what has been kept for long enough; how many rows that was."""
-    until = log.clock.now() - KEPT
-    old = select(idempotency.c.number).where(idempotency.c.at <= until).order_by(idempotency.c.number).limit(_AT_ONCE)
+    until = log.clock.now() - KEY_LIFETIME
+    old = (
+        select(idempotency.c.number).where(idempotency.c.at <= until).order_by(idempotency.c.number).limit(_PURGE_BATCH)
+    )
     removed = 0
     while True:
         with log.store.reading() as connection:

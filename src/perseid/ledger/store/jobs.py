@@ -13,18 +13,18 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, insert, select, true, tuple_, update
 
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 
 from .tables import head, operations, steps
 
 PAGE: Final = 1_000
 """Operations that are read at a time."""
 
-_UNDO: Final = (operations.c.id, operations.c.undoes, operations.c.ended)
+_UNDO_COLUMNS: Final = (operations.c.id, operations.c.undoes, operations.c.ended)
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Job:
     """One operation."""
 
     id: str
@@ -52,7 +52,7 @@ class Operation:
     """How many entries it has made."""
 
 
-class Steps:
+class JobSteps:
     """Which entries belong to an operation."""
 
     def __init__(self, rows: Iterable[tuple[int, int]] = (), until: int = 0) -> None:
@@ -72,13 +72,13 @@ class Steps:
     def __len__(self) -> int:
         return sum(count for _, count in self._rows)
 
-    def with_step(self, first: int, count: int) -> "Steps":
+    def with_step(self, first: int, count: int) -> "JobSteps":
         """The same and one step more."""
-        return Steps([*self._rows, (first, count)], self.until) if count else self
+        return JobSteps([*self._rows, (first, count)], self.until) if count else self
 
-    def of_now(self, reading: Reading, identity: str) -> "Steps":
+    def refresh(self, reading: LogReader, identity: str) -> "JobSteps":
         """The same and what others have done meanwhile."""
-        return Steps([*self._rows, *reading.steps(identity, self.until)], reading.size)
+        return JobSteps([*self._rows, *reading.steps(identity, self.until)], reading.size)
 
     def newest_first(self) -> Iterator[int]:
         """All entries, from the last back."""
@@ -86,7 +86,7 @@ class Steps:
             yield from range(first + count - 1, first - 1, -1)
 
 
-def begin(log: Log, operation: Operation) -> Operation:
+def start(log: Log, operation: Job) -> Job:
     """Write down that an operation begins; nothing of it is done yet.
 
     With one that undoes another the other ends: it takes no more steps. If somebody is undoing that already, theirs is
@@ -100,7 +100,7 @@ def begin(log: Log, operation: Operation) -> Operation:
         if operation.undoes:
             running = select(operations).where(operations.c.undoes == operation.undoes, operations.c.ended == 0)
             if (found := connection.execute(running).first()) is not None:
-                return _operations(connection, [found])[0]
+                return _load_jobs(connection, [found])[0]
             meant = update(operations).where(operations.c.id == operation.undoes, operations.c.ended == 0)
             connection.execute(meant.values(ended=begun.begun))
         row = {column.name: getattr(begun, column.name) for column in operations.columns}
@@ -108,28 +108,28 @@ def begin(log: Log, operation: Operation) -> Operation:
     return begun
 
 
-def end(log: Log, identity: str) -> None:
+def finish(log: Log, identity: str) -> None:
     """Write down that nothing is left to do."""
     with log.store.writing() as connection:
         connection.execute(update(operations).where(operations.c.id == identity).values(ended=log.clock.now()))
 
 
-def forget(log: Log, identity: str) -> None:
+def discard(log: Log, identity: str) -> None:
     """Remove an operation of which nothing was done."""
     with log.store.writing() as connection:
         is_step = exists().where(steps.c.operation == identity)
         connection.execute(delete(operations).where(operations.c.id == identity, ~is_step))
 
 
-def find(log: Log, identity: str) -> Operation | None:
+def find(log: Log, identity: str) -> Job | None:
     """The operation with this name."""
     with log.store.reading() as connection:
         found = connection.execute(select(operations).where(operations.c.id == identity)).one_or_none()
-        return None if found is None else _operations(connection, [found])[0]
+        return None if found is None else _load_jobs(connection, [found])[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Undo:
+class UndoJob:
     """An operation that undoes another."""
 
     id: str
@@ -137,79 +137,81 @@ class Undo:
     ended: bool
 
 
-def undos(log: Log) -> list[Undo]:
+def list_undos(log: Log) -> list[UndoJob]:
     """All operations that undo another."""
     with log.store.reading() as connection:
-        found = connection.execute(select(*_UNDO).where(operations.c.undoes != ""))
-        return [Undo(row.id, row.undoes, row.ended > 0) for row in found]
+        found = connection.execute(select(*_UNDO_COLUMNS).where(operations.c.undoes != ""))
+        return [UndoJob(row.id, row.undoes, row.ended > 0) for row in found]
 
 
-def undos_of(log: Log, identities: Collection[str]) -> list[Undo]:
+def find_undos(log: Log, identities: Collection[str]) -> list[UndoJob]:
     """The operations that undo some others, and those that undo these, and so on."""
-    found = select(*_UNDO).where(operations.c.undoes.in_([name for name in identities if name])).cte(recursive=True)
-    found = found.union(select(*_UNDO).where(operations.c.undoes == found.c.id))
+    found = (
+        select(*_UNDO_COLUMNS).where(operations.c.undoes.in_([name for name in identities if name])).cte(recursive=True)
+    )
+    found = found.union(select(*_UNDO_COLUMNS).where(operations.c.undoes == found.c.id))
     with log.store.reading() as connection:
-        return [Undo(row.id, row.undoes, row.ended > 0) for row in connection.execute(select(found))]
+        return [UndoJob(row.id, row.undoes, row.ended > 0) for row in connection.execute(select(found))]
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class JobOwner:
     """Operations of somebody."""
 
     actor: str
     """Those that they began under this name, spelt so."""
-    makers: tuple[str, ...] = ()
+    issuers: tuple[str, ...] = ()
     """And those that are somebody's under one of these, however that is spelt."""
 
-    def has(self, operation: Operation) -> bool:
+    def owns(self, operation: Job) -> bool:
         """Whether an operation is one of these."""
-        return operation.actor == self.actor or bool(operation.maker and operation.maker in self.makers)
+        return operation.actor == self.actor or bool(operation.maker and operation.maker in self.issuers)
 
 
 def newest_first(
-    log: Log, before: tuple[int, str] | None = None, whose: Whose | None = None, at_once: int = PAGE
-) -> Iterator[Operation]:
+    log: Log, before: tuple[int, str] | None = None, owner: JobOwner | None = None, at_once: int = PAGE
+) -> Iterator[Job]:
     """All operations, or somebody's, the one that began last first; they are read so many at a time.
 
     With `before` those behind one, of which that is the beginning and the name.
     """
     while True:
         with log.store.reading() as connection:
-            wanted = [_newest(each, before, at_once) for each in _conditions(whose)]
-            rows = {_place(row): row for each in wanted for row in connection.execute(each)}
-            found = _operations(connection, [rows[place] for place in sorted(rows, reverse=True)[:at_once]])
+            wanted = [_newest_query(each, before, at_once) for each in _conditions(owner)]
+            rows = {_cursor(row): row for each in wanted for row in connection.execute(each)}
+            found = _load_jobs(connection, [rows[place] for place in sorted(rows, reverse=True)[:at_once]])
         yield from found
         if len(rows) < at_once:
             return
-        before = _place(found[-1])
+        before = _cursor(found[-1])
 
 
-def _conditions(whose: Whose | None) -> list[ColumnElement[bool]]:
+def _conditions(owner: JobOwner | None) -> list[ColumnElement[bool]]:
     """What somebody's operations meet one of; an index answers each, and none would answer all together."""
-    if whose is None:
+    if owner is None:
         return [true()]
-    return [operations.c.actor == whose.actor, *[operations.c.maker == maker for maker in whose.makers if maker]]
+    return [operations.c.actor == owner.actor, *[operations.c.maker == maker for maker in owner.issuers if maker]]
 
 
-def _newest(wanted: ColumnElement[bool], before: tuple[int, str] | None, limit: int) -> Select[Any]:
+def _newest_query(wanted: ColumnElement[bool], before: tuple[int, str] | None, limit: int) -> Select[Any]:
     begun, identity = operations.c.begun, operations.c.id
     found = select(operations).where(wanted).order_by(begun.desc(), identity.desc()).limit(limit)
     return found if before is None else found.where(tuple_(begun, identity) < tuple_(*before))
 
 
-def _place(row: Any) -> tuple[int, str]:
+def _cursor(row: Any) -> tuple[int, str]:
     return row.begun, row.id
 
 
-def steps_of(log: Log, identity: str) -> Steps:
+def load_steps(log: Log, identity: str) -> JobSteps:
     """Which entries belong to an operation."""
     with log.store.reading() as connection:
         rows = connection.execute(select(steps.c.seq, steps.c.count).where(steps.c.operation == identity)).all()
-    return Steps((row.seq, row[1]) for row in rows)
+    return JobSteps((row.seq, row[1]) for row in rows)
 
 
-def _operations(connection: Connection, rows: Sequence[Any]) -> list[Operation]:
+def _load_jobs(connection: Connection, rows: Sequence[Any]) -> list[Job]:
     names = [row.id for row in rows]
     wanted = select(steps.c.operation, func.sum(steps.c.count)).where(steps.c.operation.in_(names))
     done = {name: int(count) for name, count in connection.execute(wanted.group_by(steps.c.operation))}
-    return [replace(Operation(*row), done=done.get(row.id, 0)) for row in rows]
+    return [replace(Job(*row), done=done.get(row.id, 0)) for row in rows]

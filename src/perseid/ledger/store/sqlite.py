@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from perseid.ledger.errors import Contention, TooBusy, Unusable
+from perseid.ledger.errors import Contention, StoreUnavailable, TooBusy
 
 READERS: Final = 32
 """Connections for reading at the same time; who comes later waits for one, and is told after a while."""
@@ -25,22 +25,22 @@ READERS: Final = 32
 _READER_CACHE = "PRAGMA cache_size = -4096"
 """4 MiB, so all readers have 128 at most. A commit of anybody empties it, so more is hardly ever used."""
 
-_SPARE = 1 << 16  # octets; what SQLite makes a file longer by at a time is less
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_PROBE_SIZE = 1 << 16  # octets; what SQLite makes a file longer by at a time is less
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SqliteDriver:
     """The connections of one process to one file. They are opened when they are needed first."""
 
-    def __init__(self, path: str, pragmas: Sequence[str], patience: float) -> None:
+    def __init__(self, path: str, pragmas: Sequence[str], wait_seconds: float) -> None:
         """`pragmas` prepare a connection; `patience` is how many seconds somebody waits for one."""
         self._path = path
         self._process = os.getpid()
         self._pragmas = pragmas
-        self.patience = patience
-        self._places = threading.Semaphore(READERS)
+        self.wait_seconds = wait_seconds
+        self._slots = threading.Semaphore(READERS)
         self._idle: list[sqlite3.Connection] = []  # readers; the one used last is the next
-        self._turn = threading.Lock()
+        self._write_lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
 
     def close(self) -> None:
@@ -48,14 +48,14 @@ class SqliteDriver:
         idle, self._idle = self._idle, []
         while idle:
             idle.pop().close()
-        with self._turn:
+        with self._write_lock:
             self._drop_writer()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Cursor]:
         """A transaction that sees one state throughout, and ends with the block: its cursor is of no use later."""
-        self._refuse_child()
-        if not self._places.acquire(timeout=self.patience):
+        self._check_process()
+        if not self._slots.acquire(timeout=self.wait_seconds):
             raise TooBusy("too many are reading at the same time; try again shortly")
         idle = self._idle
         try:
@@ -80,13 +80,13 @@ class SqliteDriver:
                 else:
                     connection.close()
         finally:
-            self._places.release()
+            self._slots.release()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Cursor]:
         """A transaction that may write; it is committed, and on the disk, when the block ends well."""
-        self._refuse_child()
-        if not self._turn.acquire(timeout=self.patience):
+        self._check_process()
+        if not self._write_lock.acquire(timeout=self.wait_seconds):
             raise Contention("the ledger is held by another writer")
         try:
             if self._writer is None:
@@ -101,7 +101,7 @@ class SqliteDriver:
                 raise
             cursor.close()
         finally:
-            self._turn.release()
+            self._write_lock.release()
 
     def _roll_back(self) -> None:
         """End a transaction that failed. Some failures end it by themselves; some leave a connection of no use."""
@@ -117,14 +117,16 @@ class SqliteDriver:
                 self._writer.close()
             self._writer = None
 
-    def _refuse_child(self) -> None:
+    def _check_process(self) -> None:
         """Refuse to work in a child of `fork`.
 
         SQLite believes there that it holds the locks of its parent, even through connections that are opened later. So
         it would work until the two write at the same time, and then destroy the file.
         """
         if os.getpid() != self._process:
-            raise Unusable("the ledger was opened before this process was forked off; start it as a new program")
+            raise StoreUnavailable(
+                "the ledger was opened before this process was forked off; start it as a new program"
+            )
 
     def _open(self, *more: str) -> sqlite3.Connection:
         # The driver would begin transactions by itself, at moments of its own choice.
@@ -138,7 +140,7 @@ class SqliteDriver:
         return connection
 
 
-def has_room(path: str | None) -> bool:
+def has_free_space(path: str | None) -> bool:
     """Whether the files of a database can grow at all: on this disk, and as large as this process may make them."""
     if path is None:
         return True
@@ -146,10 +148,10 @@ def has_room(path: str | None) -> bool:
     if largest != resource.RLIM_INFINITY:
         for name in (path, f"{path}-wal", f"{path}-shm"):
             with suppress(OSError):
-                if Path(name).stat().st_size + _SPARE > largest:
+                if Path(name).stat().st_size + _PROBE_SIZE > largest:
                     return False
     try:
         with tempfile.TemporaryFile(dir=Path(path).parent, buffering=0) as file:
-            return file.write(bytes(_SPARE)) == _SPARE
+            return file.write(bytes(_PROBE_SIZE)) == _PROBE_SIZE
     except OSError as error:
-        return error.errno not in _NO_ROOM
+        return error.errno not in _DISK_FULL

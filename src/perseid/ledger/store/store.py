@@ -20,16 +20,16 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from perseid.ledger.errors import (
     Contention,
-    Damaged,
+    CorruptData,
     LedgerError,
     NewerFormat,
     OutcomeUnknown,
     StorageFull,
+    StoreUnavailable,
     TooBusy,
-    Unusable,
 )
 
-from .sqlite import READERS, SqliteDriver, has_room
+from .sqlite import READERS, SqliteDriver, has_free_space
 
 BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head without doing anything. A commit takes
@@ -39,7 +39,7 @@ IDLE_SECONDS: Final = 60
 """How long a load or a restore may hold the head between two statements: whoever brings the data may be slow, but
 others wait meanwhile. A statement of theirs may take as long as it needs."""
 
-WAL_OCTETS: Final = 16 << 20
+MAX_WAL_SIZE: Final = 16 << 20
 """How large SQLite's write-ahead log may stay once what is in it has been copied: four times its usual size."""
 
 TABLES_VERSION: Final = "0005"
@@ -52,20 +52,20 @@ CONNECT_SECONDS: Final = 10
 KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 """A connection whose other end has vanished is noticed after eleven seconds."""
 
-_BUSY = f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}"
+_BUSY_TIMEOUT = f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}"
 _PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = ON",
-    _BUSY,
+    _BUSY_TIMEOUT,
     "PRAGMA cache_size = -65536",  # 64 MiB: the upper levels of the indexes of some million records
-    f"PRAGMA journal_size_limit = {WAL_OCTETS}",
+    f"PRAGMA journal_size_limit = {MAX_WAL_SIZE}",
 )
-_LIMITS = "; ".join(
+_TIMEOUTS = "; ".join(
     f"SET LOCAL {name} = '{BUSY_SECONDS}s'"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 )  # for those who may lock the head; readers may take their time
-_LIMITS_OF_LONG_WORK = (
+_LONG_TIMEOUTS = (
     f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
 )
 _DURABLE = (
@@ -73,14 +73,14 @@ _DURABLE = (
     "THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 )  # what was acknowledged is on the disk, whatever the database is set to
 # Before the state is chosen that is read: a view that has just taken the place of another one is seen, or neither is.
-_SEE_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
-_FULL_WORDS = "database or disk is full"
-_IO_ERROR_WORDS = "disk I/O error"
-_DAMAGED_WORDS = ("malformed", "file is not a database")
+_LOCK_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
+_FULL_MESSAGE = "database or disk is full"
+_IO_ERROR_MESSAGE = "disk I/O error"
+_CORRUPT_MESSAGES = ("malformed", "file is not a database")
 _NO_TABLE_STATE = "42P01"  # undefined_table
-_NO_TABLE_WORDS = "no such table"
+_NO_TABLE_MESSAGE = "no such table"
 _FULL_STATE = "53100"  # disk_full
-_DAMAGED_STATES = ("XX001", "XX002")  # data_corrupted, index_corrupted
+_CORRUPT_STATES = ("XX001", "XX002")  # data_corrupted, index_corrupted
 _CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialisation, deadlock, lock and statement time-outs
 
 
@@ -97,7 +97,7 @@ class Store:
         # Statements of the hot paths run on the driver, whose errors come as they are.
         errors = engine.dialect.loaded_dbapi
         self._driver_error: type[Exception] = errors.Error
-        self._lost_errors: tuple[type[Exception], ...] = (errors.OperationalError, errors.InterfaceError)
+        self._connection_errors: tuple[type[Exception], ...] = (errors.OperationalError, errors.InterfaceError)
 
     @classmethod
     def sqlite(cls, path: Path) -> "Store":
@@ -106,9 +106,9 @@ class Store:
         path.chmod(0o600)  # SQLite gives the files beside it the same rights
         path = path.absolute()
         # Not written as a URL, in which some characters of a name would mean something else.
-        engines = _engines(URL.create("sqlite", database=str(path)), {"check_same_thread": False})
+        engines = _create_engines(URL.create("sqlite", database=str(path)), {"check_same_thread": False})
         for engine in engines:
-            event.listen(engine, "connect", _prepare)
+            event.listen(engine, "connect", _configure_connection)
             event.listen(engine, "begin", _begin)
         return cls(*engines, SqliteDriver(str(path), _PRAGMAS, BUSY_SECONDS))
 
@@ -121,7 +121,7 @@ class Store:
             raise ValueError("a URL that can be understood is expected") from None
         if "connect_timeout" not in address.query:
             address = address.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
-        return cls(*_engines(address, dict(KEEP_ALIVE), pool_pre_ping=True))
+        return cls(*_create_engines(address, dict(KEEP_ALIVE), pool_pre_ping=True))
 
     def close(self) -> None:
         """Give all connections back."""
@@ -139,36 +139,36 @@ class Store:
 
         Tables without a ledger are what is left when somebody stopped a creation in a database half-way.
         """
-        found = self._ask("SELECT version_num FROM alembic_version")
-        if found is None or (found == TABLES_VERSION and self._ask("SELECT origin FROM ledger") is None):
+        found = self._query_scalar("SELECT version_num FROM alembic_version")
+        if found is None or (found == TABLES_VERSION and self._query_scalar("SELECT origin FROM ledger") is None):
             return None
         return str(found)
 
     @property
     def is_whole(self) -> bool:
         """Whether no upgrade of the tables left a view to be computed again."""
-        return not self._ask("SELECT count(*) FROM views WHERE seq < 0")
+        return not self._query_scalar("SELECT count(*) FROM views WHERE seq < 0")
 
-    def _ask(self, question: str) -> object:
+    def _query_scalar(self, question: str) -> object:
         """The first field of the first row; None if there is no such table, or nothing in it."""
-        with self.explained():
+        with self.translate_errors():
             try:
                 with self.engine.connect() as connection:
                     answer: object = connection.exec_driver_sql(question).scalar()
                     return answer
             except DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) == _NO_TABLE_STATE or _NO_TABLE_WORDS in str(error.orig):
+                if getattr(error.orig, "sqlstate", None) == _NO_TABLE_STATE or _NO_TABLE_MESSAGE in str(error.orig):
                     return None
                 raise
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Make `Unusable`, with a sentence, of what a database objects to."""
         try:
             yield
         except (DBAPIError, self._driver_error) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
-            raise Unusable(" ".join(str(cause).split())) from error
+            raise StoreUnavailable(" ".join(str(cause).split())) from error
 
     def upgrade(self) -> None:
         """Bring the tables to the version of this program; those of a newer one are refused, and left alone."""
@@ -200,10 +200,10 @@ class Store:
             connection = self._writing.connect().execution_options(**self._options(writes=True))
             with connection, connection.begin():
                 if self.dialect != "sqlite":
-                    connection.exec_driver_sql(f"{_LIMITS if limited else _LIMITS_OF_LONG_WORK}; {_DURABLE}")
+                    connection.exec_driver_sql(f"{_TIMEOUTS if limited else _LONG_TIMEOUTS}; {_DURABLE}")
                 yield connection
         except (DBAPIError, self._driver_error) as error:
-            raise self._explained(error) from error
+            raise self._translate_error(error) from error
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -212,12 +212,12 @@ class Store:
             connection = self.engine.connect().execution_options(**self._options(writes=False))
             with connection, connection.begin():
                 if self.dialect != "sqlite":
-                    connection.exec_driver_sql(_SEE_VIEWS)
+                    connection.exec_driver_sql(_LOCK_VIEWS)
                 yield connection
         except PoolTimeout as error:
             raise TooBusy("too many are reading at the same time; try again shortly") from error
         except (DBAPIError, self._driver_error) as error:
-            raise self.explained_to_reader(error) from error
+            raise self.translate_read_error(error) from error
 
     @contextmanager
     def writing_cursor(self, *, limited: bool = True) -> Iterator[Any]:
@@ -230,7 +230,7 @@ class Store:
             with self._driver.writing() as cursor:
                 yield cursor
         except self._driver_error as error:
-            raise self._explained(error) from error
+            raise self._translate_error(error) from error
 
     @contextmanager
     def reading_cursor(self) -> Iterator[Any]:
@@ -243,14 +243,14 @@ class Store:
             with self._driver.reading() as cursor:
                 yield cursor
         except self._driver_error as error:
-            raise self.explained_to_reader(error) from error
+            raise self.translate_read_error(error) from error
 
     def _options(self, *, writes: bool) -> dict[str, Any]:
         if self.dialect == "sqlite":
             return {"perseid_writes": writes}
         return {"isolation_level": "READ COMMITTED" if writes else "REPEATABLE READ"}
 
-    def forget_deleted(self) -> bool:
+    def purge_deleted(self) -> bool:
         """Remove what was overwritten from where the database still has it: the write-ahead log, or dead rows.
 
         False if a reader that looks at an earlier state kept it from that; nobody waits, it is tried again later. In
@@ -265,7 +265,7 @@ class Store:
                 cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 row = cursor.fetchone()
             finally:
-                cursor.execute(_BUSY)
+                cursor.execute(_BUSY_TIMEOUT)
         return row is not None and row[0] == 0
 
     def _vacuum(self) -> bool:
@@ -283,46 +283,46 @@ class Store:
         self._erased_at = None
         return True
 
-    def explained_to_reader(self, error: Exception) -> Exception:
+    def translate_read_error(self, error: Exception) -> Exception:
         """The same as for writers, but nothing was to be committed, so nothing about that is unknown."""
-        found = self._explained(error)
+        found = self._translate_error(error)
         if isinstance(found, OutcomeUnknown):
-            return Unusable(f"{found}; what was asked has no answer, try again")
+            return StoreUnavailable(f"{found}; what was asked has no answer, try again")
         return found
 
-    def _explained(self, error: Exception) -> Exception:
+    def _translate_error(self, error: Exception) -> Exception:
         """What an error of the driver means here; itself, if it is a mistake of this program."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if self.dialect == "sqlite":
-            return self._explained_by_sqlite(str(cause)) or error
+            return self._translate_sqlite_error(str(cause)) or error
         state = getattr(cause, "sqlstate", None)
         if state == _FULL_STATE:
             return StorageFull("the database has no room to write; reading goes on, and writing when there is")
-        if state in _DAMAGED_STATES:
-            return Damaged(f"the database says that what it has stored is damaged ({state}); verify the ledger")
+        if state in _CORRUPT_STATES:
+            return CorruptData(f"the database says that what it has stored is damaged ({state}); verify the ledger")
         if state in _CONTENTION_STATES:
             return Contention(f"the database gave the ledger to another writer ({state})")
-        lost = isinstance(cause, self._lost_errors) if state is None else state.startswith(("08", "57P", "25P03"))
+        lost = isinstance(cause, self._connection_errors) if state is None else state.startswith(("08", "57P", "25P03"))
         return OutcomeUnknown("the connection to the database was lost") if lost else error
 
-    def _explained_by_sqlite(self, words: str) -> LedgerError | None:
+    def _translate_sqlite_error(self, message: str) -> LedgerError | None:
         """What the words of SQLite mean; they are all that there is in every version of it."""
         path = self.engine.url.database
         # It tells a full disk apart where it writes data, but not where it makes one of its other files longer.
-        if _FULL_WORDS in words or (_IO_ERROR_WORDS in words and not has_room(path)):
+        if _FULL_MESSAGE in message or (_IO_ERROR_MESSAGE in message and not has_free_space(path)):
             return StorageFull("there is no room to write; reading goes on, and writing when there is")
-        if _IO_ERROR_WORDS in words:
-            return Unusable(f"the disk under {path} reports an error; look at the disk and the system's log")
-        if "database is locked" in words:
+        if _IO_ERROR_MESSAGE in message:
+            return StoreUnavailable(f"the disk under {path} reports an error; look at the disk and the system's log")
+        if "database is locked" in message:
             return Contention("the ledger is held by another writer")
-        if any(damaged in words for damaged in _DAMAGED_WORDS):
-            return Damaged(f"{path} is not what was written ({words}); verify the ledger")
-        if "unable to open" in words:
-            return Unusable(f"{path} cannot be opened; it is gone, or too many files are open")
+        if any(damaged in message for damaged in _CORRUPT_MESSAGES):
+            return CorruptData(f"{path} is not what was written ({message}); verify the ledger")
+        if "unable to open" in message:
+            return StoreUnavailable(f"{path} cannot be opened; it is gone, or too many files are open")
         return None
 
 
-def _engines(url: str | URL, arguments: dict[str, Any], **options: Any) -> tuple[Engine, Engine]:
+def _create_engines(url: str | URL, arguments: dict[str, Any], **options: Any) -> tuple[Engine, Engine]:
     """One for readers and one for writers. What is written or read never stands in an error: it may be private."""
     common = {"connect_args": arguments, "hide_parameters": True, "pool_timeout": BUSY_SECONDS, **options}
     return (
@@ -331,7 +331,7 @@ def _engines(url: str | URL, arguments: dict[str, Any], **options: Any) -> tuple
     )
 
 
-def _prepare(dbapi_connection: Any, _record: object) -> None:
+def _configure_connection(dbapi_connection: Any, _record: object) -> None:
     # The driver would begin transactions by itself, at moments of its own choice.
     dbapi_connection.isolation_level = None
     cursor = dbapi_connection.cursor()

@@ -214,10 +214,10 @@ SIDE_STATE: Final = (ledger, checkpoints, redactions, leases, operations, steps,
 """What cannot be computed from entries."""
 
 
-STATES: Final = 4
+STATES_PER_QUERY: Final = 4
 """States of names that `names_shown` and `names_counted` take; fewer are repeated."""
 
-MANY: Final = 500
+KEYS_PER_QUERY: Final = 500
 """Keys that `record_seqs` takes: asking for so many at once costs a third of asking for each."""
 
 
@@ -230,7 +230,7 @@ class Statements:
     insert_redaction: str
     insert_step: str
     steps: str
-    operation_ended: str
+    job_ended: str
     insert_node: str
     insert_record: str
     upsert_record: str
@@ -254,24 +254,24 @@ class Statements:
     nodes: str
     lease: str
     upsert_lease: str
-    answered: str
-    last_answered: str
-    insert_answered: str
-    delete_answered: str
-    forget_answers: str
+    find_idempotency: str
+    last_idempotency: str
+    insert_idempotency: str
+    delete_idempotency: str
+    clear_responses: str
     notify: str
     identity: str
     names: str
-    names_shown: str
-    names_counted: str
-    leading_to: str
+    names_in_states: str
+    count_in_states: str
+    find_by_keys: str
     target_rows: str
     last_erasure: str
     current: str
     checkpoint: str
 
 
-class Compiler:
+class StatementCompiler:
     """Makes text of statements, for `sqlite` or `postgresql`."""
 
     def __init__(self, name: str) -> None:
@@ -305,20 +305,20 @@ class Compiler:
 @cache
 def compile_statements(name: str) -> Statements:
     """Compile the hot statements for `sqlite` or `postgresql`."""
-    compiler = Compiler(name)
+    compiler = StatementCompiler(name)
     text, upsert, insert = compiler.text, compiler.upsert, compiler.insert
     wanted: Any = bindparam("wanted")
     first: Any = bindparam("first")
     last: Any = bindparam("last")
-    many: list[Any] = [bindparam(f"key_{number}") for number in range(MANY)]
+    many: list[Any] = [bindparam(f"key_{number}") for number in range(KEYS_PER_QUERY)]
     limit: Any = bindparam("limit", type_=Integer)
     none: Any = bindparam("offset", type_=Integer)  # which SQLite's dialect would add by itself, unnamed
     behind = tuple_(bindparam("target", type_=LargeBinary), bindparam("seq", type_=BigInteger))
     place = tuple_(targets.c.target, targets.c.seq)
     latest = select(entries).join(records, records.c.seq == entries.c.seq)
     # The third octet of a body is the state of the name: see `entry`.
-    state_octet: Any = func.substr(entries.c.body, literal_column("3"), literal_column("1"), type_=LargeBinary)
-    shown = state_octet.in_([bindparam(f"state_{number}", type_=LargeBinary) for number in range(STATES)])
+    state_byte: Any = func.substr(entries.c.body, literal_column("3"), literal_column("1"), type_=LargeBinary)
+    shown = state_byte.in_([bindparam(f"state_{number}", type_=LargeBinary) for number in range(STATES_PER_QUERY)])
     state = select(head.c.seq, head.c.at, head.c.frontier)
 
     def found_behind(columns: Any) -> Any:
@@ -340,7 +340,7 @@ def compile_statements(name: str) -> Statements:
             .where(steps.c.operation == wanted, steps.c.seq > first)
             .order_by(steps.c.seq)
         ),
-        operation_ended=text(select(operations.c.ended).where(operations.c.id == wanted)),
+        job_ended=text(select(operations.c.ended).where(operations.c.id == wanted)),
         insert_node=text(nodes.insert()),
         insert_record=text(records.insert()),
         upsert_record=upsert(records, "seq"),
@@ -372,29 +372,31 @@ def compile_statements(name: str) -> Statements:
         ),
         lease=text(select(leases.c.last, leases.c.closed).where(leases.c.scope == wanted)),
         upsert_lease=upsert(leases, "last"),
-        answered=text(select(idempotency).where(idempotency.c.caller == wanted, idempotency.c.key == last)),
-        last_answered=text(select(func.max(idempotency.c.number))),
-        insert_answered=text(idempotency.insert()),
-        delete_answered=compiler.delete(idempotency),
-        forget_answers=text(update(idempotency).values(body=null()).where(idempotency.c.body.is_not(None))),
+        find_idempotency=text(select(idempotency).where(idempotency.c.caller == wanted, idempotency.c.key == last)),
+        last_idempotency=text(select(func.max(idempotency.c.number))),
+        insert_idempotency=text(idempotency.insert()),
+        delete_idempotency=compiler.delete(idempotency),
+        clear_responses=text(update(idempotency).values(body=null()).where(idempotency.c.body.is_not(None))),
         notify="" if name == "sqlite" else f"NOTIFY {CHANNEL}",
         identity=text(select(ledger.c.id, ledger.c.origin, ledger.c.signer)),
         names=text(
             latest.where(records.c.key >= first, records.c.key < last).order_by(records.c.key).limit(limit).offset(none)
         ),
-        names_shown=text(
+        names_in_states=text(
             latest.where(records.c.key >= first, records.c.key < last, shown)
             .order_by(records.c.key)
             .limit(limit)
             .offset(none)
         ),
-        names_counted=text(
+        count_in_states=text(
             select(func.count())
             .select_from(records)
             .join(entries, entries.c.seq == records.c.seq)
             .where(records.c.key >= first, records.c.key < last, shown)
         ),
-        leading_to=text(found_behind(select(targets.c.target, entries).join(entries, entries.c.seq == targets.c.seq))),
+        find_by_keys=text(
+            found_behind(select(targets.c.target, entries).join(entries, entries.c.seq == targets.c.seq))
+        ),
         target_rows=text(found_behind(select(targets.c.target, targets.c.seq))),
         last_erasure=text(select(func.max(redactions.c.by)).where(redactions.c.public == literal_column("1"))),
         current=text(

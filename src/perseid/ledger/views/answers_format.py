@@ -19,7 +19,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from perseid.ledger.errors import Damaged
+from perseid.ledger.errors import CorruptData
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import HOMED, LOCAL, POLICY
 from perseid.ledger.store.changes import Change
@@ -31,10 +31,10 @@ from perseid.records.value import Permission, Value
 LAYOUT: Final = 1
 """The version of what is described here; a view of another one is built anew."""
 
-LONGEST_PLAIN_KEY: Final = 400
+MAX_PLAIN_KEY: Final = 400
 """Names up to this many octets are their own keys. LMDB keys end at 511 octets, names at 2,048."""
 
-DIGEST_OCTETS: Final = 16
+DIGEST_LENGTH: Final = 16
 """How much of the SHA-256 of a longer name is in its key: nobody finds two names that share so much."""
 
 POLICY_TYPE: Final = b"PERSEID_POLICY"
@@ -43,7 +43,7 @@ POLICY_TYPE: Final = b"PERSEID_POLICY"
 # The first octet of a handle's item.
 _STATE_BITS = 0x07
 _OTHER_STATE = 7  # a state that a newer program thought of: its values are not shown
-_EXACT = 0x08
+_CASE_SENSITIVE = 0x08
 _PRIVATE = 0x10
 _ALIAS = 0x20
 _LOCATION = 0x40
@@ -58,7 +58,7 @@ _CASE_SHIFT = 4
 _UNUSED = 0xC0
 _CASE_RULES = (None, CaseRule.SENSITIVE, CaseRule.INSENSITIVE, CaseRule.PATH)
 
-_SERVED = (State.NORMAL, State.TOMBSTONE)
+_PUBLIC_STATES = (State.NORMAL, State.TOMBSTONE)
 _PREFIX_HANDLE = b"0.NA/"
 _LOCAL = LOCAL.encode()
 _HOMED_NAME = HOMED.encode()
@@ -70,21 +70,21 @@ _TYPE_AT = 14
 _TYPE_TEXT_AT = 18
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
 
-_TELLING_OCTETS = 5  # which tell HS_ALIAS from HS_ADMIN, which nearly every record has
-_TELLING = frozenset(
-    type_.upper().encode()[:_TELLING_OCTETS] for type_ in (HS_ALIAS, LOCATIONS)
+_FLAG_PREFIX_LENGTH = 5  # which tell HS_ALIAS from HS_ADMIN, which nearly every record has
+_FLAGGED_TYPES = frozenset(
+    type_.upper().encode()[:_FLAG_PREFIX_LENGTH] for type_ in (HS_ALIAS, LOCATIONS)
 )  # how types begin that flags tell of
-_REFERRALS = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
+_REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
 _SINGLE = [bytes((number,)) for number in range(0x80)]
-_MOST_SHIFT = 28  # numbers have at most five octets
+_MAX_SHIFT = 28  # numbers have at most five octets
 
 
 def store_key(name: bytes) -> bytes:
     """The key of a name, or of a prefix, in its store."""
     folded = name.upper()  # of bytes: ASCII letters and no others
-    if len(folded) <= LONGEST_PLAIN_KEY:
+    if len(folded) <= MAX_PLAIN_KEY:
         return folded
-    return folded[:LONGEST_PLAIN_KEY] + sha256(folded).digest()[:DIGEST_OCTETS]
+    return folded[:MAX_PLAIN_KEY] + sha256(folded).digest()[:DIGEST_LENGTH]
 
 
 def record_key(name: bytes, *, exact: bool) -> bytes:
@@ -123,14 +123,14 @@ class HandleItem:
         spelling = change.handle.encode("utf-8")
         if change.state == State.ABSENT or is_local(spelling):
             return None
-        if change.state not in _SERVED:
+        if change.state not in _PUBLIC_STATES:
             state = change.state if change.state < _OTHER_STATE else State(_OTHER_STATE)
             return cls(spelling, state, change.exact, private=True)
         values = tuple([content for content in change.contents if _is_public(content)])
         alias = location = False
         for content in values:
-            if content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _TELLING_OCTETS].upper() in _TELLING:
-                types = (_type_of(content).upper(),)
+            if content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _FLAG_PREFIX_LENGTH].upper() in _FLAGGED_TYPES:
+                types = (_value_type(content).upper(),)
                 alias = alias or _has_type(types, HS_ALIAS)
                 location = location or _has_type(types, LOCATIONS)
         private = len(values) < len(change.contents)
@@ -143,7 +143,7 @@ class HandleItem:
 
     def to_bytes(self, key: bytes) -> bytes:
         """The item as it stands under a key of the store; a spelling that is the key itself is not repeated."""
-        head = self.state | self.exact * _EXACT | self.private * _PRIVATE
+        head = self.state | self.exact * _CASE_SENSITIVE | self.private * _PRIVATE
         head |= self.alias * _ALIAS | self.location * _LOCATION
         if self.spelling == key:
             return b"".join((bytes((head,)), *_pack_values(self.values)))
@@ -151,7 +151,7 @@ class HandleItem:
         return b"".join((bytes((head | _SPELLED,)), *spelled, *_pack_values(self.values)))
 
 
-def item_octets(change: Change, key: bytes) -> bytes | None:
+def encode_item(change: Change, key: bytes) -> bytes | None:
     """`HandleItem.of(change)` as it stands under a key; None if there is none.
 
     This is done with every entry, so what nearly all of them are is encoded in one go.
@@ -162,12 +162,12 @@ def item_octets(change: Change, key: bytes) -> bytes | None:
     values = [
         content for content in contents if len(content) > _PERMISSIONS_AT and content[_PERMISSIONS_AT] & _PUBLIC_READ
     ]
-    types = [content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _TELLING_OCTETS].upper() for content in values]
-    if head not in _SERVED or is_local(spelling) or not _TELLING.isdisjoint(types):
+    types = [content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _FLAG_PREFIX_LENGTH].upper() for content in values]
+    if head not in _PUBLIC_STATES or is_local(spelling) or not _FLAGGED_TYPES.isdisjoint(types):
         item = HandleItem.of(change)
         return None if item is None else item.to_bytes(key)
     if change.exact:
-        head |= _EXACT
+        head |= _CASE_SENSITIVE
     if len(values) < len(contents):
         head |= _PRIVATE
     lengths = [_pack_number(len(value)) for value in values]
@@ -177,45 +177,45 @@ def item_octets(change: Change, key: bytes) -> bytes | None:
     return b"".join((*spelled, _pack_number(len(values)), *lengths, *values))
 
 
-def decode_handle(key: bytes, octets: bytes) -> tuple[HandleItem, ...]:
+def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
     """The items under a key of the store of handles."""
     items = []
     at = 0
     try:
         while True:
-            head = octets[at]
+            head = raw[at]
             spelling, at = key, at + 1
             if head & _SPELLED:
-                length, at = _unpack_number(octets, at)
-                spelling, at = _take(octets, at, length)
+                length, at = _unpack_number(raw, at)
+                spelling, at = _read_bytes(raw, at, length)
                 if spelling == key or store_key(spelling) != key:
-                    raise Damaged("an item of the answers view stands under the key of another name")
-            values, at = _unpack_values(octets, at)
+                    raise CorruptData("an item of the answers view stands under the key of another name")
+            values, at = _unpack_values(raw, at)
             if not head & _STATE_BITS:
-                raise Damaged("an item of the answers view says that its record is absent")
+                raise CorruptData("an item of the answers view says that its record is absent")
             items.append(
                 HandleItem(
                     spelling,
                     _STATES[head & _STATE_BITS],
-                    bool(head & _EXACT),
+                    bool(head & _CASE_SENSITIVE),
                     bool(head & _PRIVATE),
                     bool(head & _ALIAS),
                     bool(head & _LOCATION),
                     values,
                 )
             )
-            if at == len(octets):
+            if at == len(raw):
                 break
     except IndexError:
-        raise _cut() from None
+        raise _truncated_error() from None
     if len(items) > 1:
         keys = [item.key for item in items]
         if any(first >= second for first, second in pairwise(keys)):
-            raise Damaged("items of the answers view are out of order")
+            raise CorruptData("items of the answers view are out of order")
     return tuple(items)
 
 
-def choose(items: Iterable[HandleItem], name: bytes) -> HandleItem | None:
+def choose_item(items: Iterable[HandleItem], name: bytes) -> HandleItem | None:
     """The item that a name means: the one of that very suffix, or else the one for which letters do not count."""
     exact = record_key(name, exact=True)
     chosen = None
@@ -227,11 +227,11 @@ def choose(items: Iterable[HandleItem], name: bytes) -> HandleItem | None:
     return chosen
 
 
-def merge(key: bytes, octets: bytes | None, record: bytes, item: HandleItem | None) -> bytes | None:
+def merge_item(key: bytes, raw: bytes | None, record: bytes, item: HandleItem | None) -> bytes | None:
     """What stands under a key after one record of it has changed; None if nothing does."""
-    if octets is None:
+    if raw is None:
         return None if item is None else item.to_bytes(key)
-    items = {other.key: other for other in decode_handle(key, octets)}
+    items = {other.key: other for other in decode_handle(key, raw)}
     items.pop(record, None)
     if item is not None:
         items[record] = item
@@ -278,18 +278,18 @@ class PrefixItem:
         return b"".join((bytes((head,)), _pack_number(len(scheme)), scheme, *_pack_values(self.referrals)))
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, raw: bytes) -> Self:
         """Take an item from the store."""
         try:
-            head = octets[0]
-            length, at = _unpack_number(octets, 1)
-            scheme, at = _take(octets, at, length)
-            referrals, at = _unpack_values(octets, at)
+            head = raw[0]
+            length, at = _unpack_number(raw, 1)
+            scheme, at = _read_bytes(raw, at, length)
+            referrals, at = _unpack_values(raw, at)
             text = scheme.decode("utf-8")
         except (IndexError, UnicodeDecodeError):
-            raise _cut() from None
-        if at != len(octets) or head & _UNUSED:
-            raise Damaged("a prefix of the answers view has more to it than this version of the program knows")
+            raise _truncated_error() from None
+        if at != len(raw) or head & _UNUSED:
+            raise CorruptData("a prefix of the answers view has more to it than this version of the program knows")
         return cls(
             bool(head & _HOMED),
             bool(head & _HOMED_BARE),
@@ -301,7 +301,7 @@ class PrefixItem:
         )
 
 
-NOTHING: Final = PrefixItem()
+EMPTY_PREFIX_ITEM: Final = PrefixItem()
 """The item of a prefix of which there is nothing to know; it is not stored."""
 
 
@@ -321,24 +321,24 @@ class PrefixPart:
         if not key.startswith((_PREFIX_HANDLE, _LOCAL)) or key != key.upper():
             return None  # prefixes are never told apart by their letters, so a record that is says nothing of them
         if key.startswith(_PREFIX_HANDLE):
-            prefix, fields = key.removeprefix(_PREFIX_HANDLE), _delegation(change)
+            prefix, fields = key.removeprefix(_PREFIX_HANDLE), _delegation_fields(change)
         elif key.startswith(_POLICY_NAME):
-            prefix, fields = key.removeprefix(_POLICY_NAME), _policy(change)
+            prefix, fields = key.removeprefix(_POLICY_NAME), _policy_fields(change)
         elif key.startswith(_HOMED_NAME):
-            prefix, field = _homing(key.removeprefix(_HOMED_NAME))
+            prefix, field = _parse_homed(key.removeprefix(_HOMED_NAME))
             fields = {field: change.state == State.NORMAL}
         else:
             return None
         return cls(prefix, fields) if prefix and b"/" not in prefix else None
 
-    def merge(self, octets: bytes | None) -> bytes | None:
+    def merge(self, raw: bytes | None) -> bytes | None:
         """What stands under the prefix after the change; None if nothing does."""
-        before = NOTHING if octets is None else PrefixItem.from_bytes(octets)
+        before = EMPTY_PREFIX_ITEM if raw is None else PrefixItem.from_bytes(raw)
         after = replace(before, **self.fields)
-        return None if after == NOTHING else after.to_bytes()
+        return None if after == EMPTY_PREFIX_ITEM else after.to_bytes()
 
 
-def _homing(name: bytes) -> tuple[bytes, str]:
+def _parse_homed(name: bytes) -> tuple[bytes, str]:
     """Which prefix an entry of the table of homed prefixes is about, and what it says of it."""
     if not name.startswith(_PREFIX_HANDLE):
         return name, "homed_bare"
@@ -348,18 +348,20 @@ def _homing(name: bytes) -> tuple[bytes, str]:
     return prefix.removeprefix(_PREFIX_HANDLE), "marker"
 
 
-def _delegation(change: Change) -> dict[str, Any]:
+def _delegation_fields(change: Change) -> dict[str, Any]:
     """What a prefix handle says: whether templates may apply, and where derived prefixes live."""
     if change.state == State.ABSENT:
         return {"templates": False, "referrals": ()}
-    served = change.contents if change.state in _SERVED else []
-    referrals = tuple([content for content in served if _is_public(content) and _type_of(content) in _REFERRALS])
+    served = change.contents if change.state in _PUBLIC_STATES else []
+    referrals = tuple(
+        [content for content in served if _is_public(content) and _value_type(content) in _REFERRAL_TYPES]
+    )
     return {"templates": any(_has_template(content) for content in change.contents), "referrals": referrals}
 
 
 def _has_template(content: bytes) -> bool:
     """Whether a value makes values for names without a record, as far as can be told."""
-    if not _has_type([_type_of(content).upper()], HS_NAMESPACE):
+    if not _has_type([_value_type(content).upper()], HS_NAMESPACE):
         return False
     # Here, because readers of the view never come here: resolvers need not load a parser of XML and what it loads.
     from perseid.records.namespace import Namespace  # noqa: PLC0415
@@ -370,11 +372,11 @@ def _has_template(content: bytes) -> bool:
         return True  # somebody else shall judge it
 
 
-def _policy(change: Change) -> dict[str, Any]:
+def _policy_fields(change: Change) -> dict[str, Any]:
     """What a policy says: the case rule and the scheme. What cannot be read says nothing."""
     contents = change.contents if change.state == State.NORMAL else []
     for content in contents:
-        if _type_of(content).upper() == POLICY_TYPE:
+        if _value_type(content).upper() == POLICY_TYPE:
             try:
                 policy = tomllib.loads(Value.from_bytes(content, 0).data.decode("utf-8"))
             except (ValueError, RecursionError):
@@ -395,7 +397,7 @@ def _is_public(content: bytes) -> bool:
     return len(content) > _PERMISSIONS_AT and bool(content[_PERMISSIONS_AT] & _PUBLIC_READ)
 
 
-def _type_of(content: bytes) -> bytes:
+def _value_type(content: bytes) -> bytes:
     length = int.from_bytes(content[_TYPE_AT:_TYPE_TEXT_AT], "big")
     return content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + length]
 
@@ -413,24 +415,24 @@ def _pack_number(number: int) -> bytes:
     """Seven bits an octet, the lowest first; all octets but the last have their highest bit set (LEB128)."""
     if number < 0x80:
         return _SINGLE[number]
-    octets = bytearray()
+    raw = bytearray()
     while number >= 0x80:
-        octets.append(number & 0x7F | 0x80)
+        raw.append(number & 0x7F | 0x80)
         number >>= 7
-    octets.append(number)
-    return bytes(octets)
+    raw.append(number)
+    return bytes(raw)
 
 
-def _unpack_number(octets: bytes, at: int) -> tuple[int, int]:
+def _unpack_number(raw: bytes, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
-    octet = octets[at]
-    number, shift = octet & 0x7F, 0
-    while octet & 0x80:
+    byte = raw[at]
+    number, shift = byte & 0x7F, 0
+    while byte & 0x80:
         at, shift = at + 1, shift + 7
-        octet = octets[at]
-        number |= (octet & 0x7F) << shift
-        if shift > _MOST_SHIFT or not octet:
-            raise Damaged("a number in the answers view is not in its shortest form")
+        byte = raw[at]
+        number |= (byte & 0x7F) << shift
+        if shift > _MAX_SHIFT or not byte:
+            raise CorruptData("a number in the answers view is not in its shortest form")
     return number, at + 1
 
 
@@ -438,29 +440,29 @@ def _pack_values(values: tuple[bytes, ...]) -> list[bytes]:
     return [_pack_number(len(values)), *[_pack_number(len(value)) for value in values], *values]
 
 
-def _unpack_values(octets: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
+def _unpack_values(raw: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
     """A run of values, and where it ends."""
-    count, at = _unpack_number(octets, at)
+    count, at = _unpack_number(raw, at)
     lengths: list[int] = []
     while len(lengths) < count:
-        length, at = _unpack_number(octets, at)
+        length, at = _unpack_number(raw, at)
         lengths.append(length)
     values = []
     for length in lengths:
-        value, at = _take(octets, at, length)
+        value, at = _read_bytes(raw, at, length)
         values.append(value)
     return tuple(values), at
 
 
-def _take(octets: bytes, at: int, length: int) -> tuple[bytes, int]:
+def _read_bytes(raw: bytes, at: int, length: int) -> tuple[bytes, int]:
     end = at + length
-    if end > len(octets):
-        raise _cut()
-    return octets[at:end], end
+    if end > len(raw):
+        raise _truncated_error()
+    return raw[at:end], end
 
 
-def _cut() -> Damaged:
-    return Damaged("an item of the answers view is cut or no item at all; rebuild the view")
+def _truncated_error() -> CorruptData:
+    return CorruptData("an item of the answers view is cut or no item at all; rebuild the view")
 
 
 _STATES = [State(code) for code in range(_STATE_BITS + 1)]

@@ -29,12 +29,12 @@ from uuid import UUID, uuid4
 
 import lmdb
 
-from perseid.ledger.errors import Damaged, NewerFormat
+from perseid.ledger.errors import CorruptData, NewerFormat
 from perseid.ledger.store.changes import Change, Source
 
-from .answers_format import LAYOUT, HandleItem, PrefixPart, decode_handle, is_local, item_octets, merge, store_key
+from .answers_format import LAYOUT, HandleItem, PrefixPart, decode_handle, encode_item, is_local, merge_item, store_key
 
-STATE_OCTETS: Final = 4096
+STATE_SIZE: Final = 4096
 """One page: what the smallest file system block and the smallest memory map have in common."""
 
 MAGIC: Final = int.from_bytes(b"PRSDANSW", "little")
@@ -44,10 +44,10 @@ VERSION: Final = 1
 WORD_MAGIC: Final = 0
 WORD_VERSION: Final = 1
 WORD_GENERATION: Final = 2
-WORD_NEEDED: Final = 3
+WORD_REQUIRED: Final = 3
 WORD_NEWEST: Final = 4
 WORD_CLEAN: Final = 5
-WORD_PLACE: Final = 8
+WORD_INODE: Final = 8
 _BOOT = slice(48, 64)  # octets: words 6 and 7
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -67,10 +67,10 @@ class StateFile:
         try:
             status = os.fstat(self._descriptor)
             self._inode = status.st_ino
-            if status.st_size != STATE_OCTETS:
-                raise _foreign(path)
+            if status.st_size != STATE_SIZE:
+                raise _invalid_state_file(path)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(self._descriptor, STATE_OCTETS, access=access)
+            self._map = mmap.mmap(self._descriptor, STATE_SIZE, access=access)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -79,7 +79,7 @@ class StateFile:
         self._lock = threading.Lock()
         if self.words[WORD_MAGIC] != MAGIC:
             self.close()
-            raise _foreign(path)
+            raise _invalid_state_file(path)
         if self.words[WORD_VERSION] != VERSION:
             self.close()
             raise NewerFormat(f"{path} was written by a newer version of the program; upgrade this one")
@@ -88,7 +88,7 @@ class StateFile:
     def create(cls, path: Path) -> Self:
         """Open the file for writing; make it if it is not there."""
         if not path.exists():
-            _make(path)
+            _create_state_file(path)
         return cls(path, writable=True)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class StateFile:
 
     # What it says
 
-    def usable(self, boot: bytes) -> int:
+    def usable_generation(self, boot: bytes) -> int:
         """The generation that may be used; 0 if there is none.
 
         LMDB writes without sync. What it wrote is whole if it was closed in an orderly way or if the machine has not
@@ -107,7 +107,7 @@ class StateFile:
         """
         if not self.clean and self._map[_BOOT] != boot:
             return 0
-        return self.words[WORD_GENERATION] if self.words[WORD_PLACE] == self._inode else 0
+        return self.words[WORD_GENERATION] if self.words[WORD_INODE] == self._inode else 0
 
     @property
     def clean(self) -> bool:
@@ -126,12 +126,12 @@ class StateFile:
             finally:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def distrust(self, boot: bytes) -> None:
+    def discard_unusable(self, boot: bytes) -> None:
         """Give up a generation that may not be used, for every process."""
         with self._locked():
-            if self.usable(boot) == 0:
+            if self.usable_generation(boot) == 0:
                 self.words[WORD_GENERATION] = 0
-                self.words[WORD_PLACE] = self._inode
+                self.words[WORD_INODE] = self._inode
 
     def invalidate(self, generation: int) -> None:
         """Give up a generation, unless another one has taken its place."""
@@ -139,25 +139,25 @@ class StateFile:
             if self.words[WORD_GENERATION] == generation:
                 self.words[WORD_GENERATION] = 0
 
-    def need(self, seq: int) -> None:
+    def require(self, seq: int) -> None:
         """An entry counts that the view does not have: it may not be used before it has."""
         with self._locked():
-            self.words[WORD_NEEDED] = max(seq, self.words[WORD_NEEDED])
+            self.words[WORD_REQUIRED] = max(seq, self.words[WORD_REQUIRED])
 
-    def met(self, seq: int) -> None:
+    def reached(self, seq: int) -> None:
         """The view has everything up to this entry."""
-        if self.words[WORD_NEEDED]:
+        if self.words[WORD_REQUIRED]:
             with self._locked():
-                if self.words[WORD_NEEDED] <= seq:
-                    self.words[WORD_NEEDED] = 0
+                if self.words[WORD_REQUIRED] <= seq:
+                    self.words[WORD_REQUIRED] = 0
 
     def forget(self, needed: int) -> None:
         """An entry that was needed is not in the ledger any more: it was restored from before it."""
         with self._locked():
-            if self.words[WORD_NEEDED] == needed:
-                self.words[WORD_NEEDED] = 0
+            if self.words[WORD_REQUIRED] == needed:
+                self.words[WORD_REQUIRED] = 0
 
-    def allot(self) -> int:
+    def next_generation(self) -> int:
         """A number for a new generation, which no other has ever had: by it readers tell them apart."""
         with self._locked():
             self.words[WORD_NEWEST] += 1
@@ -179,14 +179,14 @@ class StateFile:
         self._map.flush()
 
 
-def _make(path: Path) -> None:
+def _create_state_file(path: Path) -> None:
     """Put a whole file in place, unless another process was faster; nobody ever sees half of it."""
     new = path.with_name(f"{path.name}.{uuid4().hex}")
-    words = array("Q", bytes(STATE_OCTETS))
+    words = array("Q", bytes(STATE_SIZE))
     words[WORD_MAGIC], words[WORD_VERSION] = MAGIC, VERSION
     try:
         with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            words[WORD_PLACE] = os.fstat(file.fileno()).st_ino
+            words[WORD_INODE] = os.fstat(file.fileno()).st_ino
             file.write(words)
             file.flush()
             os.fsync(file.fileno())
@@ -196,8 +196,8 @@ def _make(path: Path) -> None:
         new.unlink(missing_ok=True)
 
 
-def _foreign(path: Path) -> Damaged:
-    return Damaged(f"{path} is not the state of an answers view; remove the folder, it will be built anew")
+def _invalid_state_file(path: Path) -> CorruptData:
+    return CorruptData(f"{path} is not the state of an answers view; remove the folder, it will be built anew")
 
 
 MAX_READERS: Final = 512
@@ -218,18 +218,18 @@ _APPLIED = b"applied"
 _BUILT = b"built"
 _SEQ = Struct("<Q")
 _NO_LEAF = bytes(32)
-ABOUT_PREFIXES: Final = (b"0.NA/", b"0.SITE/")
+PREFIX_RECORD_KEYS: Final = (b"0.NA/", b"0.SITE/")
 """How the keys of records begin that say something about prefixes."""
 
 _DATABASES = (b"handles", b"prefixes", b"meta")
 
-BROKEN: Final = (
+CORRUPTION_ERRORS: Final = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
     lmdb.NotFoundError,
     lmdb.PageNotFoundError,
     lmdb.VersionMismatchError,
-    Damaged,
+    CorruptData,
 )
 """What says that a generation is not, or no longer, what was written; it does not get better by trying again."""
 
@@ -254,7 +254,7 @@ class Position:
         """Where a state of the ledger ends."""
         return cls(source.ledger_id, source.size, source.leaf(source.size) if source.size else _NO_LEAF)
 
-    def lies_in(self, source: Source) -> bool:
+    def is_in(self, source: Source) -> bool:
         """Whether a ledger has this very entry."""
         if self.ledger_id != source.ledger_id or self.seq > source.size:
             return False
@@ -271,7 +271,7 @@ class Generation:
         if new:
             path.mkdir(mode=0o700)
         elif not (path / "data.mdb").exists():
-            raise Damaged(f"{path} is not there; the answers view will be built anew")
+            raise CorruptData(f"{path} is not there; the answers view will be built anew")
         self.number = number
         self.env = lmdb.open(
             str(path),
@@ -293,12 +293,12 @@ class Generation:
 
     def position(self, txn: Transaction) -> Position:
         """How far it has come."""
-        octets = txn.get(_APPLIED, db=self.meta)
-        if octets is None or len(octets) != _POSITION.size:
-            raise Damaged("the answers view does not say how far it has come; rebuild it")
-        layout, ledger_id, seq, leaf = _POSITION.unpack(octets)
+        raw = txn.get(_APPLIED, db=self.meta)
+        if raw is None or len(raw) != _POSITION.size:
+            raise CorruptData("the answers view does not say how far it has come; rebuild it")
+        layout, ledger_id, seq, leaf = _POSITION.unpack(raw)
         if layout != LAYOUT:
-            raise Damaged(f"the answers view has layout {layout}, not {LAYOUT}; rebuild it")
+            raise CorruptData(f"the answers view has layout {layout}, not {LAYOUT}; rebuild it")
         return Position(ledger_id, seq, leaf)
 
     def _move(self, txn: Transaction, to: Position) -> None:
@@ -317,15 +317,15 @@ class Generation:
                 key = store_key(record)
                 if key > last:
                     # Behind all others it is appended, which fills pages to the brim; names are often counted.
-                    item = item_octets(change, key)
+                    item = encode_item(change, key)
                     if item is not None:
                         txn.put(key, item, append=True, db=handles)
                         last = key
                 else:
                     before = txn.get(key, db=handles)
-                    after = item_octets(change, key) if before is None else _merged(key, before, change)
+                    after = encode_item(change, key) if before is None else _merge_change(key, before, change)
                     _put(txn, handles, key, after)
-            if record.startswith(ABOUT_PREFIXES):
+            if record.startswith(PREFIX_RECORD_KEYS):
                 self._write_prefix(txn, change)
         self._move(txn, Position(ledger_id, changes[-1].seq, changes[-1].leaf))
 
@@ -343,10 +343,10 @@ class Generation:
         if behind and len({key for key, _ in items}) == len(items):
             cursor.putmulti(items, append=True)
             return
-        for key, octets in items:
-            if not txn.put(key, octets, overwrite=False, db=handles):
-                (item,) = decode_handle(key, octets)
-                _put(txn, handles, key, merge(key, txn.get(key, db=handles), item.key, item))
+        for key, raw in items:
+            if not txn.put(key, raw, overwrite=False, db=handles):
+                (item,) = decode_handle(key, raw)
+                _put(txn, handles, key, merge_item(key, txn.get(key, db=handles), item.key, item))
 
     def move(self, txn: Transaction, seq: int, leaf: bytes) -> None:
         """Say that everything up to an entry has been written."""
@@ -361,7 +361,7 @@ class Generation:
         while seq < end:
             changes = source.changes(seq, min(CHUNK, end - seq))
             if not changes:
-                raise Damaged(f"the ledger has no entry {seq + 1}; verify it")
+                raise CorruptData(f"the ledger has no entry {seq + 1}; verify it")
             with self.begin(write=True) as txn:
                 self.write(txn, position.ledger_id, changes)
             seq = changes[-1].seq
@@ -397,14 +397,14 @@ class Generation:
         others under one key.
         """
         key = store_key(change.key)
-        item = item_octets(change, key)
+        item = encode_item(change, key)
         if item is None:
             return last
         if key > last:
             txn.put(key, item, append=True, db=self.handles)
             return key
         before = txn.get(key, db=self.handles)
-        _put(txn, self.handles, key, item if before is None else _merged(key, before, change))
+        _put(txn, self.handles, key, item if before is None else _merge_change(key, before, change))
         return last
 
     def difference(self, txn: Transaction, other: "Generation") -> str | None:
@@ -421,13 +421,13 @@ class Generation:
             return None if self.position(txn) == other.position(theirs) else "meta applied"
 
 
-def _merged(key: bytes, before: bytes, change: Change) -> bytes | None:
+def _merge_change(key: bytes, before: bytes, change: Change) -> bytes | None:
     """What stands under a key, where there was something, after an entry."""
-    return merge(key, before, change.key, HandleItem.of(change))
+    return merge_item(key, before, change.key, HandleItem.of(change))
 
 
-def _put(txn: Transaction, database: "lmdb._Database", key: bytes, octets: bytes | None) -> None:
-    if octets is None:
+def _put(txn: Transaction, database: "lmdb._Database", key: bytes, raw: bytes | None) -> None:
+    if raw is None:
         txn.delete(key, db=database)
     else:
-        txn.put(key, octets, db=database)
+        txn.put(key, raw, db=database)

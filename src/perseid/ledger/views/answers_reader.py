@@ -12,22 +12,22 @@ from typing import Final, Self, TypeVar
 
 import lmdb
 
-from perseid.ledger.errors import Damaged, LedgerError
+from perseid.ledger.errors import CorruptData, LedgerError
 
-from .answers_format import HandleItem, PrefixItem, choose, decode_handle, store_key
-from .answers_generation import WORD_GENERATION, WORD_NEEDED, Generation, Position, StateFile, Transaction, boot_id
+from .answers_format import HandleItem, PrefixItem, choose_item, decode_handle, store_key
+from .answers_generation import WORD_GENERATION, WORD_REQUIRED, Generation, Position, StateFile, Transaction, boot_id
 
 MAP_SIZE: Final = 1 << 38
 """How far a generation may grow: 256 GiB, a thousand million records. It is address space and takes no room before it
 is used; two generations exist during a rebuild, and a process has 128 TiB."""
 
-_OPENINGS = 3  # tries to open a generation that is exchanged for another one at that moment
+_MAX_OPEN_ATTEMPTS = 3  # tries to open a generation that is exchanged for another one at that moment
 _NO_STATE = memoryview(bytes(64)).cast("Q")  # as if the state file said that there is no view
 
 _T = TypeVar("_T")
 
 
-class Unavailable(LedgerError):
+class AnswersUnavailable(LedgerError):
     """The answers view may not be used at the moment: resolve from the records."""
 
 
@@ -75,45 +75,45 @@ class AnswersReader:
         prefix, name = store_key(prefix), store_key(name)
         try:
             return self._fetch_pair(prefix, name)
-        except (lmdb.Error, Damaged) as error:
-            self._let_go(error)
-            return self._insist(lambda: self._fetch_pair(prefix, name))
+        except (lmdb.Error, CorruptData) as error:
+            self._drop_generation(error)
+            return self._read_or_unavailable(lambda: self._fetch_pair(prefix, name))
 
     def get_pair_stamped(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None, tuple[int, int]]:
         """The same, and which state of the view that was: one with the same stamp is the same throughout."""
         prefix, name = store_key(prefix), store_key(name)
         try:
             return self._fetch_stamped(prefix, name)
-        except (lmdb.Error, Damaged) as error:
-            self._let_go(error)
-            return self._insist(lambda: self._fetch_stamped(prefix, name))
+        except (lmdb.Error, CorruptData) as error:
+            self._drop_generation(error)
+            return self._read_or_unavailable(lambda: self._fetch_stamped(prefix, name))
 
     def find(self, name: bytes) -> HandleItem | None:
         """The record that a name means; None if there is none."""
-        octets = self._get(name, prefixes=False)
-        return None if octets is None else choose(decode_handle(store_key(name), octets), name)
+        raw = self._get(name, prefixes=False)
+        return None if raw is None else choose_item(decode_handle(store_key(name), raw), name)
 
     def prefix(self, prefix: bytes) -> PrefixItem | None:
         """What is known of a prefix; None if nothing is."""
-        octets = self._get(prefix, prefixes=True)
-        return None if octets is None else PrefixItem.from_bytes(octets)
+        raw = self._get(prefix, prefixes=True)
+        return None if raw is None else PrefixItem.from_bytes(raw)
 
     @property
     def applied(self) -> int:
         """The number of the last entry in the view, whether or not it may be used."""
-        return self._insist(self._position).seq
+        return self._read_or_unavailable(self._position).seq
 
     @property
     def built(self) -> int:
         """The entry at which the view was built: nothing that was erased from the ledger by then is in its files."""
-        return self._insist(self._built)
+        return self._read_or_unavailable(self._built)
 
     @property
     def ready(self) -> bool:
         """Whether the view may be used."""
         try:
             self.get(b"0.NA/0.NA")
-        except Unavailable:
+        except AnswersUnavailable:
             return False
         return True
 
@@ -123,9 +123,9 @@ class AnswersReader:
         key = store_key(name)
         try:
             return self._fetch(key, prefixes)
-        except (lmdb.Error, Damaged) as error:
-            self._let_go(error)
-            return self._insist(lambda: self._fetch(key, prefixes))
+        except (lmdb.Error, CorruptData) as error:
+            self._drop_generation(error)
+            return self._read_or_unavailable(lambda: self._fetch(key, prefixes))
 
     def _fetch(self, key: bytes, prefixes: bool) -> bytes | None:
         generation = self._generation
@@ -145,7 +145,7 @@ class AnswersReader:
             generation = self._current()
         txn = generation.begin(generation.handles)
         try:
-            if self._words[WORD_NEEDED]:
+            if self._words[WORD_REQUIRED]:
                 self._check(generation, txn)
             return txn.get(prefix, None, generation.prefixes), txn.get(name)
         finally:
@@ -157,7 +157,7 @@ class AnswersReader:
             generation = self._current()
         txn = generation.begin(generation.handles)
         try:
-            if self._words[WORD_NEEDED]:
+            if self._words[WORD_REQUIRED]:
                 self._check(generation, txn)
             return txn.get(prefix, None, generation.prefixes), txn.get(name), (generation.number, txn.id())
         finally:
@@ -165,9 +165,9 @@ class AnswersReader:
 
     def _check(self, generation: Generation, txn: Transaction) -> None:
         """Refuse a view that has not come as far as the state file says it must."""
-        needed = self._words[WORD_NEEDED]
+        needed = self._words[WORD_REQUIRED]
         if needed and generation.position(txn).seq < needed:
-            raise Unavailable("the answers view is behind the ledger; resolve from the records")
+            raise AnswersUnavailable("the answers view is behind the ledger; resolve from the records")
 
     def _position(self) -> Position:
         generation = self._current()
@@ -179,15 +179,15 @@ class AnswersReader:
         with generation.begin() as txn:
             return generation.built(txn)
 
-    def _insist(self, read: Callable[[], _T]) -> _T:
+    def _read_or_unavailable(self, read: Callable[[], _T]) -> _T:
         """Read; whatever LMDB has to say against it, the view is unavailable."""
         try:
             return read()
-        except (lmdb.Error, OSError, Damaged) as error:
-            self._let_go(error)
-            raise Unavailable(f"the answers view cannot be read ({error}); resolve from the records") from error
+        except (lmdb.Error, OSError, CorruptData) as error:
+            self._drop_generation(error)
+            raise AnswersUnavailable(f"the answers view cannot be read ({error}); resolve from the records") from error
 
-    def _let_go(self, error: BaseException) -> None:
+    def _drop_generation(self, error: BaseException) -> None:
         """Have the generation opened anew, which is what some failures need.
 
         It closes when nobody holds it, and cannot be opened before; whoever keeps the error must not keep it open.
@@ -201,8 +201,8 @@ class AnswersReader:
             if self._state is None:
                 self._state = self._open_state()
                 self._words = self._state.words
-            for _ in range(_OPENINGS):
-                number = self._state.usable(self._boot)
+            for _ in range(_MAX_OPEN_ATTEMPTS):
+                number = self._state.usable_generation(self._boot)
                 if self._generation is not None and self._generation.number == number:
                     return self._generation
                 self._generation = None
@@ -210,13 +210,13 @@ class AnswersReader:
                     break
                 try:
                     self._generation = Generation(self.folder, number, self._map_size, readonly=self._readonly)
-                except (lmdb.Error, Damaged):
+                except (lmdb.Error, CorruptData):
                     if self._words[WORD_GENERATION] == number:
                         raise
-        raise Unavailable("there is no answers view at the moment; resolve from the records")
+        raise AnswersUnavailable("there is no answers view at the moment; resolve from the records")
 
     def _open_state(self) -> StateFile:
         try:
             return StateFile(self.folder / "state", writable=False)
         except FileNotFoundError:
-            raise Unavailable("there is no answers view yet; resolve from the records") from None
+            raise AnswersUnavailable("there is no answers view yet; resolve from the records") from None

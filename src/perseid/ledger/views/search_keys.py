@@ -56,16 +56,16 @@ _URL, _PATH, _TEXT = b"U", b"P", b"T"
 DEFAULT_PORTS: Final = {b"https": b"443", b"http": b"80", b"ftp": b"21", b"ws": b"80", b"wss": b"443"}
 """The ports that need not be written, for the schemes that browsers know."""
 
-_UNWRITTEN_SCHEME: Final = b"https"
+_DEFAULT_SCHEME: Final = b"https"
 
-_MAX_IDN_OCTETS: Final = 1_024
+_MAX_IDN_LENGTH: Final = 1_024
 """A longer host is left as it is: no name in the DNS has more than 253 characters, however they are written, and the
 time of the conversion grows with the square of the length."""
 
-_KEPT_HOSTS: Final = 1_024
+_HOST_CACHE_SIZE: Final = 1_024
 """Most installations lead to a few hosts over and over, so their part of the key is remembered."""
 
-_MAX_KEPT_OCTETS: Final = 256
+_MAX_CACHED_LENGTH: Final = 256
 """Longer hosts are not remembered: no real name is, and strangers must not fill the memory."""
 
 # The user is what stands before the last "@", as browsers read it.
@@ -86,45 +86,45 @@ _LOCATIONS = b"10320/loc"
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class KeyRange:
     """A question as a range of keys: `first` <= key < `end`."""
 
     first: bytes
     """The least key in it."""
     end: bytes
     """The least key behind it."""
-    is_cut: bool
+    is_truncated: bool
     """Whether keys are too short to answer: then a record counts only if it `finds` something in the values."""
-    whole_first: bytes
+    full_first: bytes
     """The least whole key in it, before anything was cut."""
-    whole_end: bytes
+    full_end: bytes
     """The least whole key behind it."""
 
-    def finds(self, contents: Iterable[bytes]) -> bool:
+    def matches_values(self, contents: Iterable[bytes]) -> bool:
         """Whether one of a record's values, in their binary form, is really what was asked for."""
-        return any(self.holds(keys) for content in contents for keys in places_of(content))
+        return any(self.contains_any(keys) for content in contents for keys in location_keys(content))
 
-    def holds(self, keys: Iterable[bytes]) -> bool:
+    def contains_any(self, keys: Iterable[bytes]) -> bool:
         """Whether one of the whole keys of a place is in it."""
-        return any(self.whole_first <= key < self.whole_end for key in keys)
+        return any(self.full_first <= key < self.full_end for key in keys)
 
 
-def targets_of(contents: Iterable[bytes]) -> set[bytes]:
+def target_keys(contents: Iterable[bytes]) -> set[bytes]:
     """The keys of a record, given its values in their binary form.
 
     Values of type URL count, those of its subtypes, and every place in a 10320/loc value. Of a place that is written
     as a template, the template is the target. What is not XML leads nowhere.
     """
     keys: set[bytes] = set()
-    for data in _urls(contents):
-        for key in _whole_keys(data):
+    for data in _find_urls(contents):
+        for key in _full_keys(data):
             keys.add(key if len(key) <= KEY_LENGTH else key[:KEY_LENGTH])
     return keys
 
 
-def places_of(content: bytes) -> list[tuple[bytes, ...]]:
+def location_keys(content: bytes) -> list[tuple[bytes, ...]]:
     """Where a value in its binary form leads: the whole keys of each place, the one by its host first."""
-    return [_whole_keys(data) for data in _urls((content,))]
+    return [_full_keys(data) for data in _find_urls((content,))]
 
 
 def url_text(key: bytes) -> bytes:
@@ -136,10 +136,10 @@ def url_text(key: bytes) -> bytes:
     reversed_host, _, rest = key[1:].partition(b":")
     before, slash, path = rest.partition(b"/")
     scheme, colon, port = before.partition(b":")
-    return (scheme or _UNWRITTEN_SCHEME) + b"://" + _written_host(reversed_host) + colon + port + slash + path
+    return (scheme or _DEFAULT_SCHEME) + b"://" + _format_host(reversed_host) + colon + port + slash + path
 
 
-def _written_host(part: bytes) -> bytes:
+def _format_host(part: bytes) -> bytes:
     """A host as it stands in a URL, from the form that it has in a key."""
     if not part.startswith(b"["):
         name = b".".join(part[:-1].split(b".")[::-1])
@@ -148,22 +148,22 @@ def _written_host(part: bytes) -> bytes:
     return inner if _IPV4.fullmatch(inner) else b"[" + str(IPv6Address(bytes.fromhex(inner.decode()))).encode() + b"]"
 
 
-def url_exact(url: str | bytes) -> Range:
+def exact_url_range(url: str | bytes) -> KeyRange:
     """Everything that leads to this URL."""
-    return one_key(_whole_keys(_octets(url).strip())[0])
+    return single_key_range(_full_keys(_to_bytes(url).strip())[0])
 
 
-def url_leading(text: str | bytes) -> Range:
+def url_prefix_range(text: str | bytes) -> KeyRange:
     """Everything that leads to a URL which begins like this.
 
     The host counts as a whole, so `https://example.org` does not find `https://example.organic/`; see `host` for
     subdomains. From the path on it is a matter of characters: `https://example.org/items/1` finds `/items/10` as
     well. What ends before the host does (`https:`) finds only text that is no URL.
     """
-    return beginning(_whole_keys(_octets(text).lstrip())[0])
+    return prefix_range(_full_keys(_to_bytes(text).lstrip())[0])
 
 
-def host(name: str, *, subdomains: bool) -> Range:
+def host_range(name: str, *, subdomains: bool) -> KeyRange:
     """Everything that leads to this host, by any scheme and port; with its subdomains if they are wanted.
 
     An address is a host without subdomains; IPv6 may be written with or without brackets.
@@ -176,41 +176,41 @@ def host(name: str, *, subdomains: bool) -> Range:
         found = _address_part(stripped.removeprefix("[").removesuffix("]").encode("utf-8", "surrogatepass"))
     if found is None:
         raise InvalidData(f"{name[:40]!r} is neither a host name nor an address")
-    return beginning(_URL + found + (b"" if subdomains else b":"))
+    return prefix_range(_URL + found + (b"" if subdomains else b":"))
 
 
-def path_leading(text: str | bytes) -> Range:
+def path_prefix_range(text: str | bytes) -> KeyRange:
     """Everything that leads to a path which begins like this, on any host; the slash at its front may be left out."""
-    return beginning(_PATH + _rooted(_octets(text)))
+    return prefix_range(_PATH + _with_leading_slash(_to_bytes(text)))
 
 
-def _octets(text: str | bytes) -> bytes:
+def _to_bytes(text: str | bytes) -> bytes:
     """Text as it would stand in a value; octets that are not UTF-8 can be asked for as they are."""
     # Half a surrogate pair has no UTF-8 form; written like this it is found nowhere, which is the truth.
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
 
 
-def beginning(prefix: bytes) -> Range:
+def prefix_range(prefix: bytes) -> KeyRange:
     """All keys that begin like this."""
     cut = prefix[:KEY_LENGTH]
-    return Range(cut, _behind(cut), len(prefix) > KEY_LENGTH, prefix, _behind(prefix))
+    return KeyRange(cut, _prefix_end(cut), len(prefix) > KEY_LENGTH, prefix, _prefix_end(prefix))
 
 
-def one_key(key: bytes) -> Range:
+def single_key_range(key: bytes) -> KeyRange:
     """One key and no other."""
-    is_cut = len(key) >= KEY_LENGTH  # a key of just this length may have been cut, too
-    if is_cut:
-        return Range(key[:KEY_LENGTH], _behind(key[:KEY_LENGTH]), is_cut, key, key + b"\0")
-    return Range(key, key + b"\0", is_cut, key, key + b"\0")
+    is_truncated = len(key) >= KEY_LENGTH  # a key of just this length may have been cut, too
+    if is_truncated:
+        return KeyRange(key[:KEY_LENGTH], _prefix_end(key[:KEY_LENGTH]), is_truncated, key, key + b"\0")
+    return KeyRange(key, key + b"\0", is_truncated, key, key + b"\0")
 
 
-def _behind(prefix: bytes) -> bytes:
+def _prefix_end(prefix: bytes) -> bytes:
     """The least octets behind all that begin like this. The letter of the kind, at the front, can always be raised."""
     rest = prefix.rstrip(b"\xff")
     return rest[:-1] + bytes((rest[-1] + 1,))
 
 
-def _urls(contents: Iterable[bytes]) -> Iterator[bytes]:
+def _find_urls(contents: Iterable[bytes]) -> Iterator[bytes]:
     """What the values lead to, without the blanks around it. Other types are passed over without being decoded."""
     for content in contents:
         if content[_TYPE : _TYPE + 8].lower() == _PLAIN_URL:
@@ -218,14 +218,14 @@ def _urls(contents: Iterable[bytes]) -> Iterator[bytes]:
         elif (word := content[_TYPE_NAME : _TYPE_NAME + 4].lower()) == b"url.":
             start = _TYPE_NAME + _LENGTH.unpack_from(content, _TYPE)[0] + 4
         elif word == b"1032":
-            yield from _places(content)
+            yield from _find_locations(content)
             continue
         else:
             continue
         yield content[start : start + _LENGTH.unpack_from(content, start - 4)[0]].strip()
 
 
-def _places(content: bytes) -> Iterator[bytes]:
+def _find_locations(content: bytes) -> Iterator[bytes]:
     """The places in a value that is 10320/loc or one of its subtypes, if it is."""
     start = _TYPE_NAME + _LENGTH.unpack_from(content, _TYPE)[0]
     if content[_TYPE_NAME:start].partition(b".")[0].lower() != _LOCATIONS:
@@ -241,41 +241,41 @@ def _places(content: bytes) -> Iterator[bytes]:
             yield place.encode().strip()
 
 
-def _whole_keys(data: bytes) -> tuple[bytes, ...]:
+def _full_keys(data: bytes) -> tuple[bytes, ...]:
     """The keys of one URL, not cut: the one by its host first."""
     found = _PARTS.fullmatch(data)
     if found is None:
         return (_TEXT + data,)
     scheme, name, port, rest = found.groups()
-    authority = _authority(scheme, name, port)
+    authority = _authority_key(scheme, name, port)
     if authority is None:
         return (_TEXT + data,)
-    rest = b"/" if rest is None else _rooted(rest)
+    rest = b"/" if rest is None else _with_leading_slash(rest)
     return (authority + rest, _PATH + rest)
 
 
-def _rooted(path: bytes) -> bytes:
+def _with_leading_slash(path: bytes) -> bytes:
     return path if path.startswith(b"/") else b"/" + path
 
 
-def _authority(scheme: bytes, name: bytes, port: bytes | None) -> bytes | None:
+def _authority_key(scheme: bytes, name: bytes, port: bytes | None) -> bytes | None:
     """A key up to the path: host, scheme and port; None if that is no host."""
-    if len(name) <= _MAX_KEPT_OCTETS and len(scheme) <= _MAX_KEPT_OCTETS and port is None:
-        return _kept_authority(scheme, name)
-    return _new_authority(scheme, name, port)
+    if len(name) <= _MAX_CACHED_LENGTH and len(scheme) <= _MAX_CACHED_LENGTH and port is None:
+        return _cached_authority(scheme, name)
+    return _build_authority(scheme, name, port)
 
 
-@lru_cache(_KEPT_HOSTS)
-def _kept_authority(scheme: bytes, name: bytes) -> bytes | None:
-    return _new_authority(scheme, name, None)
+@lru_cache(_HOST_CACHE_SIZE)
+def _cached_authority(scheme: bytes, name: bytes) -> bytes | None:
+    return _build_authority(scheme, name, None)
 
 
-def _new_authority(scheme: bytes, name: bytes, port: bytes | None) -> bytes | None:
+def _build_authority(scheme: bytes, name: bytes, port: bytes | None) -> bytes | None:
     found = _address_part(name[1:-1]) if name.startswith(b"[") else _host_part(name)
     if found is None:
         return None
     scheme = scheme.lower()
-    key = _URL + found + b":" + (b"" if scheme == _UNWRITTEN_SCHEME else scheme)
+    key = _URL + found + b":" + (b"" if scheme == _DEFAULT_SCHEME else scheme)
     if port:
         port = port.lstrip(b"0") or b"0"
         if port != DEFAULT_PORTS.get(scheme):
@@ -300,7 +300,7 @@ def ascii_form(name: bytes) -> bytes:
     the rules of 2003, in which `straße` is `strasse`, another host today. A name that is not UTF-8, or too long to be
     one, stays as it is.
     """
-    if name.isascii() or len(name) > _MAX_IDN_OCTETS:
+    if name.isascii() or len(name) > _MAX_IDN_LENGTH:
         return name
     try:
         labels = unicodedata.normalize("NFC", name.decode("utf-8").lower()).split(".")
@@ -318,22 +318,22 @@ def _address_part(text: bytes) -> bytes | None:
     return None if address.scope_id is not None else b"[" + address.packed.hex().encode() + b"]"
 
 
-EVERY_TEXT: Final = beginning(_TEXT)
+ALL_TEXT: Final = prefix_range(_TEXT)
 """Everything that leads to text that is no URL with a host."""
-EVERY_URL: Final = beginning(_URL)
+ALL_URLS: Final = prefix_range(_URL)
 """Everything that leads to a URL with a host."""
 
 _TYPE_KEY, _DATA, _OWNER = b"Y", b"V", b"O"
-_DIGEST_OCTETS: Final = 8
+_DIGEST_LENGTH: Final = 8
 _URL_TYPE, _ADMIN, _SECRET = b"url", b"hs_admin", b"hs_seckey"
 _TYPE_AT: Final = 14  # where the type stands in the binary form of a value, behind its length
 _HANDLE_AT: Final = 2  # where the handle stands in the data of an administrator, likewise
-_KEPT_ADMINISTRATORS: Final = 1_024
+_OWNER_CACHE_SIZE: Final = 1_024
 
 
-def keys_of(contents: Sequence[bytes]) -> set[bytes]:
+def index_keys(contents: Sequence[bytes]) -> set[bytes]:
     """All keys by which a record is found, given its values in their binary form."""
-    keys = targets_of(contents)
+    keys = target_keys(contents)
     for content in contents:
         start = _TYPE_AT + 4
         end = start + _LENGTH.unpack_from(content, _TYPE_AT)[0]
@@ -342,17 +342,17 @@ def keys_of(contents: Sequence[bytes]) -> set[bytes]:
             continue
         data = content[end + 4 : end + 4 + _LENGTH.unpack_from(content, end)[0]]
         base = type_.partition(b".")[0]
-        owner = _owner_in(data) if base == _ADMIN else None
+        owner = _owner_key(data) if base == _ADMIN else None
         if owner is not None:
             keys.add(owner)
         if type_ != _ADMIN or owner is None:
             keys.add((_TYPE_KEY + type_)[:KEY_LENGTH])
         if base not in (_URL_TYPE, _ADMIN, _SECRET):
-            keys.add(_digest(_DATA, data))
+            keys.add(_digest_key(_DATA, data))
     return keys
 
 
-def type_ranges(type_: str) -> tuple[Range, ...]:
+def type_ranges(type_: str) -> tuple[KeyRange, ...]:
     """Everything with a value that a query for this type finds; some with others, so the values have to be looked at.
 
     As in resolution, `URL` is that type only, and `URL.` means its subtypes as well.
@@ -360,39 +360,43 @@ def type_ranges(type_: str) -> tuple[Range, ...]:
     whole = type_.encode("utf-8", "surrogatepass").lower()
     name = whole.removesuffix(b".")
     if name == _URL_TYPE:
-        return EVERY_TEXT, EVERY_URL  # subtypes have such keys too
-    found = (one_key(_TYPE_KEY + name),) if whole == name else (one_key(_TYPE_KEY + name), beginning(_TYPE_KEY + whole))
-    return (beginning(_OWNER), *found) if name == _ADMIN else found
+        return ALL_TEXT, ALL_URLS  # subtypes have such keys too
+    found = (
+        (single_key_range(_TYPE_KEY + name),)
+        if whole == name
+        else (single_key_range(_TYPE_KEY + name), prefix_range(_TYPE_KEY + whole))
+    )
+    return (prefix_range(_OWNER), *found) if name == _ADMIN else found
 
 
-def value_ranges(data: bytes) -> tuple[Range, ...]:
+def value_ranges(data: bytes) -> tuple[KeyRange, ...]:
     """Everything with a value that holds these data, and a few others."""
-    return url_exact(data), one_key(_digest(_DATA, data))
+    return exact_url_range(data), single_key_range(_digest_key(_DATA, data))
 
 
-def owner_ranges(handle: str) -> tuple[Range, ...]:
+def owner_ranges(handle: str) -> tuple[KeyRange, ...]:
     """Everything of which this handle is an administrator, or in which it is named as some party, and a few others."""
-    octets = handle.encode("utf-8", "surrogatepass")
-    return one_key(_digest(_OWNER, octets)), one_key(_digest(_DATA, octets))
+    raw = handle.encode("utf-8", "surrogatepass")
+    return single_key_range(_digest_key(_OWNER, raw)), single_key_range(_digest_key(_DATA, raw))
 
 
-def _digest(kind: bytes, octets: bytes) -> bytes:
-    return kind + blake2b(octets.lower(), digest_size=_DIGEST_OCTETS).digest()
+def _digest_key(kind: bytes, raw: bytes) -> bytes:
+    return kind + blake2b(raw.lower(), digest_size=_DIGEST_LENGTH).digest()
 
 
-def _owner_in(data: bytes) -> bytes | None:
+def _owner_key(data: bytes) -> bytes | None:
     """The key of the administrator that data name; None if they cannot be read."""
-    return _kept_owner(data) if len(data) <= _MAX_KEPT_OCTETS else _new_owner(data)
+    return _cached_owner_key(data) if len(data) <= _MAX_CACHED_LENGTH else _build_owner_key(data)
 
 
-def _new_owner(data: bytes) -> bytes | None:
+def _build_owner_key(data: bytes) -> bytes | None:
     start = _HANDLE_AT + 4
     try:
         (length,) = _LENGTH.unpack_from(data, _HANDLE_AT)
     except error:
         return None
     # An index of four octets follows the handle.
-    return _digest(_OWNER, data[start : start + length]) if 0 < length <= len(data) - start - 4 else None
+    return _digest_key(_OWNER, data[start : start + length]) if 0 < length <= len(data) - start - 4 else None
 
 
-_kept_owner = lru_cache(_KEPT_ADMINISTRATORS)(_new_owner)
+_cached_owner_key = lru_cache(_OWNER_CACHE_SIZE)(_build_owner_key)

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, MetaData, Table, func, inspect, select, text,
 from perseid.ledger.errors import Contention, LedgerError, TooBusy
 from perseid.ledger.log.log import Log
 from perseid.ledger.store.changes import Change
-from perseid.ledger.store.rows import change_of, one_row
-from perseid.ledger.store.tables import Compiler, ledger, records, redactions, targets, views
+from perseid.ledger.store.rows import change_from_row, fetch_one
+from perseid.ledger.store.tables import StatementCompiler, ledger, records, redactions, targets, views
 
-from .search_keys import keys_of
+from .search_keys import index_keys
 
 CHUNK: Final = 2_000
 """Entries applied in one transaction: some ten milliseconds, which a writer can wait."""
@@ -41,13 +41,13 @@ def rebuild(log: Log, name: str, progress: Callable[[int], None] = lambda _: Non
     build = _APPLY[name]
     while True:
         table = _VIEWS[name].to_metadata(MetaData(), name=f"{name}_next_{log.random(4).hex()}")
-        erased = _with_head(log, partial(_begin, name, table))
+        erased = _run_with_head(log, partial(_begin, name, table))
         done, reached_end = 0, False
         try:
             while not reached_end:
-                done, reached_end = _with_head(log, partial(_step, log, table, build, done, erased))
+                done, reached_end = _run_with_head(log, partial(_step, log, table, build, done, erased))
                 progress(done)
-        except _Erased:
+        except _ErasureDetected:
             continue
         return done
 
@@ -65,17 +65,17 @@ def rebuild_outdated(log: Log, progress: Callable[[int], None] = lambda _: None)
 def drop_unfinished(log: Log) -> None:
     """Remove what broken-off attempts left: it may hold data that has been erased from the ledger."""
     for name in _VIEWS:
-        _with_head(log, partial(_drop_unfinished, name))
+        _run_with_head(log, partial(_drop_unfinished, name))
 
 
-def _with_head(log: Log, work: Callable[[Connection, int], _T]) -> _T:
+def _run_with_head(log: Log, work: Callable[[Connection, int], _T]) -> _T:
     """Do something while nobody else can write, given how many entries there are."""
     for _ in range(ATTEMPTS):
         # Others may hold the head, or read from the table that is to go.
         with suppress(Contention), log.store.writing() as connection:
             cursor = connection.connection.cursor()
             cursor.execute(log.statements.lock_head)
-            return work(connection, one_row(cursor)[0])
+            return work(connection, fetch_one(cursor)[0])
     raise TooBusy("others kept the ledger from being changed; the view is as it was, try again")
 
 
@@ -87,12 +87,12 @@ def _begin(name: str, table: Table, connection: Connection, size: int) -> int:
 
 
 def _drop_unfinished(name: str, connection: Connection, _size: int) -> None:
-    for left in unfinished(connection):
+    for left in unfinished_tables(connection):
         if left.startswith(f"{name}_next_"):
             connection.execute(text(f"DROP TABLE {left}"))
 
 
-def unfinished(connection: Connection) -> list[str]:
+def unfinished_tables(connection: Connection) -> list[str]:
     """Tables that are being built, or were when somebody was killed."""
     return [name for name in inspect(connection).get_table_names() if "_next_" in name]
 
@@ -108,7 +108,7 @@ class Superseded(LedgerError):
         super().__init__(f"another process builds {name.partition('_')[0]}, or erased data; this attempt has ended")
 
 
-class _Erased(Exception):
+class _ErasureDetected(Exception):
     """Data was erased that the new table may hold."""
 
 
@@ -119,12 +119,12 @@ def _step(
     if not inspect(connection).has_table(table.name):
         raise Superseded(table.name)
     if _last_erasure(connection) != erased:
-        raise _Erased
+        raise _ErasureDetected
     cursor: Any = connection.connection.cursor()
     cursor.execute(log.statements.following, (done, done + CHUNK))
     rows = cursor.fetchall()
-    changes = [change_of(row) for row in rows]
-    build(cursor, _Texts.of(log.store.dialect, table), changes, _previous_of(log, cursor, rows))
+    changes = [change_from_row(row) for row in rows]
+    build(cursor, _TableStatements.of(log.store.dialect, table), changes, _previous_changes(log, cursor, rows))
     last = rows[-1][0] if rows else done
     if last == size:
         _switch(connection, table, last, rows[-1][6] if rows else None)
@@ -143,7 +143,7 @@ def _switch(connection: Connection, table: Table, seq: int, leaf: bytes | None) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Texts:
+class _TableStatements:
     """How rows come into a table that is being built, and leave it."""
 
     upsert: str
@@ -152,14 +152,14 @@ class _Texts:
 
     @classmethod
     def of(cls, dialect: str, table: Table) -> Self:
-        compiler = Compiler(dialect)
+        compiler = StatementCompiler(dialect)
         return cls(compiler.upsert(table, "seq"), compiler.text(table.insert()), compiler.delete(table))
 
 
-_Apply = Callable[[Any, _Texts, Sequence[Change], "dict[int, Change]"], None]
+_Apply = Callable[[Any, _TableStatements, Sequence[Change], "dict[int, Change]"], None]
 
 
-def _previous_of(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Change]:
+def _previous_changes(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Change]:
     """For each entry that has one, the entry before it of the same record."""
     known = {row[0]: row for row in rows}
     found = {}
@@ -167,24 +167,24 @@ def _previous_of(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Change
         if previous := row[2]:
             if previous not in known:
                 cursor.execute(log.statements.entry, (previous,))
-            found[row[0]] = change_of(known[previous] if previous in known else one_row(cursor))
+            found[row[0]] = change_from_row(known[previous] if previous in known else fetch_one(cursor))
     return found
 
 
-def _apply_records(cursor: Any, texts: _Texts, changes: Sequence[Change], _: dict[int, Change]) -> None:
+def _apply_records(cursor: Any, texts: _TableStatements, changes: Sequence[Change], _: dict[int, Change]) -> None:
     latest = {change.key: change.seq for change in changes}
     if latest:
         cursor.executemany(texts.upsert, sorted(latest.items()))
 
 
-def _apply_targets(cursor: Any, texts: _Texts, changes: Sequence[Change], before: dict[int, Change]) -> None:
+def _apply_targets(cursor: Any, texts: _TableStatements, changes: Sequence[Change], before: dict[int, Change]) -> None:
     moved: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
     for change in changes:
         if (old := before.get(change.seq)) is not None:
-            for target in keys_of(old.contents):
+            for target in index_keys(old.contents):
                 if moved.pop((target, old.seq), None) is None:
                     moved[target, old.seq] = False
-        moved |= {(target, change.seq): True for target in keys_of(change.contents)}
+        moved |= {(target, change.seq): True for target in index_keys(change.contents)}
     for text_, wanted in ((texts.delete, False), (texts.insert, True)):
         if rows := sorted(row for row, there in moved.items() if there is wanted):
             cursor.executemany(text_, rows)

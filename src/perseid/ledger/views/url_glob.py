@@ -23,16 +23,16 @@ from typing import Final, Self
 from perseid.records.errors import InvalidData
 
 from .search_keys import (
+    ALL_TEXT,
+    ALL_URLS,
     DEFAULT_PORTS,
-    EVERY_TEXT,
-    EVERY_URL,
-    Range,
+    KeyRange,
     ascii_form,
-    host,
-    path_leading,
-    places_of,
-    url_exact,
-    url_leading,
+    exact_url_range,
+    host_range,
+    location_keys,
+    path_prefix_range,
+    url_prefix_range,
     url_text,
 )
 
@@ -57,22 +57,22 @@ class UrlGlob:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Take a pattern as somebody wrote it."""
-        octets = text.strip().encode("utf-8", "surrogatepass")
-        if not octets or len(octets) > MAX_PATTERN:
-            raise InvalidData(f"a URL to look for has 1 to {MAX_PATTERN:,} octets, not {len(octets):,}")
-        found = _PARTS.fullmatch(octets)
+        raw = text.strip().encode("utf-8", "surrogatepass")
+        if not raw or len(raw) > MAX_PATTERN:
+            raise InvalidData(f"a URL to look for has 1 to {MAX_PATTERN:,} octets, not {len(raw):,}")
+        found = _PARTS.fullmatch(raw)
         if found is None:
-            return cls(None, b"", octets)
+            return cls(None, b"", raw)
         scheme, authority, rest = found.groups()
         if not rest and authority.endswith(STAR):
             rest = STAR
         rest = rest if rest == STAR or rest.startswith(b"/") else b"/" + rest
         if STAR not in scheme + authority:
-            plain = _taken_apart(_first_key(scheme + b"://" + authority + b"/"))
-            return cls(None, b"", octets) if plain is None else cls(plain[0], plain[1], rest)
-        if STAR not in authority and (plain := _taken_apart(_first_key(b"x://" + authority + b"/"))):
+            plain = _split_url(_first_key(scheme + b"://" + authority + b"/"))
+            return cls(None, b"", raw) if plain is None else cls(plain[0], plain[1], rest)
+        if STAR not in authority and (plain := _split_url(_first_key(b"x://" + authority + b"/"))):
             authority = plain[1]
-        return cls(scheme.lower(), _normal(authority.lower()), rest)
+        return cls(scheme.lower(), _normalize_authority(authority.lower()), rest)
 
     @property
     def is_exact(self) -> bool:
@@ -91,7 +91,7 @@ class UrlGlob:
         """Whether the place with this first key, not cut, is one of those meant."""
         if self.scheme is None:
             return _matches(self.rest, url_text(key))
-        found = _taken_apart(key)
+        found = _split_url(key)
         if found is None:
             return False
         scheme, authority, rest = found
@@ -102,37 +102,37 @@ class UrlGlob:
     def _matches_port(self, scheme: bytes, authority: bytes) -> bool:
         """Whether a port is asked for which is that of the scheme, and therefore not written."""
         default = DEFAULT_PORTS.get(scheme)
-        if default is None or b":" in authority.rpartition(b"]")[2] or not _taken_with_port(self.authority)[1]:
+        if default is None or b":" in authority.rpartition(b"]")[2] or not _split_port(self.authority)[1]:
             return False
         return _matches(self.authority, authority + b":" + default)
 
-    def finds(self, content: bytes) -> bool:
+    def matches_values(self, content: bytes) -> bool:
         """Whether a value in its binary form leads to one of those meant."""
-        return any(self.matches(keys[0]) for keys in places_of(content))
+        return any(self.matches(keys[0]) for keys in location_keys(content))
 
-    def ranges(self) -> tuple[Range, ...] | None:
+    def ranges(self) -> tuple[KeyRange, ...] | None:
         """Where everything that matches stands, and perhaps more; None if nothing is narrower than everything."""
         if self.scheme is None:
-            return (url_exact(self.rest),) if self.is_exact else None
+            return (exact_url_range(self.rest),) if self.is_exact else None
         lead = self.rest.partition(STAR)[0]
         if STAR not in self.scheme + self.authority:
             whole = self.scheme + b"://" + self.authority + lead
-            return (url_exact(whole) if self.is_exact else url_leading(whole),)
+            return (exact_url_range(whole) if self.is_exact else url_prefix_range(whole),)
         below = self.authority.removeprefix(b"*.")
-        name = _taken_with_port(below)[0]
+        name = _split_port(below)[0]
         below_host = below != self.authority
         if STAR not in name and name and not (below_host and _ENDS_LIKE_ADDRESS.fullmatch(name)):
-            return (host(name.decode("utf-8", "surrogatepass"), subdomains=below_host),)
-        return (path_leading(lead),) if len(lead) > 1 else None
+            return (host_range(name.decode("utf-8", "surrogatepass"), subdomains=below_host),)
+        return (path_prefix_range(lead),) if len(lead) > 1 else None
 
 
-EVERYTHING: Final = (EVERY_TEXT, EVERY_URL)
+ALL_KEYS: Final = (ALL_TEXT, ALL_URLS)
 """What is looked through where a pattern has no range."""
 
 
-def _normal(authority: bytes) -> bytes:
+def _normalize_authority(authority: bytes) -> bytes:
     """A host with a `*` in it, in the form of a key's text as far as it is written out."""
-    name, port = _taken_with_port(authority)
+    name, port = _split_port(authority)
     name = name if name.endswith(b"..") else name.removesuffix(b".")
     labels = [label if STAR in label else ascii_form(label) for label in name.split(b".")]
     digits = port[1:]
@@ -141,19 +141,19 @@ def _normal(authority: bytes) -> bytes:
     return b".".join(labels) + (b":" + digits if digits else b"")
 
 
-def _taken_with_port(authority: bytes) -> tuple[bytes, bytes]:
+def _split_port(authority: bytes) -> tuple[bytes, bytes]:
     """A host, and its port with the colon before it; empty if there is none."""
     found = _WITH_PORT.fullmatch(authority)
     return (authority, b"") if found is None else (found[1], found[2] or b"")
 
 
 def _first_key(url: bytes) -> bytes:
-    return url_exact(url).whole_first
+    return exact_url_range(url).full_first
 
 
-def _taken_apart(key: bytes) -> Sequence[bytes] | None:
+def _split_url(key: bytes) -> Sequence[bytes] | None:
     """Scheme, host with port, and the rest of a URL, from its first key; None if it has no host."""
-    found = _PARTS.fullmatch(url_text(key)) if key.startswith(EVERY_URL.first) else None
+    found = _PARTS.fullmatch(url_text(key)) if key.startswith(ALL_URLS.first) else None
     return None if found is None else found.groups()
 
 

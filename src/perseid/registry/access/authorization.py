@@ -25,11 +25,11 @@ from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.types import HS_VLIST, has_type
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Tokened, handle_key
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, TokenIdentity, handle_key
 from perseid.wire.codes import ResponseCode
 
-from . import permissions as demands
-from .permissions import Demand, Membership, Need, Requirement, Role, shown
+from . import permissions as requirements
+from .permissions import Criterion, HasPermissions, HasRole, Requirement, Role, display_name
 
 MAX_GROUP_LEVELS: Final = 10
 """How deeply groups may stand in groups, the one that an administrator value names being the first. People nest two or
@@ -42,7 +42,7 @@ MAX_GROUP_MEMBERS: Final = 100_000
 """How many entries of groups one request may read, after which no further group is opened: a quarter of a second of
 work. Look-ups alone do not bound it, because one group may fill a whole message."""
 
-_KEPT_ADMINISTRATORS = 1_024  # as many as one process works with at a time
+_MAX_CACHED_ADMINS = 1_024  # as many as one process works with at a time
 _MAX_REMARKS = 5  # a reason is for people, and a record may hold two thousand values to remark on
 
 
@@ -59,14 +59,14 @@ class Lookup(Protocol):
 
 
 @dataclass(slots=True)
-class Spent:
+class SearchUsage:
     """How much one request has searched so far, in all its questions about rights together."""
 
     lookups: int = 0
     members: int = 0
 
     @property
-    def is_used_up(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether nothing more is searched, so that what was not found by then may be there all the same."""
         return self.lookups >= MAX_GROUP_LOOKUPS or self.members >= MAX_GROUP_MEMBERS
 
@@ -106,43 +106,45 @@ class Decision:
     """The handles of the records that were looked up, in that order; those that are not here included."""
 
 
-def authorise(
-    identity: Identity, demand: Demand, lookup: Lookup, settings: Settings, spent: Spent | None = None
+def authorize(
+    identity: Identity, requirement: Requirement, lookup: Lookup, settings: Settings, usage: SearchUsage | None = None
 ) -> Decision:
     """Decide whether somebody may do something. For a key holder the answer counts once the key is verified."""
-    if isinstance(identity, Tokened):
-        if not (demand.public and demand.reach.only_reads) and (lack := identity.scope.lacks(demand.reach)):
-            return _out_of_scope(identity, demand.action, lack)
-        return authorise(identity.maker, demand, lookup, settings, spent)
-    if demand.public:
-        return Decision(True, None, f"everybody may {demand.action}")
+    if isinstance(identity, TokenIdentity):
+        if not (requirement.public and requirement.required_scope.is_read_only) and (
+            lack := identity.scope.describe_missing(requirement.required_scope)
+        ):
+            return _scope_denied(identity, requirement.action, lack)
+        return authorize(identity.issuer, requirement, lookup, settings, usage)
+    if requirement.public:
+        return Decision(True, None, f"everybody may {requirement.action}")
     if isinstance(identity, Anonymous):
-        return _unknown(demand.action)
-    who = shown(str(identity))
-    if not demand.alternatives:
-        reason = f"{who} may not {demand.action}: no rule says that anybody may"
+        return _authentication_required(requirement.action)
+    caller = display_name(str(identity))
+    if not requirement.alternatives:
+        reason = f"{caller} may not {requirement.action}: no rule says that anybody may"
         return Decision(False, ResponseCode.INVALID_ADMIN, reason)
-    if isinstance(identity, LocalOperator):
+    if isinstance(identity, LocalIdentity):
         # Also without full access: who may write the files may write that setting, so a refusal would stop nobody.
-        return Decision(True, None, f"{who} may {demand.action}: server administrator by file permission")
-    search = _Search(identity, lookup, Spent() if spent is None else spent)
+        return Decision(True, None, f"{caller} may {requirement.action}: server administrator by file permission")
+    search = _Search(identity, lookup, SearchUsage() if usage is None else usage)
     # Direct matches first, in all alternatives: they rest on fewer records, and most administrators are listed so.
-    for means in (search.direct, search.through_groups):
-        for alternative in demand.alternatives:
-            grounds = _grounds(alternative, means, search, settings)
+    for match in (search.match_directly, search.match_through_groups):
+        for alternative in requirement.alternatives:
+            grounds = _find_grounds(alternative, match, search, settings)
             if grounds is not None:
                 why = "; ".join(grounds) or "it needs no permission"
-                return Decision(True, None, f"{who} may {demand.action}: {why}", read=tuple(search.read))
-    return _denied(who, demand, search, settings)
+                return Decision(True, None, f"{caller} may {requirement.action}: {why}", read=tuple(search.read))
+    return _denied(caller, requirement, search, settings)
 
 
-def may_read(
+def authorize_read(
     identity: Identity,
     handle: Handle,
     selected: Iterable[Value],
     lookup: Lookup,
     settings: Settings,
-    spent: Spent | None = None,
+    usage: SearchUsage | None = None,
 ) -> Decision:
     """Decide whether somebody gets the selected values of a record, when they did not ask for public ones only.
 
@@ -152,22 +154,22 @@ def may_read(
     if not identity.session:
         private = next((value for value in selected if not value.is_public), None)
         if private is None:
-            return Decision(True, None, f"everybody may read these values of {shown(handle)}")
+            return Decision(True, None, f"everybody may read these values of {display_name(handle)}")
         if Permission.ADMIN_READ not in private.permissions:
-            reason = f"the value at index {private.index} of {shown(handle)} may not be read by anybody"
+            reason = f"the value at index {private.index} of {display_name(handle)} may not be read by anybody"
             advice = "ask for other values, or for public ones only"
             return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
-    return authorise(identity, demands.read(handle), lookup, settings, spent)
+    return authorize(identity, requirements.read(handle), lookup, settings, usage)
 
 
-def may_write(identity: Identity, handle: Handle, old: Value, new: Value) -> Decision:
+def authorize_write(identity: Identity, handle: Handle, old: Value, new: Value) -> Decision:
     """Decide what MODIFY_VALUE asks of each single value, before the permissions of all are weighed together."""
-    value = f"the value at index {old.index} of {shown(handle)}"
+    value = f"the value at index {old.index} of {display_name(handle)}"
     if Permission.ADMIN_WRITE not in old.permissions:
         advice = f"remove {value} and add another, which the permission to write does not restrict"
         return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, "Value is read-only", advice)
-    if isinstance(identity, Anonymous) and demands.modification(old, new):
-        return _unknown(f"modify {value}")
+    if isinstance(identity, Anonymous) and requirements.permission_to_modify(old, new):
+        return _authentication_required(f"modify {value}")
     return Decision(True, None, f"{value} is not read-only")
 
 
@@ -185,16 +187,16 @@ class _Candidate:
         return f"{self.source} {self.grant}"
 
 
-_Means: TypeAlias = Callable[[Sequence[_Candidate]], str | None]
+_Matcher: TypeAlias = Callable[[Sequence[_Candidate]], str | None]
 
 
 class _Search:
     """Looks for one identity among references, during one request: the limits are for all that is searched."""
 
-    def __init__(self, identity: KeyHolder, lookup: Lookup, spent: Spent) -> None:
+    def __init__(self, identity: KeyIdentity, lookup: Lookup, usage: SearchUsage) -> None:
         self.identity = identity
         self._lookup = lookup
-        self._spent = spent
+        self._usage = usage
         self._groups: dict[tuple[str, int], tuple[ValueRef, ...]] = {}
         self._records: dict[str, tuple[Value, ...] | None] = {}
         self._group_records: dict[str, tuple[Value, ...] | None] = {}
@@ -220,26 +222,26 @@ class _Search:
             self._group_records[handle] = self._lookup.group(handle)
         return self._group_records[handle]
 
-    def direct(self, candidates: Sequence[_Candidate]) -> str | None:
+    def match_directly(self, candidates: Sequence[_Candidate]) -> str | None:
         """The first reference that means the identity itself, for people."""
-        return next((str(candidate) for candidate in candidates if self.is_meant_by(candidate.reference)), None)
+        return next((str(candidate) for candidate in candidates if self.matches(candidate.reference)), None)
 
-    def through_groups(self, candidates: Sequence[_Candidate]) -> str | None:
+    def match_through_groups(self, candidates: Sequence[_Candidate]) -> str | None:
         """The same, with the entries of groups and of the groups in them, level by level."""
-        found = self.direct(candidates)
+        found = self.match_directly(candidates)
         if found is not None:
             return found
         seen: set[tuple[str, int]] = set()
-        level = [(group, each) for each in candidates for group in _unseen([each.reference], seen)]
+        level = [(group, each) for each in candidates for group in _new_groups([each.reference], seen)]
         for _ in range(MAX_GROUP_LEVELS):
             below: list[tuple[ValueRef, _Candidate]] = []
             for reference, origin in level:
                 members = self._members_of(reference, origin)
                 if members is None:
                     return None
-                if any(self.is_meant_by(member) for member in members):
-                    return f"{origin} through the group {shown(str(reference))}"
-                below += [(group, origin) for group in _unseen(members, seen)]
+                if any(self.matches(member) for member in members):
+                    return f"{origin} through the group {display_name(str(reference))}"
+                below += [(group, origin) for group in _new_groups(members, seen)]
             level = below
         if level:
             self.ended = f"groups are followed over {MAX_GROUP_LEVELS} levels and no further"
@@ -249,27 +251,27 @@ class _Search:
         """Keep what a refusal should mention; once."""
         self.remarks[remark] = None
 
-    def is_meant_by(self, reference: ValueRef) -> bool:
+    def matches(self, reference: ValueRef) -> bool:
         """Whether a reference means the identity; notes where only the index is missing."""
         identity = self.identity
         if identity.reference.index <= 0 < reference.index != identity.index:
             self.lacks_index |= handle_key(reference.handle) == handle_key(identity.reference.handle)
             return False
-        return identity.is_meant_by(reference)
+        return identity.matches(reference)
 
     def _members_of(self, reference: ValueRef, origin: _Candidate) -> tuple[ValueRef, ...] | None:
         """The entries of a group; none if it is no group; None if the search has reached its end."""
         key = _key(reference)
         if key not in self._groups:
-            if self._spent.lookups >= MAX_GROUP_LOOKUPS:
+            if self._usage.lookups >= MAX_GROUP_LOOKUPS:
                 self.ended = f"a request may follow {MAX_GROUP_LOOKUPS:,} references and no more"
                 return None
-            if self._spent.members >= MAX_GROUP_MEMBERS:
+            if self._usage.members >= MAX_GROUP_MEMBERS:
                 self.ended = f"a request may read {MAX_GROUP_MEMBERS:,} members of groups and no more"
                 return None
-            self._spent.lookups += 1
+            self._usage.lookups += 1
             self._groups[key] = self._resolve(reference, origin)
-            self._spent.members += len(self._groups[key])
+            self._usage.members += len(self._groups[key])
         return self._groups[key]
 
     def _resolve(self, reference: ValueRef, origin: _Candidate) -> tuple[ValueRef, ...]:
@@ -287,7 +289,7 @@ class _Search:
             return ()
 
 
-def _unseen(references: Iterable[ValueRef], seen: set[tuple[str, int]]) -> Iterator[ValueRef]:
+def _new_groups(references: Iterable[ValueRef], seen: set[tuple[str, int]]) -> Iterator[ValueRef]:
     """Those that may be groups and have not been seen in this search; from now on they have.
 
     Index 0 is no particular value, so it is no group. One more than may be followed is enough to find the limit.
@@ -305,36 +307,36 @@ def _key(reference: ValueRef) -> tuple[str, int]:
     return handle_key(reference.handle), reference.index
 
 
-def _grounds(
-    alternative: tuple[Requirement, ...], means: _Means, search: _Search, settings: Settings
+def _find_grounds(
+    alternative: tuple[Criterion, ...], match: _Matcher, search: _Search, settings: Settings
 ) -> list[str] | None:
     """What meets each requirement; None if one is not met."""
     grounds = []
-    for requirement in alternative:
+    for criterion in alternative:
         # The configuration first: nobody can keep a server administrator out by filling a record with groups.
-        ground = means(_listed(_roles(requirement, settings), settings))
-        if ground is None and isinstance(requirement, Need) and _heeds_administrators(requirement, settings):
-            ground = means(_administrators(requirement, search))
+        ground = match(_config_candidates(_roles(criterion, settings), settings))
+        if ground is None and isinstance(criterion, HasPermissions) and _uses_record_admins(criterion, settings):
+            ground = match(_record_candidates(criterion, search))
         if ground is None:
             return None
         grounds.append(ground)
     return grounds
 
 
-def _heeds_administrators(need: Need, settings: Settings) -> bool:
+def _uses_record_admins(need: HasPermissions, settings: Settings) -> bool:
     return settings.allow_na_admins or not need.on_prefix
 
 
-def _roles(requirement: Requirement, settings: Settings) -> tuple[Role, ...]:
+def _roles(criterion: Criterion, settings: Settings) -> tuple[Role, ...]:
     """The roles of the configuration that meet a requirement."""
-    if isinstance(requirement, Membership):
-        return requirement.roles
-    if settings.server_admin_full_access or not _heeds_administrators(requirement, settings):
+    if isinstance(criterion, HasRole):
+        return criterion.roles
+    if settings.server_admin_full_access or not _uses_record_admins(criterion, settings):
         return (Role.SERVER,)
     return ()
 
 
-def _listed(roles: tuple[Role, ...], settings: Settings) -> list[_Candidate]:
+def _config_candidates(roles: tuple[Role, ...], settings: Settings) -> list[_Candidate]:
     """Everybody whom the configuration lists under the roles."""
     return [
         _Candidate(reference, f"the setting {role.value}", "lists them")
@@ -343,69 +345,72 @@ def _listed(roles: tuple[Role, ...], settings: Settings) -> list[_Candidate]:
     ]
 
 
-def _administrators(need: Need, search: _Search) -> list[_Candidate]:
+def _record_candidates(need: HasPermissions, search: _Search) -> list[_Candidate]:
     """The administrators of a record who have all the permissions."""
-    record = shown(need.record)
+    record = display_name(need.record)
     values = search.record(need.record)
     if values is None:
         search.remark(f"{record} is not held here")
         return []
-    administrators = [value for value in values if demands.is_admin(value)]
+    administrators = [value for value in values if requirements.is_admin(value)]
     if not administrators:
         search.remark(f"{record} has no administrators")
     candidates = []
     for value in administrators:
         source = f"the HS_ADMIN value at index {value.index} of {record}"
         try:
-            admin = _admin(value.data)
+            admin = _parse_admin(value.data)
         except InvalidData:
             search.remark(f"{source} cannot be read and is ignored")
             continue
         if need.permissions in admin.permissions:
-            candidates.append(_Candidate(admin.administrator, source, f"gives {_words(need.permissions)}"))
-        elif value.is_public and search.identity.is_meant_by(admin.administrator):
-            search.remark(f"{source} does not give {_words(need.permissions & ~admin.permissions)}")
+            candidates.append(_Candidate(admin.administrator, source, f"gives {_permission_names(need.permissions)}"))
+        elif value.is_public and search.identity.matches(admin.administrator):
+            search.remark(f"{source} does not give {_permission_names(need.permissions & ~admin.permissions)}")
     return candidates
 
 
-def _unknown(action: str) -> Decision:
+def _authentication_required(action: str) -> Decision:
     reason = f"only administrators may {action}, and nobody has identified themselves"
     advice = "identify yourself with a key that an administrator value names"
     return Decision(False, ResponseCode.AUTHENTICATION_NEEDED, reason, advice)
 
 
-def _out_of_scope(identity: Tokened, action: str, lack: str) -> Decision:
-    reason = f"{shown(str(identity))} may not {action}: {lack}"
+def _scope_denied(identity: TokenIdentity, action: str, lack: str) -> Decision:
+    reason = f"{display_name(str(identity))} may not {action}: {lack}"
     advice = "use a token that is good for it, or identify yourself with a key"
     return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
 
 
-def _denied(who: str, demand: Demand, search: _Search, settings: Settings) -> Decision:
-    ways = [" and ".join([_missing(item, settings) for item in alternative]) for alternative in demand.alternatives]
+def _denied(caller: str, requirement: Requirement, search: _Search, settings: Settings) -> Decision:
+    ways = [
+        " and ".join([_describe_criterion(item, settings) for item in alternative])
+        for alternative in requirement.alternatives
+    ]
     remarks = list(search.remarks)[:_MAX_REMARKS]
     if search.ended:
         remarks.insert(0, f"the search ended early: {search.ended}")
-    reason = "; ".join([f"{who} may not {demand.action}: it takes {', or '.join(ways)}", *remarks])
+    reason = "; ".join([f"{caller} may not {requirement.action}: it takes {', or '.join(ways)}", *remarks])
     advice = "ask an administrator to give you the right, or identify yourself as somebody who has it"
     if search.lacks_index:
         advice = "an identity with index 0 is not enough here: identify yourself with the index of your key"
     return Decision(False, ResponseCode.INVALID_ADMIN, reason, advice, tuple(search.read))
 
 
-def _missing(requirement: Requirement, settings: Settings) -> str:
+def _describe_criterion(criterion: Criterion, settings: Settings) -> str:
     """What would meet a requirement, for people."""
-    if isinstance(requirement, Need) and _heeds_administrators(requirement, settings):
-        return f"{_words(requirement.permissions)} in one HS_ADMIN value of {shown(requirement.record)}"
-    return f"to be listed in {' or '.join([role.value for role in _roles(requirement, settings)])}"
+    if isinstance(criterion, HasPermissions) and _uses_record_admins(criterion, settings):
+        return f"{_permission_names(criterion.permissions)} in one HS_ADMIN value of {display_name(criterion.record)}"
+    return f"to be listed in {' or '.join([role.value for role in _roles(criterion, settings)])}"
 
 
-@lru_cache(_KEPT_ADMINISTRATORS)
-def _admin(data: bytes) -> Admin:
+@lru_cache(_MAX_CACHED_ADMINS)
+def _parse_admin(data: bytes) -> Admin:
     """What an HS_ADMIN value says; the same few stand in all records of a namespace."""
     return Admin.from_bytes(data)
 
 
 @cache
-def _words(permissions: AdminPermission) -> str:
+def _permission_names(permissions: AdminPermission) -> str:
     """The names of permissions, in the order of their bits."""
     return " + ".join([str(bit.name) for bit in AdminPermission if bit in permissions])

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Final, Self, TypeAlias
 
 from perseid.names.characters import fold
-from perseid.names.errors import MAX_QUOTED, quoted
+from perseid.names.errors import MAX_QUOTED_LENGTH, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.prefixes import parent
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
@@ -34,9 +34,9 @@ from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import Permission, Value
 from perseid.wire.codes import OpCode
 
-from .scopes import NO_TOKEN, Reach, Word, words_for
+from .scopes import NO_TOKEN, RequiredScope, Scope, scopes_for
 
-_NOTHING: Final = AdminPermission(0)
+_NO_PERMISSIONS: Final = AdminPermission(0)
 Modification: TypeAlias = tuple[Value, Value]
 """A value as it is, and as it shall be."""
 
@@ -52,7 +52,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class HasPermissions:
     """Permissions that one HS_ADMIN value of a record has to give, all together."""
 
     permissions: AdminPermission
@@ -67,26 +67,26 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class HasRole:
     """To be listed in the configuration, under at least one of these roles."""
 
     roles: tuple[Role, ...]
 
 
-Requirement: TypeAlias = Need | Membership
+Criterion: TypeAlias = HasPermissions | HasRole
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class Requirement:
     """What an operation demands. Whoever meets all requirements of one alternative may do it."""
 
     action: str
     """What is to be done, for people; what follows "may" or "may not"."""
-    alternatives: tuple[tuple[Requirement, ...], ...] = ()
+    alternatives: tuple[tuple[Criterion, ...], ...] = ()
     """Without any, nobody may. An alternative without requirements is met by everybody who is known."""
     public: bool = False
     """Whether even the unknown may."""
-    reach: Reach = NO_TOKEN
+    required_scope: RequiredScope = NO_TOKEN
     """What a bearer token must be good for."""
 
 
@@ -117,13 +117,15 @@ class Differences:
     @property
     def permissions(self) -> AdminPermission:
         """What the differences need, taken together."""
-        needed = [addition(value) for value in self.added] + [removal(value) for value in self.removed]
-        return _together([*needed, *[modification(old, new) for old, new in self.modified]])
+        needed = [permission_to_add(value) for value in self.added] + [
+            permission_to_remove(value) for value in self.removed
+        ]
+        return _union([*needed, *[permission_to_modify(old, new) for old, new in self.modified]])
 
     @property
-    def words(self) -> tuple[Word, ...]:
+    def scopes(self) -> tuple[Scope, ...]:
         """The words that a token needs for them."""
-        return words_for([*self.added, *self.removed, *[value for pair in self.modified for value in pair]])
+        return scopes_for([*self.added, *self.removed, *[value for pair in self.modified for value in pair]])
 
 
 def is_admin(value: Value) -> bool:
@@ -131,17 +133,17 @@ def is_admin(value: Value) -> bool:
     return has_type(value.type, HS_ADMIN)
 
 
-def addition(value: Value) -> AdminPermission:
+def permission_to_add(value: Value) -> AdminPermission:
     """What adding a value needs."""
     return AdminPermission.ADD_ADMIN if is_admin(value) else AdminPermission.ADD_VALUE
 
 
-def removal(value: Value) -> AdminPermission:
+def permission_to_remove(value: Value) -> AdminPermission:
     """What removing a value needs."""
     return AdminPermission.REMOVE_ADMIN if is_admin(value) else AdminPermission.REMOVE_VALUE
 
 
-def modification(old: Value, new: Value) -> AdminPermission:
+def permission_to_modify(old: Value, new: Value) -> AdminPermission:
     """What putting one value in the place of another needs; nothing if everybody may write the old one."""
     match is_admin(old), is_admin(new):
         case True, True:
@@ -152,135 +154,149 @@ def modification(old: Value, new: Value) -> AdminPermission:
             # Also where everybody may write the value: otherwise everybody could become an administrator.
             return AdminPermission.MODIFY_VALUE | AdminPermission.ADD_ADMIN
         case _:
-            return _NOTHING if Permission.PUBLIC_WRITE in old.permissions else AdminPermission.MODIFY_VALUE
+            return _NO_PERMISSIONS if Permission.PUBLIC_WRITE in old.permissions else AdminPermission.MODIFY_VALUE
 
 
-def create(handle: Handle) -> Demand:
+def create(handle: Handle) -> Requirement:
     """For a handle that does not exist; the administrators in its own values do not count."""
-    return Demand(f"create {shown(handle)}", ((_creation(handle),),), reach=Reach.of(handle, Word.CREATE))
+    return Requirement(
+        f"create {display_name(handle)}",
+        ((_create_permission(handle),),),
+        required_scope=RequiredScope.of(handle, Scope.CREATE),
+    )
 
 
-def overwrite(handle: Handle, old: Iterable[Value], new: Sequence[Value]) -> Demand:
+def overwrite(handle: Handle, old: Iterable[Value], new: Sequence[Value]) -> Requirement:
     """For CREATE with OW on a handle that exists: three ways, the first that authorises wins.
 
     No difference at all needs no permission. Whoever adds an administrator can become one, so such a difference
     counts as the right to do anything (the second way) rather than as one permission among others.
     """
     name = str(handle)
-    action = f"replace {shown(handle)}"
+    action = f"replace {display_name(handle)}"
     differences = Differences.between(old, new)
-    needed, reach = differences.permissions, Reach.of(handle, *differences.words)
+    needed, required_scope = differences.permissions, RequiredScope.of(handle, *differences.scopes)
     if not needed:
-        return Demand(action, ((),), reach=reach)
-    by_differences: tuple[tuple[Requirement, ...], ...] = ((Need(needed, name),),)
+        return Requirement(action, ((),), required_scope=required_scope)
+    by_differences: tuple[tuple[Criterion, ...], ...] = ((HasPermissions(needed, name),),)
     if AdminPermission.ADD_ADMIN in needed:
         by_differences = ()
-    by_adding_administrators = (Need(AdminPermission.ADD_ADMIN, name),)
-    by_making_anew = (Need(AdminPermission.DELETE_HANDLE, name), _creation(handle))
-    return Demand(action, (*by_differences, by_adding_administrators, by_making_anew), reach=reach)
-
-
-def delete(handle: Handle) -> Demand:
-    """For a handle with all its values."""
-    return on_record(f"delete {shown(handle)}", AdminPermission.DELETE_HANDLE, handle, Word.DELETE)
-
-
-def register(handle: Handle, values: Sequence[Value]) -> Demand:
-    """For the first values of a name that was reserved: what adding them takes."""
-    return replace(add(handle, values), reach=Reach.of(handle, Word.CREATE))
-
-
-def add(handle: Handle, values: Sequence[Value], existing: Iterable[Value] = ()) -> Demand:
-    """For values to add. With OW `existing` holds the record's values, and those at the same indexes are replaced."""
-    action = f"add values to {shown(handle)}"
-    if not values:
-        return Demand(action)
-    indexes = {value.index for value in values}
-    replaced = [value for value in existing if value.index in indexes]
-    differences = Differences.between(replaced, values)
-    needed, words = differences.permissions, differences.words
-    return (
-        on_record(action, needed, handle, *words) if needed else Demand(action, ((),), reach=Reach.of(handle, *words))
+    by_adding_administrators = (HasPermissions(AdminPermission.ADD_ADMIN, name),)
+    by_making_anew = (HasPermissions(AdminPermission.DELETE_HANDLE, name), _create_permission(handle))
+    return Requirement(
+        action, (*by_differences, by_adding_administrators, by_making_anew), required_scope=required_scope
     )
 
 
-def remove(handle: Handle, values: Sequence[Value]) -> Demand:
+def delete(handle: Handle) -> Requirement:
+    """For a handle with all its values."""
+    return on_record(f"delete {display_name(handle)}", AdminPermission.DELETE_HANDLE, handle, Scope.DELETE)
+
+
+def register(handle: Handle, values: Sequence[Value]) -> Requirement:
+    """For the first values of a name that was reserved: what adding them takes."""
+    return replace(add(handle, values), required_scope=RequiredScope.of(handle, Scope.CREATE))
+
+
+def add(handle: Handle, values: Sequence[Value], existing: Iterable[Value] = ()) -> Requirement:
+    """For values to add. With OW `existing` holds the record's values, and those at the same indexes are replaced."""
+    action = f"add values to {display_name(handle)}"
+    if not values:
+        return Requirement(action)
+    indexes = {value.index for value in values}
+    replaced = [value for value in existing if value.index in indexes]
+    differences = Differences.between(replaced, values)
+    needed, scopes = differences.permissions, differences.scopes
+    return (
+        on_record(action, needed, handle, *scopes)
+        if needed
+        else Requirement(action, ((),), required_scope=RequiredScope.of(handle, *scopes))
+    )
+
+
+def remove(handle: Handle, values: Sequence[Value]) -> Requirement:
     """For values to remove."""
-    needed = _together([removal(value) for value in values])
-    return on_record(f"remove values of {shown(handle)}", needed, handle, *words_for(values))
+    needed = _union([permission_to_remove(value) for value in values])
+    return on_record(f"remove values of {display_name(handle)}", needed, handle, *scopes_for(values))
 
 
-def modify(handle: Handle, changes: Sequence[Modification]) -> Demand:
+def modify(handle: Handle, changes: Sequence[Modification]) -> Requirement:
     """For MODIFY_VALUE. Values that everybody may write need no identity; `may_write` looks at each value first."""
-    action = f"modify values of {shown(handle)}"
-    needed = _together([modification(old, new) for old, new in changes])
-    words = words_for([value for pair in changes for value in pair])
+    action = f"modify values of {display_name(handle)}"
+    needed = _union([permission_to_modify(old, new) for old, new in changes])
+    scopes = scopes_for([value for pair in changes for value in pair])
     if changes and not needed:
-        return Demand(action, public=True, reach=Reach.of(handle, *words))
-    return on_record(action, needed, handle, *words)
+        return Requirement(action, public=True, required_scope=RequiredScope.of(handle, *scopes))
+    return on_record(action, needed, handle, *scopes)
 
 
-def read(handle: Handle, word: Word = Word.READ) -> Demand:
+def read(handle: Handle, scope: Scope = Scope.READ) -> Requirement:
     """For values that not everybody may read; with another word, for knowing that there is such a record."""
-    return on_record(f"read the private values of {shown(handle)}", AdminPermission.READ_VALUE, handle, word)
+    return on_record(f"read the private values of {display_name(handle)}", AdminPermission.READ_VALUE, handle, scope)
 
 
-def list_handles(prefix: str) -> Demand:
+def list_handles(prefix: str) -> Requirement:
     """For the names under a prefix."""
-    need = Need(AdminPermission.LIST_HANDLES, _prefix_handle(prefix), on_prefix=True)
-    return Demand(f"list the handles of {shown(prefix)}", ((need,),), reach=Reach.under(prefix, Word.FIND))
+    need = HasPermissions(AdminPermission.LIST_HANDLES, _prefix_handle(prefix), on_prefix=True)
+    return Requirement(
+        f"list the handles of {display_name(prefix)}",
+        ((need,),),
+        required_scope=RequiredScope.for_namespace(prefix, Scope.FIND),
+    )
 
 
-def status() -> Demand:
+def status() -> Requirement:
     """For `0.SITE/status`, what a server says about itself."""
     roles = (Role.SERVER, Role.STATUS)
-    return Demand("see the server's status", ((Membership(roles),),), reach=Reach.everywhere(Word.ADMIN))
+    return Requirement(
+        "see the server's status", ((HasRole(roles),),), required_scope=RequiredScope.for_server(Scope.ADMIN)
+    )
 
 
-def serve(operation: OpCode, prefix: str = "") -> Demand:
+def server_operation(operation: OpCode, prefix: str = "") -> Requirement:
     """For an operation on the server itself, or on a prefix as a whole."""
-    known = _ON_THE_SERVER.get(operation)
+    known = _SERVER_OPERATIONS.get(operation)
     if known is None:
-        return Demand(f"do {operation}")
-    action, roles, word = known
-    return Demand(action, ((Membership(roles),),), reach=Reach.under(prefix, word))
+        return Requirement(f"do {operation}")
+    action, roles, scope = known
+    return Requirement(action, ((HasRole(roles),),), required_scope=RequiredScope.for_namespace(prefix, scope))
 
 
-_ON_THE_SERVER: Final = MappingProxyType(
+_SERVER_OPERATIONS: Final = MappingProxyType(
     {
-        OpCode.HOME_NA: ("home a prefix", (Role.SERVER, Role.HOME_ONLY), Word.NAMESPACES),
-        OpCode.UNHOME_NA: ("unhome a prefix", (Role.SERVER, Role.HOME_ONLY), Word.NAMESPACES),
-        OpCode.LIST_HOMED_NAS: ("list the homed prefixes", (Role.SERVER, Role.HOME_ONLY), Word.FIND),
-        OpCode.RETRIEVE_TXN_LOG: ("follow the transactions", (Role.SERVER, Role.REPLICATION), Word.ADMIN),
-        OpCode.DUMP_HANDLES: ("copy all handles", (Role.SERVER, Role.REPLICATION), Word.ADMIN),
-        OpCode.BACKUP_SERVER: ("back the server up", (Role.SERVER, Role.BACKUP), Word.ADMIN),
+        OpCode.HOME_NA: ("home a prefix", (Role.SERVER, Role.HOME_ONLY), Scope.NAMESPACES),
+        OpCode.UNHOME_NA: ("unhome a prefix", (Role.SERVER, Role.HOME_ONLY), Scope.NAMESPACES),
+        OpCode.LIST_HOMED_NAS: ("list the homed prefixes", (Role.SERVER, Role.HOME_ONLY), Scope.FIND),
+        OpCode.RETRIEVE_TXN_LOG: ("follow the transactions", (Role.SERVER, Role.REPLICATION), Scope.ADMIN),
+        OpCode.DUMP_HANDLES: ("copy all handles", (Role.SERVER, Role.REPLICATION), Scope.ADMIN),
+        OpCode.BACKUP_SERVER: ("back the server up", (Role.SERVER, Role.BACKUP), Scope.ADMIN),
     }
 )
 
 
-def shown(name: Handle | str) -> str:
+def display_name(name: Handle | str) -> str:
     """A name as it is, unless it is long or would not show: then in quotes, cut and escaped."""
     text = str(name)
-    return text if len(text) <= MAX_QUOTED and text.isprintable() else quoted(text)
+    return text if len(text) <= MAX_QUOTED_LENGTH and text.isprintable() else quote_text(text)
 
 
-def _creation(handle: Handle) -> Need:
+def _create_permission(handle: Handle) -> HasPermissions:
     """The right to create a handle: its prefix's administrators give it, or those of the parent of a derived prefix."""
     above = parent(handle.suffix) if handle.is_prefix_handle else None
     if above is None:
-        return Need(AdminPermission.ADD_HANDLE, _prefix_handle(handle.prefix), on_prefix=True)
-    return Need(AdminPermission.ADD_NA, _prefix_handle(above), on_prefix=True)
+        return HasPermissions(AdminPermission.ADD_HANDLE, _prefix_handle(handle.prefix), on_prefix=True)
+    return HasPermissions(AdminPermission.ADD_NA, _prefix_handle(above), on_prefix=True)
 
 
 def _prefix_handle(prefix: str) -> str:
     return f"{PREFIX_OF_PREFIXES}/{fold(prefix)}"
 
 
-def on_record(action: str, needed: AdminPermission, handle: Handle, *words: Word) -> Demand:
+def on_record(action: str, needed: AdminPermission, handle: Handle, *scopes: Scope) -> Requirement:
     """A demand on the handle's own administrators; met by nobody if there is nothing to need."""
-    needs = ((Need(needed, str(handle)),),) if needed else ()
-    return Demand(action, needs, reach=Reach.of(handle, *words))
+    needs = ((HasPermissions(needed, str(handle)),),) if needed else ()
+    return Requirement(action, needs, required_scope=RequiredScope.of(handle, *scopes))
 
 
-def _together(permissions: Iterable[AdminPermission]) -> AdminPermission:
-    return reduce(or_, permissions, _NOTHING)
+def _union(permissions: Iterable[AdminPermission]) -> AdminPermission:
+    return reduce(or_, permissions, _NO_PERMISSIONS)

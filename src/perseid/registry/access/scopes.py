@@ -36,13 +36,13 @@ from perseid.records.value import Value
 MAX_NAMESPACES: Final = 100
 """Namespaces that one scope names. Who needs more means all of them, or should have several tokens."""
 
-BELOW: Final = ".*"
+DERIVED_SUFFIX: Final = ".*"
 """Behind a prefix in a scope: all prefixes that are derived from it, and not itself."""
 
-_DECIDE_RIGHTS: Final = (HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY)
+_ACCESS_TYPES: Final = (HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY)
 
 
-class Word(Enum):
+class Scope(Enum):
     """What a token may be good for."""
 
     READ = "read"
@@ -58,7 +58,7 @@ class Word(Enum):
     ADMIN = "admin"
 
 
-READING: Final = frozenset((Word.READ, Word.FIND))
+READ_SCOPES: Final = frozenset((Scope.READ, Scope.FIND))
 """The words that change nothing. What everybody may see, a token may see without them."""
 
 
@@ -67,85 +67,85 @@ class InvalidScope(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class RequiredScope:
     """What somebody would do with a right: the words that it takes, and where."""
 
-    words: frozenset[Word] = frozenset()
+    scopes: frozenset[Scope] = frozenset()
     """All of them are needed. None at all: no token can do it."""
     prefix: str = ""
     """The namespace; empty for the server as a whole."""
 
     @classmethod
-    def of(cls, handle: Handle, *words: Word) -> Self:
+    def of(cls, handle: Handle, *scopes: Scope) -> Self:
         """For a record. Prefix handles belong to their namespaces, and only their word reaches them."""
         if not handle.is_prefix_handle:
-            return cls(frozenset(words), handle.prefix)
-        kept = [word for word in words if word in (Word.READ, Word.TRANSFER, Word.ADMIN)]
-        return cls(frozenset(kept if Word.READ in kept else (*kept, Word.NAMESPACES)), handle.suffix)
+            return cls(frozenset(scopes), handle.prefix)
+        kept = [scope for scope in scopes if scope in (Scope.READ, Scope.TRANSFER, Scope.ADMIN)]
+        return cls(frozenset(kept if Scope.READ in kept else (*kept, Scope.NAMESPACES)), handle.suffix)
 
     @classmethod
-    def under(cls, prefix: str, *words: Word) -> Self:
+    def for_namespace(cls, prefix: str, *scopes: Scope) -> Self:
         """For a namespace as a whole."""
-        return cls(frozenset(words), prefix)
+        return cls(frozenset(scopes), prefix)
 
     @classmethod
-    def everywhere(cls, *words: Word) -> Self:
+    def for_server(cls, *scopes: Scope) -> Self:
         """For the server as a whole: it takes a scope without limits."""
-        return cls(frozenset(words))
+        return cls(frozenset(scopes))
 
     @property
-    def only_reads(self) -> bool:
+    def is_read_only(self) -> bool:
         """Whether nothing is changed."""
-        return bool(self.words) and self.words <= READING
+        return bool(self.scopes) and self.scopes <= READ_SCOPES
 
 
-NO_TOKEN: Final = Reach()
+NO_TOKEN: Final = RequiredScope()
 """For what no token can do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ScopeSet:
     """Words and namespaces. Made by `Scope.of`, which checks both."""
 
-    words: frozenset[Word]
+    scopes: frozenset[Scope]
     namespaces: tuple[str, ...] | None = field(default=None)
     """Prefixes with folded letters, in order; `12345.*` means those derived from 12345. None for all there are."""
 
     @classmethod
-    def of(cls, words: Iterable[str | Word], namespaces: Iterable[str] | None) -> Self:
+    def of(cls, scopes: Iterable[str | Scope], namespaces: Iterable[str] | None) -> Self:
         """A scope of words and prefixes as people write them; raises `InvalidScope`."""
-        found = frozenset(map(_word, words))
+        found = frozenset(map(_parse_scope, scopes))
         if not found:
-            raise InvalidScope(f"a token that may do nothing is of no use; name some of: {', '.join(WORDS)}")
+            raise InvalidScope(f"a token that may do nothing is of no use; name some of: {', '.join(SCOPES)}")
         if namespaces is None:
             return cls(found)
-        places = tuple(sorted({_checked(prefix) for prefix in namespaces}))
+        places = tuple(sorted({_check_prefix(prefix) for prefix in namespaces}))
         if not places:
             raise InvalidScope("a token that is good nowhere is of no use; name a namespace, or all of them")
         if len(places) > MAX_NAMESPACES:
             raise InvalidScope(f"{len(places):,} namespaces are too many for one token; {MAX_NAMESPACES} are the most")
-        if Word.ADMIN in found:
+        if Scope.ADMIN in found:
             raise InvalidScope("admin is about the server as a whole: leave it out, or name no namespaces")
         return cls(found, places)
 
-    def has_place(self, prefix: str) -> bool:
+    def includes_namespace(self, prefix: str) -> bool:
         """Whether a namespace is one of those, or the server as a whole (empty) if there is no limit."""
         if self.namespaces is None:
             return True
         place = fold(prefix)
         for allowed in self.namespaces:
-            above = allowed.removesuffix(BELOW)
+            above = allowed.removesuffix(DERIVED_SUFFIX)
             if place == allowed or (above != allowed and prefixes.is_derived(place, above)):
                 return True
         return False
 
-    def lacks(self, reach: Reach) -> str:
+    def describe_missing(self, required_scope: RequiredScope) -> str:
         """What is missing for something, for people; empty if nothing is."""
-        if not reach.words:
+        if not required_scope.scopes:
             return "no token can do that"
-        if missing := [word.value for word in Word if word in reach.words - self.words]:
-            return f"its scope does not have the word {' nor the word '.join(missing)}"
-        if not self.has_place(reach.prefix):
+        if missing := [scope.value for scope in Scope if scope in required_scope.scopes - self.scopes]:
+            return f"its scope does not have the word {' nor the scope '.join(missing)}"
+        if not self.includes_namespace(required_scope.prefix):
             return f"its scope is limited to {', '.join(self.namespaces or ())}"
         return ""
 
@@ -157,37 +157,39 @@ class Scope:
     @property
     def may(self) -> list[str]:
         """The words, in their order."""
-        return [word.value for word in Word if word in self.words]
+        return [scope.value for scope in Scope if scope in self.scopes]
 
 
-WORDS: Final = tuple([word.value for word in Word])
+SCOPES: Final = tuple([scope.value for scope in Scope])
 """All words, as people write them."""
 
 
-def decides_rights(value: Value) -> bool:
+def controls_access(value: Value) -> bool:
     """Whether a value says who may do what: administrators, groups and keys."""
-    return any(has_type(value.type, type_) for type_ in _DECIDE_RIGHTS)
+    return any(has_type(value.type, type_) for type_ in _ACCESS_TYPES)
 
 
-def words_for(values: Iterable[Value]) -> tuple[Word, ...]:
+def scopes_for(values: Iterable[Value]) -> tuple[Scope, ...]:
     """The words that changing these values takes; one at least."""
-    found = {Word.TRANSFER if decides_rights(value) else Word.UPDATE for value in values}
-    return tuple(found) or (Word.UPDATE,)
+    found = {Scope.TRANSFER if controls_access(value) else Scope.UPDATE for value in values}
+    return tuple(found) or (Scope.UPDATE,)
 
 
-def _word(text: str | Word) -> Word:
-    if isinstance(text, Word):
+def _parse_scope(text: str | Scope) -> Scope:
+    if isinstance(text, Scope):
         return text
     try:
-        return Word(text)
+        return Scope(text)
     except ValueError:
-        raise InvalidScope(f"{text[:40]!r} is no word of a scope; they are: {', '.join(WORDS)}") from None
+        raise InvalidScope(f"{text[:40]!r} is no word of a scope; they are: {', '.join(SCOPES)}") from None
 
 
-def _checked(prefix: str) -> str:
+def _check_prefix(prefix: str) -> str:
     """A prefix of a scope, with folded letters."""
     try:
-        prefixes.check_prefix(prefix.removesuffix(BELOW))
+        prefixes.check_prefix(prefix.removesuffix(DERIVED_SUFFIX))
     except InvalidName as problem:
-        raise InvalidScope(f"{problem}; write a prefix, or a prefix and {BELOW} for those derived from it") from problem
+        raise InvalidScope(
+            f"{problem}; write a prefix, or a prefix and {DERIVED_SUFFIX} for those derived from it"
+        ) from problem
     return fold(prefix)

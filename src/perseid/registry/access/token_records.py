@@ -41,13 +41,13 @@ from perseid.names.handle import Handle
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, has_type
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.context import Context
-from perseid.registry.identity import KeyHolder, LocalOperator, Proof, Tokened
+from perseid.registry.identity import KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts
+from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .permissions import shown
-from .scopes import InvalidScope, Scope
+from .permissions import display_name
+from .scopes import InvalidScope, ScopeSet
 
 PREFIX: Final = "perseid_"
 """With what the text of every token begins."""
@@ -55,18 +55,18 @@ PREFIX: Final = "perseid_"
 ID_LENGTH: Final = 8
 """Characters of an id: 40 bits, so that two of a million tokens hardly ever share one. A second one is refused."""
 
-SECRET_OCTETS: Final = 32
+SECRET_BYTES: Final = 32
 """Octets of randomness: what nobody guesses, ever."""
 
 PATTERN: Final = rf"{PREFIX}[a-z2-7]{{{ID_LENGTH}}}[0-9A-Za-z]{{49}}"
 """What a token looks like, as a regular expression for those who look for secrets."""
 
-_IDS: Final = "abcdefghijklmnopqrstuvwxyz234567"  # one case, for ids are names of records too; no 0 and 1
+_ID_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"  # one case, for ids are names of records too; no 0 and 1
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 _SECRET_LENGTH: Final = 43  # 62⁴³ > 2²⁵⁶
 _SUM_LENGTH: Final = 6  # 62⁶ > 2³²
-_SHAPE: Final = re.compile(PATTERN)
+_TOKEN_RE: Final = re.compile(PATTERN)
 _LENGTH: Final = len(PREFIX) + ID_LENGTH + _SECRET_LENGTH + _SUM_LENGTH
 
 
@@ -79,18 +79,18 @@ class Secret:
     """A token as its holder has it. Whoever prints it by mistake prints the id only."""
 
     id: str
-    octets: bytes = field(repr=False)
+    raw: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not is_id(self.id) or len(self.octets) != SECRET_OCTETS:
+        if not is_id(self.id) or len(self.raw) != SECRET_BYTES:
             raise ValueError("a token has an id of eight characters and 32 octets of secret")
 
     @classmethod
     def new(cls, random: Callable[[int], bytes]) -> Self:
         """A token that nobody has."""
         numbers = int.from_bytes(random(5), "big")
-        name = "".join([_IDS[numbers >> 5 * place & 31] for place in range(ID_LENGTH)])
-        return cls(name, random(SECRET_OCTETS))
+        name = "".join([_ID_ALPHABET[numbers >> 5 * place & 31] for place in range(ID_LENGTH)])
+        return cls(name, random(SECRET_BYTES))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -100,7 +100,7 @@ class Secret:
         if len(text) != _LENGTH:
             much = "more" if len(text) > _LENGTH else "less"
             raise InvalidToken(f"a token has {_LENGTH} characters, and this text has {much}: was it cut or doubled?")
-        if _SHAPE.fullmatch(text) is None:
+        if _TOKEN_RE.fullmatch(text) is None:
             raise InvalidToken("the text has a character that no token has")
         body, checksum = text[:-_SUM_LENGTH], text[-_SUM_LENGTH:]
         if not hmac.compare_digest(_checksum(body), checksum):
@@ -108,18 +108,18 @@ class Secret:
         number = 0
         for digit in body[len(PREFIX) + ID_LENGTH :]:
             number = number * len(_DIGITS) + _VALUES[digit]
-        if number >> 8 * SECRET_OCTETS:
+        if number >> 8 * SECRET_BYTES:
             raise InvalidToken("the text is no token: its secret is too large")
-        return cls(body[len(PREFIX) : len(PREFIX) + ID_LENGTH], number.to_bytes(SECRET_OCTETS, "big"))
+        return cls(body[len(PREFIX) : len(PREFIX) + ID_LENGTH], number.to_bytes(SECRET_BYTES, "big"))
 
     def text(self) -> str:
         """The text, to be shown once."""
-        body = f"{PREFIX}{self.id}{_written(int.from_bytes(self.octets, 'big'), _SECRET_LENGTH)}"
+        body = f"{PREFIX}{self.id}{_encode_base62(int.from_bytes(self.raw, 'big'), _SECRET_LENGTH)}"
         return body + _checksum(body)
 
     def digest(self) -> bytes:
         """What a server keeps."""
-        return hashlib.sha256(self.octets).digest()
+        return hashlib.sha256(self.raw).digest()
 
     def matches(self, digest: bytes) -> bool:
         """Whether this is the token of which a server has kept that; takes as long for every wrong one."""
@@ -128,10 +128,10 @@ class Secret:
 
 def is_id(text: str) -> bool:
     """Whether a text has the form of a token's id."""
-    return len(text) == ID_LENGTH and all(character in _IDS for character in text)
+    return len(text) == ID_LENGTH and all(character in _ID_ALPHABET for character in text)
 
 
-def _written(number: int, length: int) -> str:
+def _encode_base62(number: int, length: int) -> str:
     digits = []
     for _ in range(length):
         number, digit = divmod(number, len(_DIGITS))
@@ -140,7 +140,7 @@ def _written(number: int, length: int) -> str:
 
 
 def _checksum(body: str) -> str:
-    return _written(zlib.crc32(body.encode("ascii")), _SUM_LENGTH)
+    return _encode_base62(zlib.crc32(body.encode("ascii")), _SUM_LENGTH)
 
 
 TOKEN_TYPE: Final = "PERSEID_TOKEN"  # noqa: S105 - a type
@@ -150,12 +150,12 @@ HASH_TYPE: Final = "PERSEID_TOKEN_HASH"
 """The type of the value that holds the SHA-256 of its secret."""
 
 _LOCAL: Final = "local:"
-_FOR_ADMINISTRATORS: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
-_FOR_NOBODY: Final = Permission(0)
-_NO_RIGHT: Final = "the token does not count any more"
+_ADMIN_ONLY: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+_NOT_READABLE: Final = Permission(0)
+_TOKEN_INACTIVE: Final = "the token does not count any more"  # noqa: S105 - not a secret
 
 
-class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _StoredToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON in the record."""
 
     label: str
@@ -178,27 +178,29 @@ class Token:
     """Whom it acts as: `300:0.NA/12345` or `local:alice`."""
     key: bytes
     """The commitment, in the ledger, to the key with which the maker is known; empty if they are known otherwise."""
-    scope: Scope
+    scope: ScopeSet
     created: int
     """In seconds since 1970."""
     expires: int
     """The same: from then on it does not count."""
 
-    def identity(self) -> Tokened:
+    def identity(self) -> TokenIdentity:
         """Who somebody with this token is."""
         if self.maker.startswith(_LOCAL):
-            return Tokened(LocalOperator(self.maker.removeprefix(_LOCAL)), self.id, self.scope)
-        return Tokened(KeyHolder(ValueRef.parse(self.maker), Proof.TOKEN), self.id, self.scope)
+            return TokenIdentity(LocalIdentity(self.maker.removeprefix(_LOCAL)), self.id, self.scope)
+        return TokenIdentity(KeyIdentity(ValueRef.parse(self.maker), Proof.TOKEN), self.id, self.scope)
 
     def values(self, digest: bytes, now: int) -> tuple[Value, ...]:
         """What the record holds."""
         places = None if self.scope.namespaces is None else list(self.scope.namespaces)
-        written = _Written(self.label, self.maker, self.key.hex(), self.scope.may, places, self.created, self.expires)
-        about = Value(1, TOKEN_TYPE, msgspec.json.encode(written), timestamp=now, permissions=_FOR_ADMINISTRATORS)
-        return about, Value(2, HASH_TYPE, digest, timestamp=now, permissions=_FOR_NOBODY)
+        written = _StoredToken(
+            self.label, self.maker, self.key.hex(), self.scope.may, places, self.created, self.expires
+        )
+        about = Value(1, TOKEN_TYPE, msgspec.json.encode(written), timestamp=now, permissions=_ADMIN_ONLY)
+        return about, Value(2, HASH_TYPE, digest, timestamp=now, permissions=_NOT_READABLE)
 
     @classmethod
-    def of_entry(cls, entry: Entry) -> Self | None:
+    def from_entry(cls, entry: Entry) -> Self | None:
         """The token that an entry made; None if it made none."""
         for value in entry.record():
             if value.type == TOKEN_TYPE:
@@ -208,57 +210,59 @@ class Token:
     @classmethod
     def _read(cls, name: str, data: bytes) -> Self | None:
         try:
-            found = msgspec.json.decode(data, type=_Written)
-            scope = Scope.of(found.may, found.namespaces)
+            found = msgspec.json.decode(data, type=_StoredToken)
+            scope = ScopeSet.of(found.may, found.namespaces)
             key = bytes.fromhex(found.key)
         except (msgspec.MsgspecError, InvalidScope, ValueError):
             return None  # of a newer version, say: it gives no right
         return cls(name, found.label, found.maker, key, scope, found.created, found.expires)
 
 
-def digest_in(entry: Entry) -> bytes:
+def stored_digest(entry: Entry) -> bytes:
     """The SHA-256 of the secret of the token that an entry made."""
     return next((value.data for value in entry.record() if value.type == HASH_TYPE), b"")
 
 
-def record_of(facts: Facts, token: str) -> Entry | None:
+def find_token_entry(snapshot: Snapshot, token: str) -> Entry | None:
     """The latest entry about a token, on which the decision rests from now on; None if there never was such a token."""
-    return facts.entry(record_key(token_name(token)))
+    return snapshot.entry(record_key(token_name(token)))
 
 
-def counting(facts: Facts, token: str, now: int) -> tuple[Token, Entry]:
+def require_active_token(snapshot: Snapshot, token: str, now: int) -> tuple[Token, Entry]:
     """A token that counts, and its record. Raises `Refused`."""
-    entry = record_of(facts, token)
+    entry = find_token_entry(snapshot, token)
     if entry is None:
-        raise _gone("there is no such token here")
-    found = Token.of_entry(entry) if entry.state is State.NORMAL else None
+        raise _token_inactive("there is no such token here")
+    found = Token.from_entry(entry) if entry.state is State.NORMAL else None
     if found is None:
-        raise _gone(f"the token {token} was revoked")
+        raise _token_inactive(f"the token {token} was revoked")
     if now >= found.expires:
-        raise _gone(f"the time of the token {token} is over")
-    if not maker_stands(facts, found):
-        raise _gone(f"the key {shown(found.maker)}, with which the token {token} was made, is gone or another one now")
+        raise _token_inactive(f"the time of the token {token} is over")
+    if not issuer_key_matches(snapshot, found):
+        raise _token_inactive(
+            f"the key {display_name(found.maker)}, with which the token {token} was made, is gone or another one now"
+        )
     return found, entry
 
 
-def require_counting(context: Context) -> None:
+def check_token_identity(context: Context) -> None:
     """Refuse whoever shows a token that does not count now, or is not what it was; others are not concerned."""
-    who = context.who
-    if isinstance(who, Tokened):
-        token, _ = counting(context.facts, who.token, context.now)
-        if token.identity() != who:
-            raise _gone(f"the token {who.token} is another one now")
+    identity = context.identity
+    if isinstance(identity, TokenIdentity):
+        token, _ = require_active_token(context.snapshot, identity.token, context.now)
+        if token.identity() != identity:
+            raise _token_inactive(f"the token {identity.token} is another one now")
 
 
-def key_mark(facts: Facts, reference: ValueRef) -> bytes | None:
+def key_commitment(snapshot: Snapshot, reference: ValueRef) -> bytes | None:
     """What a token keeps of the key that a reference names; empty if it names a group or no particular value.
 
     None if there is no such value here. The mark is the salted commitment of the ledger, which tells nothing of the
     key, and is another one whenever the value changes.
     """
-    if facts.group(reference.handle) is None:
+    if snapshot.group(reference.handle) is None:
         return None
-    entry = facts.held(Handle.keepable(reference.handle)).entry
+    entry = snapshot.stored(Handle.parse_lenient(reference.handle)).entry
     if entry is None:
         return None
     if reference.index == 0:
@@ -270,13 +274,13 @@ def key_mark(facts: Facts, reference: ValueRef) -> bytes | None:
     return None
 
 
-def maker_stands(facts: Facts, token: Token) -> bool:
+def issuer_key_matches(snapshot: Snapshot, token: Token) -> bool:
     """Whether whoever made a token can still be the one who did."""
     if token.maker.startswith(_LOCAL):
         return True
-    return key_mark(facts, ValueRef.parse(token.maker)) == token.key
+    return key_commitment(snapshot, ValueRef.parse(token.maker)) == token.key
 
 
-def _gone(reason: str) -> Refused:
-    advice = f"{_NO_RIGHT}: use another one, or have one made"
+def _token_inactive(reason: str) -> Refused:
+    advice = f"{_TOKEN_INACTIVE}: use another one, or have one made"
     return Refused(ResponseCode.AUTHENTICATION_FAILED, reason, advice)

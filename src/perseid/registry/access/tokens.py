@@ -22,22 +22,32 @@ from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value, ValueRef
-from perseid.registry.commands.namespaces import checked_prefix
+from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Plan
-from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, Tokened
-from perseid.registry.queries.history import DEFAULT_PAGE, may, page_size
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, TokenIdentity
+from perseid.registry.queries.history import DEFAULT_PAGE, is_allowed, page_size
 from perseid.registry.queries.listing import MAX_SCANNED
-from perseid.registry.queries.paging import Room
+from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts
+from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .authorization import Spent
-from .permissions import Demand, Membership, Need, Role, shown
-from .scopes import BELOW, Scope
-from .token_records import InvalidToken, Secret, Token, counting, digest_in, is_id, key_mark, maker_stands, record_of
+from .authorization import SearchUsage
+from .permissions import HasPermissions, HasRole, Requirement, Role, display_name
+from .scopes import DERIVED_SUFFIX, ScopeSet
+from .token_records import (
+    InvalidToken,
+    Secret,
+    Token,
+    find_token_entry,
+    is_id,
+    issuer_key_matches,
+    key_commitment,
+    require_active_token,
+    stored_digest,
+)
 
 DAY: Final = 86_400
 
@@ -52,7 +62,7 @@ MAX_LABEL: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class TokenStatus:
     """A token, as those see it who may."""
 
     token: Token
@@ -60,14 +70,14 @@ class Listed:
     """The entry that made it."""
     revoked: int | None
     """When it was revoked, in seconds since 1970; None if it was not."""
-    stands: bool
+    key_matches: bool
     """Whether the key with which it was made is still there."""
     used: int | None
     """The last day on which it was used, in seconds since 1970; None if that never was."""
 
-    def counts(self, now: int) -> bool:
+    def is_active(self, now: int) -> bool:
         """Whether it counts at a moment."""
-        return self.revoked is None and self.stands and now < self.token.expires
+        return self.revoked is None and self.key_matches and now < self.token.expires
 
     def state(self, now: int) -> str:
         """What has become of it, in a word."""
@@ -75,10 +85,10 @@ class Listed:
             return "revoked"
         if now >= self.token.expires:
             return "expired"
-        return "counts" if self.stands else "without its key"
+        return "counts" if self.key_matches else "without its key"
 
     @property
-    def octets(self) -> int:
+    def size(self) -> int:
         """What it takes on a page."""
         token = self.token
         return sum(map(len, token.scope.namespaces or ())) + len(token.label) + len(token.maker)
@@ -89,17 +99,17 @@ class CreateToken:
     """Make a token. Its secret is made by whoever asks (`Secret.new`), and shown by them, once."""
 
     secret: Secret
-    scope: Scope
+    scope: ScopeSet
     label: str = ""
     seconds: int = DEFAULT_DAYS * DAY
     """How long it counts."""
 
     def decide(self, context: Context) -> Plan[Token]:
         """The right, the maker, the place, the label and the time."""
-        context.demand(_demand("make a token", self.scope))
+        context.require(_requirement("make a token", self.scope))
         maker, key = self._maker(context)
         self._check(context)
-        if record_of(context.facts, self.secret.id) is not None:
+        if find_token_entry(context.snapshot, self.secret.id) is not None:
             reason = f"there is a token {self.secret.id} already"
             raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "make another secret")
         token = Token(self.secret.id, self.label, maker, key, self.scope, context.now, context.now + self.seconds)
@@ -109,26 +119,26 @@ class CreateToken:
 
     def _maker(self, context: Context) -> tuple[str, bytes]:
         """Whom the token acts as, and the mark of their key."""
-        who = context.who
-        if isinstance(who, LocalOperator):
-            return str(who), b""
-        if not isinstance(who, KeyHolder):
+        identity = context.identity
+        if isinstance(identity, LocalIdentity):
+            return str(identity), b""
+        if not isinstance(identity, KeyIdentity):
             raise Refused(ResponseCode.INVALID_ADMIN, "only somebody with a key of their own makes tokens")
         # As they are meant now, and no more: an identity without an index is not meant by that of its key.
-        reference = ValueRef(who.index, who.reference.handle)
-        key = key_mark(context.facts, reference)
+        reference = ValueRef(identity.index, identity.reference.handle)
+        key = key_commitment(context.snapshot, reference)
         if key is None:
-            reason = f"{shown(str(reference))} is not held here, so a token would not end with it"
+            reason = f"{display_name(str(reference))} is not held here, so a token would not end with it"
             advice = "make the token as somebody whose key is held here"
             raise Refused(ResponseCode.INVALID_ADMIN, reason, advice)
         return str(reference), key
 
     def _check(self, context: Context) -> None:
         for place in self.scope.namespaces or ():
-            prefix = place.removesuffix(BELOW)
-            checked_prefix(prefix)
-            if prefix == place and not context.facts.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}"):
-                reason = f"{shown(prefix)} is not homed here, so the token would be good for nothing there"
+            prefix = place.removesuffix(DERIVED_SUFFIX)
+            check_prefix(prefix)
+            if prefix == place and not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}"):
+                reason = f"{display_name(prefix)} is not homed here, so the token would be good for nothing there"
                 raise Refused(ResponseCode.SERVER_NOT_RESP, reason, "look at: perseid namespace list")
         if not 0 < self.seconds <= MAX_DAYS * DAY:
             reason = f"a token counts for some time, and for {MAX_DAYS} days at most"
@@ -147,21 +157,23 @@ class RevokeToken:
     def decide(self, context: Context) -> Plan[Token]:
         """Those who might have made it, whoever did, and whoever shows it: all others learn not even that it exists."""
         require_identity(context, "revoke a token")
-        token, entry = _known(context.facts, self.token)
-        if _is_own(context.who, token):
-            context.reasons.append(f"{shown(str(context.who))} may revoke the token {token.id}: it is their own")
+        token, entry = _find_token(context.snapshot, self.token)
+        if _is_own(context.identity, token):
+            context.reasons.append(
+                f"{display_name(str(context.identity))} may revoke the token {token.id}: it is their own"
+            )
         else:
             try:
-                context.demand(_demand(f"revoke the token {token.id}", token.scope))
+                context.require(_requirement(f"revoke the token {token.id}", token.scope))
             except Refused:
-                raise _unknown(self.token) from None
+                raise _token_not_found(self.token) from None
         if entry.state is not State.NORMAL:
             return Plan(lambda _: token, reason=context.reasons[-1])
         draft = _draft(context, Action.DELETE, State.ABSENT, token.id)
         return Plan(lambda _: token, (draft,), reason=context.reasons[-1])
 
 
-class Tokens:
+class TokenAuthenticator:
     """Recognises those who show tokens. For any number of threads."""
 
     def __init__(self, registry: Registry) -> None:
@@ -169,16 +181,16 @@ class Tokens:
         self._noted: dict[str, int] = {}  # the last day that was written down, by token
         self._lock = threading.Lock()
 
-    def authenticate(self, text: str) -> Tokened:
+    def authenticate(self, text: str) -> TokenIdentity:
         """Who shows a token. Raises `Refused`, which tells a stranger nothing but that they are one.
 
         Operations of the registry look again whether the token counts, and rest on it.
         """
         now = self._registry.now()
-        with self._registry.facts() as facts:
-            found = authenticate(facts, text, now)
-        self._note(found.token, now // DAY)
-        return found
+        with self._registry.snapshot() as snapshot:
+            get_token = authenticate(snapshot, text, now)
+        self._note(get_token.token, now // DAY)
+        return get_token
 
     def _note(self, token: str, day: int) -> None:
         """Write down that a token was used today, once a day. Who cannot write now does it another time."""
@@ -189,78 +201,78 @@ class Tokens:
                 self._noted.clear()  # a new day: those of yesterday would be kept for ever
             self._noted[token] = day
         try:
-            token_uses.note(self._registry.ledger.log, token, day)
+            token_uses.record_use(self._registry.ledger.log, token, day)
         except LedgerError:
             with self._lock:
                 self._noted.pop(token, None)
 
 
-def authenticate(facts: Facts, text: str, now: int) -> Tokened:
+def authenticate(snapshot: Snapshot, text: str, now: int) -> TokenIdentity:
     """Who shows a token, by one state of the ledger. Raises `Refused`."""
     try:
         secret = Secret.parse(text)
     except InvalidToken as problem:
         advice = "give the whole token, as it was shown when it was made"
         raise Refused(ResponseCode.AUTHENTICATION_FAILED, str(problem), advice) from None
-    entry = record_of(facts, secret.id)
-    made = None if entry is None else _making(facts, entry)
+    entry = find_token_entry(snapshot, secret.id)
+    made = None if entry is None else _creation_entry(snapshot, entry)
     # Whether it was revoked, or has ended, is told to those only who have it.
-    if made is None or not secret.matches(digest_in(made)):
+    if made is None or not secret.matches(stored_digest(made)):
         raise Refused(ResponseCode.AUTHENTICATION_FAILED, "there is no such token here")
-    token, _ = counting(facts, secret.id, now)
+    token, _ = require_active_token(snapshot, secret.id, now)
     return token.identity()
 
 
-def listed(
-    registry: Registry, who: Identity, after: str = "", limit: int = DEFAULT_PAGE
-) -> tuple[tuple[Listed, ...], str | None]:
+def list_tokens(
+    registry: Registry, identity: Identity, after: str = "", limit: int = DEFAULT_PAGE
+) -> tuple[tuple[TokenStatus, ...], str | None]:
     """The tokens that somebody may see, by ascending id behind one; and behind which the next page begins, if any does.
 
     Nobody in particular sees none, and others those that they may revoke. Revoked ones are shown as well. A page also
     ends where no more can be decided about rights at once: it may have fewer than `limit`, even none, and not be last.
     """
-    room = Room(page_size(limit))
-    days = token_uses.last_days(registry.ledger.log)
+    room = PageBudget(page_size(limit))
+    days = token_uses.last_used_days(registry.ledger.log)
     first = record_key(token_name(after)) + b"\0" if after else record_key(TOKENS)
     end = record_key(TOKENS)[:-1] + b"0"  # the character behind the slash
-    found: list[Listed] = []
+    get_token: list[TokenStatus] = []
     last: str | None = None
-    with registry.facts() as facts:
-        sight = _Sight(facts, who)
-        entries, more = facts.reading.some_names(first, end, MAX_SCANNED)
+    with registry.snapshot() as snapshot:
+        visibility = _TokenVisibility(snapshot, identity)
+        entries, more = snapshot.reading.names_page(first, end, MAX_SCANNED)
         for entry in entries:
             if room.is_full:
-                return tuple(found), last
-            item = _listed(facts, entry, days)
-            sees = item is not None and sight.sees(item.token)
+                return tuple(get_token), last
+            item = _token_status(snapshot, entry, days)
+            sees = item is not None and visibility.sees(item.token)
             if sees is None:
-                return tuple(found), last
+                return tuple(get_token), last
             if item is not None and sees:
-                if not room.take(item.octets):
-                    return tuple(found), last
-                found.append(item)
+                if not room.take(item.size):
+                    return tuple(get_token), last
+                get_token.append(item)
             last = entry.handle.rpartition("/")[2].lower()
-    return tuple(found), last if more else None
+    return tuple(get_token), last if more else None
 
 
-def found(registry: Registry, who: Identity, token: str) -> Listed:
+def get_token(registry: Registry, identity: Identity, token: str) -> TokenStatus:
     """One token, if there is one that somebody may see. Raises `Refused`."""
-    days = token_uses.last_days(registry.ledger.log)
-    with registry.facts() as facts:
-        known, entry = _known(facts, token)
-        item = _listed(facts, entry, days)
-        if item is None or not _sees(facts, who, known):
-            raise _unknown(token)
+    days = token_uses.last_used_days(registry.ledger.log)
+    with registry.snapshot() as snapshot:
+        known, entry = _find_token(snapshot, token)
+        item = _token_status(snapshot, entry, days)
+        if item is None or not _can_see(snapshot, identity, known):
+            raise _token_not_found(token)
     return item
 
 
-class _Sight:
+class _TokenVisibility:
     """Which tokens somebody sees, of many that are looked at together."""
 
-    def __init__(self, facts: Facts, who: Identity) -> None:
-        self._facts = facts
-        self._who = who
-        self._known: dict[Scope, bool] = {}  # many tokens have the same scope
+    def __init__(self, snapshot: Snapshot, identity: Identity) -> None:
+        self._snapshot = snapshot
+        self._identity = identity
+        self._known: dict[ScopeSet, bool] = {}  # many tokens have the same scope
 
     def sees(self, token: Token) -> bool | None:
         """Whether they see a token; None if that cannot be decided any more, and has to be asked anew.
@@ -268,77 +280,81 @@ class _Sight:
         How much one request may search for rights is limited. A search that began with all of it and came to its end is
         a refusal as anywhere; one that had only what others left over tells nothing.
         """
-        if _is_own(self._who, token):
+        if _is_own(self._identity, token):
             return True
         if token.scope not in self._known:
-            spent = self._facts.spent
-            begins = spent == Spent()
-            sees = _sees(self._facts, self._who, token)
-            if not sees and not begins and spent.is_used_up:
+            usage = self._snapshot.usage
+            begins = usage == SearchUsage()
+            sees = _can_see(self._snapshot, self._identity, token)
+            if not sees and not begins and usage.is_exhausted:
                 return None
             self._known[token.scope] = sees
         return self._known[token.scope]
 
 
-def _listed(facts: Facts, entry: Entry, days: dict[str, int]) -> Listed | None:
-    made = _making(facts, entry)
-    token = None if made is None else Token.of_entry(made)
+def _token_status(snapshot: Snapshot, entry: Entry, days: dict[str, int]) -> TokenStatus | None:
+    made = _creation_entry(snapshot, entry)
+    token = None if made is None else Token.from_entry(made)
     if made is None or token is None:
         return None
     revoked = None if entry.state is State.NORMAL else entry.at // 1_000_000
     day = days.get(token.id)
-    return Listed(token, made.seq, revoked, maker_stands(facts, token), None if day is None else day * DAY)
+    return TokenStatus(
+        token, made.seq, revoked, issuer_key_matches(snapshot, token), None if day is None else day * DAY
+    )
 
 
-def _making(facts: Facts, entry: Entry) -> Entry | None:
+def _creation_entry(snapshot: Snapshot, entry: Entry) -> Entry | None:
     """The entry that made a token: this one, or the one before its revocation."""
     if entry.state is State.NORMAL:
         return entry
-    previous = facts.reading.previous(entry.seq)
-    return facts.reading.entry(previous) if previous else None
+    previous = snapshot.reading.previous(entry.seq)
+    return snapshot.reading.entry(previous) if previous else None
 
 
-def _known(facts: Facts, token: str) -> tuple[Token, Entry]:
+def _find_token(snapshot: Snapshot, token: str) -> tuple[Token, Entry]:
     """A token, revoked or not, and its latest entry."""
-    entry = record_of(facts, token) if is_id(token) else None
-    made = None if entry is None else _making(facts, entry)
-    known = None if made is None else Token.of_entry(made)
+    entry = find_token_entry(snapshot, token) if is_id(token) else None
+    made = None if entry is None else _creation_entry(snapshot, entry)
+    known = None if made is None else Token.from_entry(made)
     if entry is None or known is None:
-        raise _unknown(token)
+        raise _token_not_found(token)
     return known, entry
 
 
-def _unknown(token: str) -> Refused:
-    return Refused(ResponseCode.HANDLE_NOT_FOUND, f"there is no token {shown(token)}", "look at: perseid token list")
+def _token_not_found(token: str) -> Refused:
+    return Refused(
+        ResponseCode.HANDLE_NOT_FOUND, f"there is no token {display_name(token)}", "look at: perseid token list"
+    )
 
 
-def _sees(facts: Facts, who: Identity, token: Token) -> bool:
-    return _is_own(who, token) or may(facts, who, _demand("see a token", token.scope))
+def _can_see(snapshot: Snapshot, identity: Identity, token: Token) -> bool:
+    return _is_own(identity, token) or is_allowed(snapshot, identity, _requirement("see a token", token.scope))
 
 
-def _is_own(who: Identity, token: Token) -> bool:
+def _is_own(identity: Identity, token: Token) -> bool:
     """Whether somebody made a token, or shows it."""
-    if isinstance(who, Tokened):
-        return who.token == token.id
-    if isinstance(who, Anonymous):
+    if isinstance(identity, TokenIdentity):
+        return identity.token == token.id
+    if isinstance(identity, Anonymous):
         return False
-    if isinstance(who, KeyHolder):
-        return str(ValueRef(who.index, who.reference.handle)) == token.maker
-    return str(who) == token.maker
+    if isinstance(identity, KeyIdentity):
+        return str(ValueRef(identity.index, identity.reference.handle)) == token.maker
+    return str(identity) == token.maker
 
 
-def _demand(action: str, scope: Scope) -> Demand:
+def _requirement(action: str, scope: ScopeSet) -> Requirement:
     """What it takes to have a say about tokens of a scope. No token has one."""
-    servers = (Membership((Role.SERVER,)),)
+    servers = (HasRole((Role.SERVER,)),)
     if scope.namespaces is None:
-        return Demand(action, (servers,))
-    prefixes = sorted({place.removesuffix(BELOW) for place in scope.namespaces})
-    needs: Sequence[Need] = [
-        Need(AdminPermission.MODIFY_ADMIN, f"{PREFIX_OF_PREFIXES}/{fold(prefix)}", on_prefix=True)
+        return Requirement(action, (servers,))
+    prefixes = sorted({place.removesuffix(DERIVED_SUFFIX) for place in scope.namespaces})
+    needs: Sequence[HasPermissions] = [
+        HasPermissions(AdminPermission.MODIFY_ADMIN, f"{PREFIX_OF_PREFIXES}/{fold(prefix)}", on_prefix=True)
         for prefix in prefixes
     ]
-    return Demand(action, (servers, tuple(needs)))
+    return Requirement(action, (servers, tuple(needs)))
 
 
 def _draft(context: Context, action: Action, state: State, token: str, values: tuple[Value, ...] = ()) -> Draft:
-    return Draft(action, state, token_name(token), context.door, str(context.who), context.note, values)
+    return Draft(action, state, token_name(token), context.interface, str(context.identity), context.note, values)

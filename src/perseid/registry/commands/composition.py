@@ -16,15 +16,15 @@ from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.context import Context, check_count, with_administrators
-from perseid.registry.policy.authority import Change, Completed, Known, complete
+from perseid.registry.context import Context, add_administrators, check_count
+from perseid.registry.policy.authority import Change, CompletedRecord, PartyStatus, complete_record
 from perseid.registry.policy.templates import check_namespaces
-from perseid.registry.policy.types import check_definitions, type_refusals
+from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts, Held
+from perseid.registry.snapshot import Snapshot, StoredRecord
 
 
-def stamp(
+def set_timestamps(
     before: Iterable[Value] | None, wanted: Iterable[Value], now: int, *, is_import: bool = False
 ) -> tuple[Value, ...]:
     """The wanted values with their timestamps: those that are new or changed get `now`.
@@ -33,10 +33,10 @@ def stamp(
     timestamps of its own and these are kept; 0 means that it says none.
     """
     former = {value.index: value for value in before or ()}
-    return tuple([_stamped(former.get(value.index), value, now, is_import) for value in wanted])
+    return tuple([_with_timestamp(former.get(value.index), value, now, is_import) for value in wanted])
 
 
-def _stamped(former: Value | None, value: Value, now: int, is_import: bool) -> Value:
+def _with_timestamp(former: Value | None, value: Value, now: int, is_import: bool) -> Value:
     if is_import and value.timestamp:
         return value
     if former is not None and value.with_timestamp(former.timestamp) == former:
@@ -50,7 +50,7 @@ MAX_INDEX = 0x7FFF_FFFF
 
 def compose(
     context: Context,
-    held: Held,
+    stored: StoredRecord,
     wanted: Sequence[Value],
     *,
     whole: bool = False,
@@ -64,33 +64,33 @@ def compose(
     requires; nor need a tombstone have what is required of others.
     """
     is_import = context.is_import
-    after = (State.NORMAL if creates else held.state) if state is None else state
-    values = with_administrators(context, held, wanted) if creates else tuple(wanted)
+    after = (State.NORMAL if creates else stored.state) if state is None else state
+    values = add_administrators(context, stored, wanted) if creates else tuple(wanted)
     if after is not State.RESERVED:
         change = Change(
-            handle=held.handle,
-            before=None if creates else held.values,
+            handle=stored.handle,
+            before=None if creates else stored.values,
             wanted=values,
             now=context.now,
             whole=whole or creates,
             is_import=is_import,
         )
-        completed = complete(held.policy, change, lambda handle: known(context.facts, handle))
-        if not isinstance(completed, Completed):
-            raise Refused.by_policy(completed)
+        completed = complete_record(stored.policy, change, lambda handle: get_party_status(context.snapshot, handle))
+        if not isinstance(completed, CompletedRecord):
+            raise Refused.from_refusals(completed)
         values = completed.values
     check_count(values)
     if not is_import:
-        check_namespaces(held.values, values)
-    if refusals := held.policy.check_values(values, complete=after not in (State.RESERVED, State.TOMBSTONE)):
-        raise Refused.by_policy(refusals)
-    check_definitions(held.values, values)
-    if refusals := list(type_refusals(context.facts, held.policy, values, held.values)):
-        raise Refused.by_policy(refusals)
-    return stamp(held.values, values, context.now, is_import=is_import)
+        check_namespaces(stored.values, values)
+    if refusals := stored.policy.check_values(values, complete=after not in (State.RESERVED, State.TOMBSTONE)):
+        raise Refused.from_refusals(refusals)
+    check_definitions(stored.values, values)
+    if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
+        raise Refused.from_refusals(refusals)
+    return set_timestamps(stored.values, values, context.now, is_import=is_import)
 
 
-def moved_apart(kept: Iterable[Value], others: Iterable[Value]) -> list[Value]:
+def reindex(kept: Iterable[Value], others: Iterable[Value]) -> list[Value]:
     """Values that stand beside others: where an index is taken they move to a free one behind it."""
     taken = {value.index for value in others}
     found = []
@@ -103,17 +103,17 @@ def moved_apart(kept: Iterable[Value], others: Iterable[Value]) -> list[Value]:
     return found
 
 
-def kept_by_policy(held: Held) -> tuple[Value, ...]:
+def policy_values(stored: StoredRecord) -> tuple[Value, ...]:
     """The values that stay in a record although a request for the whole of it leaves them out (A8)."""
-    if not held.policy.authority:
+    if not stored.policy.authority:
         return ()
-    types = {fold(held.policy.creation_date_type), fold(held.policy.creator_type)}
-    return tuple([value for value in held.values if fold(value.type) in types])
+    types = {fold(stored.policy.creation_date_type), fold(stored.policy.creator_type)}
+    return tuple([value for value in stored.values if fold(value.type) in types])
 
 
-def known(facts: Facts, handle: Handle) -> Known:
+def get_party_status(snapshot: Snapshot, handle: Handle) -> PartyStatus:
     """What this server knows of a handle that a record names as its creator."""
-    if not facts.is_responsible(handle):
-        return Known.FOREIGN
-    held = facts.held(handle)
-    return Known.HERE_PUBLIC if held.is_public else Known.HERE_MISSING
+    if not snapshot.is_responsible(handle):
+        return PartyStatus.FOREIGN
+    stored = snapshot.stored(handle)
+    return PartyStatus.HERE_PUBLIC if stored.is_public else PartyStatus.HERE_MISSING

@@ -16,10 +16,10 @@ from typing import Final, Generic, TypeVar
 from perseid.names.handle import Handle
 from perseid.records.record import ascending
 from perseid.records.value import Value
-from perseid.registry.access.permissions import shown
-from perseid.registry.context import Context, Operation, Plan
+from perseid.registry.access.permissions import display_name
+from perseid.registry.context import Command, Context, Plan
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Held
+from perseid.registry.snapshot import StoredRecord
 from perseid.wire.codes import ResponseCode
 
 TAG_LENGTH: Final = 32
@@ -43,18 +43,18 @@ class Condition:
     exists: bool | None = None
     """Whether there is a record; None if that does not matter."""
 
-    def check(self, held: Held) -> None:
+    def check(self, stored: StoredRecord) -> None:
         """Refuse a change of a record that is not so."""
-        if self.exists is False and held.exists:
-            reason = f"{shown(held.asked)} exists already"
+        if self.exists is False and stored.exists:
+            reason = f"{display_name(stored.requested)} exists already"
             raise ConditionFailed(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "it should not, by the condition")
         wants_one = self.exists is True or self.any_of is not None
-        if wants_one and not held.exists:
-            reason = f"there is no record of {shown(held.asked)}"
+        if wants_one and not stored.exists:
+            reason = f"there is no record of {display_name(stored.requested)}"
             raise ConditionFailed(ResponseCode.HANDLE_NOT_FOUND, reason, "there should be one, by the condition")
-        tags = {public_tag(held.values), entry_tag(held.seq), version_tag(held.seq)} if held.exists else set()
+        tags = {public_tag(stored.values), entry_tag(stored.seq), version_tag(stored.seq)} if stored.exists else set()
         if (self.any_of is not None and tags.isdisjoint(self.any_of)) or not tags.isdisjoint(self.none_of):
-            reason = f"{shown(held.asked)} has been changed since"
+            reason = f"{display_name(stored.requested)} has been changed since"
             raise ConditionFailed(ResponseCode.ERROR, reason, "read it again, and decide anew")
 
 
@@ -62,14 +62,14 @@ class Condition:
 class Conditional(Generic[T]):
     """An operation on a record that is carried out only under a condition."""
 
-    operation: Operation[T]
+    command: Command[T]
     handle: Handle
     condition: Condition
 
     def decide(self, context: Context) -> Plan[T]:
         """As the operation decides, and then by the condition."""
-        plan = self.operation.decide(context)
-        self.condition.check(context.facts.held(self.handle))
+        plan = self.command.decide(context)
+        self.condition.check(context.snapshot.stored(self.handle))
         return plan
 
 

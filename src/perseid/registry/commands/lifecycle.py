@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Entry, State
-from perseid.ledger.log.redaction import NothingToRedact, redaction
+from perseid.ledger.log.redaction import NothingToRedact, build_redaction
 from perseid.ledger.log.requests import Append
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
@@ -20,20 +20,20 @@ from perseid.records.admin import AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value
-from perseid.registry.access import permissions as demands
-from perseid.registry.access.permissions import Demand, Membership, Role, is_admin, shown
-from perseid.registry.access.scopes import Reach, Word
+from perseid.registry.access import permissions as requirements
+from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
+from perseid.registry.access.scopes import RequiredScope, Scope
 from perseid.registry.context import Context, Plan, not_found, still_reserved
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.authority import Known
-from perseid.registry.policy.authority_metadata import of_type as of_exact_type
+from perseid.registry.policy.authority import PartyStatus
+from perseid.registry.policy.authority_metadata import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import Changed, Refused
-from perseid.registry.snapshot import SITE_PREFIX, Held, of_type
+from perseid.registry.results import ChangeResult, Refused
+from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
 
-from .composition import compose, known, moved_apart
-from .records import require_hideable, require_identity, revival, written
+from .composition import compose, get_party_status, reindex
+from .records import plan_change, require_identity, require_unpublishable, undo_tombstone_command
 
 FIRST_INDEX: Final = 9101
 """Where the server looks for a free index for what it says in a record itself: tombstones and links. Authority
@@ -46,14 +46,14 @@ class Publish:
 
     handle: Handle
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         """MODIFY_VALUE: who may take the right to be read from each value, or give it, may do so for all of them."""
-        held = held_for(context, self.handle, "publish", AdminPermission.MODIFY_VALUE, Word.PUBLISH)
-        if held.is_public:
-            return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
-        if held.state is State.RESERVED:
-            raise still_reserved(held)
-        return written(context, held, Action.PUBLISH, held.values, State.NORMAL)
+        stored = get_record_for(context, self.handle, "publish", AdminPermission.MODIFY_VALUE, Scope.PUBLISH)
+        if stored.is_public:
+            return Plan(lambda _: ChangeResult(stored.handle, stored.seq), reason=context.reasons[-1])
+        if stored.state is State.RESERVED:
+            raise still_reserved(stored)
+        return plan_change(context, stored, Action.PUBLISH, stored.values, State.NORMAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,19 @@ class Unpublish:
 
     handle: Handle
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         """The same right as to publish."""
-        held = held_for(context, self.handle, "unpublish", AdminPermission.MODIFY_VALUE, Word.PUBLISH)
-        if not held.is_public:
-            return Plan(lambda _: Changed(held.handle, held.seq), reason=context.reasons[-1])
-        require_hideable(held)
-        if held.state is State.TOMBSTONE:
-            reason = f"{shown(held.asked)} is a tombstone, and tells everybody what became of the thing"
-            advice = f"if the thing is not gone after all, take the tombstone away first: {revival(held)}"
+        stored = get_record_for(context, self.handle, "unpublish", AdminPermission.MODIFY_VALUE, Scope.PUBLISH)
+        if not stored.is_public:
+            return Plan(lambda _: ChangeResult(stored.handle, stored.seq), reason=context.reasons[-1])
+        require_unpublishable(stored)
+        if stored.state is State.TOMBSTONE:
+            reason = f"{display_name(stored.requested)} is a tombstone, and tells everybody what became of the thing"
+            advice = (
+                f"if the thing is not gone after all, take the tombstone away first: {undo_tombstone_command(stored)}"
+            )
             raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
-        return written(context, held, Action.UNPUBLISH, held.values, State.UNPUBLISHED)
+        return plan_change(context, stored, Action.UNPUBLISH, stored.values, State.UNPUBLISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +86,47 @@ class Tombstone:
     replacement: Handle | None = None
     """The name to use instead. Where a tombstone is there already and this is None, it keeps the one it has."""
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         """DELETE_HANDLE, as for the end that the protocol knows; the policy's rule on deletion does not forbid it."""
-        held = held_for(context, self.handle, "put a tombstone on", AdminPermission.DELETE_HANDLE, Word.TOMBSTONE)
-        if held.handle.is_prefix_handle:
-            reason = f"{shown(held.asked)} says who serves and administers a prefix, which does not end with a thing"
+        stored = get_record_for(
+            context, self.handle, "put a tombstone on", AdminPermission.DELETE_HANDLE, Scope.TOMBSTONE
+        )
+        if stored.handle.is_prefix_handle:
+            reason = (
+                f"{display_name(stored.requested)} says who serves and administers a "
+                "prefix, which does not end with a thing"
+            )
             raise Refused(ResponseCode.INVALID_HANDLE, reason, "unhome the prefix, or transfer it", "H8")
-        if held.state is State.RESERVED:
-            raise still_reserved(held)
-        text = _checked_reason(self.reason, "a tombstone")
-        policy = held.policy
-        values = kept_values(held)
-        values = with_value(values, policy, policy.tombstone_reason_type, text)
-        values = with_value(values, policy, policy.tombstone_date_type, self._date(context, held))
-        if replacement := self._replacement(context, held):
-            values = with_value(values, policy, policy.tombstone_replacement_type, replacement)
-        values = compose(context, held, values, state=State.TOMBSTONE)
-        return written(context, held, Action.TOMBSTONE, values, State.TOMBSTONE)
+        if stored.state is State.RESERVED:
+            raise still_reserved(stored)
+        text = _check_reason(self.reason, "a tombstone")
+        policy = stored.policy
+        values = tombstone_values(stored)
+        values = add_value(values, policy, policy.tombstone_reason_type, text)
+        values = add_value(values, policy, policy.tombstone_date_type, self._date(context, stored))
+        if replacement := self._replacement(context, stored):
+            values = add_value(values, policy, policy.tombstone_replacement_type, replacement)
+        values = compose(context, stored, values, state=State.TOMBSTONE)
+        return plan_change(context, stored, Action.TOMBSTONE, values, State.TOMBSTONE)
 
-    def _date(self, context: Context, held: Held) -> str:
+    def _date(self, context: Context, stored: StoredRecord) -> str:
         """The thing has been gone since the first tombstone said so."""
-        return _said(held, held.policy.tombstone_date_type) or to_iso(context.now)
+        return _tombstone_text(stored, stored.policy.tombstone_date_type) or to_iso(context.now)
 
-    def _replacement(self, context: Context, held: Held) -> str:
+    def _replacement(self, context: Context, stored: StoredRecord) -> str:
         """The name to use instead; it is checked as a creator is (A4)."""
         if self.replacement is None:
-            return _said(held, held.policy.tombstone_replacement_type)
+            return _tombstone_text(stored, stored.policy.tombstone_replacement_type)
         try:
             Handle.parse(str(self.replacement))
         except InvalidName as problem:
-            reason = f"{shown(self.replacement)} cannot replace anything: {problem}"
+            reason = f"{display_name(self.replacement)} cannot replace anything: {problem}"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "name a handle", problem.rule) from problem
-        if context.facts.held(self.replacement).key == held.key:
-            reason = f"{shown(held.asked)} cannot replace itself"
+        if context.snapshot.stored(self.replacement).key == stored.key:
+            reason = f"{display_name(stored.requested)} cannot replace itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "name another handle, or none", "S8")
-        if known(context.facts, self.replacement) is Known.HERE_MISSING:
-            reason = f"nobody can resolve {shown(self.replacement)} although its prefix is homed here"
+        if get_party_status(context.snapshot, self.replacement) is PartyStatus.HERE_MISSING:
+            reason = f"nobody can resolve {display_name(self.replacement)} although its prefix is homed here"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "create and publish the replacement first", "S8")
         return str(self.replacement)
 
@@ -130,20 +137,20 @@ class Revive:
 
     handle: Handle
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         """DELETE_HANDLE and ADD_VALUE from one administrator value: who may end it and fill it. Today's policy holds.
 
         Secret keys do not come back: they were erased when the record lost them.
         """
         both = AdminPermission.DELETE_HANDLE | AdminPermission.ADD_VALUE
-        held = held_for(context, self.handle, "take the tombstone from", both, Word.TOMBSTONE)
-        if held.state is not State.TOMBSTONE:
-            reason = f"{shown(held.asked)} is no tombstone"
+        stored = get_record_for(context, self.handle, "take the tombstone from", both, Scope.TOMBSTONE)
+        if stored.state is not State.TOMBSTONE:
+            reason = f"{display_name(stored.requested)} is no tombstone"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "change its values as they are", "S8")
-        before = _before_tombstone(context, held)
-        earlier = _besides(before.record(), _lasting_types(held.policy))
-        values = compose(context, held, (*earlier, *moved_apart(kept_values(held), earlier)), state=before.state)
-        return written(context, held, Action.UPDATE, values, before.state)
+        before = _before_tombstone(context, stored)
+        earlier = _other_values(before.record(), _permanent_types(stored.policy))
+        values = compose(context, stored, (*earlier, *reindex(tombstone_values(stored), earlier)), state=before.state)
+        return plan_change(context, stored, Action.UPDATE, values, before.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,71 +163,75 @@ class Redact:
     """An entry at which the record had the value."""
     reason: str
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         """Server administrators only, local operators among them: it destroys evidence, also of what others did."""
         if fold(self.handle.prefix) == SITE_PREFIX:
-            context.own(self.handle)
-        action = f"erase values of {shown(self.handle)}"
+            context.get_hosted(self.handle)
+        action = f"erase values of {display_name(self.handle)}"
         require_identity(context, action)
-        servers = Membership((Role.SERVER,))
-        context.demand(Demand(action, ((servers,),), reach=Reach.of(self.handle, Word.ADMIN)))
-        reason = _checked_reason(self.reason, "a redaction")
-        held = context.facts.held(self.handle)
-        if held.entry is None:
-            raise not_found(held)
+        servers = HasRole((Role.SERVER,))
+        context.require(Requirement(action, ((servers,),), required_scope=RequiredScope.of(self.handle, Scope.ADMIN)))
+        reason = _check_reason(self.reason, "a redaction")
+        stored = context.snapshot.stored(self.handle)
+        if stored.entry is None:
+            raise not_found(stored)
         try:
-            requests = self._requests(context, held, reason)
+            requests = self._requests(context, stored, reason)
         except NothingToRedact as problem:
             advice = "the history of the handle says which entries hold the value"
             raise Refused(ResponseCode.VALUES_NOT_FOUND, str(problem), advice) from problem
-        handle = held.handle
+        handle = stored.handle
         drafts = tuple([request.draft for request in requests])
-        redacts = {seq: found for request in requests for seq, found in request.redacts.items()}
-        return Plan(lambda seq: Changed(handle, seq), drafts, reason=context.reasons[-1], redacts=redacts)
+        redactions = {seq: found for request in requests for seq, found in request.redactions.items()}
+        return Plan(lambda seq: ChangeResult(handle, seq), drafts, reason=context.reasons[-1], redactions=redactions)
 
-    def _requests(self, context: Context, held: Held, reason: str) -> list[Append]:
+    def _requests(self, context: Context, stored: StoredRecord, reason: str) -> list[Append]:
         """What erases the value under each key that the name has had by the case rules of its namespace (H5).
 
         All of it is one commit: if something were left, the entry that was named would be empty by then, and could not
         say any more what was meant.
         """
-        reading = context.facts.reading
-        meant = case_rules.as_of(context.facts, held, self.seq)
-        places = {held.key if meant is None else meant.key: (self.seq, self.index)}
+        reading = context.snapshot.reading
+        meant = case_rules.as_of(context.snapshot, stored, self.seq)
+        places = {stored.key if meant is None else meant.key: (self.seq, self.index)}
         if meant is not None:
             data = {value.data for value in meant.record() if value.index == self.index}
-            if meant.key != held.key:
-                _check_gone(held, data, self.index)
-            for entry in case_rules.history(context.facts, held):
+            if meant.key != stored.key:
+                _check_removed(stored, data, self.index)
+            for entry in case_rules.history(context.snapshot, stored):
                 for value in entry.record():
                     if value.data in data:
                         places.setdefault(entry.key, (entry.seq, value.index))
-        by = (context.door, str(context.who))
+        by = (context.interface, str(context.identity))
         for key in places:
             if (latest := reading.record(key)) is not None:
-                context.facts.saw(latest)  # whose values are copied, so the commit rests on it
-        return [redaction(reading, key, *place, by, reason) for key, place in places.items()]
+                context.snapshot.track(latest)  # whose values are copied, so the commit rests on it
+        return [build_redaction(reading, key, *place, by, reason) for key, place in places.items()]
 
 
 # What the operations share
 
 
-def held_for(context: Context, handle: Handle, verb: str, permissions: AdminPermission, word: Word) -> Held:
+def get_record_for(
+    context: Context, handle: Handle, verb: str, permissions: AdminPermission, scope: Scope
+) -> StoredRecord:
     """The record that somebody wants to do something to, if its administrators let them.
 
     A record that the public does not know of is not found by those who may neither do it nor read the record.
     """
-    held = context.own(handle)
-    action = f"{verb} {shown(handle)}"
+    stored = context.get_hosted(handle)
+    action = f"{verb} {display_name(handle)}"
     require_identity(context, action)
-    demand = demands.on_record(action, permissions, held.handle, word)
-    if not held.exists or not (held.is_public or context.may(demand) or context.may(demands.read(held.handle))):
-        raise not_found(held)
-    context.demand(demand)
-    return held
+    require = requirements.on_record(action, permissions, stored.handle, scope)
+    if not stored.exists or not (
+        stored.is_public or context.is_allowed(require) or context.is_allowed(requirements.read(stored.handle))
+    ):
+        raise not_found(stored)
+    context.require(require)
+    return stored
 
 
-def with_value(values: Sequence[Value], policy: Policy, type_: str, text: str) -> tuple[Value, ...]:
+def add_value(values: Sequence[Value], policy: Policy, type_: str, text: str) -> tuple[Value, ...]:
     """The values, with one that the server says."""
     taken = {value.index for value in values}
     index = FIRST_INDEX
@@ -229,49 +240,51 @@ def with_value(values: Sequence[Value], policy: Policy, type_: str, text: str) -
     return (*values, replace(Value.text(index, type_, text), ttl=policy.default_ttl))
 
 
-def kept_values(held: Held) -> tuple[Value, ...]:
+def tombstone_values(stored: StoredRecord) -> tuple[Value, ...]:
     """What a tombstone keeps of a record: who administers it, and its authority metadata."""
-    lasting = [value for type_ in _lasting_types(held.policy) for value in of_exact_type(held.values, type_)]
-    return (*of_type(held.values, HS_ADMIN), *lasting)
+    lasting = [value for type_ in _permanent_types(stored.policy) for value in of_exact_type(stored.values, type_)]
+    return (*values_of_type(stored.values, HS_ADMIN), *lasting)
 
 
-def _lasting_types(policy: Policy) -> tuple[str, ...]:
+def _permanent_types(policy: Policy) -> tuple[str, ...]:
     if not policy.authority:
         return ()
     return tuple(filter(None, (policy.creation_date_type, policy.creator_type, policy.owner_type)))
 
 
-def _besides(values: Iterable[Value], types: Iterable[str]) -> tuple[Value, ...]:
+def _other_values(values: Iterable[Value], types: Iterable[str]) -> tuple[Value, ...]:
     """The values that are neither administrators nor of the types."""
     lasting = {fold(type_) for type_ in types}
     return tuple([value for value in values if fold(value.type) not in lasting and not is_admin(value)])
 
 
-def _said(held: Held, type_: str) -> str:
+def _tombstone_text(stored: StoredRecord, type_: str) -> str:
     """What a tombstone says under a type; nothing, if there is none or it cannot be read."""
-    values = of_exact_type(held.values, type_) if held.state is State.TOMBSTONE else []
+    values = of_exact_type(stored.values, type_) if stored.state is State.TOMBSTONE else []
     return values[0].data.decode("utf-8", "replace") if values else ""
 
 
-def _before_tombstone(context: Context, held: Held) -> Entry:
+def _before_tombstone(context: Context, stored: StoredRecord) -> Entry:
     """The last entry of the record that was no tombstone."""
-    for entry in case_rules.history(context.facts, held):
+    for entry in case_rules.history(context.snapshot, stored):
         if entry.state is not State.TOMBSTONE:
             if entry.state in (State.NORMAL, State.UNPUBLISHED):
                 return entry
             break
-    reason = f"{shown(held.asked)} has been a tombstone since it came here, so there is nothing to go back to"
+    reason = (
+        f"{display_name(stored.requested)} has been a tombstone since it came here, so there is nothing to go back to"
+    )
     raise Refused(ResponseCode.VALUES_NOT_FOUND, reason, "replace the record as a whole", "S8")
 
 
-def _check_gone(held: Held, data: set[bytes], index: int) -> None:
+def _check_removed(stored: StoredRecord, data: set[bytes], index: int) -> None:
     """Refuse to erase what the record still holds, though under another key."""
-    if any(value.data in data for value in held.values):
-        message = f"what value {index} held is part of the record of {held.handle} still; remove or replace it first"
+    if any(value.data in data for value in stored.values):
+        message = f"what value {index} held is part of the record of {stored.handle} still; remove or replace it first"
         raise NothingToRedact(message)
 
 
-def _checked_reason(reason: str, what: str) -> str:
+def _check_reason(reason: str, what: str) -> str:
     """A reason that people can read."""
     text = reason.strip()
     if not text:

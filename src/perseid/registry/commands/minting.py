@@ -18,52 +18,52 @@ from typing import Final, Self, TypeAlias, TypeVar
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.requests import Lender
-from perseid.names.allocator import DEFAULT_PATIENCE, MemoryLease
+from perseid.ledger.log.requests import LeaseProvider
+from perseid.names.allocator import DEFAULT_MAX_WAIT, MemoryLease
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.suffix_scheme import Scheme, Source
-from perseid.names.uuids import UuidText
+from perseid.names.uuids import UuidScheme
 from perseid.records.admin import Admin
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
-from perseid.registry.access.minting_rights import demand_making
-from perseid.registry.access.permissions import shown
-from perseid.registry.context import Context, Plan, administrators, check_indexes, own_administrators
+from perseid.registry.access.minting_rights import require_mint
+from perseid.registry.access.permissions import display_name
+from perseid.registry.context import Context, Plan, admin_values, caller_as_administrator, check_indexes
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
-from perseid.registry.results import Minted, Refused
-from perseid.registry.snapshot import Facts, Held, of_type
+from perseid.registry.results import MintResult, Refused
+from perseid.registry.snapshot import Snapshot, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose
-from .lifecycle import with_value
-from .namespaces import checked_prefix
+from .lifecycle import add_value
+from .namespaces import check_prefix
 from .records import already_exists, was_deleted
-from .transfer import checked_owner, makers_of
+from .transfer import check_owner, find_minters
 
 MAX_NAMES: Final = 1_000
 """Names made in one commit: enough that a commit's sync is shared by many, few enough that others wait little."""
 
-MAX_TRIED: Final = 10_000
+MAX_CANDIDATES: Final = 10_000
 """Names tried in one commit, those included that exist already. Each costs a look, and nobody else can write then."""
 
-SHORTEST_WAIT: Final = 0.05
+MIN_WAIT: Final = 0.05
 """Seconds after which names are tried again where there were too many to pass over: others come in between."""
 
-PATIENCE: Final = DEFAULT_PATIENCE / 1000
+DEFAULT_TIMEOUT: Final = DEFAULT_MAX_WAIT / 1000
 """Seconds that `mint` waits for one commit. Longer means a wrong clock, or very many who share one strict clock."""
 
 T = TypeVar("T")
-Template: TypeAlias = Callable[[Handle, int], Sequence[Value]]
+ValuesFactory: TypeAlias = Callable[[Handle, int], Sequence[Value]]
 """The values of a new name, given the name and its number, from 0. It is called more than once for a number, first
 with a name that is not given to anybody, and answers alike each time but for the name."""
 
 
-class MustWait(Refused):
+class RetryLater(Refused):
     """Names cannot be made yet. Nothing was written."""
 
     def __init__(self, seconds: float, since: int | None, reason: str, rule: str) -> None:
@@ -76,7 +76,7 @@ class MustWait(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class MintInputs:
     """Where new names come from: a clock and randomness."""
 
     clock: Callable[[], int]
@@ -94,7 +94,7 @@ class Maker:
 class Generate:
     """Make names without records: nobody else is ever given them by this service."""
 
-    maker: Maker
+    inputs: MintInputs
     where: str
     """A prefix; in a namespace without a scheme also the beginning of the suffix, as in `12345/abc-`."""
     count: int = 1
@@ -103,16 +103,16 @@ class Generate:
     since: int | None = None
     """When an earlier attempt asked; see `MustWait`."""
 
-    def decide(self, context: Context) -> Plan[Minted]:
+    def decide(self, context: Context) -> Plan[MintResult]:
         """Responsibility, prefix, number, right."""
-        series = _series(context, self, self.count)
+        series = _plan_minting(context, self, self.count)
         made: list[Handle] = []
 
-        def make(lender: Lender) -> Sequence[Draft]:
+        def make(lender: LeaseProvider) -> Sequence[Draft]:
             made[:] = series.new(lender, self.count, 1)
             return ()
 
-        return Plan(lambda _: Minted(tuple(made), 0), make=make, reason=context.reasons[-1])
+        return Plan(lambda _: MintResult(tuple(made), 0), make=make, reason=context.reasons[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ class Mint(Generate):
     """Make names, and a record for each; or reserve them (S1)."""
 
     _: KW_ONLY
-    values: tuple[Value, ...] | Template = ()
+    values: tuple[Value, ...] | ValuesFactory = ()
     """What each record holds."""
-    metadata: tuple[Value, ...] | Template | None = None
+    metadata: tuple[Value, ...] | ValuesFactory | None = None
     """What the record of each metadata record's name holds: there are two names to a thing, linked both ways (S12).
     None makes one name to a thing."""
     reserve: bool = False
@@ -138,37 +138,37 @@ class Mint(Generate):
         """How many names a thing gets."""
         return 1 if self.metadata is None else 2
 
-    def decide(self, context: Context) -> Plan[Minted]:
+    def decide(self, context: Context) -> Plan[MintResult]:
         """Responsibility, prefix, number, right, policy."""
         total = self.count * self.names_each
-        series = _series(context, self, total)
-        foreseen = _Foreseen(context.facts)
-        inside = replace(context, facts=foreseen)
-        trial = self._try(inside, series)
-        foreseen.close()
-        alike = not callable(self.values) and self.metadata is None
+        series = _plan_minting(context, self, total)
+        frozen = _FrozenSnapshot(context.snapshot)
+        commit_context = replace(context, snapshot=frozen)
+        sample = self._try(commit_context, series)
+        frozen.close()
+        is_uniform = not callable(self.values) and self.metadata is None
         made: list[Handle] = []
 
-        def make(lender: Lender) -> Sequence[Draft]:
+        def make(lender: LeaseProvider) -> Sequence[Draft]:
             made[:] = series.new(lender, total, self.names_each)
-            if alike:
-                return [replace(trial, handle=str(name)) for name in made]
+            if is_uniform:
+                return [replace(sample, handle=str(name)) for name in made]
             groups = [made[at : at + self.names_each] for at in range(0, len(made), self.names_each)]
-            found = [self._drafts(inside, series, group, self.number + at) for at, group in enumerate(groups)]
+            found = [self._drafts(commit_context, series, group, self.number + at) for at, group in enumerate(groups)]
             return [draft for drafts in found for draft in drafts]
 
-        return Plan(lambda seq: Minted(tuple(made), seq), make=make, reason=context.reasons[-1])
+        return Plan(lambda seq: MintResult(tuple(made), seq), make=make, reason=context.reasons[-1])
 
-    def _try(self, context: Context, series: "_Series") -> Draft:
+    def _try(self, context: Context, series: "_MintPlan") -> Draft:
         """Make the records of names that are not given to anybody, to read and check all that they rest on."""
-        names = [series.stand_in() for _ in range(self.names_each)]
+        names = [series.sample_name() for _ in range(self.names_each)]
         per_number = callable(self.values) or callable(self.metadata)
         first = self._drafts(context, series, names, self.number)
         for number in range(self.number + 1, self.number + self.count if per_number else 0):
             self._drafts(context, series, names, number)
         return first[0]
 
-    def _drafts(self, context: Context, series: "_Series", names: Sequence[Handle], number: int) -> list[Draft]:
+    def _drafts(self, context: Context, series: "_MintPlan", names: Sequence[Handle], number: int) -> list[Draft]:
         """The entries of one thing: its name, and that of its metadata record if it gets one."""
         policy = series.policy
         if self.reserve:
@@ -176,24 +176,24 @@ class Mint(Generate):
         wanted = [self._filled(self.values, names[0], number)]
         if self.metadata is not None:
             wanted.append(self._filled(self.metadata, names[1], number))
-            wanted[0] = with_value(wanted[0], policy, policy.metadata_type, str(names[1]))
-            wanted[1] = with_value(wanted[1], policy, policy.object_type, str(names[0]))
+            wanted[0] = add_value(wanted[0], policy, policy.metadata_type, str(names[1]))
+            wanted[1] = add_value(wanted[1], policy, policy.object_type, str(names[0]))
         state = State.NORMAL if self.published else State.UNPUBLISHED
         drafts = []
         for name, values in zip(names, wanted, strict=True):
             check_indexes(values)
-            held = series.held(name)
-            owned = _with_owner(context, held, values, self.owner)
-            drafts.append(context.draft(held, Action.CREATE, compose(context, held, owned, creates=True), state))
+            stored = series.stored(name)
+            owned = _with_owner(context, stored, values, self.owner)
+            drafts.append(context.draft(stored, Action.CREATE, compose(context, stored, owned, creates=True), state))
         return drafts
 
-    def _reserved(self, context: Context, series: "_Series", name: Handle, number: int) -> Draft:
+    def _reserved(self, context: Context, series: "_MintPlan", name: Handle, number: int) -> Draft:
         if self.metadata is not None or self._filled(self.values, name, number):
             reason = "a reserved name stands for nothing yet, so it has no values"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "mint without reserving, or give the values later", "S1")
-        return _reservation(context, series.held(name), self.owner)
+        return _reservation(context, series.stored(name), self.owner)
 
-    def _filled(self, template: tuple[Value, ...] | Template, name: Handle, number: int) -> tuple[Value, ...]:
+    def _filled(self, template: tuple[Value, ...] | ValuesFactory, name: Handle, number: int) -> tuple[Value, ...]:
         return tuple(template(name, number)) if callable(template) else template
 
 
@@ -204,38 +204,38 @@ class Reserve:
     handles: tuple[Handle, ...]
     owner: ValueRef | None = None
 
-    def decide(self, context: Context) -> Plan[Minted]:
+    def decide(self, context: Context) -> Plan[MintResult]:
         """Responsibility, name, right, existence: only who may make names learns which ones are taken."""
         _check_count(len(self.handles))
-        asked = []
+        requested = []
         for handle in self.handles:
-            checked_prefix(handle.prefix)
-            held = context.own(handle)
-            context.registrable(held)
-            asked.append(held)
+            check_prefix(handle.prefix)
+            stored = context.get_hosted(handle)
+            context.check_registrable(stored)
+            requested.append(stored)
         for prefix in sorted({fold(handle.prefix) for handle in self.handles}):
-            demand_making(context, context.facts.policy(prefix), prefix)
-        found: dict[bytes, Held] = {}
-        for held in asked:
-            if held.exists or held.key in found:
-                raise already_exists(held)
-            if held.entry is not None:
-                raise was_deleted(held)
-            found[held.key] = held
-        drafts = tuple([_reservation(context, held, self.owner) for held in found.values()])
-        handles = tuple([held.handle for held in found.values()])
-        return Plan(lambda seq: Minted(handles, seq), drafts, reason=context.reasons[-1])
+            require_mint(context, context.snapshot.policy(prefix), prefix)
+        found: dict[bytes, StoredRecord] = {}
+        for stored in requested:
+            if stored.exists or stored.key in found:
+                raise already_exists(stored)
+            if stored.entry is not None:
+                raise was_deleted(stored)
+            found[stored.key] = stored
+        drafts = tuple([_reservation(context, stored, self.owner) for stored in found.values()])
+        handles = tuple([stored.handle for stored in found.values()])
+        return Plan(lambda seq: MintResult(handles, seq), drafts, reason=context.reasons[-1])
 
 
 def mint(
     registry: Registry,
     order: Generate,
-    who: Identity,
-    door: str,
+    identity: Identity,
+    interface: str,
     note: str = "",
-    patience: float = PATIENCE,
-    step_of: str = "",
-) -> Iterator[Minted]:
+    patience: float = DEFAULT_TIMEOUT,
+    job_id: str = "",
+) -> Iterator[MintResult]:
     """Make any number of names, at most `MAX_NAMES` to a commit; what is yielded is durable.
 
     `step_of` names the unit that it belongs to, if any: see `units`.
@@ -249,18 +249,22 @@ def mint(
         part = replace(order, count=min(MAX_NAMES // each, order.count - done))
         if isinstance(part, Mint):
             part = replace(part, number=part.number + done)
-        made = patiently(partial(_made, registry, part, (who, door, note, None, step_of)), part.since, patience)
+        made = retry_until_ready(
+            partial(_mint_batch, registry, part, (identity, interface, note, None, job_id)), part.since, patience
+        )
         yield made
         done += len(made.handles) // each
         if done >= order.count:
             return
 
 
-def _made(registry: Registry, order: Generate, by: tuple[Identity, str, str, None, str], since: int | None) -> Minted:
+def _mint_batch(
+    registry: Registry, order: Generate, by: tuple[Identity, str, str, None, str], since: int | None
+) -> MintResult:
     return registry.do(replace(order, since=since), *by)
 
 
-def patiently(attempt: Callable[[int | None], T], since: int | None, patience: float) -> T:
+def retry_until_ready(attempt: Callable[[int | None], T], since: int | None, patience: float) -> T:
     """Do what makes names, again and again while the clock has to catch up, up to so many seconds; then `MustWait`.
 
     An attempt is told when the first one asked, which keeps its place.
@@ -268,7 +272,7 @@ def patiently(attempt: Callable[[int | None], T], since: int | None, patience: f
     while True:
         try:
             return attempt(since)
-        except MustWait as wait:
+        except RetryLater as wait:
             patience -= wait.seconds
             if patience < 0:
                 raise
@@ -277,7 +281,7 @@ def patiently(attempt: Callable[[int | None], T], since: int | None, patience: f
 
 
 @dataclass(frozen=True, slots=True)
-class _Series:
+class _MintPlan:
     """A namespace in which somebody may make names, and how they are made there."""
 
     order: Generate
@@ -286,34 +290,34 @@ class _Series:
     """What stands before the part that is made."""
     scheme: Scheme
 
-    def new(self, lender: Lender, count: int, each: int) -> list[Handle]:
+    def new(self, lender: LeaseProvider, count: int, each: int) -> list[Handle]:
         """So many names that nobody has, nor ever had; fewer, and a multiple of `each`, if too many are passed over."""
         source = self._source(lender)
         found: dict[bytes, Handle] = {}
         tried = 0
-        while len(found) < count and tried < MAX_TRIED:
-            missing = min(count - len(found), MAX_TRIED - tried)
+        while len(found) < count and tried < MAX_CANDIDATES:
+            missing = min(count - len(found), MAX_CANDIDATES - tried)
             tried += missing
             for name in self._made(source, missing):
-                held = self.held(name)
-                if held.key not in found and not lender.exists(held.key):
-                    found[held.key] = held.handle
+                stored = self.stored(name)
+                if stored.key not in found and not lender.exists(stored.key):
+                    found[stored.key] = stored.handle
         names = list(found.values())[: len(found) // each * each]
         if not names:
-            reason = f"{tried:,} names under {shown(self.before)} were tried, and all exist already"
-            raise MustWait(SHORTEST_WAIT, self.order.since, reason, self.policy.line("scheme"))
+            reason = f"{tried:,} names under {display_name(self.before)} were tried, and all exist already"
+            raise RetryLater(MIN_WAIT, self.order.since, reason, self.policy.line("scheme"))
         return names
 
-    def stand_in(self) -> Handle:
+    def sample_name(self) -> Handle:
         """A name as they are made here, which nobody is given; two of them may be the same."""
-        source = Source(self.order.maker.clock, self.order.maker.random, MemoryLease(), _never)
-        return self.held(self._made(source, 1)[0]).handle
+        source = Source(self.order.inputs.clock, self.order.inputs.random, MemoryLease(), _no_sleep)
+        return self.stored(self._made(source, 1)[0]).handle
 
-    def held(self, name: Handle) -> Held:
+    def stored(self, name: Handle) -> StoredRecord:
         """A new name as the ledger will have it."""
         exact = self.policy.case is CaseRule.SENSITIVE
-        handle = self.policy.normalise(name)
-        return Held(name, handle, record_key(str(handle), exact=exact), exact, self.policy, None, ())
+        handle = self.policy.normalize(name)
+        return StoredRecord(name, handle, record_key(str(handle), exact=exact), exact, self.policy, None, ())
 
     def _made(self, source: Source, count: int) -> list[Handle]:
         try:
@@ -326,10 +330,10 @@ class _Series:
             raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         for name in names:
             if refusals := self.policy.check_name(name):
-                raise Refused.by_policy(refusals)
+                raise Refused.from_refusals(refusals)
         return names
 
-    def _source(self, lender: Lender) -> Source:
+    def _source(self, lender: LeaseProvider) -> Source:
         """Numbers from the lender. Nothing waits while others cannot write: the attempt ends instead."""
         scope = f"{fold(self.before.partition('/')[0])} {self.scheme.name}".encode()
         since = self.order.since
@@ -344,21 +348,21 @@ class _Series:
             key = "strict_clock" if self.policy.strict_clock else "max_ahead"
             line = self.policy.line(key)
             reason = (
-                f"names under {shown(self.before)} have been given out as far ahead of the clock as is allowed; "
+                f"names under {display_name(self.before)} have been given out as far ahead of the clock as is allowed; "
                 f"the policy of this namespace says: {line}"
             )
-            raise MustWait(seconds, since, reason, line)
+            raise RetryLater(seconds, since, reason, line)
 
-        maker = self.order.maker
-        return Source(maker.clock, maker.random, lease, sleep, self.policy.lead, None)
+        inputs = self.order.inputs
+        return Source(inputs.clock, inputs.random, lease, sleep, self.policy.lead, None)
 
 
-class _Foreseen(Facts):
+class _FrozenSnapshot(Snapshot):
     """Facts that are read while an operation is decided, and no more afterwards: then the reading has ended."""
 
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(None, facts.rules)
-        self._facts = facts
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(None, snapshot.rules)
+        self._snapshot = snapshot
         self._seen: dict[bytes, Entry | None] = {}
         self._is_closed = False
 
@@ -369,21 +373,21 @@ class _Foreseen(Facts):
         """The latest entry of a record, which the decision rests on from now on."""
         if key not in self._seen:
             if self._is_closed:
-                name = shown(key.decode("utf-8", "replace"))
+                name = display_name(key.decode("utf-8", "replace"))
                 reason = f"the values of a new name lead to {name} only with that very name, and not with another"
                 raise Refused(ResponseCode.INVALID_VALUE, reason, "give values that can be checked beforehand")
-            self._seen[key] = self._facts.entry(key, new=new)
+            self._seen[key] = self._snapshot.entry(key, new=new)
         return self._seen[key]
 
 
-def _series(context: Context, order: Generate, count: int) -> _Series:
+def _plan_minting(context: Context, order: Generate, count: int) -> _MintPlan:
     """Where names are asked for, if they can be made there and whoever asks may do so."""
     prefix, _, lead = order.where.partition("/")
-    checked_prefix(prefix)
-    if not context.facts.is_responsible(Handle(prefix, "…")):
-        advice = f"ask the service of the prefix {shown(prefix)}, or home the prefix here"
+    check_prefix(prefix)
+    if not context.snapshot.is_responsible(Handle(prefix, "…")):
+        advice = f"ask the service of the prefix {display_name(prefix)}, or home the prefix here"
         raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
-    policy = context.facts.policy(prefix)
+    policy = context.snapshot.policy(prefix)
     try:
         scheme = policy.suffix_scheme()
     except InvalidPolicy as problem:
@@ -391,13 +395,13 @@ def _series(context: Context, order: Generate, count: int) -> _Series:
         raise Refused(ResponseCode.INVALID_HANDLE, problem.message, advice, policy.line("scheme")) from problem
     if scheme is not None and lead:
         line = policy.line("scheme")
-        reason = f"the suffix cannot begin with {shown(lead)}; the policy of this namespace says: {line}"
-        advice = f"ask for names under {shown(prefix)}: the service makes the whole suffix"
+        reason = f"the suffix cannot begin with {display_name(lead)}; the policy of this namespace says: {line}"
+        advice = f"ask for names under {display_name(prefix)}: the service makes the whole suffix"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, advice, "P8")
-    series = _Series(order, policy, f"{prefix}/{lead}", scheme or UuidText())
-    series.stand_in()
+    series = _MintPlan(order, policy, f"{prefix}/{lead}", scheme or UuidScheme())
+    series.sample_name()
     _check_count(count)
-    demand_making(context, policy, prefix)
+    require_mint(context, policy, prefix)
     return series
 
 
@@ -407,29 +411,33 @@ def _check_count(count: int) -> None:
         raise Refused(ResponseCode.INVALID_VALUE, reason, "ask several times")
 
 
-def _with_owner(context: Context, held: Held, values: tuple[Value, ...], owner: ValueRef | None) -> tuple[Value, ...]:
+def _with_owner(
+    context: Context, stored: StoredRecord, values: tuple[Value, ...], owner: ValueRef | None
+) -> tuple[Value, ...]:
     """A record with the owner that is named for it, unless it names administrators itself."""
-    if owner is None or of_type(values, HS_ADMIN):
+    if owner is None or values_of_type(values, HS_ADMIN):
         return values
-    return (*values, *administrators(values, held.policy, [checked_owner(context, owner)]))
+    return (*values, *admin_values(values, stored.policy, [check_owner(context, owner)]))
 
 
-def _reservation(context: Context, held: Held, owner: ValueRef | None) -> Draft:
+def _reservation(context: Context, stored: StoredRecord, owner: ValueRef | None) -> Draft:
     """The entry that reserves a name for whoever is named, or else asks, or else administers the namespace."""
-    policy, prefix = held.policy, held.handle.prefix
-    admins = _named_or_own(context, owner) or policy.administrators(prefix) or makers_of(context, prefix)
+    policy, prefix = stored.policy, stored.handle.prefix
+    admins = _owner_or_caller(context, owner) or policy.administrators(prefix) or find_minters(context, prefix)
     if not admins:
-        reason = f"nobody would own {shown(held.handle)}: no owner is named, and the prefix has no administrators"
+        reason = (
+            f"nobody would own {display_name(stored.handle)}: no owner is named, and the prefix has no administrators"
+        )
         advice = "name an owner as INDEX:HANDLE, or set default_administrators in the policy"
         raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S1")
-    values = compose(context, held, administrators((), policy, admins), state=State.RESERVED)
-    return context.draft(held, Action.RESERVE, values, State.RESERVED)
+    values = compose(context, stored, admin_values((), policy, admins), state=State.RESERVED)
+    return context.draft(stored, Action.RESERVE, values, State.RESERVED)
 
 
-def _named_or_own(context: Context, owner: ValueRef | None) -> list[Admin]:
+def _owner_or_caller(context: Context, owner: ValueRef | None) -> list[Admin]:
     """The owner that is named, or whoever asks."""
-    return own_administrators(context) if owner is None else [checked_owner(context, owner)]
+    return caller_as_administrator(context) if owner is None else [check_owner(context, owner)]
 
 
-def _never(_seconds: float) -> None:
+def _no_sleep(_seconds: float) -> None:
     raise AssertionError("a stand-in is made from a lease of its own, which never runs ahead")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.reader import CHUNK, Reading
+from perseid.ledger.log.reader import CHUNK, LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, policy_name, record_key
-from perseid.ledger.log.requests import Lender
+from perseid.ledger.log.requests import LeaseProvider
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
@@ -22,14 +22,14 @@ from perseid.records.admin import AdminPermission
 from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
 from perseid.records.value import Value
 from perseid.registry.access.minting_rights import making
-from perseid.registry.access.permissions import Demand, Membership, Need, Role, shown
-from perseid.registry.access.scopes import Reach, Word
+from perseid.registry.access.permissions import HasPermissions, HasRole, Requirement, Role, display_name
+from perseid.registry.access.scopes import RequiredScope, Scope
 from perseid.registry.context import Context, Plan, check_indexes
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.authority_metadata import TypeDefinition, definitions
+from perseid.registry.policy.authority_metadata import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Facts, Held
+from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose
@@ -60,39 +60,45 @@ class AddNamespace:
     policy: Policy
     values: tuple[Value, ...] = ()
     """What the prefix handle holds: administrators, keys, service information."""
-    insists: bool = False
+    require_administrators: bool = False
     """Whether somebody named these administrators. Then a prefix handle that exists must have them already: it is not
     changed, and nobody should believe that it was."""
 
     def decide(self, context: Context) -> Plan[Namespace]:
         """Home the prefix, store the policy, make the prefix handle and the types that are to be here."""
-        founding = self.founding(context)
-        made = Namespace(self.prefix, self.policy, 0, founding.types_elsewhere)
-        return _plan(context, self.prefix, founding.fits, founding.drafts(), lambda seq: replace(made, seq=seq))
+        namespace_plan = self.namespace_plan(context)
+        made = Namespace(self.prefix, self.policy, 0, namespace_plan.types_elsewhere)
+        return _plan_policy(
+            context,
+            self.prefix,
+            namespace_plan.policy_change,
+            namespace_plan.drafts(),
+            lambda seq: replace(made, seq=seq),
+        )
 
-    def founding(self, context: Context) -> "Founding":
+    def namespace_plan(self, context: Context) -> "NamespacePlan":
         """What making it comes to, for whoever may; raises `Refused`."""
-        checked_prefix(self.prefix)
+        check_prefix(self.prefix)
         check_indexes(self.values)
-        context.demand(_making(context, self.prefix))
-        entry = context.facts.entry(record_key(policy_name(self.prefix)))
+        context.require(_create_requirement(context, self.prefix))
+        entry = context.snapshot.entry(record_key(policy_name(self.prefix)))
         homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
-        is_homed = context.facts.is_homed(homed)
+        is_homed = context.snapshot.is_homed(homed)
         if entry is not None and entry.why != BY_DEFAULT and is_homed:
-            reason = f"there is a namespace {shown(self.prefix)} already"
+            reason = f"there is a namespace {display_name(self.prefix)} already"
             raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "change its policy instead", "H7")
-        fits = _check_fits(context, self.prefix, self.policy)
-        context.facts.assume(self.prefix, self.policy)
+        policy_change = _check_policy_change(context, self.prefix, self.policy)
+        context.snapshot.assume(self.prefix, self.policy)
         others: list[Draft] = []
         if not is_homed:
-            others.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.door, str(context.who)))
+            others.append(Draft(Action.HOME, State.NORMAL, homed_name(homed), context.interface, str(context.identity)))
         others += self._prefix_handle(context)
         types, elsewhere = self._types(context)
-        return Founding(
+        return NamespacePlan(
             context=context,
             namespace=self,
             is_new=entry is None,
-            fits=fits,
+            policy_change=policy_change,
             others=(*others, *types),
             types_elsewhere=elsewhere,
         )
@@ -100,13 +106,14 @@ class AddNamespace:
     def _prefix_handle(self, context: Context) -> Iterator[Draft]:
         """The record of the prefix itself (H8), unless it exists or is another server's."""
         handle = Handle(PREFIX_OF_PREFIXES, fold(self.prefix))
-        if context.facts.is_responsible(handle):
-            held = context.facts.held(handle)
-            if not held.exists:
-                yield context.draft(held, Action.CREATE, compose(context, held, self.values, creates=True))
-            elif self.insists and not _said(self.values) <= _said(held.values):
+        if context.snapshot.is_responsible(handle):
+            stored = context.snapshot.stored(handle)
+            if not stored.exists:
+                yield context.draft(stored, Action.CREATE, compose(context, stored, self.values, creates=True))
+            elif self.require_administrators and not _admin_data(self.values) <= _admin_data(stored.values):
                 reason = (
-                    f"{shown(handle)} exists already, with other administrators than those you name, and keeps them"
+                    f"{display_name(handle)} exists already, with other administrators "
+                    "than those you name, and keeps them"
                 )
                 advice = "leave the administrators out, and change that record afterwards"
                 raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "H8")
@@ -115,42 +122,44 @@ class AddNamespace:
         """The types that the policy uses: those that belong here and do not exist, and those that are elsewhere."""
         drafts: list[Draft] = []
         elsewhere: list[str] = []
-        for definition in definitions(self.policy):
+        for definition in type_definitions(self.policy):
             handle = definition.handle
-            if handle is None or (held := context.facts.held(handle)).exists:
+            if handle is None or (stored := context.snapshot.stored(handle)).exists:
                 continue
-            if self._may_define(context, held):
-                values = compose(context, held, _defined(definition, held), creates=True)
-                drafts.append(context.draft(held, Action.CREATE, values))
+            if self._may_define(context, stored):
+                values = compose(context, stored, _type_values(definition, stored), creates=True)
+                drafts.append(context.draft(stored, Action.CREATE, values))
             else:
                 elsewhere.append(definition.type)
         return drafts, tuple(elsewhere)
 
-    def _may_define(self, context: Context, held: Held) -> bool:
+    def _may_define(self, context: Context, stored: StoredRecord) -> bool:
         """Whether the record of a type is made along: in the new namespace, or where whoever asks may make names."""
-        handle = held.handle
-        if held.entry is not None or handle.is_prefix_handle or held.policy.check_name(handle):
+        handle = stored.handle
+        if stored.entry is not None or handle.is_prefix_handle or stored.policy.check_name(handle):
             return False
         if fold(handle.prefix) == fold(self.prefix):
             return True
-        return context.facts.is_responsible(handle) and context.may(making(held.policy, handle.prefix, Word.CREATE))
+        return context.snapshot.is_responsible(handle) and context.is_allowed(
+            making(stored.policy, handle.prefix, Scope.CREATE)
+        )
 
 
-def _said(values: Iterable[Value]) -> set[tuple[str, bytes]]:
+def _admin_data(values: Iterable[Value]) -> set[tuple[str, bytes]]:
     """Which administrators and groups a record names."""
     kinds = (HS_ADMIN, HS_VLIST)
     return {(fold(each.type), each.data) for each in values if any(has_type(each.type, kind) for kind in kinds)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Founding:
+class NamespacePlan:
     """What making a namespace comes to: the entry of its policy, and others that go with it."""
 
     context: Context
     namespace: AddNamespace
     is_new: bool
     """Whether the prefix has had no policy before, not even by default."""
-    fits: "_Fits"
+    policy_change: "_PolicyChange"
     others: tuple[Draft, ...]
     """That the prefix is homed, its prefix handle, and the types that the policy uses."""
     types_elsewhere: tuple[str, ...]
@@ -161,10 +170,10 @@ class Founding:
         rules = self.namespace.policy if policy is None else policy
         return policy_draft(self.context, self.namespace.prefix, rules, action), *self.others
 
-    def check(self, lender: Lender) -> None:
+    def check(self, lender: LeaseProvider) -> None:
         """Refuse it where there are names by now that would not be found any more; while nobody else can write."""
-        if self.fits.how is _How.IF_EMPTY:
-            _check_empty(lender, self.namespace.prefix, self.fits)
+        if self.policy_change.how is _KeyChange.IF_EMPTY:
+            _check_empty(lender, self.namespace.prefix, self.policy_change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,29 +187,31 @@ class SetPolicy:
 
     def decide(self, context: Context) -> Plan[Namespace]:
         """For whoever may: see `demand_setting`."""
-        demand_setting(context, self.prefix)
-        if not context.facts.is_homed(f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"):
-            reason = f"{shown(self.prefix)} is not homed here"
-            raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {shown(self.prefix)}")
-        entry = context.facts.entry(record_key(policy_name(self.prefix)))
-        fits = _check_fits(context, self.prefix, self.policy, change_case=self.change_case)
+        require_policy_change(context, self.prefix)
+        if not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"):
+            reason = f"{display_name(self.prefix)} is not homed here"
+            raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {display_name(self.prefix)}")
+        entry = context.snapshot.entry(record_key(policy_name(self.prefix)))
+        policy_change = _check_policy_change(context, self.prefix, self.policy, change_case=self.change_case)
         if entry is not None and self.policy.to_toml().encode() in [value.data for value in entry.record()]:
             return Plan(lambda _: Namespace(self.prefix, self.policy, entry.seq), reason=context.reasons[-1])
         made = Action.CREATE if entry is None else Action.UPDATE
         draft = policy_draft(context, self.prefix, self.policy, made)
-        return _plan(context, self.prefix, fits, [draft], lambda seq: Namespace(self.prefix, self.policy, seq))
+        return _plan_policy(
+            context, self.prefix, policy_change, [draft], lambda seq: Namespace(self.prefix, self.policy, seq)
+        )
 
 
-def demand_setting(context: Context, prefix: str) -> None:
+def require_policy_change(context: Context, prefix: str) -> None:
     """Refuse whoever may not set a policy: it takes a server administrator, or the right to change the prefix's own."""
-    checked_prefix(prefix)
-    by_prefix = (Need(AdminPermission.MODIFY_ADMIN, f"{PREFIX_OF_PREFIXES}/{fold(prefix)}", on_prefix=True),)
-    ways = ((Membership((Role.SERVER,)),), by_prefix)
-    reach = Reach.under(prefix, Word.NAMESPACES)
-    context.demand(Demand(f"set the policy of {shown(prefix)}", ways, reach=reach))
+    check_prefix(prefix)
+    by_prefix = (HasPermissions(AdminPermission.MODIFY_ADMIN, f"{PREFIX_OF_PREFIXES}/{fold(prefix)}", on_prefix=True),)
+    ways = ((HasRole((Role.SERVER,)),), by_prefix)
+    required_scope = RequiredScope.for_namespace(prefix, Scope.NAMESPACES)
+    context.require(Requirement(f"set the policy of {display_name(prefix)}", ways, required_scope=required_scope))
 
 
-class _How(Enum):
+class _KeyChange(Enum):
     """How the names of a namespace are found under another policy."""
 
     AS_BEFORE = "as before"
@@ -209,98 +220,106 @@ class _How(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Fits:
+class _PolicyChange:
     """That a namespace may have another policy."""
 
-    how: _How
+    how: _KeyChange
     before: Policy
     after: Policy
 
 
-def _check_fits(context: Context, prefix: str, policy: Policy, *, change_case: bool = False) -> _Fits:
+def _check_policy_change(context: Context, prefix: str, policy: Policy, *, change_case: bool = False) -> _PolicyChange:
     """Refuse a policy that the prefix cannot have, or under which its records would not be found any more (H5)."""
     if policy.scheme == "cordra" and (refusals := policy.check_name(Handle(prefix, "0" * 32))):
-        raise Refused.by_policy(refusals)
-    names = case_rules.names_under(prefix)
+        raise Refused.from_refusals(refusals)
+    names = case_rules.key_range(prefix)
     try:
-        before, is_known = context.facts.policy(prefix), True
+        before, is_known = context.snapshot.policy(prefix), True
     except Refused:  # it cannot be read, and this one takes its place, if that hides no record
-        if not context.facts.reading.names(*names, 1):
-            return _Fits(_How.IF_EMPTY, policy, policy)
-        before, is_known = _last_known(context.facts, prefix)
-    finds_alike = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
-    entry = context.facts.entry(record_key(policy_name(prefix)))
+        if not context.snapshot.reading.names(*names, 1):
+            return _PolicyChange(_KeyChange.IF_EMPTY, policy, policy)
+        before, is_known = _last_known_policy(context.snapshot, prefix)
+    has_same_lookup = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
+    entry = context.snapshot.entry(record_key(policy_name(prefix)))
     is_chosen = is_known and entry is not None and entry.why != BY_DEFAULT
-    if is_chosen and not change_case and (refusals := before.may_change_to(policy)):
-        raise Refused.by_policy(refusals)
-    if finds_alike and case_rules.keeps_keys(before, policy):
-        return _Fits(_How.AS_BEFORE, before, policy)
-    if finds_alike and change_case:
-        return _Fits(_How.MOVED, before, policy)
-    if context.facts.reading.names(*names, 1):
+    if is_chosen and not change_case and (refusals := before.check_change(policy)):
+        raise Refused.from_refusals(refusals)
+    if has_same_lookup and case_rules.has_same_keys(before, policy):
+        return _PolicyChange(_KeyChange.AS_BEFORE, before, policy)
+    if has_same_lookup and change_case:
+        return _PolicyChange(_KeyChange.MOVED, before, policy)
+    if context.snapshot.reading.names(*names, 1):
         raise _has_records(prefix, before)
-    return _Fits(_How.IF_EMPTY, before, policy)
+    return _PolicyChange(_KeyChange.IF_EMPTY, before, policy)
 
 
-def _last_known(facts: Facts, prefix: str) -> tuple[Policy, bool]:
+def _last_known_policy(snapshot: Snapshot, prefix: str) -> tuple[Policy, bool]:
     """By which policy the names of a namespace are kept whose policy cannot be read, and whether that is sure.
 
     It is the last one that could be read, unless the names themselves say that another case rule came after it.
     """
-    last = facts.last_readable_policy(prefix)
-    likely = facts.rules.default_policy if last is None else last
-    exact = case_rules.kept_exactly(facts, prefix)
+    last = snapshot.last_readable_policy(prefix)
+    likely = snapshot.rules.default_policy if last is None else last
+    exact = case_rules.detect_case_sensitivity(snapshot, prefix)
     if exact is None or exact == (likely.case is CaseRule.SENSITIVE):
         return likely, last is not None
     return PROFILES["exact" if exact else "free"], False
 
 
-def _plan(
-    context: Context, prefix: str, fits: _Fits, drafts: Sequence[Draft], answer: Callable[[int], Namespace]
+def _plan_policy(
+    context: Context,
+    prefix: str,
+    policy_change: _PolicyChange,
+    drafts: Sequence[Draft],
+    answer: Callable[[int], Namespace],
 ) -> Plan[Namespace]:
     """The plan for a policy. Where names would not be found as before, they are moved, or there must be none."""
     fixed = tuple(drafts)
-    if fits.how is _How.AS_BEFORE:
+    if policy_change.how is _KeyChange.AS_BEFORE:
         return Plan(answer, fixed, reason=context.reasons[-1])
-    if fits.how is _How.MOVED:
-        exact = fits.after.case is CaseRule.SENSITIVE
-        return Plan(answer, make=case_rules.moving(context, prefix, fixed[0], exact=exact), reason=context.reasons[-1])
+    if policy_change.how is _KeyChange.MOVED:
+        exact = policy_change.after.case is CaseRule.SENSITIVE
+        return Plan(
+            answer, make=case_rules.plan_case_change(context, prefix, fixed[0], exact=exact), reason=context.reasons[-1]
+        )
 
-    def make(lender: Lender) -> Sequence[Draft]:
-        _check_empty(lender, prefix, fits)
+    def make(lender: LeaseProvider) -> Sequence[Draft]:
+        _check_empty(lender, prefix, policy_change)
         return fixed
 
     return Plan(answer, make=make, reason=context.reasons[-1])
 
 
-def _check_empty(lender: Lender, prefix: str, fits: _Fits) -> None:
-    if lender.any_between(*case_rules.names_under(prefix)):
-        raise _has_records(prefix, fits.before)
+def _check_empty(lender: LeaseProvider, prefix: str, policy_change: _PolicyChange) -> None:
+    if lender.any_between(*case_rules.key_range(prefix)):
+        raise _has_records(prefix, policy_change.before)
 
 
 def _has_records(prefix: str, before: Policy) -> Refused:
     line = before.line("case")
-    reason = f"{shown(prefix)} has records, which would not be found any more by other rules; its policy says: {line}"
+    reason = (
+        f"{display_name(prefix)} has records, which would not be found any more by other rules; its policy says: {line}"
+    )
     return Refused(ResponseCode.INVALID_VALUE, reason, "leave case and scheme as they are", "H5")
 
 
-def types_elsewhere(facts: Facts, policy: Policy) -> tuple[str, ...]:
+def types_elsewhere(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
     """The types that a policy uses and that have no definition here."""
-    found = [(definition.type, definition.handle) for definition in definitions(policy)]
-    return tuple([type_ for type_, handle in found if handle is not None and not facts.held(handle).exists])
+    found = [(definition.type, definition.handle) for definition in type_definitions(policy)]
+    return tuple([type_ for type_, handle in found if handle is not None and not snapshot.stored(handle).exists])
 
 
-def homed_prefixes(reading: Reading) -> Iterator[str]:
+def homed_prefixes(reading: LogReader) -> Iterator[str]:
     """The table of homed prefixes, as its entries are written."""
     return _names(reading, HOMED)
 
 
-def namespaces(reading: Reading) -> Iterator[str]:
+def namespaces(reading: LogReader) -> Iterator[str]:
     """The prefixes that have a policy of their own, in order."""
     return _names(reading, POLICY)
 
 
-def _names(reading: Reading, before: str) -> Iterator[str]:
+def _names(reading: LogReader, before: str) -> Iterator[str]:
     first = record_key(before)
     end = first[:-1] + bytes((first[-1] + 1,))
     while page := reading.names(first, end, CHUNK):
@@ -308,7 +327,7 @@ def _names(reading: Reading, before: str) -> Iterator[str]:
         first = page[-1].key + b"\0"
 
 
-def checked_prefix(prefix: str) -> None:
+def check_prefix(prefix: str) -> None:
     """Refuse what cannot be a namespace."""
     try:
         prefixes.check_prefix(prefix)
@@ -318,20 +337,20 @@ def checked_prefix(prefix: str) -> None:
         raise Refused(ResponseCode.INVALID_HANDLE, f"{fold(prefix)} belongs to the system itself", rule="H8")
 
 
-def _making(context: Context, prefix: str) -> Demand:
+def _create_requirement(context: Context, prefix: str) -> Requirement:
     """Server administrators make namespaces; for a derived one the parent's permission suffices (H6).
 
     A prefix handle that exists has administrators of its own, and then theirs is the right.
     """
-    ways: list[tuple[Membership | Need, ...]] = [(Membership((Role.SERVER,)),)]
+    ways: list[tuple[HasRole | HasPermissions, ...]] = [(HasRole((Role.SERVER,)),)]
     above = parent(prefix)
     prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(prefix)}"
-    if context.facts.values(prefix_handle) is not None:
-        ways.append((Need(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),))
+    if context.snapshot.values(prefix_handle) is not None:
+        ways.append((HasPermissions(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),))
     elif above is not None:
-        ways.append((Need(AdminPermission.ADD_NA, f"{PREFIX_OF_PREFIXES}/{fold(above)}", on_prefix=True),))
-    reach = Reach.under(prefix, Word.NAMESPACES)
-    return Demand(f"make the namespace {shown(prefix)}", tuple(ways), reach=reach)
+        ways.append((HasPermissions(AdminPermission.ADD_NA, f"{PREFIX_OF_PREFIXES}/{fold(above)}", on_prefix=True),))
+    required_scope = RequiredScope.for_namespace(prefix, Scope.NAMESPACES)
+    return Requirement(f"make the namespace {display_name(prefix)}", tuple(ways), required_scope=required_scope)
 
 
 def policy_draft(context: Context, prefix: str, policy: Policy, action: Action, note: str | None = None) -> Draft:
@@ -339,17 +358,17 @@ def policy_draft(context: Context, prefix: str, policy: Policy, action: Action, 
     value = Value(POLICY_INDEX, POLICY_TYPE, policy.to_toml().encode(), timestamp=context.now)
     name = policy_name(prefix)
     note = context.note if note is None else note
-    return Draft(action, State.NORMAL, name, context.door, str(context.who), note, (value,))
+    return Draft(action, State.NORMAL, name, context.interface, str(context.identity), note, (value,))
 
 
-def _defined(definition: TypeDefinition, held: Held) -> tuple[Value, ...]:
+def _type_values(definition: TypeDefinition, stored: StoredRecord) -> tuple[Value, ...]:
     """The record of a type: what people read, and what programs do where the namespace has room for it. Where nobody
     else is known as creator of such records, it names itself (A4).
     """
     values = [Value.text(1, "DESC", definition.text)]
     if (said := definition.definition) is not None:
         exact = Value(len(values) + 1, DEFINITION, said.to_bytes())
-        values += [] if held.policy.check_values([exact], complete=False) else [exact]
-    if held.policy.authority and not held.policy.default_creator:
-        values.append(Value.text(len(values) + 1, held.policy.creator_type, str(held.handle)))
+        values += [] if stored.policy.check_values([exact], complete=False) else [exact]
+    if stored.policy.authority and not stored.policy.default_creator:
+        values.append(Value.text(len(values) + 1, stored.policy.creator_type, str(stored.handle)))
     return tuple(values)

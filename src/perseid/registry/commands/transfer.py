@@ -17,20 +17,20 @@ from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import permissions
-from perseid.registry.access.permissions import Demand, Differences, addition, is_admin, shown
-from perseid.registry.access.scopes import Word
-from perseid.registry.context import Context, Plan, administrators, not_found, still_reserved
-from perseid.registry.identity import KeyHolder, maker_of
-from perseid.registry.policy.authority_metadata import first_readable, name_key, of_type, read_stored_party
+from perseid.registry.access.permissions import Differences, Requirement, display_name, is_admin, permission_to_add
+from perseid.registry.access.scopes import Scope
+from perseid.registry.context import Context, Plan, admin_values, not_found, still_reserved
+from perseid.registry.identity import KeyIdentity, effective_identity
+from perseid.registry.policy.authority_metadata import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import Changed, Refused
-from perseid.registry.snapshot import Held
-from perseid.registry.snapshot import of_type as of_base_type
+from perseid.registry.results import ChangeResult, Refused
+from perseid.registry.snapshot import StoredRecord
+from perseid.registry.snapshot import values_of_type as of_base_type
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose
-from .lifecycle import held_for, with_value
-from .records import require_identity, written
+from .lifecycle import add_value, get_record_for
+from .records import plan_change, require_identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +40,34 @@ class Transfer:
     handle: Handle
     to: ValueRef
 
-    def decide(self, context: Context) -> Plan[Changed]:
+    def decide(self, context: Context) -> Plan[ChangeResult]:
         """What the change of administrators needs on the record: MODIFY_ADMIN, and REMOVE_ADMIN if there are more."""
-        held = context.own(self.handle)
-        require_identity(context, f"transfer {shown(self.handle)}")
-        owner = named_owner(self.to)
-        if not held.exists:
-            raise not_found(held)
+        stored = context.get_hosted(self.handle)
+        require_identity(context, f"transfer {display_name(self.handle)}")
+        owner = parse_owner(self.to)
+        if not stored.exists:
+            raise not_found(stored)
         # Once, because a request may search only so much; and before anything is told of the new owner's record.
-        decision = context.weighed(demand_transfer(held, with_owner(held, owner)))
-        if not (decision.allowed or held.is_public or context.may(permissions.read(held.handle))):
-            raise not_found(held)
-        if has_owner(held, owner):
-            checked_owner(context, self.to)
-            return Plan(lambda _: Changed(held.handle, held.seq), reason=f"{shown(held.asked)} has that owner already")
+        decision = context.check(transfer_requirement(stored, replace_owner(stored, owner)))
+        if not (decision.allowed or stored.is_public or context.is_allowed(permissions.read(stored.handle))):
+            raise not_found(stored)
+        if has_owner(stored, owner):
+            check_owner(context, self.to)
+            return Plan(
+                lambda _: ChangeResult(stored.handle, stored.seq),
+                reason=f"{display_name(stored.requested)} has that owner already",
+            )
         if not decision.allowed:
-            raise Refused.by_decision(decision)
+            raise Refused.from_decision(decision)
         context.reasons.append(decision.reason)
-        owner = checked_owner(context, self.to)
-        return written(context, held, Action.UPDATE, compose(context, held, with_owner(held, owner)), held.state)
+        owner = check_owner(context, self.to)
+        return plan_change(
+            context, stored, Action.UPDATE, compose(context, stored, replace_owner(stored, owner)), stored.state
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkResult:
     """Two names that lead to each other."""
 
     handles: tuple[Handle, Handle]
@@ -77,14 +82,14 @@ class LinkVersion:
     work: Handle
     expression: Handle
 
-    def decide(self, context: Context) -> Plan[Linked]:
+    def decide(self, context: Context) -> Plan[LinkResult]:
         """ADD_VALUE on both. A work has many expressions, an expression one work."""
         work, expression = _linkable(context, self.work, self.expression)
-        ways = (
-            _Way(work, expression, "expression_type", many=True),
-            _Way(expression, work, "work_type", many=False),
+        directions = (
+            _LinkDirection(work, expression, "expression_type", many=True),
+            _LinkDirection(expression, work, "work_type", many=False),
         )
-        return _linking(context, ways)
+        return _plan_links(context, directions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,57 +99,63 @@ class LinkMetadata:
     thing: Handle
     metadata: Handle
 
-    def decide(self, context: Context) -> Plan[Linked]:
+    def decide(self, context: Context) -> Plan[LinkResult]:
         """ADD_VALUE on both. Each has one of the other."""
         thing, metadata = _linkable(context, self.thing, self.metadata)
-        ways = (_Way(thing, metadata, "metadata_type", many=False), _Way(metadata, thing, "object_type", many=False))
-        return _linking(context, ways)
+        directions = (
+            _LinkDirection(thing, metadata, "metadata_type", many=False),
+            _LinkDirection(metadata, thing, "object_type", many=False),
+        )
+        return _plan_links(context, directions)
 
 
 # Owners
 
 
-def named_owner(owner: ValueRef) -> Admin:
+def parse_owner(owner: ValueRef) -> Admin:
     """An administrator with all permissions; refused if that is no name."""
     try:
         Handle.parse(owner.handle)
     except InvalidName as problem:
-        reason = f"{shown(str(owner))} cannot own anything: {problem}"
+        reason = f"{display_name(str(owner))} cannot own anything: {problem}"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "name an owner as INDEX:HANDLE", problem.rule) from problem
     return Admin(owner)
 
 
-def checked_owner(context: Context, owner: ValueRef) -> Admin:
+def check_owner(context: Context, owner: ValueRef) -> Admin:
     """The same; refused also if nobody could prove to be it. Whoever asks must have the right to transfer.
 
     A record that they may not know of is refused as if it were not there.
     """
-    admin = named_owner(owner)
+    admin = parse_owner(owner)
     handle = Handle.parse(owner.handle)
-    if context.facts.is_responsible(handle):
-        held = context.facts.held(handle)
-        is_known = held.exists and (held.is_public or _knows(context, held))
-        missing = "" if is_known else f"there is no record of {shown(handle)}, whose prefix is homed here"
-        if is_known and owner.index and owner.index not in {value.index for value in held.values}:
-            missing = f"{shown(handle)} has no value with the index {owner.index}"
+    if context.snapshot.is_responsible(handle):
+        stored = context.snapshot.stored(handle)
+        is_known = stored.exists and (stored.is_public or _may_know(context, stored))
+        missing = "" if is_known else f"there is no record of {display_name(handle)}, whose prefix is homed here"
+        if is_known and owner.index and owner.index not in {value.index for value in stored.values}:
+            missing = f"{display_name(handle)} has no value with the index {owner.index}"
         if missing:
-            reason = f"{shown(str(owner))} cannot own anything: {missing}"
+            reason = f"{display_name(str(owner))} cannot own anything: {missing}"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "name a key or a group that exists", "S1")
     return admin
 
 
-def _knows(context: Context, held: Held) -> bool:
+def _may_know(context: Context, stored: StoredRecord) -> bool:
     """Whether somebody may know of a record that is not public: those who read it, and whose own key is in it."""
-    who = maker_of(context.who)
-    if isinstance(who, KeyHolder) and fold(who.reference.handle) == fold(str(held.handle)):
+    identity = effective_identity(context.identity)
+    if isinstance(identity, KeyIdentity) and fold(identity.reference.handle) == fold(str(stored.handle)):
         return True
-    return any(context.may(permissions.read(held.handle, word)) for word in (Word.TRANSFER, Word.MINT, Word.CREATE))
+    return any(
+        context.is_allowed(permissions.read(stored.handle, scope))
+        for scope in (Scope.TRANSFER, Scope.MINT, Scope.CREATE)
+    )
 
 
-def makers_of(context: Context, prefix: str) -> list[Admin]:
+def find_minters(context: Context, prefix: str) -> list[Admin]:
     """Those who may make names under a prefix, as owners of names that nobody else is named for."""
     found = []
-    for value in of_base_type(context.facts.held(Handle(PREFIX_OF_PREFIXES, prefix)).values, HS_ADMIN):
+    for value in of_base_type(context.snapshot.stored(Handle(PREFIX_OF_PREFIXES, prefix)).values, HS_ADMIN):
         try:
             admin = Admin.from_bytes(value.data)
         except InvalidData:
@@ -157,62 +168,62 @@ def makers_of(context: Context, prefix: str) -> list[Admin]:
 # Transferring
 
 
-def has_owner(held: Held, owner: Admin) -> bool:
+def has_owner(stored: StoredRecord, owner: Admin) -> bool:
     """Whether a record is what it would be if it were handed over."""
-    return ascending(with_owner(held, owner)) == ascending(held.values)
+    return ascending(replace_owner(stored, owner)) == ascending(stored.values)
 
 
-def handed_over(context: Context, held: Held, owner: Admin) -> Sequence[Value] | None:
+def transfer_values(context: Context, stored: StoredRecord, owner: Admin) -> Sequence[Value] | None:
     """The values of a record with its new owner, if whoever asks may give it one; None if it has that one already."""
-    if has_owner(held, owner):
+    if has_owner(stored, owner):
         return None
-    values = with_owner(held, owner)
-    context.demand(demand_transfer(held, values))
-    return compose(context, held, values)
+    values = replace_owner(stored, owner)
+    context.require(transfer_requirement(stored, values))
+    return compose(context, stored, values)
 
 
-def demand_transfer(held: Held, values: Sequence[Value]) -> Demand:
+def transfer_requirement(stored: StoredRecord, values: Sequence[Value]) -> Requirement:
     """The permissions that each single change of administrators needs; never none, so that nobody is let in."""
-    needed = Differences.between(held.values, values).permissions or addition(Value(1, HS_ADMIN, b""))
-    return permissions.on_record(f"transfer {shown(held.handle)}", needed, held.handle, Word.TRANSFER)
+    needed = Differences.between(stored.values, values).permissions or permission_to_add(Value(1, HS_ADMIN, b""))
+    return permissions.on_record(f"transfer {display_name(stored.handle)}", needed, stored.handle, Scope.TRANSFER)
 
 
-def with_owner(held: Held, owner: Admin) -> tuple[Value, ...]:
+def replace_owner(stored: StoredRecord, owner: Admin) -> tuple[Value, ...]:
     """A record whose only administrator is the owner, and whose only owner that is where the policy tells them apart.
 
     The value takes the place of the first administrator, with its life and who may read it.
     """
-    former = [value for value in held.values if is_admin(value)]
-    rest = [value for value in held.values if not is_admin(value)]
-    admins = [replace(former[0], data=owner.to_bytes())] if former else administrators(rest, held.policy, [owner])
-    return (*_with_owner_value(held, rest, owner.administrator.handle), *admins)
+    former = [value for value in stored.values if is_admin(value)]
+    rest = [value for value in stored.values if not is_admin(value)]
+    admins = [replace(former[0], data=owner.to_bytes())] if former else admin_values(rest, stored.policy, [owner])
+    return (*_replace_owner_value(stored, rest, owner.administrator.handle), *admins)
 
 
-def _with_owner_value(held: Held, values: Sequence[Value], owner: str) -> Sequence[Value]:
+def _replace_owner_value(stored: StoredRecord, values: Sequence[Value], owner: str) -> Sequence[Value]:
     """Where owners have a type of their own: the new one in the place of the others, unless it is the creator."""
-    policy = held.policy
-    if not (policy.authority and policy.owner_type) or held.state is State.RESERVED:
+    policy = stored.policy
+    if not (policy.authority and policy.owner_type) or stored.state is State.RESERVED:
         return values
-    former = of_type(values, policy.owner_type)
+    former = values_of_exact_type(values, policy.owner_type)
     others = [value for value in values if value not in former]
-    creator = first_readable(of_type(values, policy.creator_type), read_stored_party)
-    party = Handle.keepable(owner)
-    if creator is not None and name_key(policy, held.handle, creator) == name_key(policy, held.handle, party):
+    creator = first_valid(values_of_exact_type(values, policy.creator_type), parse_stored_party)
+    party = Handle.parse_lenient(owner)
+    if creator is not None and name_key(policy, stored.handle, creator) == name_key(policy, stored.handle, party):
         return others
     if former:
         return [*others, replace(former[0], data=owner.encode())]
-    return with_value(others, policy, policy.owner_type, owner)
+    return add_value(others, policy, policy.owner_type, owner)
 
 
 # Linking
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _LinkDirection:
     """One direction of a link."""
 
-    held: Held
-    to: Held
+    stored: StoredRecord
+    to: StoredRecord
     key: str
     """The policy's key for the type of the value."""
     many: bool
@@ -221,49 +232,52 @@ class _Way:
     @property
     def type(self) -> str:
         """The type of the value, by the policy of the record that holds it."""
-        type_: str = getattr(self.held.policy, self.key)
+        type_: str = getattr(self.stored.policy, self.key)
         return type_
 
 
-def _linkable(context: Context, one: Handle, other: Handle) -> tuple[Held, Held]:
+def _linkable(context: Context, one: Handle, other: Handle) -> tuple[StoredRecord, StoredRecord]:
     """Two records of this server, for whose administrators somebody acts."""
     found = []
     for handle in (one, other):
-        held = held_for(context, handle, "link", addition(Value.text(1, "URL", "")), Word.UPDATE)
-        if held.state is State.RESERVED:
-            raise still_reserved(held)
-        if held.state is State.TOMBSTONE:
-            reason = f"{shown(handle)} is a tombstone, and leads nowhere but to its replacement"
+        stored = get_record_for(context, handle, "link", permission_to_add(Value.text(1, "URL", "")), Scope.UPDATE)
+        if stored.state is State.RESERVED:
+            raise still_reserved(stored)
+        if stored.state is State.TOMBSTONE:
+            reason = f"{display_name(handle)} is a tombstone, and leads nowhere but to its replacement"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "link the replacement", "S8")
-        found.append(held)
+        found.append(stored)
     if found[0].key == found[1].key:
-        reason = f"{shown(one)} cannot be linked with itself"
+        reason = f"{display_name(one)} cannot be linked with itself"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "name two handles", "S3")
     return found[0], found[1]
 
 
-def _linking(context: Context, ways: tuple[_Way, _Way]) -> Plan[Linked]:
+def _plan_links(context: Context, directions: tuple[_LinkDirection, _LinkDirection]) -> Plan[LinkResult]:
     """The values that are missing, in one commit."""
     drafts: list[Draft] = []
-    for way in ways:
-        held, policy = way.held, way.held.policy
-        present = of_type(held.values, way.type)
-        if any(_leads_to(context, value, way.to) for value in present):
+    for direction in directions:
+        stored, policy = direction.stored, direction.stored.policy
+        present = values_of_exact_type(stored.values, direction.type)
+        if any(_links_to(context, value, direction.to) for value in present):
             continue
-        if present and not way.many:
-            raise _linked_otherwise(held, policy, way.key, present[0])
-        values = compose(context, held, with_value(held.values, policy, way.type, str(way.to.handle)))
-        drafts.append(context.draft(held, Action.UPDATE, values, held.state))
-    handles = (ways[0].held.handle, ways[1].held.handle)
-    return Plan(lambda seq: Linked(handles, seq), tuple(drafts), reason=context.reasons[-1])
+        if present and not direction.many:
+            raise _already_linked(stored, policy, direction.key, present[0])
+        values = compose(context, stored, add_value(stored.values, policy, direction.type, str(direction.to.handle)))
+        drafts.append(context.draft(stored, Action.UPDATE, values, stored.state))
+    handles = (directions[0].stored.handle, directions[1].stored.handle)
+    return Plan(lambda seq: LinkResult(handles, seq), tuple(drafts), reason=context.reasons[-1])
 
 
-def _leads_to(context: Context, value: Value, to: Held) -> bool:
-    target = first_readable([value], read_stored_party)
-    return target is not None and context.facts.held(target).key == to.key
+def _links_to(context: Context, value: Value, to: StoredRecord) -> bool:
+    target = first_valid([value], parse_stored_party)
+    return target is not None and context.snapshot.stored(target).key == to.key
 
 
-def _linked_otherwise(held: Held, policy: Policy, key: str, value: Value) -> Refused:
-    reason = f"value {value.index} of {shown(held.asked)} leads to another handle already, and there is one such link"
+def _already_linked(stored: StoredRecord, policy: Policy, key: str, value: Value) -> Refused:
+    reason = (
+        f"value {value.index} of {display_name(stored.requested)} leads to another "
+        "handle already, and there is one such link"
+    )
     advice = f"remove that value first; the policy of this namespace says: {policy.line(key)}"
     return Refused(ResponseCode.INVALID_VALUE, reason, advice, policy.line(key))

@@ -18,22 +18,22 @@ from typing import Final
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.store.directory import DIRECTORY_MODE, UnsuitableDirectory, open_new, prepare, sync_directory
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 
 OTHERS_WRITE: Final = 0o022
 OTHERS_READ: Final = 0o077
 """Rights that others must not have, for `check_rights`."""
 
 _MAX_LISTED = 3  # of the files that are in the way
-_UNFINISHED = ".new"
+_TEMPORARY_SUFFIX = ".new"
 
 
-class InstallationProblem(LedgerError):
+class InstallationError(LedgerError):
     """An installation cannot be made or opened; the message says what to do."""
 
 
 @contextmanager
-def workplace(directory: Path, mark: str) -> Iterator[Path]:
+def staging_directory(directory: Path, mark: str) -> Iterator[Path]:
     """A folder to make things in, on the same disk as the directory; what is left of it in the end is removed.
 
     A directory that has something in it is refused, as one that is made already if it holds the file `mark`.
@@ -76,12 +76,12 @@ def place(work: Path, directory: Path, first: str, last: str) -> list[Path]:
             sync_directory(directory.parent)
         sync_directory(directory)
     except OSError as error:
-        remove(placed)
+        remove_files(placed)
         raise UnsuitableDirectory(f"nothing can be put into {directory}: {error.strerror}") from error
     return placed
 
 
-def remove(placed: list[Path]) -> None:
+def remove_files(placed: list[Path]) -> None:
     """Take away what was put into place, the last thing first."""
     for path in reversed(placed):
         if path.is_dir():
@@ -91,32 +91,32 @@ def remove(placed: list[Path]) -> None:
                 path.unlink()
 
 
-def write(path: Path, octets: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Make a file for its owner's eyes only; it is on the disk when this returns."""
     with open_new(path) as file:
-        file.write(octets)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, octets: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Put a file into the place of another, or where none was: whoever looks finds the old one or the new one, whole.
 
     It is on the disk when this returns. What an interrupted attempt has left is written over.
     """
-    unfinished = path.with_name(path.name + _UNFINISHED)
+    unfinished = path.with_name(path.name + _TEMPORARY_SUFFIX)
     unfinished.unlink(missing_ok=True)
-    write(unfinished, octets)
+    write_file(unfinished, data)
     unfinished.replace(path)
     sync_directory(path.parent)
 
 
-def check_rights(path: Path, forbidden: int) -> None:
+def check_mode(path: Path, forbidden: int) -> None:
     """Refuse a file that others may write, or read."""
     mode = path.stat().st_mode & 0o777
     if mode & forbidden:
         doing = "write to" if mode & OTHERS_WRITE else "read"
-        raise InstallationProblem(f"others may {doing} {path} (mode {mode:04o}); close it with: chmod 0600 {path}")
+        raise InstallationError(f"others may {doing} {path} (mode {mode:04o}); close it with: chmod 0600 {path}")
 
 
 def _check_empty(directory: Path, mark: str) -> None:
@@ -124,6 +124,6 @@ def _check_empty(directory: Path, mark: str) -> None:
     if mark in found:
         raise UnsuitableDirectory(f"there is an installation in {directory} already; name another directory")
     if found:
-        names = ", ".join(quoted(name) for name in found[:_MAX_LISTED])
+        names = ", ".join(quote_text(name) for name in found[:_MAX_LISTED])
         more = ", …" if len(found) > _MAX_LISTED else ""
         raise UnsuitableDirectory(f"{directory} is not empty ({names}{more}); name an empty directory, or a new one")

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from perseid.ledger.errors import NewerFormat, ReadOnly, Unusable
+from perseid.ledger.errors import NewerFormat, ReadOnlyStore, StoreUnavailable
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
@@ -32,16 +32,16 @@ from perseid.ledger.store.store import TABLES_VERSION as TABLES_VERSION  # noqa:
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.sql import rebuild_outdated
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.registry.access.authorization import Settings
 
-from .files import OTHERS_READ, OTHERS_WRITE, check_rights, place, remove, workplace, write
-from .files import InstallationProblem as InstallationProblem  # noqa: PLC0414 - part of what is offered here
-from .setting_kinds import masked
-from .settings import FILE_NAME, Config, InvalidConfig, template
+from .files import OTHERS_READ, OTHERS_WRITE, check_mode, place, remove_files, staging_directory, write_file
+from .files import InstallationError as InstallationError  # noqa: PLC0414 - part of what is offered here
+from .setting_kinds import mask_password
+from .settings import FILE_NAME, Config, InvalidConfig, config_template
 from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
-from .site import SITE_JSON, passphrase
-from .site_setup import write_new
+from .site import SITE_JSON, load_passphrase
+from .site_setup import write_server_files
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
@@ -52,26 +52,26 @@ NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
 MAX_ORIGIN: Final = 200
 """The longest origin of a log in characters: it stands in every checkpoint, and a restore makes it longer."""
 
-_SEED_OCTETS = 32
-_ORIGIN_OCTETS = 8
+_SEED_BYTES = 32
+_ORIGIN_BYTES = 8
 
 
-class NoInstallation(InstallationProblem):
+class NoInstallation(InstallationError):
     """There is none in the directory."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(f"there is no installation in {directory}; make one with: perseid init {directory}")
 
 
-class OlderFormat(InstallationProblem):
+class OlderFormat(InstallationError):
     """The ledger was written by an older version of the program and must be upgraded first."""
 
 
-class DatabaseUnreachable(InstallationProblem):
+class DatabaseUnreachable(InstallationError):
     """The database of the ledger does not answer, or does not let this program in."""
 
 
-class DriverMissing(InstallationProblem):
+class DriverMissing(InstallationError):
     """The program was installed without what PostgreSQL needs."""
 
 
@@ -104,16 +104,16 @@ class Installation:
         """
         directory = directory.resolve()
         _check_directory(directory, writable=writable)
-        config = _load(directory, environ)
+        config = _load_config(directory, environ)
         with ExitStack() as stack:
             store = stack.enter_context(closing(open_store(directory, config)))
             _check_version(directory, store, config)
             log = new_log(store, accept_clock=accept_clock)
             ledger = None
             if writable:
-                signer = _signer(directory, log)
+                signer = _load_signer(directory, log)
                 answers = stack.enter_context(Answers(directory / ANSWERS_NAME))
-                ledger = Ledger(log, answers, signer, partial(_signer, directory, log))
+                ledger = Ledger(log, answers, signer, partial(_load_signer, directory, log))
             stack.pop_all()
         return cls(directory, config, log, ledger)
 
@@ -121,7 +121,7 @@ class Installation:
     def ledger(self) -> Ledger:
         """The ledger with its views, to append to and resolve from."""
         if self._ledger is None:
-            raise ReadOnly(f"the installation in {self.directory} was opened for reading only")
+            raise ReadOnlyStore(f"the installation in {self.directory} was opened for reading only")
         return self._ledger
 
     @property
@@ -156,21 +156,22 @@ def create(
     that says nothing about people or machines. `settings` are written into the file: `{"root": "global"}`. Should
     anything fail, nothing is left of it.
     """
-    text = template(settings)
+    text = config_template(settings)
     config = Config.parse(text, _environ(environ))
-    signer = Signer.generate(_origin(origin), secrets.token_bytes(_SEED_OCTETS))
+    signer = Signer.generate(_check_origin(origin), secrets.token_bytes(_SEED_BYTES))
     directory = directory.resolve()
-    word, _ = passphrase(directory, config)
-    with workplace(directory, FILE_NAME) as work:
-        write(work / FILE_NAME, text.encode())
+    passphrase, _ = load_passphrase(directory, config)
+    with staging_directory(directory, FILE_NAME) as work:
+        write_file(work / FILE_NAME, text.encode())
         (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
-        write(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_octets())
-        write_new(work, config, word)
+        write_file(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_bytes())
+        write_server_files(work, config, passphrase)
         sync_directory(work / KEYS_NAME)
-        with closing(open_store(work, config, new=True)) as store, explaining(store, config):
+        with closing(open_store(work, config, new=True)) as store, translate_errors(store, config):
             if store.version() is not None:
-                raise InstallationProblem(
-                    f"there is a ledger in {masked(config.ledger_database)} already; name an empty database, or give "
+                raise InstallationError(
+                    f"there is a ledger in {mask_password(config.ledger_database)} already; name an empty database, "
+                    "or give "
                     f"this node copies of {FILE_NAME}, {SITE_JSON} and {KEYS_NAME}/ of the installation that made it"
                 )
             store.upgrade()
@@ -184,7 +185,7 @@ def create(
                 try:
                     new_log(store).create(signer)
                 except BaseException:
-                    remove(placed)
+                    remove_files(placed)
                     raise
 
 
@@ -192,11 +193,11 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
     """Bring the tables of an installation to the version of this program; whether there was something to do."""
     directory = directory.resolve()
     _check_directory(directory, writable=True)
-    config = _load(directory, environ)
-    with closing(open_store(directory, config)) as store, explaining(store, config):
+    config = _load_config(directory, environ)
+    with closing(open_store(directory, config)) as store, translate_errors(store, config):
         before = store.version()
         if before is None:
-            raise _without_ledger(directory, config)
+            raise _missing_ledger(directory, config)
         was_whole = store.is_whole
         store.upgrade()
         rebuild_outdated(new_log(store))  # also what an upgrade left that was broken off
@@ -206,11 +207,11 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
 # Looking at a directory
 
 
-def settings_of(directory: Path, *, environ: Mapping[str, str] | None = None) -> Config:
+def load_settings(directory: Path, *, environ: Mapping[str, str] | None = None) -> Config:
     """The settings of the installation in a directory, which is this user's to write to; the ledger is not opened."""
     directory = directory.resolve()
     _check_directory(directory, writable=True)
-    return _load(directory, environ)
+    return _load_config(directory, environ)
 
 
 def _check_directory(directory: Path, *, writable: bool) -> None:
@@ -224,29 +225,29 @@ def _check_directory(directory: Path, *, writable: bool) -> None:
         raise NoInstallation(directory)
     try:
         prepare(directory)
-    except ReadOnly:
+    except ReadOnlyStore:
         if writable or os.geteuid() != 0:
             raise
     except PermissionError as error:
-        raise InstallationProblem(f"{directory} cannot be looked into: {error.strerror}") from error
+        raise InstallationError(f"{directory} cannot be looked into: {error.strerror}") from error
 
 
-def _load(directory: Path, environ: Mapping[str, str] | None) -> Config:
+def _load_config(directory: Path, environ: Mapping[str, str] | None) -> Config:
     path = directory / FILE_NAME
     try:
         config = Config.load(directory, _environ(environ))
     except OSError as error:
-        raise InstallationProblem(f"{path} cannot be read: {error.strerror}") from error
+        raise InstallationError(f"{path} cannot be read: {error.strerror}") from error
     # Whoever may write the settings may make themselves an administrator.
-    check_rights(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
+    check_mode(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
     return config
 
 
-def _signer(directory: Path, log: Log) -> Signer:
+def _load_signer(directory: Path, log: Log) -> Signer:
     """The key that signs checkpoints: the next one, if a rotation was broken off after it had taken over."""
     keys = directory / KEYS_NAME
     following = keys / NEXT_CHECKPOINT_KEY
-    with suppress(InstallationProblem):  # one that is half-written has not taken over
+    with suppress(InstallationError):  # one that is half-written has not taken over
         if following.exists():
             signer = _read_signer(following)
             with log.reading() as reading:
@@ -257,12 +258,12 @@ def _signer(directory: Path, log: Log) -> Signer:
 
 def _read_signer(path: Path) -> Signer:
     try:
-        check_rights(path, OTHERS_READ)
-        return Signer.from_octets(path.read_bytes())
+        check_mode(path, OTHERS_READ)
+        return Signer.from_bytes(path.read_bytes())
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is damaged"
         message = f"{path} cannot be read: {problem}; put it back from where you keep a copy of the keys"
-        raise InstallationProblem(message) from None
+        raise InstallationError(message) from None
 
 
 def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -278,7 +279,7 @@ def open_store(directory: Path, config: Config, *, new: bool = False) -> Store:
     if not text:
         path = directory / LEDGER_NAME
         if not new and not path.exists():
-            raise _without_ledger(directory, config)
+            raise _missing_ledger(directory, config)
         return Store.sqlite(path)
     try:
         return Store.postgres(text)
@@ -296,11 +297,11 @@ def new_log(store: Store, *, accept_clock: bool = False) -> Log:
 
 
 def _check_version(directory: Path, store: Store, config: Config) -> None:
-    with explaining(store, config):
+    with translate_errors(store, config):
         found = store.version()
         is_whole = found != TABLES_VERSION or store.is_whole
     if found is None:
-        raise _without_ledger(directory, config)
+        raise _missing_ledger(directory, config)
     if not is_whole:
         raise OlderFormat(f"an upgrade of the ledger was broken off; finish it: perseid upgrade -d {directory}")
     if found > TABLES_VERSION:
@@ -315,23 +316,24 @@ def _check_version(directory: Path, store: Store, config: Config) -> None:
 
 
 @contextmanager
-def explaining(store: Store, config: Config) -> Iterator[None]:
+def translate_errors(store: Store, config: Config) -> Iterator[None]:
     """Make sentences of what a database objects to."""
     try:
-        with store.explained():
+        with store.translate_errors():
             yield
-    except Unusable as error:
+    except StoreUnavailable as error:
         if store.dialect == "sqlite":
-            raise InstallationProblem(f"{store.engine.url.database} cannot be used: {error}") from error
+            raise InstallationError(f"{store.engine.url.database} cannot be used: {error}") from error
         raise DatabaseUnreachable(
-            f"the database {masked(config.ledger_database)} cannot be used: {error}; see that it runs and lets this "
+            f"the database {mask_password(config.ledger_database)} cannot be used: {error}; "
+            "see that it runs and lets this "
             f"program in, or correct the setting ledger.database ({config.sources['ledger.database']})"
         ) from error
 
 
-def _without_ledger(directory: Path, config: Config) -> InstallationProblem:
-    where = masked(config.ledger_database) or str(directory / LEDGER_NAME)
-    return InstallationProblem(
+def _missing_ledger(directory: Path, config: Config) -> InstallationError:
+    where = mask_password(config.ledger_database) or str(directory / LEDGER_NAME)
+    return InstallationError(
         f"there is no ledger in {where}, though there is an installation in {directory}; "
         "restore a backup, or name the right database in the setting ledger.database"
     )
@@ -340,10 +342,12 @@ def _without_ledger(directory: Path, config: Config) -> InstallationProblem:
 # Making one
 
 
-def _origin(given: str | None) -> str:
+def _check_origin(given: str | None) -> str:
     if given is None:
-        return f"ledger-{secrets.token_hex(_ORIGIN_OCTETS)}"
+        return f"ledger-{secrets.token_hex(_ORIGIN_BYTES)}"
     if not given or len(given) > MAX_ORIGIN or "+" in given or " " in given or not given.isprintable():
-        message = f"an origin has up to {MAX_ORIGIN} printable characters without blanks and +, unlike {quoted(given)}"
-        raise InstallationProblem(f"{message}; such as example.org/names")
+        message = (
+            f"an origin has up to {MAX_ORIGIN} printable characters without blanks and +, unlike {quote_text(given)}"
+        )
+        raise InstallationError(f"{message}; such as example.org/names")
     return given

@@ -6,14 +6,25 @@ from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
 
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 
-from .setting_kinds import Address, Choice, FileName, Flag, Kind, Networks, Number, Setting, TextList, Unsuitable
+from .setting_kinds import (
+    Address,
+    Choice,
+    FileName,
+    Flag,
+    InvalidSetting,
+    Networks,
+    Number,
+    Setting,
+    SettingType,
+    TextList,
+)
 
 BARE: Final = "bare"
 """Among the forms of the resolver: `/{handle}`. The others are segments."""
 
-OWN_SEGMENTS: Final = frozenset(
+RESERVED_SEGMENTS: Final = frozenset(
     (
         "api",
         "docs",
@@ -51,7 +62,7 @@ class Listen(Enum):
     HTTPS = "https"
 
 
-class PublicUrl(Kind):
+class PublicUrl(SettingType):
     """The address of a server as others know it; none if it is empty."""
 
     expects = "an address such as https://hdl.example.org, or an empty text"
@@ -73,16 +84,16 @@ class PublicUrl(Kind):
         return plain.rstrip("/")
 
 
-class Forms(TextList):
+class ResolverForms(TextList):
     """The forms of URLs that lead to handles: `bare`, and segments."""
 
     expects = 'a list of "bare" and of segments such as "hdl"'
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str) or not _SEGMENT.fullmatch(plain):
-            raise Unsuitable(f"{self.expects} is expected, and {self.shown(plain)} is in it")
-        if plain in OWN_SEGMENTS:
-            raise Unsuitable(f"{quoted(plain)} is a path of the server's own; choose another segment")
+            raise InvalidSetting(f"{self.expects} is expected, and {self.shown(plain)} is in it")
+        if plain in RESERVED_SEGMENTS:
+            raise InvalidSetting(f"{quote_text(plain)} is a path of the server's own; choose another segment")
         return plain
 
 
@@ -93,13 +104,13 @@ class Schemes(TextList):
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str) or not _SCHEME.fullmatch(plain):
-            raise Unsuitable(f"{self.expects} in small letters is expected, and {self.shown(plain)} is in it")
+            raise InvalidSetting(f"{self.expects} in small letters is expected, and {self.shown(plain)} is in it")
         if plain in DANGEROUS_SCHEMES:
-            raise Unsuitable(f"{quoted(plain)} is a scheme with which a record could attack whoever follows it")
+            raise InvalidSetting(f"{quote_text(plain)} is a scheme with which a record could attack whoever follows it")
         return plain
 
 
-class Status(Kind):
+class Status(SettingType):
     """One of a few statuses of HTTP."""
 
     def __init__(self, *statuses: int) -> None:
@@ -165,7 +176,7 @@ HTTP: Final[Mapping[str, Setting]] = {
         "server has to be here; headers of others are ignored.",
     ),
     "http.resolver_forms": Setting(
-        Forms(),
+        ResolverForms(),
         [BARE, "hdl"],
         "Which URLs lead to handles: bare for /HANDLE, a segment for /SEGMENT/HANDLE. /hdl/HANDLE always does.",
     ),

@@ -10,14 +10,14 @@ from enum import Enum
 from typing import Final
 
 from perseid.registry.policy.policy import FREE, PROFILES
-from perseid.registry.policy.text import toml
+from perseid.registry.policy.text import format_toml
 from perseid.wire.sessions import MAX_TIMEOUT, Cipher
 
 from .setting_http import HTTP
 from .setting_kinds import Address, Choice, Database, Delimiter, FileName, Flag, Identities, Number, Secret, Setting
-from .setting_limits import LIMITS
+from .setting_limits import LIMIT_SETTINGS
 
-VARIABLE: Final = "PERSEID_"
+VARIABLE_PREFIX: Final = "PERSEID_"
 """What the names of all variables begin with."""
 
 MAX_SERVERS: Final = 1_000
@@ -224,7 +224,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "The address at which metrics are served. Whoever reaches it can read them: they hold numbers and no names.",
     ),
     "metrics.port": Setting(_PORT, 8641, "The port of the metrics; 0 is any that is free."),
-    **{f"limits.{key}": Setting(limit.kind, limit.default, limit.about, limit.unit) for key, limit in LIMITS.items()},
+    **{
+        f"limits.{key}": Setting(limit.kind, limit.default, limit.about, limit.unit)
+        for key, limit in LIMIT_SETTINGS.items()
+    },
 }
 """Every setting by its name, in the order of the file: those without a section first, as TOML wants it."""
 
@@ -234,7 +237,7 @@ _NO_CONNECTIONS = "the server opens no connections"
 _NO_MIRROR = "this server follows no other one"
 _OWN_LIMITS = "the server limits connections and work by itself"
 
-ELSEWHERE: Final[Mapping[str, str]] = {
+UNSUPPORTED_KEYS: Final[Mapping[str, str]] = {
     "server_type": "there is only one kind",
     "interfaces": _LISTENING,
     "hdl_tcp_config.num_threads": _OWN_LIMITS,
@@ -269,30 +272,30 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 """Keys of a `config.dct` that are no settings here, and what there is instead."""
 
 
-def section_of(name: str) -> str:
+def section_name(name: str) -> str:
     """The section of the file in which a setting stands; empty for none."""
     return name.rpartition(".")[0]
 
 
-def variable_of(name: str) -> str:
+def variable_name(name: str) -> str:
     """The variable of the environment that overrides a setting."""
-    return VARIABLE + field_of(name).upper()
+    return VARIABLE_PREFIX + field_name(name).upper()
 
 
-def field_of(name: str) -> str:
+def field_name(name: str) -> str:
     """The attribute of `Config` with a setting's value."""
     return name.replace(".", "_")
 
 
-def table() -> str:
+def settings_table() -> str:
     """The manual's table: one row for each setting."""
     rows = ["| setting | variable | takes | default | unit | what it is for |", "|---|---|---|---|---|---|"]
     for name, setting in SETTINGS.items():
         cells = (
             f"`{name}`",
-            f"`{variable_of(name)}`",
+            f"`{variable_name(name)}`",
             setting.kind.expects,
-            f"`{toml(setting.default)}`",
+            f"`{format_toml(setting.default)}`",
             setting.unit or "–",
             setting.about,
         )
@@ -300,10 +303,10 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def table_of_deployed() -> str:
+def config_dct_table() -> str:
     """The manual's other table: what the keys of a deployed server's `config.dct` are called here."""
     rows = ["| in `config.dct` | here | difference |", "|---|---|---|"]
     for name, setting in SETTINGS.items():
         rows += [f"| `{old}` | `{name}` | {setting.remark or '–'} |" for old in setting.deployed]
-    rows += [f"| `{old}` | – | {instead} |" for old, instead in ELSEWHERE.items()]
+    rows += [f"| `{old}` | – | {instead} |" for old, instead in UNSUPPORTED_KEYS.items()]
     return "\n".join(rows) + "\n"

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perseid.names.errors import InvalidName, quoted
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.value import ref_from_text
-from perseid.registry.policy.text import toml
+from perseid.registry.policy.text import format_toml
 
 MAX_DELIMITER: Final = 16
 """The longest delimiter of templates in characters: room for any mark that people can tell from a name."""
 
-HIDDEN: Final = "***"
+MASK: Final = "***"
 """What is shown instead of what nobody is to see."""
 
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
@@ -30,11 +30,11 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\.?")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-class Unsuitable(ValueError):
+class InvalidSetting(ValueError):
     """What is written there is not what the setting takes; the message says what is expected."""
 
 
-class Kind(ABC):
+class SettingType(ABC):
     """What a setting takes. A *plain* object is what a TOML reader makes: text, number, flag, list."""
 
     expects: str
@@ -56,12 +56,12 @@ class Kind(ABC):
         """A plain object without what nobody is to see in it."""
         return plain
 
-    def refuse(self, plain: object) -> Unsuitable:
+    def refuse(self, plain: object) -> InvalidSetting:
         """The refusal of a plain object."""
-        return Unsuitable(f"{self.expects} is expected, not {_shown(plain)}")
+        return InvalidSetting(f"{self.expects} is expected, not {_describe(plain)}")
 
 
-class Flag(Kind):
+class Flag(SettingType):
     """Yes or no."""
 
     expects = "true or false"
@@ -76,7 +76,7 @@ class Flag(Kind):
         return word in _TRUE if word in (*_TRUE, *_FALSE) else text
 
 
-class Number(Kind):
+class Number(SettingType):
     """A whole number in a range."""
 
     def __init__(self, low: int, high: int) -> None:
@@ -94,12 +94,12 @@ class Number(Kind):
         return int(digits) if re.fullmatch("-?[0-9]{1,18}", digits) else text
 
 
-class Choice(Kind):
+class Choice(SettingType):
     """One of a few words, each of which stands for something."""
 
     def __init__(self, words: Mapping[str, object]) -> None:
         self._words = words
-        *others, last = map(toml, words)
+        *others, last = map(format_toml, words)
         self.expects = f"{', '.join(others)} or {last}"
 
     def read(self, plain: object) -> Any:
@@ -111,7 +111,7 @@ class Choice(Kind):
         return next(word for word, meaning in self._words.items() if meaning == value)
 
 
-class Address(Kind):
+class Address(SettingType):
     """Where to listen: an address, or a name that stands for one."""
 
     expects = "an IP address or a host name"
@@ -128,7 +128,7 @@ class Address(Kind):
         return plain
 
 
-class Delimiter(Kind):
+class Delimiter(SettingType):
     """What separates two parts of a name; none if it is empty."""
 
     expects = f"a text of at most {MAX_DELIMITER} printable characters"
@@ -139,7 +139,7 @@ class Delimiter(Kind):
         return plain
 
 
-class Database(Kind):
+class Database(SettingType):
     """Where a ledger is kept. What is given may hold a password, so no refusal repeats it."""
 
     expects = "an empty text or a URL such as postgresql://user@host/database"
@@ -148,14 +148,14 @@ class Database(Kind):
         if not isinstance(plain, str):
             raise self.refuse(plain)
         if plain and (not plain.startswith(_SCHEMES) or not plain.isprintable() or " " in plain):
-            raise Unsuitable(f"{self.expects} is expected")
+            raise InvalidSetting(f"{self.expects} is expected")
         return plain
 
     def hidden(self, plain: object) -> object:
-        return masked(str(plain))
+        return mask_password(str(plain))
 
 
-class FileName(Kind):
+class FileName(SettingType):
     """A file; none if it is empty."""
 
     expects = "the name of a file, or an empty text"
@@ -166,21 +166,21 @@ class FileName(Kind):
         return plain
 
 
-class Secret(Kind):
+class Secret(SettingType):
     """A text that nobody is to see: no refusal repeats it, and nothing shows it."""
 
     expects = "a text of one line"
 
     def read(self, plain: object) -> str:
         if not isinstance(plain, str) or not plain.isprintable():
-            raise Unsuitable(f"{self.expects} is expected")
+            raise InvalidSetting(f"{self.expects} is expected")
         return plain
 
     def hidden(self, plain: object) -> object:
-        return HIDDEN if plain else plain
+        return MASK if plain else plain
 
 
-class TextList(Kind):
+class TextList(SettingType):
     """A list of texts. In a variable they stand with commas between them, or as in the file, in brackets."""
 
     def read(self, plain: object) -> tuple[Any, ...]:
@@ -201,7 +201,7 @@ class TextList(Kind):
     @staticmethod
     def shown(plain: object) -> str:
         """What is in a list, for refusals."""
-        return _shown(plain)
+        return _describe(plain)
 
 
 class Identities(TextList):
@@ -211,14 +211,16 @@ class Identities(TextList):
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str):
-            raise Unsuitable(f"{self.expects} is expected, and {_shown(plain)} is in it")
+            raise InvalidSetting(f"{self.expects} is expected, and {_describe(plain)} is in it")
         try:
             reference = ref_from_text(plain)
             Handle.parse(reference.handle)
         except (InvalidData, InvalidName) as problem:
-            raise Unsuitable(f"{quoted(plain)} names no administrator: {problem}") from None
+            raise InvalidSetting(f"{quote_text(plain)} names no administrator: {problem}") from None
         if reference.index < 0:
-            raise Unsuitable(f"{quoted(plain)} names no administrator: an index is not negative; 0 means any key")
+            raise InvalidSetting(
+                f"{quote_text(plain)} names no administrator: an index is not negative; 0 means any key"
+            )
         return reference
 
 
@@ -229,18 +231,18 @@ class Networks(TextList):
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str):
-            raise Unsuitable(f"{self.expects} is expected, and {_shown(plain)} is in it")
+            raise InvalidSetting(f"{self.expects} is expected, and {_describe(plain)} is in it")
         try:
             return ipaddress.ip_network(plain)
         except ValueError as problem:
-            raise Unsuitable(f"{quoted(plain)} is no network: {problem}") from None
+            raise InvalidSetting(f"{quote_text(plain)} is no network: {problem}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting."""
 
-    kind: Kind
+    kind: SettingType
     default: object
     """As a plain object."""
     about: str
@@ -259,18 +261,18 @@ class Setting:
         return self.kind.hidden(plain) if self.secret else plain
 
 
-def masked(url: str) -> str:
+def mask_password(url: str) -> str:
     """The URL of a database with its password hidden; rather too much is hidden than too little."""
     return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
-def _shown(plain: object) -> str:
+def _describe(plain: object) -> str:
     """What a plain object is, in TOML's words; small ones as they are."""
     if isinstance(plain, str):
-        return quoted(plain)
+        return quote_text(plain)
     if isinstance(plain, bool):
         return "true" if plain else "false"
     if isinstance(plain, int | float):
-        return quoted(str(plain))[1:-1]
+        return quote_text(str(plain))[1:-1]
     names: dict[type, str] = {list: "a list", dict: "a table"}
     return names.get(type(plain), "a date or time")

@@ -7,30 +7,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .setting_kinds import Kind, Networks, Number
+from .setting_kinds import Networks, Number, SettingType
 
 MAX_UDP_CHALLENGES: Final = 1_000
-MAX_UDP_CHALLENGE_OCTETS: Final = 16 << 20
+MAX_UDP_CHALLENGE_BYTES: Final = 16 << 20
 """The most challenges over UDP, and the most octets of the requests that wait for them: whoever forges addresses can
 have the server keep them, so no setting allows more."""
 
-_SHARE = Number(1, 6_400)  # percent of a core
-_PART = Number(1, 100)
+_CORE_SHARE = Number(1, 6_400)  # percent of a core
+_PERCENT = Number(1, 100)
 _SECONDS = Number(1, 86_400)
-_MUCH = 1 << 40
+_MAX_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One setting of the section; the fields are those of `config_keys.Setting`."""
 
-    kind: Kind
+    kind: SettingType
     default: object
     about: str
     unit: str = ""
 
 
-LIMITS: Final[Mapping[str, Limit]] = {
+LIMIT_SETTINGS: Final[Mapping[str, Limit]] = {
     "exempt_networks": Limit(
         Networks(),
         ["127.0.0.0/8", "::1/128"],
@@ -38,13 +38,13 @@ LIMITS: Final[Mapping[str, Limit]] = {
         "all holds for them too.",
     ),
     "udp_octets": Limit(
-        Number(0, _MUCH),
+        Number(0, _MAX_BYTES),
         1 << 20,
         "What a network (/24 of IPv4, /56 of IPv6) may draw over UDP; 0 is no limit. Beyond it clients go to TCP.",
         "octets a second",
     ),
     "udp_burst": Limit(
-        Number(1 << 16, _MUCH), 8 << 20, "What a network that drew nothing may draw at once over UDP.", "octets"
+        Number(1 << 16, _MAX_BYTES), 8 << 20, "What a network that drew nothing may draw at once over UDP.", "octets"
     ),
     "udp_handovers": Limit(
         Number(0, 1_000_000),
@@ -62,8 +62,8 @@ LIMITS: Final[Mapping[str, Limit]] = {
         Number(1, MAX_UDP_CHALLENGES), MAX_UDP_CHALLENGES, "How many challenges wait for an answer over UDP at most."
     ),
     "udp_challenge_octets": Limit(
-        Number(1 << 16, MAX_UDP_CHALLENGE_OCTETS),
-        MAX_UDP_CHALLENGE_OCTETS,
+        Number(1 << 16, MAX_UDP_CHALLENGE_BYTES),
+        MAX_UDP_CHALLENGE_BYTES,
         "How much the requests take that wait for them.",
         "octets",
     ),
@@ -108,18 +108,18 @@ LIMITS: Final[Mapping[str, Limit]] = {
         "wrong answers verified about one handle. What fails over UDP never counts for TCP.",
         "a minute",
     ),
-    "read_share": Limit(_SHARE, 100, "How much of a core reading the ledger may take.", "percent"),
-    "write_share": Limit(_SHARE, 100, "How much of a core deciding on changes may take.", "percent"),
-    "sign_share": Limit(_SHARE, 50, "How much of a core signed answers may take.", "percent"),
-    "verify_share": Limit(_SHARE, 50, "How much of a core checking signatures and secrets may take.", "percent"),
-    "agree_share": Limit(_SHARE, 20, "How much of a core setting up sessions may take.", "percent"),
-    "handshake_share": Limit(_SHARE, 50, "How much of a core TLS handshakes may take.", "percent"),
+    "read_share": Limit(_CORE_SHARE, 100, "How much of a core reading the ledger may take.", "percent"),
+    "write_share": Limit(_CORE_SHARE, 100, "How much of a core deciding on changes may take.", "percent"),
+    "sign_share": Limit(_CORE_SHARE, 50, "How much of a core signed answers may take.", "percent"),
+    "verify_share": Limit(_CORE_SHARE, 50, "How much of a core checking signatures and secrets may take.", "percent"),
+    "agree_share": Limit(_CORE_SHARE, 20, "How much of a core setting up sessions may take.", "percent"),
+    "handshake_share": Limit(_CORE_SHARE, 50, "How much of a core TLS handshakes may take.", "percent"),
     "udp_share": Limit(
-        _PART, 40, "What those who come over UDP may take, beside the others: so much of each share.", "percent"
+        _PERCENT, 40, "What those who come over UDP may take, beside the others: so much of each share.", "percent"
     ),
-    "source_share": Limit(_PART, 10, "What one address may take: so much of each share.", "percent"),
+    "source_share": Limit(_PERCENT, 10, "What one address may take: so much of each share.", "percent"),
     "proved_source_share": Limit(
-        _PART, 50, "The same for an address from which somebody has proved who they are.", "percent"
+        _PERCENT, 50, "The same for an address from which somebody has proved who they are.", "percent"
     ),
     "reserved_share": Limit(
         Number(0, 90), 25, "So much of each share, and of each queue, is for such addresses alone.", "percent"

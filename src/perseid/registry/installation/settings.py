@@ -19,15 +19,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.records.value import ValueRef
 from perseid.registry.access.authorization import Settings
-from perseid.registry.policy.text import toml
+from perseid.registry.policy.text import format_toml
 from perseid.wire.sessions import Cipher
 
 from .setting_http import Listen
-from .setting_keys import ELSEWHERE, SETTINGS, VARIABLE, LogFormat, Root, field_of, section_of, variable_of
-from .setting_kinds import Unsuitable
+from .setting_keys import (
+    SETTINGS,
+    UNSUPPORTED_KEYS,
+    VARIABLE_PREFIX,
+    LogFormat,
+    Root,
+    field_name,
+    section_name,
+    variable_name,
+)
+from .setting_kinds import InvalidSetting
 
 FILE_NAME: Final = "perseid.toml"
 """The file with the settings; a directory that holds it is an installation."""
@@ -35,11 +44,11 @@ FILE_NAME: Final = "perseid.toml"
 DEFAULT: Final = "default"
 """Where a value came from that nobody has set."""
 
-NOT_SETTINGS: Final = frozenset({"PERSEID_DIR"})
+OTHER_VARIABLES: Final = frozenset({"PERSEID_DIR"})
 """Variables that are known and no settings: the command line's own."""
 
 _WIDTH = 100  # of the comments in the file
-_SECTIONS = tuple(dict.fromkeys(section for name in SETTINGS if (section := section_of(name))))
+_SECTIONS = tuple(dict.fromkeys(section for name in SETTINGS if (section := section_name(name))))
 _SECTION = re.compile(r"\s*\[\s*([\w-]+)\s*\]\s*(?:#.*)?")
 _ENTRY = re.compile(r"\s*([\w-]+)\s*=")
 _HEAD = """\
@@ -63,7 +72,7 @@ class InvalidConfig(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EffectiveSetting:
     """A setting as `perseid config` shows it."""
 
     name: str
@@ -185,12 +194,12 @@ class Config:
             sources[name] = FILE_NAME + line
             values[name] = _read(name, plain, f"{path}{line}: {name}")
         for name in SETTINGS:
-            variable = variable_of(name)
+            variable = variable_name(name)
             if environ.get(variable):
                 sources[name] = variable
                 values[name] = _read(name, _from_variable(name, environ[variable]), variable)
         return cls(
-            **{field_of(name): value for name, value in values.items()},
+            **{field_name(name): value for name, value in values.items()},
             sources=MappingProxyType(sources),
             remarks=tuple(_remarks(environ)),
         )
@@ -208,10 +217,12 @@ class Config:
             allow_na_admins=self.administrators_prefix_administrators,
         )
 
-    def show(self) -> list[Shown]:
+    def show(self) -> list[EffectiveSetting]:
         """Every setting with its value and its source, in the order of the file; without passwords."""
         return [
-            Shown(name, setting.shown(getattr(self, field_of(name))), self.sources[name], setting.unit, setting.about)
+            EffectiveSetting(
+                name, setting.shown(getattr(self, field_name(name))), self.sources[name], setting.unit, setting.about
+            )
             for name, setting in SETTINGS.items()
         ]
 
@@ -220,7 +231,7 @@ class Config:
         """Whether the file holds a password or passphrase, so that others must not read it."""
         return any(
             shown.source.startswith(FILE_NAME)
-            and shown.value != SETTINGS[shown.name].kind.plain(getattr(self, field_of(shown.name)))
+            and shown.value != SETTINGS[shown.name].kind.plain(getattr(self, field_name(shown.name)))
             for shown in self.show()
         )
 
@@ -230,7 +241,7 @@ class Config:
         return f"<Config {', '.join(given) or DEFAULT}>"
 
 
-def template(settings: Mapping[str, object] | None = None) -> str:
+def config_template(settings: Mapping[str, object] | None = None) -> str:
     """The text of a new `perseid.toml`: every setting with its explanation, those given set, the others as comments.
 
     What is given stands there as in TOML: `{"root": "global", "administrators.server": ["300:0.NA/12345"]}`.
@@ -238,19 +249,19 @@ def template(settings: Mapping[str, object] | None = None) -> str:
     given = dict(settings or {})
     for name, plain in given.items():
         if name not in SETTINGS:
-            raise InvalidConfig(FILE_NAME, _unknown(name))
+            raise InvalidConfig(FILE_NAME, _unknown_setting(name))
         _read(name, plain, name)
     parts = [_HEAD]
     section = ""
     for name, setting in SETTINGS.items():
-        if section_of(name) != section:
-            section = section_of(name)
+        if section_name(name) != section:
+            section = section_name(name)
             parts.append(f"[{section}]\n")
         unit = f" In {setting.unit}." if setting.unit else ""
         about = textwrap.fill(setting.about + unit, _WIDTH, initial_indent="# ", subsequent_indent="# ")
         mark = "" if name in given else "#"
         plain = given.get(name, setting.default)
-        parts.append(f"{about}\n{mark}{name.removeprefix(section).removeprefix('.')} = {toml(plain)}\n")
+        parts.append(f"{about}\n{mark}{name.removeprefix(section).removeprefix('.')} = {format_toml(plain)}\n")
     return "\n".join(parts)
 
 
@@ -271,7 +282,7 @@ def _entries(text: str, path: str, lines: Mapping[str, int]) -> Iterator[tuple[s
         for name, each in named:
             if name not in SETTINGS:
                 line = f":{lines[name]}" if name in lines else ""
-                raise InvalidConfig(f"{path}{line}", _unknown(name))
+                raise InvalidConfig(f"{path}{line}", _unknown_setting(name))
             yield name, each
 
 
@@ -288,7 +299,7 @@ def _lines(text: str) -> Iterator[tuple[str, int]]:
 def _read(name: str, plain: object, where: str) -> object:
     try:
         return SETTINGS[name].kind.read(plain)
-    except Unsuitable as problem:
+    except InvalidSetting as problem:
         raise InvalidConfig(where, str(problem)) from None
 
 
@@ -302,18 +313,18 @@ def _from_variable(name: str, text: str) -> object:
     return SETTINGS[name].kind.from_variable(text)
 
 
-def _unknown(name: str) -> str:
+def _unknown_setting(name: str) -> str:
     """That there is no such setting, and which one was meant."""
     key = name.rpartition(".")[2]
     missing = f"there is no setting {_printable(name)}"
     deployed = {old: new for new, setting in SETTINGS.items() for old in setting.deployed}
     if key in deployed:
         return f"{missing}; here it is {deployed[key]}"
-    if key in ELSEWHERE:
-        return f"{missing}: {ELSEWHERE[key]}"
+    if key in UNSUPPORTED_KEYS:
+        return f"{missing}: {UNSUPPORTED_KEYS[key]}"
     for other in SETTINGS:
         if other.rpartition(".")[2] == key:
-            place = f"under [{section_of(other)}]" if section_of(other) else "before the first section"
+            place = f"under [{section_name(other)}]" if section_name(other) else "before the first section"
             return f"{missing}; did you mean {other}, which stands {place}?"
     return f"{missing}; {_hint(name, SETTINGS)}"
 
@@ -324,15 +335,15 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _printable(name: str) -> str:
-    return quoted(name)[1:-1]
+    return quote_text(name)[1:-1]
 
 
 def _remarks(environ: Mapping[str, str]) -> Iterator[str]:
     """Variables that look like settings and are none. Others set them too (Kubernetes, say), so they are no error."""
-    known = [variable_of(name).removeprefix(VARIABLE) for name in SETTINGS]
+    known = [variable_name(name).removeprefix(VARIABLE_PREFIX) for name in SETTINGS]
     for variable in sorted(environ):
-        name = variable.removeprefix(VARIABLE)
-        if name != variable and name not in known and variable not in NOT_SETTINGS:
+        name = variable.removeprefix(VARIABLE_PREFIX)
+        if name != variable and name not in known and variable not in OTHER_VARIABLES:
             near = get_close_matches(name, known, 1)  # what all have in common would make all alike
-            hint = f"did you mean {VARIABLE}{near[0]}?" if near else "perseid config shows all that do"
+            hint = f"did you mean {VARIABLE_PREFIX}{near[0]}?" if near else "perseid config shows all that do"
             yield f"the variable {_printable(variable)} sets nothing; {hint}"

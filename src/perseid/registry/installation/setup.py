@@ -26,14 +26,14 @@ from perseid.records.admin import Admin, ValueList
 from perseid.records.encoding import from_iso
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.access.permissions import shown
-from perseid.registry.commands.create_namespace import MakeNamespace
-from perseid.registry.commands.minting import PATIENCE, Maker, patiently
+from perseid.registry.access.permissions import display_name
+from perseid.registry.commands.create_namespace import CreateNamespace
+from perseid.registry.commands.minting import DEFAULT_TIMEOUT, MintInputs, retry_until_ready
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.context import IMPORT
 from perseid.registry.identity import Identity
-from perseid.registry.policy.policy import PREFIX_MARK, PROFILES, TYPE_REGISTRY, Policy
+from perseid.registry.policy.policy import PREFIX_PLACEHOLDER, PROFILES, TYPE_REGISTRY, Policy
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -42,10 +42,10 @@ ADMIN_INDEX: Final = 100
 GROUP_INDEX: Final = 200
 KEY_INDEX: Final = 300
 
-SECRET_OCTETS: Final = 32
+SECRET_BYTES: Final = 32
 """Of randomness in a secret: as many as no one will ever guess."""
 
-GROUP: Final = f"{GROUP_INDEX}:{PREFIX_OF_PREFIXES}/{PREFIX_MARK}"
+GROUP: Final = f"{GROUP_INDEX}:{PREFIX_OF_PREFIXES}/{PREFIX_PLACEHOLDER}"
 """The administrators of new records, as a policy names them: the group on the prefix handle."""
 
 _HIDDEN: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
@@ -53,15 +53,15 @@ _HIDDEN: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 
 def new_secret() -> str:
     """A secret that can be typed and pasted: a text, because the clients that are in use ask for one."""
-    return secrets.token_urlsafe(SECRET_OCTETS)
+    return secrets.token_urlsafe(SECRET_BYTES)
 
 
-def key_of(prefix: str) -> ValueRef:
+def administrator_key(prefix: str) -> ValueRef:
     """How the first administrator identifies themselves."""
     return ValueRef(KEY_INDEX, f"{PREFIX_OF_PREFIXES}/{prefix}")
 
 
-def administered_by(prefix: str, members: Sequence[ValueRef], secret: str | None = None) -> tuple[Value, ...]:
+def administrator_values(prefix: str, members: Sequence[ValueRef], secret: str | None = None) -> tuple[Value, ...]:
     """The values of a prefix handle whose administrators are these, and with a secret the key of the first one."""
     group = ValueRef(GROUP_INDEX, f"{PREFIX_OF_PREFIXES}/{prefix}")
     values = [Value(ADMIN_INDEX, HS_ADMIN, Admin(group).to_bytes())]
@@ -71,29 +71,36 @@ def administered_by(prefix: str, members: Sequence[ValueRef], secret: str | None
     return tuple(values)
 
 
-def make_root(registry: Registry, who: Identity, door: str, secret: str | None = None) -> None:
+def create_root(registry: Registry, identity: Identity, interface: str, secret: str | None = None) -> None:
     """Make an installation its own root: it serves the prefix handles of its namespaces.
 
     With a secret the root has the first administrator; otherwise a namespace has it.
     """
-    registry.do(Home(f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}"), who, door)
+    registry.do(Home(f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}"), identity, interface)
     if secret is not None:
-        values = administered_by(PREFIX_OF_PREFIXES, (key_of(PREFIX_OF_PREFIXES),), secret)
-        registry.do(Create(Handle(PREFIX_OF_PREFIXES, PREFIX_OF_PREFIXES), values), who, door)
+        values = administrator_values(PREFIX_OF_PREFIXES, (administrator_key(PREFIX_OF_PREFIXES),), secret)
+        registry.do(Create(Handle(PREFIX_OF_PREFIXES, PREFIX_OF_PREFIXES), values), identity, interface)
 
 
 def add_namespace(
-    registry: Registry, namespace: AddNamespace, who: Identity, door: str, note: str = "", patience: float = PATIENCE
+    registry: Registry,
+    namespace: AddNamespace,
+    identity: Identity,
+    interface: str,
+    note: str = "",
+    patience: float = DEFAULT_TIMEOUT,
 ) -> Namespace:
     """Make a namespace with all that it needs, in one commit: see `founding`.
 
     Where the creator's name has to wait for the clock this waits, up to so many seconds; then it raises `MustWait`.
     """
-    maker = Maker.of(registry)
-    return patiently(lambda since: registry.do(MakeNamespace(maker, namespace, since), who, door, note), None, patience)
+    inputs = MintInputs.of(registry)
+    return retry_until_ready(
+        lambda since: registry.do(CreateNamespace(inputs, namespace, since), identity, interface, note), None, patience
+    )
 
 
-def with_group(policy: Policy) -> Policy:
+def with_group_administrators(policy: Policy) -> Policy:
     """A policy whose new records are administered by the group on the prefix handle, unless it says by whom."""
     return policy if policy.default_administrators else replace(policy, default_administrators=(GROUP,))
 
@@ -113,59 +120,59 @@ _PURPOSES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Published:
+class _DemoRecord:
     """An identifier, and what the documents say that it stands for."""
 
     handle: str
     values: tuple[Value, ...]
 
 
-def add_demonstration(
-    registry: Registry, who: Identity, door: str, administrators: tuple[ValueRef, ...] = ()
+def create_demonstration(
+    registry: Registry, identity: Identity, interface: str, administrators: tuple[ValueRef, ...] = ()
 ) -> tuple[Handle, ...]:
     """Make the namespaces and records of the demonstration, whose namespaces these administer; the names.
 
     Refused, before anything is written, where one of the namespaces exists.
     """
-    with registry.facts() as facts:
+    with registry.snapshot() as snapshot:
         for prefix in _PURPOSES:
-            if facts.entry(record_key(policy_name(prefix))) is not None:
-                reason = f"there is a namespace {shown(prefix)} already, which the demonstration would make"
+            if snapshot.entry(record_key(policy_name(prefix))) is not None:
+                reason = f"there is a namespace {display_name(prefix)} already, which the demonstration would make"
                 raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "use another installation for it", "H7")
     for prefix in _PURPOSES:
-        values = administered_by(prefix, administrators) if administrators else ()
-        registry.do(AddNamespace(prefix, _policy(prefix), values), who, door)
+        values = administrator_values(prefix, administrators) if administrators else ()
+        registry.do(AddNamespace(prefix, _policy(prefix), values), identity, interface)
     names = []
     for published in (*_pilin(), *_cordra()):
         operation = Create(Handle.parse(published.handle), published.values)
-        names.append(registry.do(operation, who, IMPORT, _NOTE).handle)
+        names.append(registry.do(operation, identity, IMPORT, _NOTE).handle)
     return tuple(names)
 
 
 def _policy(prefix: str) -> Policy:
     profiles = {TYPES: PROFILES["free"], PILIN: PROFILES["pilin"], CORDRA: PROFILES["cordra"]}
     policy = replace(profiles[prefix], purpose=_PURPOSES[prefix])
-    return with_group(replace(policy, default_creator=CREATOR) if prefix == PILIN else policy)
+    return with_group_administrators(replace(policy, default_creator=CREATOR) if prefix == PILIN else policy)
 
 
-def _pilin() -> Iterator[_Published]:
+def _pilin() -> Iterator[_DemoRecord]:
     """In an order in which each record names only what exists."""
     pilin = PROFILES["pilin"]
     project = (_text(1, "DESC", "The PILIN project"), _text(2, "EMAIL", "policy@pilin.net.au"))
-    yield _Published(CREATOR, (*project, _text(3, pilin.creator_type, CREATOR)))
+    yield _DemoRecord(CREATOR, (*project, _text(3, pilin.creator_type, CREATOR)))
     yield _example()
     suffixes = "Handle Suffix Format Policy for the PILIN Project"
-    yield _described(f"{PILIN}/Y35XYS0QH", f"{suffixes}: the latest version, which is 1.0 of 2007-06-26")
+    yield _demo_record(f"{PILIN}/Y35XYS0QH", f"{suffixes}: the latest version, which is 1.0 of 2007-06-26")
     metadata = "Authority Metadata for the PILIN Project"
     work, draft, release = (f"{PILIN}/{suffix}" for suffix in ("8RBZF0DQH", "D7J1G0DQH", "X4NDP2JQH"))
     versions = (_text(2, pilin.expression_type, draft), _text(3, pilin.expression_type, release))
-    yield _described(work, f"{metadata}: the latest version", *versions)
+    yield _demo_record(work, f"{metadata}: the latest version", *versions)
     of_work = _text(2, pilin.work_type, work)
-    yield _described(draft, f"{metadata}: version 0.2 of 2007-09-17, draft for discussion", of_work)
-    yield _described(release, f"{metadata}: version 1.0 of 2007-10-25, release", of_work)
+    yield _demo_record(draft, f"{metadata}: version 0.2 of 2007-09-17, draft for discussion", of_work)
+    yield _demo_record(release, f"{metadata}: version 1.0 of 2007-10-25, release", of_work)
 
 
-def _example() -> _Published:
+def _example() -> _DemoRecord:
     """The example of the authority metadata policy: a date, a creator, an owner, and two times."""
     pilin = PROFILES["pilin"]
     created, updated = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
@@ -175,10 +182,10 @@ def _example() -> _Published:
         _text(2, pilin.creator_type, CREATOR).with_timestamp(created),
         owner.with_timestamp(updated),
     )
-    return _Published(f"{PILIN}/2RDV0T0QH", values)
+    return _DemoRecord(f"{PILIN}/2RDV0T0QH", values)
 
 
-def _cordra() -> Iterator[_Published]:
+def _cordra() -> Iterator[_DemoRecord]:
     """Two specifications, each with the record that describes it: two identifiers to a thing (S12)."""
     cordra = PROFILES["cordra"]
     documents = {
@@ -191,12 +198,12 @@ def _cordra() -> Iterator[_Published]:
     for title, (thing, about) in documents.items():
         of_thing = _text(2, cordra.object_type, f"{CORDRA}/{thing}")
         of_record = _text(2, cordra.metadata_type, f"{CORDRA}/{about}")
-        yield _described(f"{CORDRA}/{thing}", f"{title}: specification, version 1.00.20050101", of_record)
-        yield _described(f"{CORDRA}/{about}", f"{title}: the metadata record of the specification", of_thing)
+        yield _demo_record(f"{CORDRA}/{thing}", f"{title}: specification, version 1.00.20050101", of_record)
+        yield _demo_record(f"{CORDRA}/{about}", f"{title}: the metadata record of the specification", of_thing)
 
 
-def _described(handle: str, text: str, *links: Value) -> _Published:
-    return _Published(handle, (_text(1, "DESC", text), *links))
+def _demo_record(handle: str, text: str, *links: Value) -> _DemoRecord:
+    return _DemoRecord(handle, (_text(1, "DESC", text), *links))
 
 
 def _text(index: int, type_: str, text: str) -> Value:

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
-from perseid.records.key_files import MAX_FILE, needs_passphrase, read_key_file
+from perseid.records.key_files import MAX_FILE_SIZE, needs_passphrase, read_key_file
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.site import Site
 
-from .files import OTHERS_READ, OTHERS_WRITE, InstallationProblem, check_rights
-from .setting_keys import variable_of
+from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode
+from .setting_keys import variable_name
 from .settings import Config
 
 KEYS_NAME: Final = "keys"
@@ -40,26 +40,26 @@ NEXT_SERVER_KEY: Final = f"{SERVER_KEY}.next"
 """The key that is about to take over, while a rotation is under way."""
 PUBLIC_KEY: Final = "pubkey.bin"
 
-MAX_SITE: Final = 4_194_304
+MAX_SITE_BYTES: Final = 4_194_304
 """Octets of the longest site information that is read: more than a thousand servers with long keys."""
 
 MAX_PASSPHRASE: Final = 4_096
 """Octets of the longest file with a passphrase."""
 
-ROTATE: Final = "perseid key rotate server"
+ROTATE_COMMAND: Final = "perseid key rotate server"
 """The command that makes a new key for the server, and site information to go with it."""
 
 
-class SiteProblem(InstallationProblem):
+class SiteError(InstallationError):
     """The site information or the server's key cannot be used; the message says what to do."""
 
 
-class NothingThere(SiteProblem):
+class MissingFile(SiteError):
     """There is no such file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SiteFile:
     """One file with site information."""
 
     path: Path
@@ -91,22 +91,22 @@ class ServerIdentity:
     """What is no error, and yet not as it should be."""
 
 
-def identify(directory: Path, config: Config) -> ServerIdentity:
+def load_server_identity(directory: Path, config: Config) -> ServerIdentity:
     """Who the server of an installation is; raises `SiteProblem` if that cannot be told, or does not fit together."""
     keys = read_keys(directory, config)
-    forms = read_forms(directory)
+    forms = read_site_files(directory)
     if not forms:
         message = f"there is no site information in {directory}; put {SITE_JSON} or {SITE_BINARY} there, or in"
-        raise NothingThere(f"{message} {KEYS_NAME}/, or make a new key and site information with: {ROTATE}")
+        raise MissingFile(f"{message} {KEYS_NAME}/, or make a new key and site information with: {ROTATE_COMMAND}")
     if not keys:
         path = directory / KEYS_NAME / SERVER_KEY
-        raise NothingThere(f"there is no server key: put yours into {path}, or make a new one with: {ROTATE}")
+        raise MissingFile(f"there is no server key: put yours into {path}, or make a new one with: {ROTATE_COMMAND}")
     position = config.site_position - 1
-    form = choose(forms, keys, position)
+    form = choose_site_file(forms, keys, position)
     check_position(form, config)
-    key = matching(form, keys, position)
+    key = find_matching_key(form, keys, position)
     if key is None:
-        raise SiteProblem(
+        raise SiteError(
             f"the key in {keys[0].path} is not that of server {position + 1} in {form.path}: put the key there that "
             "belongs to the site information, or the site information that belongs to the key; or name another server "
             "with the setting site.position"
@@ -117,12 +117,12 @@ def identify(directory: Path, config: Config) -> ServerIdentity:
 # Reading
 
 
-def read_forms(directory: Path) -> list[Form]:
+def read_site_files(directory: Path) -> list[SiteFile]:
     """The site information of an installation in all forms there are, from where it counts; none if there is none."""
     for folder in (directory / KEYS_NAME, directory):
         paths = [path for name in SITE_NAMES if (path := folder / name).exists()]
         if paths:
-            return [Form(path, _read_site(path)) for path in paths]
+            return [SiteFile(path, _read_site(path)) for path in paths]
     return []
 
 
@@ -135,7 +135,7 @@ def read_keys(directory: Path, config: Config) -> list[KeyFile]:
     if (folder / NEXT_SERVER_KEY).exists():
         try:
             found.append(read_key(folder / NEXT_SERVER_KEY, directory, config))
-        except SiteProblem:
+        except SiteError:
             if not found:  # half-written it has not taken over; but then there would be another one
                 raise
     return found
@@ -143,79 +143,79 @@ def read_keys(directory: Path, config: Config) -> list[KeyFile]:
 
 def read_key(path: Path, directory: Path, config: Config) -> KeyFile:
     """A private key from its file, with the passphrase of the settings if it needs one."""
-    check_rights(path, OTHERS_READ)
-    octets = _read(path, MAX_FILE, "put it back from where you keep a copy of the keys")
+    check_mode(path, OTHERS_READ)
+    data = _read(path, MAX_FILE_SIZE, "put it back from where you keep a copy of the keys")
     try:
-        protected = needs_passphrase(octets)
+        protected = needs_passphrase(data)
     except InvalidData as problem:
-        raise SiteProblem(f"{path} is no private key: {problem}; put the server's {SERVER_KEY} there") from None
-    word, source = passphrase(directory, config) if protected else (None, "")
-    if protected and word is None:
-        raise SiteProblem(
+        raise SiteError(f"{path} is no private key: {problem}; put the server's {SERVER_KEY} there") from None
+    passphrase, source = load_passphrase(directory, config) if protected else (None, "")
+    if protected and passphrase is None:
+        raise SiteError(
             f"{path} is protected by a passphrase, and none is set: write it into a file of your own and name that in "
-            f"the setting keys.passphrase_file, or set the variable {variable_of('keys.passphrase')}"
+            f"the setting keys.passphrase_file, or set the variable {variable_name('keys.passphrase')}"
         )
     try:
-        return KeyFile(path, read_key_file(octets, word), protected)
+        return KeyFile(path, read_key_file(data, passphrase), protected)
     except InvalidData as problem:
         # What was wrong with octets that were decrypted says something about them, so it is not repeated.
         if protected:
             message = f"the passphrase of {source} does not open {path}, or the file is damaged"
-            raise SiteProblem(f"{message}; correct the passphrase, or put the file back") from None
-        raise SiteProblem(f"{path} is no private key: {problem}; put the server's {SERVER_KEY} there") from None
+            raise SiteError(f"{message}; correct the passphrase, or put the file back") from None
+        raise SiteError(f"{path} is no private key: {problem}; put the server's {SERVER_KEY} there") from None
 
 
-def passphrase(directory: Path, config: Config) -> tuple[bytes | None, str]:
+def load_passphrase(directory: Path, config: Config) -> tuple[bytes | None, str]:
     """The passphrase that the settings give for the server's key, if any, and where it comes from."""
     if config.keys_passphrase:
-        return config.keys_passphrase.encode(), config.sources["keys.passphrase"]
+        return config.keys_passphrase.encode(), config.sources["keys.load_passphrase"]
     if not config.keys_passphrase_file:
         return None, ""
     path = directory / config.keys_passphrase_file
-    octets = _read(path, MAX_PASSPHRASE, "correct the setting keys.passphrase_file")
-    word = octets.removesuffix(b"\n").removesuffix(b"\r")
-    if not word or b"\n" in word:
-        raise SiteProblem(f"{path} should have one line, the passphrase of the server's key")
-    return word, str(path)
+    data = _read(path, MAX_PASSPHRASE, "correct the setting keys.passphrase_file")
+    passphrase = data.removesuffix(b"\n").removesuffix(b"\r")
+    if not passphrase or b"\n" in passphrase:
+        raise SiteError(f"{path} should have one line, the passphrase of the server's key")
+    return passphrase, str(path)
 
 
 def _read_site(path: Path) -> Site:
-    check_rights(path, OTHERS_WRITE)
-    octets = _read(path, MAX_SITE, "put it back from where you keep a copy")
+    check_mode(path, OTHERS_WRITE)
+    data = _read(path, MAX_SITE_BYTES, "put it back from where you keep a copy")
     try:
-        return Site.from_file(octets)
+        return Site.from_file(data)
     except InvalidData as problem:
-        raise SiteProblem(f"{path} is no site information: {problem}; correct it, or put yours there") from None
+        raise SiteError(f"{path} is no site information: {problem}; correct it, or put yours there") from None
 
 
 def _read(path: Path, most: int, advice: str) -> bytes:
     try:
         with path.open("rb") as file:
-            octets = file.read(most + 1)
+            data = file.read(most + 1)
     except OSError as error:
-        raise SiteProblem(f"{path} cannot be read: {error.strerror}; {advice}") from None
-    if len(octets) > most:
-        raise SiteProblem(f"{path} has more than {most:,} octets, and is something else; {advice}")
-    return octets
+        raise SiteError(f"{path} cannot be read: {error.strerror}; {advice}") from None
+    if len(data) > most:
+        raise SiteError(f"{path} has more than {most:,} octets, and is something else; {advice}")
+    return data
 
 
 # What counts
 
 
-def choose(forms: Sequence[Form], keys: Sequence[KeyFile], position: int) -> Form:
+def choose_site_file(forms: Sequence[SiteFile], keys: Sequence[KeyFile], position: int) -> SiteFile:
     """The form of the site information that counts."""
-    pool = [form for form in forms if matching(form, keys, position) is not None] or forms
+    pool = [form for form in forms if find_matching_key(form, keys, position) is not None] or forms
     newest = [form for form in pool if not any(is_later(other.site.serial, form.site.serial) for other in pool)]
     if newest and all(form.site == newest[0].site for form in newest):
         return newest[0]
     names = " and ".join(str(form.path) for form in forms)
-    raise SiteProblem(
+    raise SiteError(
         f"{names} differ, and have the same serial number: remove the one that is wrong, or raise the serial number of "
         "the one that is right"
     )
 
 
-def matching(form: Form, keys: Sequence[KeyFile], position: int) -> KeyFile | None:
+def find_matching_key(form: SiteFile, keys: Sequence[KeyFile], position: int) -> KeyFile | None:
     """The key file that belongs to a server of a site."""
     if position >= len(form.site.servers):
         return None
@@ -234,18 +234,18 @@ def is_later(serial: int, other: int) -> bool:
     return 0 < (serial - other) & 0xFFFF < 0x8000
 
 
-def check_position(form: Form, config: Config) -> None:
+def check_position(form: SiteFile, config: Config) -> None:
     """Refuse a position that the site does not have."""
     servers = len(form.site.servers)
     if config.site_position > servers:
         has = f"{servers} servers" if servers != 1 else "one server"
-        raise SiteProblem(
+        raise SiteError(
             f"{form.path} has {has}, and site.position is {config.site_position} ({config.sources['site.position']}): "
             "correct the setting, or bring the information about the whole site"
         )
 
 
-def _remarks(directory: Path, forms: Sequence[Form], used: Form) -> Iterator[str]:
+def _remarks(directory: Path, forms: Sequence[SiteFile], used: SiteFile) -> Iterator[str]:
     """What an operator should know about the site information that does not count."""
     for form in forms:
         if form.site != used.site:
@@ -256,12 +256,12 @@ def _remarks(directory: Path, forms: Sequence[Form], used: Form) -> Iterator[str
     if used.path.parent != directory:
         others = [name for name in SITE_NAMES if (directory / name).exists()]
         if others and any(_differs(directory / name, used.site) for name in others):
-            names = " and ".join(map(quoted, others))
+            names = " and ".join(map(quote_text, others))
             yield f"{used.path} counts, and what {names} in {directory} say does not"
 
 
 def _differs(path: Path, site: Site) -> bool:
     try:
         return _read_site(path) != site
-    except InstallationProblem:
+    except InstallationError:
         return True

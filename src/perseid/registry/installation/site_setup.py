@@ -33,8 +33,8 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.wire.message import UNKNOWN_SERIAL
 
-from .certificates import make as make_certificate
-from .files import replace_file, write
+from .certificates import create_certificate as make_certificate
+from .files import replace_file, write_file
 from .setting_http import Listen
 from .setting_keys import SETTINGS
 from .settings import Config
@@ -45,14 +45,14 @@ from .site import (
     SERVER_KEY,
     SITE_BINARY,
     SITE_JSON,
-    Form,
     KeyFile,
+    SiteFile,
     check_position,
-    choose,
-    matching,
-    passphrase,
-    read_forms,
+    choose_site_file,
+    find_matching_key,
+    load_passphrase,
     read_keys,
+    read_site_files,
 )
 
 KEY_BITS: Final = 2048
@@ -61,11 +61,11 @@ KEY_BITS: Final = 2048
 _EXPONENT = 65_537
 _BOTH = Purpose.ADMIN | Purpose.QUERY
 _LOOPBACK = "127.0.0.1"
-_SOMEWHERE = bytes(16)  # the address of a server that is found by its domain
+_NO_ADDRESS = bytes(16)  # the address of a server that is found by its domain
 
 
 @dataclass(frozen=True, slots=True)
-class Rotated:
+class RotationResult:
     """A key that took the place of another."""
 
     key: PublicKey
@@ -76,13 +76,13 @@ class Rotated:
     """Whether this only ended what was interrupted before."""
 
 
-def new_key() -> PrivateKey:
+def generate_key() -> PrivateKey:
     """A key for a server."""
     made = rsa.generate_private_key(_EXPONENT, KEY_BITS)
     return RsaPrivateKey.from_pkcs8(made.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
 
 
-def new_site(config: Config, key: PublicKey) -> Site:
+def build_site(config: Config, key: PublicKey) -> Site:
     """The site of an installation that is alone: one server, a primary, which listens where the settings say.
 
     Changes are not offered over UDP, as in a new installation of deployed software: a client would try it first, and a
@@ -94,95 +94,95 @@ def new_site(config: Config, key: PublicKey) -> Site:
         Interface(_BOTH, Transport.TCP, native),
         Interface(Purpose.QUERY, Transport.UDP, native),
     )
-    if config.http_enabled and (config.http_host == config.native_host or _is_everywhere(config.http_host)):
+    if config.http_enabled and (config.http_host == config.native_host or _is_unspecified(config.http_host)):
         transport = Transport.HTTPS if config.http_listen is Listen.HTTPS else Transport.HTTP
         interfaces += (Interface(_BOTH, transport, _port(config.http_port, "http.port")),)
-    address, attributes = _address(config.native_host)
+    address, attributes = _site_address(config.native_host)
     return Site((Server(1, address, key.to_bytes(), interfaces),), attributes, primary=PrimaryMask.PRIMARY)
 
 
-def write_new(work: Path, config: Config, word: bytes | None = None) -> PublicKey:
+def write_server_files(work: Path, config: Config, passphrase: bytes | None = None) -> PublicKey:
     """Write a key, site information and a certificate in the folder of an installation that is being made.
 
     With a passphrase the key is protected by it.
     """
-    key = new_key()
-    write(work / KEYS_NAME / SERVER_KEY, write_key_file(key, word, secrets.token_bytes))
-    write(work / KEYS_NAME / PUBLIC_KEY, key.public.to_bytes())
-    for name, octets in _in_both_forms(new_site(config, key.public)):
-        write(work / name, octets)
+    key = generate_key()
+    write_file(work / KEYS_NAME / SERVER_KEY, write_key_file(key, passphrase, secrets.token_bytes))
+    write_file(work / KEYS_NAME / PUBLIC_KEY, key.public.to_bytes())
+    for name, data in _encode_site(build_site(config, key.public)):
+        write_file(work / name, data)
     if config.http_enabled and not config.http_certificate_file:
         make_certificate(work, config, key)
     return key.public
 
 
-def rotate(directory: Path, config: Config) -> Rotated:
+def rotate(directory: Path, config: Config) -> RotationResult:
     """Put a new key in the place of the server's, or the first one in place; or end what was interrupted.
 
     Other servers of the site, and whoever keeps a copy of the site information, must be given the new one.
     """
-    with _alone(directory / KEYS_NAME) as folder:
-        keys, forms = read_keys(directory, config), read_forms(directory)
+    with _key_lock(directory / KEYS_NAME) as folder:
+        keys, forms = read_keys(directory, config), read_site_files(directory)
         position = config.site_position - 1
-        form = choose(forms, keys, position) if forms else None
+        form = choose_site_file(forms, keys, position) if forms else None
         if form is not None:
             check_position(form, config)
-        waiting = None if form is None else _waiting(form, keys, position)
+        waiting = None if form is None else _pending_key(form, keys, position)
         if form is not None and waiting is not None:
             key, site = waiting.key, form.site
         else:
-            key = new_key()
-            site = new_site(config, key.public) if form is None else with_key(form.site, position, key.public)
-            _write_next(folder / NEXT_SERVER_KEY, key, passphrase(directory, config)[0])
+            key = generate_key()
+            site = build_site(config, key.public) if form is None else with_key(form.site, position, key.public)
+            _write_next(folder / NEXT_SERVER_KEY, key, load_passphrase(directory, config)[0])
         paths = _write_site(directory if form is None else form.path.parent, site)
         (folder / NEXT_SERVER_KEY).replace(folder / SERVER_KEY)
         sync_directory(folder)
         replace_file(folder / PUBLIC_KEY, key.public.to_bytes())
-    return Rotated(key.public, site, paths, waiting is not None)
+    return RotationResult(key.public, site, paths, waiting is not None)
 
 
 def with_key(site: Site, position: int, key: PublicKey) -> Site:
     """The site with another key for one of its servers, and the next serial number."""
     servers = list(site.servers)
     servers[position] = replace(servers[position], public_key=key.to_bytes())
-    return replace(site, servers=tuple(servers), serial=following(site.serial))
+    return replace(site, servers=tuple(servers), serial=next_serial(site.serial))
 
 
-def following(serial: int) -> int:
+def next_serial(serial: int) -> int:
     """The serial number after another one: 16 bits with a sign, round and round, without the one that says "none"."""
     number = (serial + 1) & 0xFFFF
     signed = number - 0x1_0000 if number > 0x7FFF else number
-    return following(signed) if signed == UNKNOWN_SERIAL else signed
+    return next_serial(signed) if signed == UNKNOWN_SERIAL else signed
 
 
-def json_file(site: Site) -> bytes:
+def dump_site_json(site: Site) -> bytes:
     """The contents of a `siteinfo.json`, for people to read and edit."""
     return json.dumps(site.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-def _waiting(form: Form, keys: list[KeyFile], position: int) -> KeyFile | None:
+def _pending_key(form: SiteFile, keys: list[KeyFile], position: int) -> KeyFile | None:
     """The key that the site information names and that has yet to take the old one's place."""
-    found = matching(form, keys, position)
+    found = find_matching_key(form, keys, position)
     return found if found is not None and found.path.name == NEXT_SERVER_KEY else None
 
 
-def _write_next(path: Path, key: PrivateKey, word: bytes | None) -> None:
+def _write_next(path: Path, key: PrivateKey, passphrase: bytes | None) -> None:
     # Left by somebody who was interrupted; the site information does not name it, so it never counted.
     path.unlink(missing_ok=True)
-    write(path, write_key_file(key, word, secrets.token_bytes))
+    write_file(path, write_key_file(key, passphrase, secrets.token_bytes))
     sync_directory(path.parent)
 
 
 def _write_site(folder: Path, site: Site) -> tuple[Path, ...]:
     paths = []
-    for name, octets in _in_both_forms(site):
-        replace_file(folder / name, octets)
+    for name, data in _encode_site(site):
+        replace_file(folder / name, data)
         paths.append(folder / name)
     return tuple(paths)
 
 
-def _in_both_forms(site: Site) -> tuple[tuple[str, bytes], ...]:
-    return (SITE_BINARY, site.to_bytes()), (SITE_JSON, json_file(site))
+def _encode_site(site: Site) -> tuple[tuple[str, bytes], ...]:
+    return (SITE_BINARY, site.to_bytes()), (SITE_JSON, dump_site_json(site))
 
 
 def _port(port: int, setting: str) -> int:
@@ -192,26 +192,26 @@ def _port(port: int, setting: str) -> int:
     return port or usual
 
 
-def _is_everywhere(host: str) -> bool:
+def _is_unspecified(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
 
 
-def _address(host: str) -> tuple[bytes, tuple[Attribute, ...]]:
+def _site_address(host: str) -> tuple[bytes, tuple[Attribute, ...]]:
     """Where clients find the server: at an address, or by a name."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return _SOMEWHERE, (Attribute("domain", host.encode()),)
+        return _NO_ADDRESS, (Attribute("domain", host.encode()),)
     if address.is_unspecified:  # it listens everywhere, and which of its addresses is for clients nobody has said
         address = ipaddress.ip_address(_LOOPBACK)
-    return address.packed.rjust(len(_SOMEWHERE), b"\0"), ()
+    return address.packed.rjust(len(_NO_ADDRESS), b"\0"), ()
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[Path]:
+def _key_lock(folder: Path) -> Iterator[Path]:
     """One exchange of keys at a time."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

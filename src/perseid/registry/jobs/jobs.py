@@ -18,27 +18,27 @@ import msgspec
 
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.store import jobs
-from perseid.ledger.store.jobs import Operation, Steps, Undo, Whose
-from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, Spent
-from perseid.registry.access.permissions import Demand, shown
+from perseid.ledger.store.jobs import Job, JobOwner, JobSteps, UndoJob
+from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, SearchUsage
+from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.context import Context
-from perseid.registry.identity import Anonymous, Identity, KeyHolder, LocalOperator, handle_key, maker_of
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, effective_identity, handle_key
 from perseid.registry.policy import case_rules
-from perseid.registry.queries.history import SEE_ALL, may
-from perseid.registry.queries.paging import Room
+from perseid.registry.queries.history import SEE_ALL, is_allowed
+from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry, check_text
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts, Held
+from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
-CHUNK: Final = 250
+CHUNK_SIZE: Final = 250
 """Records changed in one commit: some twenty milliseconds of work in which others cannot write."""
 
-CHUNK_OCTETS: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 20
 """Octets of values beyond which a commit takes no more records: some twenty milliseconds again."""
 
-MANY_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
-MANY_MEMBERS: Final = MAX_GROUP_MEMBERS // 2
+MAX_CHUNK_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
+MAX_CHUNK_MEMBERS: Final = MAX_GROUP_MEMBERS // 2
 """References, and members of groups, that one commit follows to decide who may change what, and then takes no more
 records. The limits are for each record; many of them must not be denied together what each alone is allowed. `Chunk`
 ends before a record for which there is too little left all the same."""
@@ -46,7 +46,7 @@ ends before a record for which there is too little left all the same."""
 LAST: Final = "last"
 """Means the unit that began last, of those that somebody sees."""
 
-_NAME_OCTETS: Final = 8  # more units than one installation will ever have
+_ID_BYTES: Final = 8  # more units than one installation will ever have
 
 T = TypeVar("T")
 
@@ -62,52 +62,62 @@ class Progress:
     """Records that it is about, as counted beforehand; 0 if that is not known."""
 
 
-def new_name() -> str:
+def new_job_id() -> str:
     """A name for a unit that nobody has."""
-    return secrets.token_hex(_NAME_OCTETS)
+    return secrets.token_hex(_ID_BYTES)
 
 
-def begin(  # noqa: PLR0913 - what is written down
+def start_job(  # noqa: PLR0913 - what is written down
     registry: Registry,
     kind: str,
     asked: dict[str, object],
-    who: Identity,
-    door: str,
+    identity: Identity,
+    interface: str,
     note: str = "",
     *,
     total: int = 0,
     undoes: str = "",
-) -> Operation:
+) -> Job:
     """Write down that a unit begins. Nobody in particular cannot begin one: nobody could go on with it.
 
     One that `undoes` another ends that; if there is such a unit already which has not ended, it is the answer.
     """
-    if isinstance(who, Anonymous):
+    if isinstance(identity, Anonymous):
         reason = "who changes many records at once has to be known"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
     check_text(note)
     text = msgspec.json.encode(asked).decode()
-    made = Operation(new_name(), kind, text, undoes, door, str(who), note, total=total, maker=_name(maker_of(who)))
-    return jobs.begin(registry.ledger.log, made)
+    made = Job(
+        new_job_id(),
+        kind,
+        text,
+        undoes,
+        interface,
+        str(identity),
+        note,
+        total=total,
+        maker=_owner_name(effective_identity(identity)),
+    )
+    return jobs.start(registry.ledger.log, made)
 
 
-def end(registry: Registry, operation: Operation) -> None:
+def complete_job(registry: Registry, operation: Job) -> None:
     """Write down that nothing of a unit is left to do."""
-    jobs.end(registry.ledger.log, operation.id)
+    jobs.finish(registry.ledger.log, operation.id)
 
 
-def finish(registry: Registry, operation: Operation) -> None:
+def complete_or_discard(registry: Registry, operation: Job) -> None:
     """The same for a unit that cannot be gone on with, however it ended; if nothing was done it is forgotten."""
-    end(registry, operation)
-    jobs.forget(registry.ledger.log, operation.id)
+    complete_job(registry, operation)
+    jobs.discard(registry.ledger.log, operation.id)
 
 
-def asked(operation: Operation) -> dict[str, object]:
+def asked(operation: Job) -> dict[str, object]:
     """What somebody asked for."""
     return msgspec.json.decode(operation.asked, type=dict[str, object])
 
 
-class Later(Exception):
+class DeferToNextChunk(Exception):
     """Of a record it cannot be decided in this commit whether somebody has a right: it is for the next one."""
 
 
@@ -121,55 +131,61 @@ class Chunk:
 
     def __init__(self, context: Context) -> None:
         """`context` is under which circumstances they are decided."""
-        who, door, now, note, reasons = context.who, context.door, context.now, context.note, context.reasons
-        self.context: Context = _Sharing(context.facts, who, door, now, note, reasons, chunk=self)
+        identity, interface, now, note, reasons = (
+            context.identity,
+            context.interface,
+            context.now,
+            context.note,
+            context.reasons,
+        )
+        self.context: Context = _ChunkContext(context.snapshot, identity, interface, now, note, reasons, chunk=self)
         self.drafts: list[Draft] = []
-        self.looked_at = 0
+        self.processed = 0
         """How many records, or entries, it was about."""
-        self._octets = 0
+        self._size = 0
 
     def take(self, items: Iterable[T], decide: Callable[[T], Iterable[Draft]]) -> bool:
         """Decide what becomes of some, one after the other; whether it took all. The first one it always takes."""
         for item in items:
-            if self.looked_at and self.is_full:
+            if self.processed and self.is_full:
                 return False
-            self.looked_at += 1
+            self.processed += 1
             try:
                 drafts = tuple(decide(item))
-            except Later:
-                self.looked_at -= 1
+            except DeferToNextChunk:
+                self.processed -= 1
                 return False
             self.drafts += drafts
-            self._octets += sum([len(value.data) for draft in drafts for value in draft.values])
+            self._size += sum([len(value.data) for draft in drafts for value in draft.values])
         return True
 
     @property
     def is_full(self) -> bool:
         """Whether it takes no more: they are large, or it takes much to find out whether they may be changed."""
-        spent = self.context.facts.spent
-        return self._octets >= CHUNK_OCTETS or spent.lookups > MANY_LOOKUPS or spent.members > MANY_MEMBERS
+        usage = self.context.snapshot.usage
+        return self._size >= CHUNK_BYTES or usage.lookups > MAX_CHUNK_LOOKUPS or usage.members > MAX_CHUNK_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
-class _Sharing(Context):
+class _ChunkContext(Context):
     """Under which circumstances the records of a chunk are decided."""
 
     chunk: Chunk = field(kw_only=True)
 
-    def weighed(self, demand: Demand) -> Decision:
+    def check(self, require: Requirement) -> Decision:
         """Whether somebody meets a demand. Raises `Later`."""
-        spent = self.facts.spent
-        was_fresh = spent == Spent()
-        decision = Context.weighed(self, demand)
-        if decision.allowed or was_fresh or not spent.is_used_up:
+        usage = self.snapshot.usage
+        was_fresh = usage == SearchUsage()
+        decision = Context.check(self, require)
+        if decision.allowed or was_fresh or not usage.is_exhausted:
             return decision
-        if self.chunk.looked_at > 1:
-            raise Later
-        spent.lookups = spent.members = 0
-        return Context.weighed(self, demand)
+        if self.chunk.processed > 1:
+            raise DeferToNextChunk
+        usage.lookups = usage.members = 0
+        return Context.check(self, require)
 
 
-def told(pieces: Iterable[Progress]) -> Iterator[Progress]:
+def skip_unchanged(pieces: Iterable[Progress]) -> Iterator[Progress]:
     """The progress of those pieces of a unit that changed something; the first piece only says where it begins."""
     done = -1
     for piece in pieces:
@@ -178,68 +194,68 @@ def told(pieces: Iterable[Progress]) -> Iterator[Progress]:
         done = piece.done
 
 
-def noted(operation: Operation) -> str:
+def entry_note(operation: Job) -> str:
     """The note of the unit's entries, for people who read the log."""
     return f"{operation.kind} {operation.id}" + (f": {operation.note}" if operation.note else "")
 
 
-def listed(registry: Registry, who: Identity) -> Iterator[Operation]:
+def list_jobs(registry: Registry, identity: Identity) -> Iterator[Job]:
     """The units that somebody may see, the one that began last first."""
-    return jobs.newest_first(registry.ledger.log, whose=_whose(registry, who))
+    return jobs.newest_first(registry.ledger.log, owner=_visible_jobs(registry, identity))
 
 
 @dataclass(frozen=True, slots=True)
-class UnitPage:
+class JobPage:
     """Some units, the one that began last first."""
 
-    items: tuple[Operation, ...]
+    items: tuple[Job, ...]
     last: tuple[int, str] | None
     """Where the page ended: when the last one of it began, and its name; None if this is the last page."""
 
 
-def page(registry: Registry, who: Identity, before: tuple[int, str] | None, limit: int) -> UnitPage:
+def jobs_page(registry: Registry, identity: Identity, before: tuple[int, str] | None, limit: int) -> JobPage:
     """A page of the units that somebody may see, behind where one ended."""
-    room = Room(limit)
-    items: list[Operation] = []
-    for operation in jobs.newest_first(registry.ledger.log, before, _whose(registry, who), limit + 1):
-        if not room.take(len(operation.asked) + len(operation.actor) + len(operation.note)):
-            return UnitPage(tuple(items), (items[-1].begun, items[-1].id))
+    budget = PageBudget(limit)
+    items: list[Job] = []
+    for operation in jobs.newest_first(registry.ledger.log, before, _visible_jobs(registry, identity), limit + 1):
+        if not budget.take(len(operation.asked) + len(operation.actor) + len(operation.note)):
+            return JobPage(tuple(items), (items[-1].begun, items[-1].id))
         items.append(operation)
-    return UnitPage(tuple(items), None)
+    return JobPage(tuple(items), None)
 
 
-def found(registry: Registry, who: Identity, name: str) -> Operation:
+def found(registry: Registry, identity: Identity, name: str) -> Job:
     """The unit of a name, if there is one that somebody may see. Raises `Refused`."""
-    whose = _whose(registry, who)
+    owner = _visible_jobs(registry, identity)
     if name == LAST:
-        operation = next(jobs.newest_first(registry.ledger.log, whose=whose, at_once=1), None)
+        operation = next(jobs.newest_first(registry.ledger.log, owner=owner, at_once=1), None)
     else:
         operation = jobs.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
-    if operation is None or not (whose is None or whose.has(operation)):
-        reason = "there is no operation yet" if name == LAST else f"there is no operation {shown(name)}"
+    if operation is None or not (owner is None or owner.owns(operation)):
+        reason = "there is no operation yet" if name == LAST else f"there is no operation {display_name(name)}"
         raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look at: perseid operations")
     return operation
 
 
-def sees(registry: Registry, who: Identity, operation: Operation) -> bool:
+def can_see_job(registry: Registry, identity: Identity, operation: Job) -> bool:
     """Whether somebody may see a unit."""
-    whose = _whose(registry, who)
-    return whose is None or whose.has(operation)
+    owner = _visible_jobs(registry, identity)
+    return owner is None or owner.owns(operation)
 
 
-def is_own(operation: Operation, who: Identity) -> bool:
+def is_own_job(operation: Job, identity: Identity) -> bool:
     """Whether somebody began a unit, themselves or with a token of theirs."""
-    return Whose(str(who), _names(who)).has(operation)
+    return JobOwner(str(identity), _owner_names(identity)).owns(operation)
 
 
-def acts_for(who: Identity, other: Identity) -> bool:
+def acts_for(identity: Identity, other: Identity) -> bool:
     """Whether somebody is another, or made the token that the other shows."""
-    return str(who) == str(other) or _name(maker_of(other)) in _names(who)
+    return str(identity) == str(other) or _owner_name(effective_identity(other)) in _owner_names(identity)
 
 
-def changed_at(facts: Facts, held: Held, operation: Operation, steps: Steps) -> int:
+def last_changed_seq(snapshot: Snapshot, stored: StoredRecord, operation: Job, steps: JobSteps) -> int:
     """The last entry with which a unit has changed a record, whoever changed it afterwards; 0 if there is none."""
-    for entry in case_rules.history(facts, held) if held.seq > operation.since else ():
+    for entry in case_rules.history(snapshot, stored) if stored.seq > operation.since else ():
         if entry.seq <= operation.since:
             return 0
         if entry.seq in steps:
@@ -247,31 +263,31 @@ def changed_at(facts: Facts, held: Held, operation: Operation, steps: Steps) -> 
     return 0
 
 
-class Undos:
+class UndoIndex:
     """Which units undo which, and whether that still counts: an undo may have been undone itself."""
 
-    def __init__(self, undos: Iterable[Undo]) -> None:
-        self._by: dict[str, list[Undo]] = {}
+    def __init__(self, undos: Iterable[UndoJob]) -> None:
+        self._by: dict[str, list[UndoJob]] = {}
         for each in undos:
             self._by.setdefault(each.undoes, []).append(each)
         ids = {name: [each.id for each in found] for name, found in self._by.items()}
-        self._stands: dict[str, bool] = {}
+        self._is_effective: dict[str, bool] = {}
         for name in TopologicalSorter(ids).static_order():
-            self._stands[name] = self.standing(name) is None
+            self._is_effective[name] = self.effective_undo(name) is None
 
     @classmethod
     def of(cls, registry: Registry, *names: str) -> Self:
         """What undoes some units, and what undoes that, and so on."""
-        return cls(jobs.undos_of(registry.ledger.log, names) if names else ())
+        return cls(jobs.find_undos(registry.ledger.log, names) if names else ())
 
     @classmethod
     def all(cls, registry: Registry) -> Self:
         """All there are."""
-        return cls(jobs.undos(registry.ledger.log))
+        return cls(jobs.list_undos(registry.ledger.log))
 
-    def standing(self, name: str) -> str | None:
+    def effective_undo(self, name: str) -> str | None:
         """The unit that has undone this one, and was not undone itself."""
-        return next((each.id for each in self._by.get(name, ()) if each.ended and self._stands[each.id]), None)
+        return next((each.id for each in self._by.get(name, ()) if each.ended and self._is_effective[each.id]), None)
 
     def running(self, name: str) -> str | None:
         """The unit that is undoing this one."""
@@ -288,27 +304,27 @@ class Undos:
         return found
 
 
-def _whose(registry: Registry, who: Identity) -> Whose | None:
+def _visible_jobs(registry: Registry, identity: Identity) -> JobOwner | None:
     """Which units somebody may see; None for all."""
-    with registry.facts() as facts:
-        if may(facts, who, SEE_ALL):
+    with registry.snapshot() as snapshot:
+        if is_allowed(snapshot, identity, SEE_ALL):
             return None
-    return Whose(str(who), _names(who))
+    return JobOwner(str(identity), _owner_names(identity))
 
 
-def _name(who: Anonymous | KeyHolder | LocalOperator) -> str:
+def _owner_name(identity: Anonymous | KeyIdentity | LocalIdentity) -> str:
     """The name under which a unit is somebody's: the same however they spell their handle."""
-    if not isinstance(who, KeyHolder):
-        return str(who)
-    index, _, handle = str(who).partition(":")
+    if not isinstance(identity, KeyIdentity):
+        return str(identity)
+    index, _, handle = str(identity).partition(":")
     return f"{index}:{handle_key(handle)}"
 
 
-def _names(who: Identity) -> tuple[str, ...]:
+def _owner_names(identity: Identity) -> tuple[str, ...]:
     """The names under which units are somebody's. With a token one has none: what was begun with it says so itself.
 
     Who names no key is known by the one that verified, and makes tokens as somebody who names none.
     """
-    if isinstance(who, KeyHolder):
-        return tuple({_name(who): None, f"{who.index}:{handle_key(who.reference.handle)}": None})
-    return (str(who),) if isinstance(who, LocalOperator) else ()
+    if isinstance(identity, KeyIdentity):
+        return tuple({_owner_name(identity): None, f"{identity.index}:{handle_key(identity.reference.handle)}": None})
+    return (str(identity),) if isinstance(identity, LocalIdentity) else ()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from perseid.ledger.store.jobs import Operation
+from perseid.ledger.store.jobs import Job
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -14,29 +14,29 @@ from perseid.wire.codes import ResponseCode
 from . import jobs, rewrite, transfer, undo
 from .jobs import Progress
 
-_Pieces = Callable[[Registry, Operation, Identity], Iterator[Progress]]
-_PIECES: Final[Mapping[str, _Pieces]] = MappingProxyType(
-    {rewrite.KIND: rewrite.pieces, transfer.KIND: transfer.pieces, undo.KIND: undo.pieces}
+_StepRunner = Callable[[Registry, Job, Identity], Iterator[Progress]]
+_STEP_RUNNERS: Final[Mapping[str, _StepRunner]] = MappingProxyType(
+    {rewrite.KIND: rewrite.run_steps, transfer.KIND: transfer.run_steps, undo.KIND: undo.run_steps}
 )
 
 
-def resume(registry: Registry, name: str, who: Identity, door: str = "") -> tuple[Operation, Iterator[Progress]]:
+def resume(registry: Registry, name: str, identity: Identity, door: str = "") -> tuple[Job, Iterator[Progress]]:
     """The unit of a name, and what is left to do of it. Raises `Refused`.
 
     It goes on with the rights, and under the name, of whoever asks, and through their door; without one, through that
     of the beginning. Before an undo goes on it is looked at again whether anything stands in its way.
     """
-    operation = unfinished(registry, name, who)
+    operation = get_unfinished_job(registry, name, identity)
     operation = replace(operation, door=door or operation.door)
     if operation.kind == undo.KIND:
-        undo.begin(registry, operation.undoes, who, operation.door, operation.note)
-    return operation, jobs.told(pieces(registry, operation, who))
+        undo.start(registry, operation.undoes, identity, operation.door, operation.note)
+    return operation, jobs.skip_unchanged(run_steps(registry, operation, identity))
 
 
-def unfinished(registry: Registry, name: str, who: Identity) -> Operation:
+def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:
     """The unit of a name, if it can be gone on with. Raises `Refused`."""
-    operation = jobs.found(registry, who, name)
-    undos = jobs.Undos.of(registry, operation.id)
+    operation = jobs.found(registry, identity, name)
+    undos = jobs.UndoIndex.of(registry, operation.id)
     if (by := undos.running(operation.id)) is not None:
         reason = f"{operation.id} is being undone by {by}"
         raise Refused(ResponseCode.INVALID_VALUE, reason, f"go on with that: perseid operations resume {by}")
@@ -44,12 +44,12 @@ def unfinished(registry: Registry, name: str, who: Identity) -> Operation:
     if operation.ended:
         reason = f"nothing of {operation.id} is left to do"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "look at: perseid operations")
-    if operation.kind not in _PIECES:
+    if operation.kind not in _STEP_RUNNERS:
         reason = f"a {operation.kind} is gone on with by doing it again"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "give the same command, or undo what was done")
     return operation
 
 
-def pieces(registry: Registry, operation: Operation, who: Identity) -> Iterator[Progress]:
+def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
     """What is left to do of a unit that can be gone on with, in pieces of bounded work."""
-    return _PIECES[operation.kind](registry, operation, who)
+    return _STEP_RUNNERS[operation.kind](registry, operation, identity)

@@ -16,20 +16,20 @@ from perseid.records.record import ascending
 from perseid.records.text_types import Alias
 from perseid.records.types import HS_ALIAS
 from perseid.records.value import Value
-from perseid.registry.access.permissions import shown
+from perseid.registry.access.permissions import display_name
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.results import Refused, Resolved
-from perseid.registry.snapshot import SITE_PREFIX, Facts, of_type
+from perseid.registry.results import Refused, Resolution
+from perseid.registry.snapshot import SITE_PREFIX, Snapshot, values_of_type
 from perseid.wire.codes import ResponseCode
 
 MAX_ALIASES: Final = 10
 """How many aliases are followed. People make one, or two when names were merged; more is a mistake or a trap."""
 
 
-class End(Enum):
+class AliasOutcome(Enum):
     """How following aliases ended."""
 
     FOUND = "found"
@@ -46,17 +46,17 @@ class End(Enum):
     """At an alias whose data is no name."""
 
 
-class Astray(Refused):
+class AliasError(Refused):
     """The name that was asked for exists, and its aliases lead to no record here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class AliasChain:
     """Where aliases lead."""
 
     chain: tuple[Handle, ...]
     """The names in the order in which they were met, the one asked for first and that of the end last."""
-    end: End
+    end: AliasOutcome
 
     @property
     def last(self) -> Handle:
@@ -64,84 +64,94 @@ class Followed:
         return self.chain[-1]
 
 
-def follow_aliases(facts: Facts, handle: Handle, at: int | None = None, limit: int = MAX_ALIASES) -> Followed:
+def follow_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None, limit: int = MAX_ALIASES) -> AliasChain:
     """Follow aliases, now or as of an entry of the past (see `past.moment`)."""
     chain: list[Handle] = []
     met: set[bytes] = set()
     while True:
         if fold(handle.prefix) == SITE_PREFIX:
-            return Followed((*chain, handle), End.NOT_FOUND)
-        if not facts.is_responsible(handle):
-            return Followed((*chain, handle), End.ELSEWHERE)
-        held = facts.held(handle)
+            return AliasChain((*chain, handle), AliasOutcome.NOT_FOUND)
+        if not snapshot.is_responsible(handle):
+            return AliasChain((*chain, handle), AliasOutcome.ELSEWHERE)
+        stored = snapshot.stored(handle)
         # How a name is registered that is not public nobody is told: it looks like one that never was.
-        chain.append(held.handle if held.is_public else held.policy.normalise(held.policy.lookup_form(handle)[0]))
-        if held.key in met:
-            return Followed(tuple(chain), End.LOOP)
-        met.add(held.key)
+        chain.append(
+            stored.handle if stored.is_public else stored.policy.normalize(stored.policy.lookup_form(handle)[0])
+        )
+        if stored.key in met:
+            return AliasChain(tuple(chain), AliasOutcome.LOOP)
+        met.add(stored.key)
         try:
-            found = _resolved(facts, handle, at)
+            found = _resolve_public(snapshot, handle, at)
         except Refused as refused:
-            end = End.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else End.NOT_FOUND
-            return Followed(tuple(chain), end)
+            end = AliasOutcome.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else AliasOutcome.NOT_FOUND
+            return AliasChain(tuple(chain), end)
         # What a template makes of a name may depend on its letters.
         chain[-1] = handle if found.by_template else found.registered
-        aliases = ascending(of_type(found.values, HS_ALIAS))
+        aliases = ascending(values_of_type(found.values, HS_ALIAS))
         if not aliases:
-            return Followed(tuple(chain), End.FOUND)
+            return AliasChain(tuple(chain), AliasOutcome.FOUND)
         target = _target(aliases[0])
         if target is None:
-            return Followed(tuple(chain), End.UNREADABLE)
+            return AliasChain(tuple(chain), AliasOutcome.UNREADABLE)
         if len(chain) > limit:
-            return Followed(tuple(chain), End.TOO_LONG)
+            return AliasChain(tuple(chain), AliasOutcome.TOO_LONG)
         handle = target
 
 
-def followed(facts: Facts, handle: Handle, at: int | None = None) -> Followed:
+def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -> AliasChain:
     """Follow aliases to the record that the name means in the end; refused if there is none here."""
-    found = follow_aliases(facts, handle, at)
-    if found.end is End.FOUND or (found.end is End.NOT_FOUND and len(found.chain) == 1):
+    found = follow_aliases(snapshot, handle, at)
+    if found.end is AliasOutcome.FOUND or (found.end is AliasOutcome.NOT_FOUND and len(found.chain) == 1):
         return found  # of a name that is no alias there is nothing to tell but what resolving tells
-    way = f"{shown(handle)} is another name"
-    if found.end is End.NOT_FOUND:
-        reason = f"{way} for {shown(found.last)}, of which there is no record"
-        raise Astray(ResponseCode.HANDLE_NOT_FOUND, reason, "mend the alias, or make that record", "S2")
-    if found.end is End.ELSEWHERE:
+    way = f"{display_name(handle)} is another name"
+    if found.end is AliasOutcome.NOT_FOUND:
+        reason = f"{way} for {display_name(found.last)}, of which there is no record"
+        raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, "mend the alias, or make that record", "S2")
+    if found.end is AliasOutcome.ELSEWHERE:
         if len(found.chain) == 1:
             return found
-        reason = f"{way} for {shown(found.last)}, which another service answers for"
-        raise Astray(ResponseCode.SERVER_NOT_RESP, reason, f"ask the service of {shown(found.last.prefix)}", "S2")
+        reason = f"{way} for {display_name(found.last)}, which another service answers for"
+        raise AliasError(
+            ResponseCode.SERVER_NOT_RESP, reason, f"ask the service of {display_name(found.last.prefix)}", "S2"
+        )
     why = {
-        End.LOOP: f"{way} in a circle: {shown(found.last)} leads back to itself",
-        End.TOO_LONG: f"{way}, and behind {shown(found.last)} the aliases go on; {MAX_ALIASES} are followed",
-        End.UNREADABLE: f"the alias of {shown(found.last)} is no name",
+        AliasOutcome.LOOP: f"{way} in a circle: {display_name(found.last)} leads back to itself",
+        AliasOutcome.TOO_LONG: (
+            f"{way}, and behind {display_name(found.last)} the aliases go on; {MAX_ALIASES} are followed"
+        ),
+        AliasOutcome.UNREADABLE: f"the alias of {display_name(found.last)} is no name",
     }
-    raise Astray(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
+    raise AliasError(ResponseCode.ERROR, why[found.end], "look at the records on the way, without following", "S2")
 
 
-def check_aliases(facts: Facts, handle: Handle, values: tuple[Value, ...]) -> None:
+def check_aliases(snapshot: Snapshot, handle: Handle, values: tuple[Value, ...]) -> None:
     """Refuse a new alias that leads back to the name whose record it is in: whoever follows it gets nowhere.
 
     Deployed servers take it, so the doors that speak for them do too; those of our own do not.
     """
-    aliases = of_type(values, HS_ALIAS)
+    aliases = values_of_type(values, HS_ALIAS)
     if not aliases:
         return
-    held = facts.held(handle)
-    there = {value.data for value in of_type(held.values, HS_ALIAS)}
+    stored = snapshot.stored(handle)
+    there = {value.data for value in values_of_type(stored.values, HS_ALIAS)}
     targets = [_target(alias) for alias in aliases if alias.data not in there]
     for target in targets:
-        if target is not None and fold(target.prefix) == fold(handle.prefix) and facts.held(target).key == held.key:
-            reason = f"{shown(handle)} cannot be another name for itself"
+        if (
+            target is not None
+            and fold(target.prefix) == fold(handle.prefix)
+            and snapshot.stored(target).key == stored.key
+        ):
+            reason = f"{display_name(handle)} cannot be another name for itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "name the handle that it should lead to", "S2")
 
 
-def _resolved(facts: Facts, handle: Handle, at: int | None) -> Resolved:
+def _resolve_public(snapshot: Snapshot, handle: Handle, at: int | None) -> Resolution:
     """What everybody is told of a name. Raises `Refused`."""
     query = Query(handle, refer=False)
     if at is None:
-        return resolve(query, Context(facts, Anonymous(), "read", 0))
-    return as_of(facts, Anonymous(), query, at).resolved
+        return resolve(query, Context(snapshot, Anonymous(), "read", 0))
+    return as_of(snapshot, Anonymous(), query, at).resolved
 
 
 def _target(alias: Value) -> Handle | None:

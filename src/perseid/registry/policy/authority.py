@@ -19,7 +19,7 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from perseid.names.characters import fold
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.encoding import from_iso, to_iso
@@ -27,7 +27,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.record import ascending
 from perseid.records.value import MAX_VALUES, Value
 
-from .authority_metadata import name_key, of_type, owners_of, read_moment, read_party
+from .authority_metadata import find_owners, name_key, parse_party, parse_timestamp, values_of_exact_type
 from .policy import Policy, Refusal, Subject
 
 FIRST_INDEX: Final = 9001
@@ -36,7 +36,7 @@ FIRST_INDEX: Final = 9001
 _NO_INDEX: Final = 0  # stored values have positive ones
 
 
-class Known(Enum):
+class PartyStatus(Enum):
     """What is known here about a handle at the moment of writing (A4)."""
 
     HERE_PUBLIC = "public"
@@ -47,7 +47,7 @@ class Known(Enum):
     """Its prefix is homed elsewhere; no write waits for another server to say more."""
 
 
-IsKnown: TypeAlias = Callable[[Handle], Known]
+PartyLookup: TypeAlias = Callable[[Handle], PartyStatus]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedRecord:
     """What may be stored."""
 
     values: tuple[Value, ...]
@@ -80,20 +80,20 @@ class Completed:
     """Creator and owners that this change names and that are homed elsewhere: accepted, for a later check to verify."""
 
 
-def complete(
-    policy: Policy, change: Change, is_known: IsKnown, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS
-) -> Completed | list[Refusal]:
+def complete_record(
+    policy: Policy, change: Change, find_party: PartyLookup, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS
+) -> CompletedRecord | list[Refusal]:
     """What a record becomes under its namespace's policy, or all that the policy has against it.
 
     `resolvers` are those whose URLs may stand for a creator or owner. Where many records come at once, `is_known`
     counts those that come along with this one.
     """
     if not policy.authority:
-        return Completed(change.wanted)
-    return _Completion(policy, change, is_known, resolvers).outcome()
+        return CompletedRecord(change.wanted)
+    return _Completion(policy, change, find_party, resolvers).outcome()
 
 
-class _Fact(Enum):
+class _Field(Enum):
     """What the server keeps in a record, with the policy's key for its type."""
 
     DATE = "creation_date_type", "date of creation"
@@ -107,82 +107,82 @@ class _Fact(Enum):
 class _Completion:
     """The work of `complete` on one change; it collects refusals instead of ending at the first."""
 
-    def __init__(self, policy: Policy, change: Change, is_known: IsKnown, resolvers: Sequence[Resolver]) -> None:
-        self._policy, self._change, self._is_known, self._resolvers = policy, change, is_known, resolvers
+    def __init__(self, policy: Policy, change: Change, find_party: PartyLookup, resolvers: Sequence[Resolver]) -> None:
+        self._policy, self._change, self._find_party, self._resolvers = policy, change, find_party, resolvers
         self._before = change.before or ()
         self._unchanged = {value.with_timestamp(0) for value in self._before}
         self._refusals: list[Refusal] = []
         self._unverified: dict[str, Handle] = {}
 
-    def outcome(self) -> Completed | list[Refusal]:
-        types = {fold(self._type(fact)) for fact in _Fact}
+    def outcome(self) -> CompletedRecord | list[Refusal]:
+        types = {fold(self._type(field)) for field in _Field}
         others = [value for value in self._change.wanted if fold(value.type) not in types]
-        date, creator_value = self._settle(_Fact.DATE), self._settle(_Fact.CREATOR)
-        creator = None if creator_value is None else Handle.keepable(creator_value.data)
-        facts = [fact for fact in (date, creator_value) if fact is not None]
-        values = _placed([self._owner_value(value, creator) for value in others], facts)
+        date, creator_value = self._settle_field(_Field.DATE), self._settle_field(_Field.CREATOR)
+        creator = None if creator_value is None else Handle.parse_lenient(creator_value.data)
+        fields = [field for field in (date, creator_value) if field is not None]
+        values = _assign_indexes([self._owner_value(value, creator) for value in others], fields)
         self._check_administrators(values, creator)
         if len(values) > MAX_VALUES:
             message = f"with date of creation and creator these are {len(values):,} values; {MAX_VALUES:,} are the most"
             self._refuse("authority", message, "Leave some out.")
-        return self._refusals or Completed(ascending(values), tuple(self._unverified.values()))
+        return self._refusals or CompletedRecord(ascending(values), tuple(self._unverified.values()))
 
-    def _settle(self, fact: _Fact) -> Value | None:
+    def _settle_field(self, field: _Field) -> Value | None:
         """The value that the record shall have, without an index where the server adds it; None if it is refused."""
-        held = of_type(self._before, self._type(fact))
-        kept = next((value for value in held if self._said(fact, value) is not None), None)
-        stale = {value.with_timestamp(0) for value in held if value is not kept}
+        stored = values_of_exact_type(self._before, self._type(field))
+        kept = next((value for value in stored if self._parse(field, value) is not None), None)
+        stale = {value.with_timestamp(0) for value in stored if value is not kept}
         sent = [
             value
-            for value in of_type(self._change.wanted, self._type(fact))
+            for value in values_of_exact_type(self._change.wanted, self._type(field))
             if value.with_timestamp(0) not in stale  # what was there besides goes when something changes
         ]
         if len(sent) > 1:
             indexes = ", ".join([str(value.index) for value in sent[:5]])
-            self._refuse(fact.key, f"more than one value ({indexes}) is of the type of the {fact.noun}", "Keep one.")
+            self._refuse(field.key, f"more than one value ({indexes}) is of the type of the {field.noun}", "Keep one.")
             return None
-        given = sent[0] if sent else None
+        new = sent[0] if sent else None
         if kept is not None:
-            settled = self._keep(fact, kept, given)
+            settled = self._keep(field, kept, new)
         else:
-            settled = self._set_date(given) if fact is _Fact.DATE else self._set_creator(given)
+            settled = self._set_date(new) if field is _Field.DATE else self._set_creator(new)
         if settled is not None and not settled.is_public:
-            message = f"value {settled.index}, the {fact.noun}, could not be read by everyone"
+            message = f"value {settled.index}, the {field.noun}, could not be read by everyone"
             self._refuse("authority", message, "Give it the permission to be read by the public, as in rwr-.")
         return settled
 
-    def _keep(self, fact: _Fact, kept: Value, given: Value | None) -> Value | None:
+    def _keep(self, field: _Field, kept: Value, new: Value | None) -> Value | None:
         """What is there stays, in the form in which it is stored; how long caches keep it, say, may change."""
-        said = self._said(fact, kept)
+        parsed = self._parse(field, kept)
         remedy = "Leave it as it is. Who gives a whole record may also leave it out."
-        if given is None and not self._change.whole:
-            message = f"value {kept.index}, the {fact.noun}, would be removed or become something else"
-            self._refuse(fact.key, message, remedy)
+        if new is None and not self._change.whole:
+            message = f"value {kept.index}, the {field.noun}, would be removed or become something else"
+            self._refuse(field.key, message, remedy)
             return None
-        if given is not None and not self._is_same(fact, said, self._said(fact, given)):
-            self._refuse(fact.key, f"value {given.index} would change the {fact.noun}", remedy)
+        if new is not None and not self._is_same(field, parsed, self._parse(field, new)):
+            self._refuse(field.key, f"value {new.index} would change the {field.noun}", remedy)
             return None
-        return replace(given or kept, type=kept.type, data=str(said).encode())
+        return replace(new or kept, type=kept.type, data=str(parsed).encode())
 
-    def _set_date(self, given: Value | None) -> Value | None:
-        due = to_iso(self._first_association())
-        if given is None:
-            return self._new(_Fact.DATE, due)
-        said = self._said(_Fact.DATE, given)
-        key = _Fact.DATE.key
+    def _set_date(self, new: Value | None) -> Value | None:
+        expected = to_iso(self._first_association())
+        if new is None:
+            return self._new(_Field.DATE, expected)
+        parsed = self._parse(_Field.DATE, new)
+        key = _Field.DATE.key
         if not self._change.is_import:
-            if said == due:
-                return replace(given, data=due.encode())
-            message = f"value {given.index} gives a date of creation, and the service sets that itself"
+            if parsed == expected:
+                return replace(new, data=expected.encode())
+            message = f"value {new.index} gives a date of creation, and the service sets that itself"
             self._refuse(key, message, "Leave it out. Only an import by a server administrator brings dates.")
-        elif said is None:
-            message = f"value {given.index} is no date of creation"
-            self._refuse(key, message, f"Write date, time and zone as in {due}.")
-        elif from_iso(said) > self._change.now:
-            message = f"value {given.index} gives {said} as date of creation, which is still to come"
+        elif parsed is None:
+            message = f"value {new.index} is no date of creation"
+            self._refuse(key, message, f"Write date, time and zone as in {expected}.")
+        elif from_iso(parsed) > self._change.now:
+            message = f"value {new.index} gives {parsed} as date of creation, which is still to come"
             self._refuse(key, message, "Mend the date, or the clock of this machine.")
         else:
-            return replace(given, data=said.encode())
+            return replace(new, data=parsed.encode())
         return None
 
     def _first_association(self) -> int:
@@ -191,16 +191,16 @@ class _Completion:
         times = [value.timestamp for value in (*self._before, *brought) if value.timestamp > 0]
         return min([self._change.now, *times])
 
-    def _set_creator(self, given: Value | None) -> Value | None:
-        if given is None:
+    def _set_creator(self, new: Value | None) -> Value | None:
+        if new is None:
             return self._default_creator()
-        party = self._read_party(given, _Fact.CREATOR.key, "creator")
-        if party is None or not self._resolves(party, _Fact.CREATOR.key, f"value {given.index} names the creator"):
+        party = self._read_party(new, _Field.CREATOR.key, "creator")
+        if party is None or not self._resolves(party, _Field.CREATOR.key, f"value {new.index} names the creator"):
             return None
-        return replace(given, data=party.to_octets())
+        return replace(new, data=party.to_bytes())
 
     def _default_creator(self) -> Value | None:
-        key, type_ = "default_creator", self._type(_Fact.CREATOR)
+        key, type_ = "default_creator", self._type(_Field.CREATOR)
         if not self._policy.default_creator:
             remedy = f"Add a value of the type {type_} with the creator's handle, or set default_creator in the policy."
             self._refuse(key, "the record names no creator, and there is none by default", remedy)
@@ -208,12 +208,12 @@ class _Completion:
         party = Handle.parse(self._policy.default_creator)
         if not self._resolves(party, key, "the record names no creator, and the default is"):
             return None
-        return self._new(_Fact.CREATOR, str(party))
+        return self._new(_Field.CREATOR, str(party))
 
     def _owner_value(self, value: Value, creator: Handle | None) -> Value:
         """A value of the policy's type for owners, with the handle bare; every other value as it is."""
         key = "owner_type"
-        if not of_type([value], self._policy.owner_type):
+        if not values_of_exact_type([value], self._policy.owner_type):
             return value
         if value.with_timestamp(0) in self._unchanged:
             return value  # as it was; the party may have gone since
@@ -228,14 +228,14 @@ class _Completion:
             self._refuse(key, f"value {value.index} names the creator as owner", remedy)
         else:
             self._resolves(owner, key, f"value {value.index} names the owner")
-        return replace(value, data=owner.to_octets())
+        return replace(value, data=owner.to_bytes())
 
     def _check_administrators(self, values: Iterable[Value], creator: Handle | None) -> None:
         """Where administrators are owners, those who are new must resolve."""
         if self._policy.owner_type:
             return
-        former = {self._name_key(owner) for owner in owners_of(self._policy, self._change.handle, self._before, None)}
-        for owner in owners_of(self._policy, self._change.handle, values, creator):
+        former = {self._name_key(owner) for owner in find_owners(self._policy, self._change.handle, self._before, None)}
+        for owner in find_owners(self._policy, self._change.handle, values, creator):
             if self._name_key(owner) not in former:
                 self._resolves(owner, "authority", "an HS_ADMIN value names the owner")
 
@@ -243,58 +243,60 @@ class _Completion:
         """Whether a party may be named (A4). The record itself may: so the first creator comes to be."""
         if self._name_key(party) == self._name_key(self._change.handle):
             return True
-        known = self._is_known(party)
-        if known is Known.HERE_MISSING:
-            message = f"{clause} {quoted(str(party))}, which nobody can resolve although its prefix is homed here"
+        known = self._find_party(party)
+        if known is PartyStatus.HERE_MISSING:
+            message = f"{clause} {quote_text(str(party))}, which nobody can resolve although its prefix is homed here"
             self._refuse(key, message, "Create and publish that record first, or name a handle that resolves.")
-        elif known is Known.FOREIGN:
+        elif known is PartyStatus.FOREIGN:
             self._unverified[self._name_key(party)] = party
-        return known is not Known.HERE_MISSING
+        return known is not PartyStatus.HERE_MISSING
 
     def _read_party(self, value: Value, key: str, noun: str) -> Handle | None:
         try:
-            return read_party(value.data, self._resolvers, for_lookup=self._change.is_import)
+            return parse_party(value.data, self._resolvers, for_lookup=self._change.is_import)
         except InvalidData as problem:
             remedy = f"Name the {noun} by a handle, bare or as hdl:PREFIX/SUFFIX."
             self._refuse(key, f"value {value.index} names no {noun}: {problem}", remedy)
             return None
 
-    def _said(self, fact: _Fact, value: Value) -> str | None:
+    def _parse(self, field: _Field, value: Value) -> str | None:
         """What a value says, in the form in which it is stored; None if it cannot be read."""
         try:
-            if fact is _Fact.DATE:
-                return to_iso(read_moment(value.data))
-            return str(read_party(value.data, self._resolvers, for_lookup=True))  # what is there need not be legal here
+            if field is _Field.DATE:
+                return to_iso(parse_timestamp(value.data))
+            return str(
+                parse_party(value.data, self._resolvers, for_lookup=True)
+            )  # what is there need not be legal here
         except InvalidData:
             return None
 
-    def _is_same(self, fact: _Fact, one: str | None, other: str | None) -> bool:
-        if fact is _Fact.DATE or one is None or other is None:
+    def _is_same(self, field: _Field, one: str | None, other: str | None) -> bool:
+        if field is _Field.DATE or one is None or other is None:
             return one == other
-        return self._name_key(Handle.keepable(one)) == self._name_key(Handle.keepable(other))
+        return self._name_key(Handle.parse_lenient(one)) == self._name_key(Handle.parse_lenient(other))
 
     def _name_key(self, party: Handle) -> str:
         return name_key(self._policy, self._change.handle, party)
 
-    def _type(self, fact: _Fact) -> str:
-        return self._policy.creator_type if fact is _Fact.CREATOR else self._policy.creation_date_type
+    def _type(self, field: _Field) -> str:
+        return self._policy.creator_type if field is _Field.CREATOR else self._policy.creation_date_type
 
-    def _new(self, fact: _Fact, text: str) -> Value:
-        return replace(Value.text(_NO_INDEX, self._type(fact), text), ttl=self._policy.default_ttl)
+    def _new(self, field: _Field, text: str) -> Value:
+        return replace(Value.text(_NO_INDEX, self._type(field), text), ttl=self._policy.default_ttl)
 
     def _refuse(self, key: str, message: str, remedy: str) -> None:
         self._refusals.append(Refusal(Subject.VALUES, key, self._policy.line(key), message, remedy))
 
 
-def _placed(others: list[Value], facts: list[Value]) -> list[Value]:
+def _assign_indexes(others: list[Value], fields: list[Value]) -> list[Value]:
     """All values with an index each. Where a client uses the index of a value it does not know of, that value moves."""
     placed, moving = list(others), []
     taken = {value.index for value in others}
-    for fact in facts:
-        if fact.index == _NO_INDEX or fact.index in taken:
-            moving.append(fact)
+    for field in fields:
+        if field.index == _NO_INDEX or field.index in taken:
+            moving.append(field)
         else:
-            taken.add(fact.index)
-            placed.append(fact)
+            taken.add(field.index)
+            placed.append(field)
     free = (index for index in count(FIRST_INDEX) if index not in taken)
-    return placed + [replace(fact, index=next(free)) for fact in moving]
+    return placed + [replace(field, index=next(free)) for field in moving]

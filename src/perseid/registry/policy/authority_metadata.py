@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from perseid.names.characters import fold
-from perseid.names.errors import InvalidName, quoted
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_path
 from perseid.records.admin import Admin
 from perseid.records.data_types import interpret_as
 from perseid.records.encoding import from_iso, to_iso
@@ -28,7 +28,7 @@ from .policy import Policy
 
 _LAST_INSTANT: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, after which ISO 8601 needs an agreement
 # A date alone, or a time without a zone, would have to be guessed at to become seconds in UTC (A3).
-_MOMENT = re.compile(
+_TIMESTAMP_RE = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
 
@@ -73,7 +73,7 @@ class AuthorityMetadata:
         }
 
 
-def metadata(
+def build_metadata(
     policy: Policy, record: Record, changed: int | None, is_verified: Callable[[Handle], bool]
 ) -> AuthorityMetadata | None:
     """The authority metadata of a record, from the values that everyone may read; None if no policy asks for any.
@@ -85,9 +85,9 @@ def metadata(
         return None
     values = record.public().values
     times = [time for time in (changed, *[value.timestamp for value in values]) if time and 0 < time <= _LAST_INSTANT]
-    created = first_readable(of_type(values, policy.creation_date_type), read_moment)
-    creator = first_readable(of_type(values, policy.creator_type), read_stored_party)
-    owners = owners_of(policy, record.handle, values, creator)
+    created = first_valid(values_of_exact_type(values, policy.creation_date_type), parse_timestamp)
+    creator = first_valid(values_of_exact_type(values, policy.creator_type), parse_stored_party)
+    owners = find_owners(policy, record.handle, values, creator)
     return AuthorityMetadata(
         created=created,
         updated=max(times, default=None),
@@ -134,17 +134,17 @@ class TypeDefinition:
             return None
 
 
-def definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
+def type_definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
     """The types of the values that the server itself writes under a policy, with what they mean."""
     named = {getattr(policy, key): defined for key, defined in _DEFINITIONS.items()}
     return tuple([TypeDefinition(type_, named[type_][0], *named[type_][1]) for type_ in policy.types_used])
 
 
-def owners_of(policy: Policy, handle: Handle, values: Iterable[Value], creator: Handle | None) -> tuple[Handle, ...]:
+def find_owners(policy: Policy, handle: Handle, values: Iterable[Value], creator: Handle | None) -> tuple[Handle, ...]:
     """Whom public values name as owner, each once, without the creator (A5)."""
     public = ascending(value for value in values if value.is_public)
     if policy.owner_type:
-        named = [first_readable([value], read_stored_party) for value in of_type(public, policy.owner_type)]
+        named = [first_valid([value], parse_stored_party) for value in values_of_exact_type(public, policy.owner_type)]
     else:
         named = [_administrator(value) for value in public if has_type(value.type, HS_ADMIN)]
     seen = set() if creator is None else {name_key(policy, handle, creator)}
@@ -169,44 +169,44 @@ def name_key(policy: Policy, handle: Handle, party: Handle) -> str:
     return rule.key(party)
 
 
-def of_type(values: Iterable[Value], type_: str) -> list[Value]:
+def values_of_exact_type(values: Iterable[Value], type_: str) -> list[Value]:
     """The values of exactly this type, by ascending index; none if it is empty."""
     wanted = fold(type_)
     return list(ascending(value for value in values if wanted and fold(value.type) == wanted))
 
 
-def read_moment(data: bytes) -> int:
+def parse_timestamp(data: bytes) -> int:
     """The instant that a date of creation means, in seconds since 1970."""
     text = Text.from_bytes(data).text
-    instant = from_iso(text) if _MOMENT.fullmatch(text) else 0
+    instant = from_iso(text) if _TIMESTAMP_RE.fullmatch(text) else 0
     if not 0 < instant <= _LAST_INSTANT:  # there was no identifier before 1970
-        raise InvalidData(f"{quoted(text)} is not a moment such as 2017-07-14T02:40:00Z")
+        raise InvalidData(f"{quote_text(text)} is not a moment such as 2017-07-14T02:40:00Z")
     return instant
 
 
-def read_party(data: bytes, resolvers: Sequence[Resolver], *, for_lookup: bool) -> Handle:
+def parse_party(data: bytes, resolvers: Sequence[Resolver], *, for_lookup: bool) -> Handle:
     """The handle that a value names in any form of U. Its bare form, which is stored, must be read as the same."""
     text = Text.from_bytes(data).text
     try:
-        reference = parse_human(text, resolvers, for_lookup=for_lookup)
-        bare = parse_human(str(reference.handle), resolvers, for_lookup=for_lookup)
+        reference = parse_user_input(text, resolvers, for_lookup=for_lookup)
+        bare = parse_user_input(str(reference.handle), resolvers, for_lookup=for_lookup)
     except InvalidName as problem:
-        raise InvalidData(f"{quoted(text)} is no handle: {problem}") from None
+        raise InvalidData(f"{quote_text(text)} is no handle: {problem}") from None
     if reference.tail:
-        raise InvalidData(f"{quoted(text)} has a query or fragment, and a party is a handle alone")
+        raise InvalidData(f"{quote_text(text)} has a query or fragment, and a party is a handle alone")
     if bare != Reference(reference.handle):
         raise InvalidData(
-            f"{quoted(str(reference.handle))} can be taken for another handle, {quoted(str(bare.handle))}"
+            f"{quote_text(str(reference.handle))} can be taken for another handle, {quote_text(str(bare.handle))}"
         )
     return reference.handle
 
 
-def read_stored_party(data: bytes) -> Handle:
+def parse_stored_party(data: bytes) -> Handle:
     """The handle that a stored value names."""
-    return read_party(data, KNOWN_RESOLVERS, for_lookup=True)
+    return parse_party(data, KNOWN_RESOLVERS, for_lookup=True)
 
 
-def first_readable(values: Iterable[Value], read: Callable[[bytes], _T]) -> _T | None:
+def first_valid(values: Iterable[Value], read: Callable[[bytes], _T]) -> _T | None:
     """What the first value says that can be read."""
     for value in values:
         try:

@@ -20,13 +20,13 @@ from typing import Final
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.requests import Lender
+from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.characters import fold
 from perseid.names.handle import CaseRule, Handle
-from perseid.registry.access.permissions import shown
+from perseid.registry.access.permissions import display_name
 from perseid.registry.context import Context
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import SITE_PREFIX, Era, Facts, Held
+from perseid.registry.snapshot import SITE_PREFIX, CaseRulePeriod, Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
 from .policy import Policy
@@ -34,42 +34,47 @@ from .policy import Policy
 _LAST: Final = (1 << 63) - 1
 
 
-def history(facts: Facts, held: Held, until: int = _LAST) -> Iterator[Entry]:
+def history(snapshot: Snapshot, stored: StoredRecord, until: int = _LAST) -> Iterator[Entry]:
     """The entries of a name, newest first, up to and including an entry of the ledger."""
-    if held.entry is None or _has_one_key(held.handle):
-        return facts.reading.history(held.key, until)
-    return _through(facts, held, facts.eras(held.handle.prefix), until)
+    if stored.entry is None or _ignores_case_rule(stored.handle):
+        return snapshot.reading.history(stored.key, until)
+    return _history_across_periods(snapshot, stored, snapshot.case_rule_periods(stored.handle.prefix), until)
 
 
-def as_of(facts: Facts, held: Held, seq: int) -> Entry | None:
+def as_of(snapshot: Snapshot, stored: StoredRecord, seq: int) -> Entry | None:
     """The last entry of a name up to and including an entry of the ledger; None if there was none yet."""
-    return next(history(facts, held, seq), None)
+    return next(history(snapshot, stored, seq), None)
 
 
-def ends_a_key(facts: Facts, entry: Entry) -> bool:
+def ends_key(snapshot: Snapshot, entry: Entry) -> bool:
     """Whether an entry says nothing of its name, but that it is found under another key from then on."""
-    name = Handle.keepable(entry.handle)
-    if entry.state is not State.ABSENT or _has_one_key(name):
+    name = Handle.parse_lenient(entry.handle)
+    if entry.state is not State.ABSENT or _ignores_case_rule(name):
         return False
-    return next(era.exact for era in facts.eras(name.prefix) if era.first <= entry.seq) != entry.exact
+    return (
+        next(period.exact for period in snapshot.case_rule_periods(name.prefix) if period.first <= entry.seq)
+        != entry.exact
+    )
 
 
-def _through(facts: Facts, held: Held, eras: Iterable[Era], until: int) -> Iterator[Entry]:
-    is_today = True
-    for era in eras:
-        key = record_key(str(held.handle), exact=era.exact)
-        for entry in facts.reading.history(key, min(until, era.last)):
-            if entry.seq < era.first:
+def _history_across_periods(
+    snapshot: Snapshot, stored: StoredRecord, case_rule_periods: Iterable[CaseRulePeriod], until: int
+) -> Iterator[Entry]:
+    is_current = True
+    for period in case_rule_periods:
+        key = record_key(str(stored.handle), exact=period.exact)
+        for entry in snapshot.reading.history(key, min(until, period.last)):
+            if entry.seq < period.first:
                 break
-            if entry.exact != era.exact:
+            if entry.exact != period.exact:
                 continue  # it ends the key of another era
-            if not is_today and entry.handle != str(held.handle):
+            if not is_current and entry.handle != str(stored.handle):
                 return  # a name that was told from this one only later
             yield entry
-        is_today = False
+        is_current = False
 
 
-def _has_one_key(name: Handle) -> bool:
+def _ignores_case_rule(name: Handle) -> bool:
     """Whether letters never count in a name: the system's own."""
     return name.is_prefix_handle or fold(name.prefix) == SITE_PREFIX
 
@@ -80,47 +85,49 @@ MAX_NAMES: Final = 10_000
 NOTE: Final = "case rule"
 """What the note of each name's entry begins with."""
 
-MAX_CLASHES: Final = 20
+MAX_CONFLICTS: Final = 20
 """How many of the names that would become one a refusal lists."""
 
 
-def keeps_keys(before: Policy, after: Policy) -> bool:
+def has_same_keys(before: Policy, after: Policy) -> bool:
     """Whether names are kept under the same keys by both rules: for a record, a path is like any other name."""
     return (before.case is CaseRule.SENSITIVE) == (after.case is CaseRule.SENSITIVE)
 
 
-def moving(context: Context, prefix: str, policy: Draft, *, exact: bool) -> Callable[[Lender], Sequence[Draft]]:
+def plan_case_change(
+    context: Context, prefix: str, policy: Draft, *, exact: bool
+) -> Callable[[LeaseProvider], Sequence[Draft]]:
     """Makes the entries that give a namespace the other case rule, its policy first; refused where that cannot be.
 
     `exact` says whether letters count by the new rule.
     """
     found = _entries(context, prefix)
     names = [entry for entry in found if entry.exact != exact]  # the others end keys of an earlier era
-    _check_clashes(prefix, names, exact)
-    drafts = (policy, *[draft for entry in names for draft in _moved(context, entry, exact, policy.note)])
-    first, end = names_under(prefix)
+    _check_conflicts(prefix, names, exact)
+    drafts = (policy, *[draft for entry in names for draft in _move_entry(context, entry, exact, policy.note)])
+    first, end = key_range(prefix)
     bounds = [first, *[entry.key + b"\0" for entry in found]]
     gaps = list(zip(bounds, [*[entry.key for entry in found], end], strict=True))
 
-    def make(lender: Lender) -> Sequence[Draft]:
+    def make(lender: LeaseProvider) -> Sequence[Draft]:
         # What was read is checked like all that a decision rests on; a name between them would be new.
         if any(lender.any_between(*gap) for gap in gaps):
-            reason = f"names were made under {shown(prefix)} while its case rule was about to change"
+            reason = f"names were made under {display_name(prefix)} while its case rule was about to change"
             raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, "try again", "H5")
         return drafts
 
     return make
 
 
-def kept_exactly(facts: Facts, prefix: str) -> bool | None:
+def detect_case_sensitivity(snapshot: Snapshot, prefix: str) -> bool | None:
     """Whether letters count in the names of a namespace, as their entries say; None if they do not tell.
 
     This is for a namespace whose policy cannot be read. All records that exist are kept by the rule of today. What does
     not exist may be the end of a key of an earlier era, so it tells something only where all of it tells the same.
     """
     found: set[bool] = set()
-    first, end = names_under(prefix)
-    while page := facts.reading.names(first, end, CHUNK):
+    first, end = key_range(prefix)
+    while page := snapshot.reading.names(first, end, CHUNK):
         for entry in page:
             if entry.state is not State.ABSENT:
                 return entry.exact
@@ -129,7 +136,7 @@ def kept_exactly(facts: Facts, prefix: str) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
-def names_under(prefix: str) -> tuple[bytes, bytes]:
+def key_range(prefix: str) -> tuple[bytes, bytes]:
     """From which key on, and up to which, the names of a namespace are kept, by every rule."""
     first = record_key(f"{prefix}/")
     return first, first[:-1] + b"0"
@@ -138,36 +145,38 @@ def names_under(prefix: str) -> tuple[bytes, bytes]:
 def _entries(context: Context, prefix: str) -> list[Entry]:
     """The latest entries of all names there ever were; the decision rests on them."""
     found: list[Entry] = []
-    first, end = names_under(prefix)
-    while page := context.facts.reading.names(first, end, CHUNK):
+    first, end = key_range(prefix)
+    while page := context.snapshot.reading.names(first, end, CHUNK):
         found += page
         if len(found) > MAX_NAMES:
-            reason = f"{shown(prefix)} has more than {MAX_NAMES:,} names: too many for another case rule, all at once"
+            reason = (
+                f"{display_name(prefix)} has more than {MAX_NAMES:,} names: too many for another case rule, all at once"
+            )
             raise Refused(ResponseCode.INVALID_VALUE, reason, "make a namespace with the other rule beside it", "H5")
         first = page[-1].key + b"\0"
     for entry in found:
-        context.facts.saw(entry)
+        context.snapshot.track(entry)
     return found
 
 
-def _check_clashes(prefix: str, names: Sequence[Entry], exact: bool) -> None:
+def _check_conflicts(prefix: str, names: Sequence[Entry], exact: bool) -> None:
     """Refuse if two names would become one."""
     groups: dict[bytes, list[str]] = {}
     for entry in names:
         deleted = " (deleted)" if entry.state is State.ABSENT else ""
-        groups.setdefault(record_key(entry.handle, exact=exact), []).append(shown(entry.handle) + deleted)
+        groups.setdefault(record_key(entry.handle, exact=exact), []).append(display_name(entry.handle) + deleted)
     clashes = [" and ".join(group) for group in groups.values() if len(group) > 1]
     if clashes:
-        listed = "; ".join(clashes[:MAX_CLASHES])
-        more = f"; and {len(clashes) - MAX_CLASHES:,} more" if len(clashes) > MAX_CLASHES else ""
-        reason = f"names under {shown(prefix)} would become one: {listed}{more}"
+        listed = "; ".join(clashes[:MAX_CONFLICTS])
+        more = f"; and {len(clashes) - MAX_CONFLICTS:,} more" if len(clashes) > MAX_CONFLICTS else ""
+        reason = f"names under {display_name(prefix)} would become one: {listed}{more}"
         advice = "a name that exists, or was deleted, is never given up: leave the rule, or make another namespace"
         raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "H5")
 
 
-def _moved(context: Context, entry: Entry, exact: bool, note: str) -> list[Draft]:
+def _move_entry(context: Context, entry: Entry, exact: bool, note: str) -> list[Draft]:
     """The entries of one name; they say what they belong to."""
-    by = (context.door, str(context.who), f"{NOTE}: {note}" if note else NOTE)
+    by = (context.interface, str(context.identity), f"{NOTE}: {note}" if note else NOTE)
     action = Action.DELETE if entry.state is State.ABSENT else Action.UPDATE
     moved = Draft(action, entry.state, entry.handle, *by, entry.record(), exact)
     if moved.key == entry.key:

@@ -9,12 +9,24 @@ from enum import Enum
 from typing import Final
 
 from perseid.names.handle import CaseRule
-from perseid.names.pattern import MAX_TEMPLATE
+from perseid.names.pattern import MAX_TEMPLATE_LENGTH
 from perseid.records.json_parsing import JsonObject
 
-from .text import Administrators, Choice, Flag, HandleName, Key, NamedOptions, Number, Text, TypeList, TypeName, toml
+from .text import (
+    Administrators,
+    Choice,
+    Flag,
+    HandleName,
+    Key,
+    NamedOptions,
+    Number,
+    Text,
+    TypeList,
+    TypeName,
+    format_toml,
+)
 
-MAX_LEAD: Final = 30 * 86_400_000
+MAX_AHEAD: Final = 30 * 86_400_000
 """The largest `max_ahead`: 30 days, or 2,592 million names at once. A suffix should tell roughly when it was made."""
 
 MAX_PURPOSE: Final = 2_000
@@ -23,7 +35,7 @@ MAX_PURPOSE: Final = 2_000
 _SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class Who(Enum):
+class Audience(Enum):
     """Who may do something in a namespace. Server administrators always may."""
 
     ADMINISTRATORS = "administrators"
@@ -46,13 +58,13 @@ class Deletion(Enum):
 
 
 _PROFILE = Text(64, "[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and ._-")
-_MINTERS = (Who.ADMINISTRATORS, Who.SERVER, Who.AUTHENTICATED)
+_MINTERS = (Audience.ADMINISTRATORS, Audience.SERVER, Audience.AUTHENTICATED)
 
 KEYS: Final[Mapping[str, Key]] = {
     "profile": Key(_PROFILE, "Where the policy came from. Once stored this is information: what counts stands below."),
     "purpose": Key(Text(MAX_PURPOSE), "What the namespace is for, in words that outlive the technology."),
     "scheme": Key(
-        Text(len("pattern:") + MAX_TEMPLATE),
+        Text(len("pattern:") + MAX_TEMPLATE_LENGTH),
         "Which suffixes are valid and how new ones are made: free (any), pilin, pilin-check, cordra, uuid, "
         "pattern:TEMPLATE, or a scheme that is installed.",
     ),
@@ -71,7 +83,9 @@ KEYS: Final[Mapping[str, Key]] = {
         "Whether a suffix is written in one script: then no Cyrillic letter passes for a Latin one. Digits and signs "
         "go with every script.",
     ),
-    "max_ahead": Key(Number(0, MAX_LEAD), "How many milliseconds names made from the time may run ahead of the clock."),
+    "max_ahead": Key(
+        Number(0, MAX_AHEAD), "How many milliseconds names made from the time may run ahead of the clock."
+    ),
     "strict_clock": Key(
         Flag(), "Whether names made from the time never run ahead of it, so that at most 1,000 a second are made."
     ),
@@ -80,7 +94,7 @@ KEYS: Final[Mapping[str, Key]] = {
         "Who may make names (mint, reserve, create). Administrators have ADD_HANDLE on the prefix handle.",
     ),
     "who_may_list": Key(
-        Choice(Who),
+        Choice(Audience),
         "Who may see the names of the namespace together. Administrators have LIST_HANDLES on the prefix handle.",
     ),
     "required_types": Key(
@@ -132,7 +146,7 @@ KEYS: Final[Mapping[str, Key]] = {
 """Every key in the order in which it is written."""
 
 
-def schema(defaults: Mapping[str, object]) -> JsonObject:
+def policy_schema(defaults: Mapping[str, object]) -> JsonObject:
     """The JSON Schema of a policy's text, as editors of TOML use it. It cannot say all that the reader checks."""
     properties = {
         name: {"description": key.about, **key.kind.schema(), "default": key.kind.plain(defaults[name])}
@@ -147,15 +161,15 @@ def schema(defaults: Mapping[str, object]) -> JsonObject:
     }
 
 
-def table(defaults: Mapping[str, object], profiles: Mapping[str, Mapping[str, object]]) -> str:
+def policy_table(defaults: Mapping[str, object], profiles: Mapping[str, Mapping[str, object]]) -> str:
     """The manual's table: one row for each key, with the default and what the built-in profiles say instead."""
     rows = ["| key | takes | default | in profiles | what it is for |", "|---|---|---|---|---|"]
     for name, key in KEYS.items():
         others = [
-            f"{profile}: `{toml(key.kind.plain(values[name]))}`"
+            f"{profile}: `{format_toml(key.kind.plain(values[name]))}`"
             for profile, values in profiles.items()
             if values[name] != defaults[name] and name != "profile"
         ]
-        default = toml(key.kind.plain(defaults[name]))
+        default = format_toml(key.kind.plain(defaults[name]))
         rows.append(f"| `{name}` | {key.kind.expects} | `{default}` | {'; '.join(others) or '–'} | {key.about} |")
     return "\n".join(rows) + "\n"

@@ -17,24 +17,24 @@ from typing import Any, Final, Self
 from perseid.names.allocator import DEFAULT_MAX_AHEAD, STRICT_CLOCK
 from perseid.names.characters import fold
 from perseid.names.cordra import CordraName
-from perseid.names.errors import InvalidName, quoted, show
+from perseid.names.errors import InvalidName, format_character, quote_text
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
-from perseid.names.pattern import Pattern
+from perseid.names.pattern import PatternScheme
 from perseid.names.schemes import load_scheme
 from perseid.names.suffix_scheme import Scheme
-from perseid.names.unicode import mixture, nfc
+from perseid.names.unicode import find_mixed_scripts, nfc
 from perseid.records.admin import Admin
 from perseid.records.types import HS_ADMIN, TypeQuery
 from perseid.records.value import DEFAULT_TTL, Value, ValueRef
 
 from . import text as policy_text
-from .keys import KEYS, Deletion, Who
+from .keys import KEYS, Audience, Deletion
 from .text import InvalidPolicy, Options
 
 FREE: Final = "free"
 """The scheme that is none: any legal suffix. Minting in it appends a UUID, as deployed servers do (P8)."""
 
-OWN: Final = "own"
+CUSTOM_PROFILE: Final = "own"
 """The profile of a policy that names none."""
 
 TYPE_REGISTRY: Final = "102.100.TYPE/"
@@ -43,11 +43,13 @@ TYPE_REGISTRY: Final = "102.100.TYPE/"
 DEFAULT_OWNER_TYPE: Final = TYPE_REGISTRY + "OWNER"
 """The type for owners where they are to be told from managers (A5); a policy that wants this names it."""
 
-PREFIX_MARK: Final = "{prefix}"
+PREFIX_PLACEHOLDER: Final = "{prefix}"
 """Stands for the namespace's prefix in the default administrators, so that one text serves many namespaces."""
 
-_IN_CAPITALS: Final = frozenset({"pilin", "pilin-check", "cordra"})  # names are registered so, and read in either case
-_SHOWN_INDEXES: Final = 5  # of the values that a refusal is about
+_UPPERCASE_SCHEMES: Final = frozenset(
+    {"pilin", "pilin-check", "cordra"}
+)  # names are registered so, and read in either case
+_MAX_LISTED_INDEXES: Final = 5  # of the values that a refusal is about
 
 
 class Subject(Enum):
@@ -82,7 +84,7 @@ class Policy:
     """Everything a namespace demands. The defaults are those of a policy that says nothing; an empty text is "none"."""
 
     # What each is for, and what it may be, says `policy_keys.KEYS`.
-    profile: str = OWN
+    profile: str = CUSTOM_PROFILE
     purpose: str = ""
     scheme: str = FREE
     scheme_options: Options = ()
@@ -91,8 +93,8 @@ class Policy:
     single_script: bool = False
     max_ahead: int = DEFAULT_MAX_AHEAD
     strict_clock: bool = False
-    who_may_mint: Who = Who.ADMINISTRATORS
-    who_may_list: Who = Who.ADMINISTRATORS
+    who_may_mint: Audience = Audience.ADMINISTRATORS
+    who_may_list: Audience = Audience.ADMINISTRATORS
     required_types: tuple[str, ...] = ()
     allowed_types: tuple[str, ...] = ()
     forbidden_types: tuple[str, ...] = ()
@@ -137,10 +139,10 @@ class Policy:
         """
         known = PROFILES if profiles is None else profiles
         given: dict[str, Any] = policy_text.parse(text, KEYS)
-        name = given.get("profile", OWN)
+        name = given.get("profile", CUSTOM_PROFILE)
         base = known.get(name)
         if base is None and "profile" in given and "scheme" not in given:
-            message = f"{quoted(name)} is none of {', '.join(known)}; a profile of your own names its scheme"
+            message = f"{quote_text(name)} is none of {', '.join(known)}; a profile of your own names its scheme"
             raise InvalidPolicy("profile", message)
         policy = cls(**given) if base is None else cls(**base.values() | given)
         policy.suffix_scheme()
@@ -157,7 +159,7 @@ class Policy:
 
     def to_toml(self) -> str:
         """The complete policy, each key below a line that says what it is for: what is stored."""
-        return policy_text.write(self.values(), KEYS)
+        return policy_text.format_policy(self.values(), KEYS)
 
     def values(self) -> dict[str, Any]:
         """Every key with its value."""
@@ -165,7 +167,7 @@ class Policy:
 
     def line(self, key: str) -> str:
         """The line of the policy's text with this key, for refusals: `who_may_mint = "server"`."""
-        return policy_text.shortened(policy_text.line(key, getattr(self, key), KEYS[key]))
+        return policy_text.truncate(policy_text.format_line(key, getattr(self, key), KEYS[key]))
 
     @property
     def lead(self) -> int:
@@ -183,7 +185,7 @@ class Policy:
     def administrators(self, prefix: str) -> tuple[Admin, ...]:
         """The administrators of new records under this prefix that bring none."""
         admins = map(Admin.from_text, self.default_administrators)
-        return tuple(replace(admin, administrator=_under(admin.administrator, prefix)) for admin in admins)
+        return tuple(replace(admin, administrator=_expand_prefix(admin.administrator, prefix)) for admin in admins)
 
     def suffix_scheme(self) -> Scheme | None:
         """The scheme that makes and judges suffixes; None where any legal suffix will do. InvalidPolicy if there is no
@@ -191,23 +193,23 @@ class Policy:
         """
         if self._loaded is None and self.scheme != FREE:
             name, _, template = self.scheme.partition(":")
-            pattern = {"template": template} if name == Pattern.name else {}
+            pattern = {"template": template} if name == PatternScheme.name else {}
             try:
                 scheme = load_scheme(name, **dict(self.scheme_options), **pattern)
             except (TypeError, ValueError) as problem:
-                raise InvalidPolicy("scheme", f"{quoted(self.scheme)} cannot be used here: {problem}") from problem
+                raise InvalidPolicy("scheme", f"{quote_text(self.scheme)} cannot be used here: {problem}") from problem
             object.__setattr__(self, "_loaded", scheme)
         return self._loaded
 
-    def normalise(self, handle: Handle) -> Handle:
+    def normalize(self, handle: Handle) -> Handle:
         """The spelling under which a name is registered: PILIN suffixes and CORDRA paths in capitals (C4), all others
         as they are. What is not valid in the scheme is left alone.
         """
-        if self.scheme not in _IN_CAPITALS:
+        if self.scheme not in _UPPERCASE_SCHEMES:
             return handle
         scheme = self.suffix_scheme()
         try:
-            return handle if scheme is None else scheme.normalise(handle)
+            return handle if scheme is None else scheme.normalize(handle)
         except InvalidName:
             return handle
 
@@ -227,7 +229,7 @@ class Policy:
         """
         bare, query, fragment = self.lookup_form(handle)
         if query is not None or fragment is not None:
-            message = f"{quoted(str(handle))} has a query or fragment, which belongs to a look-up (rule C5)"
+            message = f"{quote_text(str(handle))} has a query or fragment, which belongs to a look-up (rule C5)"
             return [self._refusal(Subject.NAME, "scheme", message, f"Register {bare}.")]
         try:
             scheme = self.suffix_scheme()
@@ -248,12 +250,12 @@ class Policy:
         if self.nfc and (composed := nfc(handle.suffix)) != handle.suffix:
             at = next(count for count, pair in enumerate(zip_longest(handle.suffix, composed)) if pair[0] != pair[1])
             place = len(handle.prefix) + 1 + at + 1
-            message = f"{quoted(str(handle))} is not in Unicode's normal form C, from character {place} on"
+            message = f"{quote_text(str(handle))} is not in Unicode's normal form C, from character {place} on"
             refusals.append(self._refusal(Subject.NAME, "nfc", message, _composed_remedy(handle, composed)))
-        if self.single_script and (mixed := mixture(handle.suffix)) is not None:
+        if self.single_script and (mixed := find_mixed_scripts(handle.suffix)) is not None:
             place = len(handle.prefix) + 1 + mixed.position + 1
-            what = f"character {place}, {show(handle.suffix[mixed.position])}, is {mixed.script}"
-            message = f"{quoted(str(handle))} mixes scripts: {what}, and what stands before it is {mixed.before}"
+            what = f"character {place}, {format_character(handle.suffix[mixed.position])}, is {mixed.script}"
+            message = f"{quote_text(str(handle))} mixes scripts: {what}, and what stands before it is {mixed.before}"
             remedy = "Write the suffix in one script; digits and signs go with every one."
             refusals.append(self._refusal(Subject.NAME, "single_script", message, remedy))
         return refusals
@@ -266,7 +268,7 @@ class Policy:
         for value in values:
             indexes.setdefault(value.type, []).append(value.index)
         refusals = []
-        for type_, held in indexes.items():
+        for type_, stored in indexes.items():
             if self.forbidden_types and self._forbidden.finds(type_):
                 key = "forbidden_types"
                 remedy = "Leave it out, or keep what it says under a type that is not forbidden."
@@ -274,11 +276,11 @@ class Policy:
                 key, remedy = "allowed_types", "Leave it out, or use one of these types."
             else:
                 continue
-            message = f"{_values(held)} of the type {quoted(type_)}"
+            message = f"{_describe_values(stored)} of the type {quote_text(type_)}"
             refusals.append(self._refusal(Subject.VALUES, key, message, remedy))
         for query in self.required_types if complete else ():
             if not any(map(TypeQuery((query,)).finds, indexes)):
-                message = f"no value is of the type {quoted(query)}"
+                message = f"no value is of the type {quote_text(query)}"
                 refusals.append(self._refusal(Subject.VALUES, "required_types", message, "Add such a value."))
         return refusals
 
@@ -286,10 +288,10 @@ class Policy:
         """What the policy has against deleting a name (S8)."""
         if self.deletion is Deletion.ALLOWED:
             return []
-        remedy = f"Say what became of the thing: perseid tombstone {quoted(str(handle))} --reason TEXT."
-        return [self._refusal(Subject.DELETION, "deletion", f"{quoted(str(handle))} cannot be deleted", remedy)]
+        remedy = f"Say what became of the thing: perseid tombstone {quote_text(str(handle))} --reason TEXT."
+        return [self._refusal(Subject.DELETION, "deletion", f"{quote_text(str(handle))} cannot be deleted", remedy)]
 
-    def may_change_to(self, new: "Policy") -> list[Refusal]:
+    def check_change(self, new: "Policy") -> list[Refusal]:
         """What there is against a new policy for a namespace that has this one: its case rule is fixed (H5)."""
         if new.case is self.case:
             return []
@@ -302,13 +304,13 @@ class Policy:
 
     def _check_scheme_and_case(self) -> None:
         name, colon, _ = self.scheme.partition(":")
-        if not name or (bool(colon) != (name == Pattern.name)):
-            raise InvalidPolicy("scheme", f"a scheme or pattern:TEMPLATE is expected, not {quoted(self.scheme)}")
+        if not name or (bool(colon) != (name == PatternScheme.name)):
+            raise InvalidPolicy("scheme", f"a scheme or pattern:TEMPLATE is expected, not {quote_text(self.scheme)}")
         if name == FREE and self.scheme_options:
             raise InvalidPolicy("scheme_options", f"{self.line('scheme')} takes no options")
-        if name in _IN_CAPITALS and self.case is CaseRule.SENSITIVE:
+        if name in _UPPERCASE_SCHEMES and self.case is CaseRule.SENSITIVE:
             expected = PROFILE_CASE_RULES.get(name, CaseRule.INSENSITIVE)
-            instead = policy_text.toml(expected.value)
+            instead = policy_text.format_toml(expected.value)
             raise InvalidPolicy("case", f"{self.line('scheme')} reads names in either case; write case = {instead}")
         if self.case is CaseRule.PATH and name != "cordra":
             raise InvalidPolicy("case", f"only names of the scheme cordra have a path, and here {self.line('scheme')}")
@@ -318,11 +320,15 @@ class Policy:
         seen: set[str] = set()
         for type_ in self.types_used:
             if fold(type_) in seen:
-                raise InvalidPolicy(None, f"the type {quoted(type_)} has two meanings in this policy; name two types")
+                raise InvalidPolicy(
+                    None, f"the type {quote_text(type_)} has two meanings in this policy; name two types"
+                )
             seen.add(fold(type_))
         for type_ in (HS_ADMIN, *self.required_types, *self.types_used):
             if self._forbidden.finds(type_):
-                raise InvalidPolicy("forbidden_types", f"the type {quoted(type_)} is needed, so it cannot be forbidden")
+                raise InvalidPolicy(
+                    "forbidden_types", f"the type {quote_text(type_)} is needed, so it cannot be forbidden"
+                )
 
 
 DEFAULTS: Final = Policy()
@@ -350,8 +356,8 @@ PROFILES: Final[Mapping[str, Policy]] = {
 """The built-in profiles: ready-made policies, from which a namespace's own differs by a few lines."""
 
 
-def _under(administrator: ValueRef, prefix: str) -> ValueRef:
-    return replace(administrator, handle=administrator.handle.replace(PREFIX_MARK, prefix))
+def _expand_prefix(administrator: ValueRef, prefix: str) -> ValueRef:
+    return replace(administrator, handle=administrator.handle.replace(PREFIX_PLACEHOLDER, prefix))
 
 
 def _composed_remedy(handle: Handle, composed: str) -> str:
@@ -363,8 +369,8 @@ def _composed_remedy(handle: Handle, composed: str) -> str:
     return f"Register {name}, which is {escaped}."
 
 
-def _values(indexes: list[int]) -> str:
+def _describe_values(indexes: list[int]) -> str:
     """`value 3 is` or `values 1, 2 are`; of many only the first are named."""
-    shown = ", ".join(map(str, indexes[:_SHOWN_INDEXES]))
-    more = ", …" if len(indexes) > _SHOWN_INDEXES else ""
+    shown = ", ".join(map(str, indexes[:_MAX_LISTED_INDEXES]))
+    more = ", …" if len(indexes) > _MAX_LISTED_INDEXES else ""
     return f"value {shown} is" if len(indexes) == 1 else f"values {shown}{more} are"

@@ -21,32 +21,32 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace
 from perseid.records.record import ascending
-from perseid.records.templates import Subject, TemplateTooCostly, check_templates, divide, evaluate
+from perseid.records.templates import TemplateBudgetExceeded, TemplateInput, check_templates, evaluate, split_name
 from perseid.records.types import HS_NAMESPACE
 from perseid.records.value import Value, ValueRef
-from perseid.registry.access.permissions import shown
+from perseid.registry.access.permissions import display_name
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Facts, Held, of_type
+from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
 
-_KEPT_NAMESPACES: Final = 64  # as many as a server has busy templates, and at most some dozen MiB
+_MAX_CACHED_NAMESPACES: Final = 64  # as many as a server has busy templates, and at most some dozen MiB
 
 
 @dataclass(frozen=True, slots=True)
-class Public:
+class PublicRecord:
     """A record as everybody sees it."""
 
     entry: Entry
     values: tuple[Value, ...]
 
 
-LookUp: TypeAlias = Callable[[Handle, str | None], Public | None]
+RecordLookup: TypeAlias = Callable[[Handle, str | None], PublicRecord | None]
 """A record that is kept here; None if everybody is told that there is none, or if it has no value of a type that is
 asked for: to find out what of the past may still be seen costs more than to see that it does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TemplateResult:
     """What a template makes of a name."""
 
     values: tuple[Value, ...]
@@ -59,46 +59,50 @@ class Made:
     """The latest entry that the values follow from."""
 
 
-def make(facts: Facts, held: Held, look_up: LookUp, at: int | None = None) -> Made | None:
+def apply_template(
+    snapshot: Snapshot, stored: StoredRecord, look_up: RecordLookup, at: int | None = None
+) -> TemplateResult | None:
     """The values of a name without a record; None if no template makes any, and there is no such name.
 
     What is looked up is that of today, or after the entry `at`. Raises `Refused` for a template that costs too much,
     and where the past of what it rests on is not shown.
     """
-    asked = held.asked
-    read = _Read(asked, look_up)
-    inherited = list(read.namespaces(asked.prefix))
-    delimiter = next((found for each in inherited if (found := each.delimiter)), facts.rules.template_delimiter)
-    parts = divide(str(asked), asked.prefix, delimiter)
+    requested = stored.requested
+    read = _RecordReader(requested, look_up)
+    inherited = list(read.namespaces(requested.prefix))
+    delimiter = next((found for each in inherited if (found := each.delimiter)), snapshot.rules.template_delimiter)
+    parts = split_name(str(requested), requested.prefix, delimiter)
     if parts is None:
         return None
-    name = _handle(parts[0])
-    base = None if name is None or not facts.is_responsible(name) else read.record(name)
+    name = _base_handle(parts[0])
+    base = None if name is None or not snapshot.is_responsible(name) else read.record(name)
     if base is None and not inherited:
         return None
     values = () if base is None else ascending(base.values)
     own = _namespace(values)
     templates = next((each.templates for each in (own, *inherited) if each is not None and each.templates), None)
     if templates is not None:
-        subject = Subject(str(asked), *parts, values, ignore_case=not _is_exact(facts, held, at))
+        subject = TemplateInput(str(requested), *parts, values, ignore_case=not _is_exact(snapshot, stored, at))
         try:
-            made = evaluate(templates, subject, lambda reference: _referred(facts, read, reference))
-        except TemplateTooCostly as problem:
+            made = evaluate(templates, subject, lambda reference: _referenced_value(snapshot, read, reference))
+        except TemplateBudgetExceeded as problem:
             advice = "ask whoever administers the prefix to make the template simpler"
-            raise Refused(ResponseCode.ERROR, f"{shown(asked)} cannot be resolved: {problem}", advice) from problem
+            raise Refused(
+                ResponseCode.ERROR, f"{display_name(requested)} cannot be resolved: {problem}", advice
+            ) from problem
         if made is None:
             return None
         values = ascending(made)
     latest = max(read.entries, key=lambda entry: entry.seq)
     if base is None:
-        return Made(values, None, State.NORMAL, latest)
-    return Made(values, Handle.keepable(base.entry.handle), base.entry.state, latest)
+        return TemplateResult(values, None, State.NORMAL, latest)
+    return TemplateResult(values, Handle.parse_lenient(base.entry.handle), base.entry.state, latest)
 
 
 def check_namespaces(before: Iterable[Value], values: tuple[Value, ...]) -> None:
     """Refuse HS_NAMESPACE values that are new in a record and cannot be read, or hold an unusable template."""
     known = {value.data for value in before}
-    for value in of_type(values, HS_NAMESPACE):
+    for value in values_of_type(values, HS_NAMESPACE):
         if value.data in known:
             continue
         try:
@@ -108,35 +112,35 @@ def check_namespaces(before: Iterable[Value], values: tuple[Value, ...]) -> None
             raise Refused(ResponseCode.INVALID_VALUE, reason, "mend it; nothing was changed") from problem
 
 
-def public_now(facts: Facts, handle: Handle, holding: str | None) -> Public | None:
+def current_public_record(snapshot: Snapshot, handle: Handle, holding: str | None) -> PublicRecord | None:
     """A record as everybody sees it today."""
-    held = facts.held(handle)
-    if not held.is_public or held.entry is None or not holds(held.values, holding):
+    stored = snapshot.stored(handle)
+    if not stored.is_public or stored.entry is None or not contains_type(stored.values, holding):
         return None
-    return Public(held.entry, tuple([value for value in held.values if value.is_public]))
+    return PublicRecord(stored.entry, tuple([value for value in stored.values if value.is_public]))
 
 
-def holds(values: tuple[Value, ...], type_: str | None) -> bool:
+def contains_type(values: tuple[Value, ...], type_: str | None) -> bool:
     """Whether there is a value of a type, if one is named."""
-    return type_ is None or bool(of_type(values, type_))
+    return type_ is None or bool(values_of_type(values, type_))
 
 
-class _Read:
+class _RecordReader:
     """Records that were read, each once."""
 
-    def __init__(self, asked: Handle, look_up: LookUp) -> None:
-        self._asked = asked
+    def __init__(self, requested: Handle, look_up: RecordLookup) -> None:
+        self._requested = requested
         self._look_up = look_up
         self.entries: list[Entry] = []
 
-    def record(self, handle: Handle, holding: str | None = None) -> Public | None:
+    def record(self, handle: Handle, holding: str | None = None) -> PublicRecord | None:
         try:
             found = self._look_up(handle, holding)
         except Refused as refused:
             if refused.code is not ResponseCode.INSUFFICIENT_PERMISSIONS:
                 raise
             # Whoever asks has named another record than the one whose past is too long, or not shown.
-            reason = f"the past of what {shown(self._asked)} is made from is not shown"
+            reason = f"the past of what {display_name(self._requested)} is made from is not shown"
             raise Refused(refused.code, reason, refused.advice) from refused
         if found is not None:
             self.entries.append(found.entry)
@@ -152,23 +156,23 @@ class _Read:
                 yield namespace
 
 
-def _is_exact(facts: Facts, held: Held, at: int | None) -> bool:
+def _is_exact(snapshot: Snapshot, stored: StoredRecord, at: int | None) -> bool:
     """Whether small and capital letters are told apart in the names of the namespace, today or after an entry."""
-    prefix = held.asked.prefix
+    prefix = stored.requested.prefix
     if at is None or fold(prefix) == PREFIX_OF_PREFIXES:
-        return held.policy.case is CaseRule.SENSITIVE
-    return next(era.exact for era in facts.eras(prefix) if era.first <= at)
+        return stored.policy.case is CaseRule.SENSITIVE
+    return next(period.exact for period in snapshot.case_rule_periods(prefix) if period.first <= at)
 
 
-def _handle(base: str) -> Handle | None:
+def _base_handle(base: str) -> Handle | None:
     """The base as a handle; where the slash is the delimiter it is a prefix, whose record is the prefix handle."""
     return Handle.for_lookup(base if "/" in base else f"{PREFIX_OF_PREFIXES}/{base}")
 
 
-def _referred(facts: Facts, read: _Read, reference: ValueRef) -> bytes | None:
+def _referenced_value(snapshot: Snapshot, read: _RecordReader, reference: ValueRef) -> bytes | None:
     """The value that a template refers to, if it is here and everybody may read it."""
-    handle = _handle(reference.handle)
-    if handle is None or fold(handle.prefix) == SITE_PREFIX or not facts.is_responsible(handle):
+    handle = _base_handle(reference.handle)
+    if handle is None or fold(handle.prefix) == SITE_PREFIX or not snapshot.is_responsible(handle):
         return None
     try:
         found = read.record(handle)
@@ -182,14 +186,14 @@ def _referred(facts: Facts, read: _Read, reference: ValueRef) -> bytes | None:
 
 def _namespace(values: Iterable[Value]) -> Namespace | None:
     """The namespace with the lowest index that can be read."""
-    for value in ascending(of_type(tuple(values), HS_NAMESPACE)):
-        if (found := _parsed(value.data)) is not None:
+    for value in ascending(values_of_type(tuple(values), HS_NAMESPACE)):
+        if (found := _parse_namespace(value.data)) is not None:
             return found
     return None
 
 
-@lru_cache(_KEPT_NAMESPACES)
-def _parsed(data: bytes) -> Namespace | None:
+@lru_cache(_MAX_CACHED_NAMESPACES)
+def _parse_namespace(data: bytes) -> Namespace | None:
     try:
         return Namespace.from_bytes(data)
     except InvalidData:

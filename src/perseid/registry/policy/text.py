@@ -25,9 +25,9 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from perseid.names.characters import check_blanks, check_characters, fold
-from perseid.names.errors import InvalidName, quoted
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
-from perseid.names.uri import parse_human
+from perseid.names.uri import parse_user_input
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject, write_json
@@ -39,7 +39,7 @@ many, 16 KiB are read in 30 milliseconds at worst; with a thousand it is half a 
 MAX_NESTING: Final = 8
 """How deep lists and tables stand in each other; a policy needs one level, and `[[name]]` two."""
 
-_PASSED: Final = re.compile(
+_STRING_OR_COMMENT: Final = re.compile(
     r"""
       \"{3} (?: \\. | [^\\] )*? (?: \"{3,5} | \Z )          # a text of several lines
     | '{3} .*? (?: '{3,5} | \Z )                            # the same, without escapes
@@ -52,9 +52,9 @@ _PASSED: Final = re.compile(
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 
 
-def toml_objection(text: str) -> str | None:
+def validate_toml(text: str) -> str | None:
     """Why a text is not read at all, in words; None if it is."""
-    rest = _PASSED.sub("", text)
+    rest = _STRING_OR_COMMENT.sub("", text)
     dots = rest.count(".")
     if dots > MAX_DOTS:
         return f"keys are single words, and here are {dots:,} dots outside of texts; {MAX_DOTS} are the most"
@@ -66,13 +66,13 @@ def toml_objection(text: str) -> str | None:
     return None
 
 
-MAX_TEXT_OCTETS: Final = 16_384
+MAX_TEXT_BYTES: Final = 16_384
 """The longest text of a policy: three times the longest sensible one. What else it may be like: `toml_bounds`."""
 
 MAX_TYPE: Final = 255
 """The longest name of a type, in characters; the longest in use have some 50."""
 
-MAX_SHOWN: Final = 160
+MAX_LINE_LENGTH: Final = 160
 """How much of a policy's line is repeated in a refusal: enough to find it, short enough for a message."""
 
 Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]
@@ -110,7 +110,7 @@ class Kind(ABC):
         return value
 
     @abstractmethod
-    def objection(self, value: Any) -> str | None:
+    def validate(self, value: Any) -> str | None:
         """What is wrong with a value, in words."""
 
     @abstractmethod
@@ -121,36 +121,36 @@ class Kind(ABC):
         """Take a plain object from a policy's text."""
         value = self.value(plain)
         if value is None:
-            raise InvalidPolicy(key, f"{self.expects} is expected, not {_kind(plain)}")
+            raise InvalidPolicy(key, f"{self.expects} is expected, not {_toml_kind(plain)}")
         return value
 
     def check(self, key: str, value: object) -> None:
         """Refuse a value that the key cannot have."""
-        if (objection := self.objection(value)) is not None:
-            raise InvalidPolicy(key, objection)
+        if (validate := self.validate(value)) is not None:
+            raise InvalidPolicy(key, validate)
 
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
     """Any text of bounded length, or one that follows a pattern."""
 
-    most: int
+    max_length: int
     pattern: str | None = None
     expects: str = "a text"
 
     def value(self, plain: object) -> object:
         return plain if isinstance(plain, str) else None
 
-    def objection(self, value: Any) -> str | None:
-        if len(value) > self.most:
-            return f"the text has {len(value):,} characters; {self.most:,} are the most"
+    def validate(self, value: Any) -> str | None:
+        if len(value) > self.max_length:
+            return f"the text has {len(value):,} characters; {self.max_length:,} are the most"
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
-            return f"{self.expects} is expected, not {quoted(value)}"
+            return f"{self.expects} is expected, not {quote_text(value)}"
         return None
 
     def schema(self) -> JsonObject:
         pattern = {} if self.pattern is None else {"pattern": f"^(?:{self.pattern})$"}
-        return {"type": "string", "maxLength": self.most, **pattern}
+        return {"type": "string", "maxLength": self.max_length, **pattern}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Flag(Kind):
     def value(self, plain: object) -> object:
         return plain if isinstance(plain, bool) else None
 
-    def objection(self, value: Any) -> str | None:
+    def validate(self, value: Any) -> str | None:
         return None if isinstance(value, bool) else f"{self.expects} is expected"
 
     def schema(self) -> JsonObject:
@@ -179,7 +179,7 @@ class Number(Kind):
     def value(self, plain: object) -> object:
         return plain if isinstance(plain, int) and not isinstance(plain, bool) else None
 
-    def objection(self, value: Any) -> str | None:
+    def validate(self, value: Any) -> str | None:
         return None if self._low <= value <= self._high else f"{self.expects} is expected"
 
     def schema(self) -> JsonObject:
@@ -191,7 +191,7 @@ class Choice(Kind):
 
     def __init__(self, members: Iterable[Enum]) -> None:
         self._members: dict[object, Enum] = {member.value: member for member in members}
-        self.expects = _either([toml(word) for word in self._members])
+        self.expects = _join_or([format_toml(word) for word in self._members])
 
     def value(self, plain: object) -> object:
         if isinstance(plain, str) and plain not in self._members:
@@ -201,8 +201,8 @@ class Choice(Kind):
     def plain(self, value: Any) -> object:
         return value.value
 
-    def objection(self, value: Any) -> str | None:
-        return None if value in self._members.values() else f"{self.expects} is expected, not {quoted(str(value))}"
+    def validate(self, value: Any) -> str | None:
+        return None if value in self._members.values() else f"{self.expects} is expected, not {quote_text(str(value))}"
 
     def schema(self) -> JsonObject:
         return {"enum": list(self._members)}
@@ -218,20 +218,20 @@ class TypeName(Kind):
     def value(self, plain: object) -> object:
         return plain if isinstance(plain, str) else None
 
-    def objection(self, value: Any) -> str | None:
+    def validate(self, value: Any) -> str | None:
         if not value and self.optional:
             return None
         if value.endswith("."):
-            return f"{quoted(value)} means a whole family of types; here one is needed"
+            return f"{quote_text(value)} means a whole family of types; here one is needed"
         if fold(value).startswith("HS_"):
-            return f"{quoted(value)} has its meaning from the Handle System already; name a type of your own"
-        return _type_objection(value)
+            return f"{quote_text(value)} has its meaning from the Handle System already; name a type of your own"
+        return _validate_type(value)
 
     def schema(self) -> JsonObject:
         return {"type": "string", "minLength": 0 if self.optional else 1, "maxLength": MAX_TYPE}
 
 
-class _Texts(Kind):
+class _StringList(Kind):
     """A list of texts."""
 
     def value(self, plain: object) -> object:
@@ -246,29 +246,29 @@ class _Texts(Kind):
         return {"type": "array", "items": {"type": "string", "minLength": 1}}
 
 
-class TypeList(_Texts):
+class TypeList(_StringList):
     """Types as queries name them: `URL` is that type, `URL.` is it and all below."""
 
     expects = "a list of types"
 
-    def objection(self, value: Any) -> str | None:
-        return next(filter(None, map(_type_objection, value)), None)
+    def validate(self, value: Any) -> str | None:
+        return next(filter(None, map(_validate_type, value)), None)
 
 
-class Administrators(_Texts):
+class Administrators(_StringList):
     """Administrators in their text form, which the command line has too."""
 
     expects = "a list of administrators such as 200:0.NA/{prefix}"
 
-    def objection(self, value: Any) -> str | None:
+    def validate(self, value: Any) -> str | None:
         for text in value:
             try:
                 administrator = Admin.from_text(text).administrator
                 Handle.parse(administrator.handle)
             except (InvalidData, InvalidName) as problem:
-                return f"{quoted(text)} is no administrator: {problem}"
+                return f"{quote_text(text)} is no administrator: {problem}"
             if administrator.index < 0:
-                return f"{quoted(text)} is no administrator: an index is not negative"
+                return f"{quote_text(text)} is no administrator: an index is not negative"
         return None
 
 
@@ -281,15 +281,17 @@ class HandleName(Kind):
     def value(self, plain: object) -> object:
         return plain if isinstance(plain, str) else None
 
-    def objection(self, value: Any) -> str | None:
+    def validate(self, value: Any) -> str | None:
         if not value:
             return None
         try:
-            meant = parse_human(value).handle
+            meant = parse_user_input(value).handle
         except InvalidName as problem:
-            return f"{quoted(value)} is no handle: {problem}"
+            return f"{quote_text(value)} is no handle: {problem}"
         # `hdl:1/x` is a legal name with the prefix `hdl:1`, and nobody who writes it means that.
-        return None if str(meant) == value else f"write the handle bare: {quoted(str(meant))}, not {quoted(value)}"
+        return (
+            None if str(meant) == value else f"write the handle bare: {quote_text(str(meant))}, not {quote_text(value)}"
+        )
 
     def schema(self) -> JsonObject:
         return {"type": "string"}
@@ -308,10 +310,10 @@ class NamedOptions(Kind):
     def plain(self, value: Any) -> object:
         return dict(value)
 
-    def objection(self, value: Any) -> str | None:
+    def validate(self, value: Any) -> str | None:
         for name, item in value:
             if not _OPTION_NAME.fullmatch(name):
-                return f"{quoted(name)} is no name of an option: letters, digits and _ make one"
+                return f"{quote_text(name)} is no name of an option: letters, digits and _ make one"
             if isinstance(item, int) and abs(item) >= 1 << 63:
                 return f"the number of {name} has more than 64 bits"
         return None
@@ -336,8 +338,8 @@ class Key:
 def parse(text: str, keys: Mapping[str, Key]) -> dict[str, object]:
     """The values that a policy's text gives; what it does not say is not in the answer."""
     _check_size(text, "the policy")
-    if (objection := toml_objection(text)) is not None:
-        raise InvalidPolicy(None, f"this is not a policy: {objection}")
+    if (validate := validate_toml(text)) is not None:
+        raise InvalidPolicy(None, f"this is not a policy: {validate}")
     try:
         plain = tomllib.loads(text)
     except ValueError as error:
@@ -346,72 +348,72 @@ def parse(text: str, keys: Mapping[str, Key]) -> dict[str, object]:
         if name not in keys:
             near = get_close_matches(name, keys, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys)}"
-            raise InvalidPolicy(quoted(name)[1:-1], f"there is no such key; {hint}")
+            raise InvalidPolicy(quote_text(name)[1:-1], f"there is no such key; {hint}")
     return {name: keys[name].kind.read(name, item) for name, item in plain.items()}
 
 
-def write(values: Mapping[str, object], keys: Mapping[str, Key]) -> str:
+def format_policy(values: Mapping[str, object], keys: Mapping[str, Key]) -> str:
     """The text of a complete policy: every key, with a line above it that says what it is for."""
-    lines = [f"# {key.about}\n{line(name, values[name], key)}\n" for name, key in keys.items()]
+    lines = [f"# {key.about}\n{format_line(name, values[name], key)}\n" for name, key in keys.items()]
     text = "\n".join(lines)
     _check_size(text, "the complete policy")
     return text
 
 
-def line(name: str, value: object, key: Key) -> str:
+def format_line(name: str, value: object, key: Key) -> str:
     """The line of a policy that says this: `forbidden_types = ["EMAIL"]`."""
-    return f"{name} = {toml(key.kind.plain(value))}"
+    return f"{name} = {format_toml(key.kind.plain(value))}"
 
 
-def toml(plain: object) -> str:
+def format_toml(plain: object) -> str:
     """A plain object in TOML, on one line."""
     if isinstance(plain, list):
-        return f"[{', '.join(map(toml, plain))}]"
+        return f"[{', '.join(map(format_toml, plain))}]"
     if isinstance(plain, dict):
-        return f"{{ {', '.join(f'{name} = {toml(item)}' for name, item in plain.items())} }}" if plain else "{}"
+        return f"{{ {', '.join(f'{name} = {format_toml(item)}' for name, item in plain.items())} }}" if plain else "{}"
     # TOML and JSON write texts, numbers and flags alike, but for U+007F, which JSON does not escape.
     return write_json(plain).replace("\x7f", "\\u007F")
 
 
-def shortened(text: str) -> str:
+def truncate(text: str) -> str:
     """A line as a refusal shows it."""
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+    return text if len(text) <= MAX_LINE_LENGTH else text[:MAX_LINE_LENGTH] + "…"
 
 
 def _check_size(text: str, what: str) -> None:
     try:
-        octets = len(text.encode("utf-8"))
+        size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         message = f"character {error.start + 1} is half of a surrogate pair and has no UTF-8 form"
         raise InvalidPolicy(None, message) from None
-    if octets > MAX_TEXT_OCTETS:
-        message = f"{what} has {octets:,} octets; {MAX_TEXT_OCTETS:,} are the most"
+    if size > MAX_TEXT_BYTES:
+        message = f"{what} has {size:,} octets; {MAX_TEXT_BYTES:,} are the most"
         raise InvalidPolicy(None, message)
 
 
-def _type_objection(type_: str) -> str | None:
+def _validate_type(type_: str) -> str | None:
     if not type_.strip("."):
         return "a type has a name; this one is empty"
     if len(type_) > MAX_TYPE:
-        return f"the type {quoted(type_)} has {len(type_):,} characters; {MAX_TYPE} are the most"
+        return f"the type {quote_text(type_)} has {len(type_):,} characters; {MAX_TYPE} are the most"
     try:
         check_characters(type_)
         check_blanks(type_, "type", 0)
     except InvalidName as problem:
-        return f"{quoted(type_)} is no type: {problem.message}"
+        return f"{quote_text(type_)} is no type: {problem.message}"
     return None
 
 
-def _either(words: list[str]) -> str:
+def _join_or(words: list[str]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]])
 
 
-def _kind(plain: object) -> str:
+def _toml_kind(plain: object) -> str:
     """What a plain object is, in TOML's words."""
     if isinstance(plain, bool):
         return "true" if plain else "false"
     names: dict[type, str] = {str: "a text", int: "a whole number", float: "a number with a fraction", dict: "a table"}
     if isinstance(plain, list):
         other = next((item for item in plain if not isinstance(item, str)), None)
-        return "a list" if other is None else f"a list with {_kind(other)} in it"
+        return "a list" if other is None else f"a list with {_toml_kind(other)} in it"
     return names.get(type(plain), "a date or time")

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.characters import fold
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
-from perseid.records.patterns import Effort
+from perseid.records.patterns import ValidationBudget
 from perseid.records.record import ascending
 from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION, DESC, has_type
 from perseid.records.value import Value
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts, Held
+from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
 from .policy import Policy, Refusal, Subject
@@ -38,7 +38,7 @@ is read and made ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredType:
     """What the record of a type here says."""
 
     handle: Handle
@@ -78,35 +78,37 @@ def check_definitions(before: Iterable[Value], values: Iterable[Value]) -> None:
                 raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "A6") from problem
 
 
-def type_refusals(
-    facts: Facts, policy: Policy, values: Sequence[Value], before: Sequence[Value] = ()
+def check_types(
+    snapshot: Snapshot, policy: Policy, values: Sequence[Value], before: Sequence[Value] = ()
 ) -> Iterator[Refusal]:
     """What the policy of a namespace has against the types of values, and against their data."""
     if policy.registered_types:
-        yield from _unregistered(facts, policy, values, before)
+        yield from _check_registered(snapshot, policy, values, before)
     if policy.validate_types:
-        yield from _invalid(facts, policy, values, before)
+        yield from _check_data(snapshot, policy, values, before)
 
 
-def registered(held: Held) -> Registered | None:
+def get_registered_type(stored: StoredRecord) -> RegisteredType | None:
     """What a record says about the type that it is; None if it is none that everybody may see, or says nothing."""
-    if not held.is_public:
+    if not stored.is_public:
         return None
-    public = ascending(value for value in held.values if value.is_public)
+    public = ascending(value for value in stored.values if value.is_public)
     description = next((value for value in public if has_type(value.type, DESC)), None)
     defining = next((value for value in public if has_type(value.type, DEFINITION)), None)
     if description is None and defining is None:
         return None
     text = None if description is None else description.data.decode("utf-8", "replace")
     if defining is None:
-        return Registered(held.handle, held.seq, text, None)
+        return RegisteredType(stored.handle, stored.seq, text, None)
     try:
-        return Registered(held.handle, held.seq, text, Definition.from_bytes(defining.data))
+        return RegisteredType(stored.handle, stored.seq, text, Definition.from_bytes(defining.data))
     except InvalidData as problem:
-        return Registered(held.handle, held.seq, text, None, str(problem))
+        return RegisteredType(stored.handle, stored.seq, text, None, str(problem))
 
 
-def _unregistered(facts: Facts, policy: Policy, values: Sequence[Value], before: Sequence[Value]) -> Iterator[Refusal]:
+def _check_registered(
+    snapshot: Snapshot, policy: Policy, values: Sequence[Value], before: Sequence[Value]
+) -> Iterator[Refusal]:
     """Types without a definition. Those that the policy itself names need none: the service writes them."""
     # What the record has already it may keep: it came before the policy, or its type had a record then.
     seen = {fold(type_) for type_ in (*policy.types_used, *[value.type for value in before])}
@@ -116,58 +118,64 @@ def _unregistered(facts: Facts, policy: Policy, values: Sequence[Value], before:
             continue
         seen.add(type_)
         handle = Handle.for_lookup(value.type)
-        if handle is not None and (not facts.is_responsible(handle) or registered(facts.held(handle)) is not None):
+        if handle is not None and (
+            not snapshot.is_responsible(handle) or get_registered_type(snapshot.stored(handle)) is not None
+        ):
             continue
-        message = f"the type {quoted(value.type)} has no definition"
+        message = f"the type {quote_text(value.type)} has no definition"
         if handle is None:
             remedy = "It is no handle, and only handles are registered: use one that is (perseid type list)."
         else:
-            remedy = f"Define it first (perseid type add {quoted(value.type)} …), or use a type that is registered."
+            remedy = f"Define it first (perseid type add {quote_text(value.type)} …), or use a type that is registered."
         yield Refusal(Subject.VALUES, "registered_types", policy.line("registered_types"), message, remedy)
 
 
-def _invalid(facts: Facts, policy: Policy, values: Sequence[Value], before: Sequence[Value]) -> Iterator[Refusal]:
+def _check_data(
+    snapshot: Snapshot, policy: Policy, values: Sequence[Value], before: Sequence[Value]
+) -> Iterator[Refusal]:
     """The first data that is not what the definition of its type says.
 
     There it ends. Nobody is told of more than one, and a definition that cannot be used, or not within bounds, would
     otherwise be tried anew for each of its values: it is not kept as those are that can.
     """
     there = {(fold(value.type), value.data) for value in before}
-    found: dict[str, Registered | None] = {}
+    found: dict[str, RegisteredType | None] = {}
     defined = 0
-    effort = Effort()
+    budget = ValidationBudget()
     for value in values:
         type_ = fold(value.type)
         if (type_, value.data) in there or _is_built_in(type_):
             continue
         if type_ not in found:
-            here = found[type_] = _here(facts, value.type)
+            here = found[type_] = _find_type(snapshot, value.type)
             defined += here is not None and here.definition is not None
         if defined > MAX_CHECKED_TYPES:
             message = f"new values of more than {MAX_CHECKED_TYPES} different types are not checked together"
             remedy = "Write them one after the other: what the record has already is not checked anew."
-        elif why := _problem(found[type_], value.data, effort):
-            message = f"value {value.index} is not of its type {quoted(value.type)}: {why}"
-            remedy = f"Give what the type asks for: perseid type show {quoted(value.type)}."
+        elif why := _describe_problem(found[type_], value.data, budget):
+            message = f"value {value.index} is not of its type {quote_text(value.type)}: {why}"
+            remedy = f"Give what the type asks for: perseid type show {quote_text(value.type)}."
         else:
             continue
         yield Refusal(Subject.VALUES, "validate_types", policy.line("validate_types"), message, remedy)
         return
 
 
-def _here(facts: Facts, type_: str) -> Registered | None:
+def _find_type(snapshot: Snapshot, type_: str) -> RegisteredType | None:
     """What is registered here about a type."""
     handle = Handle.for_lookup(type_)
-    return None if handle is None or not facts.is_responsible(handle) else registered(facts.held(handle))
+    return (
+        None if handle is None or not snapshot.is_responsible(handle) else get_registered_type(snapshot.stored(handle))
+    )
 
 
-def _problem(found: Registered | None, data: bytes, effort: Effort) -> str:
+def _describe_problem(found: RegisteredType | None, data: bytes, budget: ValidationBudget) -> str:
     """What is wrong with data of a type; empty if nothing is, or if nothing is said about it."""
     if found is None:
         return ""
     if found.definition is None:
         return f"its definition cannot be read: {found.problem}" if found.problem else ""
-    return str(found.definition.violation(data, effort) or "")
+    return str(found.definition.violation(data, budget) or "")
 
 
 def _is_built_in(folded: str) -> bool:

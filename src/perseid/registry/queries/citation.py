@@ -33,10 +33,10 @@ from perseid.records.text_types import Text
 from perseid.records.value import Value
 from perseid.registry.commands.records import require_record
 from perseid.registry.context import Context
-from perseid.registry.policy.authority_metadata import metadata
+from perseid.registry.policy.authority_metadata import build_metadata
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import Refused, Resolved
-from perseid.registry.snapshot import Held
+from perseid.registry.results import Refused, Resolution
+from perseid.registry.snapshot import StoredRecord
 
 from .history import as_of, moment
 from .resolve import Query, resolve
@@ -52,7 +52,7 @@ _DUBLIN_CORE: Final = ("DC.", "DCTERMS.")
 _SECOND: Final = 1_000_000
 # What a terminal or a reader of citations would act upon, instead of showing it.
 _BLANKS: Final = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029]+")
-_DIRECTIONS: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BIDI_CONTROLS: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:T[0-9:.]+(?:Z|[+-][0-9:]+)?)?)?)?")
 
 
@@ -115,13 +115,13 @@ class Citation:
         return f"identifier created{on}{by}"
 
 
-def citation_of(
-    policy: Policy, resolved: Resolved, asked: Reference, resolver: Resolver, *, fixed: bool = False
+def build_citation(
+    policy: Policy, resolved: Resolution, asked: Reference, resolver: Resolver, *, fixed: bool = False
 ) -> Citation:
     """How to cite what somebody resolved; `fixed`, if that version is meant and no later one."""
     name = Reference(resolved.registered, asked.query, asked.fragment)
-    known = _Known(policy, resolved.values)
-    said = metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
+    known = _PublicTexts(policy, resolved.values)
+    said = build_metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
     titles, descriptions = known.texts(TITLES), known.texts(DESCRIPTIONS)
     created = None if said is None or said.created is None else to_iso(said.created)
     creator = None if said is None or said.creator is None else to_path(Reference(said.creator.handle))
@@ -136,22 +136,22 @@ def citation_of(
         description=next(iter(descriptions), None) if titles else None,
         created=created,
         creator=creator,
-        gone=_gone(policy, resolved),
+        gone=_tombstone_text(policy, resolved),
         version=Version(resolved.seq, to_iso(resolved.at // _SECOND)) if fixed else None,
     )
 
 
 def said(policy: Policy, values: Iterable[Value], words: tuple[str, ...]) -> list[str]:
     """What the public values of these types say about the thing, each on one line."""
-    return _Known(policy, values).texts(words)
+    return _PublicTexts(policy, values).texts(words)
 
 
-def on_one_line(text: str) -> str:
+def to_single_line(text: str) -> str:
     """A text without line ends, control characters and marks that turn the direction of writing."""
-    return _BLANKS.sub(" ", _DIRECTIONS.sub("", text)).strip(" ")
+    return _BLANKS.sub(" ", _BIDI_CONTROLS.sub("", text)).strip(" ")
 
 
-def _gone(policy: Policy, resolved: Resolved) -> str | None:
+def _tombstone_text(policy: Policy, resolved: Resolution) -> str | None:
     if resolved.state is not State.TOMBSTONE:
         return None
     reasons = [value for value in resolved.values if fold(value.type) == fold(policy.tombstone_reason_type)]
@@ -159,18 +159,18 @@ def _gone(policy: Policy, resolved: Resolved) -> str | None:
     return f"gone: {reason}" if reason else "gone"
 
 
-class _Known:
+class _PublicTexts:
     """What public values say about a thing."""
 
     def __init__(self, policy: Policy, values: Iterable[Value]) -> None:
         # Who created the identifier, when, and why the thing is gone: of the identifier, not of the thing.
-        own = {fold(type_) for type_ in (*policy.types_used, policy.creator_type, policy.creation_date_type)}
-        self._values = [value for value in ascending(values) if value.is_public and fold(value.type) not in own]
+        get_hosted = {fold(type_) for type_ in (*policy.types_used, policy.creator_type, policy.creation_date_type)}
+        self._values = [value for value in ascending(values) if value.is_public and fold(value.type) not in get_hosted]
 
     def texts(self, words: tuple[str, ...]) -> list[str]:
         """What the values of these types say; where there are several words, the first one that says anything."""
         for word in words:
-            if found := list(_texts(value for value in self._values if _word(value.type) == word)):
+            if found := list(_texts(value for value in self._values if _type_keyword(value.type) == word)):
                 return found
         return []
 
@@ -178,14 +178,14 @@ class _Known:
 def _texts(values: Iterable[Value]) -> Iterator[str]:
     for value in values:
         try:
-            text = on_one_line(Text.from_bytes(value.data).text)
+            text = to_single_line(Text.from_bytes(value.data).text)
         except InvalidData:
             continue
         if text:
             yield text
 
 
-def _word(type_: str) -> str:
+def _type_keyword(type_: str) -> str:
     """What a type says by its name: that in its registry, or behind the name of Dublin Core."""
     handle = Handle.for_lookup(type_)
     name = fold(type_ if handle is None else handle.suffix)
@@ -194,7 +194,7 @@ def _word(type_: str) -> str:
     return name
 
 
-TEX: Final[Mapping[str, str]] = {
+TEX_ESCAPES: Final[Mapping[str, str]] = {
     "\\": "\\textbackslash{}",
     "{": "\\textbraceleft{}",
     "}": "\\textbraceright{}",
@@ -209,41 +209,41 @@ TEX: Final[Mapping[str, str]] = {
 """What each character is written as that means something to TeX, or that its oldest fonts do not have."""
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_ENDS: Final = (".", "?", "!")
+_SENTENCE_ENDS: Final = (".", "?", "!")
 
 
-def as_text(citation: Citation) -> str:
+def format_text(citation: Citation) -> str:
     """One line: who, when, what, where, in both forms."""
-    who = "; ".join(citation.creators)
+    identity = "; ".join(citation.creators)
     when = f"({citation.date})" if citation.date else ""
-    beginning = " ".join(filter(None, (who, when)))
+    beginning = " ".join(filter(None, (identity, when)))
     state = f" [{'; '.join(citation.state)}]" if citation.state else ""
-    parts = [_ended(part) for part in (beginning, citation.title, citation.publisher) if part]
+    parts = [_with_period(part) for part in (beginning, citation.title, citation.publisher) if part]
     return " ".join([*parts, f"{citation.hdl}, {citation.http}{state}"])
 
 
-def as_hdl(citation: Citation) -> str:
+def format_hdl(citation: Citation) -> str:
     """The identifier as URI of its own scheme."""
     return citation.hdl + _version(citation)
 
 
-def as_http(citation: Citation) -> str:
+def format_http(citation: Citation) -> str:
     """The identifier at a resolver."""
     return citation.http + _version(citation)
 
 
-def as_bibtex(citation: Citation) -> str:
+def format_bibtex(citation: Citation) -> str:
     """An entry of a BibTeX file."""
     fields = "".join(f",\n  {name} = {value}" for name, value in _fields(citation))
     return f"@misc{{{_key(citation)}{fields}\n}}"
 
 
-def as_csl(citation: Citation) -> str:
+def format_csl(citation: Citation) -> str:
     """A list of one item in CSL-JSON."""
-    return write_json([csl(citation)])
+    return write_json([to_csl(citation)])
 
 
-def csl(citation: Citation) -> JsonObject:
+def to_csl(citation: Citation) -> JsonObject:
     """An item of CSL-JSON as a plain object."""
     item: JsonObject = {"id": _id(citation), "type": "document"}
     parts = citation.date_parts
@@ -260,7 +260,7 @@ def csl(citation: Citation) -> JsonObject:
     return item | {name: value for name, value in known.items() if value}
 
 
-def as_json(citation: Citation) -> JsonObject:
+def to_json(citation: Citation) -> JsonObject:
     """Everything that is known, as a plain object."""
     version = citation.version
     known: JsonObject = {
@@ -289,19 +289,19 @@ class Style(StrEnum):
     CSL_JSON = "csl-json"
 
 
-FORMS: Final[Mapping[str, Callable[[Citation], str]]] = {
-    Style.TEXT: as_text,
-    Style.HDL: as_hdl,
-    Style.HTTP: as_http,
-    Style.BIBTEX: as_bibtex,
-    Style.CSL_JSON: as_csl,
+FORMATTERS: Final[Mapping[str, Callable[[Citation], str]]] = {
+    Style.TEXT: format_text,
+    Style.HDL: format_hdl,
+    Style.HTTP: format_http,
+    Style.BIBTEX: format_bibtex,
+    Style.CSL_JSON: format_csl,
 }
 """The styles by their names."""
 
 
 def escaped(text: str) -> str:
     """A text as TeX reads it."""
-    return "".join([TEX.get(character, character) for character in text])
+    return "".join([TEX_ESCAPES.get(character, character) for character in text])
 
 
 def _fields(citation: Citation) -> Iterator[tuple[str, str]]:
@@ -345,39 +345,41 @@ def _key(citation: Citation) -> str:
     )
 
 
-def _ended(sentence: str) -> str:
-    return sentence if sentence.endswith(_ENDS) else f"{sentence}."
+def _with_period(sentence: str) -> str:
+    return sentence if sentence.endswith(_SENTENCE_ENDS) else f"{sentence}."
 
 
-def cited(context: Context, asked: Reference, resolver: Resolver, at: str | None = None, clock: int = 0) -> Citation:
+def get_citation(
+    context: Context, asked: Reference, resolver: Resolver, at: str | None = None, clock: int = 0
+) -> Citation:
     """How to cite a name: as it is, or as it was `at` a time or after an entry. Raises `Refused`.
 
     `clock` is the time in microseconds, before which a past time has to lie.
     """
-    facts, query = context.facts, Query(asked.handle)
+    snapshot, query = context.snapshot, Query(asked.handle)
     if at is None:
         found = resolve(query, context)
     else:
-        found = as_of(facts, context.who, query, moment(facts.reading, at, clock)).resolved
+        found = as_of(snapshot, context.identity, query, moment(snapshot.reading, at, clock)).resolved
     tail = _with_tail(asked.handle, asked, found)
-    return citation_of(facts.policy(found.registered.prefix), found, tail, resolver, fixed=at is not None)
+    return build_citation(snapshot.policy(found.registered.prefix), found, tail, resolver, fixed=at is not None)
 
 
-def printable_name(context: Context, asked: Reference) -> Reference:
+def find_printable_name(context: Context, asked: Reference) -> Reference:
     """The name for a code: as it is registered, or as it was asked for if a template makes its values.
 
     One that is reserved will do, since that is what names are reserved for. Raises `Refused`.
     """
-    held = context.own(asked.handle)
+    stored = context.get_hosted(asked.handle)
     try:
-        require_record(context, held)
+        require_record(context, stored)
     except Refused:
         made = resolve(Query(asked.handle), context)  # refused in the same way, if there is no template
         return _with_tail(made.registered, asked, made)
-    return _with_tail(held.handle, asked, held)
+    return _with_tail(stored.handle, asked, stored)
 
 
-def _with_tail(handle: Handle, asked: Reference, found: Held | Resolved) -> Reference:
+def _with_tail(handle: Handle, asked: Reference, found: StoredRecord | Resolution) -> Reference:
     """A name with the query and fragment that were asked for: within the URI, or within a name of CORDRA (C5)."""
     return Reference(
         handle,

@@ -22,10 +22,10 @@ LINKSET: Final = "application/linkset"
 LINKSET_JSON: Final = "application/linkset+json"
 LINK_FORMAT: Final = "application/link-format"
 
-MAX_IN_HEADERS: Final = 50
+MAX_HEADER_LINKS: Final = 50
 """Links that are sent in headers; whoever wants all of them asks for the linkset."""
 
-MAX_HEADER_OCTETS: Final = 4_096
+MAX_HEADER_BYTES: Final = 4_096
 """Octets of all links in headers together: servers on the way have room for 4 to 8 KiB of headers."""
 
 MAX_ADDRESS: Final = 2_048
@@ -45,7 +45,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 _LANGUAGE: Final = re.compile(r"[A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8})*")
 _PRINTABLE: Final = re.compile("[\x20-\x7e]*")
-_OWN_NAMES: Final = frozenset(("anchor", "rel", "rev", "type", "media", "hreflang", "title", "href"))
+_RESERVED_NAMES: Final = frozenset(("anchor", "rel", "rev", "type", "media", "hreflang", "title", "href"))
 
 # Letter by letter: where case does not count, Python takes U+017F for an "s".
 _ADDRESS: Final = re.compile(
@@ -53,7 +53,7 @@ _ADDRESS: Final = re.compile(
 )
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]+\]")
 _BAD_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
-_KEPT: Final = "-._~:/?#[]@!$&'()*+,;=%"
+_SAFE_CHARACTERS: Final = "-._~:/?#[]@!$&'()*+,;=%"
 _MAX_HOST: Final = 253  # octets of the longest name that DNS has; to convert a longer one costs time for nothing
 
 
@@ -116,14 +116,18 @@ class Link:
         if self.language is not None and self.title is None:
             raise ValueError("a link without a title has no language of it")
         names = [name for name, _ in self.others]
-        if len(set(names)) < len(names) or not _OWN_NAMES.isdisjoint(names) or not all(map(_NAME.fullmatch, names)):
+        if (
+            len(set(names)) < len(names)
+            or not _RESERVED_NAMES.isdisjoint(names)
+            or not all(map(_NAME.fullmatch, names))
+        ):
             raise ValueError("an attribute of a link has no name of its own")
         texts = (self.relation, self.media or "", *[text for _, text in self.others])
         if any(len(text) > MAX_TEXT or not _PRINTABLE.fullmatch(text) for text in texts):
             raise ValueError("an attribute of a link is too long, or not printable ASCII")
 
 
-def web_address(text: str) -> str | None:
+def normalize_url(text: str) -> str | None:
     """A web address that somebody wrote, as the target of a link; None if it is none, or may not be linked.
 
     Only `http` and `https` lead to a thing and do nothing else. An address with a user's name in it seems to lead to
@@ -137,17 +141,17 @@ def web_address(text: str) -> str | None:
         host = _to_ascii(host)
     if not _HOST.fullmatch(host) or not (rest or "").isprintable():
         return None
-    address = f"{scheme.lower()}://{host}{port}{quote(_BAD_ESCAPE.sub('%25', rest or '/'), safe=_KEPT)}"
+    address = f"{scheme.lower()}://{host}{port}{quote(_BAD_ESCAPE.sub('%25', rest or '/'), safe=_SAFE_CHARACTERS)}"
     return address if len(address) <= MAX_ADDRESS else None
 
 
-def header_values(
-    links: Iterable[Link], most: int = MAX_IN_HEADERS, octets: int = MAX_HEADER_OCTETS
+def format_headers(
+    links: Iterable[Link], most: int = MAX_HEADER_LINKS, octets: int = MAX_HEADER_BYTES
 ) -> tuple[str, ...]:
     """The values of `Link` headers, one for each link, as far as there is room; earlier ones come first."""
     found: list[str] = []
     for link in links:
-        value = header_value(link)
+        value = format_header(link)
         room = octets - len(value) - len("Link: \r\n")
         if room >= 0 and len(found) < most:
             found.append(value)
@@ -155,36 +159,36 @@ def header_values(
     return tuple(found)
 
 
-def header_value(link: Link, between: str = "; ") -> str:
+def format_header(link: Link, between: str = "; ") -> str:
     """A link as the value of a `Link` header."""
     parts = [f"<{link.target}>"]
     # A language goes without quotation marks, as it did before RFC 8288 allowed for both (section 3).
-    parts += [f"{name}={text if name == 'hreflang' else _quoted(text)}" for name, text in link.attributes()]
+    parts += [f"{name}={text if name == 'hreflang' else _quote(text)}" for name, text in link.attributes()]
     if link.title is not None:
         if link.language is None and _PRINTABLE.fullmatch(link.title):
-            parts.append(f"title={_quoted(link.title)}")
+            parts.append(f"title={_quote(link.title)}")
         else:  # in the notation of RFC 8187, which has room for every letter and for the language
             parts.append(f"title*=UTF-8'{link.language or ''}'{quote(link.title, safe='')}")
     return between.join(parts)
 
 
-def link_format(links: Iterable[Link]) -> str:
+def format_link_format(links: Iterable[Link]) -> str:
     """A document of the type `application/link-format`: without blanks, which RFC 6690 does not have."""
-    return ",\n".join([header_value(link, ";") for link in links]) + "\n"
+    return ",\n".join([format_header(link, ";") for link in links]) + "\n"
 
 
-def linkset(links: Iterable[Link], context: str) -> str:
+def to_linkset(links: Iterable[Link], context: str) -> str:
     """A document of the type `application/linkset`; what has no anchor leads from `context`."""
     anchored = [replace(link, anchor=link.anchor or context) for link in links]
-    return ",\n".join(map(header_value, anchored)) + "\n"
+    return ",\n".join(map(format_header, anchored)) + "\n"
 
 
-def linkset_json(links: Iterable[Link], context: str) -> str:
+def to_linkset_json(links: Iterable[Link], context: str) -> str:
     """A document of the type `application/linkset+json`."""
-    return write_json(linkset_object(links, context))
+    return write_json(to_linkset_object(links, context))
 
 
-def linkset_object(links: Iterable[Link], context: str) -> JsonObject:
+def to_linkset_object(links: Iterable[Link], context: str) -> JsonObject:
     """The same as a plain object: for each anchor, by relation, the targets."""
     contexts: dict[str, dict[str, list[JsonObject]]] = {}
     for link in links:
@@ -216,6 +220,6 @@ def _to_ascii(host: str) -> str:
         return ""
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A quoted string of HTTP."""
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))

@@ -16,24 +16,24 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.entry import Action, Entry, State
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import record_key
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.registry.access import permissions
-from perseid.registry.access.authorization import authorise
-from perseid.registry.access.permissions import Demand, shown
+from perseid.registry.access.authorization import authorize
+from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.commands.namespaces import homed_prefixes
-from perseid.registry.identity import Identity, LocalOperator
+from perseid.registry.identity import Identity, LocalIdentity
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import Refused, Unanswerable
-from perseid.registry.snapshot import SITE_PREFIX, Facts, Held
+from perseid.registry.results import InvalidQuery, Refused
+from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .history import DEFAULT_PAGE, SEE_ALL, is_public, may, own_record, page_size, public_action
-from .paging import Room
+from .history import DEFAULT_PAGE, SEE_ALL, installation_record, is_allowed, is_public, page_size, public_action
+from .paging import PageBudget
 
 MAX_SCANNED: Final = 1_000
 """How many entries or names one page looks at. What is not shown costs as much as what is."""
@@ -41,8 +41,8 @@ MAX_SCANNED: Final = 1_000
 MAX_PREFIXES: Final = 100
 """For how many prefixes one page decides whether they may be seen; each may lead through many groups."""
 
-_FEWEST_READ: Final = 50  # names at a time, so that a page of one is not read one by one past those not shown
-_MAX_STEPS: Final = 32  # back in a record's history, to tell what the public knew of it: a deletion is one step
+_MIN_BATCH: Final = 50  # names at a time, so that a page of one is not read one by one past those not shown
+_MAX_VERSIONS_BACK: Final = 32  # back in a record's history, to tell what the public knew of it: a deletion is one step
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -59,7 +59,7 @@ class Page(Generic[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LogEntry:
     """An entry of the log, as somebody may see it."""
 
     seq: int
@@ -80,7 +80,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Altered:
+class ChangedRecord:
     """A name whose record differs between two moments."""
 
     handle: str
@@ -95,7 +95,7 @@ class Altered:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedHandle:
     """A name under a prefix."""
 
     handle: str
@@ -104,112 +104,131 @@ class Listed:
     """Its latest entry."""
 
 
-def log(facts: Facts, who: Identity, after: int = 0, limit: int = DEFAULT_PAGE) -> Page[Logged]:
+def list_log(snapshot: Snapshot, identity: Identity, after: int = 0, limit: int = DEFAULT_PAGE) -> Page[LogEntry]:
     """The entries behind one, in order. Raises `Refused`."""
-    sight = Sight(facts, who)
-    room = Room(page_size(limit))
-    found: list[Logged] = []
-    last, size = after, facts.reading.size
-    for entry in facts.reading.log(after, after + MAX_SCANNED):
-        right = sight.right(entry.handle)
+    visibility = Visibility(snapshot, identity)
+    budget = PageBudget(page_size(limit))
+    found: list[LogEntry] = []
+    last, size = after, snapshot.reading.size
+    for entry in snapshot.reading.log(after, after + MAX_SCANNED):
+        right = visibility.right(entry.handle)
         if right is None:
             break
-        if sight.shows(entry, right):
-            logged = sight.logged(entry, right)
-            if not room.take(logged.octets):
+        if visibility.shows(entry, right):
+            logged = visibility.logged(entry, right)
+            if not budget.take(logged.octets):
                 break
             found.append(logged)
         last = entry.seq
-        if room.is_full:
+        if budget.is_full:
             break
     return Page(tuple(found), last, last < size)
 
 
-def changes(
-    facts: Facts, who: Identity, earlier: int, later: int, after: int | None = None, limit: int = DEFAULT_PAGE
-) -> Page[Altered]:
+def list_changes(
+    snapshot: Snapshot,
+    identity: Identity,
+    earlier: int,
+    later: int,
+    after: int | None = None,
+    limit: int = DEFAULT_PAGE,
+) -> Page[ChangedRecord]:
     """The names whose records changed between two moments (see `past.moment`), in the order of their first change.
 
     `after` is where the page before ended. Raises `Refused`.
     """
-    sight = Sight(facts, who)
+    visibility = Visibility(snapshot, identity)
     limit = page_size(limit)
-    found: list[Altered] = []
+    found: list[ChangedRecord] = []
     last = max(earlier, after or 0)
-    for entry in facts.reading.log(last, min(later, last + MAX_SCANNED)):
-        right = sight.right(entry.handle)
+    for entry in snapshot.reading.log(last, min(later, last + MAX_SCANNED)):
+        right = visibility.right(entry.handle)
         if right is None:
             break
         last = entry.seq
-        if right.lists and (altered := sight.altered(entry, right, earlier, later)) is not None:
+        if right.lists and (altered := visibility.altered(entry, right, earlier, later)) is not None:
             found.append(altered)
         if len(found) == limit:
             break
-    return Page(tuple(found), last, last < min(later, facts.reading.size))
+    return Page(tuple(found), last, last < min(later, snapshot.reading.size))
 
 
 def list_handles(
-    facts: Facts, who: Identity, name: str, after: int = 0, limit: int = DEFAULT_PAGE, *, deleted: bool = False
-) -> Page[Listed]:
+    snapshot: Snapshot,
+    identity: Identity,
+    name: str,
+    after: int = 0,
+    limit: int = DEFAULT_PAGE,
+    *,
+    deleted: bool = False,
+) -> Page[ListedHandle]:
     """The names under a prefix, in the order of their keys, behind that of an entry (§16.7). Raises `Refused`.
 
     `name` is a prefix, or its prefix handle; for `0.NA/0.NA/P` the handles of the prefixes derived from P are listed.
     Those who administer the namespace may also ask for names that were `deleted`.
     """
-    first, end, administers = _listable(facts, who, name)
+    first, end, administers = _check_listing(snapshot, identity, name)
     limit = page_size(limit)
-    is_exact = facts.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
-    first = _behind(facts.reading, after, first, end)
-    found: list[Listed] = []
+    is_exact = snapshot.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
+    first = _key_after(snapshot.reading, after, first, end)
+    found: list[ListedHandle] = []
     last, more, scanned = after, True, 0
     while more and len(found) < limit and scanned < MAX_SCANNED:
-        wanted = max(limit - len(found), _FEWEST_READ)
-        entries, more = facts.reading.some_names(first, end, wanted)
+        wanted = max(limit - len(found), _MIN_BATCH)
+        entries, more = snapshot.reading.names_page(first, end, wanted)
         scanned += len(entries)
         for place, entry in enumerate(entries, 1):
             last, first = entry.seq, entry.key + b"\0"
             # An absent one with the other rule ends a key of another era.
             is_one = entry.state is not State.ABSENT or (deleted and entry.exact == is_exact)
             if is_public(entry.state) or (administers and is_one):
-                found.append(Listed(entry.handle, entry.state, entry.seq))
+                found.append(ListedHandle(entry.handle, entry.state, entry.seq))
             if len(found) == limit:
                 more = more or place < len(entries)
                 break
     return Page(tuple(found), last, more)
 
 
-def list_numbered(facts: Facts, who: Identity, name: str, skip: int, limit: int = DEFAULT_PAGE) -> tuple[Listed, ...]:
+def list_by_offset(
+    snapshot: Snapshot, identity: Identity, name: str, skip: int, limit: int = DEFAULT_PAGE
+) -> tuple[ListedHandle, ...]:
     """The names that `list_handles` shows on all its pages, without so many of the first. Raises `Refused`.
 
     This is for clients that count pages. It costs what is skipped, and names that are made meanwhile move the others.
     """
-    first, end, administers = _listable(facts, who, name)
-    states, limit = _states(administers=administers), page_size(limit)
-    found: list[Listed] = []
+    first, end, administers = _check_listing(snapshot, identity, name)
+    states, limit = _visible_states(administers=administers), page_size(limit)
+    found: list[ListedHandle] = []
     more = True
     while more and len(found) < limit:
-        entries, more = facts.reading.names_shown(first, end, states, limit - len(found), skip)
-        found += [Listed(entry.handle, entry.state, entry.seq) for entry in entries]
+        entries, more = snapshot.reading.names_in_states(first, end, states, limit - len(found), skip)
+        found += [ListedHandle(entry.handle, entry.state, entry.seq) for entry in entries]
         first, skip = entries[-1].key + b"\0" if entries else first, 0
     return tuple(found)
 
 
-def count_handles(facts: Facts, who: Identity, name: str) -> int:
+def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int:
     """How many names `list_handles` shows on all its pages. Raises `Refused`."""
-    first, end, administers = _listable(facts, who, name)
-    return facts.reading.count_names(first, end, _states(administers=administers))
+    first, end, administers = _check_listing(snapshot, identity, name)
+    return snapshot.reading.count_names(first, end, _visible_states(administers=administers))
 
 
-def list_homed(facts: Facts, who: Identity) -> tuple[str, ...]:
+def list_homed(snapshot: Snapshot, identity: Identity) -> tuple[str, ...]:
     """The table of homed prefixes, as its entries are written (§16.7). Raises `Refused`."""
-    decision = authorise(who, permissions.serve(OpCode.LIST_HOMED_NAS), facts, facts.rules.administration, facts.spent)
+    decision = authorize(
+        identity,
+        permissions.server_operation(OpCode.LIST_HOMED_NAS),
+        snapshot,
+        snapshot.rules.administration,
+        snapshot.usage,
+    )
     if not decision.allowed:
-        raise Refused.by_decision(decision)
-    return tuple(homed_prefixes(facts.reading))
+        raise Refused.from_decision(decision)
+    return tuple(homed_prefixes(snapshot.reading))
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class PrefixAccess:
     """What somebody may see of the names of one prefix."""
 
     lists: bool = False
@@ -218,21 +237,21 @@ class Right:
     shows_past: bool = False
 
 
-class Sight:
+class Visibility:
     """What somebody may see of the names of all prefixes; decided for each prefix when it is met."""
 
-    def __init__(self, facts: Facts, who: Identity) -> None:
-        self._facts = facts
-        self._who = who
-        self._rights: dict[str, Right] = {}
-        self._sees_all = may(facts, who, SEE_ALL)
-        if not (facts.rules.listing_allowed or self._sees_all):
-            raise not_supported()
+    def __init__(self, snapshot: Snapshot, identity: Identity) -> None:
+        self._snapshot = snapshot
+        self._identity = identity
+        self._rights: dict[str, PrefixAccess] = {}
+        self._can_see_all = is_allowed(snapshot, identity, SEE_ALL)
+        if not (snapshot.rules.listing_allowed or self._can_see_all):
+            raise listing_disabled()
 
-    def right(self, handle: str) -> Right | None:
+    def right(self, handle: str) -> PrefixAccess | None:
         """What may be seen of a name's namespace; None if that would be one prefix too many for a page."""
-        if self._sees_all:
-            return Right(True, True, True, True)
+        if self._can_see_all:
+            return PrefixAccess(True, True, True, True)
         prefix = fold(handle.partition("/")[0])
         if prefix not in self._rights:
             if len(self._rights) == MAX_PREFIXES:
@@ -240,50 +259,50 @@ class Sight:
             self._rights[prefix] = self._decide(prefix, handle)
         right = self._rights[prefix]
         # Handles of prefixes may be here one by one.
-        is_told = not right.lists or prefix != PREFIX_OF_PREFIXES or self._is_served(handle)
-        return right if is_told else Right()
+        is_visible = not right.lists or prefix != PREFIX_OF_PREFIXES or self._is_served(handle)
+        return right if is_visible else PrefixAccess()
 
     def _is_served(self, handle: str) -> bool:
-        return self._facts.is_responsible(Handle.keepable(handle))
+        return self._snapshot.is_responsible(Handle.parse_lenient(handle))
 
-    def _decide(self, prefix: str, handle: str) -> Right:
+    def _decide(self, prefix: str, handle: str) -> PrefixAccess:
         """What may be seen of the names of a prefix, of which this is one."""
         if prefix == SITE_PREFIX or (prefix != PREFIX_OF_PREFIXES and not self._is_served(handle)):
-            return Right()
+            return PrefixAccess()
         try:
-            policy = self._facts.policy(prefix)
+            policy = self._snapshot.policy(prefix)
         except Refused:
-            return Right()  # a policy that cannot be read opens nothing
-        if not may(self._facts, self._who, demand_listing(prefix, policy)):
-            return Right()
-        administers = may(self._facts, self._who, demand_listing(prefix))
-        return Right(True, administers, administers or policy.show_actors, administers or policy.show_past)
+            return PrefixAccess()  # a policy that cannot be read opens nothing
+        if not is_allowed(self._snapshot, self._identity, listing_requirement(prefix, policy)):
+            return PrefixAccess()
+        administers = is_allowed(self._snapshot, self._identity, listing_requirement(prefix))
+        return PrefixAccess(True, administers, administers or policy.show_actors, administers or policy.show_past)
 
-    def shows(self, entry: Entry, right: Right) -> bool:
+    def shows(self, entry: Entry, right: PrefixAccess) -> bool:
         """Whether an entry may be seen in the log."""
         if not right.lists or right.administers:
             return right.lists
-        is_told = not case_rules.ends_a_key(self._facts, entry)
-        return is_told and self._known(entry, right) and self._is_known_today(entry, right)
+        is_visible = not case_rules.ends_key(self._snapshot, entry)
+        return is_visible and self._known(entry, right) and self._is_known_today(entry, right)
 
-    def logged(self, entry: Entry, right: Right) -> Logged:
+    def logged(self, entry: Entry, right: PrefixAccess) -> LogEntry:
         """An entry as it may be told."""
-        door, actor = (entry.who if right.shows_actors else None) or (None, None)
+        door, actor = (entry.identity if right.shows_actors else None) or (None, None)
         action = entry.action
         if not right.administers:
             action = public_action(entry, follows=not right.shows_past or self._follows(entry))
-        note = entry.why if self._sees_all else None
-        return Logged(entry.seq, entry.at, action, entry.handle, entry.state, door, actor, note)
+        note = entry.why if self._can_see_all else None
+        return LogEntry(entry.seq, entry.at, action, entry.handle, entry.state, door, actor, note)
 
-    def altered(self, entry: Entry, right: Right, earlier: int, later: int) -> Altered | None:
+    def altered(self, entry: Entry, right: PrefixAccess, earlier: int, later: int) -> ChangedRecord | None:
         """The record of an entry, if this is its first change between the moments and what it became may be seen."""
-        if case_rules.ends_a_key(self._facts, entry):
+        if case_rules.ends_key(self._snapshot, entry):
             return None
-        held = self._held(entry)
-        before = case_rules.as_of(self._facts, held, entry.seq - 1)
+        stored = self._held(entry)
+        before = case_rules.as_of(self._snapshot, stored, entry.seq - 1)
         if before is not None and before.seq > earlier:
             return None  # told already, with the record's first change
-        after = case_rules.as_of(self._facts, held, later) or entry
+        after = case_rules.as_of(self._snapshot, stored, later) or entry
         if not self.shows(after, right):
             return None
         if before is not None and not (right.administers or (right.shows_past and self._known(before, right))):
@@ -291,21 +310,21 @@ class Sight:
         seq, state = (0, State.ABSENT) if before is None else (before.seq, before.state)
         if state is State.ABSENT and after.state is State.ABSENT and not right.administers:
             return None
-        return Altered(after.handle, seq, after.seq, state, after.state, after.at)
+        return ChangedRecord(after.handle, seq, after.seq, state, after.state, after.at)
 
-    def _held(self, entry: Entry) -> Held:
+    def _held(self, entry: Entry) -> StoredRecord:
         """The record of an entry, as it is today."""
-        name = Handle.keepable(entry.handle)
+        name = Handle.parse_lenient(entry.handle)
         if fold(name.prefix) == SITE_PREFIX:
-            return own_record(self._facts, name)
+            return installation_record(self._snapshot, name)
         try:
-            return self._facts.held(name)
+            return self._snapshot.stored(name)
         except Refused:  # its policy cannot be read; who runs the server sees it all the same
-            return replace(own_record(self._facts, name), key=entry.key, exact=entry.exact)
+            return replace(installation_record(self._snapshot, name), key=entry.key, exact=entry.exact)
 
     # What the public knows
 
-    def _known(self, entry: Entry, right: Right) -> bool:
+    def _known(self, entry: Entry, right: PrefixAccess) -> bool:
         """Whether the public could see what an entry made of its name."""
         if entry.state is not State.ABSENT:
             return is_public(entry.state)
@@ -314,7 +333,7 @@ class Sight:
         steps = self._steps_back(entry)
         return is_public(next((step.state for step in steps if step.state is not State.ABSENT), State.RESERVED))
 
-    def _is_known_today(self, entry: Entry, right: Right) -> bool:
+    def _is_known_today(self, entry: Entry, right: PrefixAccess) -> bool:
         """Whether the public may still be told of an entry."""
         latest = self._held(entry).entry or entry
         return (right.shows_past or latest.seq == entry.seq) and self._known(latest, right)
@@ -325,53 +344,57 @@ class Sight:
 
     def _steps_back(self, entry: Entry) -> Iterator[Entry]:
         """A few versions of the record before an entry, newest first."""
-        steps = case_rules.history(self._facts, self._held(entry), entry.seq - 1)
-        return (step for step, _ in zip(steps, range(_MAX_STEPS), strict=False))
+        steps = case_rules.history(self._snapshot, self._held(entry), entry.seq - 1)
+        return (step for step, _ in zip(steps, range(_MAX_VERSIONS_BACK), strict=False))
 
 
-def demand_listing(prefix: str, policy: Policy | None = None) -> Demand:
+def listing_requirement(prefix: str, policy: Policy | None = None) -> Requirement:
     """What it takes to list the names of a prefix; without a policy, to see them as one who administers them."""
-    demand = permissions.list_handles(prefix)
-    opened = Who.ADMINISTRATORS if policy is None else policy.who_may_list
-    if opened is Who.PUBLIC:
-        return replace(demand, alternatives=(), public=True)
-    if opened is Who.AUTHENTICATED:
-        return replace(demand, alternatives=((),))
-    by_permission = demand.alternatives if opened is Who.ADMINISTRATORS else ()
-    return replace(demand, alternatives=(*SEE_ALL.alternatives, *by_permission))
+    requirement = permissions.list_handles(prefix)
+    opened = Audience.ADMINISTRATORS if policy is None else policy.who_may_list
+    if opened is Audience.PUBLIC:
+        return replace(requirement, alternatives=(), public=True)
+    if opened is Audience.AUTHENTICATED:
+        return replace(requirement, alternatives=((),))
+    by_permission = requirement.alternatives if opened is Audience.ADMINISTRATORS else ()
+    return replace(requirement, alternatives=(*SEE_ALL.alternatives, *by_permission))
 
 
-def not_supported() -> Refused:
+def listing_disabled() -> Refused:
     """Names are not listed here."""
     reason = "this server does not list names"
     return Refused(ResponseCode.OPERATION_NOT_SUPPORTED, reason, "its setting for listing is off")
 
 
-def _listable(facts: Facts, who: Identity, name: str) -> tuple[bytes, bytes, bool]:
+def _check_listing(snapshot: Snapshot, identity: Identity, name: str) -> tuple[bytes, bytes, bool]:
     """From which key, and up to which, the names of a prefix stand, and whether whoever asks may see all of them.
 
     Raises `Refused` if they may see none.
     """
-    if not facts.rules.listing_allowed and not isinstance(who, LocalOperator):  # it is about the network
-        raise not_supported()
-    prefix, first, end, homed = _range(name)
-    if not any(facts.is_homed(each) for each in homed):
+    if not snapshot.rules.listing_allowed and not isinstance(identity, LocalIdentity):  # it is about the network
+        raise listing_disabled()
+    prefix, first, end, homed = _key_range(name)
+    if not any(snapshot.is_homed(each) for each in homed):
         raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", "ask the service of the prefix")
-    decision = authorise(
-        who, demand_listing(prefix, facts.policy(prefix)), facts, facts.rules.administration, facts.spent
+    decision = authorize(
+        identity,
+        listing_requirement(prefix, snapshot.policy(prefix)),
+        snapshot,
+        snapshot.rules.administration,
+        snapshot.usage,
     )
     if not decision.allowed:
-        raise Refused.by_decision(decision)
-    return first, end, may(facts, who, demand_listing(prefix))
+        raise Refused.from_decision(decision)
+    return first, end, is_allowed(snapshot, identity, listing_requirement(prefix))
 
 
-def _states(*, administers: bool) -> tuple[State, ...]:
+def _visible_states(*, administers: bool) -> tuple[State, ...]:
     """The states of names that are shown: all, or those that the public may know of."""
     known = (State.NORMAL, State.TOMBSTONE)
     return (*known, State.RESERVED, State.UNPUBLISHED) if administers else known
 
 
-def _range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
+def _key_range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
     """Which prefix a listing is about, the keys from and up to which its names stand, and what has to be homed."""
     marker = f"{PREFIX_OF_PREFIXES}/"
     folded = fold(name)
@@ -380,7 +403,9 @@ def _range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
     if derived:
         prefix = prefix.removeprefix(marker)
     if "/" in prefix or Handle.for_lookup(marker + prefix) is None:
-        raise Refused(ResponseCode.INVALID_HANDLE, f"{shown(name)} is no prefix", "name a prefix, such as 12345", "H2")
+        raise Refused(
+            ResponseCode.INVALID_HANDLE, f"{display_name(name)} is no prefix", "name a prefix, such as 12345", "H2"
+        )
     if derived:
         first = record_key(f"{marker}{prefix}.")
         homed: tuple[str, ...] = (marker + PREFIX_OF_PREFIXES,)
@@ -390,7 +415,7 @@ def _range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
     return prefix, first, first[:-1] + bytes((first[-1] + 1,)), homed
 
 
-def _behind(reading: Reading, after: int, first: bytes, end: bytes) -> bytes:
+def _key_after(reading: LogReader, after: int, first: bytes, end: bytes) -> bytes:
     """The key with which a page begins that follows the record of an entry."""
     if not after:
         return first
@@ -400,5 +425,5 @@ def _behind(reading: Reading, after: int, first: bytes, end: bytes) -> bytes:
         key = b""
     if not first <= key < end:
         reason = f"entry {after} is not about a name of this prefix"
-        raise Unanswerable(reason, "begin at 0, and go on where the page ended")
+        raise InvalidQuery(reason, "begin at 0, and go on where the page ended")
     return key + b"\0"

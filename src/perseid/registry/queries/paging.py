@@ -23,36 +23,36 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.records.value import Value
 
-MARK_OCTETS: Final = 8
+DIGEST_BYTES: Final = 8
 """Of a digest that tells the keys of one entry apart."""
 
 _PURPOSE: Final = b"page ends"
-_PLACE = Struct(f">q{MARK_OCTETS}s")
-_SEALED_DIGITS: Final = 2 * (_PLACE.size + 16)  # of which 16 octets show that nobody changed it
+_CURSOR = Struct(f">q{DIGEST_BYTES}s")
+_CURSOR_DIGITS: Final = 2 * (_CURSOR.size + 16)  # of which 16 octets show that nobody changed it
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
-class PageEnds:
+class CursorCodec:
     """The ends of the pages of one search."""
 
-    def __init__(self, reading: Reading, search: object) -> None:
+    def __init__(self, reading: LogReader, search: object) -> None:
         """`search` is what the places belong to; its `repr` tells it from all others."""
         self._reading = reading
         self._search = repr(search).encode("utf-8", "surrogatepass")
 
     def told(self, seq: int, mark: bytes = b"") -> str:
         """An entry, and a mark of its key, as a reader gets them."""
-        return self._cipher().encrypt(_PLACE.pack(seq, mark), [self._search]).hex()
+        return self._cipher().encrypt(_CURSOR.pack(seq, mark), [self._search]).hex()
 
     def read(self, told: str) -> tuple[int, bytes] | None:
         """The entry and the mark; None if no page of this search ended there."""
-        if len(told) != _SEALED_DIGITS or not _HEXADECIMAL.issuperset(told):
+        if len(told) != _CURSOR_DIGITS or not _HEXADECIMAL.issuperset(told):
             return None
         try:
-            seq, mark = _PLACE.unpack(self._cipher().decrypt(bytes.fromhex(told), [self._search]))
+            seq, mark = _CURSOR.unpack(self._cipher().decrypt(bytes.fromhex(told), [self._search]))
         except InvalidTag:
             return None
         return seq, mark
@@ -63,28 +63,28 @@ class PageEnds:
 
 def mark(number: int, key: bytes) -> bytes:
     """What tells a key in the range of this number from the others of an entry."""
-    return blake2b(number.to_bytes(2, "big") + key, digest_size=MARK_OCTETS).digest()
+    return blake2b(number.to_bytes(2, "big") + key, digest_size=DIGEST_BYTES).digest()
 
 
-MAX_PAGE_OCTETS: Final = 1 << 22
+MAX_PAGE_BYTES: Final = 1 << 22
 """Octets on a page, as they are kept; in JSON binary data has a third more. A thousand usual records are a quarter of
 it, so that only pages of large ones end here. It is written in a tenth of a second, and read over a slow line in some
 seconds."""
 
-OF_ITEM: Final = 256
-OF_VALUE: Final = 128
-OF_REFERENCE: Final = 32
+ITEM_OVERHEAD: Final = 256
+VALUE_OVERHEAD: Final = 128
+REFERENCE_OVERHEAD: Final = 32
 """What an item, a value and a reference count besides their texts and data: names of members, numbers, times."""
 
 
-class Room:
+class PageBudget:
     """What is left on a page."""
 
     __slots__ = ("_is_empty", "_items", "_octets")
 
     def __init__(self, items: int) -> None:
         self._items = items
-        self._octets = MAX_PAGE_OCTETS
+        self._octets = MAX_PAGE_BYTES
         self._is_empty = True
 
     @property
@@ -94,7 +94,7 @@ class Room:
 
     def take(self, octets: int) -> bool:
         """Take an item of so many octets, if it has room; the first one has, whatever it takes."""
-        octets += OF_ITEM
+        octets += ITEM_OVERHEAD
         if self._items <= 0 or (octets > self._octets and not self._is_empty):
             return False
         self._is_empty = False
@@ -103,13 +103,13 @@ class Room:
         return True
 
 
-def octets_of(values: Iterable[Value]) -> int:
+def values_size(values: Iterable[Value]) -> int:
     """What values take on a page."""
-    return sum([_octets(value) for value in values])
+    return sum([_value_size(value) for value in values])
 
 
-def _octets(value: Value) -> int:
-    octets = OF_VALUE + len(value.type) + len(value.data)
+def _value_size(value: Value) -> int:
+    octets = VALUE_OVERHEAD + len(value.type) + len(value.data)
     if value.references:
-        octets += sum([OF_REFERENCE + len(reference.handle) for reference in value.references])
+        octets += sum([REFERENCE_OVERHEAD + len(reference.handle) for reference in value.references])
     return octets

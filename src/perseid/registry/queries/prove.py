@@ -15,27 +15,27 @@ from typing import Final
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Action, Entry, Slot
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.reader import Reading
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import LEDGER, record_key
-from perseid.ledger.log.signing import INTERVAL, key_change, sign_checkpoint
+from perseid.ledger.log.signing import INTERVAL, parse_key_change, sign_checkpoint
 from perseid.ledger.merkle import Signer
 from perseid.names.handle import Handle
 from perseid.proof.document import FORMAT, MAX_DOCUMENT, MAX_LINKS
-from perseid.proof.verifier import Checkpoint, LogKey, read_note
+from perseid.proof.verifier import Checkpoint, LogKey, parse_note
 from perseid.records.json_parsing import JsonObject
-from perseid.registry.access.permissions import shown
+from perseid.registry.access.permissions import display_name
 from perseid.registry.context import not_found
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.results import Refused, Unanswerable
-from perseid.registry.snapshot import Facts
+from perseid.registry.results import InvalidQuery, Refused
+from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .history import Past, Seen
+from .history import RecordHistory, VisibleVersion
 
 _MICROSECOND: Final = 1_000_000
 
 
-class NotCovered(LedgerError):
+class NotCheckpointed(LedgerError):
     """No signed checkpoint has come to the entry yet."""
 
     def __init__(self, seq: int, covered: int) -> None:
@@ -63,47 +63,51 @@ class Proof:
         return json.dumps(self.document, ensure_ascii=False, indent=2) + "\n"
 
 
-def prove(facts: Facts, who: Identity, handle: Handle, seq: int | None = None, *, public_only: bool = True) -> Proof:
+def prove(
+    snapshot: Snapshot, identity: Identity, handle: Handle, seq: int | None = None, *, public_only: bool = True
+) -> Proof:
     """The proof of what a name is, or was after an entry of the ledger (see `past.moment`).
 
     Raises `Refused`, or `NotCovered` if no signed checkpoint has come to the entry: see `cover`.
     """
-    past = Past(facts, Anonymous() if public_only else who, handle)
+    past = RecordHistory(snapshot, Anonymous() if public_only else identity, handle)
     seen = _latest(past) if seq is None else past.version_at(seq)
     entry = seen.entry
-    reading = facts.reading
+    reading = snapshot.reading
     note, size = reading.checkpoint(), reading.checkpoint_size() or 0
     if note is None or size < entry.seq:
-        raise NotCovered(entry.seq, size)
+        raise NotCheckpointed(entry.seq, size)
     document: JsonObject = {
         "format": FORMAT,
         "handle": entry.handle,
         "seq": entry.seq,
-        "entry": _included(reading, entry, size),
-        "values": _opened(_slots(seen)),
+        "entry": _inclusion_proof(reading, entry, size),
+        "values": _open_slots(_visible_slots(seen)),
     }
     if past.shows_actors:
-        document |= _member("actor", entry.actor)
+        document |= _dump_slot("actor", entry.actor)
     if past.administers:
-        document |= _member("note", entry.note)
+        document |= _dump_slot("note", entry.note)
     document["checkpoint"] = note
-    document["keys"] = [_included(reading, link, size) | _member("note", link.note) for link in _links(reading, size)]
-    proof = Proof(past.held.handle, entry.seq, document)
+    document["keys"] = [
+        _inclusion_proof(reading, link, size) | _dump_slot("note", link.note) for link in _key_changes(reading, size)
+    ]
+    proof = Proof(past.stored.handle, entry.seq, document)
     if len(proof.to_json().encode()) > MAX_DOCUMENT:
-        reason = f"the record of {shown(handle)} is too large for a proof of {MAX_DOCUMENT:,} octets"
+        reason = f"the record of {display_name(handle)} is too large for a proof of {MAX_DOCUMENT:,} octets"
         raise Refused(ResponseCode.ERROR, reason, "prove an entry of it with fewer or shorter values")
     return proof
 
 
-def cover(log: Log, signer: Signer, seq: int, pause: Callable[[float], None]) -> None:
+def ensure_checkpoint(log: Log, signer: Signer, seq: int, pause: Callable[[float], None]) -> None:
     """See to it that a signed checkpoint has come to an entry. It takes up to a second: no two are signed in less.
 
     `pause` waits so many seconds.
     """
-    if _signed(log, signer) < seq:
+    if _checkpoint_size(log, signer) < seq:
         pause(INTERVAL / _MICROSECOND)
-        if (size := _signed(log, signer)) < seq:
-            raise NotCovered(seq, size)
+        if (size := _checkpoint_size(log, signer)) < seq:
+            raise NotCheckpointed(seq, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +121,10 @@ class SigningKey:
     """The entry with which it ended; None if it signs now."""
 
 
-def signing_keys(reading: Reading) -> list[SigningKey]:
+def signing_keys(reading: LogReader) -> list[SigningKey]:
     """The keys of the ledger, the one that signs now last; of very many the last `MAX_LINKS`."""
     entries = list(islice(reading.history(record_key(LEDGER)), MAX_LINKS))[::-1]
-    changes = [(entry, change) for entry in entries if (change := key_change(entry)) is not None]
+    changes = [(entry, change) for entry in entries if (change := parse_key_change(entry)) is not None]
     if not changes:
         return [SigningKey(LogKey.parse(reading.signer), None, None)]
     keys = [changes[0][1][0], *[new for _, (_, new) in changes]]
@@ -140,7 +144,7 @@ class Consistency:
     """The hashes that lead from the one root to the other."""
 
 
-def consistency(reading: Reading, old: int, new: int | None = None) -> Consistency:
+def consistency(reading: LogReader, old: int, new: int | None = None) -> Consistency:
     """The proof that the tree of a size continues a smaller one; without a second size, that of the last checkpoint.
 
     Raises `Refused` for what no signed checkpoint has come to yet.
@@ -148,37 +152,37 @@ def consistency(reading: Reading, old: int, new: int | None = None) -> Consisten
     signed = reading.checkpoint_size() or 0
     size = signed if new is None else new
     if max(old, size) > signed:
-        raise _not_come_so_far(signed, max(old, size))
+        raise _beyond_checkpoint(signed, max(old, size))
     if not 0 <= old <= size:
         reason = f"a tree of {size} entries cannot continue one of {old}"
-        raise Unanswerable(reason, "name the smaller size first")
+        raise InvalidQuery(reason, "name the smaller size first")
     path = tuple(reading.consistency(old, size))
     return Consistency(old, reading.root(old), size, reading.root(size), path)
 
 
-def _not_come_so_far(signed: int, size: int) -> Refused:
+def _beyond_checkpoint(signed: int, size: int) -> Refused:
     """The refusal of a size beyond the ledger; whoever has a checkpoint of that size has something to tell."""
     reason = f"no checkpoint has come so far: the latest signed one has {signed} entries, and {size} were named"
     advice = (
         "if you have a signed checkpoint of that size, the ledger was put back to an earlier state since, or is "
         "another one: keep the checkpoint and ask the operator; otherwise name a size up to that of the latest one"
     )
-    return Unanswerable(reason, advice)
+    return InvalidQuery(reason, advice)
 
 
-def _signed(log: Log, signer: Signer) -> int:
+def _checkpoint_size(log: Log, signer: Signer) -> int:
     """How many entries a checkpoint is about that is signed now, or was a moment ago."""
-    return Checkpoint.parse(read_note(sign_checkpoint(log, signer))[0]).size
+    return Checkpoint.parse(parse_note(sign_checkpoint(log, signer))[0]).size
 
 
-def _latest(past: Past) -> Seen:
+def _latest(past: RecordHistory) -> VisibleVersion:
     """The latest version that may be seen."""
     for seen in past.versions():
         return seen
-    raise not_found(past.held)
+    raise not_found(past.stored)
 
 
-def _slots(seen: Seen) -> list[Slot]:
+def _visible_slots(seen: VisibleVersion) -> list[Slot]:
     """Where the values stand that may be seen."""
     indexes = {value.index for value in seen.values}
     # A value's binary form begins with its index.
@@ -189,7 +193,7 @@ def _slots(seen: Seen) -> list[Slot]:
     ]
 
 
-def _links(reading: Reading, size: int) -> list[Entry]:
+def _key_changes(reading: LogReader, size: int) -> list[Entry]:
     """The entries by which today's key came to sign, oldest first: from where the ledger was restored, if it was."""
     found = []
     for entry in reading.history(record_key(LEDGER), size):
@@ -199,23 +203,23 @@ def _links(reading: Reading, size: int) -> list[Entry]:
     return found[::-1]
 
 
-def _included(reading: Reading, entry: Entry, size: int) -> JsonObject:
+def _inclusion_proof(reading: LogReader, entry: Entry, size: int) -> JsonObject:
     """An entry's leaf, and the path from it to the root of the tree of a size."""
     path = [_base64(each) for each in reading.inclusion(entry.seq, size)]
     return {"leaf": _base64(entry.leaf()), "path": path}
 
 
-def _member(name: str, slot: Slot) -> JsonObject:
+def _dump_slot(name: str, slot: Slot) -> JsonObject:
     """What is under a commitment, as a member of the document; none if it was redacted."""
-    opened = _opened([slot])
+    opened = _open_slots([slot])
     return {name: opened[0]} if opened else {}
 
 
-def _opened(slots: Iterable[Slot]) -> list[JsonObject]:
+def _open_slots(slots: Iterable[Slot]) -> list[JsonObject]:
     """Salt and content: with them anybody can compute the commitment."""
     found = [(slot.salt, slot.content) for slot in slots if slot.content is not None]
     return [{"salt": _base64(salt), "content": _base64(content)} for salt, content in found]
 
 
-def _base64(octets: bytes) -> str:
-    return base64.b64encode(octets).decode()
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

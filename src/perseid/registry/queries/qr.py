@@ -21,7 +21,7 @@ QUIET_ZONE: Final = 4
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
-class Drawing(StrEnum):
+class ImageFormat(StrEnum):
     """What a code is drawn as."""
 
     SVG = "svg"
@@ -29,7 +29,7 @@ class Drawing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Qr:
+class QrImage:
     """A QR code."""
 
     text: str
@@ -70,20 +70,20 @@ class Qr:
         """
         modules = self.code.matrix
         side = (len(modules) + 2 * QUIET_ZONE) * scale
-        octets = -(-side // 8)
+        row_bytes = -(-side // 8)
         beside = "1" * (QUIET_ZONE * scale)
         drawn = ("1" * scale, "0" * scale)  # a light module, and a dark one
-        again = (b"\2" + bytes(octets)) * (scale - 1)  # the same line as the one above
+        again = (b"\2" + bytes(row_bytes)) * (scale - 1)  # the same line as the one above
 
         def lines(pixels: str) -> bytes:
-            return b"\0" + int(pixels.ljust(8 * octets, "0"), 2).to_bytes(octets, "big") + again
+            return b"\0" + int(pixels.ljust(8 * row_bytes, "0"), 2).to_bytes(row_bytes, "big") + again
 
         above = lines("1" * side) * QUIET_ZONE
         rows = [lines(beside + "".join([drawn[module] for module in row]) + beside) for row in modules]
         pixels = above + b"".join(rows) + above
         head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-        return _PNG + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(pixels)) + _chunk(b"IEND", b"")
+        return _PNG + _png_chunk(b"IHDR", head) + _png_chunk(b"IDAT", zlib.compress(pixels)) + _png_chunk(b"IEND", b"")
 
 
-def _chunk(kind: bytes, body: bytes) -> bytes:
+def _png_chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

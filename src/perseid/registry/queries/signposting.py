@@ -54,19 +54,19 @@ from perseid.names.uri import Reference, Resolver, parse_uri, to_http, to_path
 from perseid.records.encoding import to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject, write_json
-from perseid.records.locations import MAX_HREF, Candidate, Location, Locations, expand, find_locations
+from perseid.records.locations import MAX_HREF_LENGTH, Candidate, Location, Locations, expand_template, find_locations
 from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value
 from perseid.registry.policy.authority_metadata import (
     AuthorityMetadata,
     Party,
-    first_readable,
-    of_type,
-    read_stored_party,
+    first_valid,
+    parse_stored_party,
+    values_of_exact_type,
 )
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import Resolved
+from perseid.registry.results import Resolution
 
 from .citation import (
     CREATORS,
@@ -74,17 +74,17 @@ from .citation import (
     PUBLISHERS,
     TITLES,
     Citation,
-    as_bibtex,
-    as_text,
-    citation_of,
-    csl,
-    on_one_line,
+    build_citation,
+    format_bibtex,
+    format_text,
     said,
+    to_csl,
+    to_single_line,
 )
-from .links import LINKSET, LINKSET_JSON, MAX_URI, Link, linkset, linkset_json, web_address
+from .links import LINKSET, LINKSET_JSON, MAX_URI, Link, normalize_url, to_linkset, to_linkset_json
 
-LICENCES: Final = ("LICENSE", "LICENCE", "RIGHTS")
-KINDS: Final = ("TYPE",)
+LICENSES: Final = ("LICENSE", "LICENCE", "RIGHTS")
+RESOURCE_TYPES: Final = ("TYPE",)
 """The types that say under which licence a thing is, and what kind of thing it is."""
 
 RELATIONS: Final = frozenset(
@@ -103,18 +103,18 @@ ABOUT_PAGE: Final = "https://schema.org/AboutPage"
 MAX_LINKS: Final = 1_000
 """Links of one record: as many as there are locations that somebody can be sent to."""
 
-MAX_EACH: Final = 100
+MAX_PER_TYPE: Final = 100
 """Values of one meaning that are told: works have few versions, and things few authors."""
 
 _LINKS: Final = "10320/links"
-_MAX_LISTS: Final = 20  # values of links that are read
+_MAX_LINK_VALUES: Final = 20  # values of links that are read
 _PROFILES: Final = {"application/ld+json": "https://schema.org/"}  # whose words a form that may use any has
-_BACK: Final = {"item": "collection", "describedby": "describes"}
+_INVERSE_RELATIONS: Final = {"item": "collection", "describedby": "describes"}
 _ORDER: Final = ("cite-as", "linkset", "type", "license", "describedby", "describes", "latest-version", "author")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AlternateForm:
     """Another form in which a record is to be had."""
 
     address: str
@@ -122,12 +122,12 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedRecord:
     """Something that was resolved, and all that is known about it and about where it was asked for."""
 
     policy: Policy
     """That of its namespace."""
-    resolved: Resolved
+    resolved: Resolution
     asked: Reference
     """The name as it was asked for, for its query and fragment."""
     resolver: Resolver
@@ -138,7 +138,7 @@ class Described:
     """All places of the thing, if they were looked up already; otherwise those that the record itself names."""
     page: str | None = None
     """The address of the record itself: it is shown there, and nobody is led on."""
-    forms: tuple[Form, ...] = ()
+    forms: tuple[AlternateForm, ...] = ()
     """The record in other forms; a linkset among them is linked as such."""
     fixed: bool = False
     """Whether that version is meant, and no later one."""
@@ -152,7 +152,7 @@ class Described:
     def citation(self) -> Citation:
         """How to cite it."""
         public = replace(self.resolved, values=self.values)
-        return citation_of(self.policy, public, self.asked, self.resolver, fixed=self.fixed)
+        return build_citation(self.policy, public, self.asked, self.resolver, fixed=self.fixed)
 
     @property
     def address(self) -> str:
@@ -167,11 +167,14 @@ class Described:
 
     def said(self, words: tuple[str, ...]) -> list[str]:
         """What values of these types say about the thing."""
-        return said(self.policy, self.values, words)[:MAX_EACH]
+        return said(self.policy, self.values, words)[:MAX_PER_TYPE]
 
     def linked(self, type_: str) -> list[Handle]:
         """The names in values of exactly this type."""
-        found = [first_readable([value], read_stored_party) for value in of_type(self.values, type_)[:MAX_EACH]]
+        found = [
+            first_valid([value], parse_stored_party)
+            for value in values_of_exact_type(self.values, type_)[:MAX_PER_TYPE]
+        ]
         return [handle for handle in found if handle is not None]
 
     def located(self) -> tuple[Candidate, ...]:
@@ -182,7 +185,7 @@ class Described:
 
     def address_in(self, text: str) -> str | None:
         """The address that a text is: one of the web, or that of an identifier in the forms for machines."""
-        if (address := web_address(text)) is not None:
+        if (address := normalize_url(text)) is not None:
             return address
         try:
             address = to_http(parse_uri(text, for_lookup=True), self.resolver)
@@ -191,7 +194,7 @@ class Described:
         return address if len(address) <= MAX_URI else None
 
 
-def links(described: Described, more: Iterable[Link] = ()) -> tuple[Link, ...]:
+def build_links(described: DescribedRecord, more: Iterable[Link] = ()) -> tuple[Link, ...]:
     """The links of a record, what matters most first; the context of those without an anchor is its `address`.
 
     `more` are links of the answer with which they are sent.
@@ -202,14 +205,14 @@ def links(described: Described, more: Iterable[Link] = ()) -> tuple[Link, ...]:
     return tuple(sorted(found.values(), key=_rank))
 
 
-def link_set(described: Described) -> tuple[Link, ...]:
+def build_linkset(described: DescribedRecord) -> tuple[Link, ...]:
     """The same with all that leads back to the thing, or tells about the page of its record: what a linkset has."""
-    found = links(described)
+    found = build_links(described)
     address = described.address
     back = {
         (link.target, relation): Link(address, relation, link.target)
         for link in found
-        for relation in map(_BACK.get, link.relations)
+        for relation in map(_INVERSE_RELATIONS.get, link.relations)
         if link.anchor is None and relation is not None
     }
     page = () if described.page is None else (Link(ABOUT_PAGE, "type", described.page),)
@@ -221,11 +224,11 @@ def _rank(link: Link) -> int:
     return _ORDER.index(first) if first in _ORDER and link.anchor is None else len(_ORDER)
 
 
-def _all_links(described: Described) -> Iterator[Link]:
+def _all_links(described: DescribedRecord) -> Iterator[Link]:
     policy = described.policy
     yield Link(described.address, "cite-as")
-    yield from _forms(described)
-    for relation, words in (("type", KINDS), ("license", LICENCES), ("author", CREATORS)):
+    yield from _form_links(described)
+    for relation, words in (("type", RESOURCE_TYPES), ("license", LICENSES), ("author", CREATORS)):
         addresses = map(described.address_in, described.said(words))
         yield from (Link(address, relation) for address in addresses if address is not None)
     linked = (
@@ -241,7 +244,7 @@ def _all_links(described: Described) -> Iterator[Link]:
     yield from _location_links(described)
 
 
-def _forms(described: Described) -> Iterator[Link]:
+def _form_links(described: DescribedRecord) -> Iterator[Link]:
     for form in described.forms:
         is_linkset = form.media_type in (LINKSET, LINKSET_JSON)
         profile = _PROFILES.get(form.media_type)
@@ -249,43 +252,43 @@ def _forms(described: Described) -> Iterator[Link]:
         yield Link(form.address, "linkset" if is_linkset else "describedby", type=form.media_type, others=others)
 
 
-def _location_links(described: Described) -> Iterator[Link]:
+def _location_links(described: DescribedRecord) -> Iterator[Link]:
     places = [(place.href, place.location) for place in described.located()]
     hrefs = {location.get("id"): href for href, location in reversed(places)}
-    for href, location in (*places, *_listed(described)):
-        address = web_address(href)
+    for href, location in (*places, *_extra_locations(described)):
+        address = normalize_url(href)
         if address is None:
             continue
         relation = _relation(location)
         about = location.get("anchor-id")
-        anchor = None if about is None else web_address(hrefs.get(about, ""))
+        anchor = None if about is None else normalize_url(hrefs.get(about, ""))
         if relation is None or (about is not None and anchor is None):
             continue  # a link from nobody knows where says something else than was meant
         with suppress(ValueError):
-            yield Link(address, relation, anchor, *_expected(location), *_title(location))
+            yield Link(address, relation, anchor, *_target_hints(location), *_title(location))
 
 
-def _listed(described: Described) -> list[tuple[str, Location]]:
+def _extra_locations(described: DescribedRecord) -> list[tuple[str, Location]]:
     """Locations that are there to be linked, and nothing else."""
     found = []
     handle = described.resolved.handle
-    for value in [value for value in described.values if has_type(value.type, _LINKS)][:_MAX_LISTS]:
+    for value in [value for value in described.values if has_type(value.type, _LINKS)][:_MAX_LINK_VALUES]:
         try:
             locations = Locations.from_bytes(value.data).locations
         except InvalidData:
             continue
         for location in locations[:MAX_LINKS]:
             href, template = location.href, location.href_template
-            if href is None and template is not None and _expands_to(template, handle) <= MAX_HREF:
-                href = expand(template, handle)
+            if href is None and template is not None and _max_expanded_length(template, handle) <= MAX_HREF_LENGTH:
+                href = expand_template(template, handle)
             if href is not None and location.get("rel"):
                 found.append((href, location))
     return found
 
 
-def _expands_to(template: str, handle: Handle) -> int:
+def _max_expanded_length(template: str, handle: Handle) -> int:
     """The most characters that a template can become: an octet of the name becomes three at most."""
-    return len(template) + template.count("{hdl") * 3 * len(handle.to_octets())
+    return len(template) + template.count("{hdl") * 3 * len(handle.to_bytes())
 
 
 def _relation(location: Location) -> str | None:
@@ -299,34 +302,34 @@ def _relation(location: Location) -> str | None:
     return "alternate" if location.get("http_role") == "conneg" else "item"
 
 
-def _expected(location: Location) -> tuple[str | None, str | None, tuple[str, ...]]:
+def _target_hints(location: Location) -> tuple[str | None, str | None, tuple[str, ...]]:
     """What a location says is to be expected there: media type, media, languages."""
     languages = (location.get("hreflang") or "").replace(",", " ").split()
     return location.get("media-type") or None, location.get("media") or None, tuple(languages)
 
 
 def _title(location: Location) -> tuple[str | None, str | None]:
-    title = on_one_line(location.get("title") or "") or None
+    title = to_single_line(location.get("title") or "") or None
     return title, (location.get("titlelang") or None) if title else None
 
 
 CONTEXT: Final = "https://schema.org"
 """The vocabulary."""
 
-NAME_OF_SCHEME: Final = "hdl"
+PROPERTY_ID: Final = "hdl"
 """What identifiers of this kind are called where several kinds are told apart: the scheme of their URIs."""
 
 _MICROSECOND: Final = 1_000_000
-_OF_SCHEMA_ORG: Final = re.compile(r"https?://schema\.org/([A-Z][A-Za-z0-9]{0,63})")
+_SCHEMA_ORG_TYPE: Final = re.compile(r"https?://schema\.org/([A-Z][A-Za-z0-9]{0,63})")
 _ESCAPES: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
 
 
-def as_json_ld(described: Described) -> str:
+def format_json_ld(described: DescribedRecord) -> str:
     """The document, as text that may stand in a page."""
-    return embeddable(write_json(json_ld(described)))
+    return escape_for_html(write_json(to_json_ld(described)))
 
 
-def json_ld(described: Described) -> JsonObject:
+def to_json_ld(described: DescribedRecord) -> JsonObject:
     """The document as a plain object."""
     work = _work(described)
     type_, more = _types(described, "CreativeWork" if work else "Thing")
@@ -336,53 +339,53 @@ def json_ld(described: Described) -> JsonObject:
         "@type": type_,
         "additionalType": more,
         "identifier": _identifier(described),
-        "name": _several(described.said(TITLES)),
-        "description": _several(described.said(DESCRIPTIONS)),
-        "url": _several(_urls(described)),
+        "name": _one_or_many(described.said(TITLES)),
+        "description": _one_or_many(described.said(DESCRIPTIONS)),
+        "url": _one_or_many(_urls(described)),
         **work,
-        "subjectOf": _several([_record(described), *_references(described, described.policy.metadata_type)]),
+        "subjectOf": _one_or_many([_record(described), *_references(described, described.policy.metadata_type)]),
     }
-    return _told(thing)
+    return _drop_none(thing)
 
 
-def embeddable(text: str) -> str:
+def escape_for_html(text: str) -> str:
     """JSON that means the same, and in which no browser finds the end of a script, or markup."""
     return text.translate(_ESCAPES)
 
 
-def _identifier(described: Described) -> JsonObject:
+def _identifier(described: DescribedRecord) -> JsonObject:
     citation = described.citation
     return {
         "@type": "PropertyValue",
-        "propertyID": NAME_OF_SCHEME,
+        "propertyID": PROPERTY_ID,
         "value": citation.hdl,
         "url": described.address,
     }
 
 
-def _work(described: Described) -> JsonObject:
+def _work(described: DescribedRecord) -> JsonObject:
     """What only a work has."""
     policy, citation = described.policy, described.citation
-    licences = [address for text in described.said(LICENCES) if (address := web_address(text)) is not None]
-    return _told(
+    licenses = [address for text in described.said(LICENSES) if (address := normalize_url(text)) is not None]
+    return _drop_none(
         {
-            "author": _several([_named(described, text) for text in described.said(CREATORS)]),
+            "author": _one_or_many([_agent(described, text) for text in described.said(CREATORS)]),
             "datePublished": citation.date if citation.date_parts else None,
-            "publisher": _several([_named(described, text) for text in described.said(PUBLISHERS)]),
-            "license": _several(licences),
+            "publisher": _one_or_many([_agent(described, text) for text in described.said(PUBLISHERS)]),
+            "license": _one_or_many(licenses),
             "creativeWorkStatus": citation.gone,
-            "about": _several(_references(described, policy.object_type)),
-            "exampleOfWork": _several(_references(described, policy.work_type)),
-            "workExample": _several(_references(described, policy.expression_type)),
+            "about": _one_or_many(_references(described, policy.object_type)),
+            "exampleOfWork": _one_or_many(_references(described, policy.work_type)),
+            "workExample": _one_or_many(_references(described, policy.expression_type)),
         }
     )
 
 
-def _record(described: Described) -> JsonObject:
+def _record(described: DescribedRecord) -> JsonObject:
     resolved, said = described.resolved, described.authority or AuthorityMetadata(None, None, None)
     answering = said.owners or (() if said.creator is None else (said.creator,))
     updated = resolved.at // _MICROSECOND if said.updated is None else said.updated
-    return _told(
+    return _drop_none(
         {
             "@type": "DigitalDocument",
             "@id": described.page,
@@ -391,27 +394,27 @@ def _record(described: Described) -> JsonObject:
             "dateCreated": None if said.created is None else to_iso(said.created),
             "dateModified": to_iso(updated),
             "creator": None if said.creator is None else _party(described, said.creator),
-            "sdPublisher": _several([_party(described, party) for party in answering[:MAX_EACH]]),
-            "encoding": _several([_form(form.address, form.media_type) for form in described.forms]),
+            "sdPublisher": _one_or_many([_party(described, party) for party in answering[:MAX_PER_TYPE]]),
+            "encoding": _one_or_many([_form(form.address, form.media_type) for form in described.forms]),
         }
     )
 
 
-def _types(described: Described, otherwise: str) -> tuple[str, object]:
+def _types(described: DescribedRecord, otherwise: str) -> tuple[str, object]:
     """The type of the thing, and further ones that are not of this vocabulary."""
-    addresses = [address for text in described.said(KINDS) if (address := web_address(text)) is not None]
-    own = [found[1] for address in addresses if (found := _OF_SCHEMA_ORG.fullmatch(address))]
-    others = [address for address in addresses if not _OF_SCHEMA_ORG.fullmatch(address)]
-    return own[0] if own else otherwise, _several(others)
+    addresses = [address for text in described.said(RESOURCE_TYPES) if (address := normalize_url(text)) is not None]
+    own = [found[1] for address in addresses if (found := _SCHEMA_ORG_TYPE.fullmatch(address))]
+    others = [address for address in addresses if not _SCHEMA_ORG_TYPE.fullmatch(address)]
+    return own[0] if own else otherwise, _one_or_many(others)
 
 
-def _urls(described: Described) -> list[str]:
+def _urls(described: DescribedRecord) -> list[str]:
     """Where the thing is, as the values for it say."""
-    hrefs = [place.href for place in described.located() if place.is_url][:MAX_EACH]
-    return [address for href in hrefs if (address := web_address(href)) is not None]
+    hrefs = [place.href for place in described.located() if place.is_url][:MAX_PER_TYPE]
+    return [address for href in hrefs if (address := normalize_url(href)) is not None]
 
 
-def _references(described: Described, type_: str) -> list[object]:
+def _references(described: DescribedRecord, type_: str) -> list[object]:
     """The things that values of a type name."""
     return [
         {"@id": described.address_of(handle), "identifier": to_path(Reference(handle))}
@@ -419,13 +422,13 @@ def _references(described: Described, type_: str) -> list[object]:
     ]
 
 
-def _named(described: Described, text: str) -> object:
+def _agent(described: DescribedRecord, text: str) -> object:
     """A party, by its address or in the words of the record, which do not say whether it is a person."""
     address = described.address_in(text)
     return text if address is None else {"@id": address}
 
 
-def _party(described: Described, party: Party) -> JsonObject:
+def _party(described: DescribedRecord, party: Party) -> JsonObject:
     return {"@id": described.address_of(party.handle), "identifier": to_path(Reference(party.handle))}
 
 
@@ -433,12 +436,12 @@ def _form(address: str, media_type: str) -> JsonObject:
     return {"@type": "MediaObject", "contentUrl": address, "encodingFormat": media_type}
 
 
-def _several(items: Sequence[object]) -> object:
+def _one_or_many(items: Sequence[object]) -> object:
     """One item stands alone; of none nothing is told."""
     return None if not items else items[0] if len(items) == 1 else list(items)
 
 
-def _told(plain: JsonObject) -> JsonObject:
+def _drop_none(plain: JsonObject) -> JsonObject:
     return {name: value for name, value in plain.items() if value is not None}
 
 
@@ -447,13 +450,13 @@ CSL_JSON: Final = "application/vnd.citationstyles.csl+json"
 BIBTEX: Final = "application/x-bibtex"
 BIBLIOGRAPHY: Final = "text/x-bibliography"
 
-FORMS: Final[Mapping[str, Callable[[Described], str]]] = {
-    JSON_LD: as_json_ld,
-    LINKSET_JSON: lambda described: linkset_json(link_set(described), described.address),
-    LINKSET: lambda described: linkset(link_set(described), described.address),
+FORMATTERS: Final[Mapping[str, Callable[[DescribedRecord], str]]] = {
+    JSON_LD: format_json_ld,
+    LINKSET_JSON: lambda described: to_linkset_json(build_linkset(described), described.address),
+    LINKSET: lambda described: to_linkset(build_linkset(described), described.address),
     # One item, as services for other identifiers answer; a file of citations is a list of them.
-    CSL_JSON: lambda described: write_json(csl(described.citation)),
-    BIBTEX: lambda described: f"{as_bibtex(described.citation)}\n",
-    BIBLIOGRAPHY: lambda described: f"{as_text(described.citation)}\n",
+    CSL_JSON: lambda described: write_json(to_csl(described.citation)),
+    BIBTEX: lambda described: f"{format_bibtex(described.citation)}\n",
+    BIBLIOGRAPHY: lambda described: f"{format_text(described.citation)}\n",
 }
 """The forms by media type; where a client does not care, the earlier one is given."""

@@ -17,18 +17,18 @@ from typing import Final
 from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.pilin import ALPHABET, BASE, VALUES
+from perseid.names.pilin import ALPHABET, BASE, DIGIT_VALUES
 from perseid.names.suffix_scheme import Details
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value, ValueRef
-from perseid.registry.commands.minting import Generate, Maker, Mint
+from perseid.registry.commands.minting import Generate, Mint, MintInputs
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
 
-class Making(Enum):
+class MintMode(Enum):
     """What is asked for."""
 
     MINT = "mint"
@@ -42,15 +42,17 @@ class Making(Enum):
 
 
 _TEXTS: Final = {
-    Making.MINT: "New names with a record each: they stand for something, and everybody can resolve them.",
-    Making.RESERVE: "New names that are yours and stand for nothing yet: they resolve once they are created.",
-    Making.GENERATE: "New names and nothing else: nobody is given them again, and no record is kept of whose they are.",
+    MintMode.MINT: "New names with a record each: they stand for something, and everybody can resolve them.",
+    MintMode.RESERVE: "New names that are yours and stand for nothing yet: they resolve once they are created.",
+    MintMode.GENERATE: (
+        "New names and nothing else: nobody is given them again, and no record is kept of whose they are."
+    ),
 }
 
 
-def order(
-    making: Making,
-    maker: Maker,
+def build_command(
+    making: MintMode,
+    inputs: MintInputs,
     where: str,
     count: int = 1,
     *,
@@ -62,19 +64,19 @@ def order(
     Values go with `mint` only, and an owner with what has a record. Raises `Refused`.
     """
     values = tuple(values)
-    if values and making is not Making.MINT:
+    if values and making is not MintMode.MINT:
         reason = "a name that is reserved or generated stands for nothing yet, so it has no values"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "mint it, or give the values when it is created", "S1")
-    if making is Making.GENERATE:
+    if making is MintMode.GENERATE:
         if owner is not None:
             reason = "of a name that is generated no record is kept, so it has no owner"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "reserve it instead", "S1")
-        return Generate(maker, where, count)
-    return Mint(maker, where, count, values=values, owner=owner, reserve=making is Making.RESERVE)
+        return Generate(inputs, where, count)
+    return Mint(inputs, where, count, values=values, owner=owner, reserve=making is MintMode.RESERVE)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SuffixCharacter:
     """One character of a PILIN suffix, and what it says."""
 
     character: str
@@ -93,7 +95,7 @@ class Part:
     @property
     def text(self) -> str:
         """The same for people."""
-        return f"{self.character} is {self.digit}, counted in steps of {_duration(self.each)}"
+        return f"{self.character} is {self.digit}, counted in steps of {_format_duration(self.each)}"
 
     def to_json(self) -> JsonObject:
         """As a plain object."""
@@ -107,7 +109,7 @@ class Part:
         }
 
 
-HOW_IT_COUNTS: Final = (
+PILIN_EXPLANATION: Final = (
     f"A PILIN suffix is the millisecond in which it was asked for, counted from {pilin.UUID_EPOCH:%Y-%m-%d} in UTC and "
     f"written in {BASE} digits, {ALPHABET}: no vowels, so that no words come about. The last digit stands first: "
     f"names made one after the other look different. Until the year 2420 it has {pilin.LENGTH} characters."
@@ -115,7 +117,7 @@ HOW_IT_COUNTS: Final = (
 """The rules P1 to P4, for people."""
 
 
-def explain(suffix: str) -> tuple[Part, ...]:
+def explain_suffix(suffix: str) -> tuple[SuffixCharacter, ...]:
     """What each character of a PILIN suffix, in either case, says; together they are the millisecond (P1).
 
     Raises `InvalidName` for what is none, with the character that is at fault.
@@ -123,13 +125,13 @@ def explain(suffix: str) -> tuple[Part, ...]:
     pilin.decode(suffix)
     return tuple(
         [
-            Part(ALPHABET[VALUES[character]], place, VALUES[character], BASE ** (place - 1))
+            SuffixCharacter(ALPHABET[DIGIT_VALUES[character]], place, DIGIT_VALUES[character], BASE ** (place - 1))
             for place, character in enumerate(suffix, 1)
         ]
     )
 
 
-def described(policy: Policy, handle: Handle) -> Details:
+def describe_suffix(policy: Policy, handle: Handle) -> Details:
     """What the scheme of a namespace tells from a name alone: when it was minted, which UUID it is; nothing if none."""
     try:
         scheme = policy.suffix_scheme()
@@ -138,7 +140,7 @@ def described(policy: Policy, handle: Handle) -> Details:
         return {}
 
 
-_UNITS: Final = (
+_TIME_UNITS: Final = (
     ("year", 31_556_952_000),
     ("day", 86_400_000),
     ("hour", 3_600_000),
@@ -147,9 +149,9 @@ _UNITS: Final = (
 )
 
 
-def _duration(milliseconds: int) -> str:
+def _format_duration(milliseconds: int) -> str:
     """A length of time in the largest unit that it has one of."""
-    for unit, length in _UNITS:
+    for unit, length in _TIME_UNITS:
         if milliseconds >= length:
             number = f"{milliseconds / length:.1f}".removesuffix(".0")
             return f"about {number} {unit}{'' if number == '1' else 's'}"

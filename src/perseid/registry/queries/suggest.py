@@ -35,31 +35,31 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem
 from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.errors import InvalidName, show
+from perseid.names.errors import InvalidName, format_character
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.pilin import LOOKALIKES
 from perseid.names.suffix_scheme import Scheme
 from perseid.names.suggest import suggest
-from perseid.names.uri import AROUND, BYTE_ORDER_MARK, KNOWN_RESOLVERS, Resolver, parse_human
+from perseid.names.uri import BYTE_ORDER_MARK, KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
-from perseid.registry.access.permissions import shown
-from perseid.registry.policy.authority_metadata import first_readable, of_type, read_stored_party
+from perseid.registry.access.permissions import display_name
+from perseid.registry.policy.authority_metadata import first_valid, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX
 
-from .citation import on_one_line
+from .citation import to_single_line
 
 MAX_TEXT: Final = 8_192
 """Characters of the longest text that is read: as long as a request can be."""
 
-ADDRESS: Final = "without the address before it"
+WITHOUT_ADDRESS: Final = "without the address before it"
 """What is said of a reading that leaves out what may be a resolver's address, or the beginning of the name."""
 
-MAX_READINGS: Final = 16
+MAX_CANDIDATES: Final = 16
 """The most readings of a text: each is looked up, and the fourth thing that came along is hardly ever there."""
 
 _OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - the quotation marks of several languages are meant
@@ -67,12 +67,12 @@ _CLOSING: Final = ")]}>\"'»”’“›.,;:!?…"  # noqa: RUF001
 _DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _SLASHES: Final = "\u2044\u2215\u29f8\uff0f"
 _BLANKS: Final = "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
-_UNSEEN: Final = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060" + BYTE_ORDER_MARK
-_PLAIN: Final = str.maketrans(
+_INVISIBLE: Final = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060" + BYTE_ORDER_MARK
+_TO_ASCII: Final = str.maketrans(
     dict.fromkeys(_DASHES, "-")
     | dict.fromkeys(_SLASHES, "/")
     | dict.fromkeys(_BLANKS, " ")
-    | dict.fromkeys(_UNSEEN, "")
+    | dict.fromkeys(_INVISIBLE, "")
     # Letters and digits as wide as Chinese ones, which keyboards for these make.
     | {chr(0xFF01 + offset): chr(0x21 + offset) for offset in range(0x5E) if chr(0xFF01 + offset) not in _DASHES}
 )
@@ -82,7 +82,7 @@ _NUMERIC: Final = re.compile("[0-9.]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Candidate:
     """What may have been meant."""
 
     text: str
@@ -95,27 +95,27 @@ class Reading:
         return f"this is what you asked for, {', '.join(self.done)}"
 
 
-def readings(text: str, resolvers: Sequence[Resolver]) -> tuple[Reading, ...]:
+def find_candidates(text: str, resolvers: Sequence[Resolver]) -> tuple[Candidate, ...]:
     """What may have been meant by a text: the text itself, and then what repairs make of it; no two are the same."""
-    found = [Reading(text)]
+    found = [Candidate(text)]
     if len(text) > MAX_TEXT:
         return tuple(found)
     known = {text}
     for reading in found:  # grows while it is walked
-        for other, clause in _repaired(reading.text, resolvers):
-            if len(found) < MAX_READINGS and other and other not in known:
+        for other, clause in _repairs(reading.text, resolvers):
+            if len(found) < MAX_CANDIDATES and other and other not in known:
                 known.add(other)
-                found.append(Reading(other, reading.done if clause in reading.done else (*reading.done, clause)))
+                found.append(Candidate(other, reading.done if clause in reading.done else (*reading.done, clause)))
     return tuple(found)
 
 
-def _repaired(text: str, resolvers: Sequence[Resolver]) -> Iterator[tuple[str, str]]:
-    yield text.strip(AROUND), "without the blanks around it"
-    yield text.translate(_PLAIN), "with plain hyphens, slashes, blanks and letters"
+def _repairs(text: str, resolvers: Sequence[Resolver]) -> Iterator[tuple[str, str]]:
+    yield text.strip(STRIPPED_CHARACTERS), "without the blanks around it"
+    yield text.translate(_TO_ASCII), "with plain hyphens, slashes, blanks and letters"
     yield text.lstrip(_OPENING).rstrip(_CLOSING), "without the punctuation around it"
     yield text.rstrip("/"), "without the slash at its end"
     with suppress(InvalidName):
-        yield str(parse_human(text, resolvers, for_lookup=True).handle), "without what a URI has around a name"
+        yield str(parse_user_input(text, resolvers, for_lookup=True).handle), "without what a URI has around a name"
     if "%" in text:
         with suppress(UnicodeDecodeError):
             yield unquote(text, errors="strict"), "with its escapes decoded once more"
@@ -129,13 +129,13 @@ def _without_address(text: str) -> Iterator[tuple[str, str]]:
     address = text.partition("://")[2]
     first, _, path = (address or text).partition("/")
     if "/" in path.strip("/") and (address or not _NUMERIC.fullmatch(first)):  # digits and dots are a prefix
-        yield path, ADDRESS
+        yield path, WITHOUT_ADDRESS
 
 
 MAX_SUGGESTIONS: Final = 5
 """Names that are told: as many as somebody looks at."""
 
-MAX_LOOK_UPS: Final = 1_000
+MAX_LOOKUPS: Final = 1_000
 """Names and prefixes that are looked up for a request: one character wrong, missing or too many anywhere in a suffix of
 a dozen takes all of them, where letters are not told apart. Of a longer one the likelier slips are tried. Each takes
 some 10 µs with all that belongs to it."""
@@ -143,7 +143,7 @@ some 10 µs with all that belongs to it."""
 MAX_SECONDS: Final = 0.1
 """How long is looked, however slow the machine: the page that says "not found" waits for it."""
 
-MAX_NEIGHBOURS: Final = 3
+MAX_NEIGHBORS: Final = 3
 """Names one character away that are told: another one, one more or one less. Where there are more, as among numbers
 given one after the other, they are neighbours by chance."""
 
@@ -151,7 +151,7 @@ _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
 _TO_DIGITS: Final = str.maketrans({fold(letter): digit for letter, digit in LOOKALIKES.items()})
 
 
-class Standing(Enum):
+class PrefixStatus(Enum):
     """What this server is to a prefix."""
 
     HERE = "here"
@@ -169,19 +169,21 @@ class KnownPrefix:
     """What is known of the prefix of a name that was not found."""
 
     prefix: str
-    standing: Standing
+    standing: PrefixStatus
     related: str | None = None
     """The prefix that it is derived from, if that is the nearest one that is here."""
 
     @property
     def why(self) -> str:
         """The same for people, as a clause."""
-        name = shown(self.prefix)
-        if self.standing is Standing.HERE:
+        name = display_name(self.prefix)
+        if self.standing is PrefixStatus.HERE:
             return f"names that begin with {name}/ are kept here, and this one is not among them"
-        if self.standing is Standing.DERIVED:
-            return f"{name} is derived from {shown(self.related or '')}, which is kept here; {name} itself is not"
-        if self.standing is Standing.ELSEWHERE:
+        if self.standing is PrefixStatus.DERIVED:
+            return (
+                f"{name} is derived from {display_name(self.related or '')}, which is kept here; {name} itself is not"
+            )
+        if self.standing is PrefixStatus.ELSEWHERE:
             return f"{name} is known here, and another service answers for its names"
         return f"nothing is known here of the prefix {name}"
 
@@ -192,7 +194,7 @@ class KnownPrefix:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class TombstoneInfo:
     """What became of a thing whose name is a tombstone (S8); empty is not told."""
 
     reason: str = ""
@@ -208,7 +210,7 @@ class Suggestion:
     """As it is registered."""
     why: str
     """What makes it likely, as a clause."""
-    gone: Gone | None = None
+    gone: TombstoneInfo | None = None
     """What became of its thing; None if that is there."""
 
     def to_json(self) -> JsonObject:
@@ -249,20 +251,20 @@ def suggestions(
 
     `resolvers` are those whose addresses people paste: the known ones, and the door's own.
     """
-    looking = _Looking(registry, clock)
+    looking = _SuggestionSearch(registry, clock)
     try:
-        looking.repaired(text, resolvers)
-        looking.mended()
-    except _Enough:
+        looking.look_up_repairs(text, resolvers)
+        looking.look_up_typos()
+    except _LimitReached:
         pass
-    return looking.outcome()
+    return looking.result()
 
 
-class _Enough(Exception):
+class _LimitReached(Exception):
     """No more is to be looked up."""
 
 
-class _Slip(Enum):
+class _Typo(Enum):
     """How two spellings differ."""
 
     CASE = "only capital and small letters differ"
@@ -274,32 +276,32 @@ class _Slip(Enum):
     OTHER = "it is spelled nearly the same"
 
 
-_NEIGHBOURING: Final = (_Slip.ONE, _Slip.MORE, _Slip.LESS)
+_NEIGHBOR_TYPOS: Final = (_Typo.ONE, _Typo.MORE, _Typo.LESS)
 
 
-class _Looking:
+class _SuggestionSearch:
     """Looks names up, within bounds, and keeps what it finds in the order of finding it."""
 
     def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
         self._registry = registry
         self._clock = clock
         self._until = clock() + MAX_SECONDS
-        self._left = MAX_LOOK_UPS
+        self._remaining = MAX_LOOKUPS
         self._homed: dict[str, bool] = {}
-        self._looked_up: set[str] = set()
+        self._seen_names: set[str] = set()
         self._found: dict[bytes, tuple[HandleItem, str]] = {}
-        self._neighbours: set[bytes] = set()
+        self._neighbors: set[bytes] = set()
         self._is_certain = False  # that nothing has to be guessed
-        self._meant: Handle | None = None
+        self._likely: Handle | None = None
         self._prefix: KnownPrefix | None = None
 
-    def repaired(self, text: str, resolvers: Sequence[Resolver]) -> None:
+    def look_up_repairs(self, text: str, resolvers: Sequence[Resolver]) -> None:
         """Look up what repairs make of a text, and decide which reading of it was meant most likely."""
-        found = readings(text, resolvers)
+        found = find_candidates(text, resolvers)
         names = [(reading, handle) for reading in found if (handle := Handle.for_lookup(reading.text)) is not None]
-        self._meant = self._likeliest(names[::-1])
-        if self._meant is not None:
-            self._prefix = self._known(self._meant.prefix)
+        self._likely = self._likeliest(names[::-1])
+        if self._likely is not None:
+            self._prefix = self._known(self._likely.prefix)
         elif bare := [reading.text for reading in found if _is_prefix(reading.text)]:
             self._prefix = self._known(bare[-1])
         for reading, handle in names:
@@ -307,7 +309,7 @@ class _Looking:
                 self._note(self._look_up(handle), reading.why)
         self._is_certain = bool(self._found)
 
-    def _likeliest(self, names: Sequence[tuple[Reading, Handle]]) -> Handle | None:
+    def _likeliest(self, names: Sequence[tuple[Candidate, Handle]]) -> Handle | None:
         """The reading with the least left on it: of those that are names of this server, or else of all.
 
         What stands before a slash is an address for certain only where the text says so, or where that leads to a name.
@@ -315,46 +317,46 @@ class _Looking:
         for _, handle in names:
             if self._answers_for(handle):
                 return handle
-        whole = [handle for reading, handle in names if ADDRESS not in reading.done]
+        whole = [handle for reading, handle in names if WITHOUT_ADDRESS not in reading.done]
         return next(iter(whole or [handle for _, handle in names]), None)
 
-    def mended(self) -> None:
+    def look_up_typos(self) -> None:
         """Look up what one slip of the pen away is from the reading that was meant most likely."""
-        meant = self._meant
+        meant = self._likely
         if meant is None:
             return
         scheme, case = self._rules(meant)
 
-        def try_(name: str) -> bool:
+        def check_candidate(name: str) -> bool:
             handle = Handle.parse(name)
             item = self._look_up(handle)
             if item is not None:
-                slip, why = _compared(meant, _handle_of(item))
-                if slip in _NEIGHBOURING:
-                    self._neighbours.add(item.key)
+                slip, why = _compare(meant, _item_handle(item))
+                if slip in _NEIGHBOR_TYPOS:
+                    self._neighbors.add(item.key)
                 if not self._is_certain:
                     self._note(item, why)
             return False  # so that all candidates are looked up, whatever is found
 
-        suggest(str(meant), try_, scheme=scheme, case=case, resolvers=())
+        suggest(str(meant), check_candidate, scheme=scheme, case=case, resolvers=())
 
-    def outcome(self) -> Suggestions:
+    def result(self) -> Suggestions:
         """What is told of what was found."""
-        crowded = set() if self._is_certain or len(self._neighbours) <= MAX_NEIGHBOURS else self._neighbours
+        crowded = set() if self._is_certain or len(self._neighbors) <= MAX_NEIGHBORS else self._neighbors
         found = [pair for key, pair in self._found.items() if key not in crowded][:MAX_SUGGESTIONS]
         return Suggestions(
-            tuple([Suggestion(_handle_of(item), why, self._gone(item)) for item, why in found]), self._prefix
+            tuple([Suggestion(_item_handle(item), why, self._gone(item)) for item, why in found]), self._prefix
         )
 
     # Names
 
     def _look_up(self, handle: Handle) -> HandleItem | None:
         """What is under a name that this server answers for and everybody may know of."""
-        if str(handle) in self._looked_up or not self._answers_for(handle):
+        if str(handle) in self._seen_names or not self._answers_for(handle):
             return None
-        self._looked_up.add(str(handle))
+        self._seen_names.add(str(handle))
         self._spend()
-        item = self._registry.ledger.find(handle.to_octets())
+        item = self._registry.ledger.find(handle.to_bytes())
         return item if item is not None and item.state in _PUBLIC else None
 
     def _note(self, item: HandleItem | None, why: str) -> None:
@@ -370,25 +372,27 @@ class _Looking:
             return None, CaseRule.SENSITIVE
 
     def _policy_of(self, prefix: str) -> Policy:
-        with self._registry.facts() as facts:
-            return facts.policy(prefix)
+        with self._registry.snapshot() as snapshot:
+            return snapshot.policy(prefix)
 
-    def _gone(self, item: HandleItem) -> Gone | None:
+    def _gone(self, item: HandleItem) -> TombstoneInfo | None:
         if item.state is not State.TOMBSTONE:
             return None
         try:
-            policy = self._policy_of(_handle_of(item).prefix)
+            policy = self._policy_of(_item_handle(item).prefix)
         except Refused:
-            return Gone()
+            return TombstoneInfo()
         now = self._registry.now()
-        values = [Value.from_bytes(octets, now) for octets in item.values]
+        values = [Value.from_bytes(data, now) for data in item.values]
 
         def said(type_: str) -> str:
-            texts = (on_one_line(value.data.decode("utf-8", "replace")) for value in of_type(values, type_))
+            texts = (
+                to_single_line(value.data.decode("utf-8", "replace")) for value in values_of_exact_type(values, type_)
+            )
             return next(texts, "")
 
-        replacement = first_readable(of_type(values, policy.tombstone_replacement_type), read_stored_party)
-        return Gone(said(policy.tombstone_reason_type), said(policy.tombstone_date_type), replacement)
+        replacement = first_valid(values_of_exact_type(values, policy.tombstone_replacement_type), parse_stored_party)
+        return TombstoneInfo(said(policy.tombstone_reason_type), said(policy.tombstone_date_type), replacement)
 
     # Prefixes
 
@@ -396,7 +400,7 @@ class _Looking:
         """Whether this server answers for a name (§12.1 of the protocol)."""
         if self._is_homed(handle.prefix):
             return True
-        return handle.is_prefix_handle and any(self._holds_derived(above) for above in _above(handle.suffix))
+        return handle.is_prefix_handle and any(self._holds_derived(above) for above in _parent_prefixes(handle.suffix))
 
     def _is_homed(self, prefix: str) -> bool:
         key = fold(prefix)
@@ -413,49 +417,61 @@ class _Looking:
 
     def _known(self, prefix: str) -> KnownPrefix:
         if self._is_homed(prefix):
-            return KnownPrefix(prefix, Standing.HERE)
+            return KnownPrefix(prefix, PrefixStatus.HERE)
         handle = Handle.for_lookup(f"{PREFIX_OF_PREFIXES}/{prefix}")
         if handle is not None and self._look_up(handle) is not None:
-            return KnownPrefix(prefix, Standing.ELSEWHERE)
-        above = next(filter(self._is_homed, _above(prefix)), None)
-        return KnownPrefix(prefix, Standing.UNKNOWN if above is None else Standing.DERIVED, above)
+            return KnownPrefix(prefix, PrefixStatus.ELSEWHERE)
+        above = next(filter(self._is_homed, _parent_prefixes(prefix)), None)
+        return KnownPrefix(prefix, PrefixStatus.UNKNOWN if above is None else PrefixStatus.DERIVED, above)
 
     def _spend(self) -> None:
-        self._left -= 1
-        if self._left < 0 or self._clock() > self._until:
-            raise _Enough
+        self._remaining -= 1
+        if self._remaining < 0 or self._clock() > self._until:
+            raise _LimitReached
 
 
 def _is_prefix(text: str) -> bool:
     return "/" not in text and Handle.for_lookup(f"{PREFIX_OF_PREFIXES}/{text}") is not None
 
 
-def _above(prefix: str) -> Sequence[str]:
+def _parent_prefixes(prefix: str) -> Sequence[str]:
     return tuple(islice(filter(None, prefixes.ancestors(prefix)), MAX_ANCESTORS))
 
 
-def _handle_of(item: HandleItem) -> Handle:
-    return Handle.keepable(item.spelling)
+def _item_handle(item: HandleItem) -> Handle:
+    return Handle.parse_lenient(item.spelling)
 
 
-def _compared(meant: Handle, found: Handle) -> tuple[_Slip, str]:
+def _compare(meant: Handle, found: Handle) -> tuple[_Typo, str]:
     """How a name differs from what was asked for, and the same for people."""
     one, other = fold(str(meant)), fold(str(found))
     if one == other:
-        return _Slip.CASE, _Slip.CASE.value
+        return _Typo.CASE, _Typo.CASE.value
     if one.translate(_TO_DIGITS) == other.translate(_TO_DIGITS):
-        return _Slip.LOOKALIKE, _Slip.LOOKALIKE.value
+        return _Typo.LOOKALIKE, _Typo.LOOKALIKE.value
     places = [place for place, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1]]
     place = places[0]
     if one == other[:place] + other[place + 1 :]:
-        return _Slip.MORE, f"it has one character more there: character {place + 1}, {show(str(found)[place])}"
+        return (
+            _Typo.MORE,
+            f"it has one character more there: character {place + 1}, {format_character(str(found)[place])}",
+        )
     if other == one[:place] + one[place + 1 :]:
-        return _Slip.LESS, f"it has one character less there: without character {place + 1}, {show(str(meant)[place])}"
+        return (
+            _Typo.LESS,
+            f"it has one character less there: without character {place + 1}, {format_character(str(meant)[place])}",
+        )
     if len(one) != len(other) or len(places) > 2:
-        return _Slip.OTHER, _Slip.OTHER.value
+        return _Typo.OTHER, _Typo.OTHER.value
     if len(places) == 1:
-        return _Slip.ONE, f"character {place + 1} is {show(str(found)[place])} there, not {show(str(meant)[place])}"
+        return (
+            _Typo.ONE,
+            (
+                f"character {place + 1} is {format_character(str(found)[place])} there, not "
+                f"{format_character(str(meant)[place])}"
+            ),
+        )
     first, second = places
     is_swapped = (one[first], one[second]) == (other[second], other[first])
-    slip = _Slip.SWAPPED if is_swapped else _Slip.OTHER
+    slip = _Typo.SWAPPED if is_swapped else _Typo.OTHER
     return slip, slip.value

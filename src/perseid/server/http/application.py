@@ -21,28 +21,28 @@ from OpenSSL import SSL
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Transport
-from perseid.registry.installation.certificates import CertificateProblem, find_or_make
+from perseid.registry.installation.certificates import CertificateError, find_or_create
 from perseid.registry.installation.setting_http import Listen
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.listener import Front
-from perseid.server.http.connection.manager import Keeping, Times
-from perseid.server.http.connection.tls_handshake import server_context
-from perseid.server.http.resolver.fast_path import Fast
+from perseid.server.http.connection.listener import HttpListener
+from perseid.server.http.connection.manager import ConnectionManager, Timeouts
+from perseid.server.http.connection.tls_handshake import make_server_context
+from perseid.server.http.resolver.fast_path import FastPath
 from perseid.server.http.v1.state import ApiState
-from perseid.server.limits.udp import Networks
+from perseid.server.limits.udp import NetworkSet
 from perseid.server.native.service import NativeService
-from perseid.server.native.steps import Kind, Work
+from perseid.server.native.steps import Work, WorkKind
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.processes.site_settings import Identified
+from perseid.server.processes.site_settings import ServerIdentity
 
 from .clients import Peer
-from .context import HttpSettings, Place, Verdict, suggestion_budget
-from .context import by as judged_by
+from .context import HttpSettings, ProofResult, ServerContext, make_suggestion_budget
+from .context import make_proof_recorder as judged_by
 from .messages import Client
-from .service import HttpService, Observed, Observing
+from .service import HttpService, MonitoredService, ServiceMonitor
 
 DONE = "done"
 """What came of a handshake that was made, beside the words of `tls_handshake.Failure`."""
@@ -51,18 +51,18 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class HttpConfig:
     """What settings and files say; made anew when they are read again."""
 
     config: Config
-    identified: Identified
+    server_identity: ServerIdentity
     registry: Registry
     context: SSL.Context | None
     """With which certificate TLS is spoken; None if it is not."""
     access: AccessLog | None
 
 
-class HttpServing:
+class HttpServer:
     """All of HTTP in the control process."""
 
     def __init__(
@@ -70,41 +70,41 @@ class HttpServing:
         listener: socket.socket,
         native: NativeService,
         view: AnswersReader,
-        installed: Installed,
+        installed: HttpConfig,
         ready: Callable[[], str],
     ) -> None:
         """Serve at a listening socket, beside the native protocol, whose pools, counters and limits are shared."""
         self._native, self._view, self._ready = native, view, ready
-        self._sessions, self._suggesting, self._api = SessionTable(), suggestion_budget(), ApiState()
-        self._judge = judged_by(native.pools)
-        self._trusted = Networks(())
-        self.keeping = Keeping(limited=native.counts.limited)
-        self._observing = Observing(HttpService(self._place(installed)), native.counts)
-        self.front = Front(
+        self._sessions, self._suggestion_budget, self._api = SessionTable(), make_suggestion_budget(), ApiState()
+        self._record_proof = judged_by(native.pools)
+        self._trusted = NetworkSet(())
+        self.manager = ConnectionManager(limited=native.counts.limited)
+        self._observing = ServiceMonitor(HttpService(self._place(installed)), native.counts)
+        self.front = HttpListener(
             listener,
             native.connections,
             native.counts,
             make=self._connection,
-            work=self._greet,
+            work=self._run_handshake,
             context=installed.context,
         )
         self.configure(installed)
 
-    def configure(self, installed: Installed) -> None:
+    def configure(self, installed: HttpConfig) -> None:
         """Take what settings and files say now."""
         config = installed.config
         place = self._place(installed)
         self._api.rules = installed.registry.rules
-        self._trusted = Networks(config.http_trusted_proxies)
-        self.keeping.times = Times(body=config.limits_message_time, take=config.limits_take_time)
-        self.keeping.unfinished.limit = config.limits_tcp_unfinished_octets
+        self._trusted = NetworkSet(config.http_trusted_proxies)
+        self.manager.times = Timeouts(body=config.limits_message_time, take=config.limits_take_time)
+        self.manager.unfinished.limit = config.limits_tcp_unfinished_octets
         self.front.context, self.front.listen = installed.context, config.http_listen
         self._observing.service.place = place
         self._observing.access = installed.access
-        site = installed.identified.answering_settings()
-        self._observing.fast = Fast(self._view, site, place.settings, place.time)
+        site = installed.server_identity.resolution_settings()
+        self._observing.fast = FastPath(self._view, site, place.settings, place.time)
         self._observing.most = config.limits_http_at_once
-        self._observing.exempt = Networks(config.limits_exempt_networks)
+        self._observing.exempt = NetworkSet(config.limits_exempt_networks)
 
     # Life
 
@@ -112,13 +112,13 @@ class HttpServing:
         """Let clients in."""
         self.front.start(loop)
 
-    def look_after(self) -> None:
+    def check_deadlines(self) -> None:
         """What is done once a second."""
-        self.front.look_after()
-        self.keeping.look_after()
+        self.front.check_deadlines()
+        self.manager.check_deadlines()
         self._observing.taken.clear()
 
-    def tidy(self) -> None:
+    def purge_expired(self) -> None:
         """What is done once a minute."""
         self._sessions.purge(time(), self._observing.service.place.settings.session_timeout)
 
@@ -127,19 +127,19 @@ class HttpServing:
         self._api.stop()
         self.front.stop(loop)
         self.front.drain()
-        self.keeping.drain()
+        self.manager.drain()
 
     @property
     def in_flight(self) -> int:
         """Connections that have yet to end."""
-        return self.front.arriving + self.connections
+        return self.front.attaching + self.connections
 
     # For the metrics
 
     @property
     def connections(self) -> int:
         """Connections that are open."""
-        return len(self.front.kept) + len(self.keeping.open)
+        return len(self.front.pending) + len(self.manager.open)
 
     @property
     def sessions(self) -> int:
@@ -155,27 +155,27 @@ class HttpServing:
 
     def _connection(self, host: str, *, secure: bool, certificate: bytes | None) -> Connection:
         peer = Peer(host, secure, certificate, self._trusted)
-        answering = Observed(self._observing, host, secure=secure)
-        return Connection(answering, self.keeping, peer, ended=partial(self._native.connections.leave, host))
+        answering = MonitoredService(self._observing, host, secure=secure)
+        return Connection(answering, self.manager, peer, ended=partial(self._native.connections.leave, host))
 
-    def _greet(self, call: Callable[[], object], host: str) -> Awaitable[object]:
-        return self._native.pools.do(Work(Kind.HANDSHAKE, call), host, Transport.HTTPS)
+    def _run_handshake(self, call: Callable[[], object], host: str) -> Awaitable[object]:
+        return self._native.pools.do(Work(WorkKind.HANDSHAKE, call), host, Transport.HTTPS)
 
-    def _place(self, installed: Installed) -> Place:
-        identified = installed.identified
-        return Place(
+    def _place(self, installed: HttpConfig) -> ServerContext:
+        server_identity = installed.server_identity
+        return ServerContext(
             registry=installed.registry,
-            site=identified.site,
-            position=identified.position,
-            key=identified.key,
+            site=server_identity.site,
+            position=server_identity.position,
+            key=server_identity.key,
             settings=HttpSettings.of(installed.config),
             do=self._do,
             time=time,
             random=secrets.token_bytes,
             ready=self._ready,
-            judge=self._judged,
+            record_proof=self._count_proof,
             sessions=self._sessions,
-            suggesting=self._suggesting,
+            suggestion_budget=self._suggestion_budget,
             api=self._api,
             native=self._native,
         )
@@ -183,29 +183,29 @@ class HttpServing:
     def _do(self, work: Work, client: Client) -> Awaitable[object]:
         return self._native.pools.do(work, client.host, _transport(client))
 
-    def _judged(self, verdict: Verdict, client: Client) -> None:
-        if not verdict.right:
-            self._native.counts.http_failed_proof(_transport(client))
-        self._judge(verdict, client)
+    def _count_proof(self, verdict: ProofResult, client: Client) -> None:
+        if not verdict.succeeded:
+            self._native.counts.count_http_failed_proof(_transport(client))
+        self._record_proof(verdict, client)
 
 
-def context_of(directory: Path, config: Config, key: PrivateKey) -> SSL.Context | None:
+def load_tls_context(directory: Path, config: Config, key: PrivateKey) -> SSL.Context | None:
     """With which certificate TLS is to be spoken, made if there is none; None if TLS is not to be spoken.
 
     `key` is the server's own. Raises `CertificateProblem`, which says what to do.
     """
     if not config.http_enabled or config.http_listen is Listen.HTTP:
         return None
-    found = find_or_make(directory, config, key)
+    found = find_or_create(directory, config, key)
     if found.made:
         _logger.info("a self-signed certificate for HTTPS was made: %s; %s", found.path, found.made)
     for remark in found.remarks(config, datetime.now(UTC)):
         _logger.warning("%s", remark)
     try:
-        return server_context(found.chain, found.key, asks=config.http_client_certificates)
+        return make_server_context(found.chain, found.key, request_certificate=config.http_client_certificates)
     except SSL.Error as error:
         words = "; ".join(str(entry[-1]) for entry in error.args[0]) if error.args else "no reason is given"
-        raise CertificateProblem(f"the certificate in {found.path} cannot be used for TLS: {words}") from None
+        raise CertificateError(f"the certificate in {found.path} cannot be used for TLS: {words}") from None
 
 
 def _transport(client: Client) -> Transport:

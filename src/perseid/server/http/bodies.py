@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
-from perseid.records.json_parsing import JsonObject, kind, parse_json
+from perseid.records.json_parsing import JsonObject, json_type_name, parse_json
 from perseid.records.value import MAX_VALUES, TtlType, Value
 
 from .messages import Request
-from .responses import TOO_LARGE, UNSUPPORTED_MEDIA_TYPE
-from .targets import MAX_PARAMETERS, Malformed, Parameters
+from .responses import CONTENT_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE
+from .targets import MAX_PARAMETERS, BadRequest, Parameters
 
-MAX_AT_ONCE: Final = 16_384
+MAX_INLINE_BYTES: Final = 16_384
 """Octets of a record that is read in the event loop, where others wait meanwhile: some milliseconds, whatever it is."""
 
-OCTET_SECONDS: Final = 1.1e-7
+SECONDS_PER_BYTE: Final = 1.1e-7
 """What it takes to read an octet of a record, of those for which it takes longest: lists of many small things."""
 
-MAX_PARAMETER_OCTETS: Final = 65_536
+MAX_PARAMETER_BYTES: Final = 65_536
 """Octets of a body with parameters: room for some thousand of them, and read in some milliseconds by the event loop."""
 
 JSON_TYPE: Final = "application/json"
@@ -56,7 +56,7 @@ that are no character sets at all."""
 _CHARSET: Final = re.compile(r""";\s*charset\s*=\s*(?:"([^"\\]*)"|([^\s;"]+))""", re.IGNORECASE)
 _BOM: Final = "\ufeff"
 _ONE_VALUE: Final = frozenset(("index", "type", "data"))
-_FAR: Final = 1 << 31  # instants have 32 bits on the wire, and are read as the one nearest to now
+_MAX_TTL_DISTANCE: Final = 1 << 31  # instants have 32 bits on the wire, and are read as the one nearest to now
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,46 +73,48 @@ def media_type(request: Request) -> str:
     return (request.header("content-type") or "").partition(";")[0].strip().lower()
 
 
-def json_of(request: Request) -> object:
+def parse_json_body(request: Request) -> object:
     """The plain object that a body stands for; raises `Malformed`."""
     try:
-        return parse_json(_text(request))
+        return parse_json(_decode_text(request))
     except InvalidData as problem:
-        raise Malformed(f"the body cannot be read: {problem}") from problem
+        raise BadRequest(f"the body cannot be read: {problem}") from problem
 
 
-def submission(request: Request, now: int) -> Submission:
+def parse_submission(request: Request, now: int) -> Submission:
     """The values in a body, at a time in seconds since 1970; raises `Malformed`."""
     if media_type(request) != JSON_TYPE:
-        given = quoted(media_type(request)) if media_type(request) else "no media type"
-        raise Malformed(f"the body should be {JSON_TYPE}, and has {given}", UNSUPPORTED_MEDIA_TYPE)
-    plain = json_of(request)
+        given = quote_text(media_type(request)) if media_type(request) else "no media type"
+        raise BadRequest(f"the body should be {JSON_TYPE}, and has {given}", UNSUPPORTED_MEDIA_TYPE)
+    plain = parse_json_body(request)
     if isinstance(plain, list):
         return Submission(_values(plain, now))
     if not isinstance(plain, dict):
-        raise Malformed(f'the body should be {{"values": […]}}, an array of values or one value, not {kind(plain)}')
+        raise BadRequest(
+            f'the body should be {{"values": […]}}, an array of values or one value, not {json_type_name(plain)}'
+        )
     if "values" not in plain and plain.keys() >= _ONE_VALUE:
         return Submission((_value(plain, 0, now),))
     if not isinstance(plain.get("values"), list):
-        problem = f"is {kind(plain['values'])}" if "values" in plain else "is missing"
-        raise Malformed(f'"values" should be an array of values, and {problem}')
+        problem = f"is {json_type_name(plain['values'])}" if "values" in plain else "is missing"
+        raise BadRequest(f'"values" should be an array of values, and {problem}')
     handle = plain.get("handle")
     if handle is not None and not isinstance(handle, str):
-        raise Malformed(f'"handle" should be a string, not {kind(handle)}')
+        raise BadRequest(f'"handle" should be a string, not {json_type_name(handle)}')
     return Submission(_values(plain["values"], now), handle)
 
 
-def parameters(request: Request) -> Iterable[tuple[str, str]]:
+def parse_parameters(request: Request) -> Iterable[tuple[str, str]]:
     """The parameters in the body of a POST that is a GET; bodies of other media types have none. Raises `Malformed`."""
     if not request.body:
         return ()
     if (type_ := media_type(request)) == JSON_TYPE:
         check_size(request)
-        return _from_object(json_of(request))
-    return form(request) if type_ == FORM_TYPE else ()
+        return _parameters_from_object(parse_json_body(request))
+    return parse_form(request) if type_ == FORM_TYPE else ()
 
 
-def form(request: Request) -> tuple[tuple[str, str], ...]:
+def parse_form(request: Request) -> tuple[tuple[str, str], ...]:
     """The parameters in a body that is a form; raises `Malformed`."""
     check_size(request)
     return Parameters.parse(request.body).pairs
@@ -120,17 +122,17 @@ def form(request: Request) -> tuple[tuple[str, str], ...]:
 
 def check_size(request: Request) -> None:
     """Refuse a body of parameters that is too large."""
-    if len(request.body) > MAX_PARAMETER_OCTETS:
-        problem = f"a body with parameters may have {MAX_PARAMETER_OCTETS:,} octets, and has {len(request.body):,}"
-        raise Malformed(problem, TOO_LARGE)
+    if len(request.body) > MAX_PARAMETER_BYTES:
+        problem = f"a body with parameters may have {MAX_PARAMETER_BYTES:,} octets, and has {len(request.body):,}"
+        raise BadRequest(problem, CONTENT_TOO_LARGE)
 
 
-def _from_object(plain: object) -> list[tuple[str, str]]:
+def _parameters_from_object(plain: object) -> list[tuple[str, str]]:
     if not isinstance(plain, dict):
-        raise Malformed(f"the body should be a JSON object of parameters, not {kind(plain)}")
+        raise BadRequest(f"the body should be a JSON object of parameters, not {json_type_name(plain)}")
     found = [(name, _scalar(name, item)) for name, value in plain.items() for item in _items(value)]
     if len(found) > MAX_PARAMETERS:
-        raise Malformed(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
+        raise BadRequest(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
     return found
 
 
@@ -143,10 +145,12 @@ def _scalar(name: str, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float | str):
         return str(value)
-    raise Malformed(f"the parameter {quoted(name)} should be a string, a number, true or false, not {kind(value)}")
+    raise BadRequest(
+        f"the parameter {quote_text(name)} should be a string, a number, true or false, not {json_type_name(value)}"
+    )
 
 
-def _text(request: Request) -> str | bytes:
+def _decode_text(request: Request) -> str | bytes:
     """The text of a body, by its charset."""
     found = _CHARSET.search(request.header("content-type") or "")
     if found is None:
@@ -154,17 +158,17 @@ def _text(request: Request) -> str | bytes:
     named = (found[1] if found[2] is None else found[2]).lower()
     encoding = CHARSETS.get(named)
     if encoding is None:
-        message = f"the charset {quoted(named)} is not known here; send UTF-8"
-        raise Malformed(message, UNSUPPORTED_MEDIA_TYPE)
+        message = f"the charset {quote_text(named)} is not known here; send UTF-8"
+        raise BadRequest(message, UNSUPPORTED_MEDIA_TYPE)
     try:
         return request.body.decode(encoding).removeprefix(_BOM)
     except UnicodeDecodeError as problem:
-        raise Malformed(f"octet {problem.start + 1} of the body is not {named.upper()}") from None
+        raise BadRequest(f"octet {problem.start + 1} of the body is not {named.upper()}") from None
 
 
 def _values(items: list[object], now: int) -> tuple[Value, ...]:
     if len(items) > MAX_VALUES:
-        raise Malformed(f"{len(items):,} values are too many for a record: no client reads more than {MAX_VALUES:,}")
+        raise BadRequest(f"{len(items):,} values are too many for a record: no client reads more than {MAX_VALUES:,}")
     return tuple([_value(item, place, now) for place, item in enumerate(items)])
 
 
@@ -173,7 +177,7 @@ def _value(plain: object, place: int, now: int) -> Value:
         value = value_from_json(plain)
         _check_ttl(value, now)
     except InvalidData as problem:
-        raise Malformed(f"{_which(plain, place)}: {problem}") from problem
+        raise BadRequest(f"{_describe_value(plain, place)}: {problem}") from problem
     return value
 
 
@@ -181,24 +185,24 @@ def _check_ttl(value: Value, now: int) -> None:
     """Refuse what another server, or a client, would take for something else."""
     if value.ttl_type == TtlType.RELATIVE and value.ttl < 0:
         raise InvalidData("the TTL should not be negative")
-    if value.ttl_type == TtlType.ABSOLUTE and not -_FAR <= value.ttl - now < _FAR:
+    if value.ttl_type == TtlType.ABSOLUTE and not -_MAX_TTL_DISTANCE <= value.ttl - now < _MAX_TTL_DISTANCE:
         raise InvalidData("the time until which the value may be kept should be less than 68 years from now")
 
 
-def _which(plain: object, place: int) -> str:
+def _describe_value(plain: object, place: int) -> str:
     """Which value of a body is meant, for people."""
     index = plain.get("index") if isinstance(plain, Mapping) else None
-    told = isinstance(index, int | str) and not isinstance(index, bool)
+    has_index = isinstance(index, int | str) and not isinstance(index, bool)
     number = f"value {place + 1}"
-    return f"{number} (index {str(index)[:20]})" if told and str(index).isprintable() else number
+    return f"{number} (index {str(index)[:20]})" if has_index and str(index).isprintable() else number
 
 
-def plain_object(request: Request) -> JsonObject:
+def parse_json_object(request: Request) -> JsonObject:
     """A body that has to be a JSON object of parameters; an empty one has nothing in it. Raises `Malformed`."""
     if not request.body:
         return {}
     check_size(request)
-    plain = json_of(request)
+    plain = parse_json_body(request)
     if not isinstance(plain, dict):
-        raise Malformed(f"the body should be a JSON object, not {kind(plain)}")
+        raise BadRequest(f"the body should be a JSON object, not {json_type_name(plain)}")
     return plain

@@ -27,8 +27,8 @@ from typing import Final
 from perseid.records.value import TtlType, Value
 from perseid.registry.commands.conditions import Condition
 
-from .messages import OPTIONS, READING, HeaderList, Request, Response
-from .targets import Malformed
+from .messages import OPTIONS, SAFE_METHODS, HeaderList, Request, Response
+from .targets import BadRequest
 
 ANY: Final = "*"
 
@@ -36,33 +36,33 @@ _TAG: Final = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 _LIST: Final = re.compile(rf"\s*(?:{_TAG.pattern}\s*)?(?:,\s*(?:{_TAG.pattern}\s*)?)*")
 
 
-def header(tag: str) -> tuple[str, str]:
+def etag_header(tag: str) -> tuple[str, str]:
     """The header that says which state an answer shows."""
     return "ETag", f'"{tag}"'
 
 
-def is_known(request: Request, tag: str) -> bool:
+def matches_if_none_match(request: Request, tag: str) -> bool:
     """Whether whoever asks has this state already, so that nothing needs to be sent."""
-    text = request.joined("if-none-match")
+    text = request.get_joined("if-none-match")
     return text.strip() == ANY or tag in _TAG.findall(text)
 
 
-def condition(request: Request) -> Condition | None:
+def parse_condition(request: Request) -> Condition | None:
     """Under which condition a change is to be made; None for none. Raises `Malformed`."""
-    wanted, unwanted = request.joined("if-match").strip(), request.joined("if-none-match").strip()
+    wanted, unwanted = request.get_joined("if-match").strip(), request.get_joined("if-none-match").strip()
     if not wanted and not unwanted:
         return None
     exists = True if wanted == ANY else False if unwanted == ANY else None
     return Condition(
-        any_of=_tags("If-Match", wanted) if wanted not in ("", ANY) else None,
-        none_of=_tags("If-None-Match", unwanted) if unwanted not in ("", ANY) else (),
+        any_of=_parse_tags("If-Match", wanted) if wanted not in ("", ANY) else None,
+        none_of=_parse_tags("If-None-Match", unwanted) if unwanted not in ("", ANY) else (),
         exists=exists,
     )
 
 
-def _tags(name: str, text: str) -> tuple[str, ...]:
+def _parse_tags(name: str, text: str) -> tuple[str, ...]:
     if _LIST.fullmatch(text) is None:
-        raise Malformed(f'the header {name} should hold * or tags in quotation marks, as in "abc", "def"')
+        raise BadRequest(f'the header {name} should hold * or tags in quotation marks, as in "abc", "def"')
     return tuple(_TAG.findall(text))
 
 
@@ -76,24 +76,26 @@ STATIC_AGE: Final = 86_400
 """Seconds that a file is kept which comes with the program."""
 
 _TAG_DIGITS: Final = 32
-_OF_304: Final = frozenset(("cache-control", "content-location", "etag", "expires", "link", "memento-datetime", "vary"))
+_NOT_MODIFIED_HEADERS: Final = frozenset(
+    ("cache-control", "content-location", "etag", "expires", "link", "memento-datetime", "vary")
+)
 
 
-def least_ttl(values: Iterable[Value], now: float) -> int | None:
+def min_ttl(values: Iterable[Value], now: float) -> int | None:
     """For how many seconds what was made of these values may be kept; None if nothing says."""
     times = [_remaining(value, int(now)) for value in values]
     return max(0, min((*times, MAX_AGE))) if times else None
 
 
-def age_headers(
-    seconds: int | None, now: float, *, shared: bool = True, again: bool = False, fixed: bool = False
+def cache_headers(
+    seconds: int | None, now: float, *, shared: bool = True, no_cache: bool = False, fixed: bool = False
 ) -> HeaderList:
     """What tells caches how long to keep an answer.
 
     One that is meant for where the client is may not be `shared` with others. `again`: each time it has to be asked
     for again, as the client did who wanted it from the source. `fixed`: it is about an entry of the past.
     """
-    if again or (seconds is None and not fixed):
+    if no_cache or (seconds is None and not fixed):
         return (("Cache-Control", "no-cache"),)
     if seconds is None or fixed:
         seconds = MAX_AGE
@@ -104,29 +106,31 @@ def age_headers(
     )
 
 
-def tagged(request: Request, response: Response, tag: str = "") -> Response:
+def with_etag(request: Request, response: Response, tag: str = "") -> Response:
     """The answer with a tag; or the word that the client's is still good, if it showed the same.
 
     `tag` is what follows from its octets, where that is known already. Of a long answer it is made by `long_answers`.
     """
-    if not wants_tag(response):
+    if not needs_etag(response):
         return response
-    tag = tag or tag_of(next(response.values("content-type"), ""), response.body)
-    if request.method in READING and is_known(request, tag):
-        kept = tuple([each for each in response.headers if each[0].lower() in _OF_304])
-        return Response(304, (*kept, header(tag)), code=response.code, name=response.name, who=response.who)
-    return response.with_headers(header(tag))
+    tag = tag or compute_etag(next(response.values("content-type"), ""), response.body)
+    if request.method in SAFE_METHODS and matches_if_none_match(request, tag):
+        kept = tuple([each for each in response.headers if each[0].lower() in _NOT_MODIFIED_HEADERS])
+        return Response(
+            304, (*kept, etag_header(tag)), code=response.code, name=response.name, identity=response.identity
+        )
+    return response.with_headers(etag_header(tag))
 
 
-def wants_tag(response: Response) -> bool:
+def needs_etag(response: Response) -> bool:
     """Whether an answer gets the tag of its octets: conditions count where all is well only, and some have another."""
     return response.status == 200 and next(response.values("etag"), None) is None
 
 
-def tag_of(type_: str, octets: bytes) -> str:
+def compute_etag(type_: str, data: bytes) -> str:
     """The tag of an answer: of its octets and their type."""
     digest = hashlib.sha256(type_.encode("latin-1") + b"\0")
-    digest.update(octets)
+    digest.update(data)
     return digest.hexdigest()[:_TAG_DIGITS]
 
 
@@ -136,8 +140,8 @@ def _remaining(value: Value, now: int) -> int:
     return ends.get(value.ttl_type, 0)
 
 
-METHODS: Final = ("GET", "POST", "HEAD", "PUT", "DELETE")
-HEADERS: Final = (
+ALLOWED_METHODS: Final = ("GET", "POST", "HEAD", "PUT", "DELETE")
+ALLOWED_HEADERS: Final = (
     "X-Requested-With",
     "Authorization",
     "Origin",
@@ -154,13 +158,13 @@ these do not know."""
 PREFLIGHT_MAX_AGE: Final = 86_400
 """Seconds for which browsers may keep the answer: a day, as deployed servers say."""
 
-EVERYBODY: Final = ("Access-Control-Allow-Origin", "*")
+ALLOW_ANY_ORIGIN: Final = ("Access-Control-Allow-Origin", "*")
 
-_SIMPLE: Final = frozenset(
+_SIMPLE_HEADERS: Final = frozenset(
     ("cache-control", "content-language", "content-type", "expires", "last-modified", "pragma", "content-length")
 )
-_NOT_FOR_SCRIPTS: Final = frozenset(("vary", "allow"))
-_LOWER_HEADERS: Final = frozenset(name.lower() for name in HEADERS)
+_UNEXPOSED_HEADERS: Final = frozenset(("vary", "allow"))
+_LOWER_HEADERS: Final = frozenset(name.lower() for name in ALLOWED_HEADERS)
 _REQUEST_METHOD: Final = "access-control-request-method"
 
 
@@ -173,31 +177,31 @@ def is_preflight(request: Request) -> bool:
     )
 
 
-def preflight(request: Request) -> Response:
+def preflight_response(request: Request) -> Response:
     """What a browser may ask; nothing is said about what is not on the lists."""
-    wanted = [name.strip().lower() for name in request.joined("access-control-request-headers").split(",")]
-    if request.header(_REQUEST_METHOD) not in METHODS or not _LOWER_HEADERS.issuperset(filter(None, wanted)):
+    wanted = [name.strip().lower() for name in request.get_joined("access-control-request-headers").split(",")]
+    if request.header(_REQUEST_METHOD) not in ALLOWED_METHODS or not _LOWER_HEADERS.issuperset(filter(None, wanted)):
         return Response(200, (("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers"),))
     return Response(
         200,
         (
-            EVERYBODY,
-            ("Access-Control-Allow-Methods", ",".join(METHODS)),
-            ("Access-Control-Allow-Headers", ",".join(HEADERS)),
+            ALLOW_ANY_ORIGIN,
+            ("Access-Control-Allow-Methods", ",".join(ALLOWED_METHODS)),
+            ("Access-Control-Allow-Headers", ",".join(ALLOWED_HEADERS)),
             ("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE)),
         ),
     )
 
 
-def headers(request: Request, response: Response, *, exposes: bool) -> HeaderList:
+def cors_headers(request: Request, response: Response, *, exposes: bool) -> HeaderList:
     """What an answer says about scripts; `exposes` whether they may read headers that are not simple ones."""
     if is_preflight(request):
         return ()
     if not exposes or request.header("origin") is None:
-        return (EVERYBODY,)
-    names = dict.fromkeys([*_told(response), "Content-Length"])
-    return (EVERYBODY, ("Access-Control-Expose-Headers", ",".join(names)))
+        return (ALLOW_ANY_ORIGIN,)
+    names = dict.fromkeys([*_exposed_headers(response), "Content-Length"])
+    return (ALLOW_ANY_ORIGIN, ("Access-Control-Expose-Headers", ",".join(names)))
 
 
-def _told(response: Response) -> Iterator[str]:
-    return (name for name, _ in response.headers if name.lower() not in _SIMPLE | _NOT_FOR_SCRIPTS)
+def _exposed_headers(response: Response) -> Iterator[str]:
+    return (name for name, _ in response.headers if name.lower() not in _SIMPLE_HEADERS | _UNEXPOSED_HEADERS)

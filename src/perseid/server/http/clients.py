@@ -32,18 +32,18 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from perseid.server.limits.udp import Networks
+from perseid.server.limits.udp import NetworkSet
 
 from .bodies import JSON_TYPE, media_type
-from .context import Asking
+from .context import RequestContext
 from .messages import Client, is_loopback
 
-FORWARDING: Final = frozenset(
+FORWARDING_HEADERS: Final = frozenset(
     ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip")
 )
 """Headers that whoever passes requests on adds to them."""
 
-_NOBODY: Final = Networks(())
+_NO_NETWORKS: Final = NetworkSet(())
 _is_local = lru_cache(maxsize=1_024)(is_loopback)  # addresses come again and again, and reading them takes microseconds
 
 
@@ -57,7 +57,7 @@ class Peer:
     """Whether the connection is TLS."""
     certificate: bytes | None = None
     """The certificate that it has proved to hold the key of, in DER."""
-    trusted_networks: Container[str] = _NOBODY
+    trusted_networks: Container[str] = _NO_NETWORKS
     """From where headers are believed that say for whom a request was passed on."""
     alone: Client = field(init=False)
     """The client of a request that nobody has passed on."""
@@ -67,10 +67,10 @@ class Peer:
 
     def client(self, headers: Iterable[tuple[str, str]]) -> Client:
         """Whose request it is, by its headers."""
-        return client_of(self.host, self.secure, self.certificate, headers, self.trusted_networks)
+        return find_client(self.host, self.secure, self.certificate, headers, self.trusted_networks)
 
 
-def client_of(
+def find_client(
     peer: str,
     secure: bool,
     certificate: bytes | None,
@@ -84,35 +84,35 @@ def client_of(
     https of every hop. A peer that says something unreadable is taken for the client, and the request for one that
     others could read. The certificate is the peer's own: it proves nothing about those for whom it passes requests on.
     """
-    forwarded = [(name, value) for name, value in headers if name in FORWARDING]
+    forwarded = [(name, value) for name, value in headers if name in FORWARDING_HEADERS]
     trusted = peer in trusted_networks
     if not forwarded or not trusted:
         # A trusted peer passes requests on, so one that does not say for whom is not believed to ask for itself.
         return Client(peer, secure, not forwarded and not trusted and _is_local(peer), trusted, certificate)
-    said = _listed(forwarded, "x-forwarded-for")
-    protocols = _listed(forwarded, "x-forwarded-proto")
-    host = _right_most(said, trusted_networks) if said else peer
+    addresses = _split_header(forwarded, "x-forwarded-for")
+    protocols = _split_header(forwarded, "x-forwarded-proto")
+    host = _rightmost_untrusted(addresses, trusted_networks) if addresses else peer
     if host is None:
         return Client(peer, trusted=True)
     return Client(host, bool(protocols) and all(one.lower() == "https" for one in protocols), trusted=True)
 
 
-def _listed(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
+def _split_header(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
     """What all headers of a name list, in the order in which it was added."""
     return [part.strip(" \t") for key, value in headers if key == name for part in value.split(",")]
 
 
-def _right_most(said: list[str], trusted_networks: Container[str]) -> str | None:
+def _rightmost_untrusted(addresses: list[str], trusted_networks: Container[str]) -> str | None:
     """The right-most address that is not trusted, or the first of all if each is; None if one on the way is none."""
     host = None
-    for text in reversed(said):
-        host = _address(text)
+    for text in reversed(addresses):
+        host = _parse_address(text)
         if host is None or host not in trusted_networks:
             break
     return host
 
 
-def _address(text: str) -> str | None:
+def _parse_address(text: str) -> str | None:
     """An address as a proxy writes it: alone, with a port, or in brackets as in a URL; None if it is none of these."""
     if text.startswith("["):
         text, bracket, port = text[1:].partition("]")
@@ -138,62 +138,62 @@ def _is_port(text: str) -> bool:
     return text[:1] == ":" and 1 <= len(text) - 1 <= 5 and text[1:].isascii() and text[1:].isdigit()
 
 
-OWN: Final = frozenset(("same-origin", "none"))
+OWN_SITE_VALUES: Final = frozenset(("same-origin", "none"))
 """What `Sec-Fetch-Site` says where no other page is behind it: one of ours, or somebody who typed the address."""
 
-UNNAMED: Final = "https://server.example"
+FALLBACK_URL: Final = "https://server.example"
 """What stands for the address of the server where a request does not name it, or not so that it could be shown."""
 
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
 
 
-def address_asked(asking: Asking) -> str:
+def request_base_url(request_context: RequestContext) -> str:
     """The address at which a request was made, to be shown to whoever made it and to nobody else.
 
     It is what they say themselves in `Host`, so nothing may be decided by it, and no other links are made of it. There
     is nothing in it that HTML or a shell would take for something else.
     """
-    named = asking.request.header("host") or ""
+    named = request_context.request.header("host") or ""
     if _HOST.fullmatch(named) is None:
-        return UNNAMED
-    return f"{'https' if asking.request.client.secure else 'http'}://{named}"
+        return FALLBACK_URL
+    return f"{'https' if request_context.request.client.secure else 'http'}://{named}"
 
 
-def is_foreign(asking: Asking) -> bool:
+def is_cross_site(request_context: RequestContext) -> bool:
     """Whether a request is made by a page of another site."""
-    request = asking.request
+    request = request_context.request
     site = request.header("sec-fetch-site")
-    if site is not None and site.lower() not in OWN:
+    if site is not None and site.lower() not in OWN_SITE_VALUES:
         return True
     origin = request.header("origin")
-    return origin is not None and not _is_own(origin, asking)
+    return origin is not None and not _is_same_origin(origin, request_context)
 
 
-def _is_own(origin: str, asking: Asking) -> bool:
+def _is_same_origin(origin: str, request_context: RequestContext) -> bool:
     """Whether an origin is this server: as the settings name it, or as the browser does that made the request."""
-    declared = urlsplit(asking.place.settings.public_url)
-    named = asking.request.header("host")
+    declared = urlsplit(request_context.place.settings.public_url)
+    named = request_context.request.header("host")
     own = {f"{declared.scheme}://{declared.netloc}"} if declared.netloc else set()
     if named:
-        own.add(f"{'https' if asking.request.client.secure else 'http'}://{named}")
+        own.add(f"{'https' if request_context.request.client.secure else 'http'}://{named}")
     return origin.lower() in {each.lower() for each in own}
 
 
-REASON: Final = (
+AMBIENT_CREDENTIALS_REASON: Final = (
     "credentials that a browser sends by itself do not count here, because {}; "
     "use a session or the Handle scheme, or send Content-Type: application/json from this site itself"
 )
 
 
-def objection(asking: Asking) -> str | None:
+def check_ambient_credentials(request_context: RequestContext) -> str | None:
     """Why ambient credentials do not count for a change; None if they do."""
-    request = asking.request
-    if is_foreign(asking):
-        return REASON.format("the request was made by a page of another site")
+    request = request_context.request
+    if is_cross_site(request_context):
+        return AMBIENT_CREDENTIALS_REASON.format("the request was made by a page of another site")
     is_typed = request.header("content-type") is not None
     if media_type(request) == JSON_TYPE or (request.method == "DELETE" and not is_typed):
         return None
     is_from_browser = any(request.header(name) is not None for name in ("origin", "sec-fetch-site"))
     if not is_typed and not request.body and not is_from_browser:
         return None
-    return REASON.format("the request does not say that it is JSON")
+    return AMBIENT_CREDENTIALS_REASON.format("the request does not say that it is JSON")

@@ -35,8 +35,8 @@ from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.budgets import Budget, Rate
-from perseid.server.limits.udp import Pace
-from perseid.server.native.steps import Guess, Kind, Served, Work
+from perseid.server.limits.udp import RateLimit
+from perseid.server.native.steps import NativeResponse, SecretGuess, Work, WorkKind
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
@@ -44,21 +44,21 @@ from perseid.wire.server import Reply
 
 from .messages import Client, Request
 
-SEGMENT: Final = "hdl"
+HANDLE_SEGMENT: Final = "hdl"
 """The segment behind which every handle can be reached, whatever the server's own paths are called."""
 
-PER_SECOND: Final = 5.0
-AT_ONCE: Final = 50
+LINES_PER_SECOND: Final = 5.0
+BURST_LINES: Final = 50
 """Lines a second, and at once: enough for somebody who looks for the reason of a refusal, and little on a disk."""
 
 
-class PacedLog:
+class RateLimitedLogger:
     """Tells of what strangers can bring about as often as they like; for one thread."""
 
     __slots__ = ("_left_out", "_pace")
 
     def __init__(self) -> None:
-        self._pace = Pace(PER_SECOND, AT_ONCE)
+        self._pace = RateLimit(LINES_PER_SECOND, BURST_LINES)
         self._left_out = 0
 
     def info(self, logger: logging.Logger, now: float, message: str) -> None:
@@ -79,7 +79,7 @@ class HttpSettings:
     """The address of this server as others know it, `https://hdl.example.org`, without a slash at the end."""
     bare: bool = True
     """Whether `/{handle}` resolves."""
-    segments: tuple[str, ...] = (SEGMENT,)
+    segments: tuple[str, ...] = (HANDLE_SEGMENT,)
     """Segments behind which `/{segment}/{handle}` resolves; the one of `SEGMENT` always does."""
     redirect_status: int = 302
     """Of a redirection, where the record does not choose one."""
@@ -101,7 +101,7 @@ class HttpSettings:
     def of(cls, config: Config) -> Self:
         """What the settings of an installation say."""
         forms = config.http_resolver_forms
-        segments = tuple(dict.fromkeys(each for each in (*forms, SEGMENT) if each != BARE))
+        segments = tuple(dict.fromkeys(each for each in (*forms, HANDLE_SEGMENT) if each != BARE))
         return cls(
             public_url=config.http_public_url,
             bare=BARE in forms,
@@ -115,80 +115,80 @@ class HttpSettings:
         )
 
 
-_OWN = b"own "  # no handle begins so: a prefix has no blank in it
+_OWN_SECRET = b"own "  # no handle begins so: a prefix has no blank in it
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProofResult:
     """What came of a proof."""
 
-    right: bool
+    succeeded: bool
     secret_of: bytes | None = None
     """Whose secret the answer says something about, as it was given to `Asking.do`; None for a public key."""
     own: bool = True
     """Whether somebody wanted to prove who they are; else they asked whether another did."""
 
 
-class Judging(Protocol):
+class ProofRecorder(Protocol):
     """Takes note of a verdict."""
 
-    def __call__(self, verdict: Verdict, client: Client) -> None: ...
+    def __call__(self, verdict: ProofResult, client: Client) -> None: ...
 
 
-def of_own(handle: str) -> bytes:
+def own_secret_id(handle: str) -> bytes:
     """What stands for the secrets of a handle, where its owner proves who they are."""
-    return _OWN + handle.encode("utf-8", "replace")
+    return _OWN_SECRET + handle.encode("utf-8", "replace")
 
 
-def by(pools: Pools) -> Judging:
+def make_proof_recorder(pools: Pools) -> ProofRecorder:
     """Have verdicts noted in the budgets of the pools."""
 
-    def judge(verdict: Verdict, client: Client) -> None:
+    def record_proof(verdict: ProofResult, client: Client) -> None:
         transport = Transport.HTTPS if client.secure else Transport.HTTP
         if verdict.secret_of is not None:
-            pools.guessed(Guess(verdict.secret_of, verdict.right), client.host, transport)
-        elif not verdict.right:
-            pools.failed_proof(client.host, transport)
-        if verdict.right and verdict.own:
+            pools.record_guess(SecretGuess(verdict.secret_of, verdict.succeeded), client.host, transport)
+        elif not verdict.succeeded:
+            pools.record_failed_proof(client.host, transport)
+        if verdict.succeeded and verdict.own:
             pools.proved(client.host, transport)
 
-    return judge
+    return record_proof
 
 
-PER_ADDRESS: Final = Rate(0.5, 10)
+SUGGESTIONS_PER_ADDRESS: Final = Rate(0.5, 10)
 """Suggestions for one address: thirty a minute, ten of them at once. A person reads each."""
 
-IN_ALL: Final = Rate(10, 50)
+SUGGESTIONS_TOTAL: Final = Rate(10, 50)
 """Suggestions for everybody together, at up to 10 ms each: a tenth of a core, wherever a flood comes from."""
 
 
-def suggestion_budget() -> Budget:
+def make_suggestion_budget() -> Budget:
     """A new budget, with nothing used."""
-    return Budget(PER_ADDRESS, IN_ALL)
+    return Budget(SUGGESTIONS_PER_ADDRESS, SUGGESTIONS_TOTAL)
 
 
 T = TypeVar("T")
 
-DOOR = "http"
+INTERFACE = "http"
 """What the ledger keeps as the door through which a change came."""
 
 
-class Doing(Protocol):
+class WorkRunner(Protocol):
     """Has work done somewhere; raises `Busy` where it is too much."""
 
     def __call__(self, work: Work, client: Client) -> Awaitable[object]: ...
 
 
-class Native(Protocol):
+class NativeProtocol(Protocol):
     """The native protocol, for messages that come in HTTP requests: `serve.native_service.NativeService`."""
 
-    def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[Served, None]: ...
+    def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]: ...
 
     def early_failure(self, code: ResponseCode, text: str) -> Reply: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerContext:
     """What the server is; made anew when settings are read again."""
 
     registry: Registry
@@ -198,36 +198,36 @@ class Place:
     key: PrivateKey
     """The server's own, with which it proves itself."""
     settings: HttpSettings
-    do: Doing
+    do: WorkRunner
     time: Callable[[], float]
     """Seconds since 1970."""
     random: Callable[[int], bytes]
     """So many octets that nobody can guess."""
     ready: Callable[[], str]
     """Why requests should go elsewhere at the moment; empty if they should come."""
-    judge: Judging
+    record_proof: ProofRecorder
     """Told what came of each proof of an identity, so that guessing has an end; see `judging.by`."""
     sessions: SessionTable = field(default_factory=SessionTable)
     """Those that were begun over HTTP. They outlive a change of settings: whoever makes another place hands them on."""
     api: ApiState = field(default_factory=ApiState)
     """What our own API keeps; handed on likewise."""
-    suggesting: Budget = field(default_factory=suggestion_budget)
+    suggestion_budget: Budget = field(default_factory=make_suggestion_budget)
     """How often names are suggested; handed on likewise."""
-    certificates: PacedLog = field(default_factory=PacedLog)
+    certificate_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)
     """Where it is told why certificates of clients were not accepted."""
-    native: Native | None = None
+    native: NativeProtocol | None = None
     """What answers native messages; None where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestContext:
     """One request that is being answered."""
 
     request: Request
-    place: Place
+    place: ServerContext
 
     async def do(
-        self, kind: Kind, call: Callable[[], T], *, secret_of: bytes | None = None, price: float | None = None
+        self, kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None, price: float | None = None
     ) -> T:
         """Have something done in a thread of the pool for its kind; raises what it raises, or `Busy`."""
         return cast("T", await self.place.do(Work(kind, call, secret_of, price), self.request.client))

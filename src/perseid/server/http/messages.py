@@ -79,7 +79,7 @@ class Request:
         """All headers of a name, in lower case."""
         return [value for key, value in self.headers if key == name]
 
-    def joined(self, name: str) -> str:
+    def get_joined(self, name: str) -> str:
         """What all headers of a name say together, as a list with commas."""
         return ", ".join(self.all(name))
 
@@ -99,7 +99,7 @@ class Response:
     """The code of the Handle System that it stands for, for counters and the log; 0 for none."""
     name: str = ""
     """The handle that it was about, for the log."""
-    who: str = ""
+    identity: str = ""
     """Who asked, as far as they have proved it, for the log."""
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Response:
             self.close,
             self.code,
             self.name,
-            self.who,
+            self.identity,
         )
 
 
@@ -140,12 +140,12 @@ def is_loopback(host: str) -> bool:
 
 OPTIONS: Final = "OPTIONS"
 
-KNOWN: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", OPTIONS, "TRACE"))
+KNOWN_METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", OPTIONS, "TRACE"))
 """Letters as they stand here; `get` is another method, and unknown."""
 
-READING: Final = ("GET", "HEAD")
+SAFE_METHODS: Final = ("GET", "HEAD")
 
 
-def allow(methods: Iterable[str]) -> tuple[str, str]:
+def allow_header(methods: Iterable[str]) -> tuple[str, str]:
     """The header that says which methods a resource has; OPTIONS is one of every resource."""
     return "Allow", ", ".join((*methods, OPTIONS))

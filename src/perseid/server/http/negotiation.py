@@ -25,26 +25,26 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from perseid.registry.queries.signposting import FORMS
+from perseid.registry.queries.signposting import FORMATTERS
 
 MAX_ENTRIES: Final = 64
 """Entries of one header that are looked at: browsers send up to ten."""
 
-BEST: Final = 1_000
+MAX_WEIGHT: Final = 1_000
 """The weight of what is accepted without reserve, in thousandths."""
 
 HTML: Final = "text/html"
 XHTML: Final = "application/xhtml+xml"
 JSON: Final = "application/json"
-ANYTHING: Final = "*/*"
+ANY_TYPE: Final = "*/*"
 
-RECORD_FORMS: Final = (JSON, *FORMS)
+RECORD_FORMS: Final = (JSON, *FORMATTERS)
 """The forms in which a record is given to programs, the earlier one where they do not care."""
 
-VARIES: Final = "Accept, Accept-Datetime"
+VARY: Final = "Accept, Accept-Datetime"
 """The headers on which every answer about a name as it is now depends: with a time, another answer is given."""
 
-VARIES_IN_THE_PAST: Final = "Accept"
+VARY_HISTORY: Final = "Accept"
 """The same for an answer about a moment, which is what it is whatever time a header names."""
 
 _BROWSERS: Final = ("Mozilla/", "Opera/")
@@ -59,21 +59,21 @@ _BROWSER_TYPES: Final = frozenset(
     )
 )
 _BROWSER_KINDS: Final = ("image/", "audio/", "video/")
-_HTML_WISHES: Final = (("ctype", HTML), ("media-type", HTML))
+_HTML_PREFERENCES: Final = (("ctype", HTML), ("media-type", HTML))
 
 # An entry ends at a comma that does not stand between quotation marks.
 _QUOTED: Final = r'"(?>(?:[^"\\]|\\.)*)"?'  # to the end if nothing closes it, so that nobody looks behind it twice
 _ENTRY: Final = re.compile(rf'(?>[^",]+|{_QUOTED})+')
 _PARAMETER: Final = re.compile(rf';[ \t]*([^;="]*)(?:=[ \t]*({_QUOTED}|[^;]*))?')
-_WORD: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_MEDIA_RANGE: Final = re.compile(rf"{_WORD}/{_WORD}")
+_TOKEN: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105 - not a secret
+_MEDIA_RANGE: Final = re.compile(rf"{_TOKEN}/{_TOKEN}")
 _LANGUAGE: Final = re.compile(r"[A-Za-z0-9*]{1,8}(?:-[A-Za-z0-9*]{1,8})*")
 _WEIGHT: Final = re.compile(r"([01]?)(?:\.([0-9]{0,9}))?")
 
-Wish: TypeAlias = tuple[str, str | None]
+Preference: TypeAlias = tuple[str, str | None]
 
 
-class Form(Enum):
+class Representation(Enum):
     """What a client is given about a name."""
 
     REDIRECTION = "redirection"
@@ -84,7 +84,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AcceptEntry:
     """An entry of such a header."""
 
     name: str
@@ -99,26 +99,26 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptHeader:
     """The media types that a client accepts."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[AcceptEntry, ...]
     """In the order in which they came; none if there is no header, and then everything is accepted."""
 
     def weight(self, type_: str) -> int:
         """How much a media type, without a wildcard, is wanted; 0 is not at all."""
         if not self.entries:
-            return BEST
-        for name in (type_, f"{type_.partition('/')[0]}/*", ANYTHING):
+            return MAX_WEIGHT
+        for name in (type_, f"{type_.partition('/')[0]}/*", ANY_TYPE):
             found = [entry.weight for entry in self.entries if entry.name == name]
             if found:
                 return max(found)
         return 0
 
     @property
-    def says_nothing(self) -> bool:
+    def accepts_anything(self) -> bool:
         """Whether it is no help: anything is accepted."""
-        return all(entry.name == ANYTHING for entry in self.entries if entry.weight)
+        return all(entry.name == ANY_TYPE for entry in self.entries if entry.weight)
 
     @property
     def prefers_json(self) -> bool:
@@ -145,67 +145,67 @@ class Accepted:
         """The media type in which a record is shown."""
         return self.named_form or (JSON if self.prefers_json else HTML)
 
-    def form(self, *, leads: bool) -> Form:
+    def form(self, *, leads: bool) -> Representation:
         """What to give; `leads` says whether there is somewhere to redirect to."""
         if leads and self.named_form is None:
-            return Form.REDIRECTION
-        return {HTML: Form.PAGE, JSON: Form.JSON}.get(self.record_form, Form.OTHER)
+            return Representation.REDIRECTION
+        return {HTML: Representation.PAGE, JSON: Representation.JSON}.get(self.record_form, Representation.OTHER)
 
 
-def read_accept(lines: Iterable[str]) -> Accepted:
+def parse_accept(lines: Iterable[str]) -> AcceptHeader:
     """Read all `Accept` headers of a request."""
     found = []
-    for name, weight in _entries(lines):
-        range_ = ANYTHING if name == "*" else name.lower()  # an old library writes the one for the other
-        if _MEDIA_RANGE.fullmatch(range_) and not (range_.startswith("*/") and range_ != ANYTHING):
-            found.append(Entry(range_, weight))
-    return Accepted(tuple(found))
+    for name, weight in _parse_entries(lines):
+        range_ = ANY_TYPE if name == "*" else name.lower()  # an old library writes the one for the other
+        if _MEDIA_RANGE.fullmatch(range_) and not (range_.startswith("*/") and range_ != ANY_TYPE):
+            found.append(AcceptEntry(range_, weight))
+    return AcceptHeader(tuple(found))
 
 
-def read_languages(lines: Iterable[str]) -> tuple[Entry, ...]:
+def parse_accept_language(lines: Iterable[str]) -> tuple[AcceptEntry, ...]:
     """Read all `Accept-Language` headers of a request."""
-    return tuple([Entry(name, weight) for name, weight in _entries(lines) if _LANGUAGE.fullmatch(name)])
+    return tuple([AcceptEntry(name, weight) for name, weight in _parse_entries(lines) if _LANGUAGE.fullmatch(name)])
 
 
-def wishes(
-    accepted: Accepted, languages: Sequence[Entry], user_agent: str, *, metadata: bool = False
-) -> tuple[Wish, ...]:
+def location_preferences(
+    accepted: AcceptHeader, languages: Sequence[AcceptEntry], user_agent: str, *, metadata: bool = False
+) -> tuple[Preference, ...]:
     """What headers say about the attributes that a location should have, the most important first.
 
     With `metadata` the role that a location has in negotiation does not count: the request has named a role itself.
     """
-    found = (*_content_wishes(accepted, user_agent), *_language_wishes(languages))
+    found = (*_content_preferences(accepted, user_agent), *_language_preferences(languages))
     return tuple([wish for wish in found if wish[0] != "http_role"]) if metadata else found
 
 
-def _content_wishes(accepted: Accepted, user_agent: str) -> tuple[Wish, ...]:
+def _content_preferences(accepted: AcceptHeader, user_agent: str) -> tuple[Preference, ...]:
     wanted = [entry for entry in accepted.entries if entry.weight]
-    if accepted.says_nothing:
+    if accepted.accepts_anything:
         if user_agent.startswith(_BROWSERS):
-            return (("http_role", "browser"), *_HTML_WISHES)
+            return (("http_role", "browser"), *_HTML_PREFERENCES)
         return (("http_role", "no_conneg"),)
     best = max(entry.weight for entry in wanted)
     if max((entry.weight for entry in wanted if _is_for_browsers(entry)), default=0) < best:
-        found: list[Wish] = []
+        found: list[Preference] = []
         for entry in sorted(wanted, key=lambda entry: -entry.weight):
             if entry.is_wildcard:
                 break
             found += [("ctype", entry.name), ("media-type", entry.name)]
         return (*found, ("http_role", "conneg"))
-    takes_html = any(entry.name in (HTML, "text/*", ANYTHING) for entry in wanted)
-    return (("http_role", "browser"), *(_HTML_WISHES if takes_html else ()))
+    takes_html = any(entry.name in (HTML, "text/*", ANY_TYPE) for entry in wanted)
+    return (("http_role", "browser"), *(_HTML_PREFERENCES if takes_html else ()))
 
 
-def _is_for_browsers(entry: Entry) -> bool:
+def _is_for_browsers(entry: AcceptEntry) -> bool:
     return entry.is_wildcard or entry.name in _BROWSER_TYPES or entry.name.startswith(_BROWSER_KINDS)
 
 
-def _language_wishes(languages: Sequence[Entry]) -> tuple[Wish, ...]:
+def _language_preferences(languages: Sequence[AcceptEntry]) -> tuple[Preference, ...]:
     wanted = sorted([entry for entry in languages if entry.weight], key=lambda entry: -entry.weight)
     return tuple([("language", entry.name) for entry in wanted if "*" not in entry.name])
 
 
-def _entries(lines: Iterable[str]) -> list[tuple[str, int]]:
+def _parse_entries(lines: Iterable[str]) -> list[tuple[str, int]]:
     """The entries of a header that can be read, as names and weights."""
     found: list[tuple[str, int]] = []
     for line in lines:
@@ -213,13 +213,13 @@ def _entries(lines: Iterable[str]) -> list[tuple[str, int]]:
             if len(found) >= MAX_ENTRIES:
                 return found
             name, _, rest = match.group().partition(";")
-            weight = _weight(f";{rest}")
+            weight = _parse_weight(f";{rest}")
             if weight is not None and name.strip():
                 found.append((name.strip(), weight))
     return found
 
 
-def _weight(parameters: str) -> int | None:
+def _parse_weight(parameters: str) -> int | None:
     """The weight among the parameters of an entry; None if it cannot be read."""
     for name, value in _PARAMETER.findall(parameters):
         if name.strip().lower() != "q":
@@ -227,5 +227,5 @@ def _weight(parameters: str) -> int | None:
         found = _WEIGHT.fullmatch(value.strip())
         if found is None or not (found[1] or found[2]):
             return None
-        return min(int(found[1] or "0") * BEST + int((found[2] or "").ljust(3, "0")[:3]), BEST)
-    return BEST
+        return min(int(found[1] or "0") * MAX_WEIGHT + int((found[2] or "").ljust(3, "0")[:3]), MAX_WEIGHT)
+    return MAX_WEIGHT

@@ -32,17 +32,17 @@ from typing import Final
 
 from perseid.records.site import Transport
 from perseid.server.http.compat.tunnel import NATIVE_TYPE
-from perseid.server.http.connection.requests import Arrived
-from perseid.server.observe.access_log import AccessLog, Exchange
-from perseid.server.observe.control_counts import ControlCounts
+from perseid.server.http.connection.requests import ParsedRequest
+from perseid.server.observe.access_log import AccessLog, HttpExchange
+from perseid.server.observe.control_counts import ControlCounters
 from perseid.wire.codes import ResponseCode
 
 from . import caching, responses
 from .compat import api, reverse, tunnel
-from .context import Asking, Place
-from .messages import KNOWN, OPTIONS, READING, HeaderList, Request, Response, allow
+from .context import RequestContext, ServerContext
+from .messages import KNOWN_METHODS, OPTIONS, SAFE_METHODS, HeaderList, Request, Response, allow_header
 from .resolver import resolver
-from .targets import Malformed, is_api
+from .targets import BadRequest, is_api
 from .v1 import application
 from .v1 import problems as v1_problems
 
@@ -53,23 +53,25 @@ RETRY_AFTER: Final = 5
 """Seconds after which it is worth asking again: a view that follows the ledger again, or another server."""
 
 _JSON = "application/json"
-_AT_ONCE: HeaderList = (("Cache-Control", "no-store"),)
+_NO_STORE_HEADERS: HeaderList = (("Cache-Control", "no-store"),)
 
 
-async def answer(asking: Asking) -> Response:
+async def handle_health(request_context: RequestContext) -> Response:
     """The answer to one of the two paths, for any method that reads."""
-    if asking.request.path == READY_PATH:
-        reason = asking.place.ready()
+    if request_context.request.path == READY_PATH:
+        reason = request_context.place.ready()
         facts: dict[str, object] = {"ready": not reason} | ({"reason": reason} if reason else {})
-        return _told(asking, 503 if reason else 200, facts, f"not ready: {reason}" if reason else "ready")
-    return _told(asking, 200, {"alive": True}, "alive")
+        return _health_response(
+            request_context, 503 if reason else 200, facts, f"not ready: {reason}" if reason else "ready"
+        )
+    return _health_response(request_context, 200, {"alive": True}, "alive")
 
 
-def _told(asking: Asking, status: int, facts: dict[str, object], line: str) -> Response:
-    as_json = _JSON in asking.request.joined("accept").lower()
+def _health_response(request_context: RequestContext, status: int, facts: dict[str, object], line: str) -> Response:
+    as_json = _JSON in request_context.request.get_joined("accept").lower()
     body = json.dumps(facts) if as_json else line
     kind = f"{_JSON};charset=utf-8" if as_json else "text/plain;charset=utf-8"
-    headers: HeaderList = (("Content-Type", kind), *_AT_ONCE)
+    headers: HeaderList = (("Content-Type", kind), *_NO_STORE_HEADERS)
     if status == 503:
         headers += (("Retry-After", str(RETRY_AFTER)),)
     return Response(status, headers, body.encode() + b"\n")
@@ -77,13 +79,13 @@ def _told(asking: Asking, status: int, facts: dict[str, object], line: str) -> R
 
 HEALTH_PATHS: Final = (b"/healthz", b"/readyz")
 
-REVERSE: Final = b"/hrls/"
+REVERSE_LOOKUP_PATH: Final = b"/hrls/"
 """Below it names are found by what their records hold, as in an add-on to deployed servers."""
 
-POLICY: Final = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+CONTENT_SECURITY_POLICY: Final = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 """What an answer may do in a browser that does not say so itself: nothing."""
 
-REFERRER: Final = "strict-origin-when-cross-origin"
+REFERRER_POLICY: Final = "strict-origin-when-cross-origin"
 """What others learn of where somebody came from: the address of this server, and not which name they looked at. A
 redirection says nothing about it: whoever followed a link through here comes from where the link was."""
 
@@ -94,95 +96,99 @@ _REDIRECTIONS: Final = range(300, 400)
 class HttpService:
     """Answers requests; one for all connections."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ServerContext) -> None:
         self.place = place
         """What the server is; replaced when settings are read again."""
-        application.table()  # loaded now, so that no request waits for it
+        application.get_router()  # loaded now, so that no request waits for it
 
-    def at_once(self, request: Arrived) -> bytes | None:  # noqa: ARG002 - there may be one to some requests
+    def handle_fast(self, request: ParsedRequest) -> bytes | None:  # noqa: ARG002 - there may be one to some requests
         """The octets of the answer, if it can be given without waiting; None if not."""
         return None
 
     async def answer(self, request: Request) -> Response:
         """The answer to a request, whatever comes of it."""
-        asking = Asking(request, self.place)
+        request_context = RequestContext(request, self.place)
         try:
-            response = await _answer(asking)
+            response = await _dispatch(request_context)
         except Exception as problem:  # noqa: BLE001 - whatever it is, somebody waits for an answer
-            if application.is_own(request.path):
-                response = v1_problems.response(v1_problems.problem_of(problem, asking))
+            if application.is_api_path(request.path):
+                response = v1_problems.problem_response(v1_problems.to_problem(problem, request_context))
             else:
-                response = responses.failure_response(asking, problem)
-        return completed(request, response)
+                response = responses.failure_response(request_context, problem)
+        return with_default_headers(request, response)
 
     def refused(self, status: int, problem: str, path: bytes) -> Response:
         """The answer to what never became a request."""
         request = Request("GET", path)
-        if application.is_own(request.path):
-            return completed(request, v1_problems.plain(self.place.settings, status, problem))
-        return completed(request, responses.plain(request, status, problem))
+        if application.is_api_path(request.path):
+            return with_default_headers(request, v1_problems.error_response(self.place.settings, status, problem))
+        return with_default_headers(request, responses.plain(request, status, problem))
 
 
-def completed(request: Request, response: Response) -> Response:
+def with_default_headers(request: Request, response: Response) -> Response:
     """An answer with the headers that every answer has."""
     named = {name.lower() for name, _ in response.headers}
-    wanted = list(caching.headers(request, response, exposes=is_api(request.path)))
+    wanted = list(caching.cors_headers(request, response, exposes=is_api(request.path)))
     wanted.append(("X-Content-Type-Options", "nosniff"))
     if response.status not in _REDIRECTIONS:
-        wanted.append(("Referrer-Policy", REFERRER))
-        wanted.append(("Content-Security-Policy", POLICY))
+        wanted.append(("Referrer-Policy", REFERRER_POLICY))
+        wanted.append(("Content-Security-Policy", CONTENT_SECURITY_POLICY))
     return response.with_headers(*[header for header in wanted if header[0].lower() not in named])
 
 
-async def _answer(asking: Asking) -> Response:
-    request = asking.request
+async def _dispatch(request_context: RequestContext) -> Response:
+    request = request_context.request
     if caching.is_preflight(request):
-        return caching.preflight(request)
-    if request.body and request.joined("content-encoding").strip().lower() not in _IDENTITY:
+        return caching.preflight_response(request)
+    if request.body and request.get_joined("content-encoding").strip().lower() not in _IDENTITY:
         # What is small on the way may be endless when it is unpacked, and no client is known that packs.
-        raise Malformed("bodies are taken as they are, without Content-Encoding", responses.UNSUPPORTED_MEDIA_TYPE)
-    if application.is_own(request.path):
-        return await application.answer(asking)
+        raise BadRequest("bodies are taken as they are, without Content-Encoding", responses.UNSUPPORTED_MEDIA_TYPE)
+    if application.is_api_path(request.path):
+        return await application.handle(request_context)
     if is_api(request.path):
-        return await api.answer(asking)
+        return await api.handle_request(request_context)
     if tunnel.is_message(request):
-        return await tunnel.answer(asking)
+        return await tunnel.handle_request(request_context)
     if request.path in HEALTH_PATHS:
-        return _by_method(request, READING) or await answer(asking)
-    if request.path.startswith(REVERSE):
-        return _by_method(request, READING) or await reverse.answer(asking)
-    return _by_method(request, (*READING, "POST")) or await resolver.answer(asking)
+        return _check_method(request, SAFE_METHODS) or await handle_health(request_context)
+    if request.path.startswith(REVERSE_LOOKUP_PATH):
+        return _check_method(request, SAFE_METHODS) or await reverse.handle_request(request_context)
+    return _check_method(request, (*SAFE_METHODS, "POST")) or await resolver.handle_request(request_context)
 
 
-def _by_method(request: Request, methods: tuple[str, ...]) -> Response | None:
+def _check_method(request: Request, methods: tuple[str, ...]) -> Response | None:
     """The answer to a method that is not one of these; None if it is."""
     if request.method in methods:
         return None
     if request.method == OPTIONS:
-        return Response(200, (allow(methods),))
-    if request.method not in KNOWN:
+        return Response(200, (allow_header(methods),))
+    if request.method not in KNOWN_METHODS:
         return Response(responses.NOT_IMPLEMENTED)
-    return Response(responses.METHOD_NOT_ALLOWED, (allow(methods),))
+    return Response(responses.METHOD_NOT_ALLOWED, (allow_header(methods),))
 
 
-AtOnce = Callable[[Arrived], tuple[bytes, bytes] | None]
+FastHandler = Callable[[ParsedRequest], tuple[bytes, bytes] | None]
 """The octets of an answer and the name that it is about, if it takes no time; see `fast`."""
 
-MOST: Final = 2_000
+MAX_FAST_PER_SECOND: Final = 2_000
 """Answers at once for one address in a second, where the settings say nothing."""
 
 _STATUS = slice(9, 12)  # in the first line of an answer
-_CLASS = 9
+_STATUS_CLASS = 9
 _NO_LIMIT = -(1 << 62)
 
 
-class Observing:
+class ServiceMonitor:
     """What answers, and where it is noted; for all connections."""
 
     __slots__ = ("access", "counts", "exempt", "fast", "most", "service", "taken")
 
     def __init__(
-        self, service: HttpService, counts: ControlCounts, fast: AtOnce | None = None, access: AccessLog | None = None
+        self,
+        service: HttpService,
+        counts: ControlCounters,
+        fast: FastHandler | None = None,
+        access: AccessLog | None = None,
     ) -> None:
         self.service = service
         self.counts = counts
@@ -190,49 +196,49 @@ class Observing:
         self.access = access
         self.taken: dict[str, int] = {}
         """What was answered at once in this second, by address."""
-        self.most = MOST
+        self.most = MAX_FAST_PER_SECOND
         """How much of it an address may have."""
         self.exempt: Container[str] = ()
         """Addresses that may have more."""
 
 
-class Observed:
+class MonitoredService:
     """What answers the requests of one connection."""
 
     __slots__ = ("_all", "_host", "_transport")
 
-    def __init__(self, observing: Observing, host: str, *, secure: bool) -> None:
+    def __init__(self, observing: ServiceMonitor, host: str, *, secure: bool) -> None:
         self._all = observing
         self._host = host
         self._transport = Transport.HTTPS if secure else Transport.HTTP
 
-    def at_once(self, request: Arrived) -> bytes | None:
+    def handle_fast(self, request: ParsedRequest) -> bytes | None:
         """The whole answer, if it takes no time."""
         every = self._all
         if every.fast is None:
-            return every.service.at_once(request)
+            return every.service.handle_fast(request)
         host = request.client.host
         taken = every.taken.get(host, 0)
         if taken >= every.most:
             if host not in every.exempt:
                 every.counts.limited("requests at once")
-                return every.service.at_once(request)  # the usual way has a budget
+                return every.service.handle_fast(request)  # the usual way has a budget
             taken = _NO_LIMIT  # for the rest of the second, as looking it up takes time
         access = every.access
         began = perf_counter_ns() if access is not None else 0
         found = every.fast(request)
         if found is None:
-            return every.service.at_once(request)
+            return every.service.handle_fast(request)
         every.taken[host] = taken + 1
-        octets, name = found
-        key = (request.client.secure, request.method, octets[_CLASS])
-        counted = every.counts.http_at_once
+        data, name = found
+        key = (request.client.secure, request.method, data[_STATUS_CLASS])
+        counted = every.counts.http_fast_responses
         counted[key] = counted.get(key, 0) + 1
         if access is not None:
             took = (perf_counter_ns() - began) // 1000
-            exchange = Exchange(request.method, int(octets[_STATUS]), name, is_name=True, code=ResponseCode.SUCCESS)
-            access.note_http(request.client.host, _transport(request).name.lower(), exchange, took)
-        return octets
+            exchange = HttpExchange(request.method, int(data[_STATUS]), name, is_name=True, code=ResponseCode.SUCCESS)
+            access.log_http_request(request.client.host, _transport(request).name.lower(), exchange, took)
+        return data
 
     async def answer(self, request: Request) -> Response:
         """The answer to a request."""
@@ -246,8 +252,10 @@ class Observed:
         self._all.counts.durations[transport].add(took)
         if self._all.access is not None:
             name = response.name.encode("utf-8", "replace")
-            exchange = Exchange(request.method, response.status, name or request.path, bool(name), response.code)
-            self._all.access.note_http(request.client.host, transport.name.lower(), exchange, took, response.who)
+            exchange = HttpExchange(request.method, response.status, name or request.path, bool(name), response.code)
+            self._all.access.log_http_request(
+                request.client.host, transport.name.lower(), exchange, took, response.identity
+            )
         return response
 
     def refused(self, status: int, problem: str, path: bytes) -> Response:
@@ -255,8 +263,8 @@ class Observed:
         response = self._all.service.refused(status, problem, path)
         self._all.counts.http(self._transport, "", response.status)
         if self._all.access is not None:
-            exchange = Exchange("-", response.status, path, is_name=False, code=response.code)
-            self._all.access.note_http(self._host, self._transport.name.lower(), exchange, 0)
+            exchange = HttpExchange("-", response.status, path, is_name=False, code=response.code)
+            self._all.access.log_http_request(self._host, self._transport.name.lower(), exchange, 0)
         return response
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import quote
 
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.wire.codes import ResponseCode
 
 from .messages import HeaderList
@@ -23,18 +23,18 @@ from .messages import HeaderList
 MAX_PARAMETERS: Final = 10_000
 """Parameters of one request: a head of 8 KiB has room for 4,096, and a body should not have many more."""
 
-API: Final = b"/api"
+API_PATH: Final = b"/api"
 """Below it everything is JSON."""
 
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-_NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_INVALID_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-_PLAIN: Final = "!$'()*,:@;=+"  # of what may stand in a path as it is
+_SAFE_CHARACTERS: Final = "!$'()*,:@;=+"  # of what may stand in a path as it is
 _INT32: Final = range(-0x8000_0000, 0x8000_0000)
 _TRUE: Final = ("", "true", "yes")
 
 
-class Malformed(Exception):
+class BadRequest(Exception):
     """A request that does not have the form it should; nothing was done."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Malformed(Exception):
         code: ResponseCode = ResponseCode.PROTOCOL_ERROR,
         headers: HeaderList = (),
         *,
-        echoes: bool = False,
+        echo_name: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -52,13 +52,13 @@ class Malformed(Exception):
         self.status = status
         self.code = code
         self.headers = headers
-        self.echoes = echoes
+        self.echo_name = echo_name
         """Whether the name that it was about is told."""
 
 
 def is_api(path: bytes) -> bool:
     """Whether a path is the API's."""
-    return path == API or path.startswith(API + b"/")
+    return path == API_PATH or path.startswith(API_PATH + b"/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +71,34 @@ class Name:
     """Whether all of it is UTF-8."""
 
 
-def percent_decoded(octets: bytes) -> bytes:
+def percent_decode(data: bytes) -> bytes:
     """Octets with their escapes decoded, once; what begins no escape stands for itself."""
-    return _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), octets) if b"%" in octets else octets
+    return _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), data) if b"%" in data else data
 
 
-def name_of(octets: bytes) -> Name:
+def parse_name(data: bytes) -> Name:
     """The name that a part of a path stands for; raises `Malformed`."""
-    for found in _NO_ESCAPE.finditer(octets):
-        if found.start() < len(octets) - 1:
-            written = quoted(octets[found.start() : found.start() + 3].decode("latin-1"))
+    for found in _INVALID_ESCAPE.finditer(data):
+        if found.start() < len(data) - 1:
+            written = quote_text(data[found.start() : found.start() + 3].decode("latin-1"))
             message = f"{written} in the path is no escape: a percent sign of the name itself is written %25"
-            raise Malformed(message)
-    decoded = percent_decoded(octets)
+            raise BadRequest(message)
+    decoded = percent_decode(data)
     if b"\0" in decoded:
-        raise Malformed("the path holds a NUL (%00), which no name can hold")
+        raise BadRequest("the path holds a NUL (%00), which no name can hold")
     try:
         return Name(decoded.decode("utf-8"))
     except UnicodeDecodeError:
         return Name(decoded.decode("utf-8", "replace"), is_text=False)
 
 
-def path_of(name: str) -> str:
+def encode_path(name: str) -> str:
     """How a name is written in a path so that every client and every server on the way leaves it alone.
 
     Where a step would be empty or all dots, which some drop or follow, slashes are escaped as well: they mean the same.
     """
     is_plain = not {"", ".", ".."} & set(name.split("/"))
-    return quote(name, safe=_PLAIN + "/" if is_plain else _PLAIN)
+    return quote(name, safe=_SAFE_CHARACTERS + "/" if is_plain else _SAFE_CHARACTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class Parameters:
         """Take what stands behind a question mark, or in the body of a form."""
         parts = query.split(b"&", MAX_PARAMETERS)
         if len(parts) > MAX_PARAMETERS:
-            raise Malformed(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
-        return cls(tuple([_pair(part) for part in parts if part]))
+            raise BadRequest(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
+        return cls(tuple([_parse_pair(part) for part in parts if part]))
 
     def plus(self, more: Iterable[tuple[str, str]]) -> Self:
         """The same with others behind them."""
@@ -130,27 +130,27 @@ class Parameters:
         """What the first parameter of a name says; None if there is none."""
         return next((value for key, value in self.pairs if key == name), None)
 
-    def flag(self, name: str, *, absent: bool = False) -> bool:
+    def flag(self, name: str, *, default: bool = False) -> bool:
         """Whether a parameter is there and says nothing, `true` or `yes`, in letters of any case."""
         value = self.first(name)
-        return absent if value is None else value.lower() in _TRUE
+        return default if value is None else value.lower() in _TRUE
 
     def numbers(self, name: str) -> list[int]:
         """The numbers that all parameters of a name are; raises `Malformed` if one is not a number of 32 bits."""
-        return [_number(name, value) for value in self.all(name)]
+        return [_parse_number(name, value) for value in self.all(name)]
 
     def number(self, name: str) -> int | None:
         """The number that the first parameter of a name is; None if there is none. Raises `Malformed`."""
         value = self.first(name)
-        return None if value is None else _number(name, value)
+        return None if value is None else _parse_number(name, value)
 
 
-def _pair(part: bytes) -> tuple[str, str]:
+def _parse_pair(part: bytes) -> tuple[str, str]:
     key, _, value = part.replace(b"+", b" ").partition(b"=")
-    return percent_decoded(key).decode("utf-8", "replace"), percent_decoded(value).decode("utf-8", "replace")
+    return percent_decode(key).decode("utf-8", "replace"), percent_decode(value).decode("utf-8", "replace")
 
 
-def _number(name: str, value: str) -> int:
+def _parse_number(name: str, value: str) -> int:
     if _NUMBER.fullmatch(value) is None or int(value) not in _INT32:
-        raise Malformed(f"the parameter {name} should be a whole number of 32 bits, and is {quoted(value)}")
+        raise BadRequest(f"the parameter {name} should be a whole number of 32 bits, and is {quote_text(value)}")
     return int(value)

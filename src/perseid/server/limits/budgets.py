@@ -18,10 +18,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from perseid.registry.installation.settings import Config
-from perseid.server.native.authentication import Unfinished
-from perseid.server.native.steps import Kind
+from perseid.server.native.authentication import UnfinishedMessages
+from perseid.server.native.steps import WorkKind
 
-from .udp import Networks, network_of
+from .udp import NetworkSet, network_to_int
 
 if TYPE_CHECKING:
     from perseid.server.native.tcp import Connection
@@ -35,11 +35,11 @@ IPV6_SITE_BITS: Final = 48
 """What one customer, and one site, commonly have of IPv6: 256 and 65,536 such sources. Hosting companies give a /64 to
 each customer, so neither bound could stand for all three."""
 
-CUSTOMER_TIMES: Final = 2
-SITE_TIMES: Final = 4
+CUSTOMER_FACTOR: Final = 2
+SITE_FACTOR: Final = 4
 """How many times what one source may have, all of a /56 and all of a /48 may have together."""
 
-LEVEL_TIMES: Final = (1, CUSTOMER_TIMES, SITE_TIMES)
+LEVEL_FACTORS: Final = (1, CUSTOMER_FACTOR, SITE_FACTOR)
 """The same for the networks of a `Source`, in their order."""
 
 MAX_SOURCES: Final = 16_384
@@ -52,13 +52,13 @@ BURST_SECONDS: Final = 5.0
 OTHER_DESCRIPTORS: Final = 128
 """Descriptors that the process needs beside its connections: databases, sockets, pipes, the log."""
 
-PRICES: Final[Mapping[Kind, float]] = {
-    Kind.READ: 0.0005,
-    Kind.WRITE: 0.0005,
-    Kind.SIGN: 0.001,
-    Kind.VERIFY: 0.000_5,
-    Kind.AGREE: 0.003,
-    Kind.HANDSHAKE: 0.0005,
+PRICES: Final[Mapping[WorkKind, float]] = {
+    WorkKind.READ: 0.0005,
+    WorkKind.WRITE: 0.0005,
+    WorkKind.SIGN: 0.001,
+    WorkKind.VERIFY: 0.000_5,
+    WorkKind.AGREE: 0.003,
+    WorkKind.HANDSHAKE: 0.0005,
 }
 """What work of each kind typically costs, in seconds of a processor: the price at which it is let in."""
 
@@ -73,13 +73,13 @@ _TAG = 8  # bits in which a network says how long it is, so that none is taken f
 
 
 @lru_cache(maxsize=MAX_SOURCES)
-def source_of(host: str) -> Source:
+def get_source(host: str) -> Source:
     """Whom an address counts for: for itself, or for IPv6 its /64, and the networks around that."""
-    if network_of(host, IPV4_SOURCE_BITS, 0):  # of IPv6 nothing is left, of IPv4 at least the mark of it
+    if network_to_int(host, IPV4_SOURCE_BITS, 0):  # of IPv6 nothing is left, of IPv4 at least the mark of it
         lengths: tuple[int, ...] = (IPV4_SOURCE_BITS,)
     else:
         lengths = (IPV6_SOURCE_BITS, IPV6_CUSTOMER_BITS, IPV6_SITE_BITS)
-    return tuple(network_of(host, bits, bits) << _TAG | bits for bits in lengths)
+    return tuple(network_to_int(host, bits, bits) << _TAG | bits for bits in lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Rate:
         """A share of a core."""
         return cls(percent / 100, percent / 100 * BURST_SECONDS)
 
-    def times(self, factor: float) -> "Rate":
+    def scale(self, factor: float) -> "Rate":
         """So many times as much."""
         return Rate(self.per_second * factor, self.burst * factor)
 
@@ -115,66 +115,66 @@ class Budget:
         per_source: Rate,
         total: Rate,
         *,
-        known_times: float = 1.0,
+        known_factor: float = 1.0,
         reserved: float = 0.0,
         max_sources: int = MAX_SOURCES,
     ) -> None:
-        self._limits_sources = per_source.per_second > 0
+        self._has_source_limit = per_source.per_second > 0
         self._rates = {
-            known: tuple(per_source.times(times * (known_times if known else 1.0)) for times in LEVEL_TIMES)
+            known: tuple(per_source.scale(scale * (known_factor if known else 1.0)) for scale in LEVEL_FACTORS)
             for known in (False, True)
         }
         self._total = total
-        self._of_strangers = total.times(1.0 - reserved)
+        self._unknown_rate = total.scale(1.0 - reserved)
         self._max_sources = max_sources
         # For each the moment at which it will have its whole budget again; see `limits`. Least recently seen first.
         self._due: dict[int, float] = {}
-        self._due_in_all = 0.0
-        self._due_of_strangers = 0.0
+        self._due_total = 0.0
+        self._due_unknown = 0.0
 
     def __len__(self) -> int:
         return len(self._due)
 
     def take(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
         """Whether a source may have it; then it is counted."""
-        taken = self._taken(source, now, cost, known=known)
-        if taken is None:
+        due_by_network = self._compute_due(source, now, cost, known=known)
+        if due_by_network is None:
             return False
-        for network, due in taken.items():
+        for network, due in due_by_network.items():
             self._remember(network, due)
-        self._due_in_all = _moved(self._due_in_all, self._total, now, cost)
+        self._due_total = _advance_due(self._due_total, self._total, now, cost)
         if source and not known:
-            self._due_of_strangers = _moved(self._due_of_strangers, self._of_strangers, now, cost)
+            self._due_unknown = _advance_due(self._due_unknown, self._unknown_rate, now, cost)
         return True
 
     def settle(self, source: Source, difference: float, *, known: bool = False) -> None:
         """Count what something cost more, or less if it is negative, than was thought when it was taken."""
         if self._total.per_second:
-            self._due_in_all += difference / self._total.per_second
+            self._due_total += difference / self._total.per_second
             if source and not known:
-                self._due_of_strangers += difference / self._of_strangers.per_second
+                self._due_unknown += difference / self._unknown_rate.per_second
         for network, rate in zip(source, self._rates[known], strict=False):
             if network in self._due:
                 self._due[network] += difference / rate.per_second
 
-    def is_used_up(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
+    def is_exhausted(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
         """Whether `take` would refuse."""
-        return self._taken(source, now, cost, known=known) is None
+        return self._compute_due(source, now, cost, known=known) is None
 
-    def _taken(self, source: Source, now: float, cost: float, *, known: bool) -> dict[int, float] | None:
+    def _compute_due(self, source: Source, now: float, cost: float, *, known: bool) -> dict[int, float] | None:
         """What is due of each network of a source if it takes something; None if that is too much for anybody."""
-        if _is_too_much(self._due_in_all, self._total, now, cost):
+        if _exceeds_rate(self._due_total, self._total, now, cost):
             return None
-        if source and not known and _is_too_much(self._due_of_strangers, self._of_strangers, now, cost):
+        if source and not known and _exceeds_rate(self._due_unknown, self._unknown_rate, now, cost):
             return None
-        taken: dict[int, float] = {}
-        if self._limits_sources:
+        due_by_network: dict[int, float] = {}
+        if self._has_source_limit:
             for network, rate in zip(source, self._rates[known], strict=False):
                 due = self._due.get(network, 0.0)
-                if _is_too_much(due, rate, now, cost):
+                if _exceeds_rate(due, rate, now, cost):
                     return None
-                taken[network] = _moved(due, rate, now, cost)
-        return taken
+                due_by_network[network] = _advance_due(due, rate, now, cost)
+        return due_by_network
 
     def _remember(self, network: int, due: float) -> None:
         self._due.pop(network, None)
@@ -183,33 +183,33 @@ class Budget:
             del self._due[next(iter(self._due))]
 
 
-def _moved(due: float, rate: Rate, now: float, cost: float) -> float:
+def _advance_due(due: float, rate: Rate, now: float, cost: float) -> float:
     return max(due, now) + (cost / rate.per_second if rate.per_second else 0.0)
 
 
-def _is_too_much(due: float, rate: Rate, now: float, cost: float) -> bool:
+def _exceeds_rate(due: float, rate: Rate, now: float, cost: float) -> bool:
     """Whether something costs more than is left; what costs more than there can ever be needs all of that."""
     if not rate.per_second:
         return False
-    return _moved(due, rate, now, min(cost, rate.burst)) - now > rate.burst / rate.per_second
+    return _advance_due(due, rate, now, min(cost, rate.burst)) - now > rate.burst / rate.per_second
 
 
-class Recent:
+class RecentSet:
     """Some things that were seen, of which the one that was not seen for longest makes room."""
 
-    def __init__(self, most: int = MAX_SOURCES) -> None:
-        self._most = most
-        self._seen: dict[Hashable, None] = {}
+    def __init__(self, max_size: int = MAX_SOURCES) -> None:
+        self._max_size = max_size
+        self._items: dict[Hashable, None] = {}
 
-    def __contains__(self, thing: Hashable) -> bool:
-        return thing in self._seen
+    def __contains__(self, item: Hashable) -> bool:
+        return item in self._items
 
-    def add(self, thing: Hashable) -> None:
+    def add(self, item: Hashable) -> None:
         """Note that something was seen."""
-        self._seen.pop(thing, None)
-        self._seen[thing] = None
-        if len(self._seen) > self._most:
-            del self._seen[next(iter(self._seen))]
+        self._items.pop(item, None)
+        self._items[item] = None
+        if len(self._items) > self._max_size:
+            del self._items[next(iter(self._items))]
 
 
 class Budgets:
@@ -226,22 +226,22 @@ class Budgets:
 
         Who is known is known still if there were `old` budgets, with other settings.
         """
-        self._exempt = Networks(config.limits_exempt_networks)
+        self._exempt = NetworkSet(config.limits_exempt_networks)
         shares = {
-            Kind.READ: config.limits_read_share,
-            Kind.WRITE: config.limits_write_share,
-            Kind.SIGN: config.limits_sign_share,
-            Kind.VERIFY: config.limits_verify_share,
-            Kind.AGREE: config.limits_agree_share,
-            Kind.HANDSHAKE: config.limits_handshake_share,
+            WorkKind.READ: config.limits_read_share,
+            WorkKind.WRITE: config.limits_write_share,
+            WorkKind.SIGN: config.limits_sign_share,
+            WorkKind.VERIFY: config.limits_verify_share,
+            WorkKind.AGREE: config.limits_agree_share,
+            WorkKind.HANDSHAKE: config.limits_handshake_share,
         }
-        known_times = max(1.0, config.limits_proved_source_share / config.limits_source_share)
+        known_factor = max(1.0, config.limits_proved_source_share / config.limits_source_share)
         reserved = config.limits_reserved_share / 100
         self._work = {
             (kind, udp): Budget(
                 Rate.share(percent * config.limits_source_share / 100),
                 Rate.share(percent),
-                known_times=known_times,
+                known_factor=known_factor,
                 reserved=reserved,
             )
             for kind, whole in shares.items()
@@ -251,18 +251,18 @@ class Budgets:
         self._failures = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
         self._wrong_guesses = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
         if old is None:
-            self._known = {udp: Recent() for udp in (False, True)}
-            self._right_guesses = {udp: Recent() for udp in (False, True)}
+            self._known = {udp: RecentSet() for udp in (False, True)}
+            self._right_guesses = {udp: RecentSet() for udp in (False, True)}
         else:
             self._known, self._right_guesses = old._known, old._right_guesses  # noqa: SLF001 - its own kind
 
-    def whose(self, host: str) -> Source:
+    def source_for(self, host: str) -> Source:
         """Whose budget an address uses."""
-        return EXEMPT if host in self._exempt else source_of(host)
+        return EXEMPT if host in self._exempt else get_source(host)
 
     def take(
         self,
-        kind: Kind,
+        kind: WorkKind,
         source: Source,
         *,
         udp: bool,
@@ -274,15 +274,15 @@ class Budgets:
 
         If it is to answer VERIFY_CHALLENGE, `secret_of` says whose secret that is about.
         """
-        proving = kind in _PROVING or secret_of is not None
-        if proving and self.is_locked_out(source, udp=udp, now=now):
+        is_proof = kind in _PROOF_KINDS or secret_of is not None
+        if is_proof and self.is_locked_out(source, udp=udp, now=now):
             return False
-        if secret_of is not None and self._is_guessed_at(secret_of, source, udp=udp, now=now):
+        if secret_of is not None and self._is_secret_locked(secret_of, source, udp=udp, now=now):
             return False
         cost = PRICES[kind] if price is None else price
         return self._work[kind, udp].take(source, now, cost, known=self.is_known(source, udp=udp))
 
-    def settle(self, kind: Kind, source: Source, seconds: float, *, udp: bool, price: float | None = None) -> None:
+    def settle(self, kind: WorkKind, source: Source, seconds: float, *, udp: bool, price: float | None = None) -> None:
         """Say what work has cost in the end, for which that price was paid."""
         paid = PRICES[kind] if price is None else price
         self._work[kind, udp].settle(source, seconds - paid, known=self.is_known(source, udp=udp))
@@ -301,9 +301,9 @@ class Budgets:
         if source:
             self._failures[udp].take(source, now)
 
-    def guessed(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
+    def record_guess(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
         """Note what an answer came to that VERIFY_CHALLENGE asked about."""
-        target = _target(secret_of)
+        target = _hash_handle(secret_of)
         if not right:
             self.failed(source, udp=udp, now=now)
             self._wrong_guesses[udp].take((target,), now)
@@ -312,20 +312,20 @@ class Budgets:
 
     def is_locked_out(self, source: Source, *, udp: bool, now: float) -> bool:
         """Whether somebody failed so often that no proof is looked at until some time has passed."""
-        return bool(source) and self._failures[udp].is_used_up(source, now)
+        return bool(source) and self._failures[udp].is_exhausted(source, now)
 
-    def _is_guessed_at(self, secret_of: bytes, source: Source, *, udp: bool, now: float) -> bool:
+    def _is_secret_locked(self, secret_of: bytes, source: Source, *, udp: bool, now: float) -> bool:
         """Whether so many answers about a handle were wrong that a source gets no other one judged for a while."""
-        target = _target(secret_of)
+        target = _hash_handle(secret_of)
         if (source[:1], target) in self._right_guesses[udp]:
             return False
-        return self._wrong_guesses[udp].is_used_up((target,), now)
+        return self._wrong_guesses[udp].is_exhausted((target,), now)
 
 
-_PROVING = frozenset((Kind.VERIFY, Kind.AGREE))
+_PROOF_KINDS = frozenset((WorkKind.VERIFY, WorkKind.AGREE))
 
 
-def _target(handle: bytes) -> int:
+def _hash_handle(handle: bytes) -> int:
     """A handle as a number, however its letters are written: names are long, and there may be many of them.
 
     Its indexes are not told apart. Index 0 stands for all of them, so each would be a way around the others.
@@ -341,22 +341,22 @@ class Connections:
         self._total = 0
         self.refused = 0
         """Connections that were not admitted."""
-        self.unfinished: Unfinished[Connection] = Unfinished()
+        self.unfinished: UnfinishedMessages[Connection] = UnfinishedMessages()
         """What has come over them of messages that are not whole."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Take settings; what is open stays open."""
-        self.limit = min(config.limits_connections, _descriptors(config.limits_connections))
+        self.limit = min(config.limits_connections, _raise_descriptor_limit(config.limits_connections))
         """Connections in all: what the settings say, or what the system lets the process have."""
         self._per_source = config.limits_connections_per_address
-        self._exempt = Networks(config.limits_exempt_networks)
+        self._exempt = NetworkSet(config.limits_exempt_networks)
         self.unfinished.limit = config.limits_tcp_unfinished_octets
-        self.message_time: float = config.limits_message_time
+        self.message_timeout: float = config.limits_message_time
         """Seconds in which a whole message must have come."""
-        self.idle_time: float = config.limits_idle_time
+        self.idle_timeout: float = config.limits_idle_time
         """Seconds that a kept connection may be silent between two messages."""
-        self.take_time: float = config.limits_take_time
+        self.write_timeout: float = config.limits_take_time
         """Seconds in which a client must take what it asked for."""
 
     def __len__(self) -> int:
@@ -364,7 +364,7 @@ class Connections:
 
     def admit(self, host: str) -> bool:
         """Whether an address may have another connection; then `leave` has to follow."""
-        source = source_of(host)
+        source = get_source(host)
         if self._total >= self.limit or (not self._has_room(source) and host not in self._exempt):
             self.refused += 1
             return False
@@ -374,13 +374,13 @@ class Connections:
         return True
 
     def _has_room(self, source: Source) -> bool:
-        levels = zip(source, LEVEL_TIMES, strict=False)
-        return all(self._count.get(network, 0) < self._per_source * times for network, times in levels)
+        levels = zip(source, LEVEL_FACTORS, strict=False)
+        return all(self._count.get(network, 0) < self._per_source * scale for network, scale in levels)
 
     def leave(self, host: str) -> None:
         """Say that a connection has ended which was admitted."""
         self._total -= 1
-        for network in source_of(host):
+        for network in get_source(host):
             count = self._count[network] - 1
             if count:
                 self._count[network] = count
@@ -388,7 +388,7 @@ class Connections:
                 del self._count[network]
 
 
-def _descriptors(wanted: int) -> int:
+def _raise_descriptor_limit(wanted: int) -> int:
     """For how many connections the system gives descriptors; as many as wanted if it may be asked for them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_DESCRIPTORS

@@ -24,31 +24,31 @@ from perseid.records.errors import InvalidData
 from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.records.value import Value, ValueRef
-from perseid.registry.access.permissions import shown
-from perseid.registry.identity import Anonymous, KeyHolder, Proof
-from perseid.registry.identity import Identity as Asker
-from perseid.registry.installation.setting_limits import MAX_UDP_CHALLENGE_OCTETS, MAX_UDP_CHALLENGES
+from perseid.registry.access.permissions import display_name
+from perseid.registry.identity import Anonymous, KeyIdentity, Proof
+from perseid.registry.identity import Identity as CallerIdentity
+from perseid.registry.installation.setting_limits import MAX_UDP_CHALLENGE_BYTES, MAX_UDP_CHALLENGES
 from perseid.registry.installation.settings import Config
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts
-from perseid.wire.challenges import MAX_CHALLENGES, MAX_OCTETS, Pending, PendingTable
+from perseid.registry.snapshot import Snapshot
+from perseid.wire.challenges import MAX_CHALLENGES, MAX_PENDING_BYTES, ChallengeTable, PendingChallenge
 from perseid.wire.codes import ResponseCode
-from perseid.wire.server import Proof as Answer
-from perseid.wire.sessions import MAX_SESSIONS, MAX_UNPROVED, Identity
+from perseid.wire.server import ChallengeProof as ChallengeResponse
+from perseid.wire.sessions import MAX_SESSIONS, MAX_UNAUTHENTICATED, Identity
 
 H = TypeVar("H", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class TableLimits:
     """How much is kept at most."""
 
     challenges: int = MAX_CHALLENGES
-    challenge_octets: int = MAX_OCTETS
+    challenge_octets: int = MAX_PENDING_BYTES
     udp_challenges: int = MAX_UDP_CHALLENGES
-    udp_challenge_octets: int = MAX_UDP_CHALLENGE_OCTETS
+    udp_challenge_octets: int = MAX_UDP_CHALLENGE_BYTES
     sessions: int = MAX_SESSIONS
-    unproved_sessions: int = MAX_UNPROVED
+    unproved_sessions: int = MAX_UNAUTHENTICATED
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -63,20 +63,20 @@ class Sizes:
         )
 
 
-class _Table(PendingTable):
+class _ChallengeTable(ChallengeTable):
     def forget(self, challenge_id: int) -> None:
         """Forget a challenge if it is here."""
         self._drop(challenge_id)
 
 
-class Challenges(_Table):
+class Challenges(_ChallengeTable):
     """All pending challenges. It is itself the table of those that were not given over UDP, and has the other one."""
 
-    def __init__(self, life: float, sizes: Sizes) -> None:
+    def __init__(self, life: float, sizes: TableLimits) -> None:
         super().__init__(life, sizes.challenges, sizes.challenge_octets)
-        self.over_udp = _Table(life, sizes.udp_challenges, sizes.udp_challenge_octets)
+        self.over_udp = _ChallengeTable(life, sizes.udp_challenges, sizes.udp_challenge_octets)
         """Those that were given over UDP."""
-        self.giving_over_udp = False
+        self.issuing_over_udp = False
         """How the next one is given; `NativeServer.identify` says it."""
 
     def __len__(self) -> int:
@@ -85,21 +85,21 @@ class Challenges(_Table):
     def __contains__(self, challenge_id: int) -> bool:
         return super().__contains__(challenge_id) or challenge_id in self.over_udp
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingChallenge) -> None:
         """Keep a challenge; an older one under the same id is replaced, however that was given."""
-        if self.giving_over_udp:
+        if self.issuing_over_udp:
             self.forget(pending.id)
             self.over_udp.add(pending)
         else:
             self.over_udp.forget(pending.id)
             super().add(pending)
 
-    def find(self, challenge_id: int, now: float) -> Pending | None:
+    def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
         """The challenge of that id, if it still lives. It may be answered over another transport."""
         found = super().find(challenge_id, now)
         return self.over_udp.find(challenge_id, now) if found is None else found
 
-    def settle(self, pending: Pending, reply: tuple[bytes, ...]) -> None:
+    def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
         """Note what the answer that used the challenge up got, where it is kept."""
         super().settle(pending, reply)
         self.over_udp.settle(pending, reply)
@@ -110,117 +110,117 @@ class Challenges(_Table):
         self.over_udp.purge(now)
 
 
-class Unfinished(Generic[H]):
+class UnfinishedMessages(Generic[H]):
     """How much has come of messages that are not whole yet, over all connections together."""
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
         """Octets in all."""
-        self._octets: dict[H, int] = {}
+        self._sizes: dict[H, int] = {}
         self.total = 0
 
-    def note(self, holder: H, octets: int) -> list[H]:
+    def note(self, holder: H, size: int) -> list[H]:
         """Say how much somebody has now. Answers who has to go, because all have too much: whoever has the most.
 
         That hits those who fill the memory: most requests are so short that even among many slow ones they are never
         the longest. And who is cut frees so much that looking for them costs little for each octet that came.
         """
-        self.total += octets - self._octets.pop(holder, 0)
-        if octets:
-            self._octets[holder] = octets
-        gone: list[H] = []
+        self.total += size - self._sizes.pop(holder, 0)
+        if size:
+            self._sizes[holder] = size
+        evicted: list[H] = []
         while self.total > self.limit:
-            longest = max(self._octets, key=self._octets.__getitem__)
-            self.total -= self._octets.pop(longest)
-            gone.append(longest)
-        return gone
+            longest = max(self._sizes, key=self._sizes.__getitem__)
+            self.total -= self._sizes.pop(longest)
+            evicted.append(longest)
+        return evicted
 
 
 MAX_KEYS: Final = 8
 """How many keys of a record are tried for an identity that does not say which one it has (index 0). Each check costs up
 to 0.1 s, anybody may ask for it, and people have two or three."""
 
-KINDS: Final = {HS_PUBKEY: Proof.PUBLIC_KEY, HS_SECKEY: Proof.SECRET_KEY}
+PROOF_KINDS: Final = {HS_PUBKEY: Proof.PUBLIC_KEY, HS_SECKEY: Proof.SECRET_KEY}
 """What a proof was made with, by the name that the protocol has for it."""
 
 
-class KeyGone(Refused):
+class KeyChanged(Refused):
     """The key that proved an identity is no longer there, or no longer the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proved(Identity):
+class ProvenIdentity(Identity):
     """Somebody who has answered a challenge; a session keeps this."""
 
     kind: Proof = Proof.PUBLIC_KEY
-    mark: bytes = b""
+    fingerprint: bytes = b""
     """What the key was, as a hash."""
 
 
-def holder(identity: Identity, kind: Proof, *, session: bool) -> KeyHolder:
+def holder(identity: Identity, kind: Proof, *, session: bool) -> KeyIdentity:
     """Who that is to the registry; raises `Refused` if no record can have such a name."""
     try:
         handle = identity.handle.decode("utf-8")
     except UnicodeDecodeError:
         raise Refused(ResponseCode.INVALID_ADMIN, "the name of the identity is not UTF-8") from None
     reference = ValueRef(max(identity.index, 0), handle)
-    return KeyHolder(reference, kind, session, identity.key_index)
+    return KeyIdentity(reference, kind, session, identity.key_index)
 
 
-def asker(proved: Proved | None, *, session: bool) -> Asker:
+def caller_identity(proved: ProvenIdentity | None, *, session: bool) -> CallerIdentity:
     """Who asks: somebody who has proved it, or nobody in particular."""
     return Anonymous(session) if proved is None else holder(proved, proved.kind, session=session)
 
 
-def keys_of(facts: Facts, who: KeyHolder) -> tuple[Value, ...]:
+def find_keys(snapshot: Snapshot, identity: KeyIdentity) -> tuple[Value, ...]:
     """The values that can prove an identity, by ascending index; raises `Refused` if its record is not held here.
 
     As with groups: what is left of a prefix that is no longer homed here counts for nothing.
     """
-    values = facts.group(who.reference.handle)
+    values = snapshot.group(identity.reference.handle)
     if values is None:
-        reason = f"{shown(who.reference.handle)}, which would hold the key, is not held here"
+        reason = f"{display_name(identity.reference.handle)}, which would hold the key, is not held here"
         advice = "this server asks no other one: use a key whose handle is held here"
         raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, advice)
-    return candidates(values, who.proof, who.reference.index)
+    return candidate_keys(values, identity.proof, identity.reference.index)
 
 
-def candidates(values: Sequence[Value], kind: Proof, index: int) -> tuple[Value, ...]:
+def candidate_keys(values: Sequence[Value], kind: Proof, index: int) -> tuple[Value, ...]:
     """The keys of a kind: the one at the index, or with index 0 the first few. `HS_PUBKEY` counts exactly so only."""
     public = kind is Proof.PUBLIC_KEY
     keys = [value for value in values if (value.type == HS_PUBKEY if public else fold(value.type) == HS_SECKEY)]
-    wanted = [value for value in keys if value.index > 0 and index in (0, value.index)]
-    return tuple(sorted(wanted, key=lambda value: value.index)[:MAX_KEYS])
+    matching = [value for value in keys if value.index > 0 and index in (0, value.index)]
+    return tuple(sorted(matching, key=lambda value: value.index)[:MAX_KEYS])
 
 
-def proving(answer: Answer, kind: Proof, keys: Sequence[Value]) -> Value | None:
+def find_proving_key(response: ChallengeResponse, kind: Proof, keys: Sequence[Value]) -> Value | None:
     """The first of the keys that the answer to a challenge was made with; None if it is none of them. Takes long."""
     for value in keys:
         if kind is Proof.SECRET_KEY:
-            if answer.check_secret(value.data):
+            if response.check_secret(value.data):
                 return value
             continue
         try:
             key = PublicKey.from_bytes(value.data)
         except InvalidData:
             continue
-        if answer.check_key(key):
+        if response.check_key(key):
             return value
     return None
 
 
-def not_proved(who: KeyHolder) -> Refused:
+def authentication_failed(identity: KeyIdentity) -> Refused:
     """The answer was wrong, or there is no such key: which of the two, nobody is told."""
-    reason = f"the answer was not made with a key that is held here for {shown(str(who))}"
+    reason = f"the answer was not made with a key that is held here for {display_name(str(identity))}"
     return Refused(ResponseCode.AUTHENTICATION_FAILED, reason)
 
 
-def proved_by(identity: Identity, kind: Proof, key: Value) -> Proved:
+def prove_identity(identity: Identity, kind: Proof, key: Value) -> ProvenIdentity:
     """The identity that a key has proved."""
-    return Proved(identity.handle, identity.index, key.index, kind, mark_of(key))
+    return ProvenIdentity(identity.handle, identity.index, key.index, kind, key_fingerprint(key))
 
 
-def mark_of(key: Value) -> bytes:
+def key_fingerprint(key: Value) -> bytes:
     """What tells a key from every other: its index is not part of it, its octets are not told by it."""
     return hashlib.sha256(f"{key.type}\0".encode() + key.data).digest()
 
@@ -229,21 +229,23 @@ def mark_of(key: Value) -> bytes:
 class Guard:
     """That the key of an identity is still there, and still the same."""
 
-    proved: Proved
+    proved: ProvenIdentity
     session: bool
 
-    def check(self, facts: Facts) -> None:
+    def check(self, snapshot: Snapshot) -> None:
         """Refuse an identity whose key has gone. What is read here the decision rests on."""
         proved = self.proved
-        values = facts.group(proved.handle.decode("utf-8")) or ()
-        if any(value.index == proved.key_index and mark_of(value) == proved.mark for value in values):
+        values = snapshot.group(proved.handle.decode("utf-8")) or ()
+        if any(value.index == proved.key_index and key_fingerprint(value) == proved.fingerprint for value in values):
             return
-        who = shown(f"{proved.key_index}:{proved.handle.decode('utf-8')}")
+        identity = display_name(f"{proved.key_index}:{proved.handle.decode('utf-8')}")
         if self.session:
-            raise KeyGone(ResponseCode.SESSION_TIMEOUT, f"the session ends: the key {who} that proved it has changed")
-        raise KeyGone(ResponseCode.AUTHENTICATION_FAILED, f"the key {who} has changed")
+            raise KeyChanged(
+                ResponseCode.SESSION_TIMEOUT, f"the session ends: the key {identity} that proved it has changed"
+            )
+        raise KeyChanged(ResponseCode.AUTHENTICATION_FAILED, f"the key {identity} has changed")
 
 
-def claimed(answer: Answer, proved: Proved) -> Answer:
+def with_identity(response: ChallengeResponse, proved: ProvenIdentity) -> ChallengeResponse:
     """The answer of somebody who has proved who they are, for `Server.accept`."""
-    return replace(answer, identity=proved)
+    return replace(response, identity=proved)

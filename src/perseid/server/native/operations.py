@@ -14,36 +14,46 @@ from perseid.records.record import select
 from perseid.records.site import Site
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
-from perseid.registry.access.permissions import shown
-from perseid.registry.commands.minting import Maker, Mint
+from perseid.registry.access.permissions import display_name
+from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.context import Context, Operation
+from perseid.registry.context import Command, Context
 from perseid.registry.identity import Anonymous, Proof
 from perseid.registry.queries.listing import list_handles, list_homed
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.registry import Registry
-from perseid.registry.results import Changed, Minted, Refused
+from perseid.registry.results import ChangeResult, MintResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.partition import server_for
-from perseid.wire.requests import Name, RemoveValues, Resolve, Values, VerifyChallenge
-from perseid.wire.responses import Created, Empty, Resolved, SiteInfo
+from perseid.wire.partition import find_server_index
+from perseid.wire.requests import HandleRequest, RemoveValues, Resolve, ValuesRequest, VerifyChallenge
+from perseid.wire.responses import CreationResult, Empty, ResolutionResult, SiteInfo
 from perseid.wire.server import Request
 
-from .authentication import candidates
-from .decisions import DOOR, NOT_PRIMARY, WRONG_SERVER, Asked, Done, Read, Told, Unkeepable, keepable
+from .authentication import candidate_keys
+from .decisions import (
+    INTERFACE,
+    NOT_PRIMARY,
+    WRONG_SERVER,
+    MappedCommand,
+    ReadCommand,
+    RegistryRequest,
+    RequestResult,
+    UnstorableName,
+    parse_lenient,
+)
 
-NAMES_AT_A_TIME: Final = 500
+LIST_PAGE_SIZE: Final = 500
 """Names read at once for a list: ten messages, so that the right to list is decided once for them."""
 
-STATUS: Final = "STATUS"
+STATUS_SUFFIX: Final = "STATUS"
 """The suffix, under `0.SITE`, of what a server says about itself; letters of any case."""
 
 _REFERRALS_SINCE: Final = 10  # the minor version from which clients follow referrals of changes
 _SLASH: Final = b"/"
 _PREFIX_HANDLES: Final = f"{PREFIX_OF_PREFIXES}/".encode()
 
-_CHANGES: Final = frozenset(
+_WRITE_OPCODES: Final = frozenset(
     (
         OpCode.CREATE_HANDLE,
         OpCode.DELETE_HANDLE,
@@ -54,12 +64,12 @@ _CHANGES: Final = frozenset(
         OpCode.UNHOME_NA,
     )
 )
-CHANGING: Final = _CHANGES | {OpCode.BACKUP_SERVER}
+CHANGING_OPCODES: Final = _WRITE_OPCODES | {OpCode.BACKUP_SERVER}
 """Operations that do something, and must not be done twice for one request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NativeContext:
     """What a door knows beside the registry: the site, which of its servers this is, and what it can do itself."""
 
     registry: Registry
@@ -71,7 +81,7 @@ class Place:
     """Makes a checkpoint, and says whether there is one then; None if this process has no key for it."""
 
 
-class Share(Protocol):
+class SitePosition(Protocol):
     """Which server of which site somebody is."""
 
     @property
@@ -81,42 +91,44 @@ class Share(Protocol):
     def position(self) -> int: ...
 
 
-def translate(request: Request, place: Place) -> Asked:
+def translate(request: Request, native: NativeContext) -> RegistryRequest:
     """What a request asks for; raises `Refused` for what no registry has to decide."""
     opcode, body = request.opcode, request.body
-    if opcode in _CHANGES and not place.site.is_primary:
+    if opcode in _WRITE_OPCODES and not native.site.is_primary:
         raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
-    asked: Asked | None = None
+    registry_request: RegistryRequest | None = None
     match body:
         case Resolve():
-            asked = _resolution(request, body, place)
-        case Values():
-            asked = _values(request, body, place)
+            registry_request = _translate_resolution(request, body, native)
+        case ValuesRequest():
+            registry_request = _translate_values(request, body, native)
         case RemoveValues():
-            asked = _on_handle(body.handle, place, lambda handle: Told(Remove(handle, body.indexes), _changed))
-        case Name():
-            asked = _named(opcode, body.handle, place)
-    if asked is None:
+            registry_request = _request_on_handle(
+                body.handle, native, lambda handle: MappedCommand(Remove(handle, body.indexes), _to_result)
+            )
+        case HandleRequest():
+            registry_request = _translate_name(opcode, body.handle, native)
+    if registry_request is None:
         reason = f"the operation {opcode.value} is not supported here"
         raise Refused(ResponseCode.OPERATION_NOT_SUPPORTED, reason)
     if opcode == OpCode.RESOLUTION:
-        return asked
+        return registry_request
     old = not request.message.envelope.suggested.at_least(_REFERRALS_SINCE)
-    refers = not (old or OpFlag.DO_NOT_REFER in request.flags)
-    return replace(asked, changes=opcode in CHANGING, refers=refers)
+    allow_referrals = not (old or OpFlag.DO_NOT_REFER in request.flags)
+    return replace(registry_request, changes=opcode in CHANGING_OPCODES, allow_referrals=allow_referrals)
 
 
-def secrets_for(place: Place, body: VerifyChallenge, *, refer: bool) -> tuple[bytes, ...]:
+def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -> tuple[bytes, ...]:
     """The secrets that an answer to another server's challenge may have been made with. Raises `Refused`."""
-    check_share(body.handle, place)
-    handle = keepable(body.handle)
-    with place.registry.facts() as facts:
-        if isinstance(handle, Unkeepable):
-            handle.check_responsible(facts)
+    check_partition(body.handle, native)
+    handle = parse_lenient(body.handle)
+    with native.registry.snapshot() as snapshot:
+        if isinstance(handle, UnstorableName):
+            handle.check_responsible(snapshot)
             return ()
-        nobody = Context(facts, Anonymous(), DOOR, place.registry.now())
-        held = nobody.own(handle, refer=refer)
-        return tuple([value.data for value in candidates(held.values, Proof.SECRET_KEY, max(body.index, 0))])
+        anonymous = Context(snapshot, Anonymous(), INTERFACE, native.registry.now())
+        stored = anonymous.get_hosted(handle, refer=refer)
+        return tuple([value.data for value in candidate_keys(stored.values, Proof.SECRET_KEY, max(body.index, 0))])
 
 
 def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:
@@ -134,145 +146,155 @@ def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:
     )
 
 
-def check_share(name: bytes, place: "Share") -> None:
+def check_partition(name: bytes, native: "SitePosition") -> None:
     """Refuse a name that is another server's of this site."""
-    site = place.site
-    if len(site.servers) > 1 and server_for(name, site.hash_option, len(site.servers)) != place.position:
+    site = native.site
+    if len(site.servers) > 1 and find_server_index(name, site.hash_option, len(site.servers)) != native.position:
         raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
 
 
 # Requests
 
 
-def _resolution(request: Request, body: Resolve, place: Place) -> Asked:
+def _translate_resolution(request: Request, body: Resolve, native: NativeContext) -> RegistryRequest:
     public_only = OpFlag.PUBLIC_ONLY in request.flags
     name = body.handle if _SLASH in body.handle else _PREFIX_HANDLES + body.handle
-    if fold(name.decode("utf-8", "replace")) == f"{SITE_PREFIX}/{STATUS}":
-        return _asked(Read(lambda context: _status(context, body, place, public_only)), personal=not public_only)
-    check_share(name, place)
-    handle = keepable(name)
-    if isinstance(handle, Unkeepable):
-        return _asked(handle, personal=False)
+    if fold(name.decode("utf-8", "replace")) == f"{SITE_PREFIX}/{STATUS_SUFFIX}":
+        return _request(
+            ReadCommand(lambda context: _status(context, body, native, public_only)), needs_identity=not public_only
+        )
+    check_partition(name, native)
+    handle = parse_lenient(name)
+    if isinstance(handle, UnstorableName):
+        return _request(handle, needs_identity=False)
     refer = OpFlag.DO_NOT_REFER not in request.flags
     query = Query(handle, body.types, body.indexes, public_only, refer)
-    read = Read(lambda context: Done(Resolved(body.handle, resolve(query, context).values)))
-    return _asked(read, personal=not public_only)
+    read = ReadCommand(lambda context: RequestResult(ResolutionResult(body.handle, resolve(query, context).values)))
+    return _request(read, needs_identity=not public_only)
 
 
-def _status(context: Context, body: Resolve, place: Place, public_only: bool) -> Done:
+def _status(context: Context, body: Resolve, native: NativeContext, public_only: bool) -> RequestResult:
     """What the server says about itself, to administrators (12.2)."""
     if public_only:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "what this server says about itself is not public")
-    context.demand(permissions.status())
-    values = select(place.status(), body.indexes, body.types)
+    context.require(permissions.status())
+    values = select(native.status(), body.indexes, body.types)
     if not values:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")
-    return Done(Resolved(body.handle, values))
+    return RequestResult(ResolutionResult(body.handle, values))
 
 
-def _values(request: Request, body: Values, place: Place) -> Asked:
+def _translate_values(request: Request, body: ValuesRequest, native: NativeContext) -> RegistryRequest:
     overwrite = OpFlag.OVERWRITE in request.flags
     match request.opcode:
         case OpCode.CREATE_HANDLE if OpFlag.MINT_SUFFIX in request.flags:
-            return _minting(body, place)
+            return _translate_mint(body, native)
         case OpCode.CREATE_HANDLE:
             code = ResponseCode.INVALID_HANDLE
-            return _on_handle(
+            return _request_on_handle(
                 body.handle,
-                place,
-                lambda handle: Told(
+                native,
+                lambda handle: MappedCommand(
                     Create(handle, body.values, overwrite),
-                    lambda changed: Done(Created(body.handle), changed.overwritten),
+                    lambda changed: RequestResult(CreationResult(body.handle), changed.overwritten),
                 ),
                 code,
             )
         case OpCode.ADD_VALUE:
-            return _on_handle(body.handle, place, lambda handle: Told(Add(handle, body.values, overwrite), _changed))
-    return _on_handle(body.handle, place, lambda handle: Told(Modify(handle, body.values), _changed))
+            return _request_on_handle(
+                body.handle, native, lambda handle: MappedCommand(Add(handle, body.values, overwrite), _to_result)
+            )
+    return _request_on_handle(
+        body.handle, native, lambda handle: MappedCommand(Modify(handle, body.values), _to_result)
+    )
 
 
-def _minting(body: Values, place: Place) -> Asked:
+def _translate_mint(body: ValuesRequest, native: NativeContext) -> RegistryRequest:
     """CREATE with MN: the server completes the name that was begun (16.2)."""
     try:
         where = body.handle.decode("utf-8")
     except UnicodeDecodeError:
-        return _asked(Unkeepable(body.handle, "the name is not UTF-8", ResponseCode.INVALID_HANDLE))
-    maker = Maker.of(place.registry)
+        return _request(UnstorableName(body.handle, "the name is not UTF-8", ResponseCode.INVALID_HANDLE))
+    inputs = MintInputs.of(native.registry)
 
-    def minted(result: Minted) -> Done:
-        return Done(Created(result.handles[0].to_octets()))
+    def to_created(result: MintResult) -> RequestResult:
+        return RequestResult(CreationResult(result.handles[0].to_bytes()))
 
-    return Asked(lambda since: Told(Mint(maker, where, since=since, values=body.values), minted))
+    return RegistryRequest(
+        lambda since: MappedCommand(Mint(inputs, where, since=since, values=body.values), to_created)
+    )
 
 
-def _named(opcode: OpCode, name: bytes, place: Place) -> Asked | None:
+def _translate_name(opcode: OpCode, name: bytes, native: NativeContext) -> RegistryRequest | None:
     match opcode:
         case OpCode.GET_SITE_INFO:
-            site = place.site.to_bytes()
-            return _asked(Read(lambda _: Done(SiteInfo(site))), personal=False)
+            site = native.site.to_bytes()
+            return _request(ReadCommand(lambda _: RequestResult(SiteInfo(site))), needs_identity=False)
         case OpCode.DELETE_HANDLE:
-            return _on_handle(name, place, lambda handle: Told(Delete(handle), _changed))
+            return _request_on_handle(name, native, lambda handle: MappedCommand(Delete(handle), _to_result))
         case OpCode.LIST_HANDLES:
-            return _list(_text(name), 0)
+            return _translate_list(_decode_prefix(name), 0)
         case OpCode.LIST_HOMED_NAS:
-            return _asked(Read(_homed))
+            return _request(ReadCommand(_list_homed))
         case OpCode.HOME_NA | OpCode.UNHOME_NA:
-            home = Home(_text(name), unhome=opcode == OpCode.UNHOME_NA)
-            return _asked(Told(home, lambda _: Done(Empty())))
+            home = Home(_decode_prefix(name), unhome=opcode == OpCode.UNHOME_NA)
+            return _request(MappedCommand(home, lambda _: RequestResult(Empty())))
         case OpCode.BACKUP_SERVER:
-            return Asked(lambda _: Read(_backup), afterwards=lambda: _make_checkpoint(place))
+            return RegistryRequest(lambda _: ReadCommand(_check_backup), on_success=lambda: _create_checkpoint(native))
     return None
 
 
-def _list(name: str, after: int) -> Asked:
-    def read(context: Context) -> Done:
-        page = list_handles(context.facts, context.who, name, after, NAMES_AT_A_TIME)
+def _translate_list(name: str, after: int) -> RegistryRequest:
+    def read(context: Context) -> RequestResult:
+        page = list_handles(context.snapshot, context.identity, name, after, LIST_PAGE_SIZE)
         names = tuple([item.handle.encode("utf-8") for item in page.items])
-        return Done(Empty(), names=names, following=_list(name, page.last) if page.more else None)
+        return RequestResult(Empty(), names=names, next_page=_translate_list(name, page.last) if page.more else None)
 
-    return _asked(Read(read))
-
-
-def _homed(context: Context) -> Done:
-    return Done(Empty(), names=tuple([name.encode("utf-8") for name in list_homed(context.facts, context.who)]))
+    return _request(ReadCommand(read))
 
 
-def _backup(context: Context) -> Done:
-    context.demand(permissions.serve(OpCode.BACKUP_SERVER))
-    return Done(Empty())
+def _list_homed(context: Context) -> RequestResult:
+    return RequestResult(
+        Empty(), names=tuple([name.encode("utf-8") for name in list_homed(context.snapshot, context.identity)])
+    )
 
 
-def _make_checkpoint(place: Place) -> None:
-    if place.checkpoint is None:
+def _check_backup(context: Context) -> RequestResult:
+    context.require(permissions.server_operation(OpCode.BACKUP_SERVER))
+    return RequestResult(Empty())
+
+
+def _create_checkpoint(native: NativeContext) -> None:
+    if native.checkpoint is None:
         raise Refused(ResponseCode.ERROR, "this server has no key to make a checkpoint with")
-    if not place.checkpoint():
+    if not native.checkpoint():
         raise Refused(ResponseCode.ERROR, "no checkpoint could be signed", "look into the log of the server")
 
 
-def _on_handle(
+def _request_on_handle(
     name: bytes,
-    place: Place,
-    make: Callable[[Handle], Operation[Done]],
+    native: NativeContext,
+    make: Callable[[Handle], Command[RequestResult]],
     code: ResponseCode = ResponseCode.HANDLE_NOT_FOUND,
-) -> Asked:
+) -> RegistryRequest:
     """An operation on a name; with the code for one that no record can have."""
-    check_share(name, place)
-    handle = keepable(name, code)
-    return _asked(handle if isinstance(handle, Unkeepable) else make(handle))
+    check_partition(name, native)
+    handle = parse_lenient(name, code)
+    return _request(handle if isinstance(handle, UnstorableName) else make(handle))
 
 
-def _asked(operation: Operation[Done], *, personal: bool = True) -> Asked:
-    return Asked(lambda _: operation, personal=personal)
+def _request(command: Command[RequestResult], *, needs_identity: bool = True) -> RegistryRequest:
+    return RegistryRequest(lambda _: command, needs_identity=needs_identity)
 
 
-def _changed(changed: Changed) -> Done:
-    return Done(Empty(), changed.overwritten)
+def _to_result(changed: ChangeResult) -> RequestResult:
+    return RequestResult(Empty(), changed.overwritten)
 
 
-def _text(name: bytes) -> str:
+def _decode_prefix(name: bytes) -> str:
     """A name that has to be a prefix's; raises `Refused`."""
     try:
         return name.decode("utf-8")
     except UnicodeDecodeError:
-        advice = f"{shown(name.decode('utf-8', 'replace'))} is not UTF-8"
+        advice = f"{display_name(name.decode('utf-8', 'replace'))} is not UTF-8"
         raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", advice) from None

@@ -26,12 +26,12 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import PrefixItem
 from perseid.wire import message
-from perseid.wire.codes import CURRENT, OpCode, OpFlag, ResponseCode, Version, common_version
-from perseid.wire.digests import DigestAlgorithm, algorithm_for
+from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version, common_version
+from perseid.wire.digests import DigestAlgorithm, digest_algorithm_for
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
-from perseid.wire.partition import HashOption, server_for
+from perseid.wire.partition import HashOption, find_server_index
 
-from .selection import NotUnderstood, Selection, is_text, plain_record, read_item, scheme_of, selection
+from .selection import FastPathMiss, Selection, is_utf8, parse_selection, read_item, read_plain_record, read_scheme
 
 MAX_PACKETS: Final = 16
 """Packets of the longest answer. Longer ones are handed over: over UDP a request of 86 octets must not draw a record of
@@ -41,7 +41,7 @@ MAX_LEVELS: Final = 32
 """Levels of a derived prefix above which somebody is only making us search: each costs a look-up, real prefixes have
 three or four, and a datagram has room for hundreds of dots."""
 
-MAX_PLAIN: Final = 1_024
+MAX_PLAIN_PREFIXES: Final = 1_024
 """Prefixes that are remembered as plain, with their items: more than a site serves. Spellings of strangers may fill
 that at any time; then all are forgotten, and found out again."""
 
@@ -50,7 +50,7 @@ WRONG_PREFIX: Final = "That prefix doesn't live here"
 """What deployed servers say with RC_SERVER_NOT_RESP."""
 
 
-class View(Protocol):
+class AnswersView(Protocol):
     """What is needed of the answers view; `ledger.AnswersReader` is one."""
 
     def get_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
@@ -63,7 +63,7 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ResolutionSettings:
     """What a site is, as far as its answers show it."""
 
     serial: int = 1
@@ -96,7 +96,7 @@ class Settings:
 
 _Outcome: TypeAlias = tuple[bytes, bytes]  # opcode and response code, body
 _Digest: TypeAlias = Callable[[bytes], bytes]
-_Terms: TypeAlias = tuple[bytes, int, _Digest | None, bool]
+_VersionRules: TypeAlias = tuple[bytes, int, _Digest | None, bool]
 
 # Envelope: version and suggestion, session, request id, sequence, length. Header: opcode and code, flags, recursion,
 # length of the body. Then, of a request, the length of the name.
@@ -104,20 +104,20 @@ _REQUEST = Struct(">4si4sii8sI2xB5xii")
 _RESPONSE = Struct(">4s4x4s4xi8sIhBxIi")
 _ENVELOPE = message.ENVELOPE_LENGTH
 _HEADERS = _ENVELOPE + message.HEADER_LENGTH
-_NAME_AT = _HEADERS + 4
+_NAME_OFFSET = _HEADERS + 4
 _NO_LISTS = bytes(12)  # two empty lists and no credential
 _NO_CREDENTIAL = bytes(4)
-_AROUND_NAME = 12  # octets of a body beside the name, if its lists are empty
-_LONGEST = MAX_PACKETS * PACKET_PAYLOAD
+_EMPTY_LISTS_LENGTH = 12  # octets of a body beside the name, if its lists are empty
+_MAX_RESPONSE = MAX_PACKETS * PACKET_PAYLOAD
 
 _KNOWN_FLAGS = sum(OpFlag)
-_NEVER_HERE = ~_KNOWN_FLAGS & 0xFFFF_FFFF | OpFlag.CERTIFY | OpFlag.ENCRYPT
+_UNSUPPORTED_FLAGS = ~_KNOWN_FLAGS & 0xFFFF_FFFF | OpFlag.CERTIFY | OpFlag.ENCRYPT
 _AUTHORITATIVE = int(OpFlag.AUTHORITATIVE)
 _RECURSIVE = int(OpFlag.RECURSIVE)
 _PUBLIC_ONLY = int(OpFlag.PUBLIC_ONLY)
 _DO_NOT_REFER = int(OpFlag.DO_NOT_REFER)
 _REQUEST_DIGEST = int(OpFlag.REQUEST_DIGEST)
-_COPIED = int(
+_ECHOED_FLAGS = int(
     OpFlag.CACHE_AUTHENTICATION
     | OpFlag.AUTHORITATIVE
     | OpFlag.PUBLIC_ONLY
@@ -138,7 +138,7 @@ _SITE_PREFIX = b"0.SITE"
 _SYSTEM = b"0."  # how both begin
 _CORDRA = b"cordra"
 
-_HANDED_OVER = (LedgerError, OSError, IndexError, StructError, NotUnderstood)
+_HAND_OVER_ERRORS = (LedgerError, OSError, IndexError, StructError, FastPathMiss)
 """What says that somebody else has to answer: no view, a damaged one, a request that is none."""
 
 
@@ -150,40 +150,40 @@ def _failure(code: ResponseCode, text: str = "") -> _Outcome:
     return _result(code), len(text).to_bytes(4, "big") + text.encode("ascii")
 
 
-_ASKED = _result(ResponseCode.RESERVED)
+_REQUESTED = _result(ResponseCode.RESERVED)
 _FOUND = _result(ResponseCode.SUCCESS)
 _REFERRED = _result(ResponseCode.PREFIX_REFERRAL)
 _NOT_FOUND = _failure(ResponseCode.HANDLE_NOT_FOUND)
 _NO_VALUES = _failure(ResponseCode.VALUES_NOT_FOUND)
-_NOT_MINE = _failure(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
-_NOT_HERE = _failure(ResponseCode.SERVER_NOT_RESP, WRONG_PREFIX)
+_WRONG_SERVER = _failure(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
+_WRONG_PREFIX = _failure(ResponseCode.SERVER_NOT_RESP, WRONG_PREFIX)
 _NO_HANDLE = bytes(4)  # where a referral could name one
 
 
-class Answerer:
+class PublicResolver:
     """Answers datagrams. A resolver has one; all it keeps is which items of prefixes turned out to be plain."""
 
     __slots__ = ("_always", "_clock", "_get_pair", "_get_prefix", "_plain", "_refused", "_settings")
 
-    def __init__(self, view: View, settings: Settings, clock: Callable[[], float]) -> None:
+    def __init__(self, view: AnswersView, settings: ResolutionSettings, clock: Callable[[], float]) -> None:
         self._get_pair = view.get_pair
         self._get_prefix = view.get_prefix
         self._settings = settings
         self._clock = clock
         self._plain: dict[bytes, bytes] = {}
-        self._refused = int(_NEVER_HERE | _AUTHORITATIVE * settings.follows)
+        self._refused = int(_UNSUPPORTED_FLAGS | _AUTHORITATIVE * settings.follows)
         self._always = _RECURSIVE | _AUTHORITATIVE * settings.is_primary
 
     def __call__(self, datagram: bytes) -> bytes | None:
         """The answer, envelope and all, as it goes over TCP; `packets` cuts it for UDP. None: hand it over."""
         try:
             fields = _REQUEST.unpack_from(datagram)
-            head, session, request_id, sequence, length, asked, flags, hops, body_length, name_length = fields
-            terms = _TERMS.get(head)
+            head, session, request_id, sequence, length, requested, flags, hops, body_length, name_length = fields
+            terms = _VERSION_RULES.get(head)
             size = len(datagram)
             if (
                 terms is None
-                or asked != _ASKED
+                or requested != _REQUESTED
                 or flags & self._refused
                 or session
                 or sequence
@@ -192,17 +192,17 @@ class Answerer:
                 or name_length <= 0
             ):
                 return None
-            name_end = _NAME_AT + name_length
+            name_end = _NAME_OFFSET + name_length
             end = _HEADERS + body_length
-            if datagram[name_end:] == _NO_LISTS and body_length == name_length + _AROUND_NAME:
-                wanted = None
+            if datagram[name_end:] == _NO_LISTS and body_length == name_length + _EMPTY_LISTS_LENGTH:
+                selected = None
             elif name_end <= end <= size and datagram[end:] in (b"", _NO_CREDENTIAL):
-                wanted = selection(datagram[name_end:end])
+                selected = parse_selection(datagram[name_end:end])
             else:
                 return None
-            answer_head, copied, digest, refers = terms
-            outcome = self._resolve(datagram[_HEADERS:name_end], wanted, flags, refers)
-        except _HANDED_OVER:
+            answer_head, copied, digest, allow_referrals = terms
+            outcome = self._resolve(datagram[_HEADERS:name_end], selected, flags, allow_referrals)
+        except _HAND_OVER_ERRORS:
             return None
         if outcome is None:
             return None
@@ -211,105 +211,116 @@ class Answerer:
         if flags & _REQUEST_DIGEST and digest is not None:
             body = digest(datagram[_ENVELOPE:end]) + body
         length = message.HEADER_LENGTH + len(body) + len(_NO_CREDENTIAL)
-        if length > _LONGEST:
+        if length > _MAX_RESPONSE:
             return None
-        expires = int(self._clock()) + message.LIFETIME & 0xFFFF_FFFF
+        expires = int(self._clock()) + message.MESSAGE_LIFETIME & 0xFFFF_FFFF
         serial = self._settings.serial
         fixed = _RESPONSE.pack(answer_head, request_id, length, code, flags, serial, hops, expires, len(body))
         return b"".join((fixed, body, _NO_CREDENTIAL))
 
-    def _resolve(self, asked: bytes, wanted: Selection | None, flags: int, refers: bool) -> _Outcome | None:
+    def _resolve(
+        self, requested: bytes, selected: Selection | None, flags: int, allow_referrals: bool
+    ) -> _Outcome | None:
         """What there is to say about a name, which stands behind its length."""
-        name, prefix, suffix, is_prefix_handle = _split(asked[4:])
+        name, prefix, suffix, is_prefix_handle = _split(requested[4:])
         site = self._settings
-        if site.servers > 1 and server_for(name, site.hash_option, site.servers) != site.position:
-            return _NOT_MINE
-        about, items = self._get_pair(prefix, name)
-        if wanted is None and items is not None and about is not None and about == self._plain.get(prefix):
-            plain = plain_record(items)
+        if site.servers > 1 and find_server_index(name, site.hash_option, site.servers) != site.position:
+            return _WRONG_SERVER
+        prefix_item, items = self._get_pair(prefix, name)
+        if (
+            selected is None
+            and items is not None
+            and prefix_item is not None
+            and prefix_item == self._plain.get(prefix)
+        ):
+            plain = read_plain_record(items)
             if plain is not None:
-                return _FOUND, b"".join((asked, *plain))
-        head = 0 if about is None else about[0]
+                return _FOUND, b"".join((requested, *plain))
+        head = 0 if prefix_item is None else prefix_item[0]
         if head & _UNUSED:
             return None
         if not head & _HOMED and not (is_prefix_handle and self._is_marked(suffix)):
-            return None if site.recursive and flags & _RECURSIVE else _NOT_HERE
-        sensitive = False if is_prefix_handle or about is None else self._is_sensitive(prefix, about, suffix)
+            return None if site.recursive and flags & _RECURSIVE else _WRONG_PREFIX
+        sensitive = (
+            False if is_prefix_handle or prefix_item is None else self._is_sensitive(prefix, prefix_item, suffix)
+        )
         if items is not None:
-            outcome = _found(asked, name, items, sensitive, wanted, flags)
+            outcome = _read_record(requested, name, items, sensitive, selected, flags)
             if outcome is not _NOT_FOUND:
                 return outcome
         elif is_prefix_handle and not flags & _DO_NOT_REFER:
             referral = self._referral(suffix)
             if referral is not None:
-                return referral if refers else None
+                return referral if allow_referrals else None
         return None if head & _TEMPLATES or self._may_inherit(prefix) else _NOT_FOUND
 
-    def _is_sensitive(self, prefix: bytes, about: bytes, suffix: bytes) -> bool:
+    def _is_sensitive(self, prefix: bytes, prefix_item: bytes, suffix: bytes) -> bool:
         """Whether letters are told apart in the names of a prefix; a name that is more than a record's is not ours."""
-        case, site = about[0] & _CASE, self._settings
-        if not case and about[1]:
-            raise NotUnderstood("a policy names a scheme and no case rule")
+        case, site = prefix_item[0] & _CASE, self._settings
+        if not case and prefix_item[1]:
+            raise FastPathMiss("a policy names a scheme and no case rule")
         sensitive = case == _SENSITIVE if case else site.default_sensitive
-        scheme = scheme_of(about) if case else site.default_scheme.encode()
+        scheme = read_scheme(prefix_item) if case else site.default_scheme.encode()
         if scheme == _CORDRA:
             if b"?" in suffix or b"#" in suffix:
-                raise NotUnderstood("the name has a query or a fragment, which is not part of the record's name")
+                raise FastPathMiss("the name has a query or a fragment, which is not part of the record's name")
         elif not sensitive:
-            self._remember(prefix, about)
+            self._remember(prefix, prefix_item)
         return sensitive
 
-    def _remember(self, prefix: bytes, about: bytes) -> None:
+    def _remember(self, prefix: bytes, prefix_item: bytes) -> None:
         """Note that names of a prefix are looked up as they stand, for as long as its item is this one."""
-        if len(self._plain) >= MAX_PLAIN:
+        if len(self._plain) >= MAX_PLAIN_PREFIXES:
             self._plain.clear()
-        self._plain[prefix] = about
+        self._plain[prefix] = prefix_item
 
     def _may_inherit(self, prefix: bytes) -> bool:
         """Whether a template of the settings, or of a prefix that this one is derived from, may make values."""
         if self._settings.templates:
             return True
-        above = islice(_ancestors(prefix), MAX_LEVELS)
-        return any(about is not None and about[0] & _TEMPLATES for about in map(self._get_prefix, above))
+        ancestor = islice(_ancestors(prefix), MAX_LEVELS)
+        return any(
+            prefix_item is not None and prefix_item[0] & _TEMPLATES for prefix_item in map(self._get_prefix, ancestor)
+        )
 
     def _is_marked(self, prefix: bytes) -> bool:
         """Whether this server holds the prefix handles below an ancestor of a prefix."""
-        for above in _ancestors(prefix):
-            about = self._get_prefix(above)
-            if about is None:
+        for ancestor in _ancestors(prefix):
+            prefix_item = self._get_prefix(ancestor)
+            if prefix_item is None:
                 continue
-            if about[0] & _UNUSED:
-                raise NotUnderstood("the prefix has more to it than this version of the program knows")
-            if about[0] & _MARKER:
+            if prefix_item[0] & _UNUSED:
+                raise FastPathMiss("the prefix has more to it than this version of the program knows")
+            if prefix_item[0] & _MARKER:
                 return True
         return False
 
     def _referral(self, prefix: bytes) -> _Outcome | None:
         """Where the service of a derived prefix can be learnt: from the nearest ancestor that says so."""
-        for above in _ancestors(prefix):
-            about = self._get_prefix(above)
-            if about is not None and (values := PrefixItem.from_bytes(about).referrals):
+        for ancestor in _ancestors(prefix):
+            prefix_item = self._get_prefix(ancestor)
+            if prefix_item is not None and (values := PrefixItem.from_bytes(prefix_item).referrals):
                 return _REFERRED, b"".join((_NO_HANDLE, len(values).to_bytes(4, "big"), *values))
         return None
 
 
-def _found(
-    asked: bytes, name: bytes, items: bytes, sensitive: bool, wanted: Selection | None, flags: int
+def _read_record(
+    requested: bytes, name: bytes, items: bytes, sensitive: bool, selected: Selection | None, flags: int
 ) -> _Outcome | None:
     """What a record says; not found, if there is none so spelled or the public may not know of it."""
     item = read_item(name, items, sensitive=sensitive)
     if item is None:
         return _NOT_FOUND
-    head, octets, at, lengths = item
+    head, data, at, lengths = item
     state = head & _STATE
     if state in _HIDDEN:
         return _NOT_FOUND if flags & _PUBLIC_ONLY else None
     if state not in _PUBLISHED or (head & _PRIVATE and not flags & _PUBLIC_ONLY):
         return None
-    if wanted is None:
-        return (_FOUND, b"".join((asked, len(lengths).to_bytes(4, "big"), octets[at:]))) if lengths else _NO_VALUES
-    values = wanted.choose(octets, at, lengths)
-    return (_FOUND, b"".join((asked, len(values).to_bytes(4, "big"), *values))) if values else _NO_VALUES
+    if selected is None:
+        return (_FOUND, b"".join((requested, len(lengths).to_bytes(4, "big"), data[at:]))) if lengths else _NO_VALUES
+    values = selected.choose(data, at, lengths)
+    return (_FOUND, b"".join((requested, len(values).to_bytes(4, "big"), *values))) if values else _NO_VALUES
 
 
 def packets(answer: bytes) -> list[bytes]:
@@ -332,36 +343,36 @@ def _split(name: bytes) -> tuple[bytes, bytes, bytes, bool]:
     prefix, slash, suffix = name.partition(b"/")
     if not slash:
         name, prefix, suffix = b"0.NA/" + name, _PREFIX_OF_PREFIXES, name
-    if not prefix or not suffix or not (name.isascii() or is_text(name)):
-        raise NotUnderstood("there can be no record of that name")
+    if not prefix or not suffix or not (name.isascii() or is_utf8(name)):
+        raise FastPathMiss("there can be no record of that name")
     if not prefix.startswith(_SYSTEM):
         return name, prefix, suffix, False
     folded = prefix.upper()
     if folded == _SITE_PREFIX:
-        raise NotUnderstood("the name is the installation's own")
+        raise FastPathMiss("the name is the installation's own")
     is_prefix_handle = folded == _PREFIX_OF_PREFIXES
     if is_prefix_handle and (b"/" in suffix or suffix.count(b".") > MAX_LEVELS):
-        raise NotUnderstood("the view knows nothing of such a prefix")
+        raise FastPathMiss("the view knows nothing of such a prefix")
     return name, prefix, suffix, is_prefix_handle
 
 
 def _ancestors(prefix: bytes) -> Iterator[bytes]:
     """The prefixes that a prefix is derived from, nearest first."""
-    above = prefix.rpartition(b".")[0]
-    while above:
-        yield above
-        above = above.rpartition(b".")[0]
+    ancestor = prefix.rpartition(b".")[0]
+    while ancestor:
+        yield ancestor
+        ancestor = ancestor.rpartition(b".")[0]
 
 
 # Versions
 
 
-def _sha_256(octets: bytes) -> bytes:
-    return _SHA_256 + hashlib.sha256(octets, usedforsecurity=False).digest()
+def _sha_256(data: bytes) -> bytes:
+    return _SHA_256 + hashlib.sha256(data, usedforsecurity=False).digest()
 
 
-def _sha_1(octets: bytes) -> bytes:
-    return _SHA_1 + hashlib.sha1(octets, usedforsecurity=False).digest()
+def _sha_1(data: bytes) -> bytes:
+    return _SHA_1 + hashlib.sha1(data, usedforsecurity=False).digest()
 
 
 _SHA_256, _SHA_1 = bytes((DigestAlgorithm.SHA256,)), bytes((DigestAlgorithm.SHA1,))
@@ -369,44 +380,44 @@ _DIGESTS: dict[DigestAlgorithm, _Digest] = {DigestAlgorithm.SHA256: _sha_256, Di
 _REFERRALS_SINCE = 10  # the version from which clients follow referrals; older ones the control process looks after
 
 
-def _terms() -> Iterator[tuple[bytes, _Terms]]:
+def _version_rules() -> Iterator[tuple[bytes, _VersionRules]]:
     """What follows from the first four octets of an envelope; what is not here is handed over.
 
     Versions 2.0 to 2.11, each suggesting one of them or nothing, and no flag set: neither encrypted nor in several
     packets nor compressed.
     """
-    versions = [Version(CURRENT.major, minor) for minor in range(CURRENT.minor + 1)]
+    versions = [Version(CURRENT_VERSION.major, minor) for minor in range(CURRENT_VERSION.minor + 1)]
     for version in versions:
         for suggested in (*versions, Version(0, 0)):
             answer = common_version(suggested if suggested.major else version)
-            copied = _COPIED if answer.at_least(1) else _COPIED & ~_REQUEST_DIGEST
-            digest = _DIGESTS.get(algorithm_for(answer))
+            copied = _ECHOED_FLAGS if answer.at_least(1) else _ECHOED_FLAGS & ~_REQUEST_DIGEST
+            digest = _DIGESTS.get(digest_algorithm_for(answer))
             yield (
                 bytes((*version, *suggested)),
-                (bytes((*answer, *CURRENT)), copied, digest, answer.at_least(_REFERRALS_SINCE)),
+                (bytes((*answer, *CURRENT_VERSION)), copied, digest, answer.at_least(_REFERRALS_SINCE)),
             )
 
 
-_TERMS: Final[dict[bytes, _Terms]] = dict(_terms())
+_VERSION_RULES: Final[dict[bytes, _VersionRules]] = dict(_version_rules())
 
 
-def _plain(settings: Settings) -> dict[str, bool | int | str]:
+def _plain(settings: ResolutionSettings) -> dict[str, bool | int | str]:
     """The settings as JSON has them; some numbers have a name besides."""
     values = asdict(settings).items()
     return {name: value if isinstance(value, bool | str) else int(value) for name, value in values}
 
 
-_KINDS: Final = {name: type(value) for name, value in _plain(Settings()).items()}
+_KINDS: Final = {name: type(value) for name, value in _plain(ResolutionSettings()).items()}
 
 
-def settings_to_json(settings: Settings) -> str:
+def settings_to_json(settings: ResolutionSettings) -> str:
     """One line of JSON."""
     return json.dumps(_plain(settings))
 
 
-def settings_from_json(text: str) -> Settings:
+def settings_from_json(text: str) -> ResolutionSettings:
     """Take what `settings_to_json` made; ValueError for anything else."""
     plain = json.loads(text)
     if not isinstance(plain, dict) or {name: type(value) for name, value in plain.items()} != _KINDS:
         raise ValueError("these are not the settings of answering")
-    return Settings(**plain)
+    return ResolutionSettings(**plain)

@@ -18,40 +18,74 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from perseid.names.errors import quoted
+from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
 from perseid.records.site import Purpose, Site, Transport
 from perseid.records.value import Value
-from perseid.registry.identity import Anonymous, KeyHolder
+from perseid.registry.identity import Anonymous, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.server.native.retries import MAX_SETUPS, Key, Repeats, key_of_content, key_of_frame
+from perseid.server.native.retries import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
 from perseid.wire.challenges import check_secret_answer
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope
 from perseid.wire.requests import SessionSetup, VerifyChallenge
-from perseid.wire.responses import NAMES_PER_LIST, Failure, Names, ResponseBody, Verified
-from perseid.wire.server import Proof, Reply, Request
+from perseid.wire.responses import HANDLES_PER_MESSAGE, Failure, HandleList, ResponseBody, VerificationResult
+from perseid.wire.server import ChallengeProof, Reply, Request
 
-from .authentication import KINDS, Guard, KeyGone, Proved, asker, claimed, holder, not_proved, proved_by, proving
-from .decisions import Asked, Busy, Done, answer_to, internal_error, perform, try_out, weigh
-from .operations import CHANGING, Place, secrets_for, status_values, translate
-from .steps import Doing, Guess, Kind, NativeServer, Served, Steps, Unsigned, Work, code_of, drive, work
+from .authentication import (
+    PROOF_KINDS,
+    Guard,
+    KeyChanged,
+    ProvenIdentity,
+    authentication_failed,
+    caller_identity,
+    find_proving_key,
+    holder,
+    prove_identity,
+    with_identity,
+)
+from .decisions import (
+    Busy,
+    RegistryRequest,
+    RequestResult,
+    check_claim,
+    dry_run,
+    error_response,
+    execute_request,
+    internal_error,
+)
+from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
+from .steps import (
+    NativeResponse,
+    ProtocolServer,
+    SecretGuess,
+    Steps,
+    StepsResult,
+    UnsignedFrame,
+    Work,
+    WorkKind,
+    do_work,
+    read_codes,
+    run_steps,
+)
 
-REFERENCE_OCTETS: Final = 6
+REFERENCE_BYTES: Final = 6
 """Of the number under which an unexpected error is logged: enough to be found, short enough to be read out."""
 
-_LISTS: Final = frozenset((OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS))
-_NEEDS_ADMIN: Final = CHANGING | _LISTS | {OpCode.GET_NEXT_TXN_ID, OpCode.RETRIEVE_TXN_LOG, OpCode.DUMP_HANDLES}
-_OVER_HTTP: Final = frozenset((Transport.HTTP, Transport.HTTPS))
+_LIST_OPCODES: Final = frozenset((OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS))
+_ADMIN_OPCODES: Final = (
+    CHANGING_OPCODES | _LIST_OPCODES | {OpCode.GET_NEXT_TXN_ID, OpCode.RETRIEVE_TXN_LOG, OpCode.DUMP_HANDLES}
+)
+_HTTP_TRANSPORTS: Final = frozenset((Transport.HTTP, Transport.HTTPS))
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DoorSettings:
+class NativeSettings:
     """How a door behaves."""
 
     position: int = 0
@@ -73,11 +107,11 @@ class _Call:
     transport: Transport
     request: Request | None = None
     """What is answered, once it is understood."""
-    who: str = ""
-    proved: Proved | None = None
-    guess: Guess | None = None
+    identity: str = ""
+    proved: ProvenIdentity | None = None
+    guess: SecretGuess | None = None
     """What the answer says about a secret."""
-    settled: bool = False
+    is_final: bool = False
     """Whether the answer is the last word: something was done, or may have been, or a counter was used up."""
     last: Reply | None = None
     """What was sent last."""
@@ -85,38 +119,38 @@ class _Call:
     """By what another attempt in the same session is recognised, if it is a change over UDP."""
 
 
-class NativeDoor:
+class NativeServer:
     """A server of the native protocol without its sockets. One thread at a time makes its steps; see `native_steps`."""
 
     def __init__(
         self,
         registry: Registry,
-        server: NativeServer,
+        server: ProtocolServer,
         site: Site,
         *,
-        settings: DoorSettings | None = None,
+        settings: NativeSettings | None = None,
         status: Callable[[], tuple[Value, ...]] | None = None,
         checkpoint: Callable[[], bool] | None = None,
         do: Callable[[Work], object] = lambda step: step.call(),
     ) -> None:
         self.registry = registry
         self.server = server
-        self._settings = settings or DoorSettings()
-        self._place = Place(registry, site, self._settings.position, status or self.status, checkpoint)
+        self._settings = settings or NativeSettings()
+        self._native = NativeContext(registry, site, self._settings.position, status or self.status, checkpoint)
         self._purposes = _purposes(site, self._settings)
-        self.resolves_over = {each: self._serves(each, OpCode.RESOLUTION) for each in Transport}
+        self.resolution_enabled = {each: self._accepts(each, OpCode.RESOLUTION) for each in Transport}
         """Whether resolution may be answered without asking the door; some sites keep it out of a transport (2.5)."""
         self._do = do
         self._random = registry.ledger.log.random
         self._lock = Lock()
-        self.changes = Repeats()
-        self.setups = Repeats(MAX_SETUPS)
+        self.changes = ReplyCache()
+        self.setups = ReplyCache(MAX_SETUPS)
 
-    def receive(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Iterator[Served]:
+    def receive(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Iterator[NativeResponse]:
         """The answers to a message, as they are asked for. For any number of threads; work is done as `do` says."""
-        return drive(self.steps(frame, source, now, transport=transport), self._do, self._lock)
+        return run_steps(self.steps(frame, source, now, transport=transport), self._do, self._lock)
 
-    def tidy(self, now: float) -> None:
+    def purge_expired(self, now: float) -> None:
         """Forget what has timed out; about once a minute."""
         with self._lock:
             self.server.sessions.purge(now)
@@ -128,9 +162,9 @@ class NativeDoor:
         """What this server says about itself to its administrators, as `0.SITE/status`."""
         return status_values(self.registry, sessions=len(self.server.sessions), challenges=len(self.server.challenges))
 
-    def take_over(self, old: "NativeDoor") -> None:
+    def adopt_state(self, old: "NativeServer") -> None:
         """Go on where another door ends, whose settings have changed: with its sessions, challenges and answers."""
-        self.server.take_over(old.server)
+        self.server.adopt_state(old.server)
         self.changes, self.setups = old.changes, old.setups
 
     # One message
@@ -138,58 +172,58 @@ class NativeDoor:
     def steps(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Steps:
         """Answer a message that came from a source: the address, without the port, which clients may change."""
         call = _Call(frame.envelope, source, now, transport)
-        whole = key_of_frame(source, frame) if transport == Transport.UDP else None
-        if whole is not None:
+        frame_id = frame_key(source, frame) if transport == Transport.UDP else None
+        if frame_id is not None:
             for table in (self.changes, self.setups):
-                if (known := table.find(whole, now)) is not None:
-                    yield _served_again(known)
+                if (previous := table.find(frame_id, now)) is not None:
+                    yield _repeated_response(previous)
                     return
         try:
             received = self.server.receive(
-                frame, now, http=transport in _OVER_HTTP, private_transport=transport == Transport.HTTPS
+                frame, now, http=transport in _HTTP_TRANSPORTS, private_transport=transport == Transport.HTTPS
             )
             if isinstance(received, Reply):
                 yield from self._send(call, received)
-            elif isinstance(received, Proof):
+            elif isinstance(received, ChallengeProof):
                 call.request = received.request
-                keys = _keys(whole)
+                keys = _keys(frame_id)
                 if received.request.session is not None:
                     # Another attempt of the request itself may still be on its way, and would find the session proved.
-                    keys += (key_of_content(source, received.request.message),)
-                yield from self._once(call, self.changes, keys, self._prove(call, received))
+                    keys += (content_key(source, received.request.message),)
+                yield from self._run_once(call, self.changes, keys, self._authenticate(call, received))
             else:
                 call.request = received
-                yield from self._take(call, received, whole)
+                yield from self._handle_request(call, received, frame_id)
         except Exception as error:  # noqa: BLE001 - whatever happens, there is an answer
-            yield from self._fail(call, error)
+            yield from self._respond_error(call, error)
 
-    def _take(self, call: _Call, request: Request, whole: Key | None) -> Steps:
+    def _handle_request(self, call: _Call, request: Request, frame_id: Key | None) -> Steps:
         """Answer a request, unless the interface is not for it, or it is another attempt of one that was answered."""
         opcode = request.opcode
-        if not self._serves(call.transport, opcode):
+        if not self._accepts(call.transport, opcode):
             text = f"This interface is not for operation {opcode.value}"
             code = ResponseCode.PROTOCOL_ERROR
             early = self.server.early_failure(code, text, call.now, opcode=opcode, answered=call.envelope)
             yield from self._send(call, early)
             return
-        if whole is None:
-            yield from self._answer(call, request)
+        if frame_id is None:
+            yield from self._respond_to(call, request)
         elif isinstance(request.body, SessionSetup):
-            yield from self._once(call, self.setups, (whole,), self._answer(call, request))
-        elif opcode not in CHANGING:
-            yield from self._answer(call, request)
+            yield from self._run_once(call, self.setups, (frame_id,), self._respond_to(call, request))
+        elif opcode not in CHANGING_OPCODES:
+            yield from self._respond_to(call, request)
         else:
-            keys = _keys(whole)
+            keys = _keys(frame_id)
             if request.session is not None:
-                content = key_of_content(call.source, request.message)
-                if (known := self.changes.find(content, call.now)) is not None:
-                    yield from self._repeat(call, request, known)
+                content = content_key(call.source, request.message)
+                if (previous := self.changes.find(content, call.now)) is not None:
+                    yield from self._repeat(call, request, previous)
                     return
                 keys += (content,)
                 call.content = content
-            yield from self._once(call, self.changes, keys, self._answer(call, request))
+            yield from self._run_once(call, self.changes, keys, self._respond_to(call, request))
 
-    def _repeat(self, call: _Call, request: Request, known: Reply) -> Steps:
+    def _repeat(self, call: _Call, request: Request, previous: Reply) -> Steps:
         """Answer another attempt in a session. Its counter is used up like any other, or it could be replayed later.
 
         That it may be used up already, because the network has made a copy of this attempt, is no reason to refuse it:
@@ -197,74 +231,74 @@ class NativeDoor:
         """
         assert request.session is not None  # noqa: S101 - only sessions count attempts
         try:
-            request.session.check(request.message, replay_allowed=True)
+            request.session.check(request.message, allow_replay=True)
         except RemoteProtocolError as error:
             yield from self._respond(call, error.code, Failure.of(error.message))
         else:
-            yield _served_again(known)
+            yield _repeated_response(previous)
 
-    def _once(self, call: _Call, table: Repeats, keys: tuple[Key, ...], steps: Steps) -> Steps:
+    def _run_once(self, call: _Call, table: ReplyCache, keys: tuple[Key, ...], steps: Steps) -> Steps:
         """Make the steps, and remember what came of them if something was done."""
         table.begin(keys)
         try:
             try:
                 yield from steps
             except Exception as error:  # noqa: BLE001 - the answer to it is remembered too
-                yield from self._fail(call, error)
+                yield from self._respond_error(call, error)
         finally:
-            table.end(keys, call.last if call.settled else None, call.now)
+            table.end(keys, call.last if call.is_final else None, call.now)
 
-    def _serves(self, transport: Transport, opcode: OpCode) -> bool:
+    def _accepts(self, transport: Transport, opcode: OpCode) -> bool:
         """Whether the interface is for such a request; one that the site record does not name is for all (2.5)."""
         purposes = self._purposes.get(transport)
         if purposes is None:
             return True
-        if opcode in _NEEDS_ADMIN:
+        if opcode in _ADMIN_OPCODES:
             return Purpose.ADMIN in purposes
         return opcode != OpCode.RESOLUTION or Purpose.QUERY in purposes
 
     # Requests
 
-    def _answer(self, call: _Call, request: Request) -> Steps:
+    def _respond_to(self, call: _Call, request: Request) -> Steps:
         if isinstance(request.body, SessionSetup):
-            yield from self._begin_session(call, request)
+            yield from self._start_session(call, request)
             return
         if isinstance(request.body, VerifyChallenge):
             yield from self._verify(call, request, request.body)
             return
-        if request.opcode in _LISTS and call.transport == Transport.UDP:
+        if request.opcode in _LIST_OPCODES and call.transport == Transport.UDP:
             raise Refused(ResponseCode.PROTOCOL_ERROR, "lists are not given over UDP", "ask over TCP")
-        asked = translate(request, self._place)
+        registry_request = translate(request, self._native)
         session = request.session
-        if session is None or session.proved is None or not asked.personal:
+        if session is None or session.proved is None or not registry_request.needs_identity:
             try:
-                done = yield from self._perform(call, asked, None)
+                done = yield from self._execute(call, registry_request, None)
             except Refused as refused:
-                known = None if call.content is None else self.changes.found_by_others(call.content, call.now)
-                if known is not None:
+                previous = None if call.content is None else self.changes.find_concurrent(call.content, call.now)
+                if previous is not None:
                     # Meanwhile another attempt was carried out, or is being: its challenge was answered.
-                    yield _served_again(known)
+                    yield _repeated_response(previous)
                     return
                 if refused.code != ResponseCode.AUTHENTICATION_NEEDED:
                     raise
             else:
-                yield from self._tell(call, done)
+                yield from self._send_result(call, done)
                 return
-        self._check_session_wish(request)
+        self._check_session_required(request)
         found = self.server.identify(request, call.now, udp=call.transport == Transport.UDP)
         if isinstance(found, Reply):
             yield from self._send(call, found)
         else:
-            yield from self._carry_out(call, asked, found)
+            yield from self._execute_authenticated(call, registry_request, found)
 
-    def _begin_session(self, call: _Call, request: Request) -> Steps:
+    def _start_session(self, call: _Call, request: Request) -> Steps:
         try:
-            agreed = yield from work(Kind.AGREE, self.server.agreement(request))
+            key_agreement = yield from do_work(WorkKind.AGREE, self.server.prepare_key_agreement(request))
         except InvalidData as problem:
             reply = self.server.refuse_session(request, problem, call.now)
         else:
-            reply = self.server.begin_session(request, agreed, call.now)
-            call.settled = True
+            reply = self.server.begin_session(request, key_agreement, call.now)
+            call.is_final = True
         yield from self._send(call, reply)
 
     def _verify(self, call: _Call, request: Request, body: VerifyChallenge) -> Steps:
@@ -273,97 +307,101 @@ class NativeDoor:
         Or to a stranger whether a guess is right: so whoever has the work done is told whose secret it is about, before
         any of it and when it is known what came of it.
         """
-        refer, whose = OpFlag.DO_NOT_REFER not in request.flags, body.handle
-        secrets = yield from work(Kind.READ, lambda: secrets_for(self._place, body, refer=refer), secret_of=whose)
+        refer, secret_handle = OpFlag.DO_NOT_REFER not in request.flags, body.handle
+        secrets = yield from do_work(
+            WorkKind.READ, lambda: find_secrets(self._native, body, refer=refer), secret_of=secret_handle
+        )
         version = request.message.version
 
         def verify() -> bool:
             return any(check_secret_answer(secret, body.nonce, body.digest, body.answer, version) for secret in secrets)
 
-        valid = bool(secrets) and (yield from work(Kind.VERIFY, verify, secret_of=whose))
-        call.guess = Guess(whose, valid)
-        yield from self._respond(call, ResponseCode.SUCCESS, Verified(int(valid)))
+        valid = bool(secrets) and (yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_handle))
+        call.guess = SecretGuess(secret_handle, valid)
+        yield from self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(valid)))
 
     # Who asks
 
-    def _prove(self, call: _Call, proof: Proof) -> Steps:
+    def _authenticate(self, call: _Call, proof: ChallengeProof) -> Steps:
         """Take an answer to a challenge: first what they may, then who they are (14)."""
         request = proof.request
-        kind = KINDS.get(proof.auth_type)
+        kind = PROOF_KINDS.get(proof.auth_type)
         if kind is None:
-            reason = f"{quoted(proof.auth_type)} is no way to prove an identity"
+            reason = f"{quote_text(proof.auth_type)} is no way to prove an identity"
             raise Refused(ResponseCode.INVALID_CREDENTIAL, reason)
-        self._check_session_wish(request)
-        who: KeyHolder = holder(proof.identity, kind, session=request.session is not None)
-        asked = translate(request, self._place)
-        weighed = yield from work(Kind.READ, lambda: weigh(self.registry, asked, who))
+        self._check_session_required(request)
+        identity: KeyIdentity = holder(proof.identity, kind, session=request.session is not None)
+        registry_request = translate(request, self._native)
+        check = yield from do_work(WorkKind.READ, lambda: check_claim(self.registry, registry_request, identity))
         key = None
-        if weighed.keys:
-            key = yield from work(Kind.VERIFY, lambda: proving(proof, kind, weighed.keys))
+        if check.keys:
+            key = yield from do_work(WorkKind.VERIFY, lambda: find_proving_key(proof, kind, check.keys))
         if key is None:
-            raise weighed.refused or not_proved(who)
-        proved = proved_by(proof.identity, kind, key)
-        accepted = self.server.accept(claimed(proof, proved), key.index, call.now)
+            raise check.refused or authentication_failed(identity)
+        proved = prove_identity(proof.identity, kind, key)
+        accepted = self.server.accept(with_identity(proof, proved), key.index, call.now)
         if isinstance(accepted, Reply):
             yield from self._send(call, accepted)
             return
         call.request = accepted
-        yield from self._carry_out(call, asked, proved)
+        yield from self._execute_authenticated(call, registry_request, proved)
 
-    def _check_session_wish(self, request: Request) -> None:
+    def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:
             reason = "this server wants to know who asks, and accepts that within a session only"
             raise Refused(ResponseCode.INVALID_CREDENTIAL, reason, "begin a session first")
 
-    def _carry_out(self, call: _Call, asked: Asked, identity: object) -> Steps:
+    def _execute_authenticated(self, call: _Call, registry_request: RegistryRequest, identity: object) -> Steps:
         """Carry a request out for somebody who has proved who they are."""
-        if not isinstance(identity, Proved):
+        if not isinstance(identity, ProvenIdentity):
             raise TypeError("a session was proved by somebody else than this door")
         call.proved = identity
         try:
-            done = yield from self._perform(call, asked, identity)
-        except KeyGone:
+            done = yield from self._execute(call, registry_request, identity)
+        except KeyChanged:
             # The session is no longer anybody's. What is answered now is the last that is said in it.
             if call.request is not None and call.request.session is not None:
                 self.server.sessions.end(call.request.session)
             raise
-        yield from self._tell(call, done)
+        yield from self._send_result(call, done)
 
-    def _perform(self, call: _Call, asked: Asked, proved: Proved | None) -> Doing[Done]:
+    def _execute(
+        self, call: _Call, registry_request: RegistryRequest, proved: ProvenIdentity | None
+    ) -> StepsResult[RequestResult]:
         """Have it done, for somebody or for nobody in particular."""
         request = call.request
         session = request is not None and request.session is not None
-        who = asker(proved, session=session)
-        call.who = "" if isinstance(who, Anonymous) else str(who)
+        identity = caller_identity(proved, session=session)
+        call.identity = "" if isinstance(identity, Anonymous) else str(identity)
         guard = None if proved is None else Guard(proved, session)
-        kind = Kind.WRITE if asked.changes else Kind.READ
+        kind = WorkKind.WRITE if registry_request.changes else WorkKind.READ
         # Whoever has proved who they are has used up a challenge or a counter: the same message would not do twice.
-        call.settled = call.settled or proved is not None
-        if proved is None and asked.changes:
+        call.is_final = call.is_final or proved is not None
+        if proved is None and registry_request.changes:
             # Anybody may ask for a change, and nearly all who are unknown are asked who they are. So that is found out
             # at the price of reading: what writers may take is for those who may write.
-            yield from work(Kind.READ, lambda: try_out(self.registry, asked, who))
-        done = yield from work(kind, lambda: perform(self.registry, asked, who, guard))
-        call.settled = call.settled or asked.changes
+            yield from do_work(WorkKind.READ, lambda: dry_run(self.registry, registry_request, identity))
+        done = yield from do_work(kind, lambda: execute_request(self.registry, registry_request, identity, guard))
+        call.is_final = call.is_final or registry_request.changes
         return done
 
     # Answers
 
-    def _tell(self, call: _Call, done: Done) -> Steps:
+    def _send_result(self, call: _Call, done: RequestResult) -> Steps:
         """Say what a request came to: in one message, or a list in several."""
         if done.names is None:
             yield from self._respond(call, ResponseCode.SUCCESS, done.body, overwritten=done.overwritten)
             return
-        names, following = done.names, done.following
-        while following is not None or len(names) > NAMES_PER_LIST:
-            if len(names) > NAMES_PER_LIST:
-                part, names = names[:NAMES_PER_LIST], names[NAMES_PER_LIST:]
-                yield from self._respond(call, ResponseCode.SUCCESS, Names(part), more=True)
+        names, next_page = done.names, done.next_page
+        while next_page is not None or len(names) > HANDLES_PER_MESSAGE:
+            if len(names) > HANDLES_PER_MESSAGE:
+                part, names = names[:HANDLES_PER_MESSAGE], names[HANDLES_PER_MESSAGE:]
+                yield from self._respond(call, ResponseCode.SUCCESS, HandleList(part), more=True)
                 continue
-            assert following is not None  # noqa: S101 - or there would be no more names
-            done = yield from self._perform(call, following, call.proved)
-            names, following = names + (done.names or ()), done.following
-        yield from self._respond(call, ResponseCode.SUCCESS, Names(names))
+            assert next_page is not None  # noqa: S101 - or there would be no more names
+            done = yield from self._execute(call, next_page, call.proved)
+            names, next_page = names + (done.names or ()), done.next_page
+        yield from self._respond(call, ResponseCode.SUCCESS, HandleList(names))
 
     def _respond(
         self, call: _Call, code: ResponseCode, body: ResponseBody, *, more: bool = False, overwritten: bool = False
@@ -376,29 +414,29 @@ class NativeDoor:
     def _send(self, call: _Call, reply: Reply, code: ResponseCode | None = None, *, more: bool = False) -> Steps:
         """Send what the protocol says, signed if it has to be."""
         request = call.request
-        if any(isinstance(frame, Unsigned) for frame in reply.frames):
+        if any(isinstance(frame, UnsignedFrame) for frame in reply.frames):
             frames = []
             for frame in reply.frames:
-                signed = yield from self._signed(frame)
+                signed = yield from self._sign_frame(frame)
                 frames.append(signed)
             reply = Reply(tuple(frames))
             if request is not None:
                 self.server.remember(request, reply, more=more)
         opcode = OpCode.RESERVED if request is None else request.opcode
         if reply.frames and code is None:
-            shown, code = code_of(reply.frames[0])
-            opcode = opcode or shown
+            sent_opcode, code = read_codes(reply.frames[0])
+            opcode = opcode or sent_opcode
         call.last = reply
         name = b"" if request is None else getattr(request.body, "handle", b"")
         keeps = request is not None and OpFlag.KEEP_CONNECTION in request.flags
-        yield Served(reply, opcode, code, call.who, name, more, keeps, call.guess)
+        yield NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess)
 
-    def _signed(self, frame: Frame) -> Doing[Frame]:
+    def _sign_frame(self, frame: Frame) -> StepsResult[Frame]:
         """A frame with its signature; without it if that cannot be made, as deployed servers do (5.5)."""
-        if not isinstance(frame, Unsigned):
+        if not isinstance(frame, UnsignedFrame):
             return frame
         try:
-            message = yield from work(Kind.SIGN, self.server.signing(frame.message))
+            message = yield from do_work(WorkKind.SIGN, self.server.signing(frame.message))
             return self.server.signed(frame, message)
         except Busy:  # the metrics say how often
             return Frame(frame.envelope, frame.payload)
@@ -406,34 +444,34 @@ class NativeDoor:
             _logger.warning("an answer goes out unsigned: %s", type(error).__qualname__)
             return Frame(frame.envelope, frame.payload)
 
-    def _fail(self, call: _Call, error: Exception) -> Steps:
+    def _respond_error(self, call: _Call, error: Exception) -> Steps:
         """Answer an error. Where even that fails, there is a last word, which knows nothing of the request."""
         request = call.request
         try:
             if request is not None:
-                code, body = answer_to(error, request, self._reference)
+                code, body = error_response(error, request, self._reference)
                 yield from self._respond(call, code, body)
                 return
-        except Exception as worse:  # noqa: BLE001 - nothing may bring the door down
-            error = worse
+        except Exception as second_error:  # noqa: BLE001 - nothing may bring the door down
+            error = second_error
         text = internal_error(error, self._reference())
         early = self.server.early_failure(ResponseCode.ERROR, text, call.now, answered=call.envelope)
         yield from self._send(call, early)
 
     def _reference(self) -> str:
-        return self._random(REFERENCE_OCTETS).hex()
+        return self._random(REFERENCE_BYTES).hex()
 
 
-def _keys(whole: Key | None) -> tuple[Key, ...]:
-    return () if whole is None else (whole,)
+def _keys(frame_id: Key | None) -> tuple[Key, ...]:
+    return () if frame_id is None else (frame_id,)
 
 
-def _served_again(reply: Reply) -> Served:
-    opcode, code = code_of(reply.frames[0]) if reply.frames else (OpCode.RESERVED, None)
-    return Served(reply, opcode, code)
+def _repeated_response(reply: Reply) -> NativeResponse:
+    opcode, code = read_codes(reply.frames[0]) if reply.frames else (OpCode.RESERVED, None)
+    return NativeResponse(reply, opcode, code)
 
 
-def _purposes(site: Site, settings: DoorSettings) -> dict[Transport, Purpose]:
+def _purposes(site: Site, settings: NativeSettings) -> dict[Transport, Purpose]:
     """What the interfaces serve, as far as the site record names them."""
     found: dict[Transport, Purpose] = {}
     interfaces = site.servers[settings.position].interfaces if settings.position < len(site.servers) else ()

@@ -27,19 +27,19 @@ from perseid.wire.codes import OpCode, OpFlag, ResponseCode, common_version
 from perseid.wire.credentials import sign
 from perseid.wire.errors import LocalProtocolError
 from perseid.wire.framing import Frame
-from perseid.wire.key_exchange import derive_session_key, make_key_pair, shared_secret
+from perseid.wire.key_exchange import derive_session_key, generate_key_pair, shared_secret
 from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Message
 from perseid.wire.requests import ExchangeMode, SessionSetup
-from perseid.wire.responses import Failure, SessionReady
+from perseid.wire.responses import Failure, SessionSetupResult
 from perseid.wire.server import Received, Reply, Request, Server, ServerSettings
 from perseid.wire.sessions import MAX_TIMEOUT, Cipher, Identity, Session, SessionTable
 
-from .authentication import Challenges, Sizes
+from .authentication import Challenges, TableLimits
 
 T = TypeVar("T")
 
 
-class Kind(Enum):
+class WorkKind(Enum):
     """What sort of work it is: each has a price of its own."""
 
     READ = "read"
@@ -61,7 +61,7 @@ class Kind(Enum):
 class Work:
     """Something to be done elsewhere; in any thread."""
 
-    kind: Kind
+    kind: WorkKind
     call: Callable[[], object] = field(repr=False)
     secret_of: bytes | None = None
     """Whose secret somebody gets a word about by it, where VERIFY_CHALLENGE asks for one."""
@@ -70,7 +70,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class SecretGuess:
     """What an answer came to that VERIFY_CHALLENGE asked about. Whoever asks may be guessing."""
 
     secret_of: bytes
@@ -79,7 +79,7 @@ class Guess:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class NativeResponse:
     """An answer, or one of several messages of it, and what may be said about it in a log."""
 
     reply: Reply
@@ -88,40 +88,40 @@ class Served:
     """What was asked for."""
     code: ResponseCode | None = None
     """How it went; None where nothing, or nothing readable, is sent."""
-    who: str = ""
+    identity: str = ""
     """Who asked, as far as they have proved it."""
     name: bytes = b""
     """What it was about, as it came from the network."""
     more: bool = False
     """Whether another message of the same answer follows."""
-    keeps_connection: bool = False
+    keep_alive: bool = False
     """Whether the client asked to keep the connection (KC)."""
-    guess: Guess | None = None
+    guess: SecretGuess | None = None
     """What it says about a secret, if that is what was asked for; the code is SUCCESS then, right or wrong."""
 
     @property
-    def is_failed_proof(self) -> bool:
+    def is_authentication_failure(self) -> bool:
         """Whether somebody tried to be who they are not, or not yet."""
         if self.guess is not None:
             return not self.guess.right
         return self.code in (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY)
 
 
-Step: TypeAlias = Work | Served
+Step: TypeAlias = Work | NativeResponse
 Steps: TypeAlias = Generator[Step, Any, None]
 """What a door does for one request."""
 
-Doing: TypeAlias = Generator[Step, Any, T]
+StepsResult: TypeAlias = Generator[Step, Any, T]
 """A part of that, with a result."""
 
 
-def work(kind: Kind, call: Callable[[], T], *, secret_of: bytes | None = None) -> Doing[T]:
+def do_work(kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None) -> StepsResult[T]:
     """Have something done."""
     result: T = yield Work(kind, call, secret_of)
     return result
 
 
-def drive(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterator[Served]:
+def run_steps(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterator[NativeResponse]:
     """The answers, with all work done as the caller says, in the caller's thread. The lock guards the steps alone."""
     result: object = None
     error: Exception | None = None
@@ -132,7 +132,7 @@ def drive(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterator[Se
             result = error = None
             if step is None:
                 return
-            if isinstance(step, Served):
+            if isinstance(step, NativeResponse):
                 yield step
                 continue
             try:
@@ -144,14 +144,16 @@ def drive(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterator[Se
             steps.close()
 
 
-async def drive_in_loop(steps: Steps, do: Callable[[Work], Awaitable[object]]) -> AsyncGenerator[Served, None]:
+async def run_steps_async(
+    steps: Steps, do: Callable[[Work], Awaitable[object]]
+) -> AsyncGenerator[NativeResponse, None]:
     """The same in an event loop, in whose thread all steps are made."""
     result: object = None
     error: Exception | None = None
     with closing(steps):
         while (step := _advance(steps, result, error)) is not None:
             result = error = None
-            if isinstance(step, Served):
+            if isinstance(step, NativeResponse):
                 yield step
                 continue
             try:
@@ -168,7 +170,7 @@ def _advance(steps: Steps, result: object, error: Exception | None) -> Step | No
         return None
 
 
-def code_of(frame: Frame) -> tuple[OpCode, ResponseCode | None]:
+def read_codes(frame: Frame) -> tuple[OpCode, ResponseCode | None]:
     """The opcode and code that a message shows to everybody; nothing, if it is encrypted."""
     if frame.envelope.encrypted:
         return OpCode.RESERVED, None
@@ -177,20 +179,20 @@ def code_of(frame: Frame) -> tuple[OpCode, ResponseCode | None]:
 
 
 _SIGNED_IN_SESSIONS: Final = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
-_CIPHER_NAMED_SINCE: Final = 4  # the minor version
+_CIPHER_SENT_SINCE: Final = 4  # the minor version
 
 
 @dataclass(frozen=True, slots=True)
-class Unsigned(Frame):
+class UnsignedFrame(Frame):
     """A message that still has to be signed with the server's key. As it stands it is whole, and clients refuse it."""
 
     message: Message = field(kw_only=True)
-    sealed_with: Session | None = field(kw_only=True, default=None)
+    encrypt_session: Session | None = field(kw_only=True, default=None)
     """The session under whose key it is then encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class KeyAgreement:
     """What a key exchange came to."""
 
     public: DhPublicKey
@@ -199,23 +201,25 @@ class Agreed:
     cipher: Cipher
 
 
-class NativeServer(Server):
+class ProtocolServer(Server):
     """One server's conversations; `respond`, `identify` and `accept` never compute long. Not for several threads."""
 
     challenges: Challenges
 
-    def __init__(self, settings: ServerSettings, random: Callable[[int], bytes], sizes: Sizes | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings, random: Callable[[int], bytes], sizes: TableLimits | None = None
+    ) -> None:
         super().__init__(settings, random)
-        sizes = sizes or Sizes()
+        sizes = sizes or TableLimits()
         self.sessions = SessionTable(sizes.sessions, sizes.unproved_sessions)
         self.challenges = Challenges(settings.challenge_life, sizes)
 
     def identify(self, request: Request, now: float, *, udp: bool = False) -> Identity | Reply:
         """Who makes a request; a challenge that is given over UDP is kept apart from the others."""
-        self.challenges.giving_over_udp = udp
+        self.challenges.issuing_over_udp = udp
         return super().identify(request, now)
 
-    def number_from(self, last: int) -> None:
+    def set_last_id(self, last: int) -> None:
         """Number sessions and challenges from here on.
 
         Whoever holds one of a server that was started anew must not meet somebody else's under the same number: their
@@ -223,7 +227,7 @@ class NativeServer(Server):
         """
         self._last_id = last
 
-    def take_over(self, old: "NativeServer") -> None:
+    def adopt_state(self, old: "ProtocolServer") -> None:
         """Go on with the conversations of another server, whose settings have changed."""
         self.sessions, self.challenges, self._last_id = old.sessions, old.challenges, old._last_id  # noqa: SLF001 - its own kind
 
@@ -234,60 +238,62 @@ class NativeServer(Server):
         key = self._settings.key
         return lambda: sign(message, key)
 
-    def signed(self, frame: Unsigned, message: Message) -> Frame:
+    def signed(self, frame: UnsignedFrame, message: Message) -> Frame:
         """What is sent instead of an unsigned frame, given its message with the signature."""
-        if frame.sealed_with is not None:
-            return Frame(*frame.sealed_with.seal(message, self._random))
+        if frame.encrypt_session is not None:
+            return Frame(*frame.encrypt_session.seal(message, self._random))
         return Frame(message.envelope, message.payload())
 
     def remember(self, request: Request, reply: Reply, *, more: bool) -> None:
         """Note what the answer to a challenge got in the end, for the case that it comes again."""
-        self._remember(request, reply, more=more)
+        self._store_reply(request, reply, more=more)
 
     def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
         session = request.session
-        maced = session is not None and message.header.opcode not in _SIGNED_IN_SESSIONS
-        if maced or OpFlag.CERTIFY not in message.header.flags:
+        has_mac = session is not None and message.header.opcode not in _SIGNED_IN_SESSIONS
+        if has_mac or OpFlag.CERTIFY not in message.header.flags:
             return super()._finish(message, request, private=private)
         if message.envelope.length > MAX_MESSAGE - MAX_CREDENTIAL:
             raise LocalProtocolError("with a signature the message is longer than any peer accepts")
-        seals = session if OpFlag.ENCRYPT in message.header.flags else None
-        return Unsigned(message.envelope, message.payload(), message=message, sealed_with=seals)
+        encrypt_session = session if OpFlag.ENCRYPT in message.header.flags else None
+        return UnsignedFrame(message.envelope, message.payload(), message=message, encrypt_session=encrypt_session)
 
-    def _remember(self, request: Request, reply: Reply, *, more: bool) -> None:
+    def _store_reply(self, request: Request, reply: Reply, *, more: bool) -> None:
         # What is not signed yet is not what the answer got; until it is, a repetition gets nothing.
-        if not any(isinstance(frame, Unsigned) for frame in reply.frames):
-            super()._remember(request, reply, more=more)
+        if not any(isinstance(frame, UnsignedFrame) for frame in reply.frames):
+            super()._store_reply(request, reply, more=more)
 
     # Sessions
 
-    def agreement(self, request: Request) -> Callable[[], Agreed]:
+    def prepare_key_agreement(self, request: Request) -> Callable[[], KeyAgreement]:
         """The computation that agrees on a session's key; it may run in another thread, and raises `InvalidData`."""
         setup = request.body
         assert isinstance(setup, SessionSetup)  # noqa: S101 - made so by `_dispatch`
-        named = request.message.envelope.suggested.at_least(_CIPHER_NAMED_SINCE)
-        cipher = self._settings.cipher if named else Cipher.DES
-        random, octets = self._random, setup.public_key
+        sends_cipher = request.message.envelope.suggested.at_least(_CIPHER_SENT_SINCE)
+        cipher = self._settings.cipher if sends_cipher else Cipher.DES
+        random, data = self._random, setup.public_key
 
-        def agree() -> Agreed:
-            theirs = PublicKey.from_bytes(octets)
-            if not isinstance(theirs, DhPublicKey):
+        def agree() -> KeyAgreement:
+            peer_key = PublicKey.from_bytes(data)
+            if not isinstance(peer_key, DhPublicKey):
                 raise InvalidData("the public key is not a Diffie-Hellman key")
-            mine = make_key_pair((theirs.p, theirs.g), random)
-            return Agreed(mine.public, derive_session_key(cipher, shared_secret(mine, theirs)), cipher)
+            own_key = generate_key_pair((peer_key.p, peer_key.g), random)
+            return KeyAgreement(own_key.public, derive_session_key(cipher, shared_secret(own_key, peer_key)), cipher)
 
         return agree
 
-    def begin_session(self, request: Request, agreed: Agreed, now: float) -> Reply:
+    def begin_session(self, request: Request, key_agreement: KeyAgreement, now: float) -> Reply:
         """Begin the session that a request wishes for, with the key that was agreed on."""
         setup, suggested = request.body, request.message.envelope.suggested
         assert isinstance(setup, SessionSetup)  # noqa: S101 - made so by `_dispatch`
         timeout = min(setup.timeout, MAX_TIMEOUT) if setup.timeout > 0 else self._settings.session_life
         identity = Identity(setup.handle, setup.index) if setup.handle else None
-        session = Session(self._new_id(), agreed.key, agreed.cipher, common_version(suggested), identity, timeout)
+        session = Session(
+            self._new_id(), key_agreement.key, key_agreement.cipher, common_version(suggested), identity, timeout
+        )
         self.sessions.add(session, now)
-        prefix = agreed.cipher.to_bytes(4, "big") if suggested.at_least(_CIPHER_NAMED_SINCE) else b""
-        body = SessionReady(ExchangeMode.DIFFIE_HELLMAN, prefix + agreed.public.to_bytes())
+        prefix = key_agreement.cipher.to_bytes(4, "big") if suggested.at_least(_CIPHER_SENT_SINCE) else b""
+        body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, prefix + key_agreement.public.to_bytes())
         # The new session is answered under its own id: an older one that the request came in has no part in it.
         return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
 

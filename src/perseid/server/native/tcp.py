@@ -25,16 +25,16 @@ from perseid.server.processes.accept import AcceptLoop
 from perseid.wire.codes import ResponseCode
 from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.server import NOT_UNDERSTOOD
+from perseid.wire.server import NOT_UNDERSTOOD_TEXT
 
 if TYPE_CHECKING:
     from .service import NativeService
 
-LINGER_TIME: Final = 2.0
+LINGER_SECONDS: Final = 2.0
 """Seconds for a client to read a refusal and go, before the connection is cut."""
 
-KEEP_AT: Final = 28
-KEEP: Final = 0x02
+KEEP_ALIVE_OFFSET: Final = 28
+KEEP_ALIVE_BIT: Final = 0x02
 """Where in a request the flag KC stands, and which bit of the octet it is."""
 
 _NEVER = float("inf")
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with what came before."""
         self._transport = cast("asyncio.Transport", transport)
-        self.deadline = self._service.now() + self._service.connections.message_time
+        self.deadline = self._service.now() + self._service.connections.message_timeout
         self._service.open.add(self)
         if self._unsent:
             self._transport.write(self._unsent)
@@ -102,25 +102,25 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         if self._reader is None:
-            answer = self._service.answer_at_once(data, self.host)
+            answer = self._service.try_fast_path(data, self.host)
             if answer is not None:
-                self._answered(answer, keep=bool(data[KEEP_AT] & KEEP))
+                self._send_fast_response(answer, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
                 return
             self._reader = FrameReader()
         self._reader.feed(data)
         if self._task is None:
             self._next()
         else:
-            self._count()
+            self._count_buffered()
 
-    def _answered(self, answer: bytes, *, keep: bool) -> None:
+    def _send_fast_response(self, answer: bytes, *, keep: bool) -> None:
         """Send an answer that took no time; the connection ends unless the client wants to keep it."""
         assert self._transport is not None  # noqa: S101 - it brought the request
         self._transport.write(answer)
         if not keep:
             self._finish()
         elif self._writable is None:
-            self.deadline = self._service.now() + self._service.connections.idle_time
+            self.deadline = self._service.now() + self._service.connections.idle_timeout
 
     def eof_received(self) -> bool:
         """The client has said everything; what is being answered still goes out."""
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
             self._service.connections.leave(self.host)
         self._closing = True
         self._reader = None
-        self._count()
+        self._count_buffered()
         self.resume_writing()
 
     def pause_writing(self) -> None:
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             self._writable = asyncio.get_running_loop().create_future()
         if self._task is None and self._transport is not None:
             self._transport.pause_reading()
-            self.deadline = self._service.now() + self._service.connections.take_time
+            self.deadline = self._service.now() + self._service.connections.write_timeout
 
     def resume_writing(self) -> None:
         """Go on."""
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             self._writable = None
             transport = self._transport
             if self._task is None and not self._closing and transport is not None and not transport.is_closing():
-                self.deadline = self._service.now() + self._service.connections.idle_time
+                self.deadline = self._service.now() + self._service.connections.idle_timeout
                 transport.resume_reading()
                 if self._reader is not None:
                     self._next()
@@ -165,14 +165,14 @@ class Connection(asyncio.Protocol):
     def _next(self) -> None:
         """Go on with the messages that have come, up to one that takes time; what is left of them then counts."""
         self._take_messages()
-        self._count()
+        self._count_buffered()
 
-    def _count(self) -> None:
+    def _count_buffered(self) -> None:
         """Have it counted what waits here, if that has changed; together there may be too much of it."""
-        kept = 0 if self._reader is None else self._reader.kept
-        if kept != self._kept:
-            self._kept = kept
-            for longest in self._service.connections.unfinished.note(self, kept):
+        buffered = 0 if self._reader is None else self._reader.buffered
+        if buffered != self._kept:
+            self._kept = buffered
+            for longest in self._service.connections.unfinished.note(self, buffered):
                 self._service.counts.limited("unfinished octets")
                 longest.cut()
 
@@ -180,14 +180,14 @@ class Connection(asyncio.Protocol):
         assert self._reader is not None and self._transport is not None  # noqa: S101, PT018 - there is data
         try:
             for frame in self._reader.frames():
-                octets = frame.envelope.to_bytes() + frame.payload
-                answer = self._service.answer_at_once(octets, self.host)
+                data = frame.envelope.to_bytes() + frame.payload
+                answer = self._service.try_fast_path(data, self.host)
                 if answer is None:
                     self.deadline = _NEVER
                     self._transport.pause_reading()
                     self._task = asyncio.get_running_loop().create_task(self._serve(frame))
                     return
-                self._answered(answer, keep=bool(octets[KEEP_AT] & KEEP))
+                self._send_fast_response(answer, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
                 if self._closing or self._writable is not None:
                     return  # nobody reads more; or not before these answers are taken
         except RemoteProtocolError:
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         elif self._reader.is_idle:
             self._reader = None
         else:  # what has begun must end soon, however long the connection may be silent in between
-            self.deadline = min(self.deadline, self._service.now() + self._service.connections.message_time)
+            self.deadline = min(self.deadline, self._service.now() + self._service.connections.message_timeout)
 
     async def _serve(self, frame: Frame) -> None:
         """Answer a message, then take the next one or end."""
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
             raise
         self._task = None
         if keep and not self._closing and not self._service.draining:
-            self.deadline = self._service.now() + self._service.connections.idle_time
+            self.deadline = self._service.now() + self._service.connections.idle_timeout
             if not transport.is_closing():
                 transport.resume_reading()
                 self._next()
@@ -223,14 +223,14 @@ class Connection(asyncio.Protocol):
         keep = False
         async with aclosing(self._service.served(frame, self.host, Transport.TCP)) as answers:
             async for served in answers:
-                keep = served.keeps_connection
+                keep = served.keep_alive
                 if transport.is_closing():
                     if served.more:
                         break  # nobody listens any more
                     continue
                 transport.write(served.reply.to_stream())
                 if (served.more or keep) and self._writable is not None:  # before more is made, or asked for
-                    self.deadline = self._service.now() + self._service.connections.take_time
+                    self.deadline = self._service.now() + self._service.connections.write_timeout
                     await self._writable
                     self.deadline = _NEVER
         return keep
@@ -238,10 +238,10 @@ class Connection(asyncio.Protocol):
     def _refuse(self) -> None:
         """Answer what cannot be a message, and wait a moment: cut at once, the answer might not be read."""
         assert self._transport is not None  # noqa: S101 - it brought the octets
-        reply = self._service.early_failure(ResponseCode.ERROR, NOT_UNDERSTOOD)
+        reply = self._service.early_failure(ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT)
         self._transport.write(reply.to_stream())
         self._closing = True
-        self.deadline = self._service.now() + LINGER_TIME
+        self.deadline = self._service.now() + LINGER_SECONDS
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         """Close when everything is sent, or when the client has not taken it in time."""
         assert self._transport is not None  # noqa: S101 - it is being answered
         self._closing = True
-        self.deadline = self._service.now() + self._service.connections.take_time
+        self.deadline = self._service.now() + self._service.connections.write_timeout
         self._transport.close()
 
     def cut(self) -> None:
@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def end_if_idle(self) -> None:
+    def close_if_idle(self) -> None:
         """End it, unless a message of it is being answered."""
         if self._task is None and self._transport is not None:
             self._transport.close()
@@ -266,10 +266,10 @@ class Connection(asyncio.Protocol):
 if TYPE_CHECKING:
     from .service import NativeService
 
-_READ = 2_048  # more than a public resolution has; what is longer is read on by the connection
+_MAX_READ = 2_048  # more than a public resolution has; what is longer is read on by the connection
 
 
-class Accepting(AcceptLoop):
+class NativeAcceptLoop(AcceptLoop):
     """Takes connections from a listening socket."""
 
     def __init__(self, service: "NativeService", listener: socket.socket) -> None:
@@ -279,14 +279,14 @@ class Accepting(AcceptLoop):
     def take(self, client: socket.socket, host: str) -> Connection | None:
         """Answer what a client has sent; the connection to be, if there is more to come."""
         try:
-            octets = client.recv(_READ, socket.MSG_DONTWAIT)
+            data = client.recv(_MAX_READ, socket.MSG_DONTWAIT)
         except BlockingIOError:  # it was held back as long as can be, and still nothing came
             return Connection(self._service, host)
-        if not octets:
+        if not data:
             return None
-        answer = self._service.answer_at_once(octets, host)
+        answer = self._service.try_fast_path(data, host)
         if answer is None:
-            return Connection(self._service, host, unread=octets)
+            return Connection(self._service, host, unread=data)
         sent = client.send(answer, socket.MSG_DONTWAIT)
-        keep = bool(octets[KEEP_AT] & KEEP)
+        keep = bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT)
         return Connection(self._service, host, unsent=answer[sent:], keep=keep) if keep or sent < len(answer) else None

@@ -21,21 +21,27 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from perseid.records.site import Transport
-from perseid.server.limits.udp import Traffic, short_answer
-from perseid.server.processes.datagrams import MAX_AGE, MAX_PARCEL, Parcel, pack, unpack
+from perseid.server.limits.udp import TrafficLimit, short_response
+from perseid.server.processes.datagrams import (
+    MAX_AGE,
+    MAX_FORWARDED_BYTES,
+    ForwardedDatagram,
+    pack_datagram,
+    unpack_datagram,
+)
 from perseid.wire import message as envelope_module
 from perseid.wire.codes import ResponseCode
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope
-from perseid.wire.server import INVALID_LENGTH, Reply
+from perseid.wire.server import INVALID_LENGTH_TEXT, Reply
 
 from .resolution import MAX_PACKETS
 
 if TYPE_CHECKING:
     from .service import NativeService
 
-MAX_AT_ONCE: Final = 4
+MAX_BATCH: Final = 4
 """Datagrams that are taken from one resolver before others get their turn, TCP above all: a message costs the loop up
 to half a millisecond, and what waits in the kernel waits for nobody else."""
 
@@ -46,15 +52,15 @@ refused there, which costs more than dropping them."""
 _CODE = slice(4, 8)  # where the response code stands in a message
 
 
-class HandedOver:
+class UdpServer:
     """Answers what resolvers hand over."""
 
-    def __init__(self, service: "NativeService", sockets: list[socket.socket], traffic: Traffic) -> None:
+    def __init__(self, service: "NativeService", sockets: list[socket.socket], traffic: TrafficLimit) -> None:
         self._service = service
         self._sockets = sockets
         self.traffic = traffic
         """What networks may draw."""
-        self._unfinished = Reassembler()
+        self._reassembler = Reassembler()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals = 0
 
@@ -74,35 +80,35 @@ class HandedOver:
         for one in self._sockets:
             loop.remove_reader(one.fileno())
 
-    def tidy(self, now: float) -> None:
+    def purge_expired(self, now: float) -> None:
         """Forget messages of which the rest never came."""
-        self._unfinished.expire(now)
+        self._reassembler.expire(now)
 
     def _readable(self, resolver: socket.socket) -> None:
         now = monotonic()
-        for _ in range(MAX_AT_ONCE):
+        for _ in range(MAX_BATCH):
             try:
-                octets = resolver.recv(MAX_PARCEL)
+                octets = resolver.recv(MAX_FORWARDED_BYTES)
             except BlockingIOError:
                 return
             if not octets:  # nobody is there any more, not even the supervisor
                 asyncio.get_running_loop().remove_reader(resolver.fileno())
                 return
-            parcel = unpack(octets)
-            if now - parcel.at > MAX_AGE:
+            forwarded = unpack_datagram(octets)
+            if now - forwarded.at > MAX_AGE:
                 self._service.dropped("late")
             else:
-                self._take(resolver, parcel, now)
+                self._take(resolver, forwarded, now)
 
-    def _take(self, resolver: socket.socket, parcel: Parcel, now: float) -> None:
-        datagram, host = parcel.datagram, parcel.address[0]
+    def _take(self, resolver: socket.socket, forwarded: ForwardedDatagram, now: float) -> None:
+        datagram, host = forwarded.datagram, forwarded.address[0]
         if len(datagram) < envelope_module.ENVELOPE_LENGTH:
-            reply = self._service.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH)
-            self._send(resolver, parcel, reply)
+            reply = self._service.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH_TEXT)
+            self._send(resolver, forwarded, reply)
             return
         frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.ENVELOPE_LENGTH :])
         if frame.envelope.truncated and frame.envelope.has_valid_length:
-            whole = self._unfinished.receive(host, datagram, now)
+            whole = self._reassembler.receive(host, datagram, now)
             if whole is None:
                 return
             frame = Frame(*whole)
@@ -113,15 +119,15 @@ class HandedOver:
         if len(self._tasks) >= MAX_IN_FLIGHT:
             self._service.dropped("in flight")
             return
-        task = asyncio.get_running_loop().create_task(self._serve(resolver, parcel, frame))
+        task = asyncio.get_running_loop().create_task(self._serve(resolver, forwarded, frame))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, resolver: socket.socket, parcel: Parcel, frame: Frame) -> None:
-        async for served in self._service.served(frame, parcel.address[0], Transport.UDP):
-            self._send(resolver, parcel, served.reply, frame.payload)
+    async def _serve(self, resolver: socket.socket, forwarded: ForwardedDatagram, frame: Frame) -> None:
+        async for served in self._service.served(frame, forwarded.address[0], Transport.UDP):
+            self._send(resolver, forwarded, served.reply, frame.payload)
 
-    def _send(self, resolver: socket.socket, parcel: Parcel, reply: Reply, asked: bytes = b"") -> None:
+    def _send(self, resolver: socket.socket, forwarded: ForwardedDatagram, reply: Reply, asked: bytes = b"") -> None:
         """Send an answer, unless it is more than an address that may be forged should draw (2.7).
 
         The parcel is the one by which a request came, or the last of its packets; `asked` is the whole request.
@@ -129,19 +135,19 @@ class HandedOver:
         packets = reply.to_packets()
         octets = sum(map(len, packets))
         now = monotonic()
-        if len(packets) > MAX_PACKETS or not self.traffic.allows(parcel.address[0], octets, now):
+        if len(packets) > MAX_PACKETS or not self.traffic.allows(forwarded.address[0], octets, now):
             self._service.dropped("octets")
             self._refusals += 1
-            packets = [] if (short := self._short_answer(parcel, asked)) is None else [short]
+            packets = [] if (short := self._short_response(forwarded, asked)) is None else [short]
         for packet in packets:
             try:
-                resolver.send(pack(now, parcel.address, packet, parcel.local))
+                resolver.send(pack_datagram(now, forwarded.address, packet, forwarded.local))
             except OSError:  # the resolver is away or has its hands full; the client asks again
                 self._service.dropped("resolver")
                 return
 
-    def _short_answer(self, parcel: Parcel, asked: bytes) -> bytes | None:
+    def _short_response(self, forwarded: ForwardedDatagram, asked: bytes) -> bytes | None:
         """A word for every other request that draws too much. It echoes the header, which only the first packet has."""
         if not self._refusals & 1:
             return None
-        return short_answer(parcel.datagram[: envelope_module.ENVELOPE_LENGTH] + asked, self._service.time())
+        return short_response(forwarded.datagram[: envelope_module.ENVELOPE_LENGTH] + asked, self._service.time())

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .logs import Log, field, json_text, stamp, text_of
+from .logs import Log, decode_text, format_field, format_json, format_time
 
 MAX_NAME: Final = 2_048
 """Octets of the longest name as written: the longest name that there is, if nothing in it needs escaping."""
@@ -28,18 +28,18 @@ MAX_NAME: Final = 2_048
 MAX_METHOD: Final = 16
 """Octets of a method of HTTP as written: those that are known have no more than seven."""
 
-CAPACITY: Final = 128
+BATCH_LINES: Final = 128
 """Lines that are written together: then the cost of writing is a small part of each."""
 
-NOTHING: Final = "-"
+MISSING: Final = "-"
 """Stands for what a request does not have: an identity that was proved, or an answer."""
 
-_NOBODY = json_text(NOTHING)
+_JSON_MISSING = format_json(MISSING)
 _OPERATIONS = {opcode.value: opcode.name for opcode in OpCode}
 _CODES = {code.value: code.name for code in ResponseCode}
 
 
-class Exchange(NamedTuple):
+class HttpExchange(NamedTuple):
     """What was asked for over HTTP, and how it went."""
 
     method: str
@@ -65,7 +65,7 @@ class AccessLog:
         self._second = 0
         self._begin = ("", "")  # what stands before and behind the milliseconds
 
-    def note(
+    def log_request(
         self,
         address: str,
         transport: str,
@@ -73,64 +73,67 @@ class AccessLog:
         code: int | None,
         name: bytes,
         microseconds: int,
-        who: str = "",
+        identity: str = "",
     ) -> None:
         """One request. `code` is None if nothing, or nothing readable, was answered; `who` is who proved it.
 
         `transport` is a word of ours and written as it is; everything else may come from strangers.
         """
-        begin = self._start()
+        begin = self._current_line_start()
         operation = _OPERATIONS.get(opcode) or str(int(opcode))
-        answered = NOTHING if code is None else _CODES.get(code) or str(int(code))
+        code_name = MISSING if code is None else _CODES.get(code) or str(int(code))
         if self._json:
             line = (
-                f'{begin},"message":"access","transport":"{transport}","address":{json_text(address)},'
-                f'"operation":"{operation}","name":{json_text(text_of(name), MAX_NAME)},"code":"{answered}",'
-                f'"microseconds":{int(microseconds)},"who":{json_text(who) if who else _NOBODY}}}\n'
+                f'{begin},"message":"access","transport":"{transport}","address":{format_json(address)},'
+                f'"operation":"{operation}","name":{format_json(decode_text(name), MAX_NAME)},"code":"{code_name}",'
+                f'"microseconds":{int(microseconds)},"who":{format_json(identity) if identity else _JSON_MISSING}}}\n'
             )
         else:
             line = (
-                f"{begin} access transport={transport} address={field(address)} operation={operation} "
-                f"name={field(text_of(name), MAX_NAME)} code={answered} microseconds={int(microseconds)} "
-                f"who={field(who) if who else NOTHING}\n"
+                f"{begin} access transport={transport} address={format_field(address)} operation={operation} "
+                f"name={format_field(decode_text(name), MAX_NAME)} code={code_name} microseconds={int(microseconds)} "
+                f"who={format_field(identity) if identity else MISSING}\n"
             )
         self._add(line)
 
-    def note_http(self, address: str, transport: str, exchange: "Exchange", microseconds: int, who: str = "") -> None:
+    def log_http_request(
+        self, address: str, transport: str, exchange: "HttpExchange", microseconds: int, identity: str = ""
+    ) -> None:
         """One request over HTTP."""
-        begin = self._start()
-        method, status, octets, is_name, code = exchange
-        answered = NOTHING if not code else _CODES.get(code) or str(int(code))
+        begin = self._current_line_start()
+        method, status, target, is_name, code = exchange
+        code_name = MISSING if not code else _CODES.get(code) or str(int(code))
         kind = "name" if is_name else "path"
         if self._json:
             line = (
-                f'{begin},"message":"access","transport":"{transport}","address":{json_text(address)},'
-                f'"method":{json_text(method, MAX_METHOD)},"{kind}":{json_text(text_of(octets), MAX_NAME)},'
-                f'"status":{int(status)},"code":"{answered}",'
-                f'"microseconds":{int(microseconds)},"who":{json_text(who) if who else _NOBODY}}}\n'
+                f'{begin},"message":"access","transport":"{transport}","address":{format_json(address)},'
+                f'"method":{format_json(method, MAX_METHOD)},"{kind}":{format_json(decode_text(target), MAX_NAME)},'
+                f'"status":{int(status)},"code":"{code_name}",'
+                f'"microseconds":{int(microseconds)},"who":{format_json(identity) if identity else _JSON_MISSING}}}\n'
             )
         else:
             line = (
-                f"{begin} access transport={transport} address={field(address)} method={field(method, MAX_METHOD)} "
-                f"{kind}={field(text_of(octets), MAX_NAME)} status={int(status)} code={answered} "
-                f"microseconds={int(microseconds)} who={field(who) if who else NOTHING}\n"
+                f"{begin} access transport={transport} address={format_field(address)} "
+                f"method={format_field(method, MAX_METHOD)} "
+                f"{kind}={format_field(decode_text(target), MAX_NAME)} status={int(status)} code={code_name} "
+                f"microseconds={int(microseconds)} who={format_field(identity) if identity else MISSING}\n"
             )
         self._add(line)
 
-    def _start(self) -> str:
+    def _current_line_start(self) -> str:
         """How a line of this moment begins."""
         now = self._clock()
         second = int(now)
         if second != self._second:
             self.flush()
             self._second = second
-            self._begin = self._beginning(second)
-        front, behind = self._begin
-        return f"{front}{int((now - second) * 1000):03d}{behind}" if behind else front
+            self._begin = self._make_line_start(second)
+        front, back = self._begin
+        return f"{front}{int((now - second) * 1000):03d}{back}" if back else front
 
     def _add(self, line: str) -> None:
         self._lines.append(line)
-        if len(self._lines) >= CAPACITY:
+        if len(self._lines) >= BATCH_LINES:
             self.flush()
 
     def flush(self) -> None:
@@ -141,9 +144,9 @@ class AccessLog:
         else:
             self._output.flush()
 
-    def _beginning(self, second: int) -> tuple[str, str]:
+    def _make_line_start(self, second: int) -> tuple[str, str]:
         """How lines of this second begin, around the place of the milliseconds; in the journal they have none."""
-        at = stamp(second)
+        at = format_time(second)
         begin = self._style.begin(logging.INFO, at)
         before, found, after = begin.partition(at)
         return (before + at.removesuffix("000Z"), "Z" + after) if found else (begin, "")

@@ -9,16 +9,30 @@ from typing import Final
 from perseid.records.site import Transport
 from perseid.wire.codes import OpCode, ResponseCode
 
-DURATIONS: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000)
+DURATION_BOUNDS: Final = (
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    1_000_000,
+    5_000_000,
+)
 """Upper bounds of the buckets for requests, in microseconds: from a look-up to a write that waits for others."""
 
-LAGS: Final = (1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000)
+LAG_BOUNDS: Final = (1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000)
 """Upper bounds of the buckets for the lag of the event loop, in microseconds."""
 
 OTHER: Final = "other"
 """Stands for codes that nobody knows: whoever sends them must not make new series."""
 
-NO_ANSWER: Final = "none"
+NO_RESPONSE: Final = "none"
 """Stands for the code where nothing, or nothing readable, was answered."""
 
 _MICROSECONDS = 1_000_000
@@ -56,7 +70,7 @@ class Histogram:
         return buckets, self._sum / _MICROSECONDS
 
 
-class ControlCounts:
+class ControlCounters:
     """What the control process counts, in its event loop."""
 
     def __init__(self) -> None:
@@ -65,15 +79,15 @@ class ControlCounts:
         self._dropped: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
         self._http: Counter[tuple[Transport, str, int]] = Counter()
-        self.http_at_once: dict[tuple[bool, str, int], int] = {}
+        self.http_fast_responses: dict[tuple[bool, str, int], int] = {}
         """Requests over HTTP that were answered from the view: over TLS or not, method, first digit of the status."""
         self._http_failed: Counter[Transport] = Counter()
-        self.durations = {transport: Histogram(DURATIONS) for transport in Transport}
-        self.lags = Histogram(LAGS)
+        self.durations = {transport: Histogram(DURATION_BOUNDS) for transport in Transport}
+        self.lags = Histogram(LAG_BOUNDS)
         self._loop_lag = 0.0
         self._seen = monotonic()
 
-    def answered_at_once(self, code: bytes) -> None:
+    def count_fast_response(self, code: bytes) -> None:
         """A public resolution over TCP was answered from the view; `code` as it stands in the answer."""
         self._at_once[code] = self._at_once.get(code, 0) + 1
 
@@ -88,7 +102,7 @@ class ControlCounts:
         """A request over HTTP was answered."""
         self._http[transport, method if method in METHODS else OTHER, status // 100] += 1
 
-    def http_failed_proof(self, transport: Transport) -> None:
+    def count_http_failed_proof(self, transport: Transport) -> None:
         """Somebody tried to prove an identity over HTTP and failed."""
         self._http_failed[transport] += 1
 
@@ -121,9 +135,9 @@ class ControlCounts:
         found: Counter[tuple[str, str, str]] = Counter()
         for octets, count in self._at_once.copy().items():
             if count:
-                found["tcp", RESOLUTION, _code(int.from_bytes(octets, "big"))] += count
+                found["tcp", RESOLUTION, _code_label(int.from_bytes(octets, "big"))] += count
         for (transport, opcode, code), count in self._served.copy().items():
-            found[transport.name.lower(), _operation(opcode), _code(code)] += count
+            found[transport.name.lower(), _operation_label(opcode), _code_label(code)] += count
         return found
 
     def failed_proofs(self) -> Counter[str]:
@@ -141,7 +155,7 @@ class ControlCounts:
         found: Counter[tuple[str, str, str]] = Counter()
         for (transport, method, hundreds), count in self._http.copy().items():
             found[transport.name.lower(), method, f"{hundreds}xx"] += count
-        for (secure, method, digit), count in self.http_at_once.copy().items():
+        for (secure, method, digit), count in self.http_fast_responses.copy().items():
             found["https" if secure else "http", method, f"{chr(digit)}xx"] += count
         return found
 
@@ -154,11 +168,11 @@ class ControlCounts:
         return self._limited.copy()
 
 
-def _operation(opcode: OpCode) -> str:
+def _operation_label(opcode: OpCode) -> str:
     return OTHER if opcode is OpCode.RESERVED else opcode.name.lower()
 
 
-def _code(code: int | None) -> str:
+def _code_label(code: int | None) -> str:
     if code is None:
-        return NO_ANSWER
+        return NO_RESPONSE
     return ResponseCode(code).name.lower() if code in _RESPONSE_CODES else OTHER

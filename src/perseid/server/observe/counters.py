@@ -28,23 +28,23 @@ from perseid.wire.codes import ResponseCode
 PAGE: Final = 4096
 """Octets for each resolver: a page, so that no two of them write to the same cache line."""
 
-_WORD = 8
+_WORD_SIZE = 8
 _CODE = slice(24, 28)  # where the response code of an answer stands
 
 # Which word is which. The first says that the page is laid out as this version of the program thinks.
 _CODES = tuple(ResponseCode)
-_LAYOUT_WORD, _HANDED_OVER, _DROPPED, _OCTETS_OUT, _OTHER_CODE, _OCTETS_FORWARDED = range(6)
+_LAYOUT_WORD, _FORWARDED, _DROPPED, _BYTES_SENT, _OTHER_CODE, _BYTES_FORWARDED = range(6)
 _FIRST_CODE = 8
 _LAYOUT = 2 << 32 | len(_CODES)
-_WORD_OF_CODE = {code.to_bytes(4, "big"): _FIRST_CODE + place for place, code in enumerate(_CODES)}
+_CODE_WORDS = {code.to_bytes(4, "big"): _FIRST_CODE + position for position, code in enumerate(_CODES)}
 
 
-class WrongLayout(Exception):
+class IncompatibleLayout(Exception):
     """The shared memory was made by another version of the program: start all processes anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CounterTotals:
     """What one resolver, or several together, have done so far."""
 
     by_code: Mapping[ResponseCode, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Count:
     """Datagrams that the control process got."""
     dropped: int = 0
     """Datagrams that got nothing: over a limit, no requests, or the control process could not take them."""
-    octets_out: int = 0
+    bytes_sent: int = 0
     """Octets sent: all packets with their envelopes, also of answers that the control process gave."""
 
     @property
@@ -68,18 +68,18 @@ class Count:
         """Datagrams that came: each is answered, handed over or dropped."""
         return self.answered + self.handed_over + self.dropped
 
-    def __add__(self, other: "Count") -> "Count":
+    def __add__(self, other: "CounterTotals") -> "CounterTotals":
         codes = {**self.by_code, **other.by_code}
-        return Count(
+        return CounterTotals(
             {code: self.by_code.get(code, 0) + other.by_code.get(code, 0) for code in codes},
             self.other_code + other.other_code,
             self.handed_over + other.handed_over,
             self.dropped + other.dropped,
-            self.octets_out + other.octets_out,
+            self.bytes_sent + other.bytes_sent,
         )
 
 
-class Counters:
+class ResolverCounters:
     """The counters of one resolver: `forwarded` for the thread that sends what control answers, the rest for the other.
 
     Adding to a word takes more than one step, so two threads that add to the same one would lose what they add.
@@ -93,12 +93,12 @@ class Counters:
     def answered(self, answer: bytes) -> None:
         """An answer was given here, and is sent; in packets it has some octets more, which `sent` adds."""
         words = self._words
-        words[_WORD_OF_CODE.get(answer[_CODE], _OTHER_CODE)] += 1
-        words[_OCTETS_OUT] += len(answer)
+        words[_CODE_WORDS.get(answer[_CODE], _OTHER_CODE)] += 1
+        words[_BYTES_SENT] += len(answer)
 
     def handed_over(self) -> None:
         """A datagram went to the control process."""
-        self._words[_HANDED_OVER] += 1
+        self._words[_FORWARDED] += 1
 
     def dropped(self) -> None:
         """A datagram got nothing."""
@@ -106,33 +106,33 @@ class Counters:
 
     def sent(self, octets: int) -> None:
         """So many octets more were sent: the envelopes of further packets."""
-        self._words[_OCTETS_OUT] += octets
+        self._words[_BYTES_SENT] += octets
 
     def forwarded(self, octets: int) -> None:
         """A packet was sent that the control process answered."""
-        self._words[_OCTETS_FORWARDED] += octets
+        self._words[_BYTES_FORWARDED] += octets
 
-    def read(self) -> Count:
+    def read(self) -> CounterTotals:
         """What was counted so far."""
         words = self._words
-        codes = {code: words[_FIRST_CODE + place] for place, code in enumerate(_CODES)}
-        return Count(
+        codes = {code: words[_FIRST_CODE + position] for position, code in enumerate(_CODES)}
+        return CounterTotals(
             {code: count for code, count in codes.items() if count},
             words[_OTHER_CODE],
-            words[_HANDED_OVER],
+            words[_FORWARDED],
             words[_DROPPED],
-            words[_OCTETS_OUT] + words[_OCTETS_FORWARDED],
+            words[_BYTES_SENT] + words[_BYTES_FORWARDED],
         )
 
 
-class Board:
+class SharedCounters:
     """The shared memory with the counters of all resolvers."""
 
     def __init__(self, descriptor: int) -> None:
         """Take memory that `create` made, in this process or another; the descriptor stays the caller's."""
         size = os.fstat(descriptor).st_size
         if not size or size % PAGE:
-            raise WrongLayout(f"{size} octets are no counters")
+            raise IncompatibleLayout(f"{size} octets are no counters")
         self.descriptor = descriptor
         """What other processes open the memory by."""
         self._map = mmap.mmap(descriptor, size)
@@ -140,7 +140,7 @@ class Board:
         self._pages = [self._whole[at : at + PAGE].cast("Q") for at in range(0, size, PAGE)]
         if any(page[_LAYOUT_WORD] != _LAYOUT for page in self._pages):
             self.close()
-            raise WrongLayout("the counters were made by another version of the program; start it anew")
+            raise IncompatibleLayout("the counters were made by another version of the program; start it anew")
 
     @classmethod
     def create(cls, resolvers: int) -> Self:
@@ -148,9 +148,9 @@ class Board:
         descriptor = os.memfd_create("perseid-counters", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, resolvers * PAGE)
-            layout = _LAYOUT.to_bytes(_WORD, sys.byteorder)
+            layout = _LAYOUT.to_bytes(_WORD_SIZE, sys.byteorder)
             for at in range(0, resolvers * PAGE, PAGE):
-                os.pwrite(descriptor, layout, at + _LAYOUT_WORD * _WORD)
+                os.pwrite(descriptor, layout, at + _LAYOUT_WORD * _WORD_SIZE)
             return cls(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -159,17 +159,17 @@ class Board:
     def __len__(self) -> int:
         return len(self._pages)
 
-    def counters(self, resolver: int) -> Counters:
+    def counters(self, resolver: int) -> ResolverCounters:
         """The counters of one resolver. Only that resolver may count."""
-        return Counters(self._pages[resolver])
+        return ResolverCounters(self._pages[resolver])
 
-    def read(self) -> list[Count]:
+    def read(self) -> list[CounterTotals]:
         """What each resolver has counted."""
-        return [Counters(page).read() for page in self._pages]
+        return [ResolverCounters(page).read() for page in self._pages]
 
-    def total(self) -> Count:
+    def total(self) -> CounterTotals:
         """What all of them have counted together."""
-        return sum(self.read(), Count())
+        return sum(self.read(), CounterTotals())
 
     def close(self) -> None:
         """Give the memory back; whoever made it closes the descriptor as well. Nobody may be counting."""

@@ -63,54 +63,54 @@ from typing import TYPE_CHECKING, Any, Final
 MAX_TEXT: Final = 512
 """Octets of one text in a line, unless said otherwise: longer than nearly every name."""
 
-CUT: Final = "…"
+ELLIPSIS: Final = "…"
 """Stands where a text was cut."""
 
 _PLAIN = re.compile(r"[!#-\[\]-~]+")  # printable ASCII without space, quotation mark and backslash
-_UNREADABLE = range(0xDC80, 0xDD00)  # what the error handler surrogateescape makes of octets
+_ESCAPED_BYTES = range(0xDC80, 0xDD00)  # what the error handler surrogateescape makes of octets
 _SURROGATES = range(0xD800, 0xE000)
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_CUT_OCTETS = len(CUT.encode())
-_JSON_CUT = encode_basestring_ascii(CUT)[1:-1]
+_ELLIPSIS_BYTES = len(ELLIPSIS.encode())
+_JSON_ELLIPSIS = encode_basestring_ascii(ELLIPSIS)[1:-1]
 _QUOTED = '"\\'
 
 
-def text_of(octets: bytes) -> str:
+def decode_text(octets: bytes) -> str:
     """Octets from the network as text; what is no UTF-8 becomes surrogates, which the functions below escape."""
     return octets.decode("utf-8", "surrogateescape")
 
 
-def escaped(text: str, limit: int = MAX_TEXT) -> str:
+def escape_text(text: str, limit: int = MAX_TEXT) -> str:
     """A text as part of a line, of at most so many octets."""
     if len(text) * 4 <= limit and text.isprintable():
         return text
-    return _cut(text, limit, "")
+    return _escape_and_truncate(text, limit, "")
 
 
-def field(text: str, limit: int = MAX_TEXT) -> str:
+def format_field(text: str, limit: int = MAX_TEXT) -> str:
     """A text as the value of a field: in quotation marks unless it is one plain word."""
     if len(text) <= limit and _PLAIN.fullmatch(text):
         return text
-    return f'"{_cut(text, limit - 2, _QUOTED)}"'
+    return f'"{_escape_and_truncate(text, limit - 2, _QUOTED)}"'
 
 
-def json_text(text: str, limit: int = MAX_TEXT) -> str:
+def format_json(text: str, limit: int = MAX_TEXT) -> str:
     """A text as JSON, in ASCII. Surrogates, which not every reader of JSON takes, are escaped once more."""
     if len(text) <= limit:
-        written = _as_json(text)
+        written = _encode_json(text)
         if len(written) <= limit:
             return written
     parts: list[str] = []
-    room = limit - 2 - len(_JSON_CUT)
-    for part in (_as_json(character)[1:-1] for character in text):  # pragma: no branch - it does not all fit
+    room = limit - 2 - len(_JSON_ELLIPSIS)
+    for part in (_encode_json(character)[1:-1] for character in text):  # pragma: no branch - it does not all fit
         room -= len(part)
         if room < 0:
             break
         parts.append(part)
-    return f'"{"".join(parts)}{_JSON_CUT}"'
+    return f'"{"".join(parts)}{_JSON_ELLIPSIS}"'
 
 
-def _cut(text: str, limit: int, quoted: str) -> str:
+def _escape_and_truncate(text: str, limit: int, quoted: str) -> str:
     """The text escaped, and cut at the last character that leaves room for the mark."""
     parts: list[str] = []
     octets = kept = 0
@@ -120,23 +120,23 @@ def _cut(text: str, limit: int, quoted: str) -> str:
             part = "\\" + character
         octets += len(part.encode())
         if octets > limit:
-            return "".join(parts[:kept]) + CUT
+            return "".join(parts[:kept]) + ELLIPSIS
         parts.append(part)
-        if octets <= limit - _CUT_OCTETS:
+        if octets <= limit - _ELLIPSIS_BYTES:
             kept = len(parts)
     return "".join(parts)
 
 
 def _escape(character: str) -> str:
     number = ord(character)
-    if number in _UNREADABLE:
+    if number in _ESCAPED_BYTES:
         return f"\\x{number - 0xDC00:02x}"
     if number < 0x80:
         return _SHORT.get(character) or f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x1_0000 else f"\\U{number:08x}"
 
 
-def _as_json(text: str) -> str:
+def _encode_json(text: str) -> str:
     """A text as JSON of printable ASCII: the library leaves DEL as it is."""
     if not text.isascii():
         text = "".join(_escape(each) if ord(each) in _SURROGATES else each for each in text)
@@ -146,25 +146,25 @@ def _as_json(text: str) -> str:
 MAX_LINE: Final = select.PIPE_BUF
 """Octets of the longest line, its end included."""
 
-MAX_WAITING: Final = 1 << 20
+MAX_WAITING_BYTES: Final = 1 << 20
 """Octets that wait for a reader: some seconds of a busy log, and nothing that a machine would notice."""
 
 
-class Output:
+class LogOutput:
     """Where lines go. For any number of threads."""
 
-    def __init__(self, descriptor: int, complaint: Callable[[int], str] = "{} lines were lost".format) -> None:
+    def __init__(self, descriptor: int, lost_message: Callable[[int], str] = "{} lines were lost".format) -> None:
         """`complaint` makes the line that says how many were lost. The descriptor stays the caller's."""
         self.lost = 0
         """Lines that nobody will ever read."""
-        self._complaint = complaint
-        self._complained = 0  # how many of those lost were mentioned
+        self._lost_message = lost_message
+        self._reported = 0  # how many of those lost were mentioned
         self._waiting: deque[bytes] = deque()
-        self._octets = 0  # of what waits
+        self._waiting_bytes = 0  # of what waits
         self._lock = RLock()  # a signal may interrupt a write, and what it does may be worth a line
         self._pushing = False
         self._descriptor = descriptor
-        self._own: int | None = None  # a descriptor of ours, which does not wait
+        self._reopened: int | None = None  # a descriptor of ours, which does not wait
         self._socket: socket.socket | None = None
         self._open()
 
@@ -177,7 +177,7 @@ class Output:
             elif stat.S_ISFIFO(mode):
                 # Opened anew it is the same pipe; refused where the pipe is somebody else's, and then we ask first.
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                self._own = os.open(f"/proc/self/fd/{self._descriptor}", flags)
+                self._reopened = os.open(f"/proc/self/fd/{self._descriptor}", flags)
 
     def write(self, lines: Iterable[str]) -> None:
         """Write lines, each with its end; what cannot be written at once waits."""
@@ -197,21 +197,21 @@ class Output:
         deadline = monotonic() + seconds
         with self._lock:
             while not self._push() and (left := deadline - monotonic()) > 0:
-                self._has_room(left)
+                self._is_writable(left)
             self.lost += sum(block.count(b"\n") for block in self._waiting)
             self._waiting.clear()
-            self._octets = 0
+            self._waiting_bytes = 0
             if self._socket is not None:
                 self._socket.close()
-            if self._own is not None:
-                os.close(self._own)
-            self._socket = self._own = None
+            if self._reopened is not None:
+                os.close(self._reopened)
+            self._socket = self._reopened = None
 
     def _put(self, line: bytes) -> None:
-        if self._octets + len(line) > MAX_WAITING:
+        if self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
             self.lost += 1
             return
-        self._octets += len(line)
+        self._waiting_bytes += len(line)
         if self._waiting and not self._pushing and len(self._waiting[-1]) + len(line) <= MAX_LINE:
             self._waiting[-1] += line
         else:
@@ -228,16 +228,16 @@ class Output:
                 written = self._write(block)
                 if written is None:
                     self.lost += block.count(b"\n")
-                    written, heard = len(block), False
+                    written, delivered = len(block), False
                 else:
-                    heard = True
-                self._octets -= written
+                    delivered = True
+                self._waiting_bytes -= written
                 if written < len(block):
                     self._waiting[0] = block[written:]
                     return False
                 self._waiting.popleft()
-                if heard and self.lost > self._complained and not self._waiting:
-                    text, self._complained = self._complaint(self.lost - self._complained), self.lost
+                if delivered and self.lost > self._reported and not self._waiting:
+                    text, self._reported = self._lost_message(self.lost - self._reported), self.lost
                     self._put(text.encode("utf-8", "backslashreplace"))
             return True
         finally:
@@ -248,18 +248,18 @@ class Output:
         try:
             if self._socket is not None:
                 return self._socket.send(block, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            if self._own is not None:
-                return os.write(self._own, block)
-            return os.write(self._descriptor, block) if self._has_room(0) else 0
+            if self._reopened is not None:
+                return os.write(self._reopened, block)
+            return os.write(self._descriptor, block) if self._is_writable(0) else 0
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
             return None
 
-    def _has_room(self, seconds: float) -> bool:
-        asked = select.poll()
-        asked.register(self._descriptor, select.POLLOUT)
-        return bool(asked.poll(seconds * 1000))
+    def _is_writable(self, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLOUT)
+        return bool(poller.poll(seconds * 1000))
 
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ MAX_MESSAGE: Final = 2_048
 MAX_EXCEPTION: Final = 768
 """Octets of the longest account of an exception: some dozen places."""
 
-MAX_PLACES: Final = 16
+MAX_FRAMES: Final = 16
 """How many places of an exception are told, the innermost first; the way there is the same for many."""
 
 MAX_CAUSES: Final = 4
@@ -288,13 +288,13 @@ _STANDARD = frozenset(("time", "level", "process", "logger", "message", "excepti
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _DEBUG_PRIORITY = 7
 _INTEGERS = range(-(1 << 63), 1 << 64)  # what readers of JSON take for whole numbers
-_CUT_FIELDS = 24  # octets left for saying that there were more fields
+_CUT_FIELDS_BYTES = 24  # octets left for saying that there were more fields
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class LineStyle:
     """How lines look."""
 
     process: str
@@ -308,42 +308,42 @@ class Style:
         front = f"<{_priority(level)}>" if self.journal else ""
         name = logging.getLevelName(level)
         if self.json:
-            process = json_text(self.process)
-            return f'{front}{{"time":"{at}","level":{json_text(name.lower())},"process":{process}'
-        return f"{front}{'' if self.journal else f'{at} '}{name} {escaped(self.process)}"
+            process = format_json(self.process)
+            return f'{front}{{"time":"{at}","level":{format_json(name.lower())},"process":{process}'
+        return f"{front}{'' if self.journal else f'{at} '}{name} {escape_text(self.process)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
     """Where a process logs, and how; what `configure` made."""
 
-    style: Style
-    output: Output
+    style: LineStyle
+    output: LogOutput
 
 
 class LineFormatter(logging.Formatter):
     """A record as one line, its end included."""
 
-    def __init__(self, style: Style) -> None:
+    def __init__(self, style: LineStyle) -> None:
         super().__init__()
-        self._looks = style
+        self._line_style = style
 
     def format(self, record: logging.LogRecord) -> str:
-        begin = self._looks.begin(record.levelno, stamp(record.created))
-        message, fields_of = _message(record), _fields(record)
+        begin = self._line_style.begin(record.levelno, format_time(record.created))
+        message, record_fields = _get_message(record), _get_fields(record)
         error = record.exc_info[1] if record.exc_info else None
-        exception = "" if error is None else account_of(error)
-        if self._looks.json:
-            parts = [begin, f'"logger":{json_text(record.name)}', f'"message":{json_text(message, MAX_MESSAGE)}']
+        exception = "" if error is None else describe_exception(error)
+        if self._line_style.json:
+            parts = [begin, f'"logger":{format_json(record.name)}', f'"message":{format_json(message, MAX_MESSAGE)}']
             if exception:
-                parts.append(f'"exception":{json_text(exception, MAX_EXCEPTION)}')
-            more = [f"{json_text(name)}:{_json_value(value)}" for name, value in fields_of.items()]
-            return ",".join(_within(parts, more, '"cut":true')) + "}\n"
-        parts = [begin, escaped(message, MAX_MESSAGE)]
+                parts.append(f'"exception":{format_json(exception, MAX_EXCEPTION)}')
+            more = [f"{format_json(name)}:{_format_json_value(value)}" for name, value in record_fields.items()]
+            return ",".join(_fit_fields(parts, more, '"cut":true')) + "}\n"
+        parts = [begin, escape_text(message, MAX_MESSAGE)]
         if exception:
-            parts.append(f"exception={field(exception, MAX_EXCEPTION)}")
-        more = [f"{field(name)}={field(_shown(value))}" for name, value in fields_of.items()]
-        return " ".join(_within(parts, more, "cut=true")) + "\n"
+            parts.append(f"exception={format_field(exception, MAX_EXCEPTION)}")
+        more = [f"{format_field(name)}={format_field(_to_text(value))}" for name, value in record_fields.items()]
+        return " ".join(_fit_fields(parts, more, "cut=true")) + "\n"
 
 
 class LineHandler(logging.Handler):
@@ -358,7 +358,9 @@ class LineHandler(logging.Handler):
         try:
             line = self.format(record)
         except Exception:  # noqa: BLE001 - whatever it is, logging must not be what fails
-            line = notice(self._log.style, logging.ERROR, f"a line of the log could not be written: {record.name}")
+            line = format_notice(
+                self._log.style, logging.ERROR, f"a line of the log could not be written: {record.name}"
+            )
         self._log.output.write((line,))
 
     def close(self) -> None:
@@ -372,11 +374,11 @@ def configure(process: str, form: "LogFormat | str", *, level: int = logging.INF
 
     Exceptions that nobody catches, in any thread, and warnings of Python become lines of the log too.
     """
-    style = Style(
+    style = LineStyle(
         process, getattr(form, "value", form) == JSON, _is_journal(descriptor, os.environ.get("JOURNAL_STREAM", ""))
     )
     lost = "lines of the log were lost, because their reader did not keep up"
-    log = Log(style, Output(descriptor, lambda lines: notice(style, logging.WARNING, f"{lines} {lost}")))
+    log = Log(style, LogOutput(descriptor, lambda lines: format_notice(style, logging.WARNING, f"{lines} {lost}")))
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, LineHandler)]:
         root.removeHandler(old)
@@ -385,9 +387,9 @@ def configure(process: str, form: "LogFormat | str", *, level: int = logging.INF
     root.setLevel(logging.WARNING)
     logging.getLogger("perseid").setLevel(level)
     logging.captureWarnings(capture=True)
-    sys.excepthook = _uncaught
-    threading.excepthook = _uncaught_in_thread
-    sys.unraisablehook = _unraisable
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
+    sys.unraisablehook = _log_unraisable
     return log
 
 
@@ -403,76 +405,76 @@ def loop_exception_handler(_loop: "AbstractEventLoop", context: dict[str, Any]) 
     _logger.error("in the event loop: %s", words, exc_info=context.get("exception"))
 
 
-def account_of(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """The kind of an exception and the places it came through, and those of the exceptions behind it."""
-    told: list[str] = []
+    descriptions: list[str] = []
     current: BaseException | None = error
-    while current is not None and len(told) < MAX_CAUSES:
+    while current is not None and len(descriptions) < MAX_CAUSES:
         words = f": {os.strerror(current.errno)}" if isinstance(current, OSError) and current.errno else ""
-        told.append(f"{type(current).__qualname__}{words}{_places(current.__traceback__)}")
+        descriptions.append(f"{type(current).__qualname__}{words}{_format_frames(current.__traceback__)}")
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return ", after ".join(told)
+    return ", after ".join(descriptions)
 
 
-def stamp(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time as it stands in lines: in UTC, with milliseconds."""
     whole = int(seconds)
     return f"{strftime('%Y-%m-%dT%H:%M:%S', gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
 
 
-def notice(style: Style, level: int, message: str) -> str:
+def format_notice(style: LineStyle, level: int, message: str) -> str:
     """A line about the log itself, made without the library."""
-    begin = style.begin(level, stamp(time()))
-    return f'{begin},"message":{json_text(message)}}}\n' if style.json else f"{begin} {escaped(message)}\n"
+    begin = style.begin(level, format_time(time()))
+    return f'{begin},"message":{format_json(message)}}}\n' if style.json else f"{begin} {escape_text(message)}\n"
 
 
-def _places(trace: TracebackType | None) -> str:
+def _format_frames(trace: TracebackType | None) -> str:
     """Where an exception came through, the innermost place first, without reading any source."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
-    places = [f"{code.co_name}:{line}" for code, line in reversed(frames[-MAX_PLACES:])]
+    places = [f"{code.co_name}:{line}" for code, line in reversed(frames[-MAX_FRAMES:])]
     return " in " + " < ".join(places) if places else ""
 
 
-def _message(record: logging.LogRecord) -> str:
+def _get_message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001 - an argument that has no text, or one too many
-        return f"{_shown(record.msg)} (its arguments do not fit)"
+        return f"{_to_text(record.msg)} (its arguments do not fit)"
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
+def _get_fields(record: logging.LogRecord) -> dict[str, object]:
     """The fields of a record; one that is called like something else in the line gets another name."""
-    given = getattr(record, "fields", None)
-    if not isinstance(given, Mapping):
+    extra = getattr(record, "fields", None)
+    if not isinstance(extra, Mapping):
         return {}
-    return {f"{name}_" if name in _STANDARD else str(name): value for name, value in given.items()}
+    return {f"{name}_" if name in _STANDARD else str(name): value for name, value in extra.items()}
 
 
-def _shown(value: object) -> str:
+def _to_text(value: object) -> str:
     """Any value as text."""
     try:
         if isinstance(value, bytes):
-            return text_of(value)
+            return decode_text(value)
         return value.name if isinstance(value, Enum) else str(value)
     except Exception:  # noqa: BLE001 - the objects of others
         return f"<{type(value).__name__} without text>"
 
 
-def _json_value(value: object) -> str:
+def _format_json_value(value: object) -> str:
     if isinstance(value, Enum):
-        return json_text(_shown(value))
+        return format_json(_to_text(value))
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int) and value in _INTEGERS:
         return int.__repr__(value)
     if isinstance(value, float) and math.isfinite(value):
         return float.__repr__(value)
-    return json_text(_shown(value), MAX_TEXT)
+    return format_json(_to_text(value), MAX_TEXT)
 
 
-def _within(parts: list[str], more: list[str], mark: str) -> list[str]:
+def _fit_fields(parts: list[str], more: list[str], mark: str) -> list[str]:
     """The parts of a line, and of the fields as many as there is room for."""
-    room = MAX_LINE - _CUT_FIELDS - sum(len(part.encode()) + 1 for part in parts)
+    room = MAX_LINE - _CUT_FIELDS_BYTES - sum(len(part.encode()) + 1 for part in parts)
     for each in more:
         room -= len(each.encode()) + 1
         if room < 0:
@@ -488,22 +490,22 @@ def _priority(level: int) -> int:
 def _is_journal(descriptor: int, stream: str) -> bool:
     """Whether a descriptor is the stream that systemd named: it may have been redirected since."""
     try:
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     except OSError:
         return False
-    return stream == f"{found.st_dev}:{found.st_ino}"
+    return stream == f"{status.st_dev}:{status.st_ino}"
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
         _logger.critical("the process ends by an error", exc_info=(kind, error, trace))
 
 
-def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
+def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
     name = arguments.thread.name if arguments.thread else "unknown"
     if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
         _logger.error("a thread ended by an error: %s", name, exc_info=arguments.exc_value)
 
 
-def _unraisable(arguments: "sys.UnraisableHookArgs") -> None:
+def _log_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
     _logger.error("an error that nobody could be told", exc_info=arguments.exc_value)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 import h11
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from .metrics import Sources, registry_of
+from .metrics import MetricSources, create_registry
 
 if TYPE_CHECKING:
     from perseid.registry.installation.settings import Config
@@ -33,43 +33,43 @@ MAX_CONNECTIONS: Final = 16
 TIMEOUT: Final = 5.0
 """Seconds for a connection, from its beginning to its end."""
 
-MAX_REQUEST: Final = 8_192
+MAX_REQUEST_BYTES: Final = 8_192
 """Octets of the longest request."""
 
 MAX_SILENCE: Final = 10.0
 """Seconds after which an event loop that looks up every second is called stuck."""
 
 _PLAIN = "text/plain; charset=utf-8"
-_CLOSING = 2.0  # seconds for the thread to end
+_JOIN_TIMEOUT = 2.0  # seconds for the thread to end
 
 _logger = logging.getLogger(__name__)
 
-Answer = tuple[int, str, bytes]
+Response = tuple[int, str, bytes]
 
 
 class MetricsListener:
     """Serves metrics while it is entered as a context."""
 
-    def __init__(self, sources: Sources, sock: socket.socket | None) -> None:
+    def __init__(self, sources: MetricSources, sock: socket.socket | None) -> None:
         """Serve at a listening socket, which from here on is the listener's; without one nothing is served."""
         self._sources = sources
-        self._registry = registry_of(sources)
+        self._registry = create_registry(sources)
         self._socket = sock
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._pages: dict[str, Callable[[], Answer]] = {
+        self._pages: dict[str, Callable[[], Response]] = {
             "/metrics": self._metrics,
             "/ready": self._ready,
             "/live": self._live,
         }
 
     @classmethod
-    def of(cls, config: "Config", sources: Sources) -> Self:
+    def of(cls, config: "Config", sources: MetricSources) -> Self:
         """The listener that the settings ask for; OSError if there is no listening where they say."""
         if not config.metrics_enabled:
             return cls(sources, None)
-        return cls(sources, listening_socket(config.metrics_host, config.metrics_port))
+        return cls(sources, create_listener(config.metrics_host, config.metrics_port))
 
     @property
     def address(self) -> str | None:
@@ -90,13 +90,13 @@ class MetricsListener:
     def __exit__(self, *_: object) -> None:
         if self._thread is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_CLOSING)
+            self._thread.join(_JOIN_TIMEOUT)
             self._thread = None
 
     def _run(self, sock: socket.socket, started: "Future[None]") -> None:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             loop = self._loop = runner.get_loop()
-            server = loop.run_until_complete(asyncio.start_server(self._connected, sock=sock, limit=MAX_REQUEST))
+            server = loop.run_until_complete(asyncio.start_server(self._connected, sock=sock, limit=MAX_REQUEST_BYTES))
             started.set_result(None)
             loop.run_forever()
             server.close()
@@ -118,10 +118,10 @@ class MetricsListener:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one request, answer it, and be done."""
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_BYTES)
         request: h11.Request | None = None
         try:
-            request = await _request(connection, reader)
+            request = await _read_request(connection, reader)
             if request is None:
                 return
             # In a thread: the ledger is asked, and a database that hangs must not hold up whoever asks for /live.
@@ -136,9 +136,9 @@ class MetricsListener:
             writer.write(connection.send(event) or b"")
         await writer.drain()
         writer.write_eof()
-        await reader.read(MAX_REQUEST)  # until the client has closed too: a reset could overtake the answer
+        await reader.read(MAX_REQUEST_BYTES)  # until the client has closed too: a reset could overtake the answer
 
-    def _answer(self, request: h11.Request) -> Answer:
+    def _answer(self, request: h11.Request) -> Response:
         page = self._pages.get(request.target.decode("ascii").partition("?")[0])
         if page is None:
             return 404, _PLAIN, b"there is /metrics, /ready and /live\n"
@@ -150,14 +150,14 @@ class MetricsListener:
             _logger.warning("%s cannot be answered: %s", page.__name__, type(error).__qualname__)
             return 503, _PLAIN, b"it cannot be told; the log says why\n"
 
-    def _metrics(self) -> Answer:
+    def _metrics(self) -> Response:
         return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
-    def _ready(self) -> Answer:
+    def _ready(self) -> Response:
         reason = self._stuck() or self._sources.ready()
         return (503, _PLAIN, f"not ready: {reason}\n".encode()) if reason else (200, _PLAIN, b"ready\n")
 
-    def _live(self) -> Answer:
+    def _live(self) -> Response:
         reason = self._stuck()
         return (503, _PLAIN, f"{reason}\n".encode()) if reason else (200, _PLAIN, b"live\n")
 
@@ -166,7 +166,7 @@ class MetricsListener:
         return f"the event loop has been stuck for {silence:.0f} s" if silence > MAX_SILENCE else ""
 
 
-async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+async def _read_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
     """The request that comes; None if the client went away instead."""
     while True:
         event = connection.next_event()
@@ -174,10 +174,10 @@ async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> 
             return event
         if event is not h11.NEED_DATA:
             return None
-        connection.receive_data(await reader.read(MAX_REQUEST))
+        connection.receive_data(await reader.read(MAX_REQUEST_BYTES))
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
+def create_listener(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 finds a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)

@@ -8,6 +8,6 @@ CHILD_SIGNALS: Final = frozenset((signal.SIGINT, signal.SIGHUP))
 supervisor starts processes with these signals blocked."""
 
 
-def unblock() -> None:
+def unblock_signals() -> None:
     """Handle signals that came since the process was started, now that it has handlers for them."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)

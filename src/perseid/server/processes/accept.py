@@ -46,7 +46,7 @@ class AcceptLoop(ABC):
         loop.remove_reader(self._listener.fileno())
 
     @property
-    def arriving(self) -> int:
+    def attaching(self) -> int:
         """Connections on their way into the event loop."""
         return len(self._adopting)
 

@@ -31,43 +31,48 @@ import uvloop
 from perseid.ledger.errors import LedgerError
 from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
-from perseid.registry.installation.certificates import CertificateProblem
+from perseid.registry.installation.certificates import CertificateError
 from perseid.registry.installation.installation import ANSWERS_NAME, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.http.application import HttpServing, Installed, context_of
+from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
 from perseid.server.limits.budgets import Connections
-from perseid.server.limits.udp import Traffic
-from perseid.server.native.authentication import Sizes
-from perseid.server.native.resolution import Answerer, settings_to_json
-from perseid.server.native.server import NativeDoor
+from perseid.server.limits.udp import TrafficLimit
+from perseid.server.native.authentication import TableLimits
+from perseid.server.native.resolution import PublicResolver, settings_to_json
+from perseid.server.native.server import NativeServer
 from perseid.server.native.service import NativeService
-from perseid.server.native.steps import NativeServer
-from perseid.server.native.tcp import Accepting
-from perseid.server.native.udp import HandedOver
+from perseid.server.native.steps import ProtocolServer
+from perseid.server.native.tcp import NativeAcceptLoop
+from perseid.server.native.udp import UdpServer
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.control_counts import ControlCounts
-from perseid.server.observe.counters import Board
-from perseid.server.observe.metrics import Sources, state_of
+from perseid.server.observe.control_counts import ControlCounters
+from perseid.server.observe.counters import SharedCounters
+from perseid.server.observe.metrics import MetricSources, get_ledger_state
 from perseid.server.observe.metrics_listener import MetricsListener
-from perseid.server.processes import unblock
-from perseid.server.processes.site_settings import Identified, load
+from perseid.server.processes import unblock_signals
+from perseid.server.processes.site_settings import ServerIdentity, load_identity
 
 from .pools import Pools
 
-DRAIN: Final = 8.0
+DRAIN_SECONDS: Final = 8.0
 """Seconds in which what was begun is finished at the end; the supervisor waits two more."""
 
-TIDY_EVERY: Final = 60
+PURGE_INTERVAL: Final = 60
 """Seconds between two looks at what has timed out."""
 
-_PROBLEMS = (InvalidConfig, InvalidData, LedgerError, OSError)  # with settings and files; their messages say what to do
+_STARTUP_ERRORS = (
+    InvalidConfig,
+    InvalidData,
+    LedgerError,
+    OSError,
+)  # with settings and files; their messages say what to do
 _SECOND = 1.0
-_LOOK_EVERY = 0.02
-_NEWS_OCTETS = 1 << 20  # far more than the supervisor ever has to say at a time
+_POLL_INTERVAL = 0.02
+_MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever has to say at a time
 
 _logger = logging.getLogger(
     "perseid.server.processes.control"
@@ -75,7 +80,7 @@ _logger = logging.getLogger(
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class ControlOptions:
     """What control is started with."""
 
     directory: str
@@ -103,41 +108,43 @@ class Orders:
         return cls(**json.loads(text))
 
 
-class CannotServe(Exception):
+class StartupError(Exception):
     """Serving cannot begin; the message says why."""
 
 
 class Control:
     """Everything in the control process."""
 
-    def __init__(self, orders: Orders, installation: Installation) -> None:
-        self._orders = orders
+    def __init__(self, options: ControlOptions, installation: Installation) -> None:
+        self._options = options
         self._installation = installation
         config = installation.config
-        identified = load(installation.directory, config)
+        server_identity = load_identity(installation.directory, config)
         self._log = logs.configure("control", config.log_format, level=config.log_level)
-        self._board = Board(orders.board)
-        self._counts = ControlCounts()
+        self._shared_counters = SharedCounters(options.board)
+        self._counts = ControlCounters()
         self._pools = Pools(config)
-        door, answerer = self._door(config, identified)
+        native_server, public_resolver = self._create_native_server(config, server_identity)
         self._service = NativeService(
-            door, answerer, self._pools, Connections(config), self._counts, self._access_log(config)
+            native_server, public_resolver, self._pools, Connections(config), self._counts, self._access_log(config)
         )
         self._stopping = asyncio.Event()
-        self._http = self._make_http(config, identified)
-        sockets = [socket.socket(fileno=number) for number in orders.resolvers]
-        self._udp = HandedOver(self._service, sockets, self._traffic(config))
-        self._resolver_orders = _resolver_orders(installation.directory, config, identified, door)
+        self._http = self._create_http(config, server_identity)
+        sockets = [socket.socket(fileno=number) for number in options.resolvers]
+        self._udp = UdpServer(self._service, sockets, self._traffic(config))
+        self._resolver_options = _resolver_options(installation.directory, config, server_identity, native_server)
         self._reloading = asyncio.Lock()
         self._unread_news = b""
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
 
-    def _traffic(self, config: Config) -> Traffic:
+    def _traffic(self, config: Config) -> TrafficLimit:
         octets, burst = config.limits_udp_octets, config.limits_udp_burst
-        return Traffic(self._orders.traffic, octets, burst, config.limits_exempt_networks)
+        return TrafficLimit(self._options.traffic, octets, burst, config.limits_exempt_networks)
 
-    def _door(self, config: Config, identified: Identified) -> tuple[NativeDoor, Answerer]:
-        for remark in identified.remarks:
+    def _create_native_server(
+        self, config: Config, server_identity: ServerIdentity
+    ) -> tuple[NativeServer, PublicResolver]:
+        for remark in server_identity.remarks:
             _logger.warning("%s", remark)
         ledger = self._installation.ledger
         rules = Rules(
@@ -147,34 +154,36 @@ class Control:
             config.templates_delimiter,
         )
         registry = Registry(ledger, rules)
-        server = NativeServer(identified.server_settings(), secrets.token_bytes, Sizes.of(config))
-        server.number_from(secrets.randbelow(1 << 31))
-        ports = {Transport.UDP: self._orders.port, Transport.TCP: self._orders.port}
-        if self._orders.http:
-            ports |= {Transport.HTTP: self._orders.http_port, Transport.HTTPS: self._orders.http_port}
-        door = NativeDoor(
+        server = ProtocolServer(server_identity.server_settings(), secrets.token_bytes, TableLimits.of(config))
+        server.set_last_id(secrets.randbelow(1 << 31))
+        ports = {Transport.UDP: self._options.port, Transport.TCP: self._options.port}
+        if self._options.http:
+            ports |= {Transport.HTTP: self._options.http_port, Transport.HTTPS: self._options.http_port}
+        native_server = NativeServer(
             registry,
             server,
-            identified.site,
-            settings=identified.door_settings(ports),
+            server_identity.site,
+            settings=server_identity.native_settings(ports),
             checkpoint=ledger.checkpoint,
         )
-        return door, Answerer(ledger.answers, identified.answering_settings(), time)
+        return native_server, PublicResolver(ledger.answers, server_identity.resolution_settings(), time)
 
-    def _make_http(self, config: Config, identified: Identified) -> HttpServing | None:
+    def _create_http(self, config: Config, server_identity: ServerIdentity) -> HttpServer | None:
         """HTTP, if it is served. Without a certificate a server does not start; one that runs goes on without TLS."""
-        if not self._orders.http:
+        if not self._options.http:
             return None
         try:
-            context = context_of(self._installation.directory, config, identified.key)
-        except CertificateProblem as problem:
-            if self._orders.is_first:
+            context = load_tls_context(self._installation.directory, config, server_identity.key)
+        except CertificateError as problem:
+            if self._options.is_first:
                 raise
             _logger.error("HTTPS is not spoken: %s", problem)  # noqa: TRY400 - said in full
             context = None
-        installed = Installed(config, identified, self._service.door.registry, context, self._service.access)
-        listener = socket.socket(fileno=self._orders.http[0])
-        return HttpServing(listener, self._service, self._installation.ledger.answers, installed, self._ready)
+        installed = HttpConfig(
+            config, server_identity, self._service.native_server.registry, context, self._service.access
+        )
+        listener = socket.socket(fileno=self._options.http[0])
+        return HttpServer(listener, self._service, self._installation.ledger.answers, installed, self._not_ready_reason)
 
     # Life
 
@@ -185,27 +194,27 @@ class Control:
         loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to all
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        unblock()
-        loop.add_reader(self._orders.news, self._on_news)
+        unblock_signals()
+        loop.add_reader(self._options.news, self._on_news)
         with self._metrics() as metrics:
-            listener = socket.socket(fileno=self._orders.listener)
-            accepting = Accepting(self._service, listener)
-            accepting.start(loop)
+            listener = socket.socket(fileno=self._options.listener)
+            accept_loop = NativeAcceptLoop(self._service, listener)
+            accept_loop.start(loop)
             self._udp.start(loop)
             if self._http is not None:
                 self._http.start(loop)
-            self._tell({"resolvers": self._resolver_orders, "facts": {"metrics": metrics.address}})
-            http = f", HTTP at port {self._orders.http_port}" if self._http is not None else ""
-            _logger.info("ready, at port %d%s", self._orders.port, http)
-            await self._look_after()
-            accepting.stop(loop)
+            self._send_status({"resolvers": self._resolver_options, "facts": {"metrics": metrics.address}})
+            http = f", HTTP at port {self._options.http_port}" if self._http is not None else ""
+            _logger.info("ready, at port %d%s", self._options.port, http)
+            await self._run_periodic_tasks()
+            accept_loop.stop(loop)
             self._udp.stop(loop)
             if self._http is not None:
                 self._http.stop(loop)
-            await self._drain(accepting)
+            await self._drain(accept_loop)
         self._pools.close()
 
-    async def _look_after(self) -> None:
+    async def _run_periodic_tasks(self) -> None:
         """What is done once a second, until the end."""
         loop = asyncio.get_running_loop()
         due = loop.time()
@@ -217,32 +226,32 @@ class Control:
             lag = loop.time() - due
             self._counts.loop_lag = lag
             due += max(0.0, lag)
-            self._service.look_after_connections()
+            self._service.close_expired_connections()
             if self._http is not None:
-                self._http.look_after()
+                self._http.check_deadlines()
             if self._service.access is not None:
                 self._service.access.flush()
             else:
                 self._log.output.flush()
-            if second % TIDY_EVERY == 0:
-                self._service.door.tidy(time())
-                self._udp.tidy(monotonic())
+            if second % PURGE_INTERVAL == 0:
+                self._service.native_server.purge_expired(time())
+                self._udp.purge_expired(monotonic())
                 if self._http is not None:
-                    self._http.tidy()
-            self._tell({})
+                    self._http.purge_expired()
+            self._send_status({})
 
-    async def _drain(self, accepting: Accepting) -> None:
+    async def _drain(self, accept_loop: NativeAcceptLoop) -> None:
         """Finish what was begun, for as long as there is time."""
         self._service.draining = True
         for connection in list(self._service.open):
-            connection.end_if_idle()
-        deadline = monotonic() + DRAIN
-        while (accepting.arriving or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_EVERY)  # many end, each in its own way
+            connection.close_if_idle()
+        deadline = monotonic() + DRAIN_SECONDS
+        while (accept_loop.attaching or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_INTERVAL)  # many end, each in its own way
         if self._service.access is not None:
             self._service.access.flush()
-        if left := self._in_flight:
-            _logger.warning("stopped; %d requests were not finished in time", left)
+        if remaining := self._in_flight:
+            _logger.warning("stopped; %d requests were not finished in time", remaining)
         else:
             _logger.info("stopped")
 
@@ -252,7 +261,7 @@ class Control:
         http = self._http.in_flight if self._http is not None else 0
         return len(self._service.open) + self._udp.in_flight + http
 
-    def _ready(self) -> str:
+    def _not_ready_reason(self) -> str:
         """Why the server should get no requests; empty if it should."""
         if self._stopping.is_set():
             return "stopping"
@@ -266,35 +275,35 @@ class Control:
         except OSError as error:
             where = f"{config.metrics_host} port {config.metrics_port}"
             problem = f"metrics cannot be served at {where} (settings metrics.host, metrics.port): {error.strerror}"
-            if self._orders.is_first:
-                raise CannotServe(problem) from error
+            if self._options.is_first:
+                raise StartupError(problem) from error
             _logger.warning("%s; this process goes on without", problem)
             return MetricsListener(sources, None)
 
     def _on_news(self) -> None:
         """Take what the supervisor says: lines of JSON, the last of which counts."""
-        octets = os.read(self._orders.news, _NEWS_OCTETS)
+        octets = os.read(self._options.news, _MAX_NEWS_BYTES)
         *lines, self._unread_news = (self._unread_news + octets).split(b"\n")
         if lines:
             self._news = json.loads(lines[-1])
         if not octets:  # it has ended, and nobody would start this process again
-            asyncio.get_running_loop().remove_reader(self._orders.news)
+            asyncio.get_running_loop().remove_reader(self._options.news)
             self._stopping.set()
 
-    def _sources(self) -> Sources:
+    def _sources(self) -> MetricSources:
         """Where the metrics take their numbers from."""
         ledger, service, pools, http = self._installation.ledger, self._service, self._pools, self._http
-        return Sources(
-            board=self._board,
+        return MetricSources(
+            board=self._shared_counters,
             counts=self._counts,
-            ready=self._ready,
-            ledger=lambda: state_of(ledger),
+            ready=self._not_ready_reason,
+            ledger=lambda: get_ledger_state(ledger),
             connections=lambda: len(service.connections),
             http_connections=lambda: 0 if http is None else http.connections,
             handshakes=lambda: {} if http is None else http.handshakes(),
-            sessions=lambda: len(service.door.server.sessions) + (0 if http is None else http.sessions),
-            challenges=lambda: len(service.door.server.challenges),
-            pools=pools.figures,
+            sessions=lambda: len(service.native_server.server.sessions) + (0 if http is None else http.sessions),
+            challenges=lambda: len(service.native_server.server.challenges),
+            pools=pools.stats,
             limits=lambda: {"connections": service.connections.refused},
             restarts=lambda: self._news["restarts"],
             lines_lost=lambda: self._log.output.lost,
@@ -303,52 +312,58 @@ class Control:
 
     def _reload(self) -> None:
         """Read settings, keys and site information again; what cannot be used changes nothing."""
-        asyncio.get_running_loop().create_task(self._reload_now())
+        asyncio.get_running_loop().create_task(self._run_reload())
 
-    async def _reload_now(self) -> None:
+    async def _run_reload(self) -> None:
         async with self._reloading:  # one after the other, so that the last one counts
             try:
-                await self._read_again()
+                await self._reload_settings()
             except Exception as problem:  # noqa: BLE001 - whatever is wrong with them, the server goes on
-                known = isinstance(problem, _PROBLEMS)
-                _logger.error("everything stays as it was: %s", problem if known else logs.account_of(problem))  # noqa: TRY400
-            self._tell({"resolvers": self._resolver_orders, "facts": {}})
+                known = isinstance(problem, _STARTUP_ERRORS)
+                _logger.error("everything stays as it was: %s", problem if known else logs.describe_exception(problem))  # noqa: TRY400
+            self._send_status({"resolvers": self._resolver_options, "facts": {}})
 
-    async def _read_again(self) -> None:
+    async def _reload_settings(self) -> None:
         directory = self._installation.directory
         config = await asyncio.to_thread(Config.load, directory, os.environ)
-        identified = await asyncio.to_thread(load, directory, config)
-        context = await asyncio.to_thread(context_of, directory, config, identified.key) if self._http else None
+        server_identity = await asyncio.to_thread(load_identity, directory, config)
+        context = (
+            await asyncio.to_thread(load_tls_context, directory, config, server_identity.key) if self._http else None
+        )
         if self._service.access is not None:
             self._service.access.flush()
         self._log = await asyncio.to_thread(logs.configure, "control", config.log_format, level=config.log_level)
-        door, answerer = self._door(config, identified)
-        door.take_over(self._service.door)
+        native_server, public_resolver = self._create_native_server(config, server_identity)
+        native_server.adopt_state(self._service.native_server)
         self._pools.configure(config)
         self._service.connections.configure(config)
-        self._service.door, self._service.answerer = door, answerer
+        self._service.native_server, self._service.public_resolver = native_server, public_resolver
         self._service.access = self._access_log(config)
         if self._http is not None:
-            self._http.configure(Installed(config, identified, door.registry, context, self._service.access))
+            self._http.configure(
+                HttpConfig(config, server_identity, native_server.registry, context, self._service.access)
+            )
         self._udp.traffic = self._traffic(config)
-        self._resolver_orders = _resolver_orders(directory, config, identified, door)
+        self._resolver_options = _resolver_options(directory, config, server_identity, native_server)
         _logger.info("settings, keys, certificates and site information were read again")
 
     def _access_log(self, config: Config) -> AccessLog | None:
         return AccessLog(self._log) if config.log_access else None
 
-    def _tell(self, word: dict[str, Any]) -> None:
+    def _send_status(self, message: dict[str, Any]) -> None:
         """Say something to the supervisor."""
         with suppress(BrokenPipeError):  # it has ended, and the pipe for news says so too
-            os.write(self._orders.status, json.dumps(word).encode() + b"\n")
+            os.write(self._options.status, json.dumps(message).encode() + b"\n")
 
 
-def _resolver_orders(directory: Path, config: Config, identified: Identified, door: NativeDoor) -> dict[str, Any]:
+def _resolver_options(
+    directory: Path, config: Config, server_identity: ServerIdentity, native_server: NativeServer
+) -> dict[str, Any]:
     """What resolvers are to know; nothing of it is secret."""
     return {
         "answers": str(directory / ANSWERS_NAME),
-        "site": settings_to_json(identified.answering_settings()),
-        "resolves": door.resolves_over[Transport.UDP],
+        "site": settings_to_json(server_identity.resolution_settings()),
+        "resolves": native_server.resolution_enabled[Transport.UDP],
         "octets_per_second": config.limits_udp_octets,
         "burst": config.limits_udp_burst,
         "handovers_per_second": config.limits_udp_handovers,
@@ -362,16 +377,16 @@ def _resolver_orders(directory: Path, config: Config, identified: Identified, do
 
 def main(text: str) -> int:
     """The life of the control process."""
-    orders = Orders.from_json(text)
+    options = ControlOptions.from_json(text)
     try:
-        installation = Installation.open(Path(orders.directory), accept_clock=orders.accept_clock)
+        installation = Installation.open(Path(options.directory), accept_clock=options.accept_clock)
     except (LedgerError, InvalidConfig) as problem:
         print(f"perseid: {problem}", file=sys.stderr)
         return 1
     with installation:
         try:
-            control = Control(orders, installation)
-        except _PROBLEMS as problem:
+            control = Control(options, installation)
+        except _STARTUP_ERRORS as problem:
             print(f"perseid: {problem}", file=sys.stderr)
             return 1
         gc.collect()
@@ -379,7 +394,7 @@ def main(text: str) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
                 runner.run(control.run())
-            except CannotServe as problem:
+            except StartupError as problem:
                 print(f"perseid: {problem}", file=sys.stderr)
                 return 1
     return 0

@@ -35,7 +35,7 @@ MAX_AGE: Final = 2.0
 """Seconds for which a datagram that was handed over is worth an answer. Clients ask again after 0.5, 1 and 1.5 seconds;
 what waited longer, while control was started anew, has been asked again since."""
 
-QUEUE_OCTETS: Final = 1 << 20
+QUEUE_BYTES: Final = 1 << 20
 """Room for datagrams that control has not taken yet, and for answers that a resolver has not sent: some hundred. When
 it is full they are dropped, as UDP does: clients ask again, or over TCP."""
 
@@ -43,15 +43,15 @@ Address: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 """An address as the socket module has it, of IPv4 or IPv6."""
 
 _HEAD = Struct("!dHIBB")
-_LONGEST_HOST = _LONGEST_LOCAL = 255
+_MAX_HOST = _MAX_LOCAL = 255
 
 # Of an envelope: flags, number of the packet, length. Then comes the header, of which the response code is looked at.
 _DELIVERY = Struct(">2xB9xii")
 _CODE = slice(ENVELOPE + 4, ENVELOPE + 8)
-_ENCRYPTED, _IN_SEVERAL_PACKETS = 0x40, 0x20
+_ENCRYPTED, _TRUNCATED = 0x40, 0x20
 
 
-class Parcel(NamedTuple):
+class ForwardedDatagram(NamedTuple):
     """A datagram on its way between the processes."""
 
     at: float
@@ -61,29 +61,29 @@ class Parcel(NamedTuple):
     """The address of this machine that was asked and has to answer, as octets; none where there is only one."""
 
 
-def pack(at: float, address: Address, datagram: bytes, local: bytes = b"") -> bytes:
+def pack_datagram(at: float, address: Address, datagram: bytes, local: bytes = b"") -> bytes:
     """A datagram as it is handed over."""
     host = address[0].encode("ascii")
     scope = address[3] if len(address) == 4 else 0
     return b"".join((_HEAD.pack(at, address[1], scope, len(host), len(local)), host, local, datagram))
 
 
-def unpack(octets: bytes) -> Parcel:
+def unpack_datagram(data: bytes) -> ForwardedDatagram:
     """The same the other way. Both ends are ours, so it is whole."""
-    at, port, scope, length, local_length = _HEAD.unpack_from(octets)
+    at, port, scope, length, local_length = _HEAD.unpack_from(data)
     local_at = _HEAD.size + length
     end = local_at + local_length
-    host = octets[_HEAD.size : local_at].decode("ascii")
+    host = data[_HEAD.size : local_at].decode("ascii")
     address: Address = (host, port, 0, scope) if ":" in host else (host, port)
-    return Parcel(at, address, octets[end:], octets[local_at:end])
+    return ForwardedDatagram(at, address, data[end:], data[local_at:end])
 
 
-MAX_PARCEL: Final = _HEAD.size + _LONGEST_HOST + _LONGEST_LOCAL + MAX_PACKET + 1
+MAX_FORWARDED_BYTES: Final = _HEAD.size + _MAX_HOST + _MAX_LOCAL + MAX_PACKET + 1
 """Octets of the longest message between the processes. Of a datagram that is longer than any packet one octet more than
 fits comes along, to be noticed."""
 
 
-def is_answer(datagram: bytes) -> bool:
+def is_response(datagram: bytes) -> bool:
     """Whether a datagram is an answer, or a further packet of one.
 
     An answer has a response code, which a request never has. A further packet has a number and is not all that its
@@ -96,62 +96,64 @@ def is_answer(datagram: bytes) -> bool:
         return False
     flags, number, length = _DELIVERY.unpack_from(datagram)
     if number and length != len(datagram) - ENVELOPE:
-        return not flags & _IN_SEVERAL_PACKETS
+        return not flags & _TRUNCATED
     return not flags & _ENCRYPTED and any(datagram[_CODE])
 
 
-Back: TypeAlias = tuple[str, int, *tuple[Any, ...]]
+ReturnAddress: TypeAlias = tuple[str, int, *tuple[Any, ...]]
 """The way back to whoever sent a datagram: host, port, and what the socket needs beside them."""
 
-MAX_WAYS: Final = 1_024
+MAX_LOCAL_ADDRESSES: Final = 1_024
 """Addresses of this machine for which it is remembered how to send from them. Few have so many; but all of 127.0.0.0/8
 is this machine, and who asks at each would fill the memory. Then all are forgotten, and made again."""
 
 _IP_PKTINFO = 8  # <linux/in.h>; the socket module has no name for it yet
-_IPV4_ROOM, _IPV6_ROOM = 12, 20  # octets of in_pktinfo and in6_pktinfo
-_ANYWHERE = bytes(4)  # the number of a network interface: the routing table knows which
+_IPV4_INFO_SIZE, _IPV6_INFO_SIZE = 12, 20  # octets of in_pktinfo and in6_pktinfo
+_ANY_INTERFACE = bytes(4)  # the number of a network interface: the routing table knows which
 
 _Ancillary: TypeAlias = list[tuple[int, int, bytes]]
-_Way: TypeAlias = tuple[bytes, _Ancillary]  # an address of this machine, and what makes the system send from it
+_LocalAddress: TypeAlias = tuple[
+    bytes, _Ancillary
+]  # an address of this machine, and what makes the system send from it
 
 
-def ask_for_local_addresses(udp: socket.socket, *, wanted: bool) -> None:
+def set_packet_info(udp: socket.socket, *, enabled: bool) -> None:
     """Have the system say at which address datagrams come, or not."""
     if udp.family == socket.AF_INET6:
-        udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, wanted)
+        udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, enabled)
     else:
-        udp.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, wanted)
+        udp.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, enabled)
 
 
-def is_everywhere(udp: socket.socket) -> bool:
+def is_wildcard(udp: socket.socket) -> bool:
     """Whether a socket is bound to every address of the machine."""
     return udp.getsockname()[0] in ("0.0.0.0", "::")  # noqa: S104 - it is only compared
 
 
-class AtOneAddress:
+class SingleAddressSocket:
     """A socket that is bound to one address: nothing stands between the resolver and the system."""
 
     __slots__ = ("_own", "receive", "send")
 
     def __init__(self, udp: socket.socket) -> None:
-        self.receive: Callable[[int], tuple[bytes, Back]] = udp.recvfrom
-        self.send: Callable[[bytes, Back], object] = udp.sendto
-        self._own: Back = udp.getsockname()
+        self.receive: Callable[[int], tuple[bytes, ReturnAddress]] = udp.recvfrom
+        self.send: Callable[[bytes, ReturnAddress], object] = udp.sendto
+        self._own: ReturnAddress = udp.getsockname()
 
-    def is_own(self, back: Back) -> bool:
+    def is_own(self, return_address: ReturnAddress) -> bool:
         """Whether a datagram says that we sent it ourselves."""
-        return back == self._own
+        return return_address == self._own
 
-    def apart(self, back: Back) -> tuple[Address, bytes]:
+    def split_address(self, return_address: ReturnAddress) -> tuple[Address, bytes]:
         """The address of a client, and the one of this machine that it asked, where that has to be said."""
-        return back, b""
+        return return_address, b""
 
-    def together(self, address: Address, _local: bytes) -> Back:
+    def join_address(self, address: Address, _local: bytes) -> ReturnAddress:
         """The way back, from its parts."""
         return address
 
 
-class AtEveryAddress:
+class WildcardSocket:
     """A socket that is bound to all addresses of the machine, and was told to `ask_for_local_addresses`."""
 
     __slots__ = ("_family", "_local", "_port", "_receive", "_room", "_send", "_ways")
@@ -160,68 +162,68 @@ class AtEveryAddress:
         self._receive, self._send = udp.recvmsg, udp.sendmsg
         self._family, self._port = udp.family, udp.getsockname()[1]
         if udp.family == socket.AF_INET6:
-            self._room, self._local = socket.CMSG_SPACE(_IPV6_ROOM), slice(16)
+            self._room, self._local = socket.CMSG_SPACE(_IPV6_INFO_SIZE), slice(16)
         else:
             # Behind the interface; of what came to a broadcast address this is ours, and the other one is not.
-            self._room, self._local = socket.CMSG_SPACE(_IPV4_ROOM), slice(4, 8)
-        self._ways: dict[bytes, _Way] = {}
+            self._room, self._local = socket.CMSG_SPACE(_IPV4_INFO_SIZE), slice(4, 8)
+        self._ways: dict[bytes, _LocalAddress] = {}
 
-    def receive(self, size: int) -> tuple[bytes, Back]:
+    def receive(self, size: int) -> tuple[bytes, ReturnAddress]:
         """Wait for a datagram."""
         datagram, ancillary, _, address = self._receive(size, self._room)
-        told = ancillary[0][2] if ancillary else b""
-        way = self._ways.get(told)
-        if way is None:
-            way = self._remember(told)
-        return datagram, (address[0], address[1], address, way)
+        info = ancillary[0][2] if ancillary else b""
+        local_address = self._ways.get(info)
+        if local_address is None:
+            local_address = self._remember(info)
+        return datagram, (address[0], address[1], address, local_address)
 
-    def send(self, octets: bytes, back: Back) -> None:
+    def send(self, data: bytes, return_address: ReturnAddress) -> None:
         """Send a packet to whoever sent a datagram, from the address to which that came."""
-        self._send((octets,), back[3][1], 0, back[2])
+        self._send((data,), return_address[3][1], 0, return_address[2])
 
-    def is_own(self, back: Back) -> bool:
+    def is_own(self, return_address: ReturnAddress) -> bool:
         """Whether a datagram says that we sent it ourselves: from our port, and any address of this machine.
 
         It is asked for hardly ever, and addresses come and go. So whether one is ours is found out by trying it.
         """
-        address: Address = back[2]
-        if back[1] != self._port:
+        address: Address = return_address[2]
+        if return_address[1] != self._port:
             return False
-        with socket.socket(self._family, socket.SOCK_DGRAM) as tried:
+        with socket.socket(self._family, socket.SOCK_DGRAM) as probe:
             if self._family == socket.AF_INET6:
-                tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             try:
-                tried.bind((address[0], 0, *address[2:]))
+                probe.bind((address[0], 0, *address[2:]))
             except OSError:
                 return False
         return True
 
-    def apart(self, back: Back) -> tuple[Address, bytes]:
+    def split_address(self, return_address: ReturnAddress) -> tuple[Address, bytes]:
         """The address of a client, and the one of this machine that it asked."""
-        return back[2], back[3][0]
+        return return_address[2], return_address[3][0]
 
-    def together(self, address: Address, local: bytes) -> Back:
+    def join_address(self, address: Address, local: bytes) -> ReturnAddress:
         """The way back, from its parts."""
-        return address[0], address[1], address, self._way(local)
+        return address[0], address[1], address, self._make_local_address(local)
 
-    def _remember(self, told: bytes) -> _Way:
-        if len(self._ways) >= MAX_WAYS:
+    def _remember(self, info: bytes) -> _LocalAddress:
+        if len(self._ways) >= MAX_LOCAL_ADDRESSES:
             self._ways.clear()
-        way = self._ways[told] = self._way(told[self._local])
-        return way
+        local_address = self._ways[info] = self._make_local_address(info[self._local])
+        return local_address
 
-    def _way(self, local: bytes) -> _Way:
+    def _make_local_address(self, local: bytes) -> _LocalAddress:
         if not local:  # the system has not said it
             return b"", []
         if self._family == socket.AF_INET6:
-            return local, [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, local + _ANYWHERE)]
-        return local, [(socket.IPPROTO_IP, _IP_PKTINFO, _ANYWHERE + local + bytes(4))]
+            return local, [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, local + _ANY_INTERFACE)]
+        return local, [(socket.IPPROTO_IP, _IP_PKTINFO, _ANY_INTERFACE + local + bytes(4))]
 
 
-Datagrams: TypeAlias = AtOneAddress | AtEveryAddress
+DatagramSocket: TypeAlias = SingleAddressSocket | WildcardSocket
 """A socket as a resolver works with it."""
 
 
-def datagrams(udp: socket.socket) -> Datagrams:
+def wrap_socket(udp: socket.socket) -> DatagramSocket:
     """What a bound socket is worked with."""
-    return AtEveryAddress(udp) if is_everywhere(udp) else AtOneAddress(udp)
+    return WildcardSocket(udp) if is_wildcard(udp) else SingleAddressSocket(udp)

@@ -27,33 +27,33 @@ from typing import Final
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
-from perseid.server.limits.budgets import LEVEL_TIMES, Budgets, Source
+from perseid.server.limits.budgets import LEVEL_FACTORS, Budgets, Source
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import Guess, Kind, Work
+from perseid.server.native.steps import SecretGuess, Work, WorkKind
 
-THREADS: Final[Mapping[Kind, int]] = {
-    Kind.READ: 4,
-    Kind.WRITE: 32,
-    Kind.SIGN: 1,
-    Kind.VERIFY: 1,
-    Kind.AGREE: 1,
-    Kind.HANDSHAKE: 1,
+THREADS: Final[Mapping[WorkKind, int]] = {
+    WorkKind.READ: 4,
+    WorkKind.WRITE: 32,
+    WorkKind.SIGN: 1,
+    WorkKind.VERIFY: 1,
+    WorkKind.AGREE: 1,
+    WorkKind.HANDSHAKE: 1,
 }
 """Threads of each kind. Reading is SQL, which releases the interpreter's lock only in part. A change waits for the
 disk, and those that wait at the same time share one commit. Arithmetic may take less than a core, so one is enough."""
 
-NICE: Final[Mapping[Kind, int]] = {Kind.SIGN: 10, Kind.VERIFY: 10}
+NICE: Final[Mapping[WorkKind, int]] = {WorkKind.SIGN: 10, WorkKind.VERIFY: 10}
 """How far the priority of some threads is lowered: beside a resolver that wants a whole core they get a tenth of it."""
 
-SOURCE_PART: Final = 4
-KNOWN_PART: Final = 2
-UDP_PART: Final = 4
+SOURCE_DIVISOR: Final = 4
+KNOWN_DIVISOR: Final = 2
+UDP_DIVISOR: Final = 4
 """Which part of a queue one source may fill, one from which somebody has proved who they are, and UDP in all: one
 over this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class PoolStats:
     """What is done in a pool."""
 
     busy: int = 0
@@ -69,10 +69,10 @@ class Figures:
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _Task:
     """Work on its way, and what came of it."""
 
-    kind: Kind
+    kind: WorkKind
     call: Callable[[], object]
     source: Source
     """Whose it is."""
@@ -81,14 +81,14 @@ class _Job:
     """Whether somebody there has proved who they are."""
     price: float | None = None
     """What was paid for it, if it is not what such work costs."""
-    begun: bool = False
+    started: bool = False
     seconds: float = 0.0
     result: object = None
     error: Exception | None = None
 
     def run(self) -> None:
         """Do it, in a thread of the pool."""
-        self.begun = True
+        self.started = True
         before = time.thread_time()
         try:
             self.result = self.call()
@@ -103,7 +103,7 @@ class _Queue:
     """What is known about a pool. Everything but the work itself happens in the event loop."""
 
     threads: int
-    jobs: set[_Job] = field(default_factory=set)
+    tasks: set[_Task] = field(default_factory=set)
     by_source: dict[int, int] = field(default_factory=dict)
     over_udp: int = 0
     done: int = 0
@@ -111,36 +111,36 @@ class _Queue:
     over_budget: int = 0
     seconds: float = 0.0
 
-    def has_room(self, job: _Job, room: "_Room") -> bool:
+    def has_room(self, task: _Task, limit: "_QueueLimit") -> bool:
         """Whether another one may wait, where so many may."""
-        if len(self.jobs) < self.threads and not job.udp:
+        if len(self.tasks) < self.threads and not task.udp:
             return True
-        is_stranger = bool(job.source) and not job.known
-        if len(self.jobs) >= self.threads + room.length - is_stranger * room.reserved:
+        is_unknown = bool(task.source) and not task.known
+        if len(self.tasks) >= self.threads + limit.length - is_unknown * limit.reserved:
             return False
-        part = room.length // (KNOWN_PART if job.known else SOURCE_PART)
-        for network, times in zip(job.source, LEVEL_TIMES, strict=False):
-            if self.by_source.get(network, 0) >= part * times:
+        part = limit.length // (KNOWN_DIVISOR if task.known else SOURCE_DIVISOR)
+        for network, factor in zip(task.source, LEVEL_FACTORS, strict=False):
+            if self.by_source.get(network, 0) >= part * factor:
                 return False
-        return not job.udp or self.over_udp < room.length // UDP_PART
+        return not task.udp or self.over_udp < limit.length // UDP_DIVISOR
 
-    def add(self, job: _Job) -> None:
-        self.jobs.add(job)
-        self.over_udp += job.udp
-        for network in job.source:
+    def add(self, task: _Task) -> None:
+        self.tasks.add(task)
+        self.over_udp += task.udp
+        for network in task.source:
             self.by_source[network] = self.by_source.get(network, 0) + 1
 
-    def remove(self, job: _Job) -> None:
-        self.jobs.remove(job)
-        self.over_udp -= job.udp
-        for network in job.source:
+    def remove(self, task: _Task) -> None:
+        self.tasks.remove(task)
+        self.over_udp -= task.udp
+        for network in task.source:
             self.by_source[network] -= 1
             if not self.by_source[network]:
                 del self.by_source[network]
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _QueueLimit:
     """How much may wait in a queue."""
 
     length: int
@@ -153,56 +153,56 @@ class Pools:
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._queues = {kind: _Queue(THREADS[kind]) for kind in Kind}
-        self._executors = {kind: _executor(kind) for kind in Kind}
+        self._queues = {kind: _Queue(THREADS[kind]) for kind in WorkKind}
+        self._executors = {kind: _create_executor(kind) for kind in WorkKind}
         self._budgets = Budgets(config)
-        self._rooms = _rooms(config)
+        self._queue_limits = _queue_limits(config)
 
     def configure(self, config: Config) -> None:
         """Take other settings. Budgets begin anew; what waits goes on waiting, and who is known is known."""
         self._budgets = Budgets(config, self._budgets)
-        self._rooms = _rooms(config)
+        self._queue_limits = _queue_limits(config)
 
     async def do(self, work: Work, host: str, transport: Transport) -> object:
         """Have work done for somebody at an address; `Busy` at once if it is too much."""
-        job, budgets = self._admitted(work, host, udp=transport == Transport.UDP)
+        task, budgets = self._admit(work, host, udp=transport == Transport.UDP)
         queue = self._queues[work.kind]
         try:
-            running = self._executors[work.kind].submit(job.run)
+            thread_future = self._executors[work.kind].submit(task.run)
         except RuntimeError:  # the pools are closed
             raise Busy from None
-        queue.add(job)
-        ended = asyncio.wrap_future(running)
+        queue.add(task)
+        done_future = asyncio.wrap_future(thread_future)
         # Whoever waits may go away; the job stays in the queue until the thread has let go of it.
-        ended.add_done_callback(partial(self._ended, job, budgets))
+        done_future.add_done_callback(partial(self._on_done, task, budgets))
         try:
-            await asyncio.shield(ended)
+            await asyncio.shield(done_future)
         except asyncio.CancelledError:
-            if running.cancelled():  # by `close`, before it was begun
+            if thread_future.cancelled():  # by `close`, before it was begun
                 raise Busy from None
-            running.cancel()
+            thread_future.cancel()
             raise
-        if job.error is not None:
-            raise job.error
-        return job.result
+        if task.error is not None:
+            raise task.error
+        return task.result
 
-    def failed_proof(self, host: str, transport: Transport) -> None:
+    def record_failed_proof(self, host: str, transport: Transport) -> None:
         """Note that somebody at an address failed to prove who they are."""
         budgets = self._budgets
-        budgets.failed(budgets.whose(host), udp=transport == Transport.UDP, now=self._clock())
+        budgets.failed(budgets.source_for(host), udp=transport == Transport.UDP, now=self._clock())
 
-    def guessed(self, guess: Guess, host: str, transport: Transport) -> None:
+    def record_guess(self, guess: SecretGuess, host: str, transport: Transport) -> None:
         """Note what an answer came to that somebody at an address had verified."""
         budgets, udp = self._budgets, transport == Transport.UDP
-        budgets.guessed(guess.secret_of, budgets.whose(host), right=guess.right, udp=udp, now=self._clock())
+        budgets.record_guess(guess.secret_of, budgets.source_for(host), right=guess.right, udp=udp, now=self._clock())
 
     def proved(self, host: str, transport: Transport) -> None:
         """Note that somebody at an address has proved who they are."""
-        self._budgets.proved(self._budgets.whose(host), udp=transport == Transport.UDP)
+        self._budgets.proved(self._budgets.source_for(host), udp=transport == Transport.UDP)
 
-    def figures(self) -> Mapping[Kind, Figures]:
+    def stats(self) -> Mapping[WorkKind, PoolStats]:
         """What is done, by kind, for the metrics."""
-        return MappingProxyType({kind: _figures(queue) for kind, queue in self._queues.items()})
+        return MappingProxyType({kind: _get_stats(queue) for kind, queue in self._queues.items()})
 
     def close(self) -> None:
         """Finish what was begun and give up the rest; nothing is taken any more. Waits for the threads."""
@@ -211,38 +211,38 @@ class Pools:
         for executor in self._executors.values():
             executor.shutdown(wait=True)
 
-    def _admitted(self, work: Work, host: str, *, udp: bool) -> tuple[_Job, Budgets]:
+    def _admit(self, work: Work, host: str, *, udp: bool) -> tuple[_Task, Budgets]:
         """The job, if there is room in the queue and something left of the budget."""
         budgets, queue = self._budgets, self._queues[work.kind]
-        source = budgets.whose(host)
-        job = _Job(work.kind, work.call, source, udp, budgets.is_known(source, udp=udp), work.price)
-        if not queue.has_room(job, self._rooms[work.kind]):
+        source = budgets.source_for(host)
+        task = _Task(work.kind, work.call, source, udp, budgets.is_known(source, udp=udp), work.price)
+        if not queue.has_room(task, self._queue_limits[work.kind]):
             queue.full += 1
             raise Busy
         now = self._clock()
         if not budgets.take(work.kind, source, udp=udp, now=now, secret_of=work.secret_of, price=work.price):
             queue.over_budget += 1
             raise Busy
-        return job, budgets
+        return task, budgets
 
-    def _ended(self, job: _Job, budgets: Budgets, _: "asyncio.Future[None]") -> None:
-        queue = self._queues[job.kind]
-        queue.remove(job)
-        queue.done += job.begun
-        queue.seconds += job.seconds
-        budgets.settle(job.kind, job.source, job.seconds, udp=job.udp, price=job.price)
+    def _on_done(self, task: _Task, budgets: Budgets, _: "asyncio.Future[None]") -> None:
+        queue = self._queues[task.kind]
+        queue.remove(task)
+        queue.done += task.started
+        queue.seconds += task.seconds
+        budgets.settle(task.kind, task.source, task.seconds, udp=task.udp, price=task.price)
 
 
-def _rooms(config: Config) -> dict[Kind, _Room]:
-    lengths = dict.fromkeys(Kind, config.limits_arithmetic_queue) | {
-        Kind.READ: config.limits_read_queue,
-        Kind.WRITE: config.limits_write_queue,
+def _queue_limits(config: Config) -> dict[WorkKind, _QueueLimit]:
+    lengths = dict.fromkeys(WorkKind, config.limits_arithmetic_queue) | {
+        WorkKind.READ: config.limits_read_queue,
+        WorkKind.WRITE: config.limits_write_queue,
     }
     percent = config.limits_reserved_share
-    return {kind: _Room(length, length * percent // 100) for kind, length in lengths.items()}
+    return {kind: _QueueLimit(length, length * percent // 100) for kind, length in lengths.items()}
 
 
-def _executor(kind: Kind) -> ThreadPoolExecutor:
+def _create_executor(kind: WorkKind) -> ThreadPoolExecutor:
     nice = NICE.get(kind, 0)
     return ThreadPoolExecutor(THREADS[kind], f"perseid-{kind.value}", partial(_lower_priority, nice) if nice else None)
 
@@ -253,7 +253,7 @@ def _lower_priority(nice: int) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
-def _figures(queue: _Queue) -> Figures:
-    begun = sum(job.begun for job in queue.jobs)
-    waiting = len(queue.jobs) - begun
-    return Figures(begun, waiting, queue.done, queue.full, queue.over_budget, queue.seconds)
+def _get_stats(queue: _Queue) -> PoolStats:
+    started = sum(task.started for task in queue.tasks)
+    waiting = len(queue.tasks) - started
+    return PoolStats(started, waiting, queue.done, queue.full, queue.over_budget, queue.seconds)

@@ -26,21 +26,21 @@ from time import monotonic, perf_counter_ns, time
 from typing import Final, Self
 
 from perseid.ledger.views.answers_reader import AnswersReader
-from perseid.server.limits.udp import Pace, Traffic, short_answer
-from perseid.server.native.resolution import Answerer, packets, settings_from_json
+from perseid.server.limits.udp import RateLimit, TrafficLimit, short_response
+from perseid.server.native.resolution import PublicResolver, packets, settings_from_json
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.counters import Board, Counters
-from perseid.server.processes import unblock
+from perseid.server.observe.counters import ResolverCounters, SharedCounters
+from perseid.server.processes import unblock_signals
 from perseid.wire.fragments import MAX_PACKET
 
-from .datagrams import MAX_PARCEL, Back, datagrams, is_answer, pack, unpack
+from .datagrams import MAX_FORWARDED_BYTES, ReturnAddress, is_response, pack_datagram, unpack_datagram, wrap_socket
 
-LONGEST_WAIT: Final = 0.5
+RECEIVE_TIMEOUT: Final = 0.5
 """Seconds after which the loop looks up although nothing came: for the end, and for lines of the log that wait."""
 
-_READ = MAX_PACKET + 1  # one more than any peer sends, so that a longer one is not taken for a whole one
-_OPCODE, _CODE, _NAME = slice(20, 24), slice(24, 28), 48
+_MAX_READ = MAX_PACKET + 1  # one more than any peer sends, so that a longer one is not taken for a whole one
+_OPCODE, _CODE, _NAME_OFFSET = slice(20, 24), slice(24, 28), 48
 
 _logger = logging.getLogger(
     "perseid.server.processes.resolver"
@@ -48,7 +48,7 @@ _logger = logging.getLogger(
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class ResolverOptions:
     """What a resolver is started with: descriptors it inherits, and settings."""
 
     number: int
@@ -92,18 +92,18 @@ class Resolver:
         self,
         udp: socket.socket,
         control: socket.socket,
-        answerer: Callable[[bytes], bytes | None],
-        counters: Counters,
-        traffic: Traffic,
-        handovers: Traffic,
+        public_resolver: Callable[[bytes], bytes | None],
+        counters: ResolverCounters,
+        traffic: TrafficLimit,
+        handovers: TrafficLimit,
         *,
-        all_handovers: Pace,
+        all_handovers: RateLimit,
         access: AccessLog | None = None,
     ) -> None:
-        self._datagrams = datagrams(udp)
+        self._datagrams = wrap_socket(udp)
         self._port: int = udp.getsockname()[1]
         self._control = control
-        self._answer = answerer
+        self._answer = public_resolver
         self._counters = counters
         self._traffic = traffic
         self._handovers = handovers
@@ -112,7 +112,7 @@ class Resolver:
         self._refusals = 0
         self._stopping = False
         # The kernel's own time limit: Python's would ask the kernel twice for every datagram.
-        seconds, parts = divmod(int(LONGEST_WAIT * 1_000_000), 1_000_000)
+        seconds, parts = divmod(int(RECEIVE_TIMEOUT * 1_000_000), 1_000_000)
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pack_struct("@ll", seconds, parts))
 
     def stop(self) -> None:
@@ -124,35 +124,37 @@ class Resolver:
         receive, send, is_own = self._datagrams.receive, self._datagrams.send, self._datagrams.is_own
         answer_to, allows, answered = self._answer, self._traffic.allows, self._counters.answered
         access, own_port = self._access, self._port
-        began = 0
+        started = 0
         while not self._stopping:
             try:
-                datagram, back = receive(_READ)
-                if back[1] == own_port and is_own(back):  # forged: what is sent there would only come here again
+                datagram, return_address = receive(_MAX_READ)
+                if return_address[1] == own_port and is_own(
+                    return_address
+                ):  # forged: what is sent there would only come here again
                     self._counters.dropped()
                     continue
                 if access is not None:
-                    began = perf_counter_ns()
+                    started = perf_counter_ns()
                 answer = answer_to(datagram)
                 if answer is None:
-                    self._hand_over(datagram, back)
-                elif len(answer) <= MAX_PACKET and allows(back[0], len(answer), monotonic()):
-                    send(answer, back)
+                    self._hand_over(datagram, return_address)
+                elif len(answer) <= MAX_PACKET and allows(return_address[0], len(answer), monotonic()):
+                    send(answer, return_address)
                     answered(answer)
                 else:
-                    self._send_much(datagram, answer, back)
+                    self._send_packets(datagram, answer, return_address)
             except BlockingIOError:  # nothing came for a while
-                self._look_up()
+                self._flush_access_log()
             except OSError:  # an address that cannot be reached from here, or no room in the network
                 self._counters.dropped()
             else:
                 if answer is not None and access is not None:
-                    self._note(access, datagram, answer, back, began)
-        self._look_up()
+                    self._log_request(access, datagram, answer, return_address, started)
+        self._flush_access_log()
 
-    def _send_much(self, datagram: bytes, answer: bytes, back: Back) -> None:
+    def _send_packets(self, datagram: bytes, answer: bytes, return_address: ReturnAddress) -> None:
         """Send an answer of several packets, or a short word instead if its network has drawn too much."""
-        if not self._traffic.allows(back[0], len(answer), monotonic()):
+        if not self._traffic.allows(return_address[0], len(answer), monotonic()):
             refusal = self._refuse(datagram)
             if refusal is None:
                 self._counters.dropped()
@@ -160,27 +162,27 @@ class Resolver:
             answer = refusal
         octets = 0
         for packet in packets(answer):
-            self._datagrams.send(packet, back)
+            self._datagrams.send(packet, return_address)
             octets += len(packet)
         self._counters.answered(answer)
         self._counters.sent(octets - len(answer))
 
-    def _look_up(self) -> None:
+    def _flush_access_log(self) -> None:
         if self._access is not None:
             self._access.flush()
 
-    def _hand_over(self, datagram: bytes, back: Back) -> None:
+    def _hand_over(self, datagram: bytes, return_address: ReturnAddress) -> None:
         # First what gets no answer anyway: who forges it must not use up what others may hand over. Nobody has port 0.
         now = monotonic()
         if (
-            back[1]
-            and not is_answer(datagram)
+            return_address[1]
+            and not is_response(datagram)
             and self._all_handovers.take(now)
-            and self._handovers.allows(back[0], 1, now)
+            and self._handovers.allows(return_address[0], 1, now)
         ):
-            address, local = self._datagrams.apart(back)
+            address, local = self._datagrams.split_address(return_address)
             try:
-                self._control.send(pack(now, address, datagram, local), socket.MSG_DONTWAIT)
+                self._control.send(pack_datagram(now, address, datagram, local), socket.MSG_DONTWAIT)
             except OSError:  # control is away, or has more than it can do
                 pass
             else:
@@ -191,17 +193,19 @@ class Resolver:
     def _refuse(self, datagram: bytes) -> bytes | None:
         """What a source gets that has drawn too much: a short word for every other request, and silence."""
         self._refusals += 1
-        return short_answer(datagram, time()) if self._refusals & 1 else None
+        return short_response(datagram, time()) if self._refusals & 1 else None
 
-    def _note(self, access: AccessLog, datagram: bytes, answer: bytes, back: Back, began: int) -> None:
+    def _log_request(
+        self, access: AccessLog, datagram: bytes, answer: bytes, return_address: ReturnAddress, started: int
+    ) -> None:
         length = int.from_bytes(datagram[44:48], "big")
-        access.note(
-            back[0],
+        access.log_request(
+            return_address[0],
             "udp",
             int.from_bytes(datagram[_OPCODE], "big"),
             int.from_bytes(answer[_CODE], "big"),
-            datagram[_NAME : _NAME + length],
-            (perf_counter_ns() - began) // 1000,
+            datagram[_NAME_OFFSET : _NAME_OFFSET + length],
+            (perf_counter_ns() - started) // 1000,
         )
 
     def forward(self, lifeline: int) -> None:
@@ -222,49 +226,49 @@ class Resolver:
         poll.register(lifeline, select.POLLIN)
         while not self._stopping:
             for descriptor, _ in poll.poll():
-                octets = b"" if descriptor == lifeline else self._control.recv(MAX_PARCEL)
+                octets = b"" if descriptor == lifeline else self._control.recv(MAX_FORWARDED_BYTES)
                 if not octets:  # the supervisor has ended: nobody would start this process again, nor stop it
                     os._exit(0)
-                parcel = unpack(octets)
-                back = self._datagrams.together(parcel.address, parcel.local)
+                forwarded = unpack_datagram(octets)
+                return_address = self._datagrams.join_address(forwarded.address, forwarded.local)
                 try:
-                    self._datagrams.send(parcel.datagram, back)
+                    self._datagrams.send(forwarded.datagram, return_address)
                 except OSError as error:
                     _logger.debug("an answer was not sent: %s", error.strerror)
                 else:
-                    self._counters.forwarded(len(parcel.datagram))
+                    self._counters.forwarded(len(forwarded.datagram))
 
 
-def _nothing(_: bytes) -> None:
+def _resolve_nothing(_: bytes) -> None:
     """Answer nothing here."""
 
 
-def main(orders: Orders) -> None:
+def main(options: ResolverOptions) -> None:
     """The life of a resolver process."""
-    log = logs.configure(f"resolver-{orders.number}", orders.log_format, level=orders.log_level)
-    udp, control = socket.socket(fileno=orders.udp), socket.socket(fileno=orders.control)
-    counters = Board(orders.board).counters(orders.number)
-    traffic = Traffic(orders.traffic, orders.octets_per_second, orders.burst, orders.exempt)
-    per_second, part = orders.handovers_per_second, orders.handovers_in_all / orders.resolvers
-    handovers = Traffic(orders.handovers, per_second, per_second, orders.exempt)
-    answers = AnswersReader(Path(orders.answers))
-    answerer: Callable[[bytes], bytes | None] = Answerer(answers, settings_from_json(orders.site), time)
-    if not orders.resolves:
-        answerer = _nothing
-    access = AccessLog(log) if orders.access_log else None
+    log = logs.configure(f"resolver-{options.number}", options.log_format, level=options.log_level)
+    udp, control = socket.socket(fileno=options.udp), socket.socket(fileno=options.control)
+    counters = SharedCounters(options.board).counters(options.number)
+    traffic = TrafficLimit(options.traffic, options.octets_per_second, options.burst, options.exempt)
+    per_second, part = options.handovers_per_second, options.handovers_in_all / options.resolvers
+    handovers = TrafficLimit(options.handovers, per_second, per_second, options.exempt)
+    answers = AnswersReader(Path(options.answers))
+    public_resolver: Callable[[bytes], bytes | None] = PublicResolver(answers, settings_from_json(options.site), time)
+    if not options.resolves:
+        public_resolver = _resolve_nothing
+    access = AccessLog(log) if options.access_log else None
     resolver = Resolver(
-        udp, control, answerer, counters, traffic, handovers, all_handovers=Pace(part, part), access=access
+        udp, control, public_resolver, counters, traffic, handovers, all_handovers=RateLimit(part, part), access=access
     )
     signal.signal(signal.SIGTERM, lambda *_: resolver.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the supervisor says when to stop
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    unblock()
-    threading.Thread(target=resolver.forward, args=(orders.lifeline,), name="answers of control", daemon=True).start()
+    unblock_signals()
+    threading.Thread(target=resolver.forward, args=(options.lifeline,), name="answers of control", daemon=True).start()
     gc.collect()
     gc.freeze()  # what is there now stays; looking through it again and again would be for nothing
-    os.write(orders.ready, b".")
+    os.write(options.ready, b".")
     resolver.run()
 
 
 if __name__ == "__main__":
-    main(Orders.from_json(sys.argv[1]))
+    main(ResolverOptions.from_json(sys.argv[1]))

@@ -20,15 +20,15 @@ from perseid.names.handle import CaseRule
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
 from perseid.registry.installation.settings import Config
-from perseid.registry.installation.site import identify
+from perseid.registry.installation.site import load_server_identity
 from perseid.registry.policy.policy import PROFILES
-from perseid.server.native.resolution import Settings
-from perseid.server.native.server import DoorSettings
+from perseid.server.native.resolution import ResolutionSettings
+from perseid.server.native.server import NativeSettings
 from perseid.wire.server import ServerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Identified:
+class ServerIdentity:
     """A server of a site, with its private key. `repr` shows no secret: neither keys nor settings do."""
 
     site: Site
@@ -54,25 +54,25 @@ class Identified:
             cipher=config.sessions_cipher,
         )
 
-    def door_settings(self, ports: Mapping[Transport, int]) -> DoorSettings:
+    def native_settings(self, ports: Mapping[Transport, int]) -> NativeSettings:
         """For the native door, which listens at these ports."""
-        return DoorSettings(self.position, self.config.sessions_required, dict(ports))
+        return NativeSettings(self.position, self.config.sessions_required, dict(ports))
 
-    def answering_settings(self) -> Settings:
+    def resolution_settings(self) -> ResolutionSettings:
         """For resolvers: what their answers show of the site. No secret is in it."""
-        return answering_settings(self.site, self.position, self.config)
+        return resolution_settings(self.site, self.position, self.config)
 
 
-def load(directory: Path, config: Config) -> Identified:
+def load_identity(directory: Path, config: Config) -> ServerIdentity:
     """Who the server of an installation is; raises `registry.site_files.SiteProblem`, which says what to do."""
-    found = identify(directory, config)
-    return Identified(found.site, found.position, found.key, config, found.site_path, found.key_path, found.remarks)
+    found = load_server_identity(directory, config)
+    return ServerIdentity(found.site, found.position, found.key, config, found.site_path, found.key_path, found.remarks)
 
 
-def answering_settings(site: Site, position: int, config: Config) -> Settings:
+def resolution_settings(site: Site, position: int, config: Config) -> ResolutionSettings:
     """What the answers of a server show of its site and of the settings."""
     policy = PROFILES[config.default_profile]
-    return Settings(
+    return ResolutionSettings(
         serial=site.serial,
         is_primary=site.is_primary,
         servers=len(site.servers),

@@ -30,33 +30,44 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Self
 
-from perseid.server.limits.udp import SLOTS, Traffic
+from perseid.server.limits.udp import SLOTS, TrafficLimit
 from perseid.server.observe import logs
-from perseid.server.observe.counters import Board
+from perseid.server.observe.counters import SharedCounters
 
 from . import CHILD_SIGNALS, systemd
-from .sockets import CannotServe, bind, listen, pair
+from .sockets import StartupError, bind, listen, pair
 
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
+MIN_RESTART_DELAY: Final = 0.1
+MAX_RESTART_DELAY: Final = 5.0
 """Seconds before a process is started again that ended just after its start: doubled each time, up to the longest."""
 
-GOOD_LIFE: Final = 10.0
+STABLE_SECONDS: Final = 10.0
 """Seconds after which a process counts as having been well; then it is started again at once."""
 
-DRAIN: Final = 10.0
+DRAIN_SECONDS: Final = 10.0
 """Seconds that processes get to finish what they have begun, when all is to end."""
 
-MAX_STUCK: Final = 10.0
+STUCK_TIMEOUT: Final = 10.0
 """Seconds after which a resolver is killed that takes nothing although datagrams wait for it."""
 
-MAX_START: Final = 600.0
+START_TIMEOUT: Final = 600.0
 """Seconds for control to begin: it opens databases, which may be slow, and says its first word when it serves."""
 
-MAX_SILENCE: Final = 60.0
+SILENCE_TIMEOUT: Final = 60.0
 """Seconds without a word from control after which it is taken for stuck and killed. It says a word every second."""
 
-HARMLESS: Final = ("HOME", "INVOCATION_ID", "JOURNAL_STREAM", "LANG", "LC_", "LD_", "PATH", "PYTHON", "TMPDIR", "TZ")
+SAFE_VARIABLES: Final = (
+    "HOME",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "LANG",
+    "LC_",
+    "LD_",
+    "PATH",
+    "PYTHON",
+    "TMPDIR",
+    "TZ",
+)
 """How variables begin that resolvers inherit: what Python and the system need, and the log."""
 
 _PIPE_READ = 65_536
@@ -66,7 +77,7 @@ _logger = logging.getLogger(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ServerOptions:
     """What is to be served, and how it is said."""
 
     directory: str
@@ -78,7 +89,7 @@ class Plan:
     log_level: int = logging.INFO
     as_json: bool = False
     """Whether the start is told as JSON."""
-    welcome: tuple[str, ...] = ()
+    startup_lines: tuple[str, ...] = ()
     """Lines to print at the start, with {host}, {port}, {http} and {http_first} in them."""
     http_host: str = ""
     """Where HTTP is served; nowhere if it is empty."""
@@ -97,7 +108,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Child:
+class ChildProcess:
     """A process that is kept running."""
 
     name: str
@@ -107,17 +118,17 @@ class Child:
     exit_descriptor: int = -1
     """Can be read when the process has ended."""
     started: float = 0.0
-    pause: float = 0.0
-    due: float | None = None
+    restart_delay: float = 0.0
+    restart_at: float | None = None
     """When it is to be started again."""
     starts: int = 0
     crashes: int = 0
     """How often it ended without having been told to."""
     replaced: bool = False
     """Whether it was told to end, to make room for one with other orders."""
-    end_by: float | None = None
+    kill_at: float | None = None
     """When it is killed if it has not ended by itself."""
-    moved: tuple[int, float] = (0, 0.0)
+    progress: tuple[int, float] = (0, 0.0)
     """Of a resolver: how many datagrams it had taken, and since when it was no more."""
     descriptors: list[int] = field(default_factory=list)
     """What is closed here as soon as it runs: its ends of pipes."""
@@ -126,33 +137,35 @@ class Child:
 class Supervisor:
     """All processes of a server."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ServerOptions) -> None:
         self._plan = plan
         self._listener, self._udp = bind(plan.host, plan.port, plan.resolvers)
         self.port: int = self._listener.getsockname()[1]
         self._http = listen(plan.http_host, plan.http_port) if plan.http_host else None
         self.http_port: int = self._http.getsockname()[1] if self._http is not None else 0
         self._pairs = [pair() for _ in self._udp]
-        self._board = Board.create(plan.resolvers)
-        self._traffic, self._handovers = Traffic.create(SLOTS), Traffic.create(SLOTS)
-        self._lifeline, self._lifeline_kept = os.pipe()
+        self._shared_counters = SharedCounters.create(plan.resolvers)
+        self._traffic, self._handovers = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
+        self._lifeline, self._lifeline_writer = os.pipe()
         self._ready, self._ready_for_children = os.pipe()
-        self._awaited = plan.resolvers  # resolvers that have yet to say that they read
+        self._pending_resolvers = plan.resolvers  # resolvers that have yet to say that they read
         # What the system is told of this service comes from here alone.
         self._environ = {name: value for name, value in os.environ.items() if name not in systemd.VARIABLES}
         # Variables may be secrets. Resolvers, which strangers talk to first, get their settings from control.
-        self._bare_environ = {name: value for name, value in self._environ.items() if name.startswith(HARMLESS)}
+        self._resolver_environ = {
+            name: value for name, value in self._environ.items() if name.startswith(SAFE_VARIABLES)
+        }
         self._selector = selectors.DefaultSelector()
         self._signals, wakeup = _signal_pipe()
         signal.set_wakeup_fd(wakeup)
-        self._control = Child("control", self._control_command)
-        self._resolvers: list[Child] = []
+        self._control = ChildProcess("control", self._control_command)
+        self._resolvers: list[ChildProcess] = []
         self._status = self._news = -1
-        self._heard = 0.0
+        self._last_status_at = 0.0
         self._unread = b""
-        self._orders: dict[str, Any] | None = None
-        self._facts: dict[str, Any] = {}
-        self._to_replace: list[Child] = []
+        self._resolver_options: dict[str, Any] | None = None
+        self._details: dict[str, Any] = {}
+        self._to_replace: list[ChildProcess] = []
         self._stopping = False
         self._exit_code = 0
 
@@ -165,46 +178,46 @@ class Supervisor:
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
         self._start(self._control)
         while not self._stopping:
-            for key, _ in self._selector.select(self._wait()):
+            for key, _ in self._selector.select(self._select_timeout()):
                 # What came before it may have closed this one: the end of control closes its pipe.
                 if self._selector.get_map().get(key.fileobj) is key:
                     key.data()
             if not self._stopping:
                 systemd.watchdog()
-                self._look_after(monotonic())
+                self._check_children(monotonic())
         self._stop_all()
         return self._exit_code
 
-    def _look_after(self, now: float) -> None:
+    def _check_children(self, now: float) -> None:
         """Start what is due, and kill what is stuck: it is started again then."""
         for child in (self._control, *self._resolvers):
-            if child.due is not None and now >= child.due:
+            if child.restart_at is not None and now >= child.restart_at:
                 self._start(child)
-            if child.process is not None and child.end_by is not None and now > child.end_by:
-                _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN)
+            if child.process is not None and child.kill_at is not None and now > child.kill_at:
+                _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN_SECONDS)
                 self._kill(child)
-        silence = now - (self._heard or self._control.started)
-        if self._control.process is not None and silence > (MAX_SILENCE if self._heard else MAX_START):
+        silence = now - (self._last_status_at or self._control.started)
+        if self._control.process is not None and silence > (SILENCE_TIMEOUT if self._last_status_at else START_TIMEOUT):
             _logger.error("control has not been heard of for %d s and is killed", silence)
             self._kill(self._control)
         for number, child in enumerate(self._resolvers):
             if child.process is not None and self._is_stuck(number, child, now):
-                _logger.error("%s has taken nothing for %d s although datagrams wait", child.name, MAX_STUCK)
+                _logger.error("%s has taken nothing for %d s although datagrams wait", child.name, STUCK_TIMEOUT)
                 self._kill(child)
 
-    def _is_stuck(self, number: int, child: Child, now: float) -> bool:
+    def _is_stuck(self, number: int, child: ChildProcess, now: float) -> bool:
         """Whether datagrams wait for a resolver that has taken none for a while."""
-        taken = self._board.counters(number).read().received
+        taken = self._shared_counters.counters(number).read().received
         waiting = array("i", [0])
         fcntl.ioctl(self._udp[number], termios.FIONREAD, waiting)
-        if not waiting[0] or taken != child.moved[0]:
-            child.moved = (taken, now)
-        return now - max(child.moved[1], child.started) > MAX_STUCK
+        if not waiting[0] or taken != child.progress[0]:
+            child.progress = (taken, now)
+        return now - max(child.progress[1], child.started) > STUCK_TIMEOUT
 
-    def _wait(self) -> float:
+    def _select_timeout(self) -> float:
         """How long to sleep at most."""
-        dues = [child.due for child in (self._control, *self._resolvers) if child.due is not None]
-        return max(0.0, min([1.0, *(due - monotonic() for due in dues)]))
+        restarts_at = [child.restart_at for child in (self._control, *self._resolvers) if child.restart_at is not None]
+        return max(0.0, min([1.0, *(restart_at - monotonic() for restart_at in restarts_at)]))
 
     def _stop_all(self) -> None:
         """Control first: it finishes what it has begun, and its answers leave through the resolvers."""
@@ -213,14 +226,14 @@ class Supervisor:
             for child in children:
                 if child.process is not None:
                     child.process.terminate()
-            deadline = monotonic() + DRAIN
+            deadline = monotonic() + DRAIN_SECONDS
             for child in children:
                 if child.process is None:
                     continue
                 try:
                     child.process.wait(max(0.0, deadline - monotonic()))
                 except subprocess.TimeoutExpired:
-                    _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN)
+                    _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN_SECONDS)
                     child.process.kill()
                     child.process.wait()
 
@@ -234,8 +247,8 @@ class Supervisor:
 
     # Processes
 
-    def _start(self, child: Child) -> None:
-        child.due = child.end_by = None
+    def _start(self, child: ChildProcess) -> None:
+        child.restart_at = child.kill_at = None
         child.replaced = False
         child.started = monotonic()
         child.starts += 1
@@ -247,7 +260,7 @@ class Supervisor:
             child.process = subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-P", "-m", *command],
                 pass_fds=descriptors,
-                env=self._environ if child is self._control else self._bare_environ,
+                env=self._environ if child is self._control else self._resolver_environ,
                 stdin=subprocess.DEVNULL,
             )
             child.exit_descriptor = os.pidfd_open(child.process.pid)
@@ -257,21 +270,21 @@ class Supervisor:
                 child.process.kill()
                 child.process.wait()
                 child.process = None
-            child.due = monotonic() + LONGEST_PAUSE
+            child.restart_at = monotonic() + MAX_RESTART_DELAY
         else:
             self._selector.register(child.exit_descriptor, selectors.EVENT_READ, partial(self._on_exit, child))
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
             while child.descriptors:
                 os.close(child.descriptors.pop())
-        self._tell_control()
+        self._send_news()
 
-    def _kill(self, child: Child) -> None:
-        child.end_by = None
+    def _kill(self, child: ChildProcess) -> None:
+        child.kill_at = None
         if child.process is not None:
             child.process.kill()
 
-    def _on_exit(self, child: Child) -> None:
+    def _on_exit(self, child: ChildProcess) -> None:
         assert child.process is not None  # noqa: S101 - it was running
         code = child.process.wait()
         self._selector.unregister(child.exit_descriptor)
@@ -282,17 +295,21 @@ class Supervisor:
             if self._status >= 0:
                 self._read_status()
             self._close_status()
-            if self._orders is None:  # it has never been ready, and has said why
+            if self._resolver_options is None:  # it has never been ready, and has said why
                 self._stopping, self._exit_code = True, 1
                 return
         if child.replaced:
-            child.pause, child.due = 0.0, now
+            child.restart_delay, child.restart_at = 0.0, now
             return
         child.crashes += 1
-        lived = now - child.started
-        child.pause = 0.0 if lived >= GOOD_LIFE else min(max(child.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
-        child.due = now + child.pause
-        _logger.warning("%s ended %s and is started again", child.name, _how(code))
+        lifetime = now - child.started
+        child.restart_delay = (
+            0.0
+            if lifetime >= STABLE_SECONDS
+            else min(max(child.restart_delay * 2, MIN_RESTART_DELAY), MAX_RESTART_DELAY)
+        )
+        child.restart_at = now + child.restart_delay
+        _logger.warning("%s ended %s and is started again", child.name, _format_exit(code))
 
     # Control
 
@@ -304,13 +321,15 @@ class Supervisor:
         if self._news >= 0:
             os.close(self._news)
         self._news = mine
-        self._status, self._unread, self._heard = status, b"", 0.0
+        self._status, self._unread, self._last_status_at = status, b"", 0.0
         self._selector.register(status, selectors.EVENT_READ, self._read_status)
         self._control.descriptors += (theirs, news)
         pairs = [control.fileno() for control, _ in self._pairs]
         http = () if self._http is None else (self._http.fileno(),)
-        first = self._orders is None  # later the clock must stand by itself, and a port that is taken ends nothing
-        orders = {
+        first = (
+            self._resolver_options is None
+        )  # later the clock must stand by itself, and a port that is taken ends nothing
+        options = {
             "directory": self._plan.directory,
             "accept_clock": self._plan.accept_clock and first,
             "is_first": first,
@@ -319,15 +338,23 @@ class Supervisor:
             "http_port": self.http_port,
             "http": list(http),
             "resolvers": pairs,
-            "board": self._board.descriptor,
+            "board": self._shared_counters.descriptor,
             "traffic": self._traffic,
             "status": theirs,
             "news": news,
         }
-        inherited = (self._listener.fileno(), *http, *pairs, self._board.descriptor, self._traffic, theirs, news)
-        return ("perseid.server.processes.control", json.dumps(orders)), inherited
+        inherited = (
+            self._listener.fileno(),
+            *http,
+            *pairs,
+            self._shared_counters.descriptor,
+            self._traffic,
+            theirs,
+            news,
+        )
+        return ("perseid.server.processes.control", json.dumps(options)), inherited
 
-    def _tell_control(self) -> None:
+    def _send_news(self) -> None:
         """Tell control which processes there are."""
         running = {child.name: child.process.pid for child in self._resolvers if child.process is not None}
         restarts = {"control": self._control.crashes, "resolver": sum(child.crashes for child in self._resolvers)}
@@ -338,13 +365,13 @@ class Supervisor:
     def _read_status(self) -> None:
         """Take what control says: lines of JSON."""
         with contextlib.suppress(BlockingIOError):
-            while octets := os.read(self._status, _PIPE_READ):
-                self._unread += octets
+            while data := os.read(self._status, _PIPE_READ):
+                self._unread += data
             self._close_status()  # nobody writes there any more
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
-            self._heard = monotonic()
-            self._on_word(json.loads(line))
+            self._last_status_at = monotonic()
+            self._on_status(json.loads(line))
 
     def _close_status(self) -> None:
         if self._status >= 0:
@@ -352,16 +379,16 @@ class Supervisor:
             os.close(self._status)
             self._status = -1  # the pipe for news is closed when there is another
 
-    def _on_word(self, word: Mapping[str, Any]) -> None:
-        orders = word.get("resolvers")
-        if orders is None:
+    def _on_status(self, status_message: Mapping[str, Any]) -> None:
+        options = status_message.get("resolvers")
+        if options is None:
             return
-        first = self._orders is None
-        changed, self._orders = orders != self._orders, orders
-        self._facts = word["facts"]
+        first = self._resolver_options is None
+        changed, self._resolver_options = options != self._resolver_options, options
+        self._details = status_message["facts"]
         if first:
             self._resolvers = [
-                Child(f"resolver-{number}", partial(self._resolver_command, number))
+                ChildProcess(f"resolver-{number}", partial(self._resolver_command, number))
                 for number in range(self._plan.resolvers)
             ]
             self._selector.register(self._ready, selectors.EVENT_READ, self._on_ready)
@@ -379,35 +406,35 @@ class Supervisor:
         while self._to_replace:
             child = self._to_replace.pop(0)
             if child.process is not None:
-                child.replaced, child.end_by = True, monotonic() + DRAIN
+                child.replaced, child.kill_at = True, monotonic() + DRAIN_SECONDS
                 child.process.terminate()
                 return
 
     def _on_ready(self) -> None:
         """A resolver says that it reads its socket; at the start the last one is waited for."""
         count = len(os.read(self._ready, _PIPE_READ))
-        if self._awaited > 0:
-            self._awaited -= count
-            if self._awaited <= 0:
-                self._welcome()
+        if self._pending_resolvers > 0:
+            self._pending_resolvers -= count
+            if self._pending_resolvers <= 0:
+                self._print_startup()
                 systemd.ready()
         else:
             self._replace_next()
 
-    def _welcome(self) -> None:
-        facts = {
+    def _print_startup(self) -> None:
+        details = {
             "pid": os.getpid(),
             "native": {"host": self._plan.host, "port": self.port},
             **({"http": {"host": self._plan.http_host, "port": self.http_port}} if self._http is not None else {}),
             "resolvers": self._plan.resolvers,
-            **self._facts,
+            **self._details,
         }
         lines = (
-            (json.dumps(facts),)
+            (json.dumps(details),)
             if self._plan.as_json
             else [
-                each.format(host=self._plan.host, port=self.port, **self._http_addresses(), **self._facts)
-                for each in self._plan.welcome
+                each.format(host=self._plan.host, port=self.port, **self._http_addresses(), **self._details)
+                for each in self._plan.startup_lines
             ]
         )
         try:
@@ -427,13 +454,13 @@ class Supervisor:
 
     def _resolver_command(self, number: int) -> tuple[Sequence[str], Sequence[int]]:
         udp, (_, pair) = self._udp[number], self._pairs[number]
-        orders = {
-            **(self._orders or {}),
+        options = {
+            **(self._resolver_options or {}),
             "number": number,
             "resolvers": self._plan.resolvers,
             "udp": udp.fileno(),
             "control": pair.fileno(),
-            "board": self._board.descriptor,
+            "board": self._shared_counters.descriptor,
             "traffic": self._traffic,
             "handovers": self._handovers,
             "lifeline": self._lifeline,
@@ -442,13 +469,13 @@ class Supervisor:
         inherited = [
             udp.fileno(),
             pair.fileno(),
-            self._board.descriptor,
+            self._shared_counters.descriptor,
             self._traffic,
             self._handovers,
             self._lifeline,
             self._ready_for_children,
         ]
-        return ("perseid.server.processes.resolver", json.dumps(orders)), inherited
+        return ("perseid.server.processes.resolver", json.dumps(options)), inherited
 
 
 def _signal_pipe() -> tuple[int, int]:
@@ -458,17 +485,17 @@ def _signal_pipe() -> tuple[int, int]:
     return reading, writing
 
 
-def _how(code: int) -> str:
+def _format_exit(code: int) -> str:
     return f"by signal {-code}" if code < 0 else f"with code {code}"
 
 
 def main(text: str) -> int:
     """The life of the supervisor process."""
-    plan = Plan.from_json(text)
+    plan = ServerOptions.from_json(text)
     logs.configure("supervisor", plan.log_format, level=plan.log_level)
     try:
         return Supervisor(plan).run()
-    except CannotServe as problem:
+    except StartupError as problem:
         print(f"perseid: {problem}", file=sys.stderr, flush=True)
         return 1
 

@@ -62,5 +62,5 @@ def watchdog() -> bool:
 
 def _status(text: str) -> str:
     """A line with words for people; a line break in them would begin another message to the manager."""
-    shown = "".join(each if each.isprintable() else " " for each in text[:MAX_STATUS])
-    return f"\nSTATUS={shown}" if shown else ""
+    status = "".join(each if each.isprintable() else " " for each in text[:MAX_STATUS])
+    return f"\nSTATUS={status}" if status else ""

@@ -16,16 +16,16 @@ from perseid.records.encoding import from_base64, to_base64
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete
-from perseid.registry.identity import KeyHolder
+from perseid.registry.identity import KeyIdentity
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from perseid.server.http.auth import authentication
-from perseid.server.http.auth.authentication import Identified, denial, key_gone, proof_headers
-from perseid.server.http.auth.proofs import Unproved
+from perseid.server.http.auth.authentication import AuthResult, denial, end_stale_session, proof_headers
+from perseid.server.http.auth.proofs import AuthFailure
 from perseid.server.http.auth.session_table import Session
 from perseid.server.http.messages import Client
-from perseid.server.native.authentication import KeyGone
-from perseid.server.native.steps import Kind
+from perseid.server.native.authentication import KeyChanged
+from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 from tests.server.http.doorsteps import STRANGER, USER, Doorstep, basic_header, fields_of, handle_header, secret_at
 from tests.server.native.native_servers import ADMIN, BY_ADMINS, PREFIX, STD, URL
@@ -38,15 +38,23 @@ CREATE = Create(NEW, (URL, BY_ADMINS))
 SECRETS = ("own ", ADMIN)
 
 
-def digest_header(session: Session, who: str = SEC, secret: bytes = SECRET, **other: str) -> str:
+def digest_header(session: Session, identity: str = SEC, secret: bytes = SECRET, **other: str) -> str:
     signature = hashlib.sha256(secret + session.nonce + CNONCE + secret).digest()
-    fields: dict[str, Any] = {"id": who, "type": "HS_SECKEY", "cnonce": CNONCE, "alg": "SHA256", "signature": signature}
+    fields: dict[str, Any] = {
+        "id": identity,
+        "type": "HS_SECKEY",
+        "cnonce": CNONCE,
+        "alg": "SHA256",
+        "signature": signature,
+    }
     return handle_header(**({"sessionId": session.id} | fields | other))
 
 
-def key_header(session: Session, who: str = RSA, key: PrivateKey = RSA_KEY, alg: str = "SHA-256") -> str:
+def key_header(session: Session, identity: str = RSA, key: PrivateKey = RSA_KEY, alg: str = "SHA-256") -> str:
     signature = key.sign(alg, session.nonce + CNONCE)
-    return handle_header(sessionId=session.id, id=who, type="HS_PUBKEY", cnonce=CNONCE, alg=alg, signature=signature)
+    return handle_header(
+        sessionId=session.id, id=identity, type="HS_PUBKEY", cnonce=CNONCE, alg=alg, signature=signature
+    )
 
 
 # Basic
@@ -54,23 +62,23 @@ def key_header(session: Session, who: str = RSA, key: PrivateKey = RSA_KEY, alg:
 
 @pytest.mark.parametrize("name", [SEC, ADMIN, f"0:{ADMIN}", f"301:{ADMIN.lower()}"])
 def test_a_secret_proves_who_somebody_is(door: Doorstep, name: str) -> None:
-    identified = door.identify(basic_header(name, SECRET))
-    assert identified.problem is None
-    assert str(identified.who).upper() == SEC
-    assert identified.ambient, "browsers remember passwords"
-    assert identified.session is None
-    assert door.kinds == [Kind.READ]
-    door.carry_out(identified, CREATE)
+    auth = door.identify(basic_header(name, SECRET))
+    assert auth.problem is None
+    assert str(auth.identity).upper() == SEC
+    assert auth.ambient, "browsers remember passwords"
+    assert auth.session is None
+    assert door.kinds == [WorkKind.READ]
+    door.carry_out(auth, CREATE)
 
 
 def test_an_identity_without_an_index_has_that_of_the_key(door: Doorstep) -> None:
     """Deployed servers leave it at 0, which no administrator is."""
     door.create(USER, secret_at(300, b"one"), secret_at(400, b"two"))
     for secret, index in ((b"one", 300), (b"two", 400)):
-        identified = door.identify(basic_header(USER, secret))
-        assert isinstance(identified.who, KeyHolder)
-        assert identified.who.reference == ValueRef(index, USER)
-        assert identified.who.verified_index == index
+        auth = door.identify(basic_header(USER, secret))
+        assert isinstance(auth.identity, KeyIdentity)
+        assert auth.identity.reference == ValueRef(index, USER)
+        assert auth.identity.verified_index == index
 
 
 @pytest.mark.parametrize(
@@ -90,9 +98,9 @@ def test_an_identity_without_an_index_has_that_of_the_key(door: Doorstep) -> Non
 def test_whatever_is_wrong_with_a_secret_the_same_is_said(door: Doorstep, name: str, secret: bytes) -> None:
     reason = door.reason(basic_header(name, secret))
     assert reason.replace(name, "NAME") == "the identity was not verified: the name was read as NAME"
-    assert door.kinds == [Kind.READ]
+    assert door.kinds == [WorkKind.READ]
     (verdict,) = door.verdicts
-    assert not verdict.right
+    assert not verdict.succeeded
     assert verdict.own
     assert verdict.secret_of == door.secrets[0]
     assert verdict.secret_of == f"own {name.partition(':')[2]}".encode()
@@ -105,7 +113,7 @@ def test_a_prefix_that_is_not_here_may_be_told(door: Doorstep) -> None:
 
 def test_a_name_whose_colon_is_not_encoded_is_understood(door: Doorstep) -> None:
     header = "Basic " + to_base64(f"301:{ADMIN}:".encode() + SECRET)
-    assert str(door.identify(header).who) == SEC
+    assert str(door.identify(header).identity) == SEC
     wrong = door.reason("Basic " + to_base64(f"301:{PREFIX}/a:b:secret".encode()))
     assert "the name was read as" in wrong
     assert "%3A" in wrong
@@ -115,7 +123,7 @@ def test_a_name_whose_colon_is_not_encoded_is_understood(door: Doorstep) -> None
 def test_what_is_no_name_and_secret_is_refused_without_looking(door: Doorstep, header: str) -> None:
     reason = door.reason(header)
     assert "%3A" in reason or "x" in reason
-    assert door.kinds in ([], [Kind.READ])
+    assert door.kinds in ([], [WorkKind.READ])
 
 
 def test_empty_secrets_prove_nothing(door: Doorstep) -> None:
@@ -127,8 +135,8 @@ def test_secrets_are_in_no_text(door: Doorstep, caplog: pytest.LogCaptureFixture
     texts = []
     with caplog.at_level(logging.DEBUG):
         for header in (basic_header(SEC, SECRET), basic_header(SEC, b"opensesame-wrong"), "Basic " + to_base64(SECRET)):
-            identified = door.identify(header)
-            texts += [repr(identified), repr(door.verdicts), str(identified.problem)]
+            auth = door.identify(header)
+            texts += [repr(auth), repr(door.verdicts), str(auth.problem)]
     session = door.begin()
     texts.append(repr(door.identify(digest_header(session))))
     texts.append(repr(door.identify(digest_header(session, secret=b"opensesame-wrong"))))
@@ -142,39 +150,39 @@ def test_secrets_are_in_no_text(door: Doorstep, caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("alg", ["MD5", "SHA1", "SHA-256"])
 def test_a_private_key_proves_who_somebody_is(door: Doorstep, alg: str) -> None:
-    for who, key in ((RSA, RSA_KEY), (ADMIN, RSA_KEY), (DSA, DSA_KEY), (ADMIN, DSA_KEY)):
+    for identity, key in ((RSA, RSA_KEY), (ADMIN, RSA_KEY), (DSA, DSA_KEY), (ADMIN, DSA_KEY)):
         if key is DSA_KEY and alg == "MD5":
             continue
         session = door.begin()
-        identified = door.identify(key_header(session, who, key, alg))
-        assert identified.problem is None
-        assert str(identified.who) == (RSA if key is RSA_KEY else DSA)
-        assert identified.session is session
-        assert session.claimed == who, "as it was written"
-        assert not identified.ambient
+        auth = door.identify(key_header(session, identity, key, alg))
+        assert auth.problem is None
+        assert str(auth.identity) == (RSA if key is RSA_KEY else DSA)
+        assert auth.session is session
+        assert session.claimed == identity, "as it was written"
+        assert not auth.ambient
     assert door.verdicts
-    assert all(verdict.right and verdict.secret_of is None for verdict in door.verdicts)
-    assert set(door.kinds) == {Kind.READ, Kind.VERIFY}
+    assert all(verdict.succeeded and verdict.secret_of is None for verdict in door.verdicts)
+    assert set(door.kinds) == {WorkKind.READ, WorkKind.VERIFY}
 
 
 def test_a_secret_proves_by_a_signature(door: Doorstep) -> None:
     session = door.begin()
-    identified = door.identify(digest_header(session))
-    assert str(identified.who) == SEC
+    auth = door.identify(digest_header(session))
+    assert str(auth.identity) == SEC
     assert door.secrets == ["".join(SECRETS).encode()] * 2
-    door.carry_out(identified, CREATE)
+    door.carry_out(auth, CREATE)
 
 
 @pytest.mark.parametrize(
-    ("who", "key"),
+    ("identity", "key"),
     [(RSA, RSA_KEYS[0]), (DSA, RSA_KEY), (SEC, RSA_KEY), (f"399:{ADMIN}", RSA_KEY), (f"300:{PREFIX}/nobody", RSA_KEY)],
 )
-def test_another_signature_proves_nothing(door: Doorstep, who: str, key: PrivateKey) -> None:
+def test_another_signature_proves_nothing(door: Doorstep, identity: str, key: PrivateKey) -> None:
     session = door.begin()
-    reason = door.reason(key_header(session, who, key))
-    assert reason.replace(who, "NAME") == "the identity was not verified: the id was read as NAME"
+    reason = door.reason(key_header(session, identity, key))
+    assert reason.replace(identity, "NAME") == "the identity was not verified: the id was read as NAME"
     assert session.proved is None
-    assert [verdict.right for verdict in door.verdicts] == [False]
+    assert [verdict.succeeded for verdict in door.verdicts] == [False]
 
 
 def test_a_signature_about_another_session_proves_nothing(door: Doorstep) -> None:
@@ -204,10 +212,10 @@ def test_a_claim_that_cannot_be_understood_is_refused_in_its_session(
     door: Doorstep, fields: dict[str, str], reason: str
 ) -> None:
     session = door.begin()
-    identified = door.identify(handle_header(sessionId=session.id, **fields))
-    assert identified.problem is not None
-    assert reason in identified.problem.reason
-    assert identified.session is session
+    auth = door.identify(handle_header(sessionId=session.id, **fields))
+    assert auth.problem is not None
+    assert reason in auth.problem.reason
+    assert auth.session is session
     assert door.kinds == []
 
 
@@ -220,10 +228,10 @@ def test_weak_digests_are_a_setting(door: Doorstep) -> None:
 
 @pytest.mark.parametrize("header", ["Bearer x", "Digest username=x", "", "Handle a b", 'Handle a="b', "Handle\x80"])
 def test_other_schemes_and_other_headers_are_refused(door: Doorstep, header: str) -> None:
-    identified = door.identify(header)
-    assert identified.problem is not None
-    assert not identified.problem.told
-    assert identified.session is None
+    auth = door.identify(header)
+    assert auth.problem is not None
+    assert not auth.problem.in_challenge
+    assert auth.session is None
     assert door.verdicts == []
 
 
@@ -237,8 +245,8 @@ def test_other_schemes_and_other_headers_are_refused(door: Doorstep, header: str
 @example('Handle sessionId=""')
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_header_brings_more_than_a_refusal(door: Doorstep, header: str) -> None:
-    identified = door.identify(header)
-    assert str(identified.who) == "anonymous"
+    auth = door.identify(header)
+    assert str(auth.identity) == "anonymous"
 
 
 # Sessions
@@ -248,22 +256,22 @@ def test_a_session_remembers_who_was_proved(door: Doorstep) -> None:
     session = door.begin()
     header = handle_header(sessionId=session.id)
     before = door.identify(header)
-    assert (str(before.who), before.session, before.problem) == ("anonymous", session, None)
+    assert (str(before.identity), before.session, before.problem) == ("anonymous", session, None)
     door.identify(digest_header(session))
     door.kinds.clear()
-    identified = door.identify(header)
-    assert str(identified.who) == SEC
-    assert (identified.ambient, identified.session) == (False, session)
+    auth = door.identify(header)
+    assert str(auth.identity) == SEC
+    assert (auth.ambient, auth.session) == (False, session)
     assert door.kinds == []
-    door.carry_out(identified, CREATE)
+    door.carry_out(auth, CREATE)
 
 
 def test_who_is_known_in_a_session_may_read_what_everybody_may(door: Doorstep) -> None:
     """A session of the native protocol would demand a permission for public values too."""
     door.create(USER, secret_at(300))
     session = door.begin()
-    identified = door.identify(digest_header(session, f"300:{USER}", b"a secret"))
-    found = door.registry.resolve(Query(Handle.parse(STD), indexes=(1,)), identified.who)
+    auth = door.identify(digest_header(session, f"300:{USER}", b"a secret"))
+    found = door.registry.resolve(Query(Handle.parse(STD), indexes=(1,)), auth.identity)
     assert [value.index for value in found.values] == [1]
 
 
@@ -272,33 +280,33 @@ def test_the_header_that_proved_a_session_needs_no_second_proof(door: Doorstep) 
     header = key_header(session)
     door.identify(header)
     door.kinds.clear()
-    assert str(door.identify(header).who) == RSA
+    assert str(door.identify(header).identity) == RSA
     assert door.kinds == []
     another = header.replace("Handle ", "Handle  ")
-    assert str(door.identify(another).who) == RSA
-    assert door.kinds == [Kind.READ, Kind.VERIFY], "that is not the same, octet by octet"
+    assert str(door.identify(another).identity) == RSA
+    assert door.kinds == [WorkKind.READ, WorkKind.VERIFY], "that is not the same, octet by octet"
     assert door.identify(header + ", x=y").problem is None
 
 
 def test_two_identities_in_one_session_follow_each_other(door: Doorstep) -> None:
     session = door.begin()
     door.identify(digest_header(session))
-    assert str(door.identify(key_header(session)).who) == RSA
+    assert str(door.identify(key_header(session)).identity) == RSA
     plain = handle_header(sessionId=session.id)
-    assert str(door.identify(plain).who) == RSA
+    assert str(door.identify(plain).identity) == RSA
     door.kinds.clear()
-    assert str(door.identify(digest_header(session)).who) == SEC
-    assert door.kinds == [Kind.READ, Kind.VERIFY], "it is not the one that counted last"
-    assert str(door.identify(plain).who) == SEC
+    assert str(door.identify(digest_header(session)).identity) == SEC
+    assert door.kinds == [WorkKind.READ, WorkKind.VERIFY], "it is not the one that counted last"
+    assert str(door.identify(plain).identity) == SEC
 
 
 def test_a_wrong_proof_leaves_the_session_as_it_was(door: Doorstep) -> None:
     session = door.begin()
     door.identify(digest_header(session))
-    identified = door.identify(digest_header(session, secret=b"wrong"))
-    assert identified.problem is not None
-    assert identified.session is session
-    assert str(door.identify(handle_header(sessionId=session.id)).who) == SEC
+    auth = door.identify(digest_header(session, secret=b"wrong"))
+    assert auth.problem is not None
+    assert auth.session is session
+    assert str(door.identify(handle_header(sessionId=session.id)).identity) == SEC
 
 
 def test_an_unknown_session_is_refused_and_counts_as_a_guess(door: Doorstep) -> None:
@@ -306,11 +314,11 @@ def test_an_unknown_session_is_refused_and_counts_as_a_guess(door: Doorstep) -> 
     door.identify(digest_header(session))
     door.verdicts.clear()
     for text in ("nope", "", "x" * 5000, session.id[:-1], session.id + "A", "ä"):
-        identified = door.identify(handle_header(sessionId=text))
-        assert identified.problem is not None
-        assert not identified.problem.told
-        assert identified.session is None
-    assert [verdict.right for verdict in door.verdicts] == [False] * 6
+        auth = door.identify(handle_header(sessionId=text))
+        assert auth.problem is not None
+        assert not auth.problem.in_challenge
+        assert auth.session is None
+    assert [verdict.succeeded for verdict in door.verdicts] == [False] * 6
     assert "no such session" in door.reason(digest_header(session).replace(session.id, "nope"))
 
 
@@ -333,19 +341,19 @@ def test_a_session_ends_with_the_key_that_proved_it(door: Doorstep, change: str)
     door.create(USER, secret_at(300), URL, Value(100, "HS_ADMIN", Admin(ValueRef(300, USER)).to_bytes()))
     session = door.begin()
     door.identify(digest_header(session, f"300:{USER}", b"a secret"))
-    identified = door.identify(handle_header(sessionId=session.id))
+    auth = door.identify(handle_header(sessionId=session.id))
     if change == "modify":
         door.modify(USER, secret_at(300, b"another"))
     else:
         door.remove(USER, 300)
-    with pytest.raises(KeyGone) as gone:
-        door.carry_out(identified, Delete(Handle.parse(USER)))
-    asking = door.asking()
-    after = key_gone(asking, identified, gone.value)
-    assert str(after.who) == "anonymous"
+    with pytest.raises(KeyChanged) as gone:
+        door.carry_out(auth, Delete(Handle.parse(USER)))
+    request_context = door.request_context()
+    after = end_stale_session(request_context, auth, gone.value)
+    assert str(after.identity) == "anonymous"
     assert after.problem is not None
     assert "has changed" in after.problem.reason
-    answer = denial(asking, after)
+    answer = denial(request_context, after)
     assert (answer.status, answer.code) == (401, ResponseCode.AUTHENTICATION_FAILED)
     assert fields_of(answer.headers[-1][1])["sessionid"] != session.id
     assert "no such session" in door.reason(handle_header(sessionId=session.id))
@@ -357,26 +365,26 @@ def test_the_header_that_proved_a_session_proves_nothing_without_the_key(door: D
     header = digest_header(session, f"300:{USER}", b"a secret")
     door.identify(header)
     door.modify(USER, secret_at(300, b"another"))
-    identified = door.identify(header)
-    with pytest.raises(KeyGone):
-        door.carry_out(identified, Delete(Handle.parse(USER)))
+    auth = door.identify(header)
+    with pytest.raises(KeyChanged):
+        door.carry_out(auth, Delete(Handle.parse(USER)))
 
 
 def test_a_proof_counts_only_while_the_key_is_there(door: Doorstep) -> None:
-    identified = door.identify(basic_header(SEC, SECRET))
+    auth = door.identify(basic_header(SEC, SECRET))
     door.modify(ADMIN, secret_at(301, b"another"))
-    with pytest.raises(KeyGone) as gone:
-        door.carry_out(identified, CREATE)
-    assert key_gone(door.asking(), identified, gone.value).problem is not None
-    with door.registry.facts() as facts:
-        assert not facts.held(NEW).exists
+    with pytest.raises(KeyChanged) as gone:
+        door.carry_out(auth, CREATE)
+    assert end_stale_session(door.request_context(), auth, gone.value).problem is not None
+    with door.registry.snapshot() as snapshot:
+        assert not snapshot.stored(NEW).exists
 
 
 def test_an_identity_may_do_what_it_may_and_no_more(door: Doorstep) -> None:
     door.create(USER, secret_at(300))
-    identified = door.identify(basic_header(f"300:{USER}", b"a secret"))
+    auth = door.identify(basic_header(f"300:{USER}", b"a secret"))
     with pytest.raises(Refused) as refused:
-        door.carry_out(identified, CREATE)
+        door.carry_out(auth, CREATE)
     assert refused.value.code is ResponseCode.INVALID_ADMIN
 
 
@@ -394,9 +402,9 @@ def test_over_plain_http_nothing_is_looked_at(door: Doorstep, client: Client) ->
     door.kinds.clear()
     door.verdicts.clear()
     for header in (basic_header(SEC, SECRET), basic_header(SEC, b"x"), handle_header(sessionId=session.id), "Bearer x"):
-        identified = door.identify(header, client=client)
-        assert identified == Identified()
-        answer = denial(door.asking(header, client=client), identified)
+        auth = door.identify(header, client=client)
+        assert auth == AuthResult()
+        answer = denial(door.request_context(header, client=client), auth)
         assert (answer.status, answer.code, answer.headers) == (403, ResponseCode.AUTHENTICATION_NEEDED, ())
         assert "TLS" in answer.message
         assert "machine" in answer.message
@@ -406,7 +414,7 @@ def test_over_plain_http_nothing_is_looked_at(door: Doorstep, client: Client) ->
 
 def test_on_the_machine_itself_plain_http_does(door: Doorstep) -> None:
     client = Client("127.0.0.1", local=True)
-    assert str(door.identify(basic_header(SEC, SECRET), client=client).who) == SEC
+    assert str(door.identify(basic_header(SEC, SECRET), client=client).identity) == SEC
 
 
 # What somebody is asked
@@ -464,10 +472,10 @@ def test_a_challenge_says_what_was_wrong_as_ascii(door: Doorstep) -> None:
 
 
 def test_denials_have_the_codes_of_the_protocol(door: Doorstep) -> None:
-    needed = denial(door.asking(), door.identify())
+    needed = denial(door.request_context(), door.identify())
     assert (needed.status, needed.code) == (401, ResponseCode.AUTHENTICATION_NEEDED)
     header = basic_header(SEC, b"wrong")
-    failed = denial(door.asking(header), door.identify(header))
+    failed = denial(door.request_context(header), door.identify(header))
     assert (failed.status, failed.code) == (401, ResponseCode.AUTHENTICATION_FAILED)
     assert SEC in failed.message
 
@@ -476,18 +484,18 @@ def test_the_server_proves_itself_to_who_asks(door: Doorstep) -> None:
     session = door.begin()
     for header in (handle_header(cnonce=CNONCE), handle_header(sessionId=session.id, cnonce=CNONCE)):
         door.kinds.clear()
-        identified = door.identify(header)
-        assert identified.problem is None
-        assert door.kinds == [Kind.SIGN]
-        ((name, line),) = proof_headers(identified)
+        auth = door.identify(header)
+        assert auth.problem is None
+        assert door.kinds == [WorkKind.SIGN]
+        ((name, line),) = proof_headers(auth)
         assert name == "WWW-Authenticate"
         fields = fields_of(line)
         assert list(fields) == ["sessionid", "nonce", "serveralg", "serversignature"]
         assert fields["serveralg"] == "SHA-256"
         signed = from_base64(fields["nonce"], "nonce") + CNONCE
         assert SERVER_KEY.public.verify("SHA-256", from_base64(fields["serversignature"], "signature"), signed)
-        asking = door.asking(header)
-        assert authentication.challenge_headers(asking, identified) == ((name, line),)
+        request_context = door.request_context(header)
+        assert authentication.challenge_headers(request_context, auth) == ((name, line),)
     assert proof_headers(door.identify()) == ()
     assert proof_headers(door.identify(key_header(session))) == (), "a nonce of a claim asks for nothing"
     assert "base64" in door.reason('Handle cnonce="?"')
@@ -499,15 +507,16 @@ def test_no_message_of_the_native_protocol_can_be_signed_that_way(door: Doorstep
 
 
 def test_what_is_asked_for_by_many_at_a_time_is_each_ones_own(door: Doorstep) -> None:
-    async def both() -> list[Identified]:
+    async def both() -> list[AuthResult]:
         tasks = [
-            authentication.identify(door.asking(basic_header(SEC, secret))) for secret in (SECRET, b"wrong", SECRET)
+            authentication.authenticate(door.request_context(basic_header(SEC, secret)))
+            for secret in (SECRET, b"wrong", SECRET)
         ]
         return await asyncio.gather(*tasks)
 
     first, second, third = asyncio.run(both())
-    assert (str(first.who), str(third.who)) == (SEC, SEC)
-    assert isinstance(second.problem, Unproved)
+    assert (str(first.identity), str(third.identity)) == (SEC, SEC)
+    assert isinstance(second.problem, AuthFailure)
 
 
 def test_hmac_and_derived_keys_prove_as_well(door: Doorstep) -> None:
@@ -527,4 +536,4 @@ def test_hmac_and_derived_keys_prove_as_well(door: Doorstep) -> None:
     ]
     for fields in proofs:
         header = handle_header(sessionId=session.id, id=SEC, type="HS_SECKEY", cnonce=CNONCE, **fields)
-        assert str(door.identify(header).who) == SEC
+        assert str(door.identify(header).identity) == SEC

@@ -15,10 +15,10 @@ from perseid.records.signatures import Certificate, Claims
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create
 from perseid.server.http.auth import proofs
-from perseid.server.http.auth.proofs import NoIdentity
-from perseid.server.http.context import AT_ONCE
+from perseid.server.http.auth.proofs import InvalidCertificate
+from perseid.server.http.context import BURST_LINES
 from perseid.server.http.messages import Client
-from perseid.server.native.authentication import KeyGone
+from perseid.server.native.authentication import KeyChanged
 from perseid.wire.codes import ResponseCode
 from tests.server.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent
 from tests.server.http.doorsteps import STRANGER, USER, Doorstep, handle_header
@@ -41,26 +41,26 @@ WANTS = 'Handle clientCert="true"'
     ],
 )
 def test_a_certificate_names_its_holder(door: Doorstep, names: list[tuple[x509.ObjectIdentifier, str]]) -> None:
-    identified = door.identify(certificate=certificate(*names))
-    assert identified.problem is None
-    assert str(identified.who).upper() == RSA_NAME.upper()
-    assert identified.ambient
-    assert identified.session is None
-    assert [verdict.right for verdict in door.verdicts] == [True]
-    door.carry_out(identified, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
+    auth = door.identify(certificate=certificate(*names))
+    assert auth.problem is None
+    assert str(auth.identity).upper() == RSA_NAME.upper()
+    assert auth.ambient
+    assert auth.session is None
+    assert [verdict.succeeded for verdict in door.verdicts] == [True]
+    door.carry_out(auth, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
 
 
 @pytest.mark.parametrize(("key", "index"), [(RSA_KEY, 300), (DSA_KEY, 302)], ids=["RSA", "DSA"])
 @pytest.mark.parametrize("name", [ADMIN, f"0:{ADMIN}", None])
 def test_without_an_index_the_key_is_found(door: Doorstep, key: PrivateKey, index: int, name: str | None) -> None:
-    identified = door.identify(certificate=named(name or f"{index}:{ADMIN}", key))
-    assert str(identified.who) == f"{index}:{ADMIN}"
+    auth = door.identify(certificate=named(name or f"{index}:{ADMIN}", key))
+    assert str(auth.identity) == f"{index}:{ADMIN}"
 
 
 def test_a_key_is_the_same_however_its_octets_end(door: Doorstep) -> None:
     """Some software leaves out the four zeros behind an RSA key."""
     door.create(USER, Value(300, "HS_PUBKEY", RSA_KEYS[0].public.to_bytes()[:-4]))
-    assert str(door.identify(certificate=named(f"300:{USER}", RSA_KEYS[0])).who) == f"300:{USER}"
+    assert str(door.identify(certificate=named(f"300:{USER}", RSA_KEYS[0])).identity) == f"300:{USER}"
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_another_certificate_is_refused_with_a_reason(
 
 def test_the_log_says_more_than_the_answer(door: Doorstep, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        told = [
+        in_challenge = [
             door.reason(certificate=named(name, RSA_KEYS[0])).replace(name, "NAME")
             for name in (RSA_NAME, f"301:{ADMIN}", f"300:{PREFIX}/nobody")
         ]
-    assert len(set(told)) == 1
+    assert len(set(in_challenge)) == 1
     another, no_key, no_record = (record.getMessage() for record in caplog.records)
     assert "(HS_PUBKEY) is another one than the certificate's" in another
     assert "no value with a public key" in no_key
@@ -117,13 +117,13 @@ def test_names_of_strangers_forge_no_line_of_the_log(door: Doorstep, caplog: pyt
 def test_strangers_do_not_fill_the_log(door: Doorstep, caplog: pytest.LogCaptureFixture) -> None:
     """Who comes with a certificate that is not accepted may ask as often as everybody."""
     with caplog.at_level(logging.INFO):
-        for octets in [named("300:1/nobody"), b"rubbish"] * AT_ONCE:
+        for octets in [named("300:1/nobody"), b"rubbish"] * BURST_LINES:
             door.reason(certificate=octets)
-        told = len(caplog.records)
-        assert abs(told - AT_ONCE) <= 1  # the clock has fractions
+        in_challenge = len(caplog.records)
+        assert abs(in_challenge - BURST_LINES) <= 1  # the clock has fractions
         door.now[0] += 2
         door.reason(certificate=b"rubbish")
-    assert f"({2 * AT_ONCE - told} like it were not told)" in caplog.records[-1].getMessage()
+    assert f"({2 * BURST_LINES - in_challenge} like it were not told)" in caplog.records[-1].getMessage()
 
 
 def test_a_certificate_may_have_the_number_0(door: Doorstep) -> None:
@@ -132,29 +132,29 @@ def test_a_certificate_may_have_the_number_0(door: Doorstep) -> None:
     octets = named(RSA_NAME)
     at = octets.index(number, 12)
     numbered = octets[: at + 2] + b"\0" + octets[at + 3 :]
-    assert str(door.identify(certificate=numbered).who) == RSA_NAME
+    assert str(door.identify(certificate=numbered).identity) == RSA_NAME
 
 
 @given(octets=st.binary(max_size=300) | st.binary(max_size=5).map(lambda cut: named(RSA_NAME)[:-5] + cut))
 def test_no_octets_are_too_odd_to_be_refused(octets: bytes) -> None:
-    with suppress(NoIdentity):
-        proofs.subject_of(octets)
+    with suppress(InvalidCertificate):
+        proofs.parse_subject(octets)
 
 
 @pytest.mark.parametrize("octet", [0x03, 0x0C, 0x1E, 0x80, 0xFF])
 def test_no_damage_anywhere_brings_more_than_a_refusal(octet: int) -> None:
     whole = named(RSA_NAME)
     for at in range(len(whole)):
-        with suppress(NoIdentity):
-            proofs.subject_of(whole[:at] + bytes((octet,)) + whole[at + 1 :])
+        with suppress(InvalidCertificate):
+            proofs.parse_subject(whole[:at] + bytes((octet,)) + whole[at + 1 :])
 
 
 @given(st.integers(0, 800), st.integers(0, 255))
 def test_no_damage_brings_more_than_a_refusal(at: int, octet: int) -> None:
     whole = bytearray(named(RSA_NAME))
     whole[at % len(whole)] = octet
-    with suppress(NoIdentity):
-        proofs.subject_of(bytes(whole))
+    with suppress(InvalidCertificate):
+        proofs.parse_subject(bytes(whole))
 
 
 # Values that hold a key
@@ -163,8 +163,8 @@ def test_no_damage_brings_more_than_a_refusal(at: int, octet: int) -> None:
 def test_the_key_of_a_server_in_a_site_record_counts(door: Doorstep) -> None:
     """The record has the site of the recorded server at index 1."""
     for name in (f"1:{ADMIN}", ADMIN):
-        identified = door.identify(certificate=named(name, SERVER_KEY))
-        assert str(identified.who) == f"1:{ADMIN}"
+        auth = door.identify(certificate=named(name, SERVER_KEY))
+        assert str(auth.identity) == f"1:{ADMIN}"
     assert "not held" in door.reason(certificate=named(f"1:{ADMIN}", RSA_KEYS[0]))
 
 
@@ -183,7 +183,7 @@ def token(subject: str, *, key: PrivateKey = RSA_KEYS[0], begins: int = -1, ends
 def test_a_token_about_the_handle_counts_while_it_is_valid(door: Doorstep) -> None:
     door.create(USER, token(f"300:{USER}"))
     for name in (f"400:{USER}", USER):
-        assert str(door.identify(certificate=named(name, RSA_KEYS[0])).who) == f"400:{USER}"
+        assert str(door.identify(certificate=named(name, RSA_KEYS[0])).identity) == f"400:{USER}"
     assert "not held" in door.reason(certificate=named(USER, RSA_KEYS[1]))
     door.now[0] += 10
     assert "not held" in door.reason(certificate=named(USER, RSA_KEYS[0]))
@@ -211,18 +211,18 @@ def test_a_certificate_counts_where_nothing_else_does(door: Doorstep) -> None:
 
 
 def test_whoever_asks_for_a_certificate_is_no_browser_that_sends_it_by_itself(door: Doorstep) -> None:
-    identified = door.identify(WANTS, certificate=named(RSA_NAME))
-    assert str(identified.who) == RSA_NAME
-    assert not identified.ambient
+    auth = door.identify(WANTS, certificate=named(RSA_NAME))
+    assert str(auth.identity) == RSA_NAME
+    assert not auth.ambient
     again = door.identify('Handle clientCert="true", renegotiate="true"', certificate=named(RSA_NAME))
-    assert str(again.who) == RSA_NAME
+    assert str(again.identity) == RSA_NAME
 
 
 def test_who_has_none_is_told_where_to_send_it(door: Doorstep) -> None:
-    identified = door.identify(WANTS)
-    assert identified.problem is not None
-    assert identified.problem.code is ResponseCode.AUTHENTICATION_NEEDED
-    assert "handshake" in identified.problem.reason
+    auth = door.identify(WANTS)
+    assert auth.problem is not None
+    assert auth.problem.code is ResponseCode.AUTHENTICATION_NEEDED
+    assert "handshake" in auth.problem.reason
     (line,) = door.challenge(WANTS)
     assert line[1].startswith("Handle "), "and no Basic"
     assert door.identify('Handle clientCert="false"').problem is None
@@ -231,28 +231,28 @@ def test_who_has_none_is_told_where_to_send_it(door: Doorstep) -> None:
 def test_a_certificate_proves_a_session_and_what_was_proved_there_counts_before_it(door: Doorstep) -> None:
     session = door.begin()
     header = handle_header(sessionId=session.id)
-    assert str(door.identify(header, certificate=named(RSA_NAME)).who) == RSA_NAME
+    assert str(door.identify(header, certificate=named(RSA_NAME)).identity) == RSA_NAME
     assert session.claimed == RSA_NAME
-    assert str(door.identify(header, certificate=named(DSA_NAME, DSA_KEY)).who) == RSA_NAME
-    assert str(door.identify(header).who) == RSA_NAME
+    assert str(door.identify(header, certificate=named(DSA_NAME, DSA_KEY)).identity) == RSA_NAME
+    assert str(door.identify(header).identity) == RSA_NAME
 
 
 def test_a_certificate_of_a_connection_that_others_read_does_not_count(door: Doorstep) -> None:
     client = Client(STRANGER, secure=False, certificate=named(RSA_NAME))
-    assert str(door.identify(client=client).who) == "anonymous"
+    assert str(door.identify(client=client).identity) == "anonymous"
 
 
 def test_the_proof_ends_with_the_key(door: Doorstep) -> None:
-    identified = door.identify(certificate=named(RSA_NAME))
+    auth = door.identify(certificate=named(RSA_NAME))
     door.modify(ADMIN, Value(300, "HS_PUBKEY", RSA_KEYS[0].public.to_bytes()))
-    with pytest.raises(KeyGone):
-        door.carry_out(identified, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
+    with pytest.raises(KeyChanged):
+        door.carry_out(auth, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
     assert "not held" in door.reason(certificate=named(RSA_NAME))
 
 
 def test_a_site_record_that_changes_ends_what_it_proved(door: Doorstep) -> None:
-    identified = door.identify(certificate=named(f"1:{ADMIN}", SERVER_KEY))
+    auth = door.identify(certificate=named(f"1:{ADMIN}", SERVER_KEY))
     door.modify(ADMIN, Value(1, "HS_SITE", replace(SITE, serial=7).to_bytes()))
-    assert identified.guard is not None
-    with door.registry.facts() as facts, pytest.raises(KeyGone):
-        identified.guard.check(facts)
+    assert auth.guard is not None
+    with door.registry.snapshot() as snapshot, pytest.raises(KeyChanged):
+        auth.guard.check(snapshot)

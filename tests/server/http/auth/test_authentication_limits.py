@@ -15,7 +15,7 @@ from perseid.registry.commands.records import Create
 from perseid.registry.installation.settings import Config
 from perseid.server.http import context
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.native.steps import Guess, Work
+from perseid.server.native.steps import SecretGuess, Work
 from perseid.server.processes.pools import Pools
 from tests.registry.registries import OPERATOR
 from tests.server.http.client_certificates import named
@@ -44,11 +44,11 @@ class Limited:
         async def do(work: Work, client: Client) -> object:
             return await self.pools.do(work, client.host, Transport.HTTPS)
 
-        server.service.place = replace(server.place, do=do, judge=context.by(self.pools))
+        server.service.place = replace(server.place, do=do, record_proof=context.make_proof_recorder(self.pools))
         self.server = server
 
-    def basic(self, secret: bytes = SECRET, who: str = SEC, host: str = ATTACKER) -> Response:
-        return self.server.get(HIDDEN, headers={"Authorization": basic_header(who, secret)}, host=host)
+    def basic(self, secret: bytes = SECRET, identity: str = SEC, host: str = ATTACKER) -> Response:
+        return self.server.get(HIDDEN, headers={"Authorization": basic_header(identity, secret)}, host=host)
 
     def verification(self, secret: bytes, host: str = ATTACKER) -> Response:
         signature = to_base64(hashlib.sha1(secret + b"nn" + secret).digest())
@@ -144,7 +144,7 @@ def test_verifications_are_limited_with_those_of_the_native_protocol(limited: Li
     assert limited.verification(SECRET, HOME).status == 200
     for number in range(MOST - 1):
         assert limited.verification(b"guess", f"198.51.100.{number}").status == 200
-    limited.pools.guessed(Guess(ADMIN.encode(), right=False), "198.51.100.99", Transport.TCP)
+    limited.pools.record_guess(SecretGuess(ADMIN.encode(), right=False), "198.51.100.99", Transport.TCP)
     assert limited.verification(SECRET, ELSEWHERE).status == 503
     assert limited.verification(SECRET, HOME).status == 200, "a server that had a right answer verified"
     assert limited.basic(host=ELSEWHERE).status == 200, "and nobody is locked out by it who comes here"
@@ -160,7 +160,7 @@ def test_who_has_proved_who_they_are_is_known(limited: Limited) -> None:
     budgets = limited.pools._budgets
 
     def is_known(host: str) -> bool:
-        return budgets.is_known(budgets.whose(host), udp=False)
+        return budgets.is_known(budgets.source_for(host), udp=False)
 
     limited.basic(b"guess")
     limited.verification(SECRET)
@@ -170,7 +170,7 @@ def test_who_has_proved_who_they_are_is_known(limited: Limited) -> None:
     assert not is_known(ELSEWHERE)
     limited.server.get(PUBLIC, host=ELSEWHERE, certificate=named(f"300:{ADMIN}"))
     assert is_known(ELSEWHERE)
-    assert not budgets.is_known(budgets.whose(HOME), udp=True)
+    assert not budgets.is_known(budgets.source_for(HOME), udp=True)
 
 
 def test_what_takes_long_is_paid_for_before_it_is_begun(limited: Limited) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.records.ciphers import widened
+from perseid.records.ciphers import latin1_to_utf8
 from perseid.records.encoding import to_base64
 from perseid.records.private_keys import PrivateKey
 from perseid.records.value import Value, ValueRef
@@ -17,7 +17,7 @@ from perseid.registry.identity import Proof
 from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth import handle_scheme as handle_proofs
 from perseid.server.http.auth import proofs as basic
-from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, NotUnderstood
+from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, InvalidFields
 from perseid.wire.hashes import Algorithm
 from tests.server.native.native_servers import HIDDEN
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SERVER_KEY
@@ -37,7 +37,7 @@ handles = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_s
 @given(st.dictionaries(names, header_text, max_size=6))
 @example({"sessionid": 'a"b\\c', "nonce": "", "error": "a, b=c"})
 def test_what_is_written_is_read_again(fields: dict[str, str]) -> None:
-    assert handle_scheme.parse(handle_scheme.write(fields)) == fields
+    assert handle_scheme.parse_fields(handle_scheme.format_fields(fields)) == fields
 
 
 @given(st.dictionaries(names, header_text, min_size=1, max_size=6), st.data())
@@ -45,16 +45,16 @@ def test_names_have_no_case_and_blanks_and_commas_do_not_count(fields: dict[str,
     gaps = st.text(" \t", max_size=2)
     parts = []
     for name, value in fields.items():
-        quoted = handle_scheme.write({name: value}).partition("=")[2]
+        quoted = handle_scheme.format_fields({name: value}).partition("=")[2]
         parts.append(data.draw(gaps).join((name.upper(), "=", quoted)))
     comma = st.tuples(gaps, st.sampled_from((",", ",,", ", ,")), gaps).map("".join)
     text = data.draw(st.sampled_from(("", ",", ", "))) + data.draw(comma).join(parts) + data.draw(gaps)
-    assert handle_scheme.parse(text) == fields
+    assert handle_scheme.parse_fields(text) == fields
 
 
 @given(st.text(max_size=200) | st.text('ab="\\, \t', max_size=40))
 def test_no_header_is_too_odd_to_be_read_or_refused(text: str) -> None:
-    fields = handle_scheme.parse(text)
+    fields = handle_scheme.parse_fields(text)
     if fields is None:
         return
     assert all(name == name.lower() for name in fields)
@@ -63,12 +63,12 @@ def test_no_header_is_too_odd_to_be_read_or_refused(text: str) -> None:
 
 def read_all(fields: dict[str, str]) -> None:
     """Read fields in all ways; nothing but this may be raised."""
-    with suppress(NotUnderstood):
+    with suppress(InvalidFields):
         handle_scheme.check_version(fields)
-    with suppress(NotUnderstood):
+    with suppress(InvalidFields):
         handle_scheme.client_nonce(fields)
-    with suppress(NotUnderstood):
-        handle_scheme.claim_of(fields, weak_digests=True)
+    with suppress(InvalidFields):
+        handle_scheme.parse_claim(fields, weak_digests=True)
 
 
 CLAIM_FIELDS = ("id", "type", "cnonce", "alg", "signature", "salt", "iterations", "length", "version")
@@ -93,7 +93,7 @@ def test_no_claim_is_too_odd_to_be_refused(fields: dict[str, str]) -> None:
     ],
 )
 def test_what_clients_write(text: str, fields: dict[str, str]) -> None:
-    assert handle_scheme.parse(text) == fields
+    assert handle_scheme.parse_fields(text) == fields
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_clients_write(text: str, fields: dict[str, str]) -> None:
     ['a="1" b="2"', 'a="1', "a", "a=", '="1"', 'a="1";b="2"', 'a="1", a="2"', 'a="1", A="1"', "a=1\n", 'a="1"b="2"'],
 )
 def test_what_cannot_be_read(text: str) -> None:
-    assert handle_scheme.parse(text) is None
+    assert handle_scheme.parse_fields(text) is None
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=60))
@@ -116,17 +116,17 @@ def test_an_id_may_be_encoded_as_much_as_anybody_likes() -> None:
     for text in ("301:0.NA/1", "301%3A0.NA/1", "301%3a0.NA%2F1", "%33%30%31%3A0.NA/1"):
         assert handle_scheme.id_from_header(text) == "301:0.NA/1"
     assert handle_scheme.id_from_header("ü".encode().decode("latin-1")) == "ü"
-    with pytest.raises(NotUnderstood, match="UTF-8"):
+    with pytest.raises(InvalidFields, match="UTF-8"):
         handle_scheme.id_from_header("%FF")
 
 
 @given(st.text(max_size=100).filter(lambda text: text.isprintable()))
 @example('say "100 %" \\ twice')
 def test_an_error_is_ascii_and_can_be_read_back(text: str) -> None:
-    error = handle_scheme.error_text(text)
+    error = handle_scheme.encode_error(text)
     assert error.isascii()
     assert error.isprintable()
-    fields = handle_scheme.parse(handle_scheme.write({"error": error}))
+    fields = handle_scheme.parse_fields(handle_scheme.format_fields({"error": error}))
     assert fields is not None
     assert handle_scheme.id_from_header(fields["error"]) == text
 
@@ -149,33 +149,33 @@ def test_an_error_is_ascii_and_can_be_read_back(text: str) -> None:
     ],
 )
 def test_algorithms_have_many_names(name: str, algorithm: Algorithm) -> None:
-    assert handle_scheme.algorithm_of(name, Proof.SECRET_KEY, weak_digests=True) is algorithm
+    assert handle_scheme.parse_algorithm(name, Proof.SECRET_KEY, weak_digests=True) is algorithm
 
 
 @pytest.mark.parametrize("name", ["", "SHA-512", "SHA512", "\x01", "\x12", "none", "MD5" * 20, "\uff2d\uff24\uff15"])
 def test_no_other_algorithm_is_known(name: str) -> None:
     for kind in (Proof.SECRET_KEY, Proof.PUBLIC_KEY):
-        with pytest.raises(NotUnderstood, match="alg"):
-            handle_scheme.algorithm_of(name, kind, weak_digests=True)
+        with pytest.raises(InvalidFields, match="alg"):
+            handle_scheme.parse_algorithm(name, kind, weak_digests=True)
 
 
 def test_a_signature_is_made_with_a_hash_and_not_with_a_secret() -> None:
     for name in ("HMAC-SHA256", "PBKDF2-HMAC-SHA1"):
-        with pytest.raises(NotUnderstood, match="alg"):
-            handle_scheme.algorithm_of(name, Proof.PUBLIC_KEY, weak_digests=True)
+        with pytest.raises(InvalidFields, match="alg"):
+            handle_scheme.parse_algorithm(name, Proof.PUBLIC_KEY, weak_digests=True)
 
 
 @pytest.mark.parametrize("kind", [Proof.PUBLIC_KEY, Proof.SECRET_KEY])
 def test_weak_digests_may_be_refused(kind: Proof) -> None:
     for name in ("MD5", "SHA1"):
-        with pytest.raises(NotUnderstood, match="does not take"):
-            handle_scheme.algorithm_of(name, kind, weak_digests=False)
-    assert handle_scheme.algorithm_of("SHA256", kind, weak_digests=False) is Algorithm.SHA256
+        with pytest.raises(InvalidFields, match="does not take"):
+            handle_scheme.parse_algorithm(name, kind, weak_digests=False)
+    assert handle_scheme.parse_algorithm("SHA256", kind, weak_digests=False) is Algorithm.SHA256
 
 
 def test_an_hmac_is_no_weak_digest() -> None:
     for name in ("HMAC-SHA1", "PBKDF2-HMAC-SHA1"):
-        handle_scheme.algorithm_of(name, Proof.SECRET_KEY, weak_digests=False)
+        handle_scheme.parse_algorithm(name, Proof.SECRET_KEY, weak_digests=False)
 
 
 def claim_fields(**other: str) -> dict[str, str]:
@@ -195,12 +195,12 @@ def derived_fields(**other: str) -> dict[str, str]:
 
 
 def test_a_claim_says_who_and_how() -> None:
-    claim = handle_scheme.claim_of(claim_fields(), weak_digests=True)
+    claim = handle_scheme.parse_claim(claim_fields(), weak_digests=True)
     assert claim == Claim(
         "300:12345/u", ValueRef(300, "12345/u"), Proof.SECRET_KEY, Algorithm.SHA256, CNONCE, bytes(32)
     )
     assert claim.rounds == 0
-    derived = handle_scheme.claim_of(derived_fields(length="512"), weak_digests=True)
+    derived = handle_scheme.parse_claim(derived_fields(length="512"), weak_digests=True)
     assert (derived.salt, derived.iterations, derived.bits, derived.rounds) == (b"salt", 1000, 512, 4000)
     assert "signature" not in repr(claim)
 
@@ -209,8 +209,8 @@ def test_a_claim_says_who_and_how() -> None:
 def test_a_claim_that_lacks_something_is_none(name: str) -> None:
     fields = claim_fields()
     del fields[name]
-    with pytest.raises(NotUnderstood, match=f"missing: {name}"):
-        handle_scheme.claim_of(fields, weak_digests=True)
+    with pytest.raises(InvalidFields, match=f"missing: {name}"):
+        handle_scheme.parse_claim(fields, weak_digests=True)
 
 
 @pytest.mark.parametrize(
@@ -238,23 +238,23 @@ def test_a_claim_that_lacks_something_is_none(name: str) -> None:
     ],
 )
 def test_a_claim_is_refused_with_a_reason(fields: dict[str, str], reason: str) -> None:
-    with pytest.raises(NotUnderstood, match=reason):
-        handle_scheme.claim_of(fields, weak_digests=True)
+    with pytest.raises(InvalidFields, match=reason):
+        handle_scheme.parse_claim(fields, weak_digests=True)
 
 
 @pytest.mark.parametrize("name", ["salt", "iterations", "length"])
 def test_pbkdf2_needs_all_its_parameters(name: str) -> None:
     fields = derived_fields()
     del fields[name]
-    with pytest.raises(NotUnderstood, match=name):
-        handle_scheme.claim_of(fields, weak_digests=True)
+    with pytest.raises(InvalidFields, match=name):
+        handle_scheme.parse_claim(fields, weak_digests=True)
 
 
 def test_there_is_one_version() -> None:
     handle_scheme.check_version({})
     handle_scheme.check_version({"version": "0"})
     for version in ("1", "", "00"):
-        with pytest.raises(NotUnderstood, match="version"):
+        with pytest.raises(InvalidFields, match="version"):
             handle_scheme.check_version({"version": version})
 
 
@@ -302,7 +302,7 @@ def test_a_secret_proves_by_digest_and_by_hmac(secret: bytes, other: bytes) -> N
 
 @pytest.mark.parametrize("secret", ["s\u00e4:cret".encode(), b"\x80\xff", b"plain"])
 def test_pbkdf2_is_taken_from_the_octets_and_as_deployed_software_makes_it(secret: bytes) -> None:
-    for password in (secret, widened(secret)):
+    for password in (secret, latin1_to_utf8(secret)):
         derived = hashlib.pbkdf2_hmac("sha1", password, b"salt", 10, 20)
         signature = hmac.digest(derived, SIGNED, "sha1")
         right = claim(Proof.SECRET_KEY, Algorithm.PBKDF2_HMAC_SHA1, signature, salt=b"salt", iterations=10, bits=160)
@@ -313,11 +313,11 @@ def test_pbkdf2_is_taken_from_the_octets_and_as_deployed_software_makes_it(secre
 def test_costly_derivations_are_tried_with_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def derive(secret: bytes, salt: bytes, iterations: int, bits: int, *, most: int) -> bytes:
-        tried.append((secret, salt, iterations, bits, most))
+    def derive(secret: bytes, salt: bytes, iterations: int, bits: int, *, limit: int) -> bytes:
+        tried.append((secret, salt, iterations, bits, limit))
         return bytes(20)
 
-    monkeypatch.setattr(handle_proofs, "derive", derive)
+    monkeypatch.setattr(handle_proofs, "derive_key", derive)
     keys = [secret_value(b"\x80", 1), secret_value(b"b", 2), secret_value(b"c", 3)]
     for iterations, tries in ((MAX_ITERATIONS, 2), (MAX_ITERATIONS // 3, 3), (10, 4)):
         tried.clear()
@@ -328,10 +328,10 @@ def test_costly_derivations_are_tried_with_few_keys(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("keys", [[], [secret_value(b"")]])
 def test_an_empty_secret_and_no_secret_prove_nothing_and_take_as_long(keys: list[Value]) -> None:
-    for secret in (b"", handle_proofs.NOBODYS.data):
+    for secret in (b"", handle_proofs.DUMMY_KEY.data):
         right = claim(Proof.SECRET_KEY, Algorithm.SHA256, digest("sha256", secret))
         assert handle_proofs.matching_signature_key(right, NONCE, keys) is None
-        credentials = basic.parse(basic.write("300:12345/u", secret))
+        credentials = basic.parse_credentials(basic.format_credentials("300:12345/u", secret))
         assert basic.matching_secret(credentials, keys) is None
 
 
@@ -341,7 +341,7 @@ DSA_PROOFS = [(DSA_KEY, name) for name in ("SHA1", "SHA-256")]
 
 @pytest.mark.parametrize(("key", "name"), RSA_PROOFS + DSA_PROOFS)
 def test_a_private_key_proves(key: PrivateKey, name: str) -> None:
-    algorithm = handle_scheme.algorithm_of(name, Proof.PUBLIC_KEY, weak_digests=True)
+    algorithm = handle_scheme.parse_algorithm(name, Proof.PUBLIC_KEY, weak_digests=True)
     signature = key.sign(name, SIGNED)
     values = [
         Value(1, "HS_PUBKEY", b"no key"),
@@ -367,7 +367,7 @@ def test_the_server_signs_both_nonces() -> None:
 @given(st.integers(1, 0x7FFF_FFFF), handles, st.binary(max_size=30))
 @example(300, "12345/a:b%41", b"a:b")
 def test_basic_credentials_are_read_as_they_were_written(index: int, handle: str, secret: bytes) -> None:
-    found = basic.parse(basic.write(f"{index}:{handle}", secret))
+    found = basic.parse_credentials(basic.format_credentials(f"{index}:{handle}", secret))
     assert found.reference == ValueRef(index, handle)
     assert found.written == f"{index}:{handle}"
     assert (found.secret, found.guessed) == (secret, False)
@@ -380,16 +380,16 @@ def test_basic_credentials_are_read_as_they_were_written(index: int, handle: str
 @example(b"%FF:secret")
 @example(b"99999999999%3A12345/u:secret")
 def test_no_credentials_are_too_odd_to_be_refused(octets: bytes) -> None:
-    with suppress(basic.NotUnderstood):
-        found = basic.parse(base64.b64encode(octets).decode())
+    with suppress(basic.InvalidCredentials):
+        found = basic.parse_credentials(base64.b64encode(octets).decode())
         assert octets.endswith(found.secret)
         assert found.reference.handle
 
 
 @given(st.text(max_size=60))
 def test_no_text_is_too_odd_to_be_credentials(text: str) -> None:
-    with suppress(basic.NotUnderstood):
-        basic.parse(text)
+    with suppress(basic.InvalidCredentials):
+        basic.parse_credentials(text)
 
 
 def raw(octets: str | bytes) -> str:
@@ -414,21 +414,21 @@ def raw(octets: str | bytes) -> str:
     ],
 )
 def test_names_are_written_in_many_ways(octets: str, index: int, handle: str, secret: bytes, guessed: bool) -> None:
-    found = basic.parse(raw(octets))
+    found = basic.parse_credentials(raw(octets))
     assert (found.reference, found.secret, found.guessed) == (ValueRef(index, handle), secret, guessed)
 
 
 def test_a_secret_is_not_shown() -> None:
-    found = basic.parse(raw("300:12345/user:opensesame"))
+    found = basic.parse_credentials(raw("300:12345/user:opensesame"))
     assert "opensesame" not in repr(found) + found.remark
     assert "%3A" in found.remark
     for octets in ("opensesame", "300:opensesame", "%FF:opensesame", "300%3A:opensesame"):
-        with pytest.raises(basic.NotUnderstood) as problem:
-            basic.parse(raw(octets))
+        with pytest.raises(basic.InvalidCredentials) as problem:
+            basic.parse_credentials(raw(octets))
         assert "opensesame" not in str(problem.value)
 
 
 def test_the_first_equal_secret_is_the_key() -> None:
     keys = [secret_value(b"a", 1), secret_value(b"b", 2), secret_value(b"b", 3)]
-    assert basic.matching_secret(basic.parse(raw("12345/u:b")), keys) is keys[1]
-    assert basic.matching_secret(basic.parse(raw("12345/u:c")), keys) is None
+    assert basic.matching_secret(basic.parse_credentials(raw("12345/u:b")), keys) is keys[1]
+    assert basic.matching_secret(basic.parse_credentials(raw("12345/u:c")), keys) is None

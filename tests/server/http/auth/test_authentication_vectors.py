@@ -84,7 +84,7 @@ def recorded_nonces() -> dict[str, str]:
 
 
 def put_in(table: SessionTable, text: str, nonce: bytes, now: float) -> None:
-    table._unproved.add(table._hash(text), Session(text, nonce, now))
+    table._unauthenticated.add(table._hash(text), Session(text, nonce, now))
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from perseid.registry.identity import Proof
-from perseid.server.http.auth.session_table import ID_OCTETS, MAX_ID, NONCE_OCTETS, TIMEOUT, Session, SessionTable
-from perseid.server.native.authentication import Proved
+from perseid.server.http.auth.session_table import ID_BYTES, MAX_ID_LENGTH, NONCE_BYTES, TIMEOUT, Session, SessionTable
+from perseid.server.native.authentication import ProvenIdentity
 
 NOW = 1_794_724_100.0
-HERE, THERE = "192.0.2.1", "192.0.2.2"
-SOMEBODY = Proved(b"12345/u", 300, 300, Proof.SECRET_KEY, b"mark")
+HERE, AVAILABLE = "192.0.2.1", "192.0.2.2"
+SOMEBODY = ProvenIdentity(b"12345/u", 300, 300, Proof.SECRET_KEY, b"mark")
 
 
 def begin(table: SessionTable, host: str = HERE, now: float = NOW, *, proved: bool = False) -> Session:
@@ -28,16 +28,24 @@ def test_ids_and_nonces_are_long_and_never_the_same() -> None:
     table = SessionTable()
     made = [begin(table) for _ in range(50)]
     assert len({session.id for session in made}) == len({session.nonce for session in made}) == 50
-    assert {len(session.id) * 6 for session in made} == {ID_OCTETS * 8}
-    assert ID_OCTETS * 8 >= 128
-    assert {len(session.nonce) for session in made} == {NONCE_OCTETS}
+    assert {len(session.id) * 6 for session in made} == {ID_BYTES * 8}
+    assert ID_BYTES * 8 >= 128
+    assert {len(session.nonce) for session in made} == {NONCE_BYTES}
 
 
 def test_only_the_whole_id_finds_a_session() -> None:
     table = SessionTable()
     session = begin(table)
     assert is_there(table, session)
-    for text in ("", session.id[:-1], session.id + "A", session.id.swapcase(), "x" * (MAX_ID + 1), "\ud800", "\0"):
+    for text in (
+        "",
+        session.id[:-1],
+        session.id + "A",
+        session.id.swapcase(),
+        "x" * (MAX_ID_LENGTH + 1),
+        "\ud800",
+        "\0",
+    ):
         assert table.find(text, NOW) is None
 
 
@@ -84,7 +92,7 @@ def test_a_session_that_has_ended_is_nobodys() -> None:
 @pytest.mark.parametrize("proved", [False, True])
 def test_the_sessions_of_an_address_make_room_for_each_other(proved: bool) -> None:
     table = SessionTable(per_address=3, unproved_per_address=3)
-    other = begin(table, THERE, proved=proved)
+    other = begin(table, AVAILABLE, proved=proved)
     first, second, *rest = [begin(table, proved=proved) for _ in range(3)]
     assert is_there(table, first)
     added = begin(table, proved=proved)
@@ -145,7 +153,7 @@ class Tables(RuleBasedStateMachine):
         self.made: list[Session] = []
         self.now = NOW
 
-    @rule(host=st.sampled_from((HERE, THERE, "2001:db8::1", "2001:db8:0:100::1", "::1")))
+    @rule(host=st.sampled_from((HERE, AVAILABLE, "2001:db8::1", "2001:db8:0:100::1", "::1")))
     def begin(self, host: str) -> None:
         self.made.append(self.table.begin(host, self.now))
 
@@ -172,7 +180,7 @@ class Tables(RuleBasedStateMachine):
 
     @invariant()
     def is_bounded(self) -> None:
-        unproved, proved = self.table._unproved, self.table._proved
+        unproved, proved = self.table._unauthenticated, self.table._proved
         assert len(proved) <= 6
         assert len(unproved) <= 5
         for room, most in ((proved, 3), (unproved, 2)):

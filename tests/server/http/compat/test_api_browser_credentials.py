@@ -50,8 +50,10 @@ def recorded() -> Iterator[Harness]:
         yield made
 
 
-def ask(server: Harness, who: dict[str, Any], method: str, target: str, headers: dict[str, str], body: str = "") -> Any:
-    return server.ask(method, target, body, **(who | {"headers": who["headers"] | headers}))
+def ask(
+    server: Harness, identity: dict[str, Any], method: str, target: str, headers: dict[str, str], body: str = ""
+) -> Any:
+    return server.ask(method, target, body, **(identity | {"headers": identity["headers"] | headers}))
 
 
 def refused(answer: Any) -> bool:
@@ -61,17 +63,17 @@ def refused(answer: Any) -> bool:
 @AMBIENT
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
 def test_a_page_of_another_site_changes_nothing(
-    recorded: Harness, who: dict[str, Any], headers: dict[str, str]
+    recorded: Harness, identity: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    answer = ask(recorded, who, "PUT", TARGET, JSON | headers, BODY)
+    answer = ask(recorded, identity, "PUT", TARGET, JSON | headers, BODY)
     assert refused(answer)
     assert json_of(answer)["handle"] == f"{PREFIX}/new"
     assert not list(answer.values("WWW-Authenticate")), "no box for a password is opened"
-    assert refused(ask(recorded, who, "DELETE", f"/api/handles/{PREFIX}/vec-std", headers))
-    assert refused(ask(recorded, who, "DELETE", f"/api/handles/{PREFIX}/vec-std?index=1", headers))
-    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", headers))
-    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", JSON | headers, "{}"))
-    assert refused(ask(recorded, who, "DELETE", f"/api/prefixes/{PREFIX}", headers))
+    assert refused(ask(recorded, identity, "DELETE", f"/api/handles/{PREFIX}/vec-std", headers))
+    assert refused(ask(recorded, identity, "DELETE", f"/api/handles/{PREFIX}/vec-std?index=1", headers))
+    assert refused(ask(recorded, identity, "POST", "/api/prefixes/777", headers))
+    assert refused(ask(recorded, identity, "POST", "/api/prefixes/777", JSON | headers, "{}"))
+    assert refused(ask(recorded, identity, "DELETE", f"/api/prefixes/{PREFIX}", headers))
     assert recorded.get(TARGET).status == 404
     assert recorded.get(f"/api/handles/{PREFIX}/vec-std").status == 200
 
@@ -79,11 +81,11 @@ def test_a_page_of_another_site_changes_nothing(
 @AMBIENT
 @pytest.mark.parametrize("headers", OWN, ids=str)
 def test_programs_and_pages_of_our_own_change_what_they_may(
-    recorded: Harness, who: dict[str, Any], headers: dict[str, str]
+    recorded: Harness, identity: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    assert ask(recorded, who, "PUT", TARGET, JSON | headers, BODY).status == 201
-    assert ask(recorded, who, "DELETE", TARGET, headers).status == 200
-    assert ask(recorded, who, "POST", "/api/prefixes/777", JSON | headers, "{}").status == 200
+    assert ask(recorded, identity, "PUT", TARGET, JSON | headers, BODY).status == 201
+    assert ask(recorded, identity, "DELETE", TARGET, headers).status == 200
+    assert ask(recorded, identity, "POST", "/api/prefixes/777", JSON | headers, "{}").status == 200
 
 
 @AMBIENT
@@ -99,15 +101,15 @@ def test_programs_and_pages_of_our_own_change_what_they_may(
     ],
     ids=str,
 )
-def test_no_form_changes_anything(recorded: Harness, who: dict[str, Any], headers: dict[str, str]) -> None:
-    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", headers))
-    assert refused(ask(recorded, who, "POST", "/api/prefixes/777", headers, "prefix=777"))
-    assert "0.NA/777" not in json_of(ask(recorded, who, "GET", "/api/prefixes", {}))["prefixes"]
+def test_no_form_changes_anything(recorded: Harness, identity: dict[str, Any], headers: dict[str, str]) -> None:
+    assert refused(ask(recorded, identity, "POST", "/api/prefixes/777", headers))
+    assert refused(ask(recorded, identity, "POST", "/api/prefixes/777", headers, "prefix=777"))
+    assert "0.NA/777" not in json_of(ask(recorded, identity, "GET", "/api/prefixes", {}))["prefixes"]
 
 
 @AMBIENT
-def test_a_program_homes_a_prefix_without_a_body(recorded: Harness, who: dict[str, Any]) -> None:
-    assert ask(recorded, who, "POST", "/api/prefixes/777", {}).status == 200
+def test_a_program_homes_a_prefix_without_a_body(recorded: Harness, identity: dict[str, Any]) -> None:
+    assert ask(recorded, identity, "POST", "/api/prefixes/777", {}).status == 200
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
@@ -119,7 +121,7 @@ def test_what_a_script_says_itself_counts_from_everywhere(recorded: Harness, hea
 
 
 @AMBIENT
-def test_reading_is_not_changing(recorded: Harness, who: dict[str, Any]) -> None:
+def test_reading_is_not_changing(recorded: Harness, identity: dict[str, Any]) -> None:
     for headers in FOREIGN:
-        assert ask(recorded, who, "GET", f"/api/handles/{PREFIX}/vec-std", headers).status == 200
-        assert ask(recorded, who, "POST", f"/api/handles/{PREFIX}/vec-std", headers).status == 200
+        assert ask(recorded, identity, "GET", f"/api/handles/{PREFIX}/vec-std", headers).status == 200
+        assert ask(recorded, identity, "POST", f"/api/handles/{PREFIX}/vec-std", headers).status == 200

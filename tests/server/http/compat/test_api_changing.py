@@ -15,11 +15,11 @@ from perseid.records.site import PrimaryMask
 from perseid.records.value import Permission, TtlType, Value
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.setup import add_namespace
 from perseid.registry.policy.policy import PROFILES
-from perseid.server.http.targets import path_of
-from perseid.server.native.steps import Kind
+from perseid.server.http.targets import encode_path
+from perseid.server.native.steps import WorkKind
 from tests.record_strategies import values
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET
@@ -77,10 +77,10 @@ def test_a_record_is_made_and_replaced(server: Harness) -> None:
 
 def test_a_change_is_kept_with_the_door_and_who_made_it(server: Harness) -> None:
     put(server, NEW, URL)
-    with server.registry.facts() as facts:
-        entry = facts.held(Handle.parse(f"{PREFIX}/new")).entry
+    with server.registry.snapshot() as snapshot:
+        entry = snapshot.stored(Handle.parse(f"{PREFIX}/new")).entry
     assert entry is not None
-    assert entry.who == ("http", ADMINISTRATOR)
+    assert entry.identity == ("http", ADMINISTRATOR)
 
 
 def test_what_exists_is_not_touched_without_overwrite(server: Harness) -> None:
@@ -114,7 +114,7 @@ def test_what_is_put_is_what_is_read(shared: Harness, stored: list[Value], handl
     name = f"{PREFIX}/put-{handle.suffix}"
     if len(name.encode()) > 2_000:
         return
-    target = f"/api/handles/{path_of(name)}"
+    target = f"/api/handles/{encode_path(name)}"
     owner = json.loads(json.dumps(ADMIN)) | {"index": 0x1_0002}
     answer = shared.put(target, [*[value_to_json(value) for value in kept], owner], headers=basic())
     assert answer.status in (200, 201), answer.body
@@ -178,7 +178,7 @@ def test_another_name_in_the_body_is_malformed(server: Harness, other: str) -> N
 
 
 def test_case_matters_in_the_body_where_it_matters_in_names(server: Harness) -> None:
-    add_namespace(server.registry, AddNamespace("555", PROFILES["exact"]), LocalOperator("tests"), "cli")
+    add_namespace(server.registry, AddNamespace("555", PROFILES["exact"]), LocalIdentity("tests"), "cli")
     target = "/api/handles/555/Name"
     wrong, right = {"handle": "555/name", "values": []}, {"handle": "555/Name", "values": []}
     assert json_of(server.put(target, wrong, headers=basic()))["responseCode"] == 4
@@ -288,7 +288,7 @@ def test_what_a_deletion_is_refused_for_first(server: Harness) -> None:
 def test_who_is_unknown_costs_no_more_than_reading(server: Harness) -> None:
     put(server, NEW, URL, headers={})
     delete(server, N0, headers={})
-    assert set(server.kinds) == {Kind.READ}
+    assert set(server.kinds) == {WorkKind.READ}
 
 
 def test_a_request_without_a_name_is_refused(server: Harness) -> None:

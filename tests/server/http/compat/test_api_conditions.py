@@ -5,7 +5,7 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.registry.commands.conditions import Condition, Conditional, ConditionFailed
 from perseid.registry.commands.records import Create, Delete
-from perseid.registry.snapshot import Held
+from perseid.registry.snapshot import StoredRecord
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.installations import OPERATOR, PREFIX
 
@@ -89,11 +89,11 @@ def test_the_condition_is_decided_with_the_change(server: Harness) -> None:
     inside: list[int] = []
 
     class ComingBetween(Condition):
-        def check(self, held: Held) -> None:
+        def check(self, stored: StoredRecord) -> None:
             if not inside:
                 inside.append(1)
                 registry.do(Create(name, (), overwrite=True), OPERATOR, "cli")
-            super().check(held)
+            super().check(stored)
 
     with pytest.raises(ConditionFailed):
         registry.do(Conditional(Delete(name), name, ComingBetween(any_of=[tag])), OPERATOR, "cli")

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import OutcomeUnknown, ReadOnly, StorageFull, TooBusy
+from perseid.ledger.errors import OutcomeUnknown, ReadOnlyStore, StorageFull, TooBusy
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
-from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
 from perseid.server.http.messages import Request
-from perseid.server.http.responses import encoded, function_name
+from perseid.server.http.responses import encode_json, sanitize_callback
 from perseid.server.native.decisions import Busy
 from tests.server.http.contexts import Harness, basic, header_of, in_session, json_of
 from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX
@@ -123,10 +123,10 @@ def test_characters_go_out_as_they_are(server: Harness) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(1 << 62), 1 << 62) | st.text(), st.lists, max_leaves=5))
 def test_whatever_is_written_is_one_line_of_script(plain: Any) -> None:
-    octets = encoded({"x": plain})
+    octets = encode_json({"x": plain})
     assert json.loads(octets) == {"x": plain}
     assert not set(octets.decode()) & set("\n\r\u2028\u2029")
-    assert json.loads(encoded({"x": plain}, pretty=True)) == {"x": plain}
+    assert json.loads(encode_json({"x": plain}, pretty=True)) == {"x": plain}
 
 
 def test_a_script_of_another_page_may_have_it_as_a_call(shared: Harness) -> None:
@@ -153,12 +153,12 @@ def test_a_script_of_another_page_may_have_it_as_a_call(shared: Harness) -> None
     ],
 )
 def test_nothing_but_a_name_is_called(given_name: str, name: str) -> None:
-    assert function_name(given_name) == name
+    assert sanitize_callback(given_name) == name
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_a_name_holds_no_sign_with_a_meaning(text: str) -> None:
-    name = function_name(text)
+    name = sanitize_callback(text)
     assert len(name) == len(text)
     assert all(character.isalnum() or character in "_$" for character in name)
     assert not name[:1].isdecimal() or not name[:1].isascii()
@@ -228,7 +228,7 @@ def failing(server: Harness, problem: Exception) -> None:
 
 
 def test_who_comes_when_there_is_too_much_to_do_comes_again(server: Harness) -> None:
-    for problem, seconds in ((Busy(), "1"), (TooBusy("x"), "1"), (MustWait(2.5, None, "wait", ""), "3")):
+    for problem, seconds in ((Busy(), "1"), (TooBusy("x"), "1"), (RetryLater(2.5, None, "wait", ""), "3")):
         failing(server, problem)
         for answer in (server.get(N0), server.put(N0, []), server.get("/api/prefixes")):
             assert (answer.status, json_of(answer)["responseCode"]) == (503, 3)
@@ -237,7 +237,7 @@ def test_who_comes_when_there_is_too_much_to_do_comes_again(server: Harness) -> 
 
 @pytest.mark.parametrize(
     ("problem", "status", "code"),
-    [(ReadOnly("x"), 503, 7), (StorageFull("x"), 500, 2), (OutcomeUnknown("x"), 500, 2)],
+    [(ReadOnlyStore("x"), 503, 7), (StorageFull("x"), 500, 2), (OutcomeUnknown("x"), 500, 2)],
 )
 def test_what_the_ledger_cannot_do_is_said(server: Harness, problem: Exception, status: int, code: int) -> None:
     failing(server, problem)

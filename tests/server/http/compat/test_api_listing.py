@@ -11,12 +11,12 @@ from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
-from perseid.registry.installation.setup import with_group
-from perseid.registry.policy.keys import Who
+from perseid.registry.installation.setup import with_group_administrators
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history, listing
 from perseid.server.http.compat import listing as api_listing
-from perseid.server.http.connection.responses import head_of
+from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request
 from tests.server.http.contexts import STRANGER, Harness, basic, harness, in_session, json_of
 from tests.server.installations import OPERATOR, PREFIX
@@ -169,7 +169,7 @@ def test_the_head_of_a_long_list_is_that_of_the_list(shared: Harness, monkeypatc
 
     def head(method: str) -> bytes:
         request = Request(method, LIST.encode(), headers, client=Client(STRANGER, secure=True))
-        return head_of(asyncio.run(shared.service.answer(request)), version="1.1", keep=True, seconds=0)
+        return encode_head(asyncio.run(shared.service.answer(request)), version="1.1", keep=True, seconds=0)
 
     assert b"Content-Length" not in head("HEAD")
     assert head("HEAD") == head("GET")
@@ -177,7 +177,7 @@ def test_the_head_of_a_long_list_is_that_of_the_list(shared: Harness, monkeypatc
 
 def test_what_may_not_be_seen_is_passed_over(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where everybody may list, also over many names in a row of which only administrators may know."""
-    policy = replace(with_group(PROFILES["free"]), who_may_list=Who.PUBLIC)
+    policy = replace(with_group_administrators(PROFILES["free"]), who_may_list=Audience.PUBLIC)
     server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
     for number in range(120):
         name = Handle.parse(f"{PREFIX}/n0-{number:03}")

@@ -12,10 +12,10 @@ from perseid.records.admin import Admin
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.records import Create, Modify
-from perseid.server.http.context import Doing
+from perseid.server.http.context import WorkRunner
 from perseid.server.http.messages import Client
-from perseid.server.http.targets import path_of
-from perseid.server.native.steps import Kind, Work
+from perseid.server.http.targets import encode_path
+from perseid.server.native.steps import Work, WorkKind
 from tests.server.http.contexts import Harness, basic, harness, header_of, in_session, json_of
 from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET
 
@@ -77,7 +77,7 @@ def test_the_name_is_repeated_as_it_was_written(shared: Harness) -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
 def test_any_name_is_repeated(shared: Harness, text: str) -> None:
     name = f"{PREFIX}/{text}"
-    answer = shared.get(f"/api/handles/{path_of(name)}")
+    answer = shared.get(f"/api/handles/{encode_path(name)}")
     assert json_of(answer)["handle"] == name
     assert answer.status in (200, 404)
 
@@ -88,7 +88,7 @@ def test_any_name_is_repeated(shared: Harness, text: str) -> None:
 def test_names_with_anything_in_them_are_found(server: Harness, suffix: str) -> None:
     name = f"{PREFIX}/{suffix}"
     make(server, name, Value.text(1, "URL", "https://example.org/"))
-    answer = json_of(server.get(f"/api/handles/{path_of(name)}"))
+    answer = json_of(server.get(f"/api/handles/{encode_path(name)}"))
     assert (answer["responseCode"], answer["handle"]) == (1, name)
 
 
@@ -141,7 +141,7 @@ def test_which_prefixes_are_here_is_told_to_those_who_may_list_them(server: Harn
         answer = server.post(f"/api/prefixes/777{number}", headers=basic())
         assert answer.status == 200
     for door in ("/api/handles/99999/x", "/api/v1/handles/99999%2Fx", "/99999/x"):
-        told = [server.get(door, headers={"Accept": "application/json", **who}) for who in unprivileged]
+        told = [server.get(door, headers={"Accept": "application/json", **identity}) for identity in unprivileged]
         for each in (*told, server.get(door)):
             assert each.status in (400, 404)
             assert b"served here:" not in each.body
@@ -409,10 +409,10 @@ def test_a_key_that_is_changed_meanwhile_proves_nothing(server: Harness) -> None
         do = server.place.do
         count = 0
 
-        async def changing(work: Work, client: Client, do: Doing = do) -> object:
+        async def changing(work: Work, client: Client, do: WorkRunner = do) -> object:
             nonlocal count
             count += 1
-            if work.kind is Kind.READ and count == (2 if "Basic" in str(headers) else 1):  # noqa: B023
+            if work.kind is WorkKind.READ and count == (2 if "Basic" in str(headers) else 1):  # noqa: B023
                 name = Handle.parse(f"0.NA/{PREFIX}")
                 new = Value(300, "HS_SECKEY", b"another", permissions=PRIVATE)
                 server.registry.do(Modify(name, (new,)), OPERATOR, "cli")

@@ -17,7 +17,7 @@ from perseid.records.value import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.native.steps import Kind
+from perseid.server.native.steps import WorkKind
 from tests.registry.registries import OPERATOR
 from tests.server.http.client_certificates import named
 from tests.server.http.contexts import Harness, header_of, json_of, recorded_harness
@@ -47,11 +47,11 @@ def begin(server: Harness, **how: Any) -> dict[str, Any]:
     return plain
 
 
-def proof(session: dict[str, Any], who: str = SEC, secret: bytes = SECRET) -> dict[str, str]:
+def proof(session: dict[str, Any], identity: str = SEC, secret: bytes = SECRET) -> dict[str, str]:
     nonce = from_base64(session["nonce"], "nonce")
     return {
         "sessionId": session["sessionId"],
-        "id": who,
+        "id": identity,
         "type": "HS_SECKEY",
         "cnonce": to_base64(CNONCE),
         "alg": "SHA256",
@@ -122,7 +122,7 @@ def test_a_signature_cannot_be_right_before_there_is_a_nonce(server: Harness) ->
     del fields["sessionId"]
     plain = begin(server, body=json.dumps(fields), headers=JSON)
     assert "error" in plain
-    assert server.verdicts[-1].right is False
+    assert server.verdicts[-1].succeeded is False
 
 
 def test_an_id_is_not_the_clients_to_choose(server: Harness) -> None:
@@ -189,7 +189,7 @@ def test_fields_may_stand_anywhere(server: Harness, method: str, where: str) -> 
             answer = server.ask(method, f"{THIS}/?{urlencode(fields)}")
     assert answer.status == 200
     assert json_of(answer) == {**session, "authenticated": True, "id": SEC}
-    assert answer.who == SEC
+    assert answer.identity == SEC
     assert server.get(HIDDEN, headers=in_session(session)).status == 200
 
 
@@ -206,24 +206,24 @@ def test_the_header_counts_before_the_body_and_the_body_before_the_query(server:
 def test_an_id_is_percent_encoded_in_the_header_alone_and_told_as_it_was_sent(server: Harness) -> None:
     secret = Value(300, "HS_SECKEY", b"s")
     server.registry.do(Create(Handle.parse(f"{PREFIX}/50%25 ü"), (secret,)), OPERATOR, "cli")
-    for who in (f"300:{PREFIX}/50%25 ü", f"{PREFIX}/50%25 ü"):
+    for identity in (f"300:{PREFIX}/50%25 ü", f"{PREFIX}/50%25 ü"):
         session = begin(server)
-        fields = proof(session, who, b"s")
-        assert json_of(within(server, "PUT", fields))["id"] == who
+        fields = proof(session, identity, b"s")
+        assert json_of(within(server, "PUT", fields))["id"] == identity
         header = {"Authorization": handle_header(**fields)}
-        assert json_of(server.ask("PUT", THIS, headers=header))["id"] == who
+        assert json_of(server.ask("PUT", THIS, headers=header))["id"] == identity
 
 
 @pytest.mark.parametrize(("key", "index"), [(RSA_KEY, 300), (DSA_KEY, 302)])
 @pytest.mark.parametrize("alg", ["SHA1", "SHA256"])
 def test_keys_prove_in_a_session(server: Harness, key: Any, index: int, alg: str) -> None:
-    for who in (f"{index}:{ADMIN}", ADMIN):
+    for identity in (f"{index}:{ADMIN}", ADMIN):
         session = begin(server)
         signed = from_base64(session["nonce"], "nonce") + CNONCE
         signature = key.sign("SHA1" if alg == "SHA1" else "SHA-256", signed)
-        fields = proof(session, who) | {"type": "HS_PUBKEY", "alg": alg, "signature": to_base64(signature)}
-        assert json_of(within(server, "PUT", fields)) == {**session, "authenticated": True, "id": who}
-        assert server.get(HIDDEN, headers=in_session(session)).who == f"{index}:{ADMIN}"
+        fields = proof(session, identity) | {"type": "HS_PUBKEY", "alg": alg, "signature": to_base64(signature)}
+        assert json_of(within(server, "PUT", fields)) == {**session, "authenticated": True, "id": identity}
+        assert server.get(HIDDEN, headers=in_session(session)).identity == f"{index}:{ADMIN}"
 
 
 def test_basic_proves_in_a_session_that_the_body_names(server: Harness) -> None:
@@ -352,7 +352,7 @@ def test_an_unknown_session_is_refused_and_counts(server: Harness) -> None:
         answer = server.ask(method, THIS, headers=unknown)
         assert answer.status == 403
         assert "no such session" in json_of(answer)["error"]
-    assert [verdict.right for verdict in server.verdicts] == [False] * 4
+    assert [verdict.succeeded for verdict in server.verdicts] == [False] * 4
     assert server.delete(THIS).status == 403
 
 
@@ -478,4 +478,4 @@ def test_requests_of_one_session_at_the_same_time_are_each_ones_own(server: Harn
         )
 
     assert {answer.status for answer in asyncio.run(many())} == {200}
-    assert Kind.VERIFY in server.kinds
+    assert WorkKind.VERIFY in server.kinds

@@ -15,8 +15,8 @@ from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create
-from perseid.server.http.context import Verdict
-from perseid.server.native.steps import Kind
+from perseid.server.http.context import ProofResult
+from perseid.server.native.steps import WorkKind
 from tests.registry.registries import OPERATOR
 from tests.server.http.contexts import Harness, json_of, recorded_harness
 from tests.server.http.doorsteps import basic_header, fields_of, handle_header, secret_at
@@ -40,14 +40,13 @@ def asked(secret: bytes = SECRET, **other: str) -> dict[str, str]:
     return {"nonce": to_base64(NONCE), "cnonce": to_base64(CNONCE)} | usual | other
 
 
-def path(who: str = SEC, fields: dict[str, Any] | None = None) -> str:
-    return (
-        f"/api/verifications/{quote(who, safe='/:')}?{urlencode(fields if fields is not None else asked(), doseq=True)}"
-    )
+def path(identity: str = SEC, fields: dict[str, Any] | None = None) -> str:
+    query = urlencode(fields if fields is not None else asked(), doseq=True)
+    return f"/api/verifications/{quote(identity, safe='/:')}?{query}"
 
 
-def is_valid(server: Harness, who: str = SEC, fields: dict[str, str] | None = None) -> bool:
-    answer = server.get(path(who, fields))
+def is_valid(server: Harness, identity: str = SEC, fields: dict[str, str] | None = None) -> bool:
+    answer = server.get(path(identity, fields))
     assert answer.status == 200
     plain = json_of(answer)
     assert list(plain) == ["responseCode", "isValid", "handle"]
@@ -59,8 +58,8 @@ def is_valid(server: Harness, who: str = SEC, fields: dict[str, str] | None = No
 def test_a_right_signature_is_right(server: Harness) -> None:
     assert is_valid(server)
     assert not is_valid(server, fields=asked(b"wrong"))
-    assert server.verdicts == [Verdict(right, ADMIN.encode(), own=False) for right in (True, False)]
-    assert server.kinds == [Kind.READ, Kind.VERIFY] * 2
+    assert server.verdicts == [ProofResult(right, ADMIN.encode(), own=False) for right in (True, False)]
+    assert server.kinds == [WorkKind.READ, WorkKind.VERIFY] * 2
 
 
 def test_it_is_asked_over_plain_http_and_by_post_too(server: Harness) -> None:
@@ -75,12 +74,12 @@ def test_it_is_asked_over_plain_http_and_by_post_too(server: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "who", [ADMIN, f"0:{ADMIN}", f"301:{ADMIN.lower()}", SEC.replace("/", "%2F").replace("%2F", "/")]
+    "identity", [ADMIN, f"0:{ADMIN}", f"301:{ADMIN.lower()}", SEC.replace("/", "%2F").replace("%2F", "/")]
 )
-def test_a_key_may_be_named_in_many_ways(server: Harness, who: str) -> None:
-    answer = server.get(path(who))
+def test_a_key_may_be_named_in_many_ways(server: Harness, identity: str) -> None:
+    answer = server.get(path(identity))
     assert json_of(answer)["isValid"] is True
-    assert json_of(answer)["handle"] == who.rpartition(":")[2]
+    assert json_of(answer)["handle"] == identity.rpartition(":")[2]
 
 
 def test_the_index_may_be_a_parameter_but_not_twice(server: Harness) -> None:
@@ -99,10 +98,10 @@ def test_a_prefix_alone_means_its_handle(server: Harness) -> None:
     assert json_of(answer) == {"responseCode": 1, "isValid": True, "handle": PREFIX}
 
 
-@pytest.mark.parametrize("who", [f"301:{PREFIX}/nobody", f"300:{ADMIN}", f"399:{ADMIN}", f"301:{PREFIX}/vec-std"])
-def test_what_is_no_secret_here_has_made_nothing(server: Harness, who: str) -> None:
-    assert not is_valid(server, who)
-    assert server.kinds == [Kind.READ, Kind.VERIFY], "and it takes as long"
+@pytest.mark.parametrize("identity", [f"301:{PREFIX}/nobody", f"300:{ADMIN}", f"399:{ADMIN}", f"301:{PREFIX}/vec-std"])
+def test_what_is_no_secret_here_has_made_nothing(server: Harness, identity: str) -> None:
+    assert not is_valid(server, identity)
+    assert server.kinds == [WorkKind.READ, WorkKind.VERIFY], "and it takes as long"
 
 
 def test_all_ways_of_signing_are_known(server: Harness) -> None:
@@ -190,5 +189,5 @@ def test_who_asks_may_say_so_and_must_be_right(server: Harness) -> None:
     st.dictionaries(st.sampled_from((*asked(), "index", "salt", "iterations", "length")), st.text(max_size=20)),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_question_brings_more_than_a_refusal(server: Harness, who: str, fields: dict[str, str]) -> None:
-    assert server.get(path(who, asked() | fields)).status in (200, 400)
+def test_no_question_brings_more_than_a_refusal(server: Harness, identity: str, fields: dict[str, str]) -> None:
+    assert server.get(path(identity, asked() | fields)).status in (200, 400)

@@ -7,11 +7,11 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from perseid.server.http.clients import Peer
-from perseid.server.http.connection.connection import TURN
-from perseid.server.http.connection.requests import HeadReader, Unreadable
-from perseid.server.http.connection.responses import PIECE
+from perseid.server.http.connection.connection import MAX_REQUESTS_PER_TURN
+from perseid.server.http.connection.requests import HeadParser, ProtocolError
+from perseid.server.http.connection.responses import WRITE_SIZE
 from perseid.server.http.messages import MAX_HEAD
-from perseid.server.limits.udp import Networks
+from perseid.server.limits.udp import NetworkSet
 from tests.server.http.connections import LARGE, Running, running
 
 
@@ -105,9 +105,9 @@ def test_headers_that_were_enough_for_http_1_0_are_not_for_1_1(server: Running) 
 
 
 def test_a_head_that_has_no_end_is_none() -> None:
-    reader = HeadReader(Peer("127.0.0.1"))
+    reader = HeadParser(Peer("127.0.0.1"))
     for head in (get(b"/")[:-1], get(b"/")[:-2]):
-        with pytest.raises(Unreadable, match="no end"):
+        with pytest.raises(ProtocolError, match="no end"):
             reader.read(head)
     assert reader.read(get(b"/")).target == b"/"
 
@@ -163,7 +163,7 @@ def test_a_large_body_in_one_piece_and_many(server: Running) -> None:
 
 
 def test_what_is_sent_together_is_answered_in_order(server: Running) -> None:
-    count = 3 * TURN
+    count = 3 * MAX_REQUESTS_PER_TURN
     octets = b"".join(
         get(b"/%d" % (200 + number % 2), b"Content-Length: 1", body=b"x") if number % 3 else get(b"/now")
         for number in range(count)
@@ -183,8 +183,8 @@ def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
         server.until(lambda: len(server.service.requests) == 1)
         for number in range(100):
             caller.send(get(b"/p%d" % number, b"X: " + b"x" * 4_000))
-        server.until(lambda: any(one._paused for one in server.keeping.open))
-        assert server.do(lambda: max(len(one._buffer) for one in server.keeping.open)) <= MAX_READ
+        server.until(lambda: any(one._paused for one in server.manager.open))
+        assert server.do(lambda: max(len(one._buffer) for one in server.manager.open)) <= MAX_READ
         assert len(server.service.requests) == 1
         server.do(server.service.go.set)
         assert caller.answer().body == b"GET /wait "
@@ -193,16 +193,20 @@ def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
 
 def test_what_comes_while_others_have_their_turn_waits(server: Running) -> None:
     with server.connect() as caller:
-        caller.feed([get(b"/now") * (3 * TURN), get(b"/x") + get(b"/y")], ended=True)
-        assert [caller.answer().body for _ in range(3 * TURN)] == [b"now\n"] * 3 * TURN
+        caller.feed([get(b"/now") * (3 * MAX_REQUESTS_PER_TURN), get(b"/x") + get(b"/y")], ended=True)
+        assert [caller.answer().body for _ in range(3 * MAX_REQUESTS_PER_TURN)] == [
+            b"now\n"
+        ] * 3 * MAX_REQUESTS_PER_TURN
         assert [caller.answer().body for _ in range(2)] == [b"GET /x ", b"GET /y "]
         assert caller.is_closed()
 
 
 def test_nothing_is_read_while_others_have_their_turn(server: Running) -> None:
     with server.connect() as caller:
-        caller.feed([get(b"/now") * (TURN + 1)], then=lambda connection: connection._paused)
-        assert [caller.answer().body for _ in range(TURN + 1)] == [b"now\n"] * (TURN + 1)
+        caller.feed([get(b"/now") * (MAX_REQUESTS_PER_TURN + 1)], then=lambda connection: connection._paused)
+        assert [caller.answer().body for _ in range(MAX_REQUESTS_PER_TURN + 1)] == [b"now\n"] * (
+            MAX_REQUESTS_PER_TURN + 1
+        )
         caller.send(get(b"/x"))
         assert caller.answer().body == b"GET /x "
 
@@ -274,12 +278,12 @@ def test_the_service_says_that_the_connection_ends(server: Running) -> None:
 def test_who_has_said_everything_still_gets_all_answers(server: Running) -> None:
     server.do(server.service.go.clear)
     with server.connect() as caller:
-        caller.send(get(b"/wait") + get(b"/now") * (2 * TURN) + get(b"/x"))
+        caller.send(get(b"/wait") + get(b"/now") * (2 * MAX_REQUESTS_PER_TURN) + get(b"/x"))
         caller.sock.shutdown(socket.SHUT_WR)
         server.until(lambda: len(server.service.requests) == 1)
         server.do(server.service.go.set)
-        bodies = [caller.answer().body for _ in range(2 + 2 * TURN)]
-        assert bodies == [b"GET /wait ", *[b"now\n"] * (2 * TURN), b"GET /x "]
+        bodies = [caller.answer().body for _ in range(2 + 2 * MAX_REQUESTS_PER_TURN)]
+        assert bodies == [b"GET /wait ", *[b"now\n"] * (2 * MAX_REQUESTS_PER_TURN), b"GET /x "]
         assert caller.is_closed()
 
 
@@ -310,9 +314,9 @@ def test_what_was_begun_for_somebody_who_has_gone_is_done(server: Running) -> No
     with server.connect() as caller:
         caller.send(get(b"/wait"))
         server.until(lambda: len(server.service.requests) == 1)
-        task = server.do(lambda: next(iter(one for one in server.keeping.open if one._task))._task)
+        task = server.do(lambda: next(iter(one for one in server.manager.open if one._task))._task)
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    server.until(lambda: not any(one._task is task for one in server.keeping.open))
+    server.until(lambda: not any(one._task is task for one in server.manager.open))
     assert task is not None
     assert not task.done()
     server.do(server.service.go.set)
@@ -395,7 +399,7 @@ def test_a_large_answer_arrives_whole(server: Running) -> None:
         for _ in range(2):
             caller.send(get(b"/large"))
             assert caller.answer().body == bytes(LARGE)
-    assert PIECE < LARGE
+    assert WRITE_SIZE < LARGE
 
 
 @pytest.mark.parametrize("target", [b"/broken", b"/broken-at-once", b"/bad-header", b"/100", b"/700"])
@@ -532,7 +536,7 @@ def test_one_empty_line_before_a_request_is_passed_over(server: Running) -> None
 
 
 def test_a_trusted_proxy_is_believed_request_by_request() -> None:
-    peer = Peer("127.0.0.1", trusted_networks=Networks(["127.0.0.0/8"]))
+    peer = Peer("127.0.0.1", trusted_networks=NetworkSet(["127.0.0.0/8"]))
     with running(peer) as server, server.connect() as caller:
         for host in (b"192.0.2.1", b"192.0.2.1", b"192.0.2.2"):
             caller.send(get(b"/x", b"X-Forwarded-For: " + host, b"X-Forwarded-Proto: https"))
@@ -561,8 +565,8 @@ def test_whoever_counts_connections_is_told_when_one_ends() -> None:
         for caller in callers:
             caller.send(get(b"/now"))
             caller.answer()
-        assert server.do(lambda: len(server.keeping.open)) == 3
+        assert server.do(lambda: len(server.manager.open)) == 3
         for caller in callers:
             caller.sock.close()
         server.until(lambda: server.ended == 3)
-        assert server.do(lambda: len(server.keeping.open)) == 0
+        assert server.do(lambda: len(server.manager.open)) == 0

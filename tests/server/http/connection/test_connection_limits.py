@@ -25,13 +25,13 @@ def server() -> Iterator[Running]:
 
 
 def only(server: Running) -> Connection:
-    (connection,) = server.keeping.open
+    (connection,) = server.manager.open
     return connection
 
 
 def until_read(server: Running, octets: int) -> None:
     """Wait until so much of a request is there."""
-    server.until(lambda: server.keeping.unfinished.total == octets)
+    server.until(lambda: server.manager.unfinished.total == octets)
 
 
 # Time
@@ -39,9 +39,9 @@ def until_read(server: Running, octets: int) -> None:
 
 def test_a_connection_without_any_request_ends_in_silence(server: Running) -> None:
     with server.connect() as caller:
-        server.until(lambda: len(server.keeping.open) == 1)
-        server.pass_time(manager.HEAD_TIME - 1)
-        assert server.do(lambda: len(server.keeping.open)) == 1
+        server.until(lambda: len(server.manager.open) == 1)
+        server.pass_time(manager.HEAD_TIMEOUT - 1)
+        assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(2)
         assert caller.is_closed()
     assert not server.limited
@@ -53,7 +53,7 @@ def test_an_idle_connection_ends_in_silence(server: Running, request_: bytes) ->
         for _ in range(3):
             caller.send(request_)
             assert caller.answer().status == 200
-            server.pass_time(manager.IDLE_TIME - 1)
+            server.pass_time(manager.IDLE_TIMEOUT - 1)
         server.pass_time(2)
         assert caller.is_closed()
     assert not server.limited
@@ -65,12 +65,12 @@ def test_a_head_has_its_time_from_its_first_octet_on(server: Running, first: byt
         if first:
             caller.send(first)
             assert caller.answer().status == 200
-            server.pass_time(manager.IDLE_TIME - 1)
+            server.pass_time(manager.IDLE_TIMEOUT - 1)
         for count, octet in enumerate((b"G", b"E", b"T", b" ", b"/"), 1):
             caller.send(octet)
             until_read(server, count)
-            server.pass_time(manager.HEAD_TIME / 5)
-        assert server.do(lambda: len(server.keeping.open)) == 1
+            server.pass_time(manager.HEAD_TIMEOUT / 5)
+        assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(0.1)
         answer = caller.answer()
         assert (answer.status, answer.closes) == (408, True)
@@ -84,7 +84,7 @@ def test_a_body_has_its_time_in_all(server: Running) -> None:
         for step in range(1, 6):
             caller.send(bytes(6_000))
             until_read(server, step * 6_000)
-            server.pass_time(manager.BODY_TIME / 5 - 0.1)
+            server.pass_time(manager.BODY_TIMEOUT / 5 - 0.1)
         assert not server.limited
         server.pass_time(0.6)
         answer = caller.answer()
@@ -110,7 +110,7 @@ def test_a_body_that_trickles_does_not_have_that_time(server: Running) -> None:
 def test_a_body_in_chunks_must_bring_octets_and_not_only_chunks(server: Running) -> None:
     with server.connect() as caller:
         caller.send(PUT.replace(b"Content-Length: 100000", b"Transfer-Encoding: chunked"))
-        server.until(lambda: len(server.keeping.open) == 1 and only(server)._body is not None)
+        server.until(lambda: len(server.manager.open) == 1 and only(server)._body is not None)
         for step in range(1, 5):
             caller.send(b"1\r\nx\r\n")
             until_read(server, step)
@@ -133,11 +133,11 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off(server: Running, targ
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", target))
-        server.until(lambda: len(server.keeping.open) == 1 and only(server)._full)
-        server.pass_time(manager.TAKE_TIME - 1)
-        assert server.do(lambda: len(server.keeping.open)) == 1
+        server.until(lambda: len(server.manager.open) == 1 and only(server)._full)
+        server.pass_time(manager.WRITE_TIMEOUT - 1)
+        assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(2)
-        server.until(lambda: not server.keeping.open)
+        server.until(lambda: not server.manager.open)
     assert server.limited == ["slow connection"]
 
 
@@ -145,7 +145,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_it(server: Running) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", b"/large"))
-        server.until(lambda: len(server.keeping.open) == 1 and only(server)._full)
+        server.until(lambda: len(server.manager.open) == 1 and only(server)._full)
         octets = 0
         for _ in range(5):  # each takes nearly all the time that there is for a piece
             deadline = server.do(lambda: only(server).deadline)
@@ -163,11 +163,11 @@ def test_answers_that_are_not_taken_stop_requests_from_being_read(server: Runnin
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(NOW.replace(b"/now", target) * 500)
-        server.until(lambda: any(one._full for one in server.keeping.open))
+        server.until(lambda: any(one._full for one in server.manager.open))
         assert server.do(lambda: only(server)._paused) or target == b"/medium"  # then, when something comes
         answered = server.do(lambda: len(server.service.requests))
         caller.send(NOW)
-        server.pass_time(manager.TAKE_TIME - 1)
+        server.pass_time(manager.WRITE_TIMEOUT - 1)
         assert server.do(lambda: len(server.service.requests)) == answered < 400
         assert {len(caller.answer().body) for _ in range(500)} == {octets}
         assert caller.answer().body == b"now\n"
@@ -175,22 +175,22 @@ def test_answers_that_are_not_taken_stop_requests_from_being_read(server: Runnin
 
 
 def test_a_client_that_does_not_take_what_was_answered_at_once_is_cut_off() -> None:
-    with running(times=manager.Times(idle=1_000)) as server, server.connect() as caller:
+    with running(times=manager.Timeouts(idle=1_000)) as server, server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(NOW.replace(b"/now", b"/now?large"))
-        while not server.do(lambda: any(one._full for one in server.keeping.open)):
+        while not server.do(lambda: any(one._full for one in server.manager.open)):
             caller.send(NOW.replace(b"/now", b"/now?large"))
         assert server.do(lambda: only(server)._paused)
-        server.pass_time(manager.TAKE_TIME + 1)
-        server.until(lambda: not server.keeping.open)
+        server.pass_time(manager.WRITE_TIMEOUT + 1)
+        server.until(lambda: not server.manager.open)
 
 
 def test_a_client_that_goes_in_the_middle_of_its_answer_is_forgotten(server: Running) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", b"/endless"))
-        server.until(lambda: len(server.keeping.open) == 1 and only(server)._full)
-    server.until(lambda: not server.keeping.open and server.service.streams_closed == 1)
+        server.until(lambda: len(server.manager.open) == 1 and only(server)._full)
+    server.until(lambda: not server.manager.open and server.service.streams_closed == 1)
 
 
 # Memory
@@ -225,7 +225,7 @@ def test_nothing_is_left_of_a_connection_that_has_ended(server: Running) -> None
         gc.disable()  # it has to go by itself, and at once
         try:
             caller.sock.close()
-            server.until(lambda: not server.keeping.open)
+            server.until(lambda: not server.manager.open)
             server.until(lambda: not any(id(one) == address for one in gc.get_objects()))
         finally:
             gc.enable()
@@ -240,9 +240,9 @@ def test_when_all_is_to_end_idle_connections_end_and_others_with_their_answer(se
     idle.answer()
     asking.send(GET.replace(b"/x", b"/wait"))
     partial.send(NOW[:10])
-    server.until(lambda: len(server.keeping.open) == 4 and len(server.service.requests) == 2)
+    server.until(lambda: len(server.manager.open) == 4 and len(server.service.requests) == 2)
     until_read(server, 10)
-    server.do(server.keeping.drain)
+    server.do(server.manager.drain)
     assert idle.is_closed()
     assert fresh.is_closed()
     server.do(server.service.go.set)
@@ -253,7 +253,7 @@ def test_when_all_is_to_end_idle_connections_end_and_others_with_their_answer(se
     assert partial.is_closed()
     for caller in (idle, asking, partial, fresh):
         caller.sock.close()
-    server.until(lambda: not server.keeping.open)
+    server.until(lambda: not server.manager.open)
 
 
 def test_while_all_is_to_end_a_request_that_comes_is_the_last_one(server: Running) -> None:
@@ -261,10 +261,10 @@ def test_while_all_is_to_end_a_request_that_comes_is_the_last_one(server: Runnin
         for _ in range(2):
             caller.send(NOW)
             assert not caller.answer().closes
-        server.until(lambda: len(server.keeping.open) == 2)
+        server.until(lambda: len(server.manager.open) == 2)
 
         def draining() -> None:
-            server.keeping.draining = True
+            server.manager.draining = True
 
         server.do(draining)
         caller.send(NOW)
@@ -279,7 +279,7 @@ def test_a_closed_connection_that_the_client_does_not_let_go_is_cut(server: Runn
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", b"/large").replace(b"Host", b"Connection: close\r\nHost"))
-        server.until(lambda: len(server.keeping.open) == 1 and only(server)._full)
+        server.until(lambda: len(server.manager.open) == 1 and only(server)._full)
         server.do(lambda: only(server)._finish())
-        server.pass_time(manager.TAKE_TIME + 1)
-        server.until(lambda: not server.keeping.open)
+        server.pass_time(manager.WRITE_TIMEOUT + 1)
+        server.until(lambda: not server.manager.open)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.server.http.connection.requests import ChunkedBody, SizedBody, Unreadable, _Said
+from perseid.server.http.connection.requests import ChunkedBody, ProtocolError, SizedBody, _HeaderParser
 from tests.server.http.connection.test_connection_refusals import CASES
 from tests.server.http.connections import Running, running
 
@@ -152,8 +152,8 @@ def test_whatever_comes_gets_answers_and_an_end(server: Running, octets: bytes, 
         while part := caller.receive():  # that it ends at all is what is looked at
             came += part
     assert came.startswith(b"HTTP/1.1 ") or not came
-    server.until(lambda: not server.keeping.open)
-    assert server.do(lambda: server.keeping.unfinished.total) == 0
+    server.until(lambda: not server.manager.open)
+    assert server.do(lambda: server.manager.unfinished.total) == 0
     assert not server.errors
 
 
@@ -230,7 +230,7 @@ def test_chunks_that_are_taken_mean_the_same_to_another_reader(octets: bytes, pl
         for part in split(octets, places):
             if not reader.whole:
                 reader.take(part, 0)
-    except Unreadable:
+    except ProtocolError:
         return
     if reader.whole:
         assert bytes(reader.octets) == by_h11(octets)
@@ -239,6 +239,6 @@ def test_chunks_that_are_taken_mean_the_same_to_another_reader(octets: bytes, pl
 @given(st.lists(st.tuples(names, values), max_size=4))
 def test_headers_that_tell_nothing_ask_for_nothing(headers: list[tuple[str, str]]) -> None:
     lines = [f"{name}:{value}".encode("latin-1") for name, value in headers]
-    said = _Said(b"\r\n".join((b"", b"Host:x", *lines, b"", b"")), "1.1")
+    said = _HeaderParser(b"\r\n".join((b"", b"Host:x", *lines, b"", b"")), "1.1")
     assert said.headers[1:] == [(name.lower(), value.strip(" \t")) for name, value in headers]
     assert (said.length(), said.expects(), said.keep, said.forwarded) == (0, False, True, False)

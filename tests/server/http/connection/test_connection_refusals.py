@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from perseid.server.http.connection.connection import MAX_LINGER
-from perseid.server.http.connection.requests import MAX_CHUNK_LINE, MAX_FRAMING, MAX_HEADERS
+from perseid.server.http.connection.connection import MAX_LINGER_BYTES
+from perseid.server.http.connection.requests import MAX_CHUNK_LINE, MAX_FRAMING_BYTES, MAX_HEADERS
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from tests.server.http.connections import Closed, Running, running
 
@@ -165,8 +165,8 @@ CHUNKS: Final = {
     "bare LF in an extension": b"4;a\nb\r\nbody\r\n0\r\n\r\n",
     "large extension": b"4;" + b"a" * MAX_CHUNK_LINE + b"\r\nbody\r\n",
     "endless extension": b"4;" + b"a" * 100_000,
-    "many extensions": b"".join(b"1;%b\r\nx\r\n" % (b"a" * 200) for _ in range(MAX_FRAMING // 200)),
-    "many chunks": b"1\r\nx\r\n" * (MAX_FRAMING // 5 + 1),
+    "many extensions": b"".join(b"1;%b\r\nx\r\n" % (b"a" * 200) for _ in range(MAX_FRAMING_BYTES // 200)),
+    "many chunks": b"1\r\nx\r\n" * (MAX_FRAMING_BYTES // 5 + 1),
     "folded trailer": b"0\r\nX: y\r\n z\r\n\r\n",
     "trailer without colon": b"0\r\nX\r\n\r\n",
     "blank before the colon of a trailer": b"0\r\nX : y\r\n\r\n",
@@ -175,7 +175,7 @@ CHUNKS: Final = {
     "coding in a trailer": b"0\r\nTransfer-Encoding: chunked\r\n\r\n",
     "credentials in a trailer": b"0\r\nAuthorization: x\r\n\r\n",
     "forwarding in a trailer": b"0\r\nX_Forwarded_For: 127.0.0.1\r\n\r\n",
-    "many trailers": b"0\r\n" + b"X: y\r\n" * (MAX_FRAMING // 6 + 1),
+    "many trailers": b"0\r\n" + b"X: y\r\n" * (MAX_FRAMING_BYTES // 6 + 1),
 }
 
 CASES: Final = {
@@ -302,8 +302,8 @@ def test_a_client_that_goes_on_sending_without_end_is_cut_off(server: Running) -
     with server.connect() as caller:
         caller.send(b"X\r\n")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            caller.sock.sendall(bytes(100 * MAX_LINGER))
-    server.until(lambda: not server.keeping.open)
+            caller.sock.sendall(bytes(100 * MAX_LINGER_BYTES))
+    server.until(lambda: not server.manager.open)
 
 
 def test_a_client_that_reads_a_refusal_and_stays_is_cut_off(server: Running) -> None:
@@ -311,9 +311,9 @@ def test_a_client_that_reads_a_refusal_and_stays_is_cut_off(server: Running) -> 
         caller.send(b"X\r\n")
         assert caller.answer().status == 400
         server.pass_time(1.0)
-        assert server.do(lambda: len(server.keeping.open)) == 1
+        assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(1.5)
-        server.until(lambda: not server.keeping.open)
+        server.until(lambda: not server.manager.open)
 
 
 def test_a_client_that_goes_after_a_refusal_is_forgotten(server: Running) -> None:
@@ -321,7 +321,7 @@ def test_a_client_that_goes_after_a_refusal_is_forgotten(server: Running) -> Non
         caller.send(b"X\r\n")
         assert caller.answer().status == 400
         caller.sock.shutdown(socket.SHUT_WR)
-        server.until(lambda: not server.keeping.open)
+        server.until(lambda: not server.manager.open)
 
 
 def test_nothing_that_came_is_repeated_in_a_refusal(server: Running) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from perseid.server.http.connection import manager
-from perseid.server.http.connection.connection import MAX_LINGER
+from perseid.server.http.connection.connection import MAX_LINGER_BYTES
 from perseid.server.http.messages import MAX_BODY
 from tests.server.http.connections import LARGE, Running, running
 
@@ -45,8 +45,8 @@ def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
         caller.send(GET.replace(b"/x", b"/wait"))
         server.until(lambda: len(server.service.requests) == 1)
         caller.send(GET.replace(b"Host", b"X: " + b"x" * 4_000 + b"\r\nHost") * 100)
-        server.until(lambda: all(one._paused for one in server.keeping.open))
-        assert server.do(lambda: max(len(one._buffer) for one in server.keeping.open)) <= 1 << 18
+        server.until(lambda: all(one._paused for one in server.manager.open))
+        assert server.do(lambda: max(len(one._buffer) for one in server.manager.open)) <= 1 << 18
         server.do(server.service.go.set)
         assert caller.answer().body == b"GET /wait "
         for _ in range(100):
@@ -88,8 +88,8 @@ def test_who_goes_on_sending_without_end_is_cut_off(server: Running) -> None:
     with server.connect() as caller:
         caller.send(b"X\r\n")
         with pytest.raises((ssl.SSLError, ConnectionResetError, BrokenPipeError)):
-            caller.sock.sendall(bytes(100 * MAX_LINGER))
-    server.until(lambda: not server.keeping.open)
+            caller.sock.sendall(bytes(100 * MAX_LINGER_BYTES))
+    server.until(lambda: not server.manager.open)
 
 
 def test_who_has_said_everything_still_gets_the_answer(server: Running) -> None:
@@ -97,9 +97,9 @@ def test_who_has_said_everything_still_gets_the_answer(server: Running) -> None:
         caller.send(GET.replace(b"/x", b"/wait"))
         server.until(lambda: len(server.service.requests) == 1)
         caller.sock.shutdown(socket.SHUT_WR)
-        server.until(lambda: all(one._ended for one in server.keeping.open))
+        server.until(lambda: all(one._ended for one in server.manager.open))
         server.do(server.service.go.set)
-        server.until(lambda: not server.keeping.open)
+        server.until(lambda: not server.manager.open)
 
 
 def test_times_are_the_same(server: Running) -> None:
@@ -107,11 +107,11 @@ def test_times_are_the_same(server: Running) -> None:
         idle.send(NOW)
         idle.answer()
         partial.send(b"GET /")
-        server.until(lambda: server.keeping.unfinished.total == 5)
-        server.pass_time(manager.HEAD_TIME + 1)
+        server.until(lambda: server.manager.unfinished.total == 5)
+        server.pass_time(manager.HEAD_TIMEOUT + 1)
         assert partial.answer().status == 408
         assert partial.is_closed()
-        server.pass_time(manager.IDLE_TIME)
+        server.pass_time(manager.IDLE_TIMEOUT)
         assert idle.is_closed()
 
 
@@ -119,9 +119,9 @@ def test_who_does_not_take_an_answer_is_cut_off(server: Running) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         caller.send(GET.replace(b"/x", b"/endless"))
-        server.until(lambda: any(one._full for one in server.keeping.open))
-        server.pass_time(manager.TAKE_TIME + 1)
-        server.until(lambda: not server.keeping.open)
+        server.until(lambda: any(one._full for one in server.manager.open))
+        server.pass_time(manager.WRITE_TIMEOUT + 1)
+        server.until(lambda: not server.manager.open)
     server.until(lambda: server.service.streams_closed == 1)
 
 
@@ -131,7 +131,7 @@ def test_when_all_is_to_end_it_ends(server: Running) -> None:
         idle.answer()
         asking.send(GET.replace(b"/x", b"/wait"))
         server.until(lambda: len(server.service.requests) == 2)
-        server.do(server.keeping.drain)
+        server.do(server.manager.drain)
         assert idle.is_closed()
         server.do(server.service.go.set)
         assert asking.answer().closes

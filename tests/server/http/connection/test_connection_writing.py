@@ -4,7 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perseid.server.http.connection.responses import OURS, chunk_of, date_of, has_body, head_of
+from perseid.server.http.connection.responses import (
+    CONNECTION_HEADERS,
+    encode_chunk,
+    encode_head,
+    format_date,
+    has_body,
+)
 from perseid.server.http.messages import Response
 
 SECOND = 784_111_777.9
@@ -16,7 +22,7 @@ async def stream() -> AsyncIterator[bytes]:
 
 
 def head(response: Response, version: str = "1.1", *, keep: bool = True) -> list[str]:
-    octets = head_of(response, version=version, keep=keep, seconds=SECOND)
+    octets = encode_head(response, version=version, keep=keep, seconds=SECOND)
     assert octets.endswith(b"\r\n\r\n")
     return octets.decode("latin-1").split("\r\n")[:-2]
 
@@ -59,7 +65,7 @@ def test_the_connection_is_spoken_of_where_it_has_to_be() -> None:
     assert len(head(Response(200))) == 3
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+@pytest.mark.parametrize("name", sorted(CONNECTION_HEADERS))
 def test_answers_have_no_say_in_the_sending(name: str) -> None:
     assert head(Response(200, ((name.title(), "x"),), b"four"))[1:] == [DATE, "Content-Length: 4"]
 
@@ -81,13 +87,13 @@ def test_a_status_without_a_phrase_has_an_empty_one() -> None:
 
 
 def test_a_date_is_made_once_a_second() -> None:
-    assert date_of(0) == "Thu, 01 Jan 1970 00:00:00 GMT"
-    assert date_of(0) is date_of(0)
-    assert date_of(2**32) == "Sun, 07 Feb 2106 06:28:16 GMT"
+    assert format_date(0) == "Thu, 01 Jan 1970 00:00:00 GMT"
+    assert format_date(0) is format_date(0)
+    assert format_date(2**32) == "Sun, 07 Feb 2106 06:28:16 GMT"
 
 
 def test_a_chunk_says_its_size() -> None:
-    assert chunk_of(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+    assert encode_chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
 
 
 def test_head_has_no_body() -> None:

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from perseid.registry.installation.setting_http import Listen
-from perseid.server.http.connection.listener import HTTPS_ONLY, LINGER_TIME, shown
-from perseid.server.http.connection.manager import HEAD_TIME
+from perseid.server.http.connection.listener import HTTPS_ONLY, LINGER_TIMEOUT, normalize_host
+from perseid.server.http.connection.manager import HEAD_TIMEOUT
 from tests.server.http.listeners import ask, client_context, fronted, line_from, plain_client, read_all, tls_client
 
 
@@ -64,18 +64,18 @@ def test_who_was_refused_and_stays_is_cut() -> None:
     with fronted(listen=Listen.HTTPS) as behind, plain_client(behind.address) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         read_all(client)
-        behind.later(LINGER_TIME - 1)
+        behind.later(LINGER_TIMEOUT - 1)
         assert len(behind.front.connections) == 1
-        behind.later(LINGER_TIME + 1)
+        behind.later(LINGER_TIMEOUT + 1)
         behind.until(lambda: not len(behind.front.connections), "it is gone")
 
 
 def test_who_says_nothing_is_cut() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
-        behind.until(lambda: behind.front.kept, "it was let in")
-        behind.later(HEAD_TIME - 1)
-        assert behind.front.kept
-        behind.later(HEAD_TIME + 1)
+        behind.until(lambda: behind.front.pending, "it was let in")
+        behind.later(HEAD_TIMEOUT - 1)
+        assert behind.front.pending
+        behind.later(HEAD_TIMEOUT + 1)
         assert read_all(client) == b""
         behind.until(lambda: not len(behind.front.connections), "it is gone")
         assert behind.counts.limits() == {"slow connection": 1}
@@ -106,7 +106,7 @@ def test_draining_ends_what_has_not_begun_and_lets_handshakes_finish() -> None:
             inside.do_handshake()
         hello = outgoing.read()
         begun.sendall(hello[:100])
-        behind.until(lambda: len(behind.front.kept) == 2, "both were let in")
+        behind.until(lambda: len(behind.front.pending) == 2, "both were let in")
         behind.call(behind.front.drain)
         assert read_all(silent) == b""
         begun.sendall(hello[100:])
@@ -141,7 +141,7 @@ def test_who_comes_while_all_ends_is_not_let_in() -> None:
     ],
 )
 def test_an_address_of_ipv4_stays_one(host: str, written: str) -> None:
-    assert shown(host) == written
+    assert normalize_host(host) == written
 
 
 def test_every_address_of_the_machine_may_be_listened_at() -> None:
@@ -161,5 +161,5 @@ def test_connections_that_break_off_leave_nothing() -> None:
             if number % 3:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, not an end
             client.close()
-        behind.until(lambda: behind.front.arriving == 0 and not len(behind.front.connections), "all are gone")
-        assert not behind.front.kept
+        behind.until(lambda: behind.front.attaching == 0 and not len(behind.front.connections), "all are gone")
+        assert not behind.front.pending

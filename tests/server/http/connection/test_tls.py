@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 
-from perseid.registry.installation.certificates import self_signed
-from perseid.server.http.connection.tls import HANDSHAKE_TIME, MAX_HANDSHAKE
-from perseid.server.http.connection.tls_handshake import server_context
+from perseid.registry.installation.certificates import create_self_signed
+from perseid.server.http.connection.tls import HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BYTES
+from perseid.server.http.connection.tls_handshake import make_server_context
 from perseid.server.native.decisions import Busy
 from tests.server.http.listeners import (
     BOTH_VERSIONS,
@@ -47,7 +47,7 @@ def _say_on(client: SSL.Connection) -> None:
     client.recv(10)
 
 
-def who(behind: Behind, context: ssl.SSLContext) -> str:
+def identity(behind: Behind, context: ssl.SSLContext) -> str:
     with tls_client(behind.address, context) as client:
         return ask(client, "who")
 
@@ -62,7 +62,7 @@ def test_a_client_without_a_certificate(version: ssl.TLSVersion) -> None:
         assert ask(client, "who") == "127.0.0.1 True none"
         assert ask(client, "echo hello") == "hello"
         assert behind.front.handshakes == 1
-        assert not behind.front.kept
+        assert not behind.front.pending
 
 
 @VERSIONS
@@ -72,15 +72,15 @@ def test_a_certificate_that_chains_to_nothing_is_taken_as_it_is(version: ssl.TLS
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
     with fronted() as behind:
         context = client_context(version, client_key(kind), certificate)
-        assert who(behind, context) == f"127.0.0.1 True {digest}"
+        assert identity(behind, context) == f"127.0.0.1 True {digest}"
 
 
 def test_a_server_that_does_not_ask_gets_no_certificate() -> None:
     key = tls_key(SERVER_KEY)
-    quiet = server_context([self_signed(key, ("localhost",))], key, asks=False)
+    quiet = make_server_context([create_self_signed(key, ("localhost",))], key, request_certificate=False)
     with fronted(context=quiet) as behind:
         for version in BOTH_VERSIONS:
-            assert who(behind, client_context(version, client_key("ec"))).endswith("none")
+            assert identity(behind, client_context(version, client_key("ec"))).endswith("none")
 
 
 def test_dsa_keys_count_with_tls_1_2_and_are_unknown_to_tls_1_3() -> None:
@@ -88,8 +88,8 @@ def test_dsa_keys_count_with_tls_1_2_and_are_unknown_to_tls_1_3() -> None:
     certificate = client_certificate(key, "300:0.NA/12345")
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
     with fronted() as behind:
-        assert who(behind, client_context(ssl.TLSVersion.TLSv1_2, key, certificate)).endswith(digest)
-        assert who(behind, client_context(ssl.TLSVersion.TLSv1_3, key, certificate)).endswith("none")
+        assert identity(behind, client_context(ssl.TLSVersion.TLSv1_2, key, certificate)).endswith(digest)
+        assert identity(behind, client_context(ssl.TLSVersion.TLSv1_3, key, certificate)).endswith("none")
 
 
 @VERSIONS
@@ -97,7 +97,7 @@ def test_a_certificate_that_somebody_else_signed_is_taken_too(version: ssl.TLSVe
     certificate = client_certificate(client_key("ec"), "300:0.NA/12345", issuer=client_key("rsa2048"))
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
     with fronted() as behind:
-        assert who(behind, client_context(version, client_key("ec"), certificate)).endswith(digest)
+        assert identity(behind, client_context(version, client_key("ec"), certificate)).endswith(digest)
 
 
 @VERSIONS
@@ -144,7 +144,7 @@ def test_whoever_came_without_a_certificate_is_asked_when_coming_again(version: 
         with tls_client(behind.address, context, session=session) as client:
             assert ask(client, "who").endswith("none")
             assert not client.session_reused
-        assert who(behind, later).endswith(sha256(certificate.public_bytes(Encoding.DER)).hexdigest())
+        assert identity(behind, later).endswith(sha256(certificate.public_bytes(Encoding.DER)).hexdigest())
 
 
 @pytest.mark.parametrize(
@@ -269,17 +269,17 @@ def test_a_client_that_goes_away_is_counted() -> None:
     with fronted() as behind:
         with plain_client(behind.address) as client:
             client.sendall(b"\x16")
-            behind.until(lambda: behind.front.kept, "the handshake has begun")
+            behind.until(lambda: behind.front.pending, "the handshake has begun")
         behind.until(lambda: behind.failures == {"gone": 1}, "it has gone")
 
 
 def test_a_client_that_does_not_finish_its_handshake_is_cut() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         client.sendall(b"\x16\x03\x01\x02\x00")
-        behind.until(lambda: behind.front.kept, "the handshake has begun")
-        behind.later(HANDSHAKE_TIME - 1)
+        behind.until(lambda: behind.front.pending, "the handshake has begun")
+        behind.later(HANDSHAKE_TIMEOUT - 1)
         assert not behind.failures
-        behind.later(HANDSHAKE_TIME + 1)
+        behind.later(HANDSHAKE_TIMEOUT + 1)
         assert read_all(client) == b""
         assert behind.failures == {"slow": 1}
         assert behind.counts.limits() == {"slow connection": 1}
@@ -293,7 +293,7 @@ def test_a_client_that_sends_without_end_is_cut() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         client.sendall(record)
         try:
-            for _ in range(2 * MAX_HANDSHAKE // 1_000):
+            for _ in range(2 * MAX_HANDSHAKE_BYTES // 1_000):
                 client.sendall(filler)
         except OSError:
             pass
@@ -311,7 +311,7 @@ def test_a_server_that_is_too_busy_says_so_to_nobody_and_ends_it() -> None:
         with pytest.raises((ssl.SSLError, ConnectionResetError)), tls_client(behind.address, client_context()):
             pass
         behind.until(lambda: behind.failures == {"busy": 1}, "it is counted")
-        assert who(behind, client_context()).endswith("none")
+        assert identity(behind, client_context()).endswith("none")
 
 
 def test_a_client_that_goes_while_a_step_is_made_leaves_nothing() -> None:
@@ -328,7 +328,7 @@ def test_a_client_that_goes_while_a_step_is_made_leaves_nothing() -> None:
                 inside.do_handshake()
             client.sendall(outgoing.read())
             behind.until(lambda: not behind.delays, "the step has begun")
-            behind.later(HANDSHAKE_TIME + 1)
+            behind.later(HANDSHAKE_TIMEOUT + 1)
         behind.call(release.set)
         behind.until(lambda: not len(behind.front.connections), "it is gone")
         assert behind.failures == {"slow": 1}

@@ -17,17 +17,17 @@ from perseid.records.admin import Admin
 from perseid.records.site import PrimaryMask
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
-from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Remove
-from perseid.registry.identity import KeyHolder, Proof
-from perseid.registry.policy.keys import Who
+from perseid.registry.identity import KeyIdentity, Proof
+from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.queries.suffixes import HOW_IT_COUNTS, Making
+from perseid.registry.queries.suffixes import PILIN_EXPLANATION, MintMode
 from perseid.server.http.messages import Response
 from perseid.server.http.pages import generator
-from perseid.server.http.pages.form_tokens import LIFETIME, PURPOSE, FormTokens, NotOurs
-from perseid.server.http.pages.generator import MAX_AT_ONCE, MAX_FIELD
+from perseid.server.http.pages.form_tokens import LIFETIME, PURPOSE, FormTokens, InvalidFormToken
+from perseid.server.http.pages.generator import MAX_FIELD, MAX_NAMES
 from perseid.server.http.pages.pages import POLICY
 from tests.server.http.client_certificates import named
 from tests.server.http.contexts import Harness, basic, harness, header_of
@@ -49,7 +49,7 @@ def server() -> Iterator[Harness]:
         for prefix, profile in ((PILIN, "pilin"), (CORDRA, "cordra")):
             policy = replace(PROFILES[profile], default_creator="12345/n0")
             made.registry.do(AddNamespace(prefix, policy, (admin,)), OPERATOR, "cli")
-        only_server = replace(PROFILES["free"], who_may_mint=Who.SERVER)
+        only_server = replace(PROFILES["free"], who_may_mint=Audience.SERVER)
         made.registry.do(AddNamespace("777", only_server, (admin,)), OPERATOR, "cli")
         create(made, "12345/other", Value(300, "HS_SECKEY", b"other-secret"))
         yield made
@@ -82,8 +82,8 @@ def made(answer: Response) -> list[str]:
 
 
 def entry_of(server: Harness, name: str) -> State | None:
-    with server.registry.facts() as facts:
-        entry = facts.held(Handle.parse(name)).entry
+    with server.registry.snapshot() as snapshot:
+        entry = snapshot.stored(Handle.parse(name)).entry
         return None if entry is None else entry.state
 
 
@@ -94,7 +94,7 @@ def test_everybody_may_read_what_a_suffix_is_made_of(server: Harness) -> None:
     answer = server.get("/generate")
     page = page_of(answer)
     assert answer.status == 200
-    assert HOW_IT_COUNTS in page.text
+    assert PILIN_EXPLANATION in page.text
     assert [attributes.get("name") for tag, attributes in page.elements if tag == "input"] == []
     assert header_of(answer, "Cache-Control") == "no-store"
     assert header_of(answer, "Content-Security-Policy") == POLICY
@@ -159,7 +159,7 @@ def test_names_are_minted_and_lead_to_the_address(server: Harness) -> None:
         assert server.get(f"/{name}").status == 302
         assert header_of(server.get(f"/{name}"), "Location") == ADDRESS
     assert {f"/{name}" for name in names} <= set(page_of(answer).links)
-    assert (answer.code, answer.name, answer.who) == (1, names[0], ADMINISTRATOR)
+    assert (answer.code, answer.name, answer.identity) == (1, names[0], ADMINISTRATOR)
 
 
 def test_names_are_reserved(server: Harness) -> None:
@@ -253,9 +253,9 @@ def test_where_the_clock_has_to_catch_up_it_is_said_when_to_come_again(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wait(*_: object) -> object:
-        raise MustWait(7.0, None, "names have been given out ahead of the clock", "P6")
+        raise RetryLater(7.0, None, "names have been given out ahead of the clock", "P6")
 
-    monkeypatch.setattr(generator, "patiently", wait)
+    monkeypatch.setattr(generator, "execute_with_wait", wait)
     answer = send(server, where=PILIN)
     assert (answer.status, header_of(answer, "Retry-After")) == (503, "7")
     assert "Try again in 7 s" in page_of(answer).text
@@ -275,16 +275,16 @@ def test_a_server_that_takes_no_changes_says_so(server: Harness) -> None:
 
 
 def test_a_form_without_its_token_does_nothing(server: Harness) -> None:
-    with server.registry.facts() as facts:
-        before = facts.reading.size
+    with server.registry.snapshot() as snapshot:
+        before = snapshot.reading.size
     theirs = token_of(server.get("/generate", headers=basic(OTHER, "other-secret")))
     good = form_of(server)
     for token in ("", "x", "A" * 75, theirs, good[:-1], good + "A", good.swapcase(), "é", "A" * 10_000):
         answer = send(server, token=token)
         assert answer.status == 403
         assert "here is a new one" in page_of(answer).text
-    with server.registry.facts() as facts:
-        assert facts.reading.size == before
+    with server.registry.snapshot() as snapshot:
+        assert snapshot.reading.size == before
 
 
 @pytest.mark.parametrize(
@@ -309,13 +309,13 @@ def test_our_own_page_can(server: Harness) -> None:
 
 def test_reading_changes_nothing(server: Harness) -> None:
     fields = urlencode({"where": "12345", "making": "reserve", "count": "1", "token": form_of(server)})
-    with server.registry.facts() as facts:
-        before = facts.reading.size
+    with server.registry.snapshot() as snapshot:
+        before = snapshot.reading.size
     assert made(server.get(f"/generate?{fields}", headers=basic())) == []
     as_json = server.post("/generate", fields, headers={"Content-Type": "text/plain", **basic()})
     assert made(as_json) == []
-    with server.registry.facts() as facts:
-        assert facts.reading.size == before
+    with server.registry.snapshot() as snapshot:
+        assert snapshot.reading.size == before
 
 
 def test_a_form_that_is_sent_twice_is_carried_out_once(server: Harness) -> None:
@@ -332,11 +332,11 @@ def test_a_form_that_is_sent_twice_is_carried_out_once(server: Harness) -> None:
 
 def test_a_form_that_is_being_carried_out_is_not_carried_out_again(server: Harness) -> None:
     token, registry = form_of(server), server.registry
-    with registry.facts() as facts:
-        tokens = FormTokens(facts.reading.secret(PURPOSE))
+    with registry.snapshot() as snapshot:
+        tokens = FormTokens(snapshot.reading.secret(PURPOSE))
     number = tokens.read(token, ADMINISTRATOR, server.place.time())
-    who = KeyHolder(ValueRef.parse(ADMINISTRATOR), Proof.SECRET_KEY, verified_index=300)
-    with server.place.api.keys(registry).claim(who, number, bytes(32)):
+    identity = KeyIdentity(ValueRef.parse(ADMINISTRATOR), Proof.SECRET_KEY, verified_index=300)
+    with server.place.api.keys(registry).claim(identity, number, bytes(32)):
         answer = send(server, token=token)
     assert answer.status == 409
     assert "in a moment" in page_of(answer).text
@@ -347,8 +347,8 @@ def test_what_was_answered_is_not_repeated_once_something_was_erased(server: Har
     token = form_of(server)
     made(send(server, token=token))
     create(server, "12345/erased", Value.text(1, "DESC", "what must go"))
-    with server.registry.facts() as facts:
-        seq = facts.reading.size
+    with server.registry.snapshot() as snapshot:
+        seq = snapshot.reading.size
     server.registry.do(Remove(Handle.parse("12345/erased"), (1,)), OPERATOR, "cli")
     server.registry.do(Redact(Handle.parse("12345/erased"), 1, seq, "by order"), OPERATOR, "cli")
     answer = send(server, token=token)
@@ -368,23 +368,23 @@ def test_a_form_has_its_time(server: Harness) -> None:
         server.service.place = place
 
 
-@given(who=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20), now=st.integers(0, 2**33))
-def test_tokens_are_good_for_one_identity_and_for_a_while(who: str, other: str, now: int) -> None:
+@given(identity=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20), now=st.integers(0, 2**33))
+def test_tokens_are_good_for_one_identity_and_for_a_while(identity: str, other: str, now: int) -> None:
     tokens = FormTokens(b"a secret")
-    token = tokens.make(who, now, lambda count: bytes(range(count)))
-    assert tokens.read(token, who, now) == bytes(range(16))
-    assert tokens.read(token, who, now + LIFETIME - 1) == bytes(range(16))
-    for reader, moment, holder in ((tokens, now + LIFETIME, who), (FormTokens(b"another"), now, who)):
-        with pytest.raises(NotOurs):
+    token = tokens.make(identity, now, lambda count: bytes(range(count)))
+    assert tokens.read(token, identity, now) == bytes(range(16))
+    assert tokens.read(token, identity, now + LIFETIME - 1) == bytes(range(16))
+    for reader, moment, holder in ((tokens, now + LIFETIME, identity), (FormTokens(b"another"), now, identity)):
+        with pytest.raises(InvalidFormToken):
             reader.read(token, holder, moment)
-    if other != who:
-        with pytest.raises(NotOurs):
+    if other != identity:
+        with pytest.raises(InvalidFormToken):
             tokens.read(token, other, now)
 
 
 @given(token=st.text(max_size=120))
 def test_no_text_is_taken_for_a_token(token: str) -> None:
-    with pytest.raises(NotOurs):
+    with pytest.raises(InvalidFormToken):
         FormTokens(b"a secret").read(token, "somebody", 0)
 
 
@@ -395,7 +395,7 @@ def test_no_text_is_taken_for_a_token(token: str) -> None:
 @given(
     where=st.text(max_size=30),
     url=st.text(max_size=30),
-    making=st.sampled_from([each.value for each in Making]),
+    making=st.sampled_from([each.value for each in MintMode]),
     count=st.text(max_size=4),
 )
 def test_whatever_is_sent_is_answered_with_a_page(
@@ -443,4 +443,4 @@ def test_much_is_cut(server: Harness) -> None:
     assert answer.status == 400
     large = server.post("/generate", b"where=" + b"x" * 20_000, headers={**FORM, **basic()})
     assert large.status == 413
-    assert MAX_AT_ONCE * 40 < 1 << 16, "so that every answer can be kept for a form that is sent again"
+    assert MAX_NAMES * 40 < 1 << 16, "so that every answer can be kept for a form that is sent again"

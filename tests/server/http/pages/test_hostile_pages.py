@@ -25,7 +25,7 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.server.http.messages import Response, is_header_text
 from perseid.server.http.negotiation import RECORD_FORMS
-from perseid.server.http.pages.pages import POLICY, visible
+from perseid.server.http.pages.pages import POLICY, to_visible
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     Page,
@@ -231,7 +231,7 @@ def test_no_name_becomes_anything_but_text(server: Harness, attack: str) -> None
         return
     create(server, f"12345/{attack}", text(1, "DESC", "has a strange name"))
     shown = check_page(server.get(f"/hdl/{encoded}"))
-    assert visible(f"12345/{attack}") in shown.text
+    assert to_visible(f"12345/{attack}") in shown.text
     create(server, f"12345/to-{quote(attack, safe='')}", text(1, "HS_ALIAS", f"12345/{attack}"))
     answer = server.get(f"/12345/to-{quote(quote(attack, safe=''), safe='')}")
     check_headers(answer)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.installation.setup import add_demonstration
+from perseid.registry.installation.setup import create_demonstration
 from perseid.server.http.context import HttpSettings
-from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, visible
-from perseid.server.http.pages.record_page import MAX_OCTETS, MAX_PAGE
+from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, to_visible
+from perseid.server.http.pages.record_page import MAX_HEX_BYTES, MAX_PAGE
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import ADMIN, Page, create, page_of, resolver, text
 from tests.server.installations import OPERATOR
@@ -69,7 +69,7 @@ ELEMENTS: Final = frozenset(
 @pytest.fixture(scope="module")
 def server() -> Iterator[Harness]:
     with resolver() as made:
-        add_demonstration(made.registry, OPERATOR, "cli")
+        create_demonstration(made.registry, OPERATOR, "cli")
         yield made
 
 
@@ -268,7 +268,7 @@ def test_a_record_is_shown_as_deployed_resolvers_show_it(server: Harness) -> Non
     assert "300:0.NA/12345" in page.text
     assert "301:999/x" in page.text
     assert "000102030405060708090A0B" in page.text
-    assert f"768 octets; the first {MAX_OCTETS} are shown" in page.text
+    assert f"768 octets; the first {MAX_HEX_BYTES} are shown" in page.text
     assert "oh dear" not in page.text
     assert "hdl:12345/page" in page.text
     assert "https://hdl.example.org/12345/page" in page.text
@@ -306,7 +306,7 @@ def test_only_what_can_be_used_is_offered(server: Harness) -> None:
 
 @given(st.text())
 def test_everything_on_a_page_can_be_seen(shown: str) -> None:
-    found = visible(shown)
+    found = to_visible(shown)
     assert all(each.isprintable() or each == "\n" for each in found)
     assert found == shown or not shown.isprintable() or len(shown) > MAX_SHOWN
 
@@ -323,7 +323,7 @@ def test_everything_on_a_page_can_be_seen(shown: str) -> None:
     ],
 )
 def test_what_would_not_show_is_written_out(text_: str, expected: str) -> None:
-    assert visible(text_) == expected
+    assert to_visible(text_) == expected
 
 
 def test_the_templates_come_with_the_package() -> None:

@@ -90,7 +90,7 @@ def without_suggestions(server: Harness) -> Iterator[None]:
     place = server.place
     used_up = Budget(Rate(1e-6, 1), Rate(1e-6, 1))
     assert used_up.take((), place.time())
-    server.service.place = replace(place, suggesting=used_up)
+    server.service.place = replace(place, suggestion_budget=used_up)
     try:
         yield
     finally:

@@ -14,17 +14,17 @@ from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create, Delete
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.clients import Peer
-from perseid.server.http.connection.requests import Arrived, HeadReader
-from perseid.server.http.connection.responses import has_body, head_of
-from perseid.server.http.resolver.fast_path import Fast, _plain_item
-from perseid.server.http.responses import MAX_AT_ONCE
-from perseid.server.native.resolution import Settings
+from perseid.server.http.connection.requests import HeadParser, ParsedRequest
+from perseid.server.http.connection.responses import encode_head, has_body
+from perseid.server.http.resolver.fast_path import FastPath, _plain_item
+from perseid.server.http.responses import MAX_INLINE_BYTES
+from perseid.server.native.resolution import ResolutionSettings
 from tests.server.http.contexts import PUBLIC_URL, STRANGER, Harness, harness
 
-OPERATOR = LocalOperator("tester")
+OPERATOR = LocalIdentity("tester")
 PREFIX = "12345"
 ADMIN = Value(100, "HS_ADMIN", Admin(ValueRef(200, f"0.NA/{PREFIX}"), AdminPermission(0xFFF)).to_bytes())
 URL = Value.text(1, "URL", "https://example.org/a?b=c&d='e'#f")
@@ -44,34 +44,34 @@ class Both:
     def configure(self, **settings: object) -> None:
         self.server.configure(**settings)
         place = self.server.place
-        self.fast = Fast(self.server.registry.ledger.answers, Settings(), place.settings, place.time)
+        self.fast = FastPath(self.server.registry.ledger.answers, ResolutionSettings(), place.settings, place.time)
 
     def write(self, name: str, *values: Value) -> None:
         create = Create(Handle.parse(name), values, overwrite=True, again=True)
         self.server.registry.do(create, OPERATOR, "test")
         self.seconds = float(self.server.registry.now())
 
-    def at_once(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes | None:
+    def handle_fast(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes | None:
         found = self.fast(arrived(target, headers or {}, method))
         return None if found is None else found[0]
 
     def usual(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes:
         request = arrived(target, headers or {}, method)
         response = asyncio.run(self.server.answer(request))
-        head = head_of(response, version="1.1", keep=True, seconds=self.server.place.time())
+        head = encode_head(response, version="1.1", keep=True, seconds=self.server.place.time())
         return head + response.body if has_body(response.status, method) else head
 
     def agree(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bool:
         """Whether it is answered at once; if so, as in the usual way."""
-        found = self.at_once(target, headers, method)
+        found = self.handle_fast(target, headers, method)
         if found is not None:
             assert found == self.usual(target, headers, method)
         return found is not None
 
 
-def arrived(target: str, headers: Mapping[str, str], method: str = "GET") -> Arrived:
+def arrived(target: str, headers: Mapping[str, str], method: str = "GET") -> ParsedRequest:
     lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items())
-    return HeadReader(Peer(STRANGER)).read(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1"))
+    return HeadParser(Peer(STRANGER)).read(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1"))
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,8 @@ def test_usual_records_are_answered_at_once(both: Both, form: str, method: str, 
     ],
 )
 def test_what_is_not_usual_takes_the_usual_way(both: Both, target: str, headers: dict[str, str]) -> None:
-    assert both.at_once(target, headers) is None
-    assert both.at_once("/12345/n1") is not None
+    assert both.handle_fast(target, headers) is None
+    assert both.handle_fast("/12345/n1") is not None
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_is_not_usual_takes_the_usual_way(both: Both, target: str, headers:
 )
 def test_other_urls_take_the_usual_way(both: Both, value: Value) -> None:
     both.write(f"{PREFIX}/other", value)
-    assert both.at_once(f"/{PREFIX}/other") is None
+    assert both.handle_fast(f"/{PREFIX}/other") is None
 
 
 def test_records_that_say_more_take_the_usual_way(both: Both) -> None:
@@ -162,21 +162,21 @@ def test_records_that_say_more_take_the_usual_way(both: Both) -> None:
         ("HS_ALIAS", f"{PREFIX}/n1"),
     ):
         both.write(f"{PREFIX}/more", URL, Value.text(2, type_, data))
-        assert both.at_once(f"/{PREFIX}/more") is None, type_
+        assert both.handle_fast(f"/{PREFIX}/more") is None, type_
         assert both.agree(f"/api/handles/{PREFIX}/more"), type_
 
 
 def test_names_that_are_gone_or_were_never_public_take_the_usual_way(both: Both) -> None:
     registry, name = both.server.registry, Handle.parse(f"{PREFIX}/gone")
     both.write(str(name), URL)
-    assert both.at_once(f"/{name}") is not None
+    assert both.handle_fast(f"/{name}") is not None
     registry.do(Tombstone(name, "it was withdrawn"), OPERATOR, "test")
-    assert both.at_once(f"/{name}") is None
-    assert both.at_once(f"/api/handles/{name}") is None
+    assert both.handle_fast(f"/{name}") is None
+    assert both.handle_fast(f"/api/handles/{name}") is None
     registry.do(Delete(name), OPERATOR, "test")
-    assert both.at_once(f"/{name}") is None
+    assert both.handle_fast(f"/{name}") is None
     registry.do(Create(Handle.parse(f"{PREFIX}/hidden"), (URL,), published=False), OPERATOR, "test")
-    assert both.at_once(f"/{PREFIX}/hidden") is None
+    assert both.handle_fast(f"/{PREFIX}/hidden") is None
 
 
 def test_a_namespace_with_something_to_say_is_noticed_at_once() -> None:
@@ -187,7 +187,7 @@ def test_a_namespace_with_something_to_say_is_noticed_at_once() -> None:
         space = Value.text(9, "HS_NAMESPACE", "<namespace><status>inactive</status></namespace>")
         values = [value for value in _values_of(both, f"0.NA/{PREFIX}") if value.index != 9]
         both.write(f"0.NA/{PREFIX}", *values, space)
-        assert both.at_once(f"/{PREFIX}/n") is None
+        assert both.handle_fast(f"/{PREFIX}/n") is None
         assert both.usual(f"/{PREFIX}/n").startswith(b"HTTP/1.1 404")
         assert both.agree(f"/api/handles/{PREFIX}/n")
         both.write(f"0.NA/{PREFIX}", *values)
@@ -195,8 +195,8 @@ def test_a_namespace_with_something_to_say_is_noticed_at_once() -> None:
 
 
 def _values_of(both: Both, name: str) -> tuple[Value, ...]:
-    with both.server.registry.facts() as facts:
-        return facts.held(Handle.parse(name)).values
+    with both.server.registry.snapshot() as snapshot:
+        return snapshot.stored(Handle.parse(name)).values
 
 
 def test_where_letters_are_told_apart_the_usual_way_is_taken() -> None:
@@ -205,8 +205,8 @@ def test_where_letters_are_told_apart_the_usual_way_is_taken() -> None:
         server.registry.do(AddNamespace("777", PROFILES["exact"]), OPERATOR, "test")
         both.write("777/a", URL)
         for form in FORMS:
-            assert both.at_once(form.format("777/a")) is None
-            assert both.at_once(form.format("777/A")) is None
+            assert both.handle_fast(form.format("777/a")) is None
+            assert both.handle_fast(form.format("777/A")) is None
 
 
 def test_a_record_that_was_kept_by_another_case_rule_takes_the_usual_way(both: Both) -> None:
@@ -220,18 +220,18 @@ def test_a_record_that_was_kept_by_another_case_rule_takes_the_usual_way(both: B
 def test_settings_decide(both: Both) -> None:
     try:
         both.configure(bare=False, redirect_status=303)
-        assert both.at_once("/12345/n1") is None
+        assert both.handle_fast("/12345/n1") is None
         assert both.agree("/hdl/12345/n1")
         both.configure(bare=True, segments=("12345", "hdl"))
-        assert both.at_once("/12345/n1") is None
+        assert both.handle_fast("/12345/n1") is None
         both.configure(segments=("hdl",), schemes=frozenset(("http",)))
         both.write(f"{PREFIX}/secure", URL)
-        assert both.at_once(f"/{PREFIX}/secure") is None
+        assert both.handle_fast(f"/{PREFIX}/secure") is None
         both.configure(schemes=frozenset(("mailto",)))
-        assert both.at_once(f"/{PREFIX}/secure") is None
+        assert both.handle_fast(f"/{PREFIX}/secure") is None
         both.configure(schemes=frozenset(("http", "https")), public_url="")
         assert both.agree("/12345/n1")
-        assert b"Link:" not in (both.at_once("/12345/n1") or b"")
+        assert b"Link:" not in (both.handle_fast("/12345/n1") or b"")
         both.configure(public_url="https://12345.example/12345/n1", bare=False)
         assert both.agree("/hdl/12345/n1")
     finally:
@@ -248,7 +248,7 @@ def test_headers_are_looked_at_once(both: Both) -> None:
     request = arrived("/12345/n1", {"Accept": "text/html"})
     assert both.fast(request) is not None
     noted = request.fields.noted
-    again = Arrived("GET", b"/12345/n2", "1.1", request.fields)
+    again = ParsedRequest("GET", b"/12345/n2", "1.1", request.fields)
     assert both.fast(again) is not None
     assert request.fields.noted is noted
 
@@ -320,6 +320,9 @@ def test_both_ways_say_the_same(
 @pytest.mark.parametrize("form", FORMS)
 def test_large_records_take_the_usual_way(both: Both, form: str) -> None:
     """To write one out takes time, for which others would have to wait."""
-    for values in ((URL, Value(2, "DATA", bytes(MAX_AT_ONCE))), tuple([replace(URL, index=n) for n in range(1, 300)])):
+    for values in (
+        (URL, Value(2, "DATA", bytes(MAX_INLINE_BYTES))),
+        tuple([replace(URL, index=n) for n in range(1, 300)]),
+    ):
         both.write(f"{PREFIX}/large", *values)
         assert not both.agree(form.format(f"{PREFIX}/large"))

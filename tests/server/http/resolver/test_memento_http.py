@@ -13,7 +13,7 @@ from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Delete, Modify
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.messages import Response
-from perseid.server.http.resolver.addresses import MAX_LINK_OCTETS, MAX_SIGNPOSTED
+from perseid.server.http.resolver.addresses import MAX_LINK_BYTES, MAX_SIGNPOSTED_NAME
 from tests.registry.queries.link_parser import ReadLink, read_links
 from tests.server.http.contexts import header_of, json_of
 from tests.server.http.resolver.resolver_records import location_of, page_of, text
@@ -288,11 +288,11 @@ def test_nobody_is_led_to_a_namespace_that_is_not_in_use(machine: Machine) -> No
 # Long names
 
 
-@pytest.mark.parametrize("length", [MAX_SIGNPOSTED, 1_500, 2_030])
+@pytest.mark.parametrize("length", [MAX_SIGNPOSTED_NAME, 1_500, 2_030])
 def test_the_names_of_links_may_be_long(machine: Machine, length: int) -> None:
     name = f"{PREFIX}/{'x' * (length - len(PREFIX) - 1)}"
     seq = machine.put(name, text(1, "URL", "https://long.example/"))
-    assert len(f"{HOME}/{name}") < MAX_LINK_OCTETS or length > 2_000
+    assert len(f"{HOME}/{name}") < MAX_LINK_BYTES or length > 2_000
     for answer in (machine.get(f"/{name}"), machine.get(f"/{name}?at={seq}"), machine.get(f"/{name}", START)):
         links = links_of(answer)
         if length > 2_000:

@@ -8,7 +8,7 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.server.http.resolver.lookup import MAX_ALIASES
-from perseid.server.native.steps import Kind
+from perseid.server.native.steps import WorkKind
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     CORDRA_NAME,
@@ -51,7 +51,7 @@ def test_a_name_leads_to_its_url(server: Harness) -> None:
         b'<body><a href="https://example.org/a">https://example.org/a</a></body></html>'
     )
     assert (answer.code, answer.name) == (1, "12345/url")
-    assert server.kinds[-1] is Kind.READ
+    assert server.kinds[-1] is WorkKind.READ
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_credentials_are_not_looked_at(server: Harness) -> None:
         assert server.get("/12345/url", headers=headers).status == 302
         hidden = server.get("/12345/hidden?action=api", headers={**headers, **JSON})
         assert b"hidden.example" not in hidden.body
-    assert Kind.VERIFY not in server.kinds
+    assert WorkKind.VERIFY not in server.kinds
 
 
 def test_the_host_header_means_nothing(server: Harness) -> None:
@@ -363,7 +363,7 @@ def test_something_inside_fails(server: Harness, monkeypatch: pytest.MonkeyPatch
     def fail() -> None:
         raise OSError("secret words")
 
-    monkeypatch.setattr(server.registry, "facts", fail)
+    monkeypatch.setattr(server.registry, "snapshot", fail)
     answer = server.get("/12345/url")
     assert (answer.status, page_of(answer).title) == (500, "System Error")
     assert b"secret" not in answer.body

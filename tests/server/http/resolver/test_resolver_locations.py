@@ -8,7 +8,7 @@ import pytest
 
 from perseid.records.value import Value
 from perseid.server.http.messages import Response
-from perseid.server.http.resolver.redirect import MAX_HEADERS, MAX_OCTETS
+from perseid.server.http.resolver.redirect import MAX_HEADER_BYTES, MAX_HEADERS
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     add_namespace,
@@ -310,7 +310,7 @@ def test_headers_have_a_bound(server: Harness) -> None:
     assert len(links(server.get("/88/many"))) == MAX_HEADERS
     long = "\n".join(f"Link: <https://a.example/{'x' * 900}>; rel=item" for _ in range(10))
     create(server, "88/long", text(1, "URL", "https://a.example/"), text(2, "10320/headers", long))
-    assert 0 < sum(map(len, links(server.get("/88/long")))) <= MAX_OCTETS
+    assert 0 < sum(map(len, links(server.get("/88/long")))) <= MAX_HEADER_BYTES
 
 
 @pytest.mark.parametrize(

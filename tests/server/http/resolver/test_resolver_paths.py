@@ -5,27 +5,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.registry.installation.setting_http import OWN_SEGMENTS
+from perseid.registry.installation.setting_http import RESERVED_SEGMENTS as OWN_SEGMENTS
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.resolver.paths import (
-    OWN,
     PAGES,
-    TAKEN,
+    RESERVED_SEGMENTS,
+    RESOLVER_PARAMETERS,
     Action,
-    Named,
-    Own,
-    Undeclared,
-    action_of,
-    indexes_of,
+    OwnPage,
+    RequestedName,
+    UnknownPath,
     is_bare,
-    locate,
+    parse_action,
+    parse_indexes,
+    parse_path,
+    parse_query,
+    parse_search_input,
     path_to,
-    read_query,
-    rest_of,
-    stripped,
-    typed,
+    strip_parameters,
+    strip_scheme,
 )
-from perseid.server.http.targets import Malformed
+from perseid.server.http.targets import BadRequest
 from tests.strategies import handles
 
 DEFAULT = HttpSettings()
@@ -36,98 +36,98 @@ SETTINGS = (DEFAULT, ONLY_SEGMENTS, HttpSettings(segments=()), HttpSettings("htt
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/", Own("")),
-        ("//", Own("")),
-        ("/help.html", Own("help.html")),
-        ("/robots.txt", Own("robots.txt")),
-        ("/favicon.ico", Own("favicon.ico")),
-        ("/resolver.json", Own("resolver.json")),
-        ("/static/perseid.css", Own("static/perseid.css")),
-        ("/static/x/y", Own("static/x/y")),
-        ("/generate", Own("generate")),
-        ("/generate/x", Named("generate/x")),
-        ("/timemap/link/12345/x%20", Own("timemap/link/12345/x ")),
-        ("/timemap", Undeclared("timemap")),
-        ("/12345/x", Named("12345/x")),
-        ("/12345%2Fx", Named("12345/x")),
-        ("/12345", Named("12345")),
-        ("/12345/x/", Named("12345/x/")),
-        ("/12345//x", Named("12345//x")),
-        ("/12345/a/../b", Named("12345/a/../b")),
-        ("//12345/x", Named("12345/x")),
-        ("/%2F12345/x", Named("12345/x")),
-        ("/%2012345/x%20", Named("12345/x")),
-        ("/12345/a+b", Named("12345/a+b")),
-        ("/12345/a;b=c", Named("12345/a;b=c")),
-        ("/12345/100%", Named("12345/100%")),
-        ("/12345/%C3%BC", Named("12345/ü")),
-        ("/12345/ü", Named("12345/ü")),
-        ("/hdl:12345/x", Named("12345/x")),
-        ("/HDL:12345%2Fx", Named("12345/x")),
-        ("/doi:10.1/x", Named("10.1/x")),
-        ("/info:hdl/12345/x", Named("12345/x")),
-        ("/INFO:DOI/10.1/x", Named("10.1/x")),
-        ("/urn:hdl:12345:x", Named("12345/x")),
-        ("/urn:doi:10.1:a:b", Named("10.1/a:b")),
-        ("/urn:eidr:10.5240:x", Named("10.5240/x")),
-        ("/urn:hdl:12345/a:b", Named("12345/a:b")),
-        ("/hdl/12345/x", Named("12345/x", "hdl")),
-        ("/hdl%2F12345/x", Named("12345/x", "hdl")),
-        ("/hdl//12345/x", Named("12345/x", "hdl")),
-        ("/hdl/12345/x%20", Named("12345/x ", "hdl")),
-        ("/hdl/hdl/x", Named("hdl/x", "hdl")),
-        ("/hdl/api/handles/x", Named("api/handles/x", "hdl")),
-        ("/hdl/robots.txt", Named("robots.txt", "hdl")),
-        ("/hdl", Own("")),
-        ("/hdl/", Own("")),
-        ("/HDL/x", Named("HDL/x")),
-        ("/api/nothing", Undeclared("api/nothing")),
-        ("//api/handles/12345/x", Undeclared("api/handles/12345/x")),
-        ("/healthz/x", Undeclared("healthz/x")),
-        ("/robots.txt/x", Named("robots.txt/x")),
+        ("/", OwnPage("")),
+        ("//", OwnPage("")),
+        ("/help.html", OwnPage("help.html")),
+        ("/robots.txt", OwnPage("robots.txt")),
+        ("/favicon.ico", OwnPage("favicon.ico")),
+        ("/resolver.json", OwnPage("resolver.json")),
+        ("/static/perseid.css", OwnPage("static/perseid.css")),
+        ("/static/x/y", OwnPage("static/x/y")),
+        ("/generate", OwnPage("generate")),
+        ("/generate/x", RequestedName("generate/x")),
+        ("/timemap/link/12345/x%20", OwnPage("timemap/link/12345/x ")),
+        ("/timemap", UnknownPath("timemap")),
+        ("/12345/x", RequestedName("12345/x")),
+        ("/12345%2Fx", RequestedName("12345/x")),
+        ("/12345", RequestedName("12345")),
+        ("/12345/x/", RequestedName("12345/x/")),
+        ("/12345//x", RequestedName("12345//x")),
+        ("/12345/a/../b", RequestedName("12345/a/../b")),
+        ("//12345/x", RequestedName("12345/x")),
+        ("/%2F12345/x", RequestedName("12345/x")),
+        ("/%2012345/x%20", RequestedName("12345/x")),
+        ("/12345/a+b", RequestedName("12345/a+b")),
+        ("/12345/a;b=c", RequestedName("12345/a;b=c")),
+        ("/12345/100%", RequestedName("12345/100%")),
+        ("/12345/%C3%BC", RequestedName("12345/ü")),
+        ("/12345/ü", RequestedName("12345/ü")),
+        ("/hdl:12345/x", RequestedName("12345/x")),
+        ("/HDL:12345%2Fx", RequestedName("12345/x")),
+        ("/doi:10.1/x", RequestedName("10.1/x")),
+        ("/info:hdl/12345/x", RequestedName("12345/x")),
+        ("/INFO:DOI/10.1/x", RequestedName("10.1/x")),
+        ("/urn:hdl:12345:x", RequestedName("12345/x")),
+        ("/urn:doi:10.1:a:b", RequestedName("10.1/a:b")),
+        ("/urn:eidr:10.5240:x", RequestedName("10.5240/x")),
+        ("/urn:hdl:12345/a:b", RequestedName("12345/a:b")),
+        ("/hdl/12345/x", RequestedName("12345/x", "hdl")),
+        ("/hdl%2F12345/x", RequestedName("12345/x", "hdl")),
+        ("/hdl//12345/x", RequestedName("12345/x", "hdl")),
+        ("/hdl/12345/x%20", RequestedName("12345/x ", "hdl")),
+        ("/hdl/hdl/x", RequestedName("hdl/x", "hdl")),
+        ("/hdl/api/handles/x", RequestedName("api/handles/x", "hdl")),
+        ("/hdl/robots.txt", RequestedName("robots.txt", "hdl")),
+        ("/hdl", OwnPage("")),
+        ("/hdl/", OwnPage("")),
+        ("/HDL/x", RequestedName("HDL/x")),
+        ("/api/nothing", UnknownPath("api/nothing")),
+        ("//api/handles/12345/x", UnknownPath("api/handles/12345/x")),
+        ("/healthz/x", UnknownPath("healthz/x")),
+        ("/robots.txt/x", RequestedName("robots.txt/x")),
     ],
 )
 def test_what_a_path_asks_for(path: str, expected: object) -> None:
-    assert locate(path.encode(), DEFAULT) == expected
+    assert parse_path(path.encode(), DEFAULT) == expected
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/", Own("")),
-        ("/12345/x", Undeclared("12345/x")),
-        ("/id/12345/x", Named("12345/x", "id")),
-        ("/hdl/12345/x", Named("12345/x", "hdl")),
-        ("/robots.txt", Own("robots.txt")),
+        ("/", OwnPage("")),
+        ("/12345/x", UnknownPath("12345/x")),
+        ("/id/12345/x", RequestedName("12345/x", "id")),
+        ("/hdl/12345/x", RequestedName("12345/x", "hdl")),
+        ("/robots.txt", OwnPage("robots.txt")),
     ],
 )
 def test_what_is_not_declared_is_no_name(path: str, expected: object) -> None:
-    assert locate(path.encode(), ONLY_SEGMENTS) == expected
+    assert parse_path(path.encode(), ONLY_SEGMENTS) == expected
 
 
 def test_every_name_can_be_reached_behind_hdl_even_where_nobody_has_declared_it() -> None:
-    assert locate(b"/hdl/12345/x", HttpSettings(segments=())) == Named("12345/x", "hdl")
+    assert parse_path(b"/hdl/12345/x", HttpSettings(segments=())) == RequestedName("12345/x", "hdl")
 
 
 @pytest.mark.parametrize("path", [b"/12345/%zz", b"/12345/%0", b"/12345/%", b"/12345/a%00b"])
 def test_a_path_that_cannot_be_decoded_is_refused_unless_old_clients_write_it(path: bytes) -> None:
     if path.endswith(b"/%"):
-        assert locate(path, DEFAULT) == Named("12345/%")
+        assert parse_path(path, DEFAULT) == RequestedName("12345/%")
         return
-    with pytest.raises(Malformed):
-        locate(path, DEFAULT)
+    with pytest.raises(BadRequest):
+        parse_path(path, DEFAULT)
 
 
 def test_what_is_no_utf_8_is_looked_up_with_a_replacement() -> None:
-    assert locate(b"/12345/%FF", DEFAULT) == Named("12345/\ufffd")
+    assert parse_path(b"/12345/%FF", DEFAULT) == RequestedName("12345/\ufffd")
 
 
 @given(handles(), st.sampled_from(SETTINGS), st.sampled_from(("", "hdl", "id")))
 def test_the_path_to_a_name_leads_to_that_name(handle: Handle, settings: HttpSettings, segment: str) -> None:
     segment = segment if segment in settings.segments else ""
     path = path_to(str(handle), settings, segment)
-    found = locate(path.encode("ascii"), settings)
-    assert isinstance(found, Named)
+    found = parse_path(path.encode("ascii"), settings)
+    assert isinstance(found, RequestedName)
     assert found.name == str(handle)
     assert found.segment == segment or (not segment and found.segment == "hdl")
     assert not set(path) & set(' "<>\\^`{|}?#')
@@ -148,14 +148,14 @@ def test_no_client_takes_a_name_for_a_step_up(name: str, path: str) -> None:
 
 
 def test_a_handle_without_a_slash_is_a_prefix() -> None:
-    assert Named("12345").handle == "0.NA/12345"
-    assert Named("12345/x").handle == "12345/x"
+    assert RequestedName("12345").handle == "0.NA/12345"
+    assert RequestedName("12345/x").handle == "12345/x"
 
 
 def test_a_scheme_behind_a_segment_may_be_a_slip() -> None:
-    assert Named("hdl:12345/x", "hdl").otherwise == Named("12345/x", "hdl")
-    assert Named("12345/x", "hdl").otherwise is None
-    assert Named("hdl:", "hdl").otherwise is None
+    assert RequestedName("hdl:12345/x", "hdl").alternative == RequestedName("12345/x", "hdl")
+    assert RequestedName("12345/x", "hdl").alternative is None
+    assert RequestedName("hdl:", "hdl").alternative is None
 
 
 @pytest.mark.parametrize(
@@ -181,43 +181,43 @@ def test_a_scheme_behind_a_segment_may_be_a_slip() -> None:
     ],
 )
 def test_what_people_type_and_paste(field: str, expected: str) -> None:
-    found = typed(field, DEFAULT)
+    found = parse_search_input(field, DEFAULT)
     assert found is not None
     assert found.name == expected
 
 
 def test_nothing_typed_is_nothing() -> None:
-    assert typed("", DEFAULT) is None
-    assert typed(" \n", DEFAULT) is None
-    assert typed("https://hdl.handle.net/", DEFAULT) is None
+    assert parse_search_input("", DEFAULT) is None
+    assert parse_search_input(" \n", DEFAULT) is None
+    assert parse_search_input("https://hdl.handle.net/", DEFAULT) is None
 
 
 @given(st.text(max_size=40))
 def test_whatever_is_typed_is_read_or_refused(field: str) -> None:
     try:
-        found = typed(field, DEFAULT)
-    except Malformed:
+        found = parse_search_input(field, DEFAULT)
+    except BadRequest:
         return
     assert found is None or found.name
 
 
 @given(st.text(max_size=20))
 def test_a_scheme_is_taken_off_once(name: str) -> None:
-    assert stripped(f"hdl:{name}") == name
-    assert stripped(f"info:doi/{name}") == name
+    assert strip_scheme(f"hdl:{name}") == name
+    assert strip_scheme(f"info:doi/{name}") == name
 
 
 # Parameters
 
 
 def test_both_separators_count_and_a_plus_is_a_plus() -> None:
-    found = read_query(b"a=1;b=2&c=x+y&d=%26%3B;e&&;")
+    found = parse_query(b"a=1;b=2&c=x+y&d=%26%3B;e&&;")
     assert found.pairs == (("a", "1"), ("b", "2"), ("c", "x+y"), ("d", "&;"), ("e", ""))
 
 
 def test_indexes_that_cannot_be_read_do_not_count() -> None:
-    found = read_query(b"index=1&index=x&index=&index=-1&index=2&index=99999999999&index=4294967296&index=%C2%B2")
-    assert indexes_of(found) == (1, 2)
+    found = parse_query(b"index=1&index=x&index=&index=-1&index=2&index=99999999999&index=4294967296&index=%C2%B2")
+    assert parse_indexes(found) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_indexes_that_cannot_be_read_do_not_count() -> None:
     ],
 )
 def test_what_is_to_be_done(query: bytes, expected: Action | None) -> None:
-    assert action_of(read_query(query)) is expected
+    assert parse_action(parse_query(query)) is expected
 
 
 @pytest.mark.parametrize(
@@ -251,14 +251,16 @@ def test_what_is_to_be_done(query: bytes, expected: Action | None) -> None:
     ],
 )
 def test_what_is_left_of_a_query_for_the_name(query: bytes, expected: bytes) -> None:
-    assert rest_of(query) == expected
+    assert strip_parameters(query) == expected
 
 
-@given(st.lists(st.sampled_from((*sorted(OWN), "x", "y", "%6E")), max_size=8), st.sampled_from(("&", ";")))
+@given(
+    st.lists(st.sampled_from((*sorted(RESOLVER_PARAMETERS), "x", "y", "%6E")), max_size=8), st.sampled_from(("&", ";"))
+)
 def test_what_is_left_is_what_is_not_ours_in_its_order(names: list[str], separator: str) -> None:
-    expected = separator.join(name for name in names if name not in OWN)
-    assert rest_of(separator.join(names).encode()) == expected.encode()
+    expected = separator.join(name for name in names if name not in RESOLVER_PARAMETERS)
+    assert strip_parameters(separator.join(names).encode()) == expected.encode()
 
 
 def test_no_setting_can_declare_a_path_of_the_server_itself_as_a_segment() -> None:
-    assert {name for name in TAKEN | PAGES if name.isalpha()} <= OWN_SEGMENTS
+    assert {name for name in RESERVED_SEGMENTS | PAGES if name.isalpha()} <= OWN_SEGMENTS

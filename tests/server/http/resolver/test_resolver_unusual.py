@@ -10,8 +10,8 @@ from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
 from perseid.records.value import Value
 from perseid.registry.snapshot import POLICY_TYPE
-from perseid.server.http.resolver.lookup import MAX_LOOKED_FOR
-from perseid.wire.partition import server_for
+from perseid.server.http.resolver.lookup import MAX_LINK_CHECKS
+from perseid.wire.partition import find_server_index
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     add_namespace,
@@ -50,7 +50,7 @@ def test_another_service_holds_a_derived_prefix(server: Harness) -> None:
 def test_the_name_is_another_servers_of_the_site(server: Harness) -> None:
     place = server.place
     site = replace(place.site, servers=place.site.servers * 2)
-    mine = server_for(b"12345/url", site.hash_option, 2)
+    mine = find_server_index(b"12345/url", site.hash_option, 2)
     try:
         server.service.place = replace(place, site=site, position=mine)
         assert location_of(server.get("/12345/url")) == "https://example.org/a"
@@ -103,7 +103,7 @@ def test_a_namespace_that_cannot_be_read_says_nothing(server: Harness) -> None:
 
 
 def test_links_of_a_page_are_looked_for_within_a_bound(server: Harness) -> None:
-    many = [text(index, f"12345/n{index % 50}.{index}", "x") for index in range(1, MAX_LOOKED_FOR + 50)]
+    many = [text(index, f"12345/n{index % 50}.{index}", "x") for index in range(1, MAX_LINK_CHECKS + 50)]
     known = text(1_000, "12345/n0", "known, and too far down to be looked for")
     create(server, "12345/many-types", *many, known)
     page = page_of(server.get("/12345/many-types"))

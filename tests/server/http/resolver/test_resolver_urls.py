@@ -8,10 +8,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perseid.server.http.messages import is_header_text
-from perseid.server.http.resolver.redirect import KEPT, MAX_URL, Target, Unsuitable, encode, scheme_of, target_of
+from perseid.server.http.resolver.redirect import (
+    MAX_URL,
+    SAFE_CHARACTERS,
+    InvalidTarget,
+    Target,
+    encode_url,
+    get_scheme,
+    parse_target,
+)
 
 SCHEMES: Final = frozenset(("http", "https", "ftp", "mailto"))
-ALLOWED: Final = set(string.ascii_letters + string.digits + KEPT)
+ALLOWED: Final = set(string.ascii_letters + string.digits + SAFE_CHARACTERS)
 
 
 def slowly_encoded(text: str) -> str:
@@ -26,14 +34,14 @@ def slowly_encoded(text: str) -> str:
 
 
 def location(text: str, appended: str = "") -> str:
-    return target_of(text, SCHEMES, appended).location
+    return parse_target(text, SCHEMES, appended).location
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 @example("100%25 & 100%")
 @example("[::1]#?'")
 def test_every_octet_outside_of_the_set_is_encoded(text: str) -> None:
-    assert encode(text) == slowly_encoded(text)
+    assert encode_url(text) == slowly_encoded(text)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
@@ -41,7 +49,7 @@ def test_a_url_with_a_plain_host_goes_out_encoded_or_not_at_all(text: str) -> No
     url = f"https://example.org/{text}"
     try:
         found = location(url)
-    except Unsuitable:
+    except InvalidTarget:
         stripped = url.strip(" \t\r\n\f\v")
         assert any(ord(each) < 0x20 or 0x7F <= ord(each) <= 0x9F for each in stripped)
         return
@@ -55,19 +63,19 @@ def test_a_url_with_a_plain_host_goes_out_encoded_or_not_at_all(text: str) -> No
 @example("https://exämple.org\\@evil.example/", "")
 def test_whatever_goes_out_is_one_line_of_ascii_with_a_permitted_scheme(text: str, appended: str) -> None:
     try:
-        found = target_of(text, SCHEMES, appended)
-    except Unsuitable:
+        found = parse_target(text, SCHEMES, appended)
+    except InvalidTarget:
         return
     assert found.location.isascii()
     assert is_header_text(found.location)
     assert set(found.location) <= ALLOWED
-    assert scheme_of(found.location) in SCHEMES
+    assert get_scheme(found.location) in SCHEMES
     assert len(found.location) <= MAX_URL
 
 
 def test_the_recorded_one() -> None:
     expected = "https://xn--exmple-cua.org/p%C3%A4th%20a?q=%3C%22%3E%20"
-    assert target_of(' https://exämple.org/päth a?q=<">%20 ', SCHEMES) == Target(
+    assert parse_target(' https://exämple.org/päth a?q=<">%20 ', SCHEMES) == Target(
         'https://exämple.org/päth a?q=<">%20', expected
     )
 
@@ -126,14 +134,14 @@ def test_what_goes_out(text: str, expected: str) -> None:
     ],
 )
 def test_what_nobody_is_sent_to(text: str, reason: str) -> None:
-    with pytest.raises(Unsuitable, match=reason):
+    with pytest.raises(InvalidTarget, match=reason):
         location(text)
 
 
 def test_the_permitted_schemes_are_a_setting() -> None:
-    assert target_of("gopher://example.org/", {"gopher"}).location == "gopher://example.org/"
-    with pytest.raises(Unsuitable, match="scheme"):
-        target_of("https://example.org/", {"gopher"})
+    assert parse_target("gopher://example.org/", {"gopher"}).location == "gopher://example.org/"
+    with pytest.raises(InvalidTarget, match="scheme"):
+        parse_target("https://example.org/", {"gopher"})
 
 
 @pytest.mark.parametrize(
@@ -165,7 +173,7 @@ def test_something_is_appended(text: str, appended: str, expected: str) -> None:
     ],
 )
 def test_what_is_appended_leads_nobody_to_another_host(text: str, appended: str) -> None:
-    with pytest.raises(Unsuitable):
+    with pytest.raises(InvalidTarget):
         location(text, appended)
 
 
@@ -173,7 +181,7 @@ def test_what_is_appended_leads_nobody_to_another_host(text: str, appended: str)
 def test_the_host_stays_whatever_is_appended(url: str, appended: str) -> None:
     try:
         found = location(url, appended)
-    except Unsuitable:
+    except InvalidTarget:
         return
     host = location(url)
     assert found == host or (found.startswith(host) and found[len(host)] in "/?#")

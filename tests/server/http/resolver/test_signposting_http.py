@@ -7,11 +7,11 @@ from typing import Final
 import pytest
 
 from perseid.records.value import Value
-from perseid.registry.queries.links import MAX_HEADER_OCTETS
-from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMS, JSON_LD
+from perseid.registry.queries.links import MAX_HEADER_BYTES
+from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMATTERS, JSON_LD
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.pages import POLICY
-from perseid.server.http.resolver.addresses import MAX_SIGNPOSTED
+from perseid.server.http.resolver.addresses import MAX_SIGNPOSTED_NAME
 from perseid.server.http.resolver.paths import FORMS as ACTIONS
 from perseid.server.http.resolver.signposting import MAX_EMBEDDED
 from tests.server.http.contexts import Harness, header_of, json_of
@@ -89,9 +89,9 @@ def test_headers_have_a_bound_whatever_a_record_holds(server: Harness) -> None:
         for query in ("?noredirect", "", "?action=json-ld"):
             answer = server.get(f"/{name}{query}")
             used = sum(len(value) + len("Link: \r\n") for value in answer.values("Link"))
-            assert used <= MAX_HEADER_OCTETS
-    assert len(server.get("/12345/many-places?action=linkset").body) > MAX_HEADER_OCTETS, "there all of them are"
-    assert 3 * MAX_SIGNPOSTED + 300 < MAX_HEADER_OCTETS
+            assert used <= MAX_HEADER_BYTES
+    assert len(server.get("/12345/many-places?action=linkset").body) > MAX_HEADER_BYTES, "there all of them are"
+    assert 3 * MAX_SIGNPOSTED_NAME + 300 < MAX_HEADER_BYTES
     assert set(links_of(server.get(f"/12345/{'long' * 200}"))) == {"original", "timegate"}, "RFC 7089 demands it"
 
 
@@ -112,7 +112,7 @@ def test_where_nothing_has_an_address_there_are_no_links(server: Harness) -> Non
 
 
 def test_every_form_has_an_address_of_its_own() -> None:
-    assert set(ACTIONS.values()) == set(FORMS)
+    assert set(ACTIONS.values()) == set(FORMATTERS)
 
 
 @pytest.mark.parametrize(("action", "form"), [(action.value, form) for action, form in ACTIONS.items()])
@@ -182,7 +182,7 @@ def test_a_location_for_a_form_goes_before_ours(server: Harness) -> None:
 
 
 def test_what_is_gone_says_so_in_every_form(server: Harness) -> None:
-    for form in FORMS:
+    for form in FORMATTERS:
         answer = server.get("/12345/gone", headers={"Accept": form})
         assert answer.status == 410
         assert header_of(answer, "Location") is None

@@ -9,9 +9,9 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone
-from perseid.server.http.context import PER_ADDRESS, suggestion_budget
+from perseid.server.http.context import SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import Kind, Work
+from perseid.server.native.steps import Work, WorkKind
 from tests.server.http.contexts import STRANGER, Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     add_namespace,
@@ -166,13 +166,13 @@ def limited(server: Harness) -> Iterator[Harness]:
     """The server with the budget that it has outside of tests, and a clock that stands still."""
     place = server.place
     now = place.time()
-    server.service.place = replace(place, suggesting=suggestion_budget(), time=lambda: now)
+    server.service.place = replace(place, suggestion_budget=make_suggestion_budget(), time=lambda: now)
     yield server
     server.service.place = place
 
 
 def test_an_address_gets_so_many_and_the_plain_page_then(limited: Harness) -> None:
-    burst = int(PER_ADDRESS.burst)
+    burst = int(SUGGESTIONS_PER_ADDRESS.burst)
     for _ in range(burst):
         assert names(told(limited, "12345/reprot-2021"))
     plain = told(limited, "12345/reprot-2021")
@@ -187,7 +187,7 @@ def test_an_address_gets_so_many_and_the_plain_page_then(limited: Harness) -> No
     for _ in range(burst):
         assert names(told(limited, "12345/reprot-2021", host="127.0.0.1", local=True)), "nor is the machine itself"
     place = limited.place
-    limited.service.place = replace(place, time=lambda: place.time() + 1 / PER_ADDRESS.per_second)
+    limited.service.place = replace(place, time=lambda: place.time() + 1 / SUGGESTIONS_PER_ADDRESS.per_second)
     assert names(told(limited, "12345/reprot-2021")), "after a while there is one more"
     assert "suggestions" not in told(limited, "12345/reprot-2021")
 
@@ -200,7 +200,7 @@ def test_many_addresses_together_get_so_many(limited: Harness) -> None:
 
 def test_a_network_of_many_addresses_counts_as_few(limited: Harness) -> None:
     answered = [told(limited, "12345/reprot-2021", host=f"2001:db8::{number:x}") for number in range(1, 30)]
-    assert sum("suggestions" in plain for plain in answered) == PER_ADDRESS.burst
+    assert sum("suggestions" in plain for plain in answered) == SUGGESTIONS_PER_ADDRESS.burst
 
 
 def test_a_busy_server_says_that_it_is_not_there_and_nothing_else(
@@ -217,10 +217,10 @@ def test_a_busy_server_says_that_it_is_not_there_and_nothing_else(
     monkeypatch.setattr(server.service, "place", replace(place, do=do))
     plain = told(server, "12345/reprot-2021")
     assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021"}
-    assert asked == [Kind.READ, Kind.READ]
+    assert asked == [WorkKind.READ, WorkKind.READ]
 
 
 def test_work_is_counted_where_all_reading_is(server: Harness) -> None:
     server.kinds.clear()
     told(server, "12345/reprot-2021", host=STRANGER)
-    assert server.kinds == [Kind.READ, Kind.READ]
+    assert server.kinds == [WorkKind.READ, WorkKind.READ]

@@ -38,8 +38,8 @@ class Machine:
         self.now += STEP
         self.clock.show(self.now)
         self.server.registry.do(operation, OPERATOR, "cli")
-        with self.server.registry.facts() as facts:
-            return facts.reading.size
+        with self.server.registry.snapshot() as snapshot:
+            return snapshot.reading.size
 
     def put(self, name: str, *values: Value) -> int:
         return self.do(Create(Handle.parse(name), (*values, BY_ADMINS), overwrite=True, again=True))

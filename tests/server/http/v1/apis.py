@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from perseid.server.http.messages import Response
-from perseid.server.http.v1.problems import MEDIA_TYPE, SORTS
+from perseid.server.http.v1.problems import MEDIA_TYPE, PROBLEM_TYPES
 from tests.server.http.contexts import PUBLIC_URL, Harness, header_of
 from tests.server.http.v1 import openapi_document
 
@@ -24,7 +24,7 @@ def problem(response: Response, slug: str) -> dict[str, Any]:
     assert header_of(response, "Cache-Control") == "no-store"
     found: dict[str, Any] = json.loads(response.body)
     assert found["type"] == f"{PUBLIC_URL}/docs/problems#{slug}", found
-    assert found["title"] == SORTS[slug].title
+    assert found["title"] == PROBLEM_TYPES[slug].title
     assert found["status"] == response.status
     assert found["detail"]
     return found

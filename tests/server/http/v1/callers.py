@@ -6,17 +6,17 @@ from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
-from perseid.registry.access.scopes import Scope
+from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Create, Remove
-from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.identity import KeyIdentity, Proof
 from tests.server.http.contexts import Harness, basic
 from tests.server.http.v1.apis import got, send
 from tests.server.installations import OPERATOR
 
-ANN = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
+ANN = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
 """Who administers 12345, and the server."""
 
 URL = {"type": "URL", "data": "https://example.org/"}
@@ -25,7 +25,7 @@ URL = {"type": "URL", "data": "https://example.org/"}
 def with_token(server: Harness, *words: str, where: tuple[str, ...] | None = ("12345",)) -> dict[str, str]:
     """The header of a program that acts for Ann, within a scope."""
     secret = Secret.new(secrets.token_bytes)
-    server.registry.do(CreateToken(secret, Scope.of(words, where), "", 1_000), ANN, "cli")
+    server.registry.do(CreateToken(secret, ScopeSet.of(words, where), "", 1_000), ANN, "cli")
     return {"Authorization": f"Bearer {secret.text()}"}
 
 
@@ -34,7 +34,7 @@ def keyed(key: str) -> dict[str, str]:
     return {**basic(), "Idempotency-Key": key}
 
 
-def forget_answers(server: Harness) -> None:
+def clear_responses(server: Harness) -> None:
     """Erase something from the ledger, after which no answer is kept that was given before."""
     handle = Handle.parse("12345/erased")
     made = server.registry.do(Create(handle, (Value.text(8, "DESC", "a slip"),)), OPERATOR, "cli")

@@ -27,7 +27,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import Response
-from perseid.server.http.v1.problems import MEDIA_TYPE, said_here
+from perseid.server.http.v1.problems import MEDIA_TYPE, to_http_advice
 from tests.cli.installation import Site
 from tests.cli.program import Done
 from tests.server.http.contexts import Harness, basic, header_of, serve
@@ -87,10 +87,10 @@ class Doors:
     site: Site
     server: Harness
 
-    def ask(self, both: Both, who: str) -> None:
+    def ask(self, both: Both, identity: str) -> None:
         """Make a request on both, as somebody, and compare what comes of it."""
-        done = self.site("", *both.words, "--as", who, given=both.given)
-        answer = send(self.server, both.method, both.path, both.plain, headers=basic(who, SECRET))
+        done = self.site("", *both.words, "--as", identity, given=both.given)
+        answer = send(self.server, both.method, both.path, both.plain, headers=basic(identity, SECRET))
         compare(done, answer)
         if has_answered(done) and header_of(answer, "Content-Type") == "application/json":
             both.alike(done, json.loads(answer.body))
@@ -119,7 +119,7 @@ def compare(done: Done, answer: Response) -> None:
     assert is_missing == (done.code == 3), about
     if sort != "elsewhere":  # a server says besides which prefixes it has
         # what is a command at one door is a request at the other; advice has a line of its own
-        said = "\n".join(map(said_here, done.err.splitlines()))
+        said = "\n".join(map(to_http_advice, done.err.splitlines()))
         assert problem.get("advice", "").lower() in said.lower(), about
     if "The rule in full" in done.err:
         assert done.err.strip().endswith(problem["rule"]), about

@@ -8,11 +8,11 @@ from jsonschema import Draft202012Validator
 
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
-from perseid.server.http.targets import Malformed
+from perseid.server.http.targets import BadRequest
 from perseid.server.http.v1 import openapi
-from perseid.server.http.v1.application import table
+from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.routing import BASE
-from perseid.server.http.v1.validation import steps_of
+from perseid.server.http.v1.validation import split_path
 
 OF_ANY_SERVER: Final = frozenset(
     (
@@ -34,7 +34,7 @@ NEEDED: Final = {401: "www-authenticate", 429: "retry-after", 503: "retry-after"
 @cache
 def document() -> Any:
     """The description, as others read it."""
-    return json.loads(json.dumps(openapi.document(table(), HttpSettings())))
+    return json.loads(json.dumps(openapi.document(get_router(), HttpSettings())))
 
 
 @cache
@@ -61,8 +61,8 @@ def validator(path: str, method: str, status: int, media_type: str) -> Draft2020
 def check(method: str, target: str, response: Response) -> None:
     """Check an answer to a request below `BASE`; those of paths and methods that are nowhere are no route's."""
     try:
-        found = table().find(steps_of(f"{BASE}{target.partition('?')[0]}".encode()))
-    except Malformed:
+        found = get_router().find(split_path(f"{BASE}{target.partition('?')[0]}".encode()))
+    except BadRequest:
         return
     route = None if found is None else found.routes.get("GET" if method == "HEAD" else method)
     if route is None:

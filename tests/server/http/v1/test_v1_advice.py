@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perseid.registry
-from perseid.names.errors import quoted
-from perseid.records.patterns import MAX_PATTERN
+from perseid.names.errors import quote_text
+from perseid.records.patterns import MAX_PATTERN_LENGTH
 from perseid.registry.commands.namespaces import SetPolicy
-from perseid.registry.installation.setup import with_group
+from perseid.registry.installation.setup import with_group_administrators
 from perseid.registry.policy.keys import Deletion
 from perseid.registry.policy.policy import PROFILES
-from perseid.server.http.v1.problems import IDENTIFY, said_here
+from perseid.server.http.v1.problems import AUTHENTICATE, to_http_advice
 from tests.server.http.contexts import Harness, basic
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import URL, at, change, create
@@ -54,13 +54,13 @@ def advised() -> list[str]:
 def test_every_command_that_the_registry_advises_is_a_request_here() -> None:
     found = advised()
     assert len(found) > 10
-    assert [text for text in found if COMMAND.search(said_here(text))] == []
+    assert [text for text in found if COMMAND.search(to_http_advice(text))] == []
 
 
 def test_every_request_that_is_advised_is_there() -> None:
     paths = document()["paths"]
     for text in advised():
-        for method, path in re.findall("(GET|POST|PUT) /api/v1(/[^ ,.;)]*)", said_here(text)):
+        for method, path in re.findall("(GET|POST|PUT) /api/v1(/[^ ,.;)]*)", to_http_advice(text)):
             shape = path.replace(quote("12345/x", safe=""), "{handle}").replace("/last", "/{operation}")
             assert method.lower() in paths.get(shape, {}), (method, path)
 
@@ -69,9 +69,9 @@ def test_every_request_that_is_advised_is_there() -> None:
 def test_a_name_in_a_command_is_a_step_of_a_path(name: str) -> None:
     step = quote(name, safe="", errors="replace") if len(name) <= 80 else "{handle}"
     for why in ("", "if the thing has come back, take the tombstone away first: "):
-        found = said_here(f"{why}perseid tombstone {quoted(name)} --undo")
+        found = to_http_advice(f"{why}perseid tombstone {quote_text(name)} --undo")
         assert found == f"{why}POST /api/v1/handles/{step}/revive"
-    assert said_here(f"Give what the type asks for: perseid type show {quoted(name)}.") == (
+    assert to_http_advice(f"Give what the type asks for: perseid type show {quote_text(name)}.") == (
         f"Give what the type asks for: GET /api/v1/types/{step}."
     )
 
@@ -95,8 +95,8 @@ def test_commands_in_names_are_names(shared: Harness, command: str) -> None:
     found = problem(send(shared, "GET", at(f"hdl:{name}")), "elsewhere")
     assert found["advice"].endswith(f": {name}")
     for around in ("name {} alone", "Register {}.", "if the thing is {}, take it away: perseid tombstone x --undo"):
-        assert said_here(around.format(name)) == around.format(name)
-    assert said_here(f"perseid namespace add {command}") == f"POST /api/v1/namespaces, with the prefix {command}"
+        assert to_http_advice(around.format(name)) == around.format(name)
+    assert to_http_advice(f"perseid namespace add {command}") == f"POST /api/v1/namespaces, with the prefix {command}"
 
 
 # Advice
@@ -109,9 +109,9 @@ def test_whoever_is_not_known_is_told_of_tokens(shared: Harness) -> None:
         ("POST", at("12345/n0", "/publish"), {}),
     ):
         found = problem(send(shared, method, path, plain), "authentication-needed")
-        assert found["advice"] == IDENTIFY
+        assert found["advice"] == AUTHENTICATE
     explained = got(send(shared, "POST", "/explain", {"operation": "delete", "handle": "12345/n0"}))
-    assert explained["advice"] == IDENTIFY
+    assert explained["advice"] == AUTHENTICATE
 
 
 def test_a_tombstone_is_taken_away_by_the_request_that_is_advised(server: Harness) -> None:
@@ -133,7 +133,7 @@ def test_what_a_definition_looks_like_is_where_it_is_said(shared: Harness) -> No
 
 
 def test_a_deletion_that_the_policy_forbids(server: Harness) -> None:
-    policy = replace(with_group(PROFILES["free"]), deletion=Deletion.TOMBSTONE)
+    policy = replace(with_group_administrators(PROFILES["free"]), deletion=Deletion.TOMBSTONE)
     server.registry.do(SetPolicy("12345", policy), OPERATOR, "cli")
     found = problem(send(server, "DELETE", at("12345/n0"), headers=basic()), "invalid-value")
     assert found["advice"] == f"Say what became of the thing: POST /api/v1{at('12345/n0', '/tombstone')}."
@@ -176,8 +176,8 @@ def test_a_size_beyond_the_ledger_is_one_to_which_nothing_has_come(shared: Harne
 
 def test_the_limits_that_are_described_are_those_that_hold(shared: Harness) -> None:
     said = document()["components"]["schemas"]["NewType"]["properties"]["pattern"]
-    assert any(each.get("maxLength") == MAX_PATTERN for each in said["anyOf"])
-    new = {"handle": "12345/LONG", "description": "x", "pattern": "a" * (MAX_PATTERN + 1)}
+    assert any(each.get("maxLength") == MAX_PATTERN_LENGTH for each in said["anyOf"])
+    new = {"handle": "12345/LONG", "description": "x", "pattern": "a" * (MAX_PATTERN_LENGTH + 1)}
     found = problem(send(shared, "POST", "/types", new, headers=basic()), "malformed")
     assert (found["where"], "1,000 characters at most" in found["detail"]) == ("$.pattern", True)
 

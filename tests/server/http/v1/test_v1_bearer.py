@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.site import Transport
 from perseid.records.value import ValueRef
-from perseid.registry.access.scopes import Scope
+from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.records import Delete
-from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.server.http import context
-from perseid.server.http.context import Verdict
+from perseid.server.http.context import ProofResult
 from perseid.server.http.messages import Client
 from perseid.server.native.steps import Work
 from perseid.server.processes.pools import Pools
@@ -27,13 +27,13 @@ from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.installations import OPERATOR
 
-ANN = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
+ANN = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
 TYPE = {"handle": "12345/SCALE", "description": "A map's scale"}
 
 
 def make(registry: Registry, *words: str, where: tuple[str, ...] | None = ("12345",)) -> Secret:
     secret = Secret.new(secrets.token_bytes)
-    registry.do(CreateToken(secret, Scope.of(words, where), "", 1_000), ANN, "cli")
+    registry.do(CreateToken(secret, ScopeSet.of(words, where), "", 1_000), ANN, "cli")
     return secret
 
 
@@ -45,8 +45,8 @@ def test_a_token_acts_as_its_maker(server: Harness) -> None:
     token = make(server.registry, "create")
     answer = send(server, "POST", "/types", TYPE, headers=bearer(token))
     assert got(answer, 201)["handle"] == "12345/SCALE"
-    assert answer.who == f"token:{token.id} by {ANN}"
-    assert server.verdicts[-1].right
+    assert answer.identity == f"token:{token.id} by {ANN}"
+    assert server.verdicts[-1].succeeded
 
 
 def test_the_name_of_the_scheme_has_no_case(server: Harness) -> None:
@@ -117,12 +117,12 @@ def test_a_wrong_token_counts_as_a_failed_proof_and_a_mistyped_one_does_not(serv
     unknown = Secret.new(secrets.token_bytes)
     for text in (wrong, unknown):
         assert send(server, "GET", "/names/rules", headers=bearer(text)).status == 401
-    assert [verdict.right for verdict in server.verdicts] == [False, False]
+    assert [verdict.succeeded for verdict in server.verdicts] == [False, False]
     targets = {verdict.secret_of for verdict in server.verdicts}
     assert len(targets) == 2  # not by the id: nobody is locked out by others who know it
     send(server, "GET", "/names/rules", headers=bearer(token.text()[:-1] + "~"))
     assert len(server.verdicts) == 2
-    assert server.verdicts[0] != Verdict(right=False)
+    assert server.verdicts[0] != ProofResult(succeeded=False)
 
 
 def test_what_is_told_of_an_unknown_token_does_not_depend_on_its_id(server: Harness) -> None:
@@ -163,7 +163,7 @@ def test_an_address_that_guesses_is_not_looked_at_and_nobody_else_is_touched(ser
     async def do(work: Work, client: Client) -> object:
         return await pools.do(work, client.host, Transport.HTTPS)
 
-    server.service.place = replace(server.place, do=do, judge=context.by(pools))
+    server.service.place = replace(server.place, do=do, record_proof=context.make_proof_recorder(pools))
     token = make(server.registry, "create")
     for number in range(MOST):
         wrong = Secret(token.id, bytes([number]) * 32)

@@ -9,9 +9,9 @@ from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Create
-from perseid.registry.queries.citation import FORMS
+from perseid.registry.queries.citation import FORMATTERS
 from perseid.server.http.messages import Client
-from perseid.server.http.v1.routes.citation import DRAWING, DRAWING_AN_OCTET, MAX_DRAWN, MAX_RESOLVER
+from perseid.server.http.v1.routes.citation import DRAW_SECONDS, DRAW_SECONDS_PER_BYTE, MAX_RESOLVER, MAX_URL_SIZE
 from perseid.server.native.steps import Work
 from tests.cli.codes import decoded, png_rows
 from tests.server.http.contexts import Harness, basic, header_of
@@ -19,7 +19,7 @@ from tests.server.http.v1.apis import got, problem, send
 from tests.server.installations import OPERATOR
 
 
-@pytest.mark.parametrize("style", FORMS)
+@pytest.mark.parametrize("style", FORMATTERS)
 def test_every_style(shared: Harness, style: str) -> None:
     found = got(send(shared, "GET", f"/handles/12345%2Fn0/citation?style={style}"))
     assert found["style"] == style
@@ -116,7 +116,7 @@ def test_what_is_drawn_for_others_is_small_and_paid_for(server: Harness) -> None
         return await do(work, client)
 
     server.service.place = replace(server.place, do=paying)
-    name = "12345/" + "x" * (MAX_DRAWN - len("https://hdl.example.org/12345/"))
+    name = "12345/" + "x" * (MAX_URL_SIZE - len("https://hdl.example.org/12345/"))
     for each in (name, f"{name}x"):
         record = Create(Handle.parse(each), (Value.text(1, "URL", "https://example.org/"),))
         server.registry.do(record, OPERATOR, "cli")
@@ -124,8 +124,8 @@ def test_what_is_drawn_for_others_is_small_and_paid_for(server: Harness) -> None
     small = prices[-1] or 0
     largest = send(server, "GET", f"/handles/{quote(name, safe='')}/qr?format=png&scale=20")
     assert decoded_png(largest.body).endswith(name)
-    assert prices[-1] == pytest.approx(DRAWING + MAX_DRAWN * DRAWING_AN_OCTET)
-    assert DRAWING < small < DRAWING + MAX_DRAWN * DRAWING_AN_OCTET
+    assert prices[-1] == pytest.approx(DRAW_SECONDS + MAX_URL_SIZE * DRAW_SECONDS_PER_BYTE)
+    assert DRAW_SECONDS < small < DRAW_SECONDS + MAX_URL_SIZE * DRAW_SECONDS_PER_BYTE
     problem(send(server, "GET", f"/handles/{quote(name, safe='')}x/qr"), "unanswerable")
     assert prices[-1] is None  # nothing but the name was looked up
     long = "https://example.org/" + "x" * MAX_RESOLVER

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from perseid.records.value import ValueRef
-from perseid.registry.identity import KeyHolder, Proof
+from perseid.registry.identity import KeyIdentity, Proof
 from perseid.server.http.messages import Request
-from perseid.server.http.v1.problems import SORTS
+from perseid.server.http.v1.problems import PROBLEM_TYPES
 from perseid.server.native.decisions import Busy
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, in_session
 from tests.server.http.v1.apis import JSON, got, problem, send
@@ -349,8 +349,8 @@ def test_what_was_refused_leaves_its_key_free(server: Harness) -> None:
 
 def test_a_request_that_is_being_carried_out_is_not_begun_again(server: Harness) -> None:
     index, _, handle = ADMINISTRATOR.partition(":")
-    who = KeyHolder(ValueRef(int(index), handle), Proof.SECRET_KEY)
-    with server.place.api.keys(server.registry).claim(who, b"k1", hashlib.sha256().digest()):
+    identity = KeyIdentity(ValueRef(int(index), handle), Proof.SECRET_KEY)
+    with server.place.api.keys(server.registry).claim(identity, b"k1", hashlib.sha256().digest()):
         for path, plain in (("/types", TYPE), ("/namespaces", {"prefix": "99"})):
             answer = send(server, "POST", path, plain, headers=keyed("k1"))
             assert problem(answer, "in-progress")["status"] == 409
@@ -396,14 +396,14 @@ def test_another_origin_may_send_the_key(shared: Harness) -> None:
 
 def test_every_sort_of_problem_is_explained(shared: Harness) -> None:
     page = shared.get("/docs/problems").body.decode()
-    for slug, sort in SORTS.items():
+    for slug, sort in PROBLEM_TYPES.items():
         assert f'id="{slug}"' in page
         assert sort.about
         assert 400 <= sort.status < 600
 
 
 def test_a_stranger_is_logged_as_nobody_and_others_by_name(shared: Harness) -> None:
-    assert send(shared, "GET", "/names/rules").who == ""
+    assert send(shared, "GET", "/names/rules").identity == ""
     answer = send(shared, "GET", "/handles/12345%2Fn0/citation", headers=basic())
-    assert (answer.who, answer.name) == (ADMINISTRATOR, "12345/n0")
+    assert (answer.identity, answer.name) == (ADMINISTRATOR, "12345/n0")
     assert Request("GET", b"/").client.host != STRANGER

@@ -12,16 +12,16 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from perseid.server.http.caching import PAGE_AGE
-from perseid.server.http.clients import UNNAMED
+from perseid.server.http.clients import FALLBACK_URL
 from perseid.server.http.messages import Response
 from perseid.server.http.v1 import docs_pages
-from perseid.server.http.v1.application import table
+from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.routing import BASE, Route
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, harness, header_of
 from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import send
 
-ROUTES: Final = table().routes
+ROUTES: Final = get_router().routes
 NOT_UNDERSTOOD: Final = ("malformed", "no-such-path", "method-not-allowed", "unsupported-media-type", "invalid-name")
 HERE: Final = "hdl.example.net:8080"
 
@@ -47,7 +47,7 @@ def options(words: list[str], name: str) -> list[str]:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
 def test_a_command_is_understood(server: Harness, route: Route) -> None:
-    words = shlex.split(docs_pages.command(route, said(route), schemas(), PUBLIC_URL))
+    words = shlex.split(docs_pages.curl_command(route, said(route), schemas(), PUBLIC_URL))
     address = urlsplit(words[-1])
     assert f"{address.scheme}://{address.netloc}" == PUBLIC_URL
     assert options(words, "-X") == ([] if route.method == "GET" else [route.method])
@@ -67,7 +67,7 @@ def sort_of(answer: Response) -> str:
 
 def commands(server: Harness, **how: Any) -> list[str]:
     """All commands of all pages."""
-    pages = [server.get(f"/docs/{docs_pages.slug_of(part.tag)}", **how) for part in table().parts]
+    pages = [server.get(f"/docs/{docs_pages.slugify(part.tag)}", **how) for part in get_router().parts]
     shown = re.compile("<pre><code>(curl.*?)</code></pre>", re.DOTALL)
     found = [each for page in pages for each in shown.findall(page.body.decode())]
     return [html.unescape(each) for each in found]
@@ -86,12 +86,12 @@ def test_pages_name_the_declared_address_whatever_a_request_says(server: Harness
         ({"Host": HERE}, True, f"https://{HERE}"),
         ({"Host": HERE}, False, f"http://{HERE}"),
         ({"Host": "[::1]:8000"}, False, "http://[::1]:8000"),
-        ({}, True, UNNAMED),
-        ({"Host": "x'; rm -rf ~ #"}, True, UNNAMED),
-        ({"Host": "<script>alert(1)</script>"}, True, UNNAMED),
-        ({"Host": "$(id).example.org"}, True, UNNAMED),
-        ({"Host": "example.org/elsewhere"}, True, UNNAMED),
-        ({"Host": "somebody@example.org"}, True, UNNAMED),
+        ({}, True, FALLBACK_URL),
+        ({"Host": "x'; rm -rf ~ #"}, True, FALLBACK_URL),
+        ({"Host": "<script>alert(1)</script>"}, True, FALLBACK_URL),
+        ({"Host": "$(id).example.org"}, True, FALLBACK_URL),
+        ({"Host": "example.org/elsewhere"}, True, FALLBACK_URL),
+        ({"Host": "somebody@example.org"}, True, FALLBACK_URL),
     ],
 )
 def test_where_none_is_declared_pages_name_the_one_they_were_asked_at(

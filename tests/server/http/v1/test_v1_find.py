@@ -16,7 +16,7 @@ from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.queries.find import Search, find
 from tests.server.http.contexts import Harness, basic, harness
 from tests.server.http.v1.apis import got, problem, send
@@ -33,9 +33,9 @@ def make(server: Harness, name: str, *values: Value, published: bool = True) -> 
 
 
 def open_to_all(server: Harness) -> None:
-    with server.registry.facts() as facts:
-        known = facts.policy("12345")
-    server.registry.do(SetPolicy("12345", replace(known, who_may_list=Who.PUBLIC)), OPERATOR, "cli")
+    with server.registry.snapshot() as snapshot:
+        known = snapshot.policy("12345")
+    server.registry.do(SetPolicy("12345", replace(known, who_may_list=Audience.PUBLIC)), OPERATOR, "cli")
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,12 @@ CRITERIA: list[tuple[dict[str, str], Search]] = [
 ]
 
 
-def known(server: Harness, who: Identity, search: Search) -> list[tuple[str, int]]:
+def known(server: Harness, identity: Identity, search: Search) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     after: str | None = None
     while True:
-        with server.registry.facts() as facts:
-            page = find(facts, who, search, after, 1_000)
+        with server.registry.snapshot() as snapshot:
+            page = find(snapshot, identity, search, after, 1_000)
         found += [(each.handle, len(each.values)) for each in page.items]
         after = page.following
         if after is None:
@@ -87,8 +87,8 @@ def known(server: Harness, who: Identity, search: Search) -> list[tuple[str, int
     ("asked", "search"), CRITERIA, ids=lambda each: ",".join(each) if isinstance(each, dict) else ""
 )
 def test_the_same_is_found_as_by_the_registry(filled: Harness, asked: dict[str, str], search: Search) -> None:
-    for headers, who in (({}, Anonymous()), (basic(), ANN)):
-        expected = known(filled, who, search)
+    for headers, identity in (({}, Anonymous()), (basic(), ANN)):
+        expected = known(filled, identity, search)
         for limit in (1, 4, 1_000):
             path = f"/find?{urlencode({**asked, 'limit': str(limit)})}"
             found = pages(filled, path, "found", headers=headers)

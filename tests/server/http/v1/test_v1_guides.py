@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perseid.server.http.v1.application import table
+from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.routing import BASE
-from perseid.server.http.v1.validation import steps_of
+from perseid.server.http.v1.validation import split_path
 from tests.test_documentation import GUIDES_OF_THE_API, execute
 
 
@@ -19,7 +19,7 @@ def test_the_guides_show_every_operation(monkeypatch: pytest.MonkeyPatch) -> Non
     def asked(request: urllib.request.Request, *more: Any, **how: Any) -> Any:
         path = urlsplit(request.full_url).path
         answer = ask(request, *more, **how)  # an example is one only if it succeeds
-        found = table().find(steps_of(path.encode()))
+        found = get_router().find(split_path(path.encode()))
         if path.startswith(BASE) and found is not None:
             shown.add(found.routes[request.get_method()].operation)
         return answer
@@ -28,4 +28,4 @@ def test_the_guides_show_every_operation(monkeypatch: pytest.MonkeyPatch) -> Non
     for document in GUIDES_OF_THE_API:
         execute(document)
     # An operation that is unfinished takes a server that is stopped in the middle: see test_operations_live.py.
-    assert {route.operation for route in table().routes} - shown == {"resumeOperation"}
+    assert {route.operation for route in get_router().routes} - shown == {"resumeOperation"}

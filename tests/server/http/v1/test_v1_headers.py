@@ -10,7 +10,7 @@ import pytest
 
 from perseid.server.http.messages import Client
 from perseid.server.http.v1 import openapi
-from perseid.server.http.v1.application import table
+from perseid.server.http.v1.application import get_router
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import Work
 from tests.server.http.contexts import Harness, basic, header_of
@@ -18,7 +18,7 @@ from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import problem, send
 from tests.server.http.v1.callers import URL, at, keyed
 
-ROUTES = {route.operation: route for route in table().routes}
+ROUTES = {route.operation: route for route in get_router().routes}
 
 
 def names(operation: str, status: int) -> set[str]:
@@ -68,16 +68,16 @@ def test_a_header_that_is_not_described_is_noticed(shared: Harness) -> None:
 
 
 def test_what_is_described_belongs_to_some_answer() -> None:
-    said = [openapi.of_answer(route) for route in ROUTES.values()]
-    said += [openapi.of_problem(status) for status in (401, 409, 429)]
-    assert {name for each in said for name in each} == set(openapi.ANSWERS)
+    said = [openapi.response_headers(route) for route in ROUTES.values()]
+    said += [openapi.problem_headers(status) for status in (401, 409, 429)]
+    assert {name for each in said for name in each} == set(openapi.RESPONSE_HEADERS)
 
 
 def test_headers_that_count_are_named_where_they_do(server: Harness) -> None:
     for operation, route in ROUTES.items():
         named = counting(operation)
         assert ("If-Match" in named) == route.conditional, operation
-        is_read = route.method == "GET" and not openapi.is_endless(route)
+        is_read = route.method == "GET" and not openapi.is_stream(route)
         assert ("If-None-Match" in named) == (route.conditional or is_read), operation
         assert ("Idempotency-Key" in named) == route.creates, operation
     assert "412" in counting("deleteRecord")["If-None-Match"]

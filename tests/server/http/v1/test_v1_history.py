@@ -12,7 +12,7 @@ from perseid.registry.commands.lifecycle import Publish, Unpublish
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Remove
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.policy.keys import Who
+from perseid.registry.policy.keys import Audience
 from perseid.registry.queries import history, listing
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
@@ -31,15 +31,15 @@ def url(number: int, *, public: bool = True) -> Value:
 def put(server: Harness, *values: Value, name: str = NAME, note: str = "") -> int:
     """Give a record these values; the entry that did it."""
     handle = Handle.parse(name)
-    with server.registry.facts() as facts:
-        exists = facts.held(handle).exists
+    with server.registry.snapshot() as snapshot:
+        exists = snapshot.stored(handle).exists
     operation = Add(handle, values, overwrite=True) if exists else Create(handle, values)
     return server.registry.do(operation, OPERATOR, "cli", note).seq
 
 
 def policy(server: Harness, **rules: Any) -> None:
-    with server.registry.facts() as facts:
-        known = facts.policy("12345")
+    with server.registry.snapshot() as snapshot:
+        known = snapshot.policy("12345")
     server.registry.do(SetPolicy("12345", replace(known, **rules)), OPERATOR, "cli")
 
 
@@ -58,9 +58,9 @@ def pages(server: Harness, path: str, member: str, **how: Any) -> list[Any]:
         path = link[1:].partition(">")[0].removeprefix("https://hdl.example.org/api/v1")
 
 
-def known_history(server: Harness, who: Identity, name: str = NAME) -> list[tuple[int, str, list[int]]]:
-    with server.registry.facts() as facts:
-        found = history.history(facts, who, Handle.parse(name), limit=1_000)
+def known_history(server: Harness, identity: Identity, name: str = NAME) -> list[tuple[int, str, list[int]]]:
+    with server.registry.snapshot() as snapshot:
+        found = history.get_history(snapshot, identity, Handle.parse(name), limit=1_000)
     return [(each.seq, each.action.name.lower(), [value.index for value in each.values]) for each in found.versions]
 
 
@@ -191,8 +191,8 @@ def test_the_log_is_told_to_those_who_may_list_names(server: Harness) -> None:
     assert pages(server, path, "entries") == []
     entries = pages(server, path, "entries", headers=basic())
     assert [each["handle"] for each in entries] == [f"12345/log{number}" for number in range(5)]
-    with server.registry.facts() as facts:
-        known = listing.log(facts, ANN, before)
+    with server.registry.snapshot() as snapshot:
+        known = listing.list_log(snapshot, ANN, before)
     assert [each["seq"] for each in entries] == [each.seq for each in known.items]
     assert entries[0]["actor"] == "local:tests"
     finder = with_token(server, "find")
@@ -207,7 +207,7 @@ def test_the_log_is_told_to_those_who_may_list_names(server: Harness) -> None:
 
 
 def test_an_open_list_tells_strangers_what_they_may_know(server: Harness) -> None:
-    policy(server, who_may_list=Who.PUBLIC)
+    policy(server, who_may_list=Audience.PUBLIC)
     before = put(server, url(1))
     server.registry.do(Create(Handle.parse("12345/secret"), (url(2),), published=False), OPERATOR, "cli")
     shown = pages(server, f"/log?since={before - 1}", "entries")

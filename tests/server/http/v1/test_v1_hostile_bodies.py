@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names.errors import MAX_QUOTED, quoted
-from perseid.registry.access.permissions import shown
-from perseid.server.http.v1.validation import MAX_WHERE, given_twice, half_character
+from perseid.names.errors import MAX_QUOTED_LENGTH, quote_text
+from perseid.registry.access.permissions import display_name
+from perseid.server.http.v1.validation import MAX_WHERE, find_duplicate_member, find_lone_surrogate
 from tests.server.http.contexts import Harness, basic
 from tests.server.http.v1.apis import JSON, problem, send
 from tests.server.http.v1.callers import URL
@@ -46,7 +46,7 @@ def refused(server: Harness, path: str, plain: object) -> dict[str, Any]:
 )
 def test_a_word_that_is_not_allowed_is_shown_and_nothing_is_made_of_it(shared: Harness, word: str) -> None:
     found = refused(shared, "/explain", {"operation": word})
-    assert found["detail"] == f"the body does not fit: $.operation is {quoted(word)}, which is not allowed there"
+    assert found["detail"] == f"the body does not fit: $.operation is {quote_text(word)}, which is not allowed there"
     assert found["advice"].startswith("write one of create, ")
 
 
@@ -59,15 +59,15 @@ def test_any_word_is_shown_as_it_is(shared: Harness, word: str) -> None:
     shared.configure(api_requests=0)
     named = f"{word}-"
     found = refused(shared, "/explain", {"operation": named})
-    assert f"is {quoted(named)}, which" in found["detail"]
+    assert f"is {quote_text(named)}, which" in found["detail"]
     other = refused(shared, "/namespaces", {"prefix": "96", "case": named})
-    assert (f"is {quoted(named)}, which" in other["detail"]) or len(named) > MAX_QUOTED - 2
+    assert (f"is {quote_text(named)}, which" in other["detail"]) or len(named) > MAX_QUOTED_LENGTH - 2
 
 
 def test_a_long_word_is_cut_between_characters(shared: Harness) -> None:
     detail = refused(shared, "/namespaces", {"prefix": "96", "case": "\u202e" * 5_000})["detail"]
-    assert "\\u202e" * MAX_QUOTED + "…'" in detail
-    assert "\\u202e" * (MAX_QUOTED + 1) not in detail
+    assert "\\u202e" * MAX_QUOTED_LENGTH + "…'" in detail
+    assert "\\u202e" * (MAX_QUOTED_LENGTH + 1) not in detail
 
 
 # Names of members
@@ -77,7 +77,7 @@ def test_a_member_that_looks_like_the_words_of_the_decoder_is_a_member(shared: H
     """A path that a stranger made up is none to follow: this one would take hours."""
     for name in (f"x` - at `${'[' * 300_000}", f"x` - at `${'.a' * 300_000}", "x` - at `$.prefix`"):
         found = refused(shared, "/mint", {"prefix": "12345", name: 1})
-        assert found["where"] == f"$.{shown(name)}"
+        assert found["where"] == f"$.{display_name(name)}"
         assert len(found["detail"]) < MAX_WHERE
 
 
@@ -91,7 +91,7 @@ def test_names_of_strangers_are_shown_so_that_they_do_no_harm(shared: Harness, n
         problem(shared.get(f"/api/v1/names/parse?{quote(name)}=1"), "malformed"),
         problem(shared.get(f"/api/v1/names/parse?{quote(name)}=%zz"), "malformed"),
     ):
-        assert found["where"].endswith(quoted(name))
+        assert found["where"].endswith(quote_text(name))
         for said in (found["where"], found["detail"]):
             assert said.isprintable()
             assert len(said) < MAX_WHERE
@@ -117,8 +117,8 @@ def test_what_is_passed_on_the_way_takes_no_room(item: str) -> None:
     """The way to each thing would take a hundred times the room of the thing."""
     many = ",".join([item] * 20_000)
     bodies = (
-        (given_twice, inside(f'[{many},{{"x":1,"x":2}}]')),
-        (half_character, inside(f'[{many},"\\ud800"]')),
+        (find_duplicate_member, inside(f'[{many},{{"x":1,"x":2}}]')),
+        (find_lone_surrogate, inside(f'[{many},"\\ud800"]')),
     )
     for look, body in bodies:
         tracemalloc.start()
@@ -133,10 +133,10 @@ def test_what_is_passed_on_the_way_takes_no_room(item: str) -> None:
 
 def test_the_way_is_that_of_the_outermost_and_first() -> None:
     inner = '{"x":1,"x":1}'
-    assert given_twice(f'{{"a":[1,{{"b":{inner}}},{inner}]}}'.encode()) == ("$.a[1].b.x", "x")
-    assert given_twice(f'{{"a":{inner},"b":{inner},"a":1}}'.encode()) == ("$.a", "a")
-    assert given_twice(f"[[],[[]],{{}},{inner}]".encode()) == ("$[3].x", "x")
-    assert half_character(b'["x",{"a":["y"]},[],"\\ud800"]') == "$[3]"
+    assert find_duplicate_member(f'{{"a":[1,{{"b":{inner}}},{inner}]}}'.encode()) == ("$.a[1].b.x", "x")
+    assert find_duplicate_member(f'{{"a":{inner},"b":{inner},"a":1}}'.encode()) == ("$.a", "a")
+    assert find_duplicate_member(f"[[],[[]],{{}},{inner}]".encode()) == ("$[3].x", "x")
+    assert find_lone_surrogate(b'["x",{"a":["y"]},[],"\\ud800"]') == "$[3]"
 
 
 @pytest.mark.parametrize("depth", [100, 900, 1_000, 1_100, 5_000, 100_000])
@@ -154,4 +154,4 @@ def test_what_is_nested_deeply_is_taken_or_refused(shared: Harness, depth: int) 
 
 def test_values_of_records_are_as_they_were(shared: Harness) -> None:
     found = refused(shared, "/explain", {"operation": "add", "handle": "1/2", "values": [{**URL, "\u202e": 1}]})
-    assert found["where"] == f"$.values[0].{quoted(chr(0x202E))}"
+    assert found["where"] == f"$.values[0].{quote_text(chr(0x202E))}"

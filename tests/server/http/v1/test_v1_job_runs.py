@@ -8,20 +8,20 @@ from typing import TypeVar
 
 import pytest
 
-from perseid.ledger.errors import Contention, OperationEnded, TooBusy
+from perseid.ledger.errors import Contention, JobEnded, TooBusy
 from perseid.records.value import ValueRef
-from perseid.registry.access.scopes import Scope
-from perseid.registry.identity import Identity, KeyHolder, LocalOperator, Proof, Tokened
+from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.jobs.jobs import Progress
 from perseid.server.http.v1 import job_runs
-from perseid.server.http.v1.job_runs import Runs, Unit
+from perseid.server.http.v1.job_runs import JobRun, JobRunner
 from perseid.server.http.v1.problems import Problem
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import Kind
+from perseid.server.native.steps import WorkKind
 
 T = TypeVar("T")
 PIECES = 5
-ANN = LocalOperator("ann")
+ANN = LocalIdentity("ann")
 
 
 @pytest.fixture(autouse=True)
@@ -54,112 +54,114 @@ class Work:
             self.done.append(len(self.done))
             yield Progress("u", len(self.done), PIECES)
 
-    async def do(self, kind: Kind, call: Callable[[], T], /) -> T:
-        assert kind is Kind.WRITE
+    async def do(self, kind: WorkKind, call: Callable[[], T], /) -> T:
+        assert kind is WorkKind.WRITE
         if self._no_room:
             self._no_room -= 1
             raise Busy
         return call()
 
-    def run(self, runs: Runs) -> None:
+    def run(self, runner: JobRunner) -> None:
         async def scenario() -> None:
-            with runs.place(ANN) as place:
-                runs.start(place, Unit("u", self.pieces, self.do, ANN, explained, OTHERS), self.pieces())
-            while runs.is_running("u"):
-                await asyncio.gather(*runs._tasks.values())
+            with runner.place(ANN) as place:
+                runner.start(place, JobRun("u", self.pieces, self.do, ANN, explained, OTHERS), self.pieces())
+            while runner.is_running("u"):
+                await asyncio.gather(*runner._tasks.values())
                 await asyncio.sleep(0)  # what is done when a task ends comes after it
 
         asyncio.run(scenario())
-        assert runs._places == {}
+        assert runner._slots == {}
 
 
 def test_all_pieces_are_done_in_their_order() -> None:
-    work, runs = Work(), Runs()
-    work.run(runs)
-    assert (work.done, work.made, runs.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
+    work, runner = Work(), JobRunner()
+    work.run(runner)
+    assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
 
 
 def test_where_there_is_no_room_the_same_piece_is_tried_again() -> None:
-    work, runs = Work(no_room=3), Runs()
-    work.run(runs)
-    assert (work.done, work.made, runs.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
+    work, runner = Work(no_room=3), JobRunner()
+    work.run(runner)
+    assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
     work = Work(no_room=4)
-    work.run(runs)
-    assert (work.done, runs.problem("u", ANN)) == ([], explained(Busy()))
+    work.run(runner)
+    assert (work.done, runner.problem("u", ANN)) == ([], explained(Busy()))
 
 
 @pytest.mark.parametrize("error", [TooBusy("x"), Contention("x")])
 def test_where_the_ledger_is_too_busy_what_is_left_is_begun_anew(error: Exception) -> None:
-    work, runs = Work({2: [error], 4: [error, error, error]}), Runs()
-    work.run(runs)
-    assert (work.done, work.made, runs.problem("u", ANN)) == ([0, 1, 2, 3, 4], 5, None)
+    work, runner = Work({2: [error], 4: [error, error, error]}), JobRunner()
+    work.run(runner)
+    assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 5, None)
     work = Work({2: [error] * 4})
-    work.run(runs)
-    assert (work.done, runs.problem("u", ANN)) == ([0, 1], explained(error))
+    work.run(runner)
+    assert (work.done, runner.problem("u", ANN)) == ([0, 1], explained(error))
 
 
 def test_any_other_error_ends_it_and_is_kept_until_it_goes_on() -> None:
-    runs = Runs()
-    Work({3: [ValueError("x")]}).run(runs)
-    assert runs.problem("u", ANN) == explained(ValueError())
-    Work().run(runs)
-    assert runs.problem("u", ANN) is None
+    runner = JobRunner()
+    Work({3: [ValueError("x")]}).run(runner)
+    assert runner.problem("u", ANN) == explained(ValueError())
+    Work().run(runner)
+    assert runner.problem("u", ANN) is None
 
 
 def test_a_unit_that_others_have_ended_is_no_problem() -> None:
-    work, runs = Work({1: [OperationEnded("u")]}), Runs()
-    work.run(runs)
-    assert (work.done, runs.problem("u", ANN)) == ([0], None)
+    work, runner = Work({1: [JobEnded("u")]}), JobRunner()
+    work.run(runner)
+    assert (work.done, runner.problem("u", ANN)) == ([0], None)
 
 
 def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
-    work, runs = Work(), Runs()
+    work, runner = Work(), JobRunner()
 
     async def scenario() -> None:
-        with runs.place(ANN) as place:
-            runs.start(place, Unit("u", work.pieces, work.do, ANN, explained, OTHERS), work.pieces())
-        runs.stopping = True
-        await asyncio.gather(*runs._tasks.values())
+        with runner.place(ANN) as place:
+            runner.start(place, JobRun("u", work.pieces, work.do, ANN, explained, OTHERS), work.pieces())
+        runner.stopping = True
+        await asyncio.gather(*runner._tasks.values())
 
     asyncio.run(scenario())
     assert work.done == []
-    with pytest.raises(job_runs.TooMany), runs.place(ANN):
+    with pytest.raises(job_runs.LimitReached), runner.place(ANN):
         pass
 
 
 def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_runs, "MAX_KEPT", 2)
-    runs, work = Runs(), Work()
+    runner, work = JobRunner(), Work()
     for name in ("a", "b", "c"):
-        runs.note(Unit(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
-    assert [runs.problem(name, ANN) is None for name in ("a", "b", "c")] == [True, False, False]
+        runner.note(JobRun(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
+    assert [runner.problem(name, ANN) is None for name in ("a", "b", "c")] == [True, False, False]
 
 
 def test_many_tokens_give_no_more_places_than_their_maker_has() -> None:
-    key = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.TOKEN)
-    tokens = [Tokened(key, f"aaaaaaa{letter}", Scope.of(["update"], None)) for letter in "abcd"]
-    spelt = KeyHolder(ValueRef(300, "0.na/12345"), Proof.SECRET_KEY, verified_index=300)
-    runs = Runs()
+    key = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.TOKEN)
+    tokens = [TokenIdentity(key, f"aaaaaaa{letter}", ScopeSet.of(["update"], None)) for letter in "abcd"]
+    spelt = KeyIdentity(ValueRef(300, "0.na/12345"), Proof.SECRET_KEY, verified_index=300)
+    runner = JobRunner()
     with ExitStack() as places:
         for token in tokens[:2]:
-            places.enter_context(runs.place(token))
+            places.enter_context(runner.place(token))
         every: list[Identity] = [*tokens, key, spelt]
-        for who in every:
-            with pytest.raises(job_runs.TooMany, match="of yours"), runs.place(who):
+        for identity in every:
+            with pytest.raises(job_runs.LimitReached, match="of yours"), runner.place(identity):
                 pass
-        places.enter_context(runs.place(ANN))
+        places.enter_context(runner.place(ANN))
 
 
 def test_what_was_wrong_is_told_to_whoever_it_concerns() -> None:
     """To who carried it out, and to who made the token that it was carried out with."""
-    maker = KeyHolder(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
-    one, other = [Tokened(replace(maker, proof=Proof.TOKEN), name * 8, Scope.of(["find"], None)) for name in "ab"]
+    maker = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
+    one, other = [
+        TokenIdentity(replace(maker, proof=Proof.TOKEN), name * 8, ScopeSet.of(["find"], None)) for name in "ab"
+    ]
     work = Work()
     cases: list[tuple[Identity, set[Identity]]] = [(one, {one, maker}), (maker, {maker}), (ANN, {ANN})]
     every: list[Identity] = [one, other, maker, ANN, replace(maker, reference=ValueRef(301, "0.NA/12345"))]
-    for who, told in cases:
-        runs = Runs()
-        runs.note(Unit("u", work.pieces, work.do, who, explained, OTHERS), ValueError())
+    for identity, told in cases:
+        runner = JobRunner()
+        runner.note(JobRun("u", work.pieces, work.do, identity, explained, OTHERS), ValueError())
         for each in every:
-            assert runs.problem("u", each) == (explained(ValueError()) if each in told else OTHERS), (who, each)
-        assert runs.problem("v", who) is None
+            assert runner.problem("u", each) == (explained(ValueError()) if each in told else OTHERS), (identity, each)
+        assert runner.problem("v", identity) is None

@@ -44,7 +44,7 @@ def let_bea_change(server: Harness, *names: str) -> None:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, of which two administer the names."""
-    monkeypatch.setattr(jobs, "CHUNK", 4)
+    monkeypatch.setattr(jobs, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     invite_bea(server)
     return server
@@ -82,7 +82,7 @@ def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harnes
     names = fill(server, 5)
     let_bea_change(server, *names)
     where = f"/operations/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['operation']}"
-    undo = undoing.begin(server.registry, where.rpartition("/")[2], OPERATOR, "cli")
+    undo = undoing.start(server.registry, where.rpartition("/")[2], OPERATOR, "cli")
     refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "invalid-value")
     assert f"is being undone by {undo.id}, which somebody else began" in refused["detail"]
     assert leads(server, names[0]) == [f"https://new.example/x/{names[0]}"]
@@ -146,17 +146,17 @@ def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> 
 def test_what_is_gone_on_with_has_the_door_of_who_does(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 20)
-    unit = jobs.begin(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
+    unit = jobs.start_job(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
 
     async def scenario() -> None:
         got(await ask(server, "POST", f"/operations/{unit.id}/resume"), 202)
         assert (await ended(server, unit.id))["state"] == "done"
 
     in_one_loop(scenario)
-    with server.registry.facts() as facts:
-        entry = facts.held(Handle.parse(names[-1])).entry
+    with server.registry.snapshot() as snapshot:
+        entry = snapshot.stored(Handle.parse(names[-1])).entry
     assert entry is not None
-    assert entry.who == ("http", "300:0.NA/12345")
+    assert entry.identity == ("http", "300:0.NA/12345")
 
 
 def test_what_the_settings_say_counts_for_what_goes_on(slowly: Harness) -> None:
@@ -189,9 +189,11 @@ def test_those_who_come_at_once_are_counted(slowly: Harness) -> None:
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
         path = f"/operations/{told['operation']}/events"
-        at_once = await asyncio.gather(*[ask(server, "GET", path) for _ in range(3 * job_events.MAX_LISTENERS_EACH)])
+        at_once = await asyncio.gather(
+            *[ask(server, "GET", path) for _ in range(3 * job_events.MAX_LISTENERS_PER_SOURCE)]
+        )
         listening = [each for each in at_once if each.stream is not None]
-        assert len(listening) == job_events.MAX_LISTENERS_EACH
+        assert len(listening) == job_events.MAX_LISTENERS_PER_SOURCE
         for each in at_once:
             if each.stream is None:
                 assert (problem(each, "too-many-requests")["status"], header_of(each, "Retry-After")) == (429, "10")

@@ -16,13 +16,13 @@ from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.access.tokens import RevokeToken
 from perseid.registry.commands.records import Add, Create
-from perseid.registry.identity import LocalOperator
+from perseid.registry.identity import LocalIdentity
 from perseid.registry.jobs import jobs
-from perseid.server.http.connection.responses import head_of
+from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.v1 import job_calls, job_events, job_runs
-from perseid.server.http.v1.job_events import News, event
-from perseid.server.http.v1.structures import Told
+from perseid.server.http.v1.job_events import JobEvent, format_event
+from perseid.server.http.v1.structures import ResponseBody
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
 from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import keyed, with_token
@@ -43,15 +43,15 @@ def fill(server: Harness, count: int = 10) -> list[str]:
 def put(server: Harness, name: str, url: str) -> int:
     value = (Value.text(1, "URL", url),)
     handle = Handle.parse(name)
-    with server.registry.facts() as facts:
-        exists = facts.held(handle).exists
+    with server.registry.snapshot() as snapshot:
+        exists = snapshot.stored(handle).exists
     operation = Add(handle, value, overwrite=True) if exists else Create(handle, value)
     return server.registry.do(operation, OPERATOR, "cli").seq
 
 
 def leads(server: Harness, *names: str) -> list[str]:
-    with server.registry.facts() as facts:
-        return [facts.held(Handle.parse(name)).values[0].data.decode() for name in names]
+    with server.registry.snapshot() as snapshot:
+        return [snapshot.stored(Handle.parse(name)).values[0].data.decode() for name in names]
 
 
 async def ask(server: Harness, method: str, path: str, plain: object = None, **headers: str) -> Response:
@@ -79,7 +79,7 @@ def parsed(octets: bytes) -> list[tuple[str, str, Any]]:
     for block in octets.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
         if "data" in fields:
-            found.append((fields["event"], fields["id"], json.loads(fields["data"])))
+            found.append((fields["format_event"], fields["id"], json.loads(fields["data"])))
     return found
 
 
@@ -100,7 +100,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
-    monkeypatch.setattr(jobs, "CHUNK", 4)
+    monkeypatch.setattr(jobs, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     return server
 
@@ -406,21 +406,21 @@ def test_there_is_no_such_operation(shared: Harness) -> None:
 
 
 def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
-    runs, somebody = job_runs.Runs(), LocalOperator("a")
+    runner, somebody = job_runs.JobRunner(), LocalIdentity("a")
     with (
-        runs.place(somebody),
-        runs.place(somebody),
-        pytest.raises(job_runs.TooMany, match="of yours"),
-        runs.place(somebody),
+        runner.place(somebody),
+        runner.place(somebody),
+        pytest.raises(job_runs.LimitReached, match="of yours"),
+        runner.place(somebody),
     ):
         pass
-    with runs.place(somebody):
+    with runner.place(somebody):
         pass
     fill(server)
-    server.service.place.api.runs = runs
+    server.service.place.api.runner = runner
     with ExitStack() as others:
         for number in range(job_runs.MAX_RUNNING):
-            others.enter_context(runs.place(LocalOperator(f"other {number}")))
+            others.enter_context(runner.place(LocalIdentity(f"other {number}")))
         answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
         assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
     got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
@@ -437,8 +437,8 @@ def test_so_many_listen_at_a_time(slowly: Harness) -> None:
         assert head.status == 200
         assert [name for name, _, _ in await events_of(head.stream)] == []
         assert not server.place.api.listeners._all, "whoever wants to know what there is does not listen"
-        answers = [await ask(server, "GET", path) for _ in range(job_events.MAX_LISTENERS_EACH)]
-        heads = [head_of(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
+        answers = [await ask(server, "GET", path) for _ in range(job_events.MAX_LISTENERS_PER_SOURCE)]
+        heads = [encode_head(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
         alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
         assert len(alike) == 1, "what is told of HEAD is what GET begins with"
         streams = [each.stream for each in answers]
@@ -478,12 +478,12 @@ def test_a_unit_at_which_nobody_is_is_listened_to_for_a_while(slowly: Harness, m
     in_one_loop(scenario)
 
 
-class Anything(Told, frozen=True):
+class Anything(ResponseBody, frozen=True):
     text: str
 
 
 @given(st.text(), st.integers(0))
 def test_an_event_is_read_as_it_was_written(text: str, done: int) -> None:
-    octets = event("progress", News(Anything(text), done, ended=False, here=True))
+    octets = format_event("progress", JobEvent(Anything(text), done, ended=False, is_running_here=True))
     assert parsed(octets) == [("progress", str(done), {"text": text})]
     assert octets.count(b"\n\n") == 1

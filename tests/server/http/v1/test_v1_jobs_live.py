@@ -54,12 +54,15 @@ def load(installation: Installation, first: int, count: int) -> None:
 
 
 def ask(
-    address: Address, method: str, path: str, plain: object = None, who: dict[str, str] | None = None
+    address: Address, method: str, path: str, plain: object = None, identity: dict[str, str] | None = None
 ) -> tuple[int, Any]:
     connection = http.client.HTTPConnection(*address, timeout=60)
     body = None if plain is None else json.dumps(plain)
     connection.request(
-        method, f"/api/v1{path}", body, {**(who or basic()), **({"Content-Type": "application/json"} if body else {})}
+        method,
+        f"/api/v1{path}",
+        body,
+        {**(identity or basic()), **({"Content-Type": "application/json"} if body else {})},
     )
     response = connection.getresponse()
     found = response.status, json.loads(response.read())
@@ -67,10 +70,10 @@ def ask(
     return found
 
 
-def listen(address: Address, path: str, who: dict[str, str] | None = None) -> Iterator[tuple[str, Any]]:
+def listen(address: Address, path: str, identity: dict[str, str] | None = None) -> Iterator[tuple[str, Any]]:
     """Events as they come, to the end of the stream."""
     connection = http.client.HTTPConnection(*address, timeout=60)
-    connection.request("GET", f"/api/v1{path}", headers={**(who or basic()), "Accept": "text/event-stream"})
+    connection.request("GET", f"/api/v1{path}", headers={**(identity or basic()), "Accept": "text/event-stream"})
     response = connection.getresponse()
     assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
     name = ""
@@ -106,8 +109,8 @@ def test_a_rewrite_outlives_the_server_and_is_watched_to_its_end(filled: Path) -
         assert entries["found"][0]["handle"] == f"{PREFIX}/m00000"
     with Installation.open(filled, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
-        with registry.facts() as facts:
-            assert find(facts, OPERATOR, Search(host="old.example")).items == ()
+        with registry.snapshot() as snapshot:
+            assert find(snapshot, OPERATOR, Search(host="old.example")).items == ()
         verify(installation.log)
 
 

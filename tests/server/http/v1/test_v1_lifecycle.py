@@ -9,7 +9,7 @@ from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
-from perseid.registry.installation.setup import with_group
+from perseid.registry.installation.setup import with_group_administrators
 from perseid.registry.policy.policy import PROFILES
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
@@ -44,8 +44,8 @@ def test_the_past_can_be_kept(server: Harness) -> None:
     change(server, "PUT", at("12345/n2", "/values"), {"values": [{"type": "DESC", "data": "another thing"}]})
     change(server, "POST", at("12345/n2", "/publish"))
     assert texts(record(server, "12345/n2", f"?at={first}"))["DESC"] == "the thing with the number 2"
-    with server.registry.facts() as facts:
-        assert (facts.reading.entry(hidden["seq"]).why or "").endswith("\nfor a while")
+    with server.registry.snapshot() as snapshot:
+        assert (snapshot.reading.entry(hidden["seq"]).why or "").endswith("\nfor a while")
 
 
 def test_a_body_where_nothing_has_to_be_said_may_be_empty(shared: Harness) -> None:
@@ -208,7 +208,7 @@ def test_s2_one_that_came_from_elsewhere_can_be_changed(server: Harness) -> None
 
 def test_versions_and_metadata_are_linked_both_ways(server: Harness) -> None:
     rules = replace(
-        with_group(PROFILES["free"]),
+        with_group_administrators(PROFILES["free"]),
         work_type="WORK",
         expression_type="VERSION",
         metadata_type="ABOUT",

@@ -17,19 +17,19 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
 from perseid.records.value import Value, ValueRef
-from perseid.registry.access.scopes import Scope
+from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.jobs import jobs
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.queries.paging import MAX_PAGE_OCTETS
-from perseid.server.http.caching import tag_of
-from perseid.server.http.long_responses import LONG_BODY
+from perseid.registry.queries.paging import MAX_PAGE_BYTES
+from perseid.server.http.caching import compute_etag
+from perseid.server.http.long_responses import LONG_BODY_BYTES
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.http.responses import MAX_AT_ONCE, encoded, is_small
-from perseid.server.native.steps import Kind, Work
+from perseid.server.http.responses import MAX_INLINE_BYTES, encode_json, is_small
+from perseid.server.native.steps import Work, WorkKind
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of
 from tests.server.http.v1.apis import got, send
 from tests.server.http.v1.callers import at
@@ -142,7 +142,7 @@ def test_operations_tokens_and_namespaces_end_their_pages_too(server: Harness) -
         "url": f"http://old.example/{'o' * 7_000}*",
         "to": f"https://new.example/{'n' * 7_000}*",
     }
-    begun = [jobs.begin(server.registry, "rewrite", asked, OPERATOR, "cli").id for _ in range(400)]
+    begun = [jobs.start_job(server.registry, "rewrite", asked, OPERATOR, "cli").id for _ in range(400)]
     found = pages(server, "/operations?limit=1000", "operations", headers=basic())
     assert len(found) > 1
     assert sorted(each["operation"] for each in flat(found)) == sorted(begun)
@@ -150,7 +150,9 @@ def test_operations_tokens_and_namespaces_end_their_pages_too(server: Harness) -
     for number in range(30):
         places = [f"12345.{'p' * 1_900}{number:02}{place:02}.*" for place in range(100)]
         secret = Secret.new(random.Random(number).randbytes)
-        made.append(server.registry.do(CreateToken(secret, Scope.of(("read",), places), "", 1_000), OPERATOR, "cli").id)
+        made.append(
+            server.registry.do(CreateToken(secret, ScopeSet.of(("read",), places), "", 1_000), OPERATOR, "cli").id
+        )
     found = pages(server, "/tokens?limit=1000", "tokens", headers=basic())
     assert len(found) > 1
     assert [each["id"] for each in flat(found)] == sorted(made)
@@ -170,9 +172,9 @@ def test_operations_tokens_and_namespaces_end_their_pages_too(server: Harness) -
 
 HELD_BY: dict[object, str] = {
     msgspec.json.encode: "writing JSON",
-    encoded.__code__: "writing JSON",
+    encode_json.__code__: "writing JSON",
     value_to_json.__code__: "making JSON of a value",
-    tag_of.__code__: "making a tag",
+    compute_etag.__code__: "making a tag",
 }
 """What takes as long as an answer is long."""
 
@@ -232,8 +234,8 @@ def laden(server: Harness) -> Harness:
 )
 @pytest.mark.parametrize("accepts", ["application/json", "text/html"])
 def test_a_long_answer_does_not_hold_the_event_loop(laden: Harness, target: str, accepts: str) -> None:
-    with laden.registry.facts() as facts:
-        seq = facts.reading.size
+    with laden.registry.snapshot() as snapshot:
+        seq = snapshot.reading.size
     target = target.format(name=quote(NAME, safe=""), seq=seq, first=seq - 1)
     answer, held = held_by(laden, target, Accept=accepts, **basic())
     assert answer.status == 200
@@ -248,12 +250,12 @@ def test_a_long_answer_does_not_hold_the_event_loop(laden: Harness, target: str,
 def test_the_tag_of_a_long_answer_is_that_of_its_octets(laden: Harness) -> None:
     path = at(NAME, "/history")
     answer = send(laden, "GET", path)
-    assert len(answer.body) > LONG_BODY
+    assert len(answer.body) > LONG_BODY_BYTES
     tag = header_of(answer, "ETag")
-    assert tag == f'"{tag_of("application/json", answer.body)}"'
+    assert tag == f'"{compute_etag("application/json", answer.body)}"'
     assert send(laden, "GET", path, headers={"If-None-Match": tag}).status == 304
     proof = send(laden, "GET", "/ledger/key")
-    assert header_of(proof, "ETag") == f'"{tag_of("application/json", proof.body)}"'
+    assert header_of(proof, "ETag") == f'"{compute_etag("application/json", proof.body)}"'
 
 
 def test_what_is_read_and_told_takes_one_thread(server: Harness) -> None:
@@ -262,7 +264,7 @@ def test_what_is_read_and_told_takes_one_thread(server: Harness) -> None:
     for path in (at(NAME), at("12345/n0"), at(NAME, "/history"), "/find?prefix=12345&limit=2"):
         server.kinds.clear()
         assert send(server, "GET", path, headers={} if path.startswith("/h") else basic()).status == 200
-        reads = [kind for kind in server.kinds if kind is Kind.READ]
+        reads = [kind for kind in server.kinds if kind is WorkKind.READ]
         assert len(reads) <= 1 + ("find" in path), path  # whose key it is, is read besides
 
 
@@ -270,7 +272,7 @@ def test_references_make_a_value_large() -> None:
     references = tuple([ValueRef(number, "12345/other") for number in range(1_000)])
     assert is_small((Value(1, "MEMO", b"x"),))
     assert not is_small((Value(1, "MEMO", b"x", references=references),))
-    assert not is_small((Value(1, "MEMO", b"x" * MAX_AT_ONCE),))
+    assert not is_small((Value(1, "MEMO", b"x" * MAX_INLINE_BYTES),))
 
 
 def test_the_description_says_where_a_page_ends(server: Harness) -> None:
@@ -283,4 +285,4 @@ def test_the_description_says_where_a_page_ends(server: Harness) -> None:
         if parameter.get("name") == "limit"
     ]
     assert limits
-    assert all(f"{MAX_PAGE_OCTETS >> 20} MiB" in limit for limit in limits)
+    assert all(f"{MAX_PAGE_BYTES >> 20} MiB" in limit for limit in limits)

@@ -43,16 +43,16 @@ def test_one_name_is_made_and_resolves(server: Harness) -> None:
     found = record(server, name)
     assert (found["handle"], found["seq"], found["state"]) == (name, made["seq"], "normal")
     assert found["values"][0]["data"]["value"] == "https://example.org/"
-    with server.registry.facts() as facts:
-        entry = facts.reading.entry(made["seq"])
-    assert (entry.handle, entry.who, entry.why) == (name, ("http", "300:0.NA/12345"), "new")
+    with server.registry.snapshot() as snapshot:
+        entry = snapshot.reading.entry(made["seq"])
+    assert (entry.handle, entry.identity, entry.why) == (name, ("http", "300:0.NA/12345"), "new")
 
 
 def test_a_thousand_names_are_made_in_one_call(server: Harness) -> None:
     made = mint(server, count=1_000, values=[URL])
     assert len(set(made["handles"])) == 1_000
-    with server.registry.facts() as facts:
-        entries = [facts.reading.entry(made["seq"] + number) for number in range(1_000)]
+    with server.registry.snapshot() as snapshot:
+        entries = [snapshot.reading.entry(made["seq"] + number) for number in range(1_000)]
     assert [entry.handle for entry in entries] == made["handles"]
     assert {entry.at for entry in entries} == {entries[0].at}  # of one commit
     assert record(server, made["handles"][-1])["seq"] == made["seq"] + 999
@@ -204,13 +204,13 @@ def test_reservations_that_are_not_clear(shared: Harness, more: dict[str, Any], 
 
 def test_names_are_generated_without_a_record_and_never_again(server: Harness) -> None:
     namespace(server, "77", scheme="pilin")
-    with server.registry.facts() as facts:
-        size = facts.reading.size
+    with server.registry.snapshot() as snapshot:
+        size = snapshot.reading.size
     answer = send(server, "POST", "/generate", {"prefix": "77", "count": 1_000}, headers=basic())
     made = got(answer, 201)
     assert (len(set(made["handles"])), "seq" in made, header_of(answer, "Location")) == (1_000, False, None)
-    with server.registry.facts() as facts:
-        assert facts.reading.size == size
+    with server.registry.snapshot() as snapshot:
+        assert snapshot.reading.size == size
     later = mint(server, prefix="77", count=1_000)["handles"] + mint(server, "/generate", prefix="77")["handles"]
     assert not {*made["handles"]} & {*later}
 

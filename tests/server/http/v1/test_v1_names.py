@@ -107,7 +107,7 @@ def test_all_rules_and_one(shared: Harness) -> None:
 # Suffixes
 
 
-@given(st.integers(pilin.FIRST, pilin.END - 1))
+@given(st.integers(pilin.MIN_MILLISECONDS, pilin.END_MILLISECONDS - 1))
 def test_a_moment_and_its_suffix(shared: Harness, milliseconds: int) -> None:
     shared.configure(api_requests_anonymous=0)
     moment = pilin.format_time(milliseconds)

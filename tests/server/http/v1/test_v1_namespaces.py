@@ -4,11 +4,11 @@ import pytest
 
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.policy.text import MAX_TEXT_OCTETS
-from perseid.server.native.steps import Kind
+from perseid.registry.policy.text import MAX_TEXT_BYTES
+from perseid.server.native.steps import WorkKind
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
-from tests.server.http.v1.callers import forget_answers, keyed, with_token
+from tests.server.http.v1.callers import clear_responses, keyed, with_token
 from tests.server.http.v1.openapi_document import document
 from tests.server.installations import ADMINISTRATOR, OPERATOR
 
@@ -66,13 +66,13 @@ def test_it_is_one_commit_so_a_request_that_is_repeated_gets_its_answer(server: 
     first = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))
     made = got(first, 201)
     assert (made["seq"], header_of(first, "Location")) == (before + 1, "/api/v1/namespaces/99")
-    with server.registry.facts() as facts:
-        moments = {facts.reading.entry(seq).at for seq in range(before + 1, facts.reading.size + 1)}
+    with server.registry.snapshot() as snapshot:
+        moments = {snapshot.reading.entry(seq).at for seq in range(before + 1, snapshot.reading.size + 1)}
     assert len(moments) == 1
     after = size(server)
     again = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))
     assert (got(again, 201), header_of(again, "Idempotency-Replayed")) == (made, "true")
-    forget_answers(server)
+    clear_responses(server)
     late = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))
     assert (got(late, 201), header_of(late, "Location")) == (made, "/api/v1/namespaces/99")
     assert header_of(late, "Idempotency-Replayed") == "true"
@@ -120,7 +120,7 @@ def test_a_text_of_rules_is_read_for_those_who_are_known_and_where_nobody_waits_
     identifying = list(server.kinds)
     server.kinds.clear()
     problem(send(server, "POST", "/namespaces", {"prefix": "96", "policy": "=="}, headers=basic()), "invalid-value")
-    assert server.kinds == [*identifying, Kind.READ]
+    assert server.kinds == [*identifying, WorkKind.READ]
 
 
 def test_a_text_of_rules_is_bounded_before_it_is_read(shared: Harness) -> None:
@@ -132,8 +132,8 @@ def test_a_text_of_rules_is_bounded_before_it_is_read(shared: Harness) -> None:
 
 def test_the_longest_text_of_rules_is_the_one_that_is_described(shared: Harness) -> None:
     said = document()["components"]["schemas"]["NewPolicy"]["properties"]["policy"]
-    assert said["maxLength"] == MAX_TEXT_OCTETS
-    for length, slug in ((MAX_TEXT_OCTETS, "invalid-value"), (MAX_TEXT_OCTETS + 1, "malformed")):
+    assert said["maxLength"] == MAX_TEXT_BYTES
+    for length, slug in ((MAX_TEXT_BYTES, "invalid-value"), (MAX_TEXT_BYTES + 1, "malformed")):
         plain = {"policy": "=" * length}
         problem(send(shared, "PUT", "/namespaces/12345/policy", plain, headers=basic()), slug)
 

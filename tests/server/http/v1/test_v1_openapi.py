@@ -11,19 +11,19 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from perseid.registry.access.scopes import WORDS
+from perseid.registry.access.scopes import SCOPES
 from perseid.server.http.pages.pages import POLICY
 from perseid.server.http.v1 import docs_pages
-from perseid.server.http.v1.application import table
+from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.problems import Problem
-from perseid.server.http.v1.routing import BASE, ITSELF, NO_TOKEN, Route, is_parameter
+from perseid.server.http.v1.routing import BASE, NO_TOKEN, OWN_TOKEN, Route, is_parameter
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, header_of
 from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import with_token
 
-ROUTES: Final = table().routes
+ROUTES: Final = get_router().routes
 PAGES: Final = ["/docs", "/docs/problems", "/docs/structures"] + [
-    f"/docs/{docs_pages.slug_of(part.tag)}" for part in table().parts
+    f"/docs/{docs_pages.slugify(part.tag)}" for part in get_router().parts
 ]
 NAME: Final = re.compile("[A-Za-z][A-Za-z0-9]*")
 
@@ -54,7 +54,7 @@ def test_a_route_says_what_it_does(route: Route) -> None:
     assert not route.summary.endswith(".")
     assert len(inspect.getdoc(route.handler) or "") > 20
     assert re.fullmatch("[a-z][A-Za-z0-9]*", route.operation)
-    assert route.scope in ("", NO_TOKEN, ITSELF, *WORDS)
+    assert route.scope in ("", NO_TOKEN, OWN_TOKEN, *SCOPES)
     named = {step.strip("{}") for step in route.segments if is_parameter(step)}
     assert set(route.parameters) == named
     assert all(route.parameters.values())
@@ -229,8 +229,8 @@ def test_pages_need_nothing_from_elsewhere_and_every_link_leads_somewhere(shared
 
 
 def test_every_route_and_structure_has_its_place(shared: Harness, document: Any) -> None:
-    for part in table().parts:
-        places = parsed(shared, f"/docs/{docs_pages.slug_of(part.tag)}").places
+    for part in get_router().parts:
+        places = parsed(shared, f"/docs/{docs_pages.slugify(part.tag)}").places
         assert {route.operation for route in part.found} <= places
     assert set(document["components"]["schemas"]) <= parsed(shared, "/docs/structures").places
 
@@ -242,11 +242,11 @@ def test_there_is_no_other_page(shared: Harness) -> None:
 
 def test_pages_that_do_not_exist_take_the_place_of_none(shared: Harness) -> None:
     settings = shared.place.settings
-    before = [docs_pages.answer(path[1:], settings, "") for path in PAGES]
-    for number in range(docs_pages.MAX_KEPT + 1):
-        assert docs_pages.answer(f"docs/nothing-{number}", settings, "") is None
-        assert docs_pages.answer(f"nothing-{number}", settings, "") is None
-    after = [docs_pages.answer(path[1:], settings, "") for path in PAGES]
+    before = [docs_pages.render(path[1:], settings, "") for path in PAGES]
+    for number in range(docs_pages.MAX_CACHED_PAGES + 1):
+        assert docs_pages.render(f"docs/nothing-{number}", settings, "") is None
+        assert docs_pages.render(f"nothing-{number}", settings, "") is None
+    after = [docs_pages.render(path[1:], settings, "") for path in PAGES]
     assert [id(each) for each in before] == [id(each) for each in after], "none is made again"
 
 

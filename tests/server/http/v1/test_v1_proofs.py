@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.proof.document import Verified, verify_proof
+from perseid.proof.document import VerifiedProof, verify_proof
 from perseid.proof.verifier import InvalidProof, LogKey, check_consistency, open_checkpoint
 from perseid.records.value import Permission, Value
 from perseid.registry.commands.lifecycle import Unpublish
@@ -41,7 +41,7 @@ def proof(server: Harness, name: str, query: str = "", **how: Any) -> bytes:
     return answer.body
 
 
-def verified(server: Harness, document: bytes, name: str) -> Verified:
+def verified(server: Harness, document: bytes, name: str) -> VerifiedProof:
     return verify_proof(document, key_of(server), handle=name)
 
 

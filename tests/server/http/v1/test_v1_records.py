@@ -206,9 +206,9 @@ def test_values_are_added_set_and_removed(server: Harness) -> None:
     assert {1: "https://b.example/", 4: "y"}.items() <= data(record(server, "12345/n7")).items()
     gone = change(server, "DELETE", f"{path}?index=1&index=4&note=as%20agreed")
     assert list(data(record(server, "12345/n7"))) == [2, 3, 100]
-    with server.registry.facts() as facts:
-        assert facts.reading.entry(added["seq"]).why == "a note"
-        assert facts.reading.entry(gone["seq"]).why == "as agreed"
+    with server.registry.snapshot() as snapshot:
+        assert snapshot.reading.entry(added["seq"]).why == "a note"
+        assert snapshot.reading.entry(gone["seq"]).why == "as agreed"
 
 
 def test_a_value_that_is_hidden_is_hidden_in_the_past_unless_one_says_otherwise(server: Harness) -> None:
@@ -274,7 +274,7 @@ def test_who_may_change(server: Harness, method: str, path: str, plain: object, 
     assert word in problem(send(server, method, path, plain, headers=others), "not-allowed")["detail"]
     answer = send(server, method, path, plain, headers=with_token(server, word))
     assert answer.status in (200, 201), answer
-    assert answer.who.endswith("by 300:0.NA/12345")
+    assert answer.identity.endswith("by 300:0.NA/12345")
 
 
 def test_administrators_take_another_word_than_values(server: Harness) -> None:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.http.v1.application import table
+from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.calls import ApiCall
-from perseid.server.http.v1.routing import Reply, Routes, Table, is_parameter
-from perseid.server.http.v1.state import MAX_KNOWN, WINDOW, Cursors, InvalidCursor, Limiter
-from perseid.server.http.v1.validation import parameters_of
+from perseid.server.http.v1.routing import Reply, Router, Routes, is_parameter
+from perseid.server.http.v1.state import MAX_CLIENTS, WINDOW, CursorCipher, InvalidCursor, RateLimiter
+from perseid.server.http.v1.validation import path_parameters
 
-CURSORS = Cursors(bytes(range(32)))
+CURSORS = CursorCipher(bytes(range(32)))
 
 
 @given(st.one_of(st.integers(-(2**62), 2**62), st.text(), st.lists(st.text(max_size=5))), st.binary())
@@ -57,7 +57,7 @@ def test_what_a_cursor_says_cannot_be_read() -> None:
 
 @given(st.integers(1, 500), st.lists(st.floats(0, 100), max_size=200))
 def test_nobody_gets_more_than_the_limit_in_any_window(limit: int, gaps: list[float]) -> None:
-    limiter, now, granted = Limiter(), 1_000.0, list[float]()
+    limiter, now, granted = RateLimiter(), 1_000.0, list[float]()
     for gap in gaps:
         now += gap
         allowance = limiter.take("somebody", limit, now)
@@ -73,7 +73,7 @@ def test_nobody_gets_more_than_the_limit_in_any_window(limit: int, gaps: list[fl
 
 
 def test_who_waits_as_long_as_told_is_let_in() -> None:
-    limiter = Limiter()
+    limiter = RateLimiter()
     assert all(limiter.take("a", 5, 0.0).allowed for _ in range(5))
     refused = limiter.take("a", 5, 0.0)
     assert not refused.allowed
@@ -81,11 +81,11 @@ def test_who_waits_as_long_as_told_is_let_in() -> None:
 
 
 def test_so_many_are_remembered() -> None:
-    limiter = Limiter()
-    for number in range(MAX_KNOWN + 10):
+    limiter = RateLimiter()
+    for number in range(MAX_CLIENTS + 10):
         limiter.take(number, 1, 0.0)
     assert limiter.take(0, 1, 0.0).allowed  # made room, and begins anew
-    assert not limiter.take(MAX_KNOWN + 9, 1, 0.0).allowed
+    assert not limiter.take(MAX_CLIENTS + 9, 1, 0.0).allowed
 
 
 async def _answer(_: ApiCall) -> Reply:
@@ -96,7 +96,7 @@ def test_a_step_that_is_spelt_out_goes_first_and_parameters_are_found_all_the_sa
     part = Routes("X", "x")
     for path, name in (("/a/{x}", "one"), ("/a/b", "two"), ("/a/{x}/c", "three"), ("/a/b/{y}/d", "four")):
         part.add("GET", path, name, "…")(_answer)
-    found = Table([part])
+    found = Router([part])
 
     def operation(*steps: str) -> str | None:
         at = found.find(steps)
@@ -116,16 +116,16 @@ def test_two_routes_of_one_path_or_one_name_are_a_mistake() -> None:
     part.add("GET", "/a/{x}", "one", "…")(_answer)
     part.add("GET", "/a/{y}", "two", "…")(_answer)
     with pytest.raises(ValueError, match="twice"):
-        Table([part])
+        Router([part])
 
 
 @given(st.data())
 def test_every_route_is_found_whatever_its_parameters_are(data: st.DataObject) -> None:
-    route = data.draw(st.sampled_from(table().routes))
+    route = data.draw(st.sampled_from(get_router().routes))
     name = st.text(min_size=1).map(lambda text: f"12345/{text}")
     steps = tuple(data.draw(name) if is_parameter(step) else step for step in route.segments)
-    found = table().find(steps)
+    found = get_router().find(steps)
     assert found is not None
     assert found.routes[route.method] is route
     wanted = [step for step, part in zip(steps, route.segments, strict=True) if is_parameter(part)]
-    assert list(parameters_of(route, found.parameters).values()) == wanted
+    assert list(path_parameters(route, found.parameters).values()) == wanted

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from perseid.server.http.v1.problems import said_here
+from perseid.server.http.v1.problems import to_http_advice
 from tests.cli.program import Done
 from tests.server.http.v1 import interfaces_history, interfaces_records  # noqa: F401 - they add their requests
 from tests.server.http.v1.interfaces import ANN, NAMES, PREFIXES, REQUESTS, WHO, Both, doors, requests, step
@@ -44,7 +44,7 @@ def told(done: Done, plain: Any) -> None:
     said = done.json
     assert (said["allowed"], said["reason"]) == (plain["allowed"], plain["reason"])
     assert (said["rule"], said["responseCode"]) == (plain["rule"], plain["code"])
-    assert said_here(said["advice"] or "") == (plain["advice"] or "")
+    assert to_http_advice(said["advice"] or "") == (plain["advice"] or "")
 
 
 @requests
@@ -150,8 +150,8 @@ QUICKLY: Final = (Phase.explicit, Phase.reuse, Phase.generate)
 @given(st.lists(st.tuples(st.one_of([made() for made in REQUESTS]), WHO), min_size=3, max_size=12))
 def test_refusals_are_the_same_at_both_doors(asked: list[tuple[Both, str]]) -> None:
     with doors() as both:
-        for request, who in asked:
-            both.ask(request, who)
+        for request, identity in asked:
+            both.ask(request, identity)
 
 
 @pytest.mark.parametrize("made", REQUESTS, ids=lambda made: made.__name__)

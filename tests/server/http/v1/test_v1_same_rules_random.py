@@ -14,5 +14,5 @@ ASKED = st.one_of([made() for made in (*AT_RANDOM, *AT_RANDOM, creating, living)
 @given(st.lists(st.tuples(ASKED, WHO), min_size=3, max_size=12))
 def test_refusals_of_what_is_made_at_random_are_the_same_at_both_doors(asked: list[tuple[Both, str]]) -> None:
     with doors() as both:
-        for request, who in asked:
-            both.ask(request, who)
+        for request, identity in asked:
+            both.ask(request, identity)

@@ -70,9 +70,9 @@ Asked = Case[Any]
 Likely = Mapping[str, st.SearchStrategy[Any]]
 """What parameters and members of bodies hold, by their names, where a request should succeed."""
 
-THERE: Final = st.integers(0, NAMES - 1).map(lambda number: f"{PREFIX}/n{number}")
+AVAILABLE: Final = st.integers(0, NAMES - 1).map(lambda number: f"{PREFIX}/n{number}")
 NEW: Final = st.integers(0, 1_000_000).map(lambda number: f"{PREFIX}/new{number}")
-SUFFIX: Final = pilin.encode(pilin.FIRST)
+SUFFIX: Final = pilin.encode(pilin.MIN_MILLISECONDS)
 VALUE: Final = {"index": 1, "type": "URL", "data": {"format": "string", "value": "https://example.org/other"}}
 
 
@@ -82,9 +82,9 @@ def likely(operation: str, token: str) -> Likely:
         "token": st.just(token),
         "handle": NEW,
         "handles": st.lists(NEW, max_size=2),
-        **dict.fromkeys(("of", "work", "version", "thing", "metadata", "replacedBy"), THERE),
+        **dict.fromkeys(("of", "work", "version", "thing", "metadata", "replacedBy"), AVAILABLE),
         "prefix": st.just(PREFIX),
-        "text": THERE.map("hdl:{}".format),
+        "text": AVAILABLE.map("hdl:{}".format),
         "rule": st.just("H3"),
         "suffix": st.just(SUFFIX),
         "url": st.just("https://example.org/1*"),
@@ -102,7 +102,7 @@ def cases(draw: st.DrawFn, operation: Operation, mode: GenerationMode, words: Li
     if draw(st.booleans()):
         return case
     for name in case.path_parameters:
-        case.path_parameters[name] = quote(draw(THERE if name == "handle" else words[name]), safe="")
+        case.path_parameters[name] = quote(draw(AVAILABLE if name == "handle" else words[name]), safe="")
     if mode is GenerationMode.NEGATIVE:
         return case
     case.headers.clear()  # random entity tags, which fit nothing
@@ -170,15 +170,15 @@ def prepared(base: str) -> Likely:
     return likely(made.json()["operation"], token.json()["id"])
 
 
-@pytest.mark.parametrize("who", REACHED)
-def test_every_route_answers_as_described(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize("identity", REACHED)
+def test_every_route_answers_as_described(tmp_path: Path, identity: str) -> None:
     with serving(copy_to(tmp_path), **LIMITS) as server, requests.Session() as session:
         root = "http://{}:{}".format(*server.http)
         base = f"{root}{BASE}"
         words = prepared(base)
         schema = schemathesis.openapi.from_url(f"{root}/openapi.json", config=schemathesis.Config.from_dict(CONFIG))
         session.trust_env = False
-        if who == "administrator":
+        if identity == "administrator":
             session.headers.update(basic())
         reached = set()
         for result in schema.get_all_operations():
@@ -189,6 +189,6 @@ def test_every_route_answers_as_described(tmp_path: Path, who: str) -> None:
             for mode in modes_of(operation):
                 if ask_all_sorts_of_things(operation, mode, words, session, base):
                     reached.add(operation.label)
-        assert len(reached) >= REACHED[who], sorted(reached)
+        assert len(reached) >= REACHED[identity], sorted(reached)
         still = requests.get(f"{base}/namespaces", headers=basic(), timeout=60)
         assert still.status_code == 200, "the administrator is one to the end"

@@ -8,7 +8,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
-from perseid.server.http.context import PER_ADDRESS, suggestion_budget
+from perseid.server.http.context import SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
 from perseid.server.http.v1.problems import ENCODED_TWICE
 from tests.server.http.contexts import Harness, basic, harness, json_of
 from tests.server.http.v1.apis import problem, send
@@ -88,9 +88,9 @@ def test_nothing_is_suggested_for_names_that_are_there(server: Harness) -> None:
     dangling = [{"type": "HS_ALIAS", "data": "12345/report-2023"}]
     create(server, "12345/report-2024", values=dangling)
     before = server.service.place
-    server.service.place = replace(before, suggesting=suggestion_budget())
+    server.service.place = replace(before, suggestion_budget=make_suggestion_budget())
     try:
-        for _ in range(int(PER_ADDRESS.burst)):
+        for _ in range(int(SUGGESTIONS_PER_ADDRESS.burst)):
             for name, more in (
                 ("12345/report-2022", "?at=1"),
                 ("12345/report-2022", "/citation?at=1"),
@@ -113,9 +113,9 @@ def test_it_is_for_those_who_read(server: Harness) -> None:
 
 def test_it_counts_for_the_same_budget_as_at_the_other_doors(server: Harness) -> None:
     before = server.service.place
-    server.service.place = replace(before, suggesting=suggestion_budget())
+    server.service.place = replace(before, suggestion_budget=make_suggestion_budget())
     try:
-        for _ in range(int(PER_ADDRESS.burst) - 1):
+        for _ in range(int(SUGGESTIONS_PER_ADDRESS.burst) - 1):
             assert names(told(server, MISSPELT))
         assert json_of(server.get(f"/api/handles/{MISSPELT}?suggest"))["suggestions"]
         spent = told(server, MISSPELT)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from perseid.registry.access.scopes import WORDS
+from perseid.registry.access.scopes import SCOPES
 from perseid.registry.access.token_records import Secret
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
-from tests.server.http.v1.callers import at, change, create, forget_answers, keyed, with_token
+from tests.server.http.v1.callers import at, change, clear_responses, create, keyed, with_token
 from tests.server.installations import ADMINISTRATOR
 
 ORDER = {"may": ["mint", "update"], "namespaces": ["12345"], "label": "the catalogue", "days": 30}
@@ -42,8 +42,8 @@ def test_a_token_is_made_and_acts_for_its_maker(server: Harness) -> None:
         "seq": shown["seq"],
         "lastUsed": shown["created"][:10],
     }
-    with server.registry.facts() as facts:
-        assert facts.reading.entry(shown["seq"]).why == "for spring"
+    with server.registry.snapshot() as snapshot:
+        assert snapshot.reading.entry(shown["seq"]).why == "for spring"
 
 
 def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
@@ -71,7 +71,7 @@ def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
 def test_which_token_was_made_is_told_also_where_answers_are_forgotten(server: Harness) -> None:
     made = got(send(server, "POST", "/tokens", ORDER, headers=keyed("k")), 201)
     before = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
-    forget_answers(server)
+    clear_responses(server)
     again = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
     assert got(again, 201) == got(before, 201)
     assert again.headers[:2] == before.headers[:2]
@@ -121,7 +121,7 @@ def test_whoever_finds_a_token_can_end_it_and_no_other(server: Harness) -> None:
 
 
 def test_no_token_makes_tokens(server: Harness) -> None:
-    everything = with_token(server, *WORDS, where=None)
+    everything = with_token(server, *SCOPES, where=None)
     assert problem(send(server, "POST", "/tokens", ORDER, headers=everything), "not-allowed")["status"] == 403
 
 

@@ -30,8 +30,8 @@ ALL = NAMES + 3
 
 
 def owners(server: Harness, name: str) -> list[str]:
-    with server.registry.facts() as facts:
-        values = facts.held(Handle.parse(name)).values
+    with server.registry.snapshot() as snapshot:
+        values = snapshot.stored(Handle.parse(name)).values
     return [str(Admin.from_bytes(value.data).administrator) for value in values if value.type == "HS_ADMIN"]
 
 
@@ -43,7 +43,7 @@ def preview(server: Harness, where: str, to: str = BOB, **more: Any) -> list[Any
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
-    monkeypatch.setattr(jobs, "CHUNK", 4)
+    monkeypatch.setattr(jobs, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     return server
 
@@ -107,7 +107,7 @@ def test_a_namespace_is_handed_over_in_the_background_and_undone(slowly: Harness
     last = got(send(server, "GET", "/operations/last", headers=basic()))["operation"]
     refused = problem(send(server, "POST", f"/operations/{last}/undo", {}, headers=basic()), "not-allowed")
     assert "may not undo" in refused["detail"], "what is given away is not taken back"
-    undo = undoing.begin(server.registry, last, OPERATOR, "cli")
+    undo = undoing.start(server.registry, last, OPERATOR, "cli")
     assert [step.done for step in undoing.run(server.registry, undo, OPERATOR)][-1] == ALL + 1
     assert got(send(server, "GET", f"/operations/{last}", headers=basic()))["state"] == "undone"
     assert owners(server, "12345/n0") == [GROUP]

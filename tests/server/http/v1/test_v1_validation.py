@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.http.v1.calls import LONG_BODY
-from perseid.server.http.v1.validation import MAX_PATH, given_twice, half_character
-from perseid.server.native.steps import Kind
+from perseid.server.http.v1.calls import LARGE_BODY
+from perseid.server.http.v1.validation import MAX_PATH, find_duplicate_member, find_lone_surrogate
+from perseid.server.native.steps import WorkKind
 from tests.cli.installation import call as cli
 from tests.server.http.contexts import Harness, basic
 from tests.server.http.v1.apis import JSON, got, problem, send
@@ -163,9 +163,9 @@ def test_a_member_that_stands_twice_is_refused(shared: Harness, path: str, body:
 
 def test_a_long_body_is_read_where_nobody_waits_for_it(server: Harness) -> None:
     """Looking for members that stand twice takes its time in a body of 1 MiB."""
-    for count, kinds in ((1, []), (500, [Kind.READ])):
+    for count, kinds in ((1, []), (500, [WorkKind.READ])):
         body = json.dumps({"operation": "create", "handle": "12345/x", "values": [URL] * count})
-        assert (len(body) > LONG_BODY) is bool(kinds)
+        assert (len(body) > LARGE_BODY) is bool(kinds)
         server.kinds.clear()
         twice = f'{body[:-1]},"handle":"12345/y"}}'
         answer = server.ask("POST", "/api/v1/explain", twice, headers={"Content-Type": JSON})
@@ -175,7 +175,7 @@ def test_a_long_body_is_read_where_nobody_waits_for_it(server: Harness) -> None:
 
 @given(PLAIN)
 def test_json_without_repetition_has_none(plain: object) -> None:
-    assert given_twice(json.dumps(plain).encode()) is None
+    assert find_duplicate_member(json.dumps(plain).encode()) is None
 
 
 @given(PLAIN, st.text(max_size=5))
@@ -183,14 +183,14 @@ def test_a_repetition_is_found_wherever_it_is(plain: object, name: str) -> None:
     member = json.dumps(name)
     inner = f"{{{member}:1,{member}:{json.dumps(plain)}}}"
     for whole in (inner, f'[{json.dumps(plain)},{{"a":{inner}}}]'):
-        found = given_twice(whole.encode())
+        found = find_duplicate_member(whole.encode())
         assert found is not None
         assert found[1] == name
 
 
 def test_paths_of_deep_and_long_members_are_bounded() -> None:
     deep = f'{{"{"n" * 500}":' * 300 + '{"x":1,"x":2}' + "}" * 300
-    found = given_twice(deep.encode())
+    found = find_duplicate_member(deep.encode())
     assert found is not None
     assert len(found[0]) < MAX_PATH + 200
     assert found[1] == "x"
@@ -198,7 +198,7 @@ def test_paths_of_deep_and_long_members_are_bounded() -> None:
 
 @pytest.mark.parametrize("number", ["9" * 5_000, "1e999", "-" + "9" * 5_000, "1.5"])
 def test_numbers_do_not_matter_there(number: str) -> None:
-    assert given_twice(f'{{"a":{number}}}'.encode()) is None
+    assert find_duplicate_member(f'{{"a":{number}}}'.encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_what_is_no_json_is_called_that(shared: Harness, body: str) -> None:
 
 @given(st.binary(max_size=40))
 def test_looking_for_half_a_character_takes_anything(octets: bytes) -> None:
-    half_character(rb'{"\ud800' + octets)
+    find_lone_surrogate(rb'{"\ud800' + octets)
 
 
 # Names

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from perseid.records.ciphers import MAX_BITS, MIN_BITS, derive, widened
+from perseid.records.ciphers import MAX_DERIVED_BITS, MIN_DERIVED_BITS, derive_key, latin1_to_utf8
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
@@ -58,10 +58,10 @@ derived key of 160 bits that costs 0.4 s, which the budget of whoever asks for i
 MAX_DIGITS: Final = 9
 """Of a number; none has more."""
 
-CLAIMING: Final = frozenset(("id", "type", "alg", "signature"))
+CLAIM_FIELDS: Final = frozenset(("id", "type", "alg", "signature"))
 """Fields by which somebody says who they are; any of them makes it a claim."""
 
-_NEEDED: Final = ("id", "type", "cnonce", "alg", "signature")
+_REQUIRED_FIELDS: Final = ("id", "type", "cnonce", "alg", "signature")
 _VERSION: Final = "0"
 _BLOCK_BITS: Final = 160  # of PBKDF2 with SHA-1: each costs all iterations
 
@@ -98,7 +98,7 @@ _TO_ESCAPE = re.compile(r'["\\]')
 _ID_SAFE = ":/"
 
 
-class NotUnderstood(Exception):
+class InvalidFields(Exception):
     """Fields that make no claim; the message says what is wrong, and holds nothing secret."""
 
 
@@ -125,10 +125,10 @@ class Claim:
         return self.iterations * -(-self.bits // _BLOCK_BITS)
 
 
-def parse(text: str) -> dict[str, str] | None:
+def parse_fields(text: str) -> dict[str, str] | None:
     """The fields behind the name of the scheme, their names in small letters; None if they cannot be read."""
     fields: dict[str, str] = {}
-    at = _end_of_gap(text, 0)
+    at = _skip_gap(text, 0)
     while at < len(text):
         found = _PARAMETER.match(text, at)
         if found is None:
@@ -138,13 +138,13 @@ def parse(text: str) -> dict[str, str] | None:
             return None
         quoted = found["quoted"]
         fields[name] = found["token"] if quoted is None else _ESCAPED.sub(r"\1", quoted)
-        at = _end_of_gap(text, found.end())
+        at = _skip_gap(text, found.end())
         if at < len(text) and "," not in text[found.end() : at]:
             return None
     return fields
 
 
-def write(fields: Mapping[str, str]) -> str:
+def format_fields(fields: Mapping[str, str]) -> str:
     """Fields as they stand in a header, all quoted; they must hold nothing but what a header may hold."""
     return ", ".join(f'{name}="{_TO_ESCAPE.sub(_escape, value)}"' for name, value in fields.items())
 
@@ -153,12 +153,12 @@ def _escape(found: "re.Match[str]") -> str:
     return f"\\{found.group()}"
 
 
-def _end_of_gap(text: str, at: int) -> int:
+def _skip_gap(text: str, at: int) -> int:
     gap = _GAP.match(text, at)
     return at if gap is None else gap.end()
 
 
-def error_text(text: str) -> str:
+def encode_error(text: str) -> str:
     """A sentence as the field `error` has it: ASCII, all else percent-encoded, and the percent sign with it."""
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
@@ -168,7 +168,7 @@ def id_from_header(text: str) -> str:
     try:
         return unquote_to_bytes(text.encode("latin-1")).decode("utf-8")
     except UnicodeError:
-        raise NotUnderstood("the id is not UTF-8, percent-encoded") from None
+        raise InvalidFields("the id is not UTF-8, percent-encoded") from None
 
 
 def id_to_header(text: str) -> str:
@@ -179,81 +179,83 @@ def id_to_header(text: str) -> str:
 def check_version(fields: Mapping[str, str]) -> None:
     """Refuse another version than the one that there is."""
     if fields.get("version", _VERSION) != _VERSION:
-        raise NotUnderstood("the version of the Handle scheme is not known; this server has version 0")
+        raise InvalidFields("the version of the Handle scheme is not known; this server has version 0")
 
 
 def is_claim(fields: Mapping[str, str]) -> bool:
     """Whether somebody says who they are."""
-    return not CLAIMING.isdisjoint(fields)
+    return not CLAIM_FIELDS.isdisjoint(fields)
 
 
 def client_nonce(fields: Mapping[str, str]) -> bytes | None:
     """The nonce by which a client asks the server to prove itself; None if it does not ask for that."""
     text = fields.get("cnonce")
-    return None if text is None or is_claim(fields) else octets(text, "cnonce")
+    return None if text is None or is_claim(fields) else decode_base64(text, "cnonce")
 
 
-def claim_of(fields: Mapping[str, str], *, weak_digests: bool) -> Claim:
+def parse_claim(fields: Mapping[str, str], *, weak_digests: bool) -> Claim:
     """The claim that fields make, the id as it is meant; raises `NotUnderstood`."""
-    missing = [name for name in _NEEDED if name not in fields]
+    missing = [name for name in _REQUIRED_FIELDS if name not in fields]
     if missing:
-        raise NotUnderstood(f"fields are missing: {', '.join(missing)}")
+        raise InvalidFields(f"fields are missing: {', '.join(missing)}")
     kind = _KINDS.get(fields["type"].upper())
     if kind is None:
-        raise NotUnderstood("the type is neither HS_PUBKEY nor HS_SECKEY")
-    algorithm = algorithm_of(fields["alg"], kind, weak_digests=weak_digests)
-    cnonce = octets(fields["cnonce"], "cnonce")
+        raise InvalidFields("the type is neither HS_PUBKEY nor HS_SECKEY")
+    algorithm = parse_algorithm(fields["alg"], kind, weak_digests=weak_digests)
+    cnonce = decode_base64(fields["cnonce"], "cnonce")
     if len(cnonce) < MIN_CLIENT_NONCE:
-        raise NotUnderstood(f"the cnonce has fewer than {MIN_CLIENT_NONCE} octets; 16 that nobody can guess are usual")
+        raise InvalidFields(f"the cnonce has fewer than {MIN_CLIENT_NONCE} octets; 16 that nobody can guess are usual")
     try:
         reference = ValueRef.parse(fields["id"])
     except InvalidData:
-        raise NotUnderstood("the id is not of the form INDEX:HANDLE") from None
-    signature = octets(fields["signature"], "signature", MAX_SIGNATURE)
-    return Claim(fields["id"], reference, kind, algorithm, cnonce, signature, *derivation_of(fields, algorithm))
+        raise InvalidFields("the id is not of the form INDEX:HANDLE") from None
+    signature = decode_base64(fields["signature"], "signature", MAX_SIGNATURE)
+    return Claim(fields["id"], reference, kind, algorithm, cnonce, signature, *parse_derivation(fields, algorithm))
 
 
-def algorithm_of(text: str, kind: Proof, *, weak_digests: bool) -> Algorithm:
+def parse_algorithm(text: str, kind: Proof, *, weak_digests: bool) -> Algorithm:
     """What the name of an algorithm means, for a kind of key; raises `NotUnderstood`."""
     algorithm = _ALGORITHMS.get(_PUNCTUATION.sub("", text.upper())) if len(text) <= _MAX_NAME else None
     if algorithm is None or (kind is Proof.PUBLIC_KEY and algorithm not in HASHES):
         known = "SHA-256, SHA-1 or MD5" if kind is Proof.PUBLIC_KEY else "SHA-256, HMAC-SHA256 or PBKDF2-HMAC-SHA1"
-        raise NotUnderstood(f"the alg is not known for such a key; take {known}")
+        raise InvalidFields(f"the alg is not known for such a key; take {known}")
     if algorithm in _WEAK and not weak_digests:
-        raise NotUnderstood(f"this server does not take {algorithm.spelling}; take SHA-256 or an HMAC")
+        raise InvalidFields(f"this server does not take {algorithm.spelling}; take SHA-256 or an HMAC")
     return algorithm
 
 
-def derivation_of(fields: Mapping[str, str], algorithm: Algorithm) -> tuple[bytes, int, int]:
+def parse_derivation(fields: Mapping[str, str], algorithm: Algorithm) -> tuple[bytes, int, int]:
     """Salt, iterations and length in bits for PBKDF2, of which an algorithm without them has none."""
     if algorithm is not Algorithm.PBKDF2_HMAC_SHA1:
         return b"", 0, 0
     missing = [name for name in ("salt", "iterations", "length") if name not in fields]
     if missing:
-        raise NotUnderstood(f"fields are missing for PBKDF2: {', '.join(missing)}")
-    iterations, bits = _number(fields["iterations"], "iterations"), _number(fields["length"], "length")
-    if not MIN_BITS <= bits <= MAX_BITS or bits % 8:
-        raise NotUnderstood(f"the length should be {MIN_BITS} to {MAX_BITS} bits, in whole octets; 160 is usual")
+        raise InvalidFields(f"fields are missing for PBKDF2: {', '.join(missing)}")
+    iterations, bits = _parse_number(fields["iterations"], "iterations"), _parse_number(fields["length"], "length")
+    if not MIN_DERIVED_BITS <= bits <= MAX_DERIVED_BITS or bits % 8:
+        raise InvalidFields(
+            f"the length should be {MIN_DERIVED_BITS} to {MAX_DERIVED_BITS} bits, in whole octets; 160 is usual"
+        )
     if not 1 <= iterations * -(-bits // _BLOCK_BITS) <= MAX_ITERATIONS:
         reason = f"the iterations, for each {_BLOCK_BITS} bits of the length, are not between 1 and {MAX_ITERATIONS:,}"
-        raise NotUnderstood(reason)
-    return octets(fields["salt"], "salt"), iterations, bits
+        raise InvalidFields(reason)
+    return decode_base64(fields["salt"], "salt"), iterations, bits
 
 
-def octets(text: str, what: str, most: int = MAX_NONCE) -> bytes:
+def decode_base64(text: str, what: str, limit: int = MAX_NONCE) -> bytes:
     """Octets that are written in base64."""
     try:
         found = from_base64(text, what)
     except InvalidData:
-        raise NotUnderstood(f"the {what} is not base64") from None
-    if len(found) > most:
-        raise NotUnderstood(f"the {what} has more than {most:,} octets")
+        raise InvalidFields(f"the {what} is not base64") from None
+    if len(found) > limit:
+        raise InvalidFields(f"the {what} has more than {limit:,} octets")
     return found
 
 
-def _number(text: str, what: str) -> int:
+def _parse_number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS:
-        raise NotUnderstood(f"the {what} should be a number of at most {MAX_DIGITS} digits")
+        raise InvalidFields(f"the {what} should be a number of at most {MAX_DIGITS} digits")
     return int(text)
 
 
@@ -266,25 +268,27 @@ MIN_TRIES: Final = 2
 ROUND_SECONDS: Final = 4e-7
 """What one iteration of PBKDF2 takes."""
 
-NOBODYS: Final = Value(1, HS_SECKEY, bytes(range(32)))
+DUMMY_KEY: Final = Value(1, HS_SECKEY, bytes(range(32)))
 """A key for the time that a check takes; what is checked with it counts for nothing."""
 
 
-_LEAST: Final = 0.0005  # seconds for what is done besides
+_BASE_COST: Final = 0.0005  # seconds for what is done besides
 
 
 def matching_signature_key(claim: Claim, nonce: bytes, keys: Sequence[Value]) -> Value | None:
     """The first of the keys that made the signature; None if it is none of them. Takes long."""
     signed = nonce + claim.cnonce
     if claim.kind is Proof.PUBLIC_KEY:
-        return next((key for key in keys if _has_signed(key, claim, signed)), None)
+        return next((key for key in keys if _verify_signature(key, claim, signed)), None)
     candidates = [key for key in keys if key.data]  # an empty secret everybody knows
-    return next((key for key, made in _made(claim, signed, candidates or [NOBODYS]) if made and candidates), None)
+    return next(
+        (key for key, made in _check_keys(claim, signed, candidates or [DUMMY_KEY]) if made and candidates), None
+    )
 
 
-def price_of(claim: Claim) -> float | None:
+def verification_cost(claim: Claim) -> float | None:
     """What it costs to check a claim, in seconds of a processor, if that is a matter of the claim: derivations."""
-    return MIN_TRIES * claim.rounds * ROUND_SECONDS + _LEAST if claim.rounds else None
+    return MIN_TRIES * claim.rounds * ROUND_SECONDS + _BASE_COST if claim.rounds else None
 
 
 def sign(key: PrivateKey, nonce: bytes, cnonce: bytes) -> bytes:
@@ -292,7 +296,7 @@ def sign(key: PrivateKey, nonce: bytes, cnonce: bytes) -> bytes:
     return key.sign(SERVER_ALGORITHM.spelling, nonce + cnonce)
 
 
-def _has_signed(value: Value, claim: Claim, signed: bytes) -> bool:
+def _verify_signature(value: Value, claim: Claim, signed: bytes) -> bool:
     try:
         key = PublicKey.from_bytes(value.data)
     except InvalidData:
@@ -300,7 +304,7 @@ def _has_signed(value: Value, claim: Claim, signed: bytes) -> bool:
     return key.verify(claim.algorithm.spelling, claim.signature, signed)
 
 
-def _made(claim: Claim, signed: bytes, keys: Sequence[Value]) -> Iterator[tuple[Value, bool]]:
+def _check_keys(claim: Claim, signed: bytes, keys: Sequence[Value]) -> Iterator[tuple[Value, bool]]:
     """For each key whether the signature was made with it; with PBKDF2 for as many as may be tried."""
     if claim.algorithm is not Algorithm.PBKDF2_HMAC_SHA1:
         for key in keys:
@@ -308,9 +312,9 @@ def _made(claim: Claim, signed: bytes, keys: Sequence[Value]) -> Iterator[tuple[
         return
     tries = max(MIN_TRIES, MAX_ITERATIONS // max(1, claim.rounds))
     for key in keys:
-        for secret in dict.fromkeys((widened(key.data), key.data)):
+        for secret in dict.fromkeys((latin1_to_utf8(key.data), key.data)):
             if tries == 0:
                 return
             tries -= 1
-            derived = derive(secret, claim.salt, claim.iterations, claim.bits, most=MAX_ITERATIONS)
+            derived = derive_key(secret, claim.salt, claim.iterations, claim.bits, limit=MAX_ITERATIONS)
             yield key, hmac.compare_digest(mac(Algorithm.HMAC_SHA1, derived, signed), claim.signature)

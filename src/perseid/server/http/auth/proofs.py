@@ -68,28 +68,29 @@ from perseid.records.signatures import Certificate as Token
 from perseid.records.site import Site
 from perseid.records.types import HS_CERT, HS_PUBKEY, SITE_TYPES
 from perseid.records.value import Value, ValueRef
-from perseid.registry.access.permissions import shown
+from perseid.registry.access.permissions import display_name
 from perseid.registry.access.token_records import PREFIX, InvalidToken, Secret
-from perseid.registry.identity import Proof, Tokened, handle_key
+from perseid.registry.identity import Proof, TokenIdentity, handle_key
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Facts
+from perseid.registry.snapshot import Snapshot
 from perseid.server.http import context
-from perseid.server.http.context import Asking, Verdict
-from perseid.server.native.authentication import Proved, candidates, mark_of
-from perseid.server.native.steps import Kind
+from perseid.server.http.context import ProofResult, RequestContext
+from perseid.server.native.authentication import ProvenIdentity as Proved
+from perseid.server.native.authentication import candidate_keys, key_fingerprint
+from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import handle_scheme
-from .handle_scheme import NOBODYS, Claim
+from .handle_scheme import DUMMY_KEY, Claim
 
-FORM: Final = "the user name is INDEX:HANDLE, the colon written as %3A: 300%3A12345/user"
+USER_NAME_FORMAT: Final = "the user name is INDEX:HANDLE, the colon written as %3A: 300%3A12345/user"
 """What a user name looks like."""
 
 _COLON = b":"
 
 
-class NotUnderstood(Exception):
+class InvalidCredentials(Exception):
     """A header that names nobody; the message says what is wrong, and holds nothing of what it held."""
 
 
@@ -109,36 +110,36 @@ class Credentials:
     def remark(self) -> str:
         """How the name was read, for a refusal: it is the name that most often is wrong."""
         if not self.guessed:
-            return f"the name was read as {shown(str(self.reference))}"
+            return f"the name was read as {display_name(str(self.reference))}"
         cut = "the handle ends at its first colon unless that is written as %3A"
-        return f"the name was read as {shown(str(self.reference))}; {cut}"
+        return f"the name was read as {display_name(str(self.reference))}; {cut}"
 
 
-def parse(text: str) -> Credentials:
+def parse_credentials(text: str) -> Credentials:
     """What stands behind the name of the scheme; raises `NotUnderstood`."""
     try:
-        octets = from_base64(text, "the header")
+        raw = from_base64(text, "the header")
     except InvalidData:
-        raise NotUnderstood(f"the Basic credentials are not base64; {FORM}") from None
-    name, colon, secret = octets.partition(_COLON)
+        raise InvalidCredentials(f"the Basic credentials are not base64; {USER_NAME_FORMAT}") from None
+    name, colon, secret = raw.partition(_COLON)
     if not colon:
-        raise NotUnderstood(f"the Basic credentials have no colon before the secret; {FORM}")
+        raise InvalidCredentials(f"the Basic credentials have no colon before the secret; {USER_NAME_FORMAT}")
     guessed = name.isdigit()
     if guessed:
         handle, colon, secret = secret.partition(_COLON)
         if not colon:
-            raise NotUnderstood(f"the Basic credentials name an index and no handle; {FORM}")
+            raise InvalidCredentials(f"the Basic credentials name an index and no handle; {USER_NAME_FORMAT}")
         name = name + _COLON + handle
     try:
         written = unquote_to_bytes(name).decode("utf-8")
         return Credentials(written, ValueRef.parse(written), secret, guessed)
     except UnicodeDecodeError:
-        raise NotUnderstood(f"the user name is not UTF-8; {FORM}") from None
+        raise InvalidCredentials(f"the user name is not UTF-8; {USER_NAME_FORMAT}") from None
     except InvalidData:
-        raise NotUnderstood(f"the user name is not the name of a key; {FORM}") from None
+        raise InvalidCredentials(f"the user name is not the name of a key; {USER_NAME_FORMAT}") from None
 
 
-def write(name: str, secret: bytes) -> str:
+def format_credentials(name: str, secret: bytes) -> str:
     """A name and a secret as they stand behind the name of the scheme."""
     return base64.b64encode(quote(name, safe="/").encode("ascii") + _COLON + secret).decode("ascii")
 
@@ -149,9 +150,9 @@ def matching_secret(credentials: Credentials, keys: Sequence[Value]) -> Value | 
     All are looked at, and one that nobody has if there are none: time does not tell who exists.
     """
     given = _hash(credentials.secret)
-    candidates = [key for key in keys if key.data]  # an empty secret everybody knows
-    equal = [key for key in candidates or [NOBODYS] if hmac.compare_digest(_hash(key.data), given)]
-    return equal[0] if candidates and equal else None
+    candidate_keys = [key for key in keys if key.data]  # an empty secret everybody knows
+    equal = [key for key in candidate_keys or [DUMMY_KEY] if hmac.compare_digest(_hash(key.data), given)]
+    return equal[0] if candidate_keys and equal else None
 
 
 def _hash(secret: bytes) -> bytes:
@@ -167,7 +168,7 @@ _ALGORITHMS: Final = (PublicKeyAlgorithmOID.RSAES_PKCS1_v1_5, PublicKeyAlgorithm
 _NAMES: Final = (NameOID.USER_ID, NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)
 
 
-class NoIdentity(Exception):
+class InvalidCertificate(Exception):
     """A certificate that names nobody, or whose key is of no use here; the message says why."""
 
 
@@ -182,82 +183,84 @@ class Subject:
     key: PublicKey
 
 
-def subject_of(octets: bytes) -> Subject:
+def parse_subject(raw: bytes) -> Subject:
     """Who a certificate (DER) says to be; raises `NoIdentity`."""
-    if len(octets) > MAX_CERTIFICATE:
-        raise NoIdentity(f"the certificate has more than {MAX_CERTIFICATE:,} octets")
+    if len(raw) > MAX_CERTIFICATE:
+        raise InvalidCertificate(f"the certificate has more than {MAX_CERTIFICATE:,} octets")
     try:
-        certificate = _read(octets)
-        written = _name_in(certificate.subject)
-        key = _key_in(certificate)
-    except NoIdentity:
+        certificate = _load_certificate(raw)
+        written = _subject_name(certificate.subject)
+        key = _certificate_key(certificate)
+    except InvalidCertificate:
         raise
     except Exception:  # noqa: BLE001 - the library reads each part when it is asked for, and has many objections
-        raise NoIdentity("the certificate cannot be read") from None
+        raise InvalidCertificate("the certificate cannot be read") from None
     if written is None:
-        raise NoIdentity("the subject of the certificate has no UID, CN or O that could be INDEX:HANDLE")
+        raise InvalidCertificate("the subject of the certificate has no UID, CN or O that could be INDEX:HANDLE")
     try:
         return Subject(written, ValueRef.parse(written), key)
     except InvalidData:
-        raise NoIdentity(f"{shown(written)}, the subject of the certificate, is not INDEX:HANDLE") from None
+        raise InvalidCertificate(
+            f"{display_name(written)}, the subject of the certificate, is not INDEX:HANDLE"
+        ) from None
 
 
-def _read(octets: bytes) -> x509.Certificate:
+def _load_certificate(raw: bytes) -> x509.Certificate:
     with warnings.catch_warnings():
         # Some tools number all certificates 0. That is against the standard, and no stranger fills our log with it.
         warnings.filterwarnings("ignore", "Parsed a serial number", CryptographyDeprecationWarning)
-        return x509.load_der_x509_certificate(octets)
+        return x509.load_der_x509_certificate(raw)
 
 
-def _name_in(subject: x509.Name) -> str | None:
+def _subject_name(subject: x509.Name) -> str | None:
     for oid in _NAMES:
         for attribute in subject.get_attributes_for_oid(oid):
             return attribute.value if isinstance(attribute.value, str) else None
     return None
 
 
-def _key_in(certificate: x509.Certificate) -> PublicKey:
+def _certificate_key(certificate: x509.Certificate) -> PublicKey:
     try:
         # Before the key is read: the library would test a stranger's Diffie–Hellman modulus for being prime.
         if certificate.public_key_algorithm_oid not in _ALGORITHMS:
-            raise NoIdentity(_NO_KEY)
+            raise InvalidCertificate(_NO_KEY)
         info = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return PublicKey.from_x509(info)
     except (InvalidData, UnsupportedAlgorithm):
-        raise NoIdentity(_NO_KEY) from None
+        raise InvalidCertificate(_NO_KEY) from None
 
 
 def matching_certificate_key(subject: Subject, values: Sequence[Value], now: float) -> Value | None:
     """The first value of the record that has the key of a certificate; None if there is none."""
     wanted = subject.reference.index
-    suitable = sorted((value for value in values if value.index > 0 and wanted in (0, value.index)), key=_rank)
+    suitable = sorted((value for value in values if value.index > 0 and wanted in (0, value.index)), key=_sort_key)
     for value in suitable:
-        if any(key == subject.key for key in _keys_in(value, subject.reference.handle, now)):
+        if any(key == subject.key for key in _public_keys(value, subject.reference.handle, now)):
             return value
     return None
 
 
-def why_not(subject: Subject, values: Sequence[Value] | None) -> str:
+def explain_mismatch(subject: Subject, values: Sequence[Value] | None) -> str:
     """Why a certificate was not accepted, for the log."""
-    who = shown(str(subject.reference))
+    identity = display_name(str(subject.reference))
     if values is None:
-        return f"there is no record of {shown(subject.reference.handle)} here"
+        return f"there is no record of {display_name(subject.reference.handle)} here"
     wanted = subject.reference.index
-    types = sorted({value.type for value in values if wanted in (0, value.index)} & _COUNTING)
+    types = sorted({value.type for value in values if wanted in (0, value.index)} & _KEY_TYPES)
     if not types:
-        return f"the record has no value with a public key for {who}"
-    return f"the key of {who} ({', '.join(types)}) is another one than the certificate's"
+        return f"the record has no value with a public key for {identity}"
+    return f"the key of {identity} ({', '.join(types)}) is another one than the certificate's"
 
 
-_COUNTING: Final = SITE_TYPES | {HS_PUBKEY, HS_CERT}
+_KEY_TYPES: Final = SITE_TYPES | {HS_PUBKEY, HS_CERT}
 
 
-def _rank(value: Value) -> tuple[bool, int]:
+def _sort_key(value: Value) -> tuple[bool, int]:
     """Keys by ascending index, before what only holds one."""
     return value.type != HS_PUBKEY, value.index
 
 
-def _keys_in(value: Value, handle: str, now: float) -> Iterator[PublicKey]:
+def _public_keys(value: Value, handle: str, now: float) -> Iterator[PublicKey]:
     """The keys that a value has."""
     try:
         if value.type == HS_PUBKEY:
@@ -268,13 +271,13 @@ def _keys_in(value: Value, handle: str, now: float) -> Iterator[PublicKey]:
                     yield key
         elif value.type == HS_CERT:
             token = Token.from_bytes(value.data)
-            if _is_about(token, handle, now):
+            if _is_valid_for(token, handle, now):
                 yield token.public_key
     except InvalidData:
         return
 
 
-def _is_about(token: Token, handle: str, now: float) -> bool:
+def _is_valid_for(token: Token, handle: str, now: float) -> bool:
     """Whether a token is about a handle, and says that it is valid."""
     claimed = token.claimed
     begun = claimed.not_before is None or claimed.not_before <= now
@@ -289,7 +292,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ProvenIdentity:
     """Somebody who has shown who they are."""
 
     proved: Proved
@@ -298,90 +301,94 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Unproved:
+class AuthFailure:
     """Why somebody who says who they are is not believed. The answer is 401."""
 
     reason: str
     code: ResponseCode = ResponseCode.AUTHENTICATION_FAILED
-    told: bool = True
+    in_challenge: bool = True
     """Whether the challenge says so too; deployed servers are silent there about what they could not even read."""
 
 
-async def by_secret(asking: Asking, text: str) -> Shown | Unproved:
+async def authenticate_basic(request_context: RequestContext, text: str) -> ProvenIdentity | AuthFailure:
     """Take Basic credentials: what stands behind the name of the scheme."""
     try:
-        credentials = parse(text)
-    except NotUnderstood as problem:
-        return Unproved(str(problem))
-    return await _by_credentials(asking, credentials)
+        credentials = parse_credentials(text)
+    except InvalidCredentials as problem:
+        return AuthFailure(str(problem))
+    return await _authenticate_credentials(request_context, credentials)
 
 
-async def _by_credentials(asking: Asking, credentials: Credentials) -> Shown | Unproved:
-    reference, registry = credentials.reference, asking.place.registry
-    target = context.of_own(reference.handle)
+async def _authenticate_credentials(
+    request_context: RequestContext, credentials: Credentials
+) -> ProvenIdentity | AuthFailure:
+    reference, registry = credentials.reference, request_context.place.registry
+    target = context.own_secret_id(reference.handle)
 
-    def look() -> tuple[Value | None, bool]:
-        keys = _keys(registry, reference, Proof.SECRET_KEY)
+    def load_keys() -> tuple[Value | None, bool]:
+        keys = _find_keys(registry, reference, Proof.SECRET_KEY)
         return matching_secret(credentials, keys.values), keys.elsewhere
 
     # Comparing takes no time, so that it needs no work of its own; but whose secret it is about the budgets must know.
-    key, elsewhere = await asking.do(Kind.READ, look, secret_of=target)
-    asking.place.judge(Verdict(key is not None, target), asking.request.client)
+    key, elsewhere = await request_context.do(WorkKind.READ, load_keys, secret_of=target)
+    request_context.place.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
-        return _refusal(reference, credentials.remark, elsewhere=elsewhere)
-    return _shown(reference, Proof.SECRET_KEY, key, credentials.written)
+        return _auth_failure(reference, credentials.remark, elsewhere=elsewhere)
+    return _proven_identity(reference, Proof.SECRET_KEY, key, credentials.written)
 
 
-async def by_claim(asking: Asking, claim: Claim, nonce: bytes) -> Shown | Unproved:
+async def authenticate_claim(
+    request_context: RequestContext, claim: Claim, nonce: bytes
+) -> ProvenIdentity | AuthFailure:
     """Take a claim of the Handle scheme that was made about a nonce of ours."""
-    reference, kind, registry = claim.reference, claim.kind, asking.place.registry
-    target = context.of_own(reference.handle) if kind is Proof.SECRET_KEY else None
-    keys = await asking.do(Kind.READ, lambda: _keys(registry, reference, kind), secret_of=target)
+    reference, kind, registry = claim.reference, claim.kind, request_context.place.registry
+    target = context.own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
+    keys = await request_context.do(WorkKind.READ, lambda: _find_keys(registry, reference, kind), secret_of=target)
     check, price = (
         partial(handle_scheme.matching_signature_key, claim, nonce, keys.values),
-        handle_scheme.price_of(claim),
+        handle_scheme.verification_cost(claim),
     )
-    key = await asking.do(Kind.VERIFY, check, secret_of=target, price=price)
-    asking.place.judge(Verdict(key is not None, target), asking.request.client)
+    key = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price)
+    request_context.place.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
-        return _refusal(reference, f"the id was read as {shown(str(reference))}", elsewhere=keys.elsewhere)
-    return _shown(reference, kind, key, claim.written)
+        return _auth_failure(reference, f"the id was read as {display_name(str(reference))}", elsewhere=keys.elsewhere)
+    return _proven_identity(reference, kind, key, claim.written)
 
 
-async def by_certificate(asking: Asking, octets: bytes) -> Shown | Unproved:
+async def authenticate_certificate(request_context: RequestContext, raw: bytes) -> ProvenIdentity | AuthFailure:
     """Take the certificate that the client came with over TLS.
 
     That one is not accepted does not count as a guess: nobody tries keys out that way, and somebody's browser may
     offer a certificate that is meant for others.
     """
-    now, registry = asking.place.time(), asking.place.registry
+    now, registry = request_context.place.time(), request_context.place.registry
 
-    def look() -> tuple[Subject, Value | None, bool, str]:
-        subject = subject_of(octets)
-        with registry.facts() as facts:
-            values = facts.group(subject.reference.handle)
+    def load_keys() -> tuple[Subject, Value | None, bool, str]:
+        subject = parse_subject(raw)
+        with registry.snapshot() as snapshot:
+            values = snapshot.group(subject.reference.handle)
             key = matching_certificate_key(subject, values or (), now)
             if key is not None:
                 return subject, key, False, ""
-            elsewhere = _is_elsewhere(facts, subject.reference.handle)
-            return subject, None, elsewhere, why_not(subject, values)
+            elsewhere = _is_hosted_elsewhere(snapshot, subject.reference.handle)
+            return subject, None, elsewhere, explain_mismatch(subject, values)
 
     try:
-        subject, key, elsewhere, why = await asking.do(Kind.READ, look)
-    except NoIdentity as problem:
-        _tell_operator(asking, now, str(problem))
-        return Unproved(f"the certificate was not accepted: {problem}")
+        subject, key, elsewhere, why = await request_context.do(WorkKind.READ, load_keys)
+    except InvalidCertificate as problem:
+        _log_rejection(request_context, now, str(problem))
+        return AuthFailure(f"the certificate was not accepted: {problem}")
     if key is None:
-        _tell_operator(asking, now, why)
-        remark = f"the key of the certificate is not held here as that of {shown(str(subject.reference))}"
-        return _refusal(subject.reference, remark, elsewhere=elsewhere)
-    asking.place.judge(Verdict(right=True), asking.request.client)
-    return _shown(subject.reference, Proof.PUBLIC_KEY, key, subject.written)
+        _log_rejection(request_context, now, why)
+        remark = f"the key of the certificate is not held here as that of {display_name(str(subject.reference))}"
+        return _auth_failure(subject.reference, remark, elsewhere=elsewhere)
+    request_context.place.record_proof(ProofResult(succeeded=True), request_context.request.client)
+    return _proven_identity(subject.reference, Proof.PUBLIC_KEY, key, subject.written)
 
 
-def _tell_operator(asking: Asking, now: float, why: str) -> None:
-    host = asking.request.client.host
-    asking.place.certificates.info(_logger, now, f"a certificate from {host} was not accepted: {why}")
+def _log_rejection(request_context: RequestContext, now: float, why: str) -> None:
+    host = request_context.request.client.host
+    request_context.place.certificate_log.info(_logger, now, f"a certificate from {host} was not accepted: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,39 +401,39 @@ class _Keys:
     """Whether the record would be another server's."""
 
 
-def _keys(registry: Registry, reference: ValueRef, kind: Proof) -> _Keys:
-    with registry.facts() as facts:
-        values = candidates(facts.group(reference.handle) or (), kind, reference.index)
-        return _Keys(values, _is_elsewhere(facts, reference.handle))
+def _find_keys(registry: Registry, reference: ValueRef, kind: Proof) -> _Keys:
+    with registry.snapshot() as snapshot:
+        values = candidate_keys(snapshot.group(reference.handle) or (), kind, reference.index)
+        return _Keys(values, _is_hosted_elsewhere(snapshot, reference.handle))
 
 
-def _is_elsewhere(facts: Facts, handle: str) -> bool:
+def _is_hosted_elsewhere(snapshot: Snapshot, handle: str) -> bool:
     """Whether the prefix of a handle is another server's."""
     name = Handle.for_lookup(handle)
-    return name is not None and not name.is_prefix_handle and not facts.is_responsible(name)
+    return name is not None and not name.is_prefix_handle and not snapshot.is_responsible(name)
 
 
-def _refusal(reference: ValueRef, remark: str, *, elsewhere: bool) -> Unproved:
+def _auth_failure(reference: ValueRef, remark: str, *, elsewhere: bool) -> AuthFailure:
     """Why somebody is not believed. It depends on nothing that is not public."""
     if elsewhere:
-        remark = f"the prefix of {shown(reference.handle)} is not served here, and this server asks no other one"
-    return Unproved(f"{NOT_VERIFIED}: {remark}")
+        remark = f"the prefix of {display_name(reference.handle)} is not served here, and this server asks no other one"
+    return AuthFailure(f"{NOT_VERIFIED}: {remark}")
 
 
-def _shown(reference: ValueRef, kind: Proof, key: Value, written: str) -> Shown:
-    proved = Proved(reference.handle.encode("utf-8"), key.index, key.index, kind, mark_of(key))
-    return Shown(proved, written)
+def _proven_identity(reference: ValueRef, kind: Proof, key: Value, written: str) -> ProvenIdentity:
+    proved = Proved(reference.handle.encode("utf-8"), key.index, key.index, kind, key_fingerprint(key))
+    return ProvenIdentity(proved, written)
 
 
-UNKNOWN: Final = (
-    "the scheme of the Authorization header is not known here, or holds no token; tokens begin with perseid_"
+UNKNOWN_TOKEN: Final = (
+    "the scheme of the Authorization header is not known here, or holds no token; tokens begin with perseid_"  # noqa: S105 - not a secret
 )
 """What is said of a text that looks like no token of ours."""
 
-INVALID: Final = 'Bearer realm="handle", error="invalid_token"'
+INVALID_TOKEN_CHALLENGE: Final = 'Bearer realm="handle", error="invalid_token"'  # noqa: S105 - not a secret
 """How a challenge says that a token does not count (RFC 6750, 3.1)."""
 
-_TARGET: Final = b"token "  # no handle begins so: a prefix has no blank in it
+_TOKEN_ID_PREFIX: Final = b"token "  # no handle begins so: a prefix has no blank in it
 
 
 def is_token(text: str) -> bool:
@@ -434,21 +441,21 @@ def is_token(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-async def by_token(asking: Asking, text: str) -> Tokened | Unproved:
+async def authenticate_token(request_context: RequestContext, text: str) -> TokenIdentity | AuthFailure:
     """Who shows a token: what stands behind the name of the scheme. Raises `Busy`."""
     if not is_token(text):
-        return Unproved(UNKNOWN, told=False)
+        return AuthFailure(UNKNOWN_TOKEN, in_challenge=False)
     try:
         Secret.parse(text)
     except InvalidToken as problem:
-        return Unproved(f"the token was not accepted: {problem}", told=False)
-    place = asking.place
-    target = _TARGET + hashlib.sha256(text.encode("utf-8", "replace")).digest()
+        return AuthFailure(f"the token was not accepted: {problem}", in_challenge=False)
+    place = request_context.place
+    target = _TOKEN_ID_PREFIX + hashlib.sha256(text.encode("utf-8", "replace")).digest()
     tokens = place.api.tokens(place.registry)
     try:
-        shown = await asking.do(Kind.READ, lambda: tokens.authenticate(text), secret_of=target)
+        display_name = await request_context.do(WorkKind.READ, lambda: tokens.authenticate(text), secret_of=target)
     except Refused as refused:
-        place.judge(Verdict(right=False, secret_of=target), asking.request.client)
-        return Unproved(f"the token was not accepted: {refused}", told=False)
-    place.judge(Verdict(right=True, secret_of=target), asking.request.client)
-    return shown
+        place.record_proof(ProofResult(succeeded=False, secret_of=target), request_context.request.client)
+        return AuthFailure(f"the token was not accepted: {refused}", in_challenge=False)
+    place.record_proof(ProofResult(succeeded=True, secret_of=target), request_context.request.client)
+    return display_name

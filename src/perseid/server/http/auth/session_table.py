@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perseid.records.encoding import to_base64
-from perseid.server.limits.budgets import LEVEL_TIMES, source_of
-from perseid.server.native.authentication import Proved
+from perseid.server.limits.budgets import LEVEL_FACTORS, get_source
+from perseid.server.native.authentication import ProvenIdentity
 
 MAX_SESSIONS: Final = 10_000
 """Sessions in which somebody has proved who they are; the one unused for longest makes room. Each costs about a
@@ -38,16 +38,16 @@ MAX_UNPROVED_PER_ADDRESS: Final = 64
 TIMEOUT: Final = 1_800
 """Seconds of idleness after which a session ends, as in deployed servers."""
 
-ID_OCTETS: Final = 24
+ID_BYTES: Final = 24
 """Random octets of an id: 192 bits, in 32 characters that need no quoting anywhere."""
 
-NONCE_OCTETS: Final = 16
+NONCE_BYTES: Final = 16
 """As many as deployed servers send."""
 
-MAX_ID: Final = 128
+MAX_ID_LENGTH: Final = 128
 """Characters of an id that is looked up; ours have 32."""
 
-_NO_MESSAGE = 0x80
+_HIGH_BIT = 0x80
 
 Random = Callable[[int], bytes]
 
@@ -63,7 +63,7 @@ class Session:
     """When it was last used."""
     networks: tuple[int, ...] = ()
     """For whom it counts: the address that began it, see `budgets.source_of`."""
-    proved: Proved | None = None
+    proved: ProvenIdentity | None = None
     """Who has proved who they are in it, the last one if there were several."""
     claimed: str = ""
     """Who that is, as they wrote it."""
@@ -91,11 +91,11 @@ class SessionTable:
     ) -> None:
         self._random = random
         self._key = secrets.token_bytes(32)
-        self._unproved = _Room(unproved, unproved_per_address)
-        self._proved = _Room(most, per_address)
+        self._unauthenticated = _SessionPool(unproved, unproved_per_address)
+        self._proved = _SessionPool(most, per_address)
 
     def __len__(self) -> int:
-        return len(self._unproved) + len(self._proved)
+        return len(self._unauthenticated) + len(self._proved)
 
     @property
     def proved(self) -> int:
@@ -105,19 +105,19 @@ class SessionTable:
     def begin(self, host: str, now: float, timeout: float = TIMEOUT) -> Session:
         """Begin a session for somebody at an address."""
         self.purge(now, timeout)
-        text = urlsafe_b64encode(self._random(ID_OCTETS)).decode("ascii")
-        session = Session(text, self._nonce(), now, source_of(host))
-        self._unproved.add(self._hash(text), session)
+        text = urlsafe_b64encode(self._random(ID_BYTES)).decode("ascii")
+        session = Session(text, self._nonce(), now, get_source(host))
+        self._unauthenticated.add(self._hash(text), session)
         return session
 
     def find(self, text: str, now: float, timeout: float = TIMEOUT) -> Session | None:
         """The session of that id, which this keeps alive; None if there is none, or it has timed out."""
-        if not 0 < len(text) <= MAX_ID:
+        if not 0 < len(text) <= MAX_ID_LENGTH:
             return None
         key = self._hash(text)
-        for room in (self._proved, self._unproved):
+        for room in (self._proved, self._unauthenticated):
             session = room.get(key)
-            if session is None or not hmac.compare_digest(_octets(session.id), _octets(text)):
+            if session is None or not hmac.compare_digest(_encode(session.id), _encode(text)):
                 continue
             if now - session.used > timeout:
                 self.end(session)
@@ -127,14 +127,14 @@ class SessionTable:
             return session
         return None
 
-    def prove(self, session: Session, proved: Proved, claimed: str, header: str = "") -> None:
+    def prove(self, session: Session, proved: ProvenIdentity, claimed: str, header: str = "") -> None:
         """Note that somebody has proved in a session who they are. Who was known in it before is not any more."""
         if session.ended:
             return
         session.proved, session.claimed, session.header = proved, claimed, self._header(header)
         key = self._hash(session.id)
-        if self._unproved.get(key) is session:
-            self._unproved.drop(key)
+        if self._unauthenticated.get(key) is session:
+            self._unauthenticated.drop(key)
             self._proved.add(key, session)
 
     def is_proved_by(self, session: Session, header: str) -> bool:
@@ -148,11 +148,11 @@ class SessionTable:
         key = self._hash(session.id)
         session.ended = True
         self._proved.drop(key)
-        self._unproved.drop(key)
+        self._unauthenticated.drop(key)
 
     def purge(self, now: float, timeout: float = TIMEOUT) -> None:
         """Forget what has timed out; the oldest come first, so that costs nothing where there are none."""
-        for room in (self._proved, self._unproved):
+        for room in (self._proved, self._unauthenticated):
             while (oldest := room.oldest()) is not None and now - oldest.used > timeout:
                 self.end(oldest)
 
@@ -162,18 +162,18 @@ class SessionTable:
         The server signs it together with octets of the client's choice, and with the same key it signs messages:
         nobody may get a message signed by that.
         """
-        nonce = self._random(NONCE_OCTETS)
-        return bytes((nonce[0] | _NO_MESSAGE,)) + nonce[1:]
+        nonce = self._random(NONCE_BYTES)
+        return bytes((nonce[0] | _HIGH_BIT,)) + nonce[1:]
 
     def _hash(self, text: str) -> bytes:
-        return hmac.digest(self._key, _octets(text), "sha256")
+        return hmac.digest(self._key, _encode(text), "sha256")
 
     def _header(self, header: str) -> bytes:
         """A header may hold a secret, so it is not kept."""
-        return hmac.digest(self._key, hashlib.sha256(_octets(header)).digest(), "sha256") if header else b""
+        return hmac.digest(self._key, hashlib.sha256(_encode(header)).digest(), "sha256") if header else b""
 
 
-class _Room:
+class _SessionPool:
     """Sessions by the hashes of their ids, least recently used first: so many in all, and so many of one network."""
 
     def __init__(self, most: int, per_address: int) -> None:
@@ -200,7 +200,7 @@ class _Room:
             self.drop(leaving)
 
     def _too_many(self, added: Session) -> Iterator[bytes]:
-        for network, times in zip(added.networks, LEVEL_TIMES, strict=False):
+        for network, times in zip(added.networks, LEVEL_FACTORS, strict=False):
             here = self._by_network[network]
             if len(here) > self._per_address * times:
                 yield next(iter(here))
@@ -225,5 +225,5 @@ class _Room:
                 del self._by_network[network]
 
 
-def _octets(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")

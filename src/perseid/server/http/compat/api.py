@@ -14,14 +14,22 @@ Whoever fails to prove who they say they are is refused on every path, also wher
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from perseid.registry.access.permissions import shown
+from perseid.registry.access.permissions import display_name
 from perseid.registry.results import Refused
 from perseid.server.http import bodies, responses
-from perseid.server.http.auth.authentication import Identified, identify
-from perseid.server.http.context import Asking
-from perseid.server.http.messages import KNOWN, OPTIONS, READING, HeaderList, Request, Response, allow
-from perseid.server.http.responses import METHOD_NOT_ALLOWED, NO_STORE, NOT_FOUND, NOT_IMPLEMENTED, Form
-from perseid.server.http.targets import API, Malformed, Name, Parameters, name_of
+from perseid.server.http.auth.authentication import AuthResult, authenticate
+from perseid.server.http.context import RequestContext
+from perseid.server.http.messages import (
+    KNOWN_METHODS,
+    OPTIONS,
+    SAFE_METHODS,
+    HeaderList,
+    Request,
+    Response,
+    allow_header,
+)
+from perseid.server.http.responses import METHOD_NOT_ALLOWED, NO_STORE, NOT_FOUND, NOT_IMPLEMENTED, JsonFormat
+from perseid.server.http.targets import API_PATH, BadRequest, Name, Parameters, parse_name
 from perseid.wire.codes import ResponseCode
 
 from . import changing, listing, reading, sessions, verifications
@@ -29,7 +37,7 @@ from . import listing as api_prefixes
 from . import listing as api_site
 from .call import Call
 
-Answering = Callable[[Call, Name], Awaitable[Response]]
+Handler = Callable[[Call, Name], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Resource:
     """Something that a path leads to."""
 
     methods: tuple[str, ...] = ()
-    answer: Answering | None = None
+    handle_request: Handler | None = None
     rest: bytes = b""
     """What stands behind the name of the resource in the path, as it came."""
     is_handle: bool = False
@@ -46,59 +54,59 @@ class Resource:
     """Whether it is about sessions, which have their own answers to who asks."""
 
 
-async def answer(asking: Asking) -> Response:
+async def handle_request(request_context: RequestContext) -> Response:
     """Answer a request of the API."""
-    request = asking.request
-    form = Form.of(Parameters.parse(request.query))
-    resource = _resource(request)
-    if request.method not in KNOWN:
-        message = f"Unknown method {shown(request.method)}"
-        return _refused(form, NOT_IMPLEMENTED, message)
+    request = request_context.request
+    form = JsonFormat.of(Parameters.parse(request.query))
+    resource = _find_resource(request)
+    if request.method not in KNOWN_METHODS:
+        message = f"Unknown method {display_name(request.method)}"
+        return _error_response(form, NOT_IMPLEMENTED, message)
     if request.method == OPTIONS:
-        return Response(200, (allow(resource.methods),))
-    if request.method not in resource.methods and resource.answer is not None:
-        return _refused(form, METHOD_NOT_ALLOWED, _unknown(request), (allow(resource.methods),))
+        return Response(200, (allow_header(resource.methods),))
+    if request.method not in resource.methods and resource.handle_request is not None:
+        return _error_response(form, METHOD_NOT_ALLOWED, _unknown_endpoint(request), (allow_header(resource.methods),))
     if resource.session:
-        return await sessions.answer(asking)
-    identified = await identify(asking)
-    call = Call(asking, identified, Parameters.parse(request.query), form)
-    return await call.refusing(None, _called(call, resource))
+        return await sessions.handle_request(request_context)
+    auth = await authenticate(request_context)
+    call = Call(request_context, auth, Parameters.parse(request.query), form)
+    return await call.catching_errors(None, _call_resource(call, resource))
 
 
-async def _called(call: Call, resource: Resource) -> Response:
-    name = name_of(resource.rest) if resource.answer is not None else Name("")
-    if call.identified.problem is not None:
-        return call.unproved(name.text if resource.is_handle and name.text else None)
-    if resource.answer is None:
-        raise Malformed(_unknown(call.request), NOT_FOUND)
-    if call.form.callback is not None and call.identified.ambient:
+async def _call_resource(call: Call, resource: Resource) -> Response:
+    name = parse_name(resource.rest) if resource.handle_request is not None else Name("")
+    if call.auth.problem is not None:
+        return call.authentication_failed(name.text if resource.is_handle and name.text else None)
+    if resource.handle_request is None:
+        raise BadRequest(_unknown_endpoint(call.request), NOT_FOUND)
+    if call.form.callback is not None and call.auth.ambient:
         # A script of any page may ask so, and a browser would send along what it remembers: that must show nothing.
-        call = replace(call, identified=Identified())
-    return await resource.answer(call, name)
+        call = replace(call, auth=AuthResult())
+    return await resource.handle_request(call, name)
 
 
 # Resources
 
 
-def _resource(request: Request) -> Resource:
-    first, slash, rest = request.path[len(API) + 1 :].partition(b"/")
+def _find_resource(request: Request) -> Resource:
+    first, slash, rest = request.path[len(API_PATH) + 1 :].partition(b"/")
     match first:
         case b"":
-            return Resource() if rest or slash else Resource(READING, _description)
+            return Resource() if rest or slash else Resource(SAFE_METHODS, _description)
         case b"handles":
-            return Resource((*READING, "POST", "PUT", "DELETE"), _handles, rest, is_handle=True)
+            return Resource((*SAFE_METHODS, "POST", "PUT", "DELETE"), _handles, rest, is_handle=True)
         case b"prefixes" if not rest:
-            return Resource((*READING, "POST", "DELETE"), api_prefixes.answer_prefixes)
+            return Resource((*SAFE_METHODS, "POST", "DELETE"), api_prefixes.handle_prefixes)
         case b"prefixes":
-            return Resource(("POST", "DELETE"), api_prefixes.answer_prefixes, rest)
+            return Resource(("POST", "DELETE"), api_prefixes.handle_prefixes, rest)
         case b"site" if not rest:
-            return Resource(READING, _site)
+            return Resource(SAFE_METHODS, _site)
         case b"verifications":
-            return Resource((*READING, "POST"), verifications.answer, rest)
+            return Resource((*SAFE_METHODS, "POST"), verifications.handle_request, rest)
         case b"sessions" if not rest:
-            return Resource(("POST",), _never, session=True)
+            return Resource(("POST",), _unreachable, session=True)
         case b"sessions":
-            return Resource((*READING, "POST", "PUT", "DELETE"), _never, session=True)
+            return Resource((*SAFE_METHODS, "POST", "PUT", "DELETE"), _unreachable, session=True)
     return Resource()
 
 
@@ -112,39 +120,39 @@ async def _handles(call: Call, name: Name) -> Response:
             call = with_body_parameters(call)
     prefix = call.parameters.first("prefix")
     if name.text:
-        return await reading.answer(call, name)
+        return await reading.handle_request(call, name)
     if prefix is None:
-        raise Refused(ResponseCode.INVALID_HANDLE, changing.EMPTY)
-    return await listing.answer(call, prefix)
+        raise Refused(ResponseCode.INVALID_HANDLE, changing.EMPTY_HANDLE)
+    return await listing.handle_request(call, prefix)
 
 
 def with_body_parameters(call: Call) -> Call:
     """A POST that is a GET, with the parameters of its body behind those of the query; raises `Malformed`."""
     try:
-        parameters = call.parameters.plus(bodies.parameters(call.request))
-    except Malformed as problem:
-        raise Malformed(f"{problem.message}. {reading.PUT_CREATES}", problem.status) from problem
-    return replace(call, parameters=parameters, form=Form.of(parameters))
+        parameters = call.parameters.plus(bodies.parse_parameters(call.request))
+    except BadRequest as problem:
+        raise BadRequest(f"{problem.message}. {reading.PUT_CREATES}", problem.status) from problem
+    return replace(call, parameters=parameters, form=JsonFormat.of(parameters))
 
 
 async def _site(call: Call, _: Name) -> Response:
-    return await api_site.site(call)
+    return await api_site.handle_site(call)
 
 
 async def _description(call: Call, _: Name) -> Response:
-    return await api_site.description(call)
+    return await api_site.handle_description(call)
 
 
-async def _never(_call: Call, _name: Name) -> Response:
+async def _unreachable(_call: Call, _name: Name) -> Response:
     raise AssertionError("sessions answer for themselves")
 
 
-def _unknown(request: Request) -> str:
+def _unknown_endpoint(request: Request) -> str:
     path = request.path.decode("utf-8", "replace")
     method = "GET" if request.method == "HEAD" else request.method  # the answers to both have the same length
-    return f"Unknown HTTP API endpoint {method} {shown(path)}"
+    return f"Unknown HTTP API endpoint {method} {display_name(path)}"
 
 
-def _refused(form: Form, status: int, message: str, headers: HeaderList = ()) -> Response:
-    plain = responses.refusal(ResponseCode.PROTOCOL_ERROR, message, None)
+def _error_response(form: JsonFormat, status: int, message: str, headers: HeaderList = ()) -> Response:
+    plain = responses.error_body(ResponseCode.PROTOCOL_ERROR, message, None)
     return responses.json_response(plain, form, status, (*headers, NO_STORE))

@@ -16,18 +16,18 @@ from perseid.records.value import TtlType, Value
 from perseid.registry.access import permissions
 from perseid.registry.commands.conditions import entry_tag, public_tag
 from perseid.registry.context import Context
-from perseid.registry.queries.memento import Around
+from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.results import Refused, Resolved
+from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX
 from perseid.server.http import caching, responses
-from perseid.server.http.messages import READING, HeaderList, Response
-from perseid.server.http.resolver.problems import ABOUT, suggested
-from perseid.server.http.resolver.time_travel import versions_at
-from perseid.server.http.responses import NO_STORE, failure_of
+from perseid.server.http.messages import SAFE_METHODS, HeaderList, Response
+from perseid.server.http.resolver.problems import SUGGESTION_CODES, find_suggestions
+from perseid.server.http.resolver.time_travel import find_versions
+from perseid.server.http.responses import NO_STORE, to_failure
 from perseid.server.http.targets import Name
-from perseid.server.native.decisions import Unkeepable
-from perseid.server.native.operations import STATUS, status_values
+from perseid.server.native.decisions import UnstorableName
+from perseid.server.native.operations import STATUS_SUFFIX, status_values
 from perseid.wire.codes import ResponseCode
 
 from . import history
@@ -35,7 +35,7 @@ from .call import Call, full_name
 
 NOT_MODIFIED: Final = 304
 
-VARIES: Final = history.VARIES
+VARY: Final = history.VARY
 
 NO_CACHE: Final = "no-cache"
 """May be kept, and is asked about each time."""
@@ -46,7 +46,7 @@ _PUBLIC_ONLY: Final = "ask with publicOnly=true for what everybody may read"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadResult:
     """What was found, and the tag of the state in which it was."""
 
     values: tuple[Value, ...]
@@ -57,134 +57,136 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenVersions:
     """What was found out about a name that is not there."""
 
-    versions: Around | None = None
+    versions: MementoNeighbors | None = None
     """Those that there were, if everybody may know of them."""
 
 
-async def answer(call: Call, name: Name) -> Response:
+async def handle_request(call: Call, name: Name) -> Response:
     """What a name stands for."""
-    return await call.refusing(name.text, _answer(call, name))
+    return await call.catching_errors(name.text, _handle_request(call, name))
 
 
-async def _answer(call: Call, name: Name) -> Response:
+async def _handle_request(call: Call, name: Name) -> Response:
     parameters = call.parameters
     indexes, types = tuple(parameters.numbers("index")), tuple(parameters.all("type"))
-    public_only = parameters.flag("publicOnly", absent=call.is_anonymous)
-    seen = _Seen()
+    public_only = parameters.flag("publicOnly", default=call.is_anonymous)
+    seen = _SeenVersions()
     try:
-        if fold(name.text) == f"{SITE_PREFIX}/{STATUS}":
+        if fold(name.text) == f"{SITE_PREFIX}/{STATUS_SUFFIX}":
             found = await call.read(lambda context: _status(call, context, indexes, types, public_only=public_only))
-        elif history.is_asked(call):
+        elif history.is_history_request(call):
             asked = call.handle(name)
-            if not isinstance(asked, Unkeepable):
-                return await history.answer(call, name, Query(asked, types, indexes, public_only, call.refers))
-            found = await call.look(asked, full_name(name.text))
+            if not isinstance(asked, UnstorableName):
+                return await history.handle_request(
+                    call, name, Query(asked, types, indexes, public_only, call.allow_referrals)
+                )
+            found = await call.run_read(asked, full_name(name.text))
         else:
-            found = await _found(call, name, indexes, types, seen, public_only=public_only)
+            found = await _find(call, name, indexes, types, seen, public_only=public_only)
     except Refused as refused:
-        return await _nothing(call, name, refused, seen)
-    is_tagged = _is_get(call) and found.tag != ""
-    headers = (*_kept_for(call, found.values), *((caching.header(found.tag),) if is_tagged else ()))
+        return await _not_found_response(call, name, refused, seen)
+    is_tagged = _is_read(call) and found.tag != ""
+    headers = (*_cache_headers(call, found.values), *((caching.etag_header(found.tag),) if is_tagged else ()))
     if found.has_past:
         headers = (*headers, *history.gate_headers(call, name))
-    if is_tagged and caching.is_known(call.request, found.tag):
-        return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, who=call.named)
+    if is_tagged and caching.matches_if_none_match(call.request, found.tag):
+        return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, identity=call.named)
 
     def write() -> Response:
         values = [value_to_json(value) for value in found.values]
         plain = {"responseCode": int(ResponseCode.SUCCESS), "handle": name.text, "values": values}
-        return call.answer(plain, headers=headers, name=name.text)
+        return call.respond(plain, headers=headers, name=name.text)
 
-    return await call.written(found.values, write)
+    return await call.render_values(found.values, write)
 
 
-async def _nothing(call: Call, name: Name, refused: Refused, seen: _Seen) -> Response:
+async def _not_found_response(call: Call, name: Name, refused: Refused, seen: _SeenVersions) -> Response:
     """What is answered where there is nothing to give."""
     gone = history.gone_headers(call, seen.versions)
-    if refused.code in ABOUT and call.parameters.flag("suggest"):
-        return await _suggesting(call, name, _advised(refused, call), gone)
+    if refused.code in SUGGESTION_CODES and call.parameters.flag("suggest"):
+        return await _suggestion_response(call, name, _with_advice(refused, call), gone)
     if gone:
-        failure = failure_of(_advised(refused, call), call.asking)
-        return call.failed(replace(failure, headers=(*failure.headers, *gone)), name.text)
+        failure = to_failure(_with_advice(refused, call), call.request_context)
+        return call.failure_response(replace(failure, headers=(*failure.headers, *gone)), name.text)
     if refused.code != ResponseCode.VALUES_NOT_FOUND:
-        raise _advised(refused, call) from refused
-    headers = (*_kept_for(call, ()), *history.gate_headers(call, name))
-    return call.answer(history.empty(name), headers=headers, name=name.text)
+        raise _with_advice(refused, call) from refused
+    headers = (*_cache_headers(call, ()), *history.gate_headers(call, name))
+    return call.respond(history.empty_body(name), headers=headers, name=name.text)
 
 
-async def _found(
-    call: Call, name: Name, indexes: tuple[int, ...], types: tuple[str, ...], seen: _Seen, *, public_only: bool
-) -> Found:
+async def _find(
+    call: Call, name: Name, indexes: tuple[int, ...], types: tuple[str, ...], seen: _SeenVersions, *, public_only: bool
+) -> ReadResult:
     handle = call.handle(name)
-    if isinstance(handle, Unkeepable):
-        return await call.look(handle, full_name(name.text))
-    query = Query(handle, types, indexes, public_only, call.refers)
+    if isinstance(handle, UnstorableName):
+        return await call.run_read(handle, full_name(name.text))
+    query = Query(handle, types, indexes, public_only, call.allow_referrals)
     shows_all = not public_only and not call.is_anonymous
 
-    def read(context: Context) -> Found:
+    def read(context: Context) -> ReadResult:
         try:
             resolved = resolve(query, context)
         except Refused as refused:
-            if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_get(call):
-                seen.versions = versions_at(context.facts, handle, context.facts.reading.size)
+            if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_read(call):
+                seen.versions = find_versions(context.snapshot, handle, context.snapshot.reading.size)
             raise
-        return Found(resolved.values, _tag(context, resolved, shows_all=shows_all))
+        return ReadResult(resolved.values, _compute_etag(context, resolved, shows_all=shows_all))
 
     return await call.read(read, full_name(name.text))
 
 
-async def _suggesting(call: Call, name: Name, refused: Refused, headers: HeaderList) -> Response:
+async def _suggestion_response(call: Call, name: Name, refused: Refused, headers: HeaderList) -> Response:
     """That there is no such name, with names that may have been meant; for those who ask for them."""
-    failure = failure_of(refused, call.asking)
-    plain = responses.refusal(failure.code, failure.message, name.text)
-    found = await suggested(call.asking, name.text)
+    failure = to_failure(refused, call.request_context)
+    plain = responses.error_body(failure.code, failure.message, name.text)
+    found = await find_suggestions(call.request_context, name.text)
     plain |= found.to_json() if found else {}
-    return call.answer(plain, failure.status, (NO_STORE, *headers), name=name.text)
+    return call.respond(plain, failure.status, (NO_STORE, *headers), name=name.text)
 
 
-def _tag(context: Context, resolved: Resolved, *, shows_all: bool) -> str:
+def _compute_etag(context: Context, resolved: Resolution, *, shows_all: bool) -> str:
     if resolved.by_template:
         return public_tag(resolved.values)  # they come of several records
     if shows_all:
         return entry_tag(resolved.seq)
-    return public_tag(context.facts.held(resolved.handle).values)
+    return public_tag(context.snapshot.stored(resolved.handle).values)
 
 
 def _status(
     call: Call, context: Context, indexes: tuple[int, ...], types: tuple[str, ...], *, public_only: bool
-) -> Found:
+) -> ReadResult:
     """What the server says about itself, to its administrators."""
     if public_only:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "what this server says about itself is not public")
-    context.demand(permissions.status())
-    values = select(status_values(call.asking.place.registry), indexes, types)
+    context.require(permissions.status())
+    values = select(status_values(call.request_context.place.registry), indexes, types)
     if not values:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")
-    return Found(values, "", has_past=False)
+    return ReadResult(values, "", has_past=False)
 
 
-def _advised(refused: Refused, call: Call) -> Refused:
+def _with_advice(refused: Refused, call: Call) -> Refused:
     """A refusal with what can be done about it here."""
     if refused.code == ResponseCode.HANDLE_NOT_FOUND:
         # Nothing needs to be said about that, and most who ask so read nothing but the code.
-        return Refused(refused.code, "") if _is_get(call) else Refused(refused.code, refused.reason, PUT_CREATES)
+        return Refused(refused.code, "") if _is_read(call) else Refused(refused.code, refused.reason, PUT_CREATES)
     if refused.code in (ResponseCode.INVALID_ADMIN, ResponseCode.INSUFFICIENT_PERMISSIONS):
         return Refused(refused.code, refused.reason, f"{refused.advice}; or {_PUBLIC_ONLY}", refused.rule)
     return refused
 
 
-def _is_get(call: Call) -> bool:
-    return call.request.method in READING
+def _is_read(call: Call) -> bool:
+    return call.request.method in SAFE_METHODS
 
 
-def _kept_for(call: Call, values: tuple[Value, ...]) -> HeaderList:
+def _cache_headers(call: Call, values: tuple[Value, ...]) -> HeaderList:
     """How long an answer may be kept, and by whom."""
     if not call.is_public:
         return (NO_STORE,)
     if call.parameters.flag("auth") or any(value.ttl_type != TtlType.RELATIVE for value in values) or not values:
-        return ("Cache-Control", NO_CACHE), VARIES
+        return ("Cache-Control", NO_CACHE), VARY
     seconds = max(0, min(value.ttl for value in values))
-    return ("Cache-Control", f"public, max-age={seconds}"), VARIES
+    return ("Cache-Control", f"public, max-age={seconds}"), VARY

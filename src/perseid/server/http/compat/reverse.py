@@ -26,12 +26,12 @@ from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.results import Refused
 from perseid.server.http import responses
-from perseid.server.http.auth.authentication import identify
-from perseid.server.http.context import Asking
+from perseid.server.http.auth.authentication import authenticate
+from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import Response
-from perseid.server.http.responses import NO_STORE, NOT_FOUND, PLAIN
-from perseid.server.http.targets import Malformed, Parameters
-from perseid.server.native.steps import Kind
+from perseid.server.http.responses import DEFAULT_FORMAT, NO_STORE, NOT_FOUND
+from perseid.server.http.targets import BadRequest, Parameters
+from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from .call import Call
@@ -39,10 +39,10 @@ from .call import Call
 HANDLES: Final = b"/hrls/handles"
 PING: Final = b"/hrls/ping"
 
-MAX_FOUND: Final = 10_000
+MAX_RESULTS: Final = 10_000
 """Names in one answer: about a megabyte."""
 
-MAX_AT_ONCE: Final = 100
+MAX_INLINE_NAMES: Final = 100
 """Names that are written in the event loop; more may take milliseconds, and are written in a thread."""
 
 MAX_STEPS: Final = 30
@@ -51,9 +51,9 @@ MAX_STEPS: Final = 30
 MAX_TERMS: Final = 8
 """Types in one question; each costs a look at every record that is found by the first."""
 
-STAR: Final = "*"
+WILDCARD: Final = "*"
 
-_OWN: Final = frozenset(("after", "limit", "page", "prefix"))
+_RESERVED_PARAMETERS: Final = frozenset(("after", "limit", "page", "prefix"))
 """Parameters that are about the answer, and no types."""
 
 
@@ -67,7 +67,7 @@ class Term:
     @property
     def is_exact(self) -> bool:
         """Whether there is nothing open in it."""
-        return STAR not in self.pattern
+        return WILDCARD not in self.pattern
 
     @property
     def search(self) -> Search:
@@ -76,13 +76,13 @@ class Term:
             return Search(url=self.pattern, type=self.type)
         return Search(type=self.type, value=self.pattern.encode("utf-8") if self.is_exact else None)
 
-    def meets(self, value: Value) -> bool:
+    def matches_value(self, value: Value) -> bool:
         """Whether a value is so."""
         return fold(value.type) == fold(self.type) and matches(self.pattern, value.data.decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReverseQuery:
     """What somebody wants to find."""
 
     terms: tuple[Term, ...]
@@ -92,40 +92,47 @@ class Question:
     limit: int
 
     @classmethod
-    def of(cls, parameters: Parameters) -> "Question":
+    def of(cls, parameters: Parameters) -> "ReverseQuery":
         """The question that parameters ask; raises `Malformed`."""
-        terms = [Term(type_, pattern) for type_, pattern in parameters.pairs if type_ and type_ not in _OWN]
+        terms = [
+            Term(type_, pattern) for type_, pattern in parameters.pairs if type_ and type_ not in _RESERVED_PARAMETERS
+        ]
         if not 1 <= len(terms) <= MAX_TERMS:
-            raise Malformed(f"name what is looked for as TYPE=VALUE, from once to {MAX_TERMS} times")
+            raise BadRequest(f"name what is looked for as TYPE=VALUE, from once to {MAX_TERMS} times")
         # An exact value leads to the fewest records, a URL to some, and a type alone to very many.
         terms.sort(key=lambda term: (not term.is_exact, fold(term.type) != URL))
         limit = parameters.number("limit")
         if limit is not None and limit <= 0:
-            raise Malformed("the parameter limit should be a positive number")
+            raise BadRequest("the parameter limit should be a positive number")
         return cls(
-            tuple(terms), parameters.first("prefix"), parameters.first("after"), min(limit or MAX_FOUND, MAX_FOUND)
+            tuple(terms), parameters.first("prefix"), parameters.first("after"), min(limit or MAX_RESULTS, MAX_RESULTS)
         )
 
 
-async def answer(asking: Asking) -> Response:
+async def handle_request(request_context: RequestContext) -> Response:
     """Answer what is asked about names."""
-    path = asking.request.path.rstrip(b"/")
+    path = request_context.request.path.rstrip(b"/")
     if path == PING:
         return Response(200, (("Content-Type", "text/plain;charset=utf-8"), NO_STORE), b"OK")
-    call = Call(asking, await identify(asking), Parameters.parse(asking.request.query), PLAIN)
-    return await call.refusing(None, _answer(call, path))
+    call = Call(
+        request_context,
+        await authenticate(request_context),
+        Parameters.parse(request_context.request.query),
+        DEFAULT_FORMAT,
+    )
+    return await call.catching_errors(None, _handle_request(call, path))
 
 
-async def _answer(call: Call, path: bytes) -> Response:
-    if call.identified.problem is not None:
-        return call.unproved(None)
+async def _handle_request(call: Call, path: bytes) -> Response:
+    if call.auth.problem is not None:
+        return call.authentication_failed(None)
     if path != HANDLES:
-        raise Malformed("there are /hrls/handles/ and /hrls/ping here", NOT_FOUND)
-    question = Question.of(call.parameters)
+        raise BadRequest("there are /hrls/handles/ and /hrls/ping here", NOT_FOUND)
+    question = ReverseQuery.of(call.parameters)
     found: dict[str, None] = {}
     after = question.after
     for _ in range(MAX_STEPS):
-        names, after = await _some(call, question, after)
+        names, after = await _find_page(call, question, after)
         found |= dict.fromkeys(names)
         if after is None or len(found) >= question.limit:
             break
@@ -133,45 +140,47 @@ async def _answer(call: Call, path: bytes) -> Response:
         reason = "nothing is found that everybody may find"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "say who you are: your administrators may find more")
     names = list(found)
-    if len(names) <= MAX_AT_ONCE:
-        body = responses.encoded(names)
+    if len(names) <= MAX_INLINE_NAMES:
+        body = responses.encode_json(names)
     else:
-        body = await call.asking.do(Kind.READ, lambda: responses.encoded(names))
-    more = () if after is None else (("Link", f'<{_next(call.parameters, after)}>; rel="next"'),)
-    return Response(200, (PLAIN.content_type, NO_STORE, *more), body, code=int(ResponseCode.SUCCESS), who=call.named)
+        body = await call.request_context.do(WorkKind.READ, lambda: responses.encode_json(names))
+    more = () if after is None else (("Link", f'<{_next_url(call.parameters, after)}>; rel="next"'),)
+    return Response(
+        200, (DEFAULT_FORMAT.content_type, NO_STORE, *more), body, code=int(ResponseCode.SUCCESS), identity=call.named
+    )
 
 
-async def _some(call: Call, question: Question, after: str | None) -> tuple[list[str], str | None]:
-    return await call.read(lambda context: _step(context, question, after))
+async def _find_page(call: Call, question: ReverseQuery, after: str | None) -> tuple[list[str], str | None]:
+    return await call.read(lambda context: _find_names(context, question, after))
 
 
-def _step(context: Context, question: Question, after: str | None) -> tuple[list[str], str | None]:
+def _find_names(context: Context, question: ReverseQuery, after: str | None) -> tuple[list[str], str | None]:
     """Some of the names, and where to go on; None at the end."""
     first, *others = question.terms
     search = replace(first.search, prefix=question.prefix)
-    page = find(context.facts, context.who, search, after, min(question.limit, MAX_PAGE))
+    page = find(context.snapshot, context.identity, search, after, min(question.limit, MAX_PAGE))
     needed = others if first.is_exact or fold(first.type) == URL else question.terms
-    names = [found.handle for found in page.items if not needed or _holds(context, found.handle, needed)]
+    names = [found.handle for found in page.items if not needed or _matches_terms(context, found.handle, needed)]
     return names, page.following
 
 
-def _holds(context: Context, name: str, terms: Sequence[Term]) -> bool:
+def _matches_terms(context: Context, name: str, terms: Sequence[Term]) -> bool:
     """Whether all terms hold of values of a record that whoever asks may read."""
-    handle = Handle.keepable(name)
-    values = context.facts.held(handle).values
+    handle = Handle.parse_lenient(name)
+    values = context.snapshot.stored(handle).values
     public = [value for value in values if value.is_public]
-    missing = [term for term in terms if not any(map(term.meets, public))]
+    missing = [term for term in terms if not any(map(term.matches_value, public))]
     if not missing:
         return True
     private = [value for value in values if not value.is_public and Permission.ADMIN_READ in value.permissions]
-    if not all(any(map(term.meets, private)) for term in missing):
+    if not all(any(map(term.matches_value, private)) for term in missing):
         return False
-    return context.may(permissions.read(handle))
+    return context.is_allowed(permissions.read(handle))
 
 
 def matches(pattern: str, text: str) -> bool:
     """Whether a text is as a pattern says, with `*` for any characters; in time that grows with the text alone."""
-    first, *parts = pattern.split(STAR)
+    first, *parts = pattern.split(WILDCARD)
     if not parts:
         return text == first
     *middle, last = parts
@@ -186,6 +195,6 @@ def matches(pattern: str, text: str) -> bool:
     return True
 
 
-def _next(parameters: Parameters, after: str) -> str:
+def _next_url(parameters: Parameters, after: str) -> str:
     kept = [pair for pair in parameters.pairs if pair[0] != "after"]
     return f"{HANDLES.decode()}/?{urlencode([*kept, ('after', after)])}"

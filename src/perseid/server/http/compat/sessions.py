@@ -16,27 +16,27 @@ Answers are never wrapped into a script (`callback`): they hold what only the cl
 from dataclasses import dataclass, field
 from typing import Final
 
-from perseid.names.errors import quoted
-from perseid.records.json_parsing import JsonObject, kind
+from perseid.names.errors import quote_text
+from perseid.records.json_parsing import JsonObject, json_type_name
 from perseid.server.http import bodies, clients, responses
 from perseid.server.http.auth import authentication, handle_scheme
 from perseid.server.http.auth.authentication import (
-    Identified,
-    begin_session,
-    claimed,
+    AuthResult,
     find_session,
-    scheme_of,
+    parse_authorization,
     signature_fields,
+    start_session,
+    verify_claim,
 )
-from perseid.server.http.auth.handle_scheme import NotUnderstood
-from perseid.server.http.auth.proofs import Shown, Unproved, by_certificate, by_secret
+from perseid.server.http.auth.handle_scheme import InvalidFields
+from perseid.server.http.auth.proofs import AuthFailure, ProvenIdentity, authenticate_basic, authenticate_certificate
 from perseid.server.http.auth.session_table import Session
-from perseid.server.http.context import Asking
-from perseid.server.http.messages import READING, HeaderList, Request, Response
-from perseid.server.http.responses import Form
-from perseid.server.http.targets import Malformed, Parameters
-from perseid.server.native.authentication import Guard, KeyGone, asker
-from perseid.server.native.steps import Kind
+from perseid.server.http.context import RequestContext
+from perseid.server.http.messages import SAFE_METHODS, HeaderList, Request, Response
+from perseid.server.http.responses import JsonFormat
+from perseid.server.http.targets import BadRequest, Parameters
+from perseid.server.native.authentication import Guard, KeyChanged, caller_identity
+from perseid.server.native.steps import WorkKind
 
 PATH: Final = b"/api/sessions"
 LOCATION: Final = ("Location", "/api/sessions/this")
@@ -44,11 +44,11 @@ LOCATION: Final = ("Location", "/api/sessions/this")
 MAX_FIELDS: Final = 64
 """Fields of a body: there are a dozen that mean something."""
 
-_ID: Final = "sessionid"
+_SESSION_ID: Final = "sessionid"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SessionRequest:
     """What a request says, wherever it says it."""
 
     fields: dict[str, str] = field(default_factory=dict, repr=False)
@@ -59,160 +59,174 @@ class _Told:
     """Whether the header has a scheme that nobody knows."""
 
 
-async def answer(asking: Asking) -> Response:
+async def handle_request(request_context: RequestContext) -> Response:
     """Answer what is asked about sessions, with a method that there is: POST to begin one, all but that within it."""
-    request = asking.request
+    request = request_context.request
     where = request.path.removeprefix(PATH).removesuffix(b"/")
     if not request.client.private:
-        return _refused(asking, responses.FORBIDDEN, responses.NOT_PRIVATE)
+        return _error_response(request_context, responses.FORBIDDEN, responses.HTTPS_REQUIRED)
     if where not in (b"", b"/this"):
-        return _refused(asking, responses.FORBIDDEN, "a session is reached as /api/sessions/this, with its sessionId")
+        return _error_response(
+            request_context, responses.FORBIDDEN, "a session is reached as /api/sessions/this, with its sessionId"
+        )
     try:
-        told = _told(request)
-    except Malformed as problem:
-        return _refused(asking, problem.status, problem.message)
-    return await (_begin(asking, told) if where == b"" else _within(asking, told))
+        parsed = _parse_request(request)
+    except BadRequest as problem:
+        return _error_response(request_context, problem.status, problem.message)
+    return await (
+        _create_session(request_context, parsed) if where == b"" else _handle_existing(request_context, parsed)
+    )
 
 
-async def _begin(asking: Asking, told: _Told) -> Response:
-    if _ID in told.fields:
-        return _refused(asking, responses.BAD_REQUEST, "a new session has no sessionId yet; this server chooses it")
-    session = begin_session(asking)
-    identified = Identified(session=session)
-    shown = await _prove(asking, session, told)
-    identified = await _signed(asking, identified, told)
-    plain = _object(session, identified, shown.reason if isinstance(shown, Unproved) else "")
-    return _answer(asking, plain, 201, (LOCATION,), session)
+async def _create_session(request_context: RequestContext, parsed: _SessionRequest) -> Response:
+    if _SESSION_ID in parsed.fields:
+        return _error_response(
+            request_context, responses.BAD_REQUEST, "a new session has no sessionId yet; this server chooses it"
+        )
+    session = start_session(request_context)
+    auth = AuthResult(session=session)
+    shown = await _prove(request_context, session, parsed)
+    auth = await _with_signature(request_context, auth, parsed)
+    plain = _session_body(session, auth, shown.reason if isinstance(shown, AuthFailure) else "")
+    return _json_response(request_context, plain, 201, (LOCATION,), session)
 
 
-async def _within(asking: Asking, told: _Told) -> Response:
-    text = told.fields.get(_ID)
-    method = asking.request.method
+async def _handle_existing(request_context: RequestContext, parsed: _SessionRequest) -> Response:
+    text = parsed.fields.get(_SESSION_ID)
+    method = request_context.request.method
     session = None
     if text is not None:
-        session = find_session(asking, text)
-    if session is not None and method != "DELETE" and not await _is_alive(asking, session):
-        return _refused(asking, responses.FORBIDDEN, "the session has ended: the key that proved it has changed")
+        session = find_session(request_context, text)
+    if session is not None and method != "DELETE" and not await _is_alive(request_context, session):
+        return _error_response(
+            request_context, responses.FORBIDDEN, "the session has ended: the key that proved it has changed"
+        )
     if session is None:
         if text is None and method != "DELETE":
-            return _answer(asking, {"authenticated": False}, 200)
-        return _refused(asking, responses.FORBIDDEN, "there is no such session, or it has ended")
+            return _json_response(request_context, {"authenticated": False}, 200)
+        return _error_response(request_context, responses.FORBIDDEN, "there is no such session, or it has ended")
     if method == "DELETE":
-        asking.place.sessions.end(session)
+        request_context.place.sessions.end(session)
         return Response(204, (responses.NO_STORE,))
-    shown = None if method in READING else await _prove(asking, session, told)
-    identified = await _signed(asking, Identified(session=session), told)
-    if isinstance(shown, Unproved):
-        problem = Identified(session=session, problem=shown, signature=identified.signature)
-        headers = authentication.challenge_headers(asking, problem)
-        return _answer(asking, _object(session, identified, shown.reason), responses.UNAUTHORISED, headers, session)
-    return _answer(asking, _object(session, identified), 200, (), session)
+    shown = None if method in SAFE_METHODS else await _prove(request_context, session, parsed)
+    auth = await _with_signature(request_context, AuthResult(session=session), parsed)
+    if isinstance(shown, AuthFailure):
+        problem = AuthResult(session=session, problem=shown, signature=auth.signature)
+        headers = authentication.challenge_headers(request_context, problem)
+        return _json_response(
+            request_context, _session_body(session, auth, shown.reason), responses.UNAUTHORIZED, headers, session
+        )
+    return _json_response(request_context, _session_body(session, auth), 200, (), session)
 
 
-async def _is_alive(asking: Asking, session: Session) -> bool:
+async def _is_alive(request_context: RequestContext, session: Session) -> bool:
     """Whether the key is still there that proved who is known in a session; else the session ends."""
     if session.proved is None:
         return True
-    guard, registry = Guard(session.proved, session=True), asking.place.registry
+    guard, registry = Guard(session.proved, session=True), request_context.place.registry
 
-    def look() -> None:
-        with registry.facts() as facts:
-            guard.check(facts)
+    def check_key() -> None:
+        with registry.snapshot() as snapshot:
+            guard.check(snapshot)
 
     try:
-        await asking.do(Kind.READ, look)
-    except KeyGone:
-        asking.place.sessions.end(session)
+        await request_context.do(WorkKind.READ, check_key)
+    except KeyChanged:
+        request_context.place.sessions.end(session)
         return False
     return True
 
 
-async def _prove(asking: Asking, session: Session, told: _Told) -> Shown | Unproved | None:
+async def _prove(
+    request_context: RequestContext, session: Session, parsed: _SessionRequest
+) -> ProvenIdentity | AuthFailure | None:
     """Take what a request has to say about who asks; None if it has nothing to say."""
-    shown = await _attempt(asking, session, told)
-    if isinstance(shown, Shown):
-        asking.place.sessions.prove(session, shown.proved, shown.written)
+    shown = await _authenticate(request_context, session, parsed)
+    if isinstance(shown, ProvenIdentity):
+        request_context.place.sessions.prove(session, shown.proved, shown.written)
     return shown
 
 
-async def _attempt(asking: Asking, session: Session, told: _Told) -> Shown | Unproved | None:
-    certificate = asking.request.client.certificate
+async def _authenticate(
+    request_context: RequestContext, session: Session, parsed: _SessionRequest
+) -> ProvenIdentity | AuthFailure | None:
+    certificate = request_context.request.client.certificate
     try:
-        handle_scheme.check_version(told.fields)
-        if told.other:
-            return Unproved("the scheme of the Authorization header is not known here; there are Basic and Handle")
-        if told.basic is not None:
-            return _by_itself(asking) or await by_secret(asking, told.basic)
-        if handle_scheme.is_claim(told.fields):
-            return await claimed(asking, session, told.fields, "")
-    except NotUnderstood as problem:
-        return Unproved(str(problem))
+        handle_scheme.check_version(parsed.fields)
+        if parsed.other:
+            return AuthFailure("the scheme of the Authorization header is not known here; there are Basic and Handle")
+        if parsed.basic is not None:
+            return _check_ambient(request_context) or await authenticate_basic(request_context, parsed.basic)
+        if handle_scheme.is_claim(parsed.fields):
+            return await verify_claim(request_context, session, parsed.fields, "")
+    except InvalidFields as problem:
+        return AuthFailure(str(problem))
     if certificate is not None and session.proved is None:
-        return _by_itself(asking) or await by_certificate(asking, certificate)
+        return _check_ambient(request_context) or await authenticate_certificate(request_context, certificate)
     return None
 
 
-def _by_itself(asking: Asking) -> Unproved | None:
+def _check_ambient(request_context: RequestContext) -> AuthFailure | None:
     """Why a proof does not count that a browser may have sent by itself.
 
     A page of somebody else could have it prove a session of which that somebody knows the id.
     """
-    objection = clients.objection(asking)
-    return None if objection is None else Unproved(objection)
+    objection = clients.check_ambient_credentials(request_context)
+    return None if objection is None else AuthFailure(objection)
 
 
-async def _signed(asking: Asking, identified: Identified, told: _Told) -> Identified:
+async def _with_signature(request_context: RequestContext, auth: AuthResult, parsed: _SessionRequest) -> AuthResult:
     """The same with the server's proof of itself, if it was asked for; what it was asked with may be no nonce."""
     try:
-        cnonce = handle_scheme.client_nonce(told.fields)
-    except NotUnderstood:
+        cnonce = handle_scheme.client_nonce(parsed.fields)
+    except InvalidFields:
         cnonce = None
-    return identified if cnonce is None else await authentication.signed(asking, identified, cnonce)
+    return auth if cnonce is None else await authentication.with_server_signature(request_context, auth, cnonce)
 
 
 # What is read
 
 
-def _told(request: Request) -> _Told:
+def _parse_request(request: Request) -> _SessionRequest:
     """What a request says; raises `Malformed`."""
     fields: dict[str, str] = {}
     basic, other = None, False
     header = request.header("authorization")
     if header is not None:
-        scheme, rest = scheme_of(header)
+        scheme, rest = parse_authorization(header)
         if scheme == "basic":
             basic = rest
         elif scheme == "handle":
-            fields = _in_header(rest)
+            fields = _header_fields(rest)
         else:
             other = True
-    for name, value in (*_in_body(request), *Parameters.parse(request.query).pairs):
+    for name, value in (*_body_fields(request), *Parameters.parse(request.query).pairs):
         fields.setdefault(name.lower(), value)
-    return _Told(fields, basic, other)
+    return _SessionRequest(fields, basic, other)
 
 
-def _in_header(text: str) -> dict[str, str]:
-    fields = handle_scheme.parse(text)
+def _header_fields(text: str) -> dict[str, str]:
+    fields = handle_scheme.parse_fields(text)
     if fields is None:
-        raise Malformed('the Authorization header cannot be read; it should be Handle name="value", name="value" …')
+        raise BadRequest('the Authorization header cannot be read; it should be Handle name="value", name="value" …')
     if "id" in fields:
         try:
             fields["id"] = handle_scheme.id_from_header(fields["id"])
-        except NotUnderstood as problem:
-            raise Malformed(str(problem)) from None
+        except InvalidFields as problem:
+            raise BadRequest(str(problem)) from None
     return fields
 
 
-def _in_body(request: Request) -> tuple[tuple[str, str], ...]:
+def _body_fields(request: Request) -> tuple[tuple[str, str], ...]:
     if bodies.media_type(request) == bodies.FORM_TYPE:
-        return bodies.form(request)
-    members = bodies.plain_object(request)
+        return bodies.parse_form(request)
+    members = bodies.parse_json_object(request)
     if len(members) > MAX_FIELDS:
-        raise Malformed(f"the body has more than {MAX_FIELDS} members")
-    return tuple([(name, _text(name, value)) for name, value in members.items() if value is not None])
+        raise BadRequest(f"the body has more than {MAX_FIELDS} members")
+    return tuple([(name, _to_text(name, value)) for name, value in members.items() if value is not None])
 
 
-def _text(name: str, value: object) -> str:
+def _to_text(name: str, value: object) -> str:
     match value:
         case bool():
             return "true" if value else "false"
@@ -220,17 +234,17 @@ def _text(name: str, value: object) -> str:
             return value
         case int():
             return str(value)
-    raise Malformed(f"{quoted(name)} in the body should be a string, not {kind(value)}")
+    raise BadRequest(f"{quote_text(name)} in the body should be a string, not {json_type_name(value)}")
 
 
 # What is answered
 
 
-def _object(session: Session, identified: Identified, error: str = "") -> JsonObject:
+def _session_body(session: Session, auth: AuthResult, error: str = "") -> JsonObject:
     """What is known in a session."""
     plain: JsonObject = {"sessionId": session.id, "nonce": session.nonce_text}
-    if identified.signature is not None:
-        plain |= signature_fields(identified.signature)
+    if auth.signature is not None:
+        plain |= signature_fields(auth.signature)
     if session.proved is not None:
         plain |= {"authenticated": True, "id": session.claimed}
     if error:
@@ -238,13 +252,17 @@ def _object(session: Session, identified: Identified, error: str = "") -> JsonOb
     return plain
 
 
-def _answer(
-    asking: Asking, plain: JsonObject, status: int, headers: HeaderList = (), session: Session | None = None
+def _json_response(
+    request_context: RequestContext,
+    plain: JsonObject,
+    status: int,
+    headers: HeaderList = (),
+    session: Session | None = None,
 ) -> Response:
-    who = "" if session is None or session.proved is None else str(asker(session.proved, session=False))
-    form = Form(Parameters.parse(asking.request.query).flag("pretty"))
-    return responses.json_response(plain, form, status, (*headers, responses.NO_STORE), who=who)
+    identity = "" if session is None or session.proved is None else str(caller_identity(session.proved, session=False))
+    form = JsonFormat(Parameters.parse(request_context.request.query).flag("pretty"))
+    return responses.json_response(plain, form, status, (*headers, responses.NO_STORE), identity=identity)
 
 
-def _refused(asking: Asking, status: int, reason: str) -> Response:
-    return _answer(asking, {"error": reason}, status)
+def _error_response(request_context: RequestContext, status: int, reason: str) -> Response:
+    return _json_response(request_context, {"error": reason}, status)

@@ -20,25 +20,25 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from perseid.server.native.decisions import internal_error
 
-from .manager import BODY_GRACE, MIN_BODY_RATE, Keeping
+from .manager import BODY_GRACE, MIN_BODY_RATE, ConnectionManager
 from .requests import (
     CHUNKED,
-    END,
-    Arrived,
+    END_OF_HEAD,
     Body,
     ChunkedBody,
-    HeadReader,
+    HeadParser,
+    ParsedRequest,
+    ProtocolError,
     SizedBody,
-    Unreadable,
-    meant_by,
-    refuse_beginning,
+    check_partial_head,
+    guess_target,
 )
-from .responses import CONTINUE, Service, failure, has_body, head_of, refusal, send, send_stream
+from .responses import CONTINUE, Service, encode_error, encode_head, has_body, send, send_stream, to_protocol_error
 
-TURN: Final = 32
+MAX_REQUESTS_PER_TURN: Final = 32
 """Requests that are answered at once, of all that a client has sent together, before others have their turn."""
 
-MAX_LINGER: Final = 4 * MAX_BODY
+MAX_LINGER_BYTES: Final = 4 * MAX_BODY
 """Octets that a client may go on sending after a refusal before it is cut off."""
 
 _NEVER = float("inf")
@@ -81,17 +81,17 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(
-        self, service: Service, keeping: Keeping, peer: Peer, *, ended: Callable[[], None] | None = None
+        self, service: Service, manager: ConnectionManager, peer: Peer, *, ended: Callable[[], None] | None = None
     ) -> None:
         """Take on a client that was admitted; `ended` is called when the connection is lost."""
-        self._service, self._keeping, self._peer, self._gone = service, keeping, peer, ended
+        self._service, self._keeping, self._peer, self._gone = service, manager, peer, ended
         self._transport: asyncio.Transport | None = None
-        self._heads = HeadReader(peer)
+        self._heads = HeadParser(peer)
         self._state = _IDLE
         self._buffer, self._at = b"", 0  # what has come, and where that begins that was not looked at
         self._blank = False  # whether an empty line was passed over before the request
         self._partial = False  # whether a part of a head has come
-        self._request: Arrived | None = None  # the one whose body comes
+        self._request: ParsedRequest | None = None  # the one whose body comes
         self._body: Body | None = None
         self._body_since = 0.0
         self._kept = 0  # octets that wait here, as they were counted last
@@ -121,15 +121,20 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came: most often one whole request without a body, with the headers of the one before."""
         if self._state == _IDLE:
-            request = self._heads.read_again(data)
+            request = self._heads.parse_repeated(data)
             if request is not None:
                 self._blank = False
-                self._begin_with(request)
+                self._start_request(request)
                 return
-            end = len(data) - len(END)
-            if data.endswith(END) and data.find(END) == end and len(data) <= MAX_HEAD and not data.startswith(b"\r"):
+            end = len(data) - len(END_OF_HEAD)
+            if (
+                data.endswith(END_OF_HEAD)
+                and data.find(END_OF_HEAD) == end
+                and len(data) <= MAX_HEAD
+                and not data.startswith(b"\r")
+            ):
                 self._blank = False
-                self._begin(data)
+                self._parse_and_start(data)
                 return
         self._take(data)
 
@@ -137,7 +142,7 @@ class Connection(asyncio.Protocol):
         """The client has said everything; what it has asked for still goes out."""
         self._ended = True
         if self._state == _READING and self._turn is None:
-            self._break_off()
+            self._reject_incomplete()
             return True
         return self._state in (_READING, _ANSWERING, _WAITING)
 
@@ -165,7 +170,7 @@ class Connection(asyncio.Protocol):
         self._full = False
         self._wake()
         if self._state == _WAITING:
-            self._go_on_reading()
+            self._resume_processing()
 
     # Requests
 
@@ -173,31 +178,31 @@ class Connection(asyncio.Protocol):
         """Take anything: a part of a request, several of them, or what nobody waits for."""
         if self._state >= _CLOSING:
             self._discarded += len(data)
-            if self._discarded > MAX_LINGER:
+            if self._discarded > MAX_LINGER_BYTES:
                 self.cut()
             return
         rest = self._buffer[self._at :]
         self._buffer, self._at = rest + data if rest else data, 0
         if self._state <= _READING and self._turn is None:
             self._state = _READING
-            self._go_on()
+            self._process_buffer()
         else:
             self._pause_reading()
             self._count()
 
-    def _go_on(self) -> None:
+    def _process_buffer(self) -> None:
         """Go on with what has come, up to a request that takes time, or until others have their turn."""
         self._turn = None
-        for _ in range(TURN):
+        for _ in range(MAX_REQUESTS_PER_TURN):
             if self._state != _READING or not (self._take_head() if self._body is None else self._take_body()):
                 break
         else:
             if self._state == _READING:
                 self._pause_reading()
-                self._turn = asyncio.get_running_loop().call_soon(self._go_on)
-        self._settle()
+                self._turn = asyncio.get_running_loop().call_soon(self._process_buffer)
+        self._update_state()
 
-    def _settle(self) -> None:
+    def _update_state(self) -> None:
         """See what is left, and for what the connection waits now."""
         if self._at == len(self._buffer):
             self._buffer, self._at = b"", 0
@@ -211,7 +216,7 @@ class Connection(asyncio.Protocol):
         elif self._state == _IDLE:
             self._finish()
         else:
-            self._break_off()
+            self._reject_incomplete()
 
     def _take_head(self) -> bool:
         """Take a whole head out of what has come; whether it was there."""
@@ -219,32 +224,32 @@ class Connection(asyncio.Protocol):
             self._blank = True
             self._at += 2
         at = self._at
-        end = self._buffer.find(END, at, at + MAX_HEAD)
+        end = self._buffer.find(END_OF_HEAD, at, at + MAX_HEAD)
         if end >= 0:
-            self._at = end + len(END)
+            self._at = end + len(END_OF_HEAD)
             self._partial = self._blank = False
-            self._begin(self._buffer[at : self._at])
+            self._parse_and_start(self._buffer[at : self._at])
             return True
         beginning = self._buffer[at : at + MAX_HEAD + 1]
         if beginning and not self._partial:
             self._partial = True
             self.deadline = self._keeping.now() + self._keeping.times.head
         try:
-            refuse_beginning(beginning)
-        except Unreadable as problem:
+            check_partial_head(beginning)
+        except ProtocolError as problem:
             self._refuse(problem)
         return False
 
-    def _begin(self, head: bytes) -> None:
+    def _parse_and_start(self, head: bytes) -> None:
         """Answer a request of which the head has come, or wait for its body."""
         try:
             request = self._heads.read(head)
-        except Unreadable as problem:
+        except ProtocolError as problem:
             self._refuse(problem)
             return
-        self._begin_with(request)
+        self._start_request(request)
 
-    def _begin_with(self, request: Arrived) -> None:
+    def _start_request(self, request: ParsedRequest) -> None:
         if self._keeping.draining:
             request.keep = False
         fields = request.fields
@@ -255,7 +260,7 @@ class Connection(asyncio.Protocol):
         self._request = request
         self._body = ChunkedBody() if fields.length == CHUNKED else SizedBody(fields.length)
         self._body_since = self._keeping.now()
-        self._wait_for_body(self._body)
+        self._set_body_deadline(self._body)
         if fields.expects and self._at == len(self._buffer):
             self.write(CONTINUE)
 
@@ -265,30 +270,30 @@ class Connection(asyncio.Protocol):
         assert body is not None and request is not None  # noqa: S101, PT018 - they come together
         try:
             self._at = body.take(self._buffer, self._at)
-        except Unreadable as problem:
+        except ProtocolError as problem:
             problem.path, problem.method = request.path, request.method
             self._refuse(problem)
             return False
         if not body.whole:
-            self._wait_for_body(body)
+            self._set_body_deadline(body)
             return False
         request.body = bytes(body.octets)
         self._body = self._request = None
         self._start(request)
         return True
 
-    def _wait_for_body(self, body: Body) -> None:
+    def _set_body_deadline(self, body: Body) -> None:
         times = self._keeping.times
         self.deadline = self._body_since + min(times.body, BODY_GRACE + len(body.octets) / MIN_BODY_RATE)
 
     # Answers
 
-    def _respond(self, request: Arrived) -> None:
+    def _respond(self, request: ParsedRequest) -> None:
         """Answer a request without a body: at once, if it can be."""
         try:
-            octets = self._service.at_once(request)
+            octets = self._service.handle_fast(request)
         except Exception as error:  # noqa: BLE001 - whatever it was, the others go on
-            self._refuse(failure(error, request))
+            self._refuse(to_protocol_error(error, request))
             return
         if octets is None:
             self._start(request)
@@ -299,14 +304,14 @@ class Connection(asyncio.Protocol):
             self.write(octets)
             self._finish()
 
-    def _start(self, request: Arrived) -> None:
+    def _start(self, request: ParsedRequest) -> None:
         """Have a request answered, for which there is time."""
         request.headers = list(request.headers)  # its own from now on: the next request may have the same fields
         self._state = _ANSWERING
         self.deadline = _NEVER
         self._task = asyncio.get_running_loop().create_task(self._serve(request))
 
-    async def _serve(self, request: Arrived) -> None:
+    async def _serve(self, request: ParsedRequest) -> None:
         """Answer a request, then take the next one or end."""
         keep = False
         try:
@@ -321,29 +326,29 @@ class Connection(asyncio.Protocol):
         if self._state != _ANSWERING:
             return
         if keep:
-            self._go_on_reading()
+            self._resume_processing()
         else:
             self._finish()
 
-    async def _answer(self, request: Arrived) -> bool:
+    async def _answer(self, request: ParsedRequest) -> bool:
         """Answer a request; whether the connection goes on."""
         try:
             response = await self._service.answer(request)
             keep = request.keep and not response.close and not self._keeping.draining
-            follows = has_body(response.status, request.method)
-            if response.stream is not None and follows and request.version != "1.1":
+            with_body = has_body(response.status, request.method)
+            if response.stream is not None and with_body and request.version != "1.1":
                 keep = False  # the end of the connection is the end of the body
-            head = head_of(response, version=request.version, keep=keep, seconds=self._keeping.time())
+            head = encode_head(response, version=request.version, keep=keep, seconds=self._keeping.time())
         except Exception as error:  # noqa: BLE001 - whatever it was, the others go on
-            self._refuse(failure(error, request))
+            self._refuse(to_protocol_error(error, request))
             return False
         if response.stream is not None:
-            await send_stream(self, head, response.stream, follows=follows, chunked=request.version == "1.1")
+            await send_stream(self, head, response.stream, with_body=with_body, chunked=request.version == "1.1")
         else:
-            await send(self, head, response.body if follows else b"")
-        return keep and await self.until_taken()  # before more is asked for
+            await send(self, head, response.body if with_body else b"")
+        return keep and await self.drain()  # before more is asked for
 
-    async def until_taken(self) -> bool:
+    async def drain(self) -> bool:
         """Wait until the client has taken what was sent; whether it is still there."""
         if self._full:
             self.deadline = self._keeping.now() + self._keeping.times.take
@@ -367,14 +372,14 @@ class Connection(asyncio.Protocol):
 
     # The end
 
-    def _refuse(self, problem: Unreadable) -> None:
+    def _refuse(self, problem: ProtocolError) -> None:
         """Say why something is not answered, and wait a moment: cut at once, that might not be read."""
         assert self._transport is not None  # noqa: S101 - it brought the octets
         if self._state == _CLOSED:
             return
         self._state = _CLOSING
         self._forget()
-        self.write(refusal(self._service, problem, self._keeping.time()))
+        self.write(encode_error(self._service, problem, self._keeping.time()))
         self.deadline = self._keeping.now() + self._keeping.times.linger
         if self._ended:
             self._transport.close()
@@ -383,16 +388,16 @@ class Connection(asyncio.Protocol):
                 self._transport.write_eof()
             self._resume_reading()
 
-    def _break_off(self) -> None:
+    def _reject_incomplete(self) -> None:
         """The client has gone in the middle of a request."""
-        self._refuse(self._unfinished(400, "was not whole when the connection ended"))
+        self._refuse(self._incomplete_error(400, "was not whole when the connection ended"))
 
-    def _unfinished(self, status: int, what: str) -> Unreadable:
+    def _incomplete_error(self, status: int, what: str) -> ProtocolError:
         request = self._request
         if request is None:
             beginning = self._buffer[self._at : self._at + MAX_HEAD]
-            return Unreadable(status, f"the head of the request {what}", *meant_by(beginning))
-        return Unreadable(status, f"the body of the request {what}", request.path, request.method)
+            return ProtocolError(status, f"the head of the request {what}", *guess_target(beginning))
+        return ProtocolError(status, f"the body of the request {what}", request.path, request.method)
 
     def _finish(self) -> None:
         """Close when everything is sent, or when the client has not taken it in time."""
@@ -402,14 +407,14 @@ class Connection(asyncio.Protocol):
         self.deadline = self._keeping.now() + self._keeping.times.take
         self._transport.close()
 
-    def late(self) -> None:
+    def on_timeout(self) -> None:
         """The time is up for whatever the connection waits for. That it is too late is said where it can be said."""
         if self._state == _IDLE:
             self._finish()
             return
         self._keeping.limited("slow connection")
         if self._state == _READING:
-            self._refuse(self._unfinished(408, "did not come in time"))
+            self._refuse(self._incomplete_error(408, "did not come in time"))
         else:
             self.cut()
 
@@ -418,18 +423,18 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def end_if_idle(self) -> None:
+    def close_if_idle(self) -> None:
         """End it, unless something has come of a request, or is being answered."""
         if self._state == _IDLE and self._transport is not None:
             self._finish()
 
     # What waits here
 
-    def _go_on_reading(self) -> None:
+    def _resume_processing(self) -> None:
         self._state = _READING
         self.deadline = self._keeping.now() + self._keeping.times.idle
         self._partial = False
-        self._go_on()
+        self._process_buffer()
 
     def _forget(self) -> None:
         """Let go of what has come and is not answered."""
@@ -445,7 +450,7 @@ class Connection(asyncio.Protocol):
         kept = len(self._buffer) - self._at + (0 if self._body is None else len(self._body.octets))
         if kept != self._kept:
             self._kept = kept
-            self._keeping.keeps(self, kept)
+            self._keeping.note_buffered(self, kept)
 
     def _pause_reading(self) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():

@@ -20,25 +20,25 @@ from OpenSSL import SSL
 
 from perseid.registry.installation.setting_http import Listen
 from perseid.server.limits.budgets import Connections
-from perseid.server.limits.udp import Pace
+from perseid.server.limits.udp import RateLimit
 from perseid.server.observe.logs import fields
 from perseid.server.processes.accept import AcceptLoop
 
-from .manager import HEAD_TIME
-from .tls import FIRST_OCTET, Inner, Tls, Working
-from .tls_handshake import Failure
+from .manager import HEAD_TIMEOUT
+from .tls import HANDSHAKE_RECORD, ProtocolFactory, TlsTransport, WorkRunner
+from .tls_handshake import HandshakeFailure
 
 if TYPE_CHECKING:
-    from perseid.server.observe.control_counts import ControlCounts
+    from perseid.server.observe.control_counts import ControlCounters
 
-LOGGED_FAILURES: Final = 5.0
-LOGGED_AT_ONCE: Final = 50.0
+LOGGED_PER_SECOND: Final = 5.0
+LOGGED_BURST: Final = 50.0
 """Handshakes that came to nothing and are logged, a second and at once; all are counted. Scanners try many."""
 
 HTTPS_ONLY: Final = b"HTTPS is spoken here, and nothing else.\n"
 """What a client is told that comes with HTTP where only HTTPS is spoken."""
 
-LINGER_TIME: Final = 2.0
+LINGER_TIMEOUT: Final = 2.0
 """Seconds for a client to read a refusal and go, before the connection is cut."""
 
 _REFUSAL = (
@@ -47,12 +47,12 @@ _REFUSAL = (
 )
 _ALERT = bytes.fromhex("15 0301 0002 02 28")  # TLS: handshake_failure, fatal
 _NEVER = float("inf")
-_MAPPED = "::ffff:"  # how an address of IPv4 begins on a socket of IPv6
+_IPV4_MAPPED = "::ffff:"  # how an address of IPv4 begins on a socket of IPv6
 
 _logger = logging.getLogger(__name__)
 
 
-class Kept(Protocol):
+class PendingConnection(Protocol):
     """A connection that somebody has to look after."""
 
     @property
@@ -62,21 +62,21 @@ class Kept(Protocol):
     def cut(self) -> None:
         """End it now."""
 
-    def end_if_idle(self) -> None:
+    def close_if_idle(self) -> None:
         """End it, unless something of it is being answered."""
 
 
-class Front(AcceptLoop):
+class HttpListener(AcceptLoop):
     """Lets HTTP connections in, up to where HTTP begins."""
 
     def __init__(
         self,
         listener: socket.socket,
         connections: Connections,
-        counts: "ControlCounts",
+        counts: "ControlCounters",
         *,
-        make: Inner,
-        work: Working,
+        make: ProtocolFactory,
+        work: WorkRunner,
         context: SSL.Context | None,
         listen: Listen = Listen.BOTH,
     ) -> None:
@@ -88,50 +88,50 @@ class Front(AcceptLoop):
         """With which certificate handshakes are made from now on."""
         self.listen = listen
         self.draining = False
-        self.kept: set[Kept] = set()
+        self.pending: set[PendingConnection] = set()
         """Connections on which HTTP has not begun."""
-        self.failures: Counter[Failure] = Counter()
+        self.failures: Counter[HandshakeFailure] = Counter()
         """Handshakes that came to nothing."""
         self.handshakes = 0
         """Handshakes that were made."""
         self.now: Callable[[], float] = monotonic
         self._counts = counts
-        self._pace = Pace(LOGGED_FAILURES, LOGGED_AT_ONCE)
+        self._pace = RateLimit(LOGGED_PER_SECOND, LOGGED_BURST)
         self._unlogged = 0
 
     def take(self, client: socket.socket, host: str) -> asyncio.Protocol:  # noqa: ARG002 - it says nothing by itself
         """Wait for the first octet."""
-        return _First(self, shown(host))
+        return _ProtocolDetector(self, normalize_host(host))
 
-    def look_after(self) -> None:
+    def check_deadlines(self) -> None:
         """Cut connections whose time is up; about once a second."""
         now = self.now()
-        for connection in [one for one in self.kept if one.deadline < now]:
+        for connection in [one for one in self.pending if one.deadline < now]:
             self._counts.limited("slow connection")
             connection.cut()
 
     def drain(self) -> None:
         """End what has not begun; handshakes that have may come to their end."""
         self.draining = True
-        for connection in list(self.kept):
-            connection.end_if_idle()
+        for connection in list(self.pending):
+            connection.close_if_idle()
 
     # What connections say on which HTTP has not begun
 
-    def left(self, host: str) -> None:
+    def connection_closed(self, host: str) -> None:
         """A connection is lost."""
         self.connections.leave(host)
 
-    def greeting(self, tls: Tls) -> None:
+    def handshake_started(self, tls: TlsTransport) -> None:
         """A handshake has begun."""
-        self.kept.add(tls)
+        self.pending.add(tls)
 
-    def greeted(self, tls: Tls, *, done: bool) -> None:
+    def handshake_finished(self, tls: TlsTransport, *, done: bool) -> None:
         """A handshake has ended."""
-        self.kept.discard(tls)
+        self.pending.discard(tls)
         self.handshakes += done
 
-    def failed(self, failure: Failure, reason: str, host: str) -> None:
+    def handshake_failed(self, failure: HandshakeFailure, reason: str, host: str) -> None:
         """A handshake came to nothing: count it, and log it if there are not too many of them."""
         self.failures[failure] += 1
         if not self._pace.take(self.now()):
@@ -142,12 +142,12 @@ class Front(AcceptLoop):
         _logger.info("a TLS handshake failed: %s", reason, extra=fields(address=host, **more))
 
 
-class _First(asyncio.Protocol):
+class _ProtocolDetector(asyncio.Protocol):
     """A connection whose first octet has not come."""
 
     __slots__ = ("_front", "_host", "_refused", "_transport", "deadline")
 
-    def __init__(self, front: Front, host: str) -> None:
+    def __init__(self, front: HttpListener, host: str) -> None:
         self._front = front
         self._host = host
         self._transport: asyncio.Transport | None = None
@@ -157,8 +157,8 @@ class _First(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait, but not for ever."""
         self._transport = cast("asyncio.Transport", transport)
-        self.deadline = self._front.now() + HEAD_TIME
-        self._front.kept.add(self)
+        self.deadline = self._front.now() + HEAD_TIMEOUT
+        self._front.pending.add(self)
         if self._front.draining:
             self._transport.close()
 
@@ -168,11 +168,11 @@ class _First(asyncio.Protocol):
         if transport is None or self._refused:
             return
         context = front.context
-        if data[0] == FIRST_OCTET:
+        if data[0] == HANDSHAKE_RECORD:
             if context is None or front.listen is Listen.HTTP:
                 self._refuse(_ALERT)
             else:
-                tls = Tls(context, self._host, make=front.make, work=front.work, owner=front)
+                tls = TlsTransport(context, self._host, make=front.make, work=front.work, owner=front)
                 self._hand_over(tls, data)
         elif front.listen is Listen.HTTPS:
             self._refuse(_REFUSAL)
@@ -181,35 +181,35 @@ class _First(asyncio.Protocol):
 
     def _hand_over(self, protocol: asyncio.Protocol, data: bytes) -> None:
         assert self._transport is not None  # noqa: S101 - it brought the octets
-        self._front.kept.discard(self)
+        self._front.pending.discard(self)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(data)
 
-    def _refuse(self, octets: bytes) -> None:
+    def _refuse(self, raw: bytes) -> None:
         """Say what cannot be, and wait a moment: cut at once, it might not be read."""
         assert self._transport is not None  # noqa: S101 - it brought the octets
         self._refused = True
-        self.deadline = self._front.now() + LINGER_TIME
-        self._transport.write(octets)
+        self.deadline = self._front.now() + LINGER_TIMEOUT
+        self._transport.write(raw)
         self._transport.write_eof()
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is over before it began."""
-        self._front.kept.discard(self)
-        self._front.left(self._host)
+        self._front.pending.discard(self)
+        self._front.connection_closed(self._host)
 
     def cut(self) -> None:
         """Its time is up."""
         if self._transport is not None:
             self._transport.abort()
 
-    def end_if_idle(self) -> None:
+    def close_if_idle(self) -> None:
         """Nothing was asked."""
         if self._transport is not None:
             self._transport.close()
 
 
-def shown(host: str) -> str:
+def normalize_host(host: str) -> str:
     """An address as people write it: one of IPv4 stays one, also on a socket of IPv6."""
-    return host.removeprefix(_MAPPED) if host.startswith(_MAPPED) and "." in host else host
+    return host.removeprefix(_IPV4_MAPPED) if host.startswith(_IPV4_MAPPED) and "." in host else host

@@ -27,13 +27,13 @@ from typing import Final, NoReturn, Protocol
 
 import httptools
 
-from perseid.server.http.clients import FORWARDING, Peer
+from perseid.server.http.clients import FORWARDING_HEADERS, Peer
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Client, Request
 
 MAX_CHUNK_LINE: Final = 256
 """Octets of the line before a chunk, without its CR LF: a size has 16 at most, extensions are used by nobody."""
 
-MAX_FRAMING: Final = 1 << 16
+MAX_FRAMING_BYTES: Final = 1 << 16
 """Octets of all that stands around chunks, trailers too: enough for a body of the largest size in chunks of 128."""
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?")
@@ -111,66 +111,66 @@ class ChunkedBody:
         line = self._line + part
         end = line.find(b"\r\n")
         self._framing += len(part) if end < 0 else end + 2 - kept
-        if self._framing > MAX_FRAMING:
-            raise Unreadable(400, f"the chunks of the body have more than {MAX_FRAMING} octets around them")
+        if self._framing > MAX_FRAMING_BYTES:
+            raise ProtocolError(400, f"the chunks of the body have more than {MAX_FRAMING_BYTES} octets around them")
         if end < 0:
             if len(line) == MAX_CHUNK_LINE + 2:
-                raise Unreadable(400, f"a line in the chunked body is longer than {MAX_CHUNK_LINE} octets")
+                raise ProtocolError(400, f"a line in the chunked body is longer than {MAX_CHUNK_LINE} octets")
             self._line = line
             return at + len(part)
         self._line = b""
-        self._understand(line[:end])
+        self._parse_line(line[:end])
         return at + end + 2 - kept
 
-    def _understand(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         if self._next is _Line.SIZE:
-            self._left = self._size(line)
+            self._left = self._parse_size(line)
             self._next = _Line.END_OF_CHUNK if self._left else _Line.TRAILER
         elif self._next is _Line.END_OF_CHUNK:
             if line:
-                raise Unreadable(400, "a chunk of the body is not followed by CR LF; is its size wrong?")
+                raise ProtocolError(400, "a chunk of the body is not followed by CR LF; is its size wrong?")
             self._next = _Line.SIZE
         elif not line:
             self.whole = True
         else:
-            _refuse_trailer(line)
+            _check_trailer(line)
 
-    def _size(self, line: bytes) -> int:
+    def _parse_size(self, line: bytes) -> int:
         found = _CHUNK_LINE.fullmatch(line)
         if found is None:
-            raise Unreadable(400, "a chunk of the body does not begin with its size in hexadecimal digits and CR LF")
+            raise ProtocolError(400, "a chunk of the body does not begin with its size in hexadecimal digits and CR LF")
         size = int(found[1], 16)
         if size + len(self.octets) > MAX_BODY:
-            raise Unreadable(413, f"the body is larger than {MAX_BODY} octets")
+            raise ProtocolError(413, f"the body is larger than {MAX_BODY} octets")
         return size
 
 
-def _refuse_trailer(line: bytes) -> None:
+def _check_trailer(line: bytes) -> None:
     """See that a trailer is one, and nothing that belongs into the head (RFC 9110, 6.5.1)."""
     found = _TRAILER.fullmatch(line)
     if found is None:
-        raise Unreadable(400, "a trailer of the chunked body is not well formed")
+        raise ProtocolError(400, "a trailer of the chunked body is not well formed")
     name = found[1].decode().lower().replace("_", "-")
-    if name in DECIDING:
-        raise Unreadable(400, f"{name} stands behind the body; it belongs before it")
+    if name in SENSITIVE_HEADERS:
+        raise ProtocolError(400, f"{name} stands behind the body; it belongs before it")
 
 
 MAX_HEADERS: Final = 100
 """Headers of a request: browsers send some twenty, with proxies on the way some thirty."""
 
-END: Final = b"\r\n\r\n"
+END_OF_HEAD: Final = b"\r\n\r\n"
 """What ends a head."""
 
 CHUNKED: Final = -1
 """The length of a body that says itself where it ends."""
 
-_LINE = re.compile(  # RFC 9112, 3; and octets beyond ASCII, which stand for themselves
+_REQUEST_LINE = re.compile(  # RFC 9112, 3; and octets beyond ASCII, which stand for themselves
     rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([\x21-\x7e\x80-\xff]+) HTTP/([0-9]\.[0-9])\r\n"
 )
-_USUAL_LINE = re.compile(rb"GET (/[\x21\x22\x24-\x7e\x80-\xff]*) HTTP/1\.1\r\n")  # that, without a fragment
-_BEGINNING = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) (/[\x21\x22\x24-\x3e\x40-\x7e\x80-\xff]*)")
-_OLD_LINE = re.compile(rb"[A-Z]+ (/[\x21-\x7e\x80-\xff]*)\r\n")
-_ABSOLUTE = re.compile(rb"https?://[^/?#@]+([/?].*|)", re.IGNORECASE | re.DOTALL)
+_COMMON_REQUEST_LINE = re.compile(rb"GET (/[\x21\x22\x24-\x7e\x80-\xff]*) HTTP/1\.1\r\n")  # that, without a fragment
+_PARTIAL_REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) (/[\x21\x22\x24-\x3e\x40-\x7e\x80-\xff]*)")
+_HTTP09_LINE = re.compile(rb"[A-Z]+ (/[\x21-\x7e\x80-\xff]*)\r\n")
+_ABSOLUTE_FORM = re.compile(rb"https?://[^/?#@]+([/?].*|)", re.IGNORECASE | re.DOTALL)
 _HOST = re.compile(r"[0-9A-Za-z\-._~%!$&'()*+;=:\[\]]*")  # RFC 3986, 3.2.2 and 3.2.3, without the comma of lists
 _LENGTH = re.compile(r"[0-9]+")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -178,18 +178,18 @@ _BARE_LF = re.compile(rb"(?<!\r)\n")
 _VERSIONS: Final = {b"1.1": "1.1", b"1.0": "1.0"}
 _LINE_FOR_LLHTTP: Final = b"GET / HTTP/1.1"
 
-_HOST_ALONE: Final = frozenset(("host",))
+_HOST_ONLY: Final = frozenset(("host",))
 _FRAMING: Final = frozenset(("content-length", "transfer-encoding"))
-_ONCE: Final = frozenset(("host", "content-length", "transfer-encoding", "content-encoding", "expect"))
-_TELLING: Final = _ONCE | FORWARDING | {"connection", "proxy-connection"}
-DECIDING: Final = _TELLING | {"authorization", "content-type", "cookie", "origin"}
+_UNIQUE_HEADERS: Final = frozenset(("host", "content-length", "transfer-encoding", "content-encoding", "expect"))
+_SIGNIFICANT_HEADERS: Final = _UNIQUE_HEADERS | FORWARDING_HEADERS | {"connection", "proxy-connection"}
+SENSITIVE_HEADERS: Final = _SIGNIFICANT_HEADERS | {"authorization", "content-type", "cookie", "origin"}
 """Headers that decide about something; one that resembles them is refused, for others may have taken it for them."""
 
-_TOO_LARGE: Final = f"the request line and the headers are larger than {MAX_HEAD} octets together"
-_BARE: Final = "a line of the request ends with LF alone; lines end with CR LF"
+_TOO_LARGE_MESSAGE: Final = f"the request line and the headers are larger than {MAX_HEAD} octets together"
+_BARE_LF_MESSAGE: Final = "a line of the request ends with LF alone; lines end with CR LF"
 
 
-class Unreadable(Exception):
+class ProtocolError(Exception):
     """What came is no request, or none that is answered here; the connection ends with the answer to it."""
 
     def __init__(self, status: int, problem: str, path: bytes = b"", method: str = "") -> None:
@@ -202,7 +202,7 @@ class Unreadable(Exception):
         self.method = method
 
 
-class Fields:
+class HeaderFields:
     """The headers of a request, and what they say about its body and the connection."""
 
     __slots__ = ("client", "expects", "headers", "keep", "length", "noted", "octets")
@@ -222,12 +222,12 @@ class Fields:
         """What the service has found out from them, if it keeps that here: the next request may have the same."""
 
 
-class Arrived(Request):
+class ParsedRequest(Request):
     """A request that has come. Its headers and fields are those of other requests too: nobody changes them."""
 
     __slots__ = ("fields", "keep")
 
-    def __init__(self, method: str, target: bytes, version: str, fields: Fields) -> None:
+    def __init__(self, method: str, target: bytes, version: str, fields: HeaderFields) -> None:
         self.method = method
         self.target = target
         self.headers = fields.headers
@@ -239,54 +239,56 @@ class Arrived(Request):
         """Whether the connection goes on after the answer."""
 
 
-class HeadReader:
+class HeadParser:
     """Reads the heads of one connection."""
 
     __slots__ = ("_awaited", "_last", "_parser", "_peer")
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self._last: Fields | None = None
+        self._last: HeaderFields | None = None
         self._awaited: list[None] = []
         self._parser: httptools.HttpRequestParser | None = None
 
-    def read_again(self, octets: bytes) -> Arrived | None:
+    def parse_repeated(self, octets: bytes) -> ParsedRequest | None:
         """A whole request without a body, if it has the same headers as the last one, and is usual; None if not."""
         last = self._last
         if last is None:
             return None
-        line = _USUAL_LINE.match(octets)
+        line = _COMMON_REQUEST_LINE.match(octets)
         if line is None or octets[line.end() - 2 :] != last.octets or len(octets) > MAX_HEAD:
             return None
-        return Arrived("GET", line[1], "1.1", last)
+        return ParsedRequest("GET", line[1], "1.1", last)
 
-    def read(self, head: bytes) -> Arrived:
+    def read(self, head: bytes) -> ParsedRequest:
         """A whole head, from the first octet of the request line to the empty line. Raises `Unreadable`."""
-        line = _USUAL_LINE.match(head)
+        line = _COMMON_REQUEST_LINE.match(head)
         if line is None:
-            method, target, version, end = _request_line(head)
+            method, target, version, end = _parse_request_line(head)
         else:
             method, target, version, end = "GET", line[1], "1.1", line.end()
         try:
-            fields = self._read_fields(head[end - 2 :], version)
-        except Unreadable as problem:
+            fields = self._parse_fields(head[end - 2 :], version)
+        except ProtocolError as problem:
             problem.path, problem.method = target.partition(b"?")[0], method
             raise
         self._last = fields if version == "1.1" and fields.keep and fields.length == 0 else None
-        return Arrived(method, target, version, fields)
+        return ParsedRequest(method, target, version, fields)
 
-    def _read_fields(self, octets: bytes, version: str) -> Fields:
-        self._judge(octets)
-        said = _Said(octets, version)
-        fields = Fields(octets, said.headers, self._peer.client(said.headers) if said.forwarded else self._peer.alone)
+    def _parse_fields(self, octets: bytes, version: str) -> HeaderFields:
+        self._validate(octets)
+        said = _HeaderParser(octets, version)
+        fields = HeaderFields(
+            octets, said.headers, self._peer.client(said.headers) if said.forwarded else self._peer.alone
+        )
         fields.keep = said.keep
-        if said.once.keys() - _HOST_ALONE:
+        if said.once.keys() - _HOST_ONLY:
             fields.length, fields.expects = said.length(), said.expects()
         if fields.length or said.changes:
             self._parser = None  # it waits for a body or for the end of the connection, or has changed over
         return fields
 
-    def _judge(self, octets: bytes) -> None:
+    def _validate(self, octets: bytes) -> None:
         """Have llhttp see that headers are well formed, and that there is one head in the octets."""
         if self._parser is None:
             # No method of this object: the parser keeps what it calls, and the two would keep each other in memory.
@@ -298,18 +300,18 @@ class HeadReader:
             pass  # an ordinary request for us, who speak nothing else
         except httptools.HttpParserError as error:
             self._parser = None
-            _refuse_headers(octets, str(error))
+            _reject_headers(octets, str(error))
         if self._awaited:
             self._parser = None
-            raise Unreadable(400, "the headers of the request have no end")
+            raise ProtocolError(400, "the headers of the request have no end")
 
 
-def _lines(octets: bytes) -> list[str]:
+def _split_lines(octets: bytes) -> list[str]:
     """The lines of headers: what is between the CR LF of the request line and the empty line."""
-    return octets[2:-4].decode("latin-1").split("\r\n") if len(octets) > len(END) else []
+    return octets[2:-4].decode("latin-1").split("\r\n") if len(octets) > len(END_OF_HEAD) else []
 
 
-class _Said:
+class _HeaderParser:
     """What headers say about the body and the connection. Raises `Unreadable` if that is not clear."""
 
     __slots__ = ("_version", "changes", "forwarded", "headers", "keep", "once")
@@ -326,60 +328,62 @@ class _Said:
         self.changes = False
         """Whether any says that the connection does not simply go on."""
         connection: list[str] = []
-        for line in _lines(octets):
+        for line in _split_lines(octets):
             name, _, value = line.partition(":")
             name, value = name.lower(), value.strip(" \t")
             self.headers.append((name, value))
-            if name in _TELLING:
+            if name in _SIGNIFICANT_HEADERS:
                 if name == "connection":
                     connection += (part.strip(" \t") for part in value.lower().split(","))
                 else:
                     self._note(name, value)
-            elif "_" in name and (meant := name.replace("_", "-")) in DECIDING:
-                raise Unreadable(400, f"a header is called {name}; call it {meant}, or leave it out")
+            elif "_" in name and (meant := name.replace("_", "-")) in SENSITIVE_HEADERS:
+                raise ProtocolError(400, f"a header is called {name}; call it {meant}, or leave it out")
         if len(self.headers) > MAX_HEADERS:
-            raise Unreadable(431, f"the request has more than {MAX_HEADERS} headers")
+            raise ProtocolError(431, f"the request has more than {MAX_HEADERS} headers")
         self.keep = "close" not in connection and (version == "1.1" or "keep-alive" in connection)
         self.changes |= not self.keep or "upgrade" in connection
-        self._examine_host()
+        self._check_host()
 
     def _note(self, name: str, value: str) -> None:
-        if name in FORWARDING:
+        if name in FORWARDING_HEADERS:
             self.forwarded = True
         elif name == "proxy-connection":  # means nothing here, but something to llhttp
             self.changes = True
         elif name in self.once:
-            raise Unreadable(400, f"the request has more than one header {name}")
+            raise ProtocolError(400, f"the request has more than one header {name}")
         else:
             self.once[name] = value
 
-    def _examine_host(self) -> None:
+    def _check_host(self) -> None:
         host = self.once.get("host")
         if host is None:
             if self._version == "1.1":
-                raise Unreadable(400, "the request has no header Host")
+                raise ProtocolError(400, "the request has no header Host")
         elif not _HOST.fullmatch(host):
-            raise Unreadable(400, "the header Host holds something else than a name or an address, and a port")
+            raise ProtocolError(400, "the header Host holds something else than a name or an address, and a port")
 
     def length(self) -> int:
         """How long the body is."""
         if self.once.get("content-encoding", "identity").lower() != "identity":
-            raise Unreadable(415, "bodies are taken without Content-Encoding only")
+            raise ProtocolError(415, "bodies are taken without Content-Encoding only")
         coding, length = self.once.get("transfer-encoding"), self.once.get("content-length")
         if coding is not None:
             if length is not None:
-                raise Unreadable(400, "the request has Content-Length and Transfer-Encoding; it may have one of them")
+                raise ProtocolError(
+                    400, "the request has Content-Length and Transfer-Encoding; it may have one of them"
+                )
             if self._version != "1.1":
-                raise Unreadable(400, "Transfer-Encoding is for HTTP/1.1")
+                raise ProtocolError(400, "Transfer-Encoding is for HTTP/1.1")
             if coding.lower() != "chunked":
-                _refuse_coding(coding.lower())
+                _reject_coding(coding.lower())
             return CHUNKED
         if length is None:
             return 0
         if not _LENGTH.fullmatch(length):
-            raise Unreadable(400, "Content-Length is not a number")
+            raise ProtocolError(400, "Content-Length is not a number")
         if int(length) > MAX_BODY:
-            raise Unreadable(413, f"the body is larger than {MAX_BODY} octets")
+            raise ProtocolError(413, f"the body is larger than {MAX_BODY} octets")
         return int(length)
 
     def expects(self) -> bool:
@@ -388,79 +392,79 @@ class _Said:
         if expected is None or self._version != "1.1":
             return False
         if expected.lower() != "100-continue":
-            raise Unreadable(417, "the only expectation that is understood here is 100-continue")
+            raise ProtocolError(417, "the only expectation that is understood here is 100-continue")
         return True
 
 
-def refuse_beginning(octets: bytes) -> None:
+def check_partial_head(octets: bytes) -> None:
     """See that octets can be the beginning of a head; raises `Unreadable` as soon as they cannot.
 
     Who sends the request line of HTTP/0.9, or ends lines with LF alone, would wait in vain for an answer otherwise.
     """
     beginning = octets[:MAX_HEAD]
-    path, method = meant_by(beginning)
+    path, method = guess_target(beginning)
     if b"\n" in beginning:
-        method, target, _, _ = _request_line(beginning)
+        method, target, _, _ = _parse_request_line(beginning)
         path = target.partition(b"?")[0]
         if _BARE_LF.search(beginning):
-            raise Unreadable(400, _BARE, path, method)
+            raise ProtocolError(400, _BARE_LF_MESSAGE, path, method)
     if len(octets) > MAX_HEAD:
-        raise Unreadable(431, _TOO_LARGE, path, method)
+        raise ProtocolError(431, _TOO_LARGE_MESSAGE, path, method)
 
 
-def meant_by(octets: bytes) -> tuple[bytes, str]:
+def guess_target(octets: bytes) -> tuple[bytes, str]:
     """The path and the method of a request of which not everything has come; empty as far as they are not known."""
-    found = _BEGINNING.match(octets)
+    found = _PARTIAL_REQUEST_LINE.match(octets)
     return (b"", "") if found is None else (found[2], found[1].decode())
 
 
-def _request_line(octets: bytes) -> tuple[str, bytes, str, int]:
+def _parse_request_line(octets: bytes) -> tuple[str, bytes, str, int]:
     """Method, target and version, and where the line ends with its CR LF."""
-    line = _LINE.match(octets)
+    line = _REQUEST_LINE.match(octets)
     if line is None:
-        old = _OLD_LINE.match(octets)
+        old = _HTTP09_LINE.match(octets)
         if old is not None:
-            raise Unreadable(505, "HTTP/0.9 is not spoken here; use HTTP/1.1", old[1].partition(b"?")[0])
-        raise Unreadable(400, "the request line is not of the form: method, blank, target, blank, HTTP/1.1, CR LF")
+            raise ProtocolError(505, "HTTP/0.9 is not spoken here; use HTTP/1.1", old[1].partition(b"?")[0])
+        raise ProtocolError(400, "the request line is not of the form: method, blank, target, blank, HTTP/1.1, CR LF")
     name, target, number = line.groups()
     version = _VERSIONS.get(number)
     if version is None:
         path = target.partition(b"?")[0]
-        raise Unreadable(505, f"HTTP/{number.decode()} is not spoken here; use HTTP/1.1", path)
+        raise ProtocolError(505, f"HTTP/{number.decode()} is not spoken here; use HTTP/1.1", path)
     method = name.decode()
-    return method, _origin_form(method, target), version, line.end()
+    return method, _to_origin_form(method, target), version, line.end()
 
 
-def _origin_form(method: str, target: bytes) -> bytes:
+def _to_origin_form(method: str, target: bytes) -> bytes:
     """The path and query of a target in whatever form (RFC 9112, 3.2), without a fragment."""
     if method == "CONNECT":
-        raise Unreadable(501, "CONNECT is for proxies, and this is none", method=method)
+        raise ProtocolError(501, "CONNECT is for proxies, and this is none", method=method)
     target = target.partition(b"#")[0]
     if target.startswith(b"/") or (target == b"*" and method == "OPTIONS"):
         return target
-    absolute = _ABSOLUTE.fullmatch(target)
+    absolute = _ABSOLUTE_FORM.fullmatch(target)
     if absolute is None:
-        raise Unreadable(400, "the target of the request is neither a path nor an http or https URL", method=method)
+        raise ProtocolError(400, "the target of the request is neither a path nor an http or https URL", method=method)
     rest = absolute[1]
     return rest if rest.startswith(b"/") else b"/" + rest
 
 
-def _refuse_headers(octets: bytes, reason: str) -> NoReturn:
+def _reject_headers(octets: bytes, reason: str) -> NoReturn:
     """Say what is wrong with headers that llhttp does not take."""
     if _BARE_LF.search(octets):
-        raise Unreadable(400, _BARE)
-    pairs = (line.lower().partition(":") for line in _lines(octets))
+        raise ProtocolError(400, _BARE_LF_MESSAGE)
+    pairs = (line.lower().partition(":") for line in _split_lines(octets))
     framing = [(name, value.strip(" \t")) for name, _, value in pairs if name in _FRAMING]
     if len(framing) == 1 and framing[0][0] == "transfer-encoding":
         coding = framing[0][1]
         if coding != "chunked" and coding.isprintable():
-            _refuse_coding(coding)
-    raise Unreadable(400, f"the headers of the request are not well formed: {reason}")
+            _reject_coding(coding)
+    raise ProtocolError(400, f"the headers of the request are not well formed: {reason}")
 
 
-def _refuse_coding(coding: str) -> NoReturn:
+def _reject_coding(coding: str) -> NoReturn:
     """Say what is wrong with a Transfer-Encoding, in lower case, that is not the one that is understood."""
     *before, _ = (part.strip(" \t") for part in coding.split(","))
     if "chunked" in before:  # RFC 9112, 6.1: only once, and last
-        raise Unreadable(400, "Transfer-Encoding has something behind chunked")
-    raise Unreadable(501, "the only Transfer-Encoding that is understood here is chunked")
+        raise ProtocolError(400, "Transfer-Encoding has something behind chunked")
+    raise ProtocolError(501, "the only Transfer-Encoding that is understood here is chunked")

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from perseid.server.http.messages import Request, Response, is_header_text
 from perseid.server.native.decisions import internal_error
 
-from .requests import Arrived, Unreadable
+from .requests import ParsedRequest, ProtocolError
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """What a client waits for that asks before it sends a body."""
@@ -25,12 +25,14 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 """The end of a body in chunks."""
 
-OURS: Final = frozenset(("connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade"))
+CONNECTION_HEADERS: Final = frozenset(
+    ("connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade")
+)
 """Headers that are written here and nowhere else."""
 
 _NO_BODY: Final = frozenset((204, 304))
 _STATUSES: Final = range(200, 600)  # those below are no answers, but say that one will follow
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.1
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.1
 
 
 def has_body(status: int, method: str) -> bool:
@@ -38,7 +40,7 @@ def has_body(status: int, method: str) -> bool:
     return method != "HEAD" and status not in _NO_BODY
 
 
-def head_of(response: Response, *, version: str, keep: bool, seconds: float) -> bytes:
+def encode_head(response: Response, *, version: str, keep: bool, seconds: float) -> bytes:
     """The head of an answer, up to the empty line, for a client that speaks HTTP/`version`.
 
     It is the same for HEAD as for GET. What is streamed has chunks, or ends with the connection where the client knows
@@ -46,11 +48,11 @@ def head_of(response: Response, *, version: str, keep: bool, seconds: float) -> 
     """
     lines = [_status_line(response.status)]
     for name, value in response.headers:
-        if not _NAME.fullmatch(name) or not is_header_text(value):
+        if not _HEADER_NAME.fullmatch(name) or not is_header_text(value):
             raise ValueError(f"{name!r} is no header")
-        if name.lower() not in OURS:
+        if name.lower() not in CONNECTION_HEADERS:
             lines.append(f"{name}: {value}")
-    lines.append(f"Date: {date_of(int(seconds))}")
+    lines.append(f"Date: {format_date(int(seconds))}")
     if response.status in _NO_BODY:
         pass
     elif response.stream is None:
@@ -65,13 +67,13 @@ def head_of(response: Response, *, version: str, keep: bool, seconds: float) -> 
     return "\r\n".join(lines).encode("latin-1")
 
 
-def chunk_of(octets: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
     """Octets, at least one, as a chunk."""
-    return b"%x\r\n%b\r\n" % (len(octets), octets)
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 @lru_cache(maxsize=2)
-def date_of(second: int) -> str:
+def format_date(second: int) -> str:
     """The header Date at a second since 1970; asked for many times in the same second, it is made once."""
     return formatdate(second, usegmt=True)
 
@@ -87,14 +89,14 @@ def _status_line(status: int) -> str:
     return f"HTTP/1.1 {status} {phrase}"
 
 
-PIECE: Final = 1 << 16
+WRITE_SIZE: Final = 1 << 16
 """Octets of a large answer that are handed to the system at a time; the client must take each in time."""
 
 
 class Service(Protocol):
     """Who answers requests."""
 
-    def at_once(self, request: Arrived) -> bytes | None:
+    def handle_fast(self, request: ParsedRequest) -> bytes | None:
         """The whole answer to a request without a body, as octets, or None if that would take time.
 
         It is called in the event loop for every such request and before anything else is done with it, so it waits for
@@ -114,57 +116,57 @@ class Service(Protocol):
         """What is said about something that is no request: what was wrong, for a path, empty if it is not known."""
 
 
-class Outlet(Protocol):
+class ResponseWriter(Protocol):
     """Where an answer goes."""
 
-    def write(self, octets: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Send something, unless the client has gone."""
 
-    async def until_taken(self) -> bool:
+    async def drain(self) -> bool:
         """Wait until the client has taken what was sent; whether it is still there."""
 
 
-async def send(outlet: Outlet, head: bytes, body: bytes) -> None:
+async def send(writer: ResponseWriter, head: bytes, body: bytes) -> None:
     """Send an answer; a large one in pieces, each when the client has taken the one before."""
-    outlet.write(head + body[:PIECE])
-    for at in range(PIECE, len(body), PIECE):
-        if not await outlet.until_taken():
+    writer.write(head + body[:WRITE_SIZE])
+    for at in range(WRITE_SIZE, len(body), WRITE_SIZE):
+        if not await writer.drain():
             return
-        outlet.write(body[at : at + PIECE])
+        writer.write(body[at : at + WRITE_SIZE])
 
 
 async def send_stream(
-    outlet: Outlet, head: bytes, stream: AsyncIterator[bytes], *, follows: bool, chunked: bool
+    writer: ResponseWriter, head: bytes, stream: AsyncIterator[bytes], *, with_body: bool, chunked: bool
 ) -> None:
     """Send an answer while it is made, or its head alone if no body `follows`; the stream is closed in any case."""
-    outlet.write(head)
+    writer.write(head)
     try:
-        if follows:
-            async for octets in stream:
-                if octets:
-                    outlet.write(chunk_of(octets) if chunked else octets)
-                if not await outlet.until_taken():
+        if with_body:
+            async for data in stream:
+                if data:
+                    writer.write(encode_chunk(data) if chunked else data)
+                if not await writer.drain():
                     return
             if chunked:
-                outlet.write(LAST_CHUNK)
+                writer.write(LAST_CHUNK)
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
             await close()
 
 
-def refusal(service: Service, problem: Unreadable, seconds: float) -> bytes:
+def encode_error(service: Service, problem: ProtocolError, seconds: float) -> bytes:
     """What is sent, at a second since 1970, about something that is not answered."""
     try:
         response = service.refused(problem.status, problem.problem, problem.path)
-        head = head_of(response, version="1.1", keep=False, seconds=seconds)
+        head = encode_head(response, version="1.1", keep=False, seconds=seconds)
     except Exception as error:  # noqa: BLE001 - whatever it was, the status can be told
         internal_error(error, token_hex(4))
         response = Response(problem.status)
-        head = head_of(response, version="1.1", keep=False, seconds=seconds)
+        head = encode_head(response, version="1.1", keep=False, seconds=seconds)
     return head + response.body if has_body(response.status, problem.method) else head
 
 
-def failure(error: Exception, request: Request) -> Unreadable:
+def to_protocol_error(error: Exception, request: Request) -> ProtocolError:
     """What is said when something went wrong that nobody expected; the log has the rest, under a number."""
-    return Unreadable(500, internal_error(error, token_hex(4)), request.path, request.method)
+    return ProtocolError(500, internal_error(error, token_hex(4)), request.path, request.method)

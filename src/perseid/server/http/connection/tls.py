@@ -24,54 +24,54 @@ from OpenSSL import SSL
 
 from perseid.server.native.decisions import Busy
 
-from .tls_handshake import RECORD, SLICE, Failure, Flight, advance, shown
+from .tls_handshake import BIO_CHUNK, MAX_RECORD, Flight, HandshakeFailure, advance, peer_certificate
 
-HANDSHAKE_TIME: Final = 10.0
+HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds for a handshake: two round trips and some arithmetic, also for a client at the other end of the world."""
 
-MAX_HANDSHAKE: Final = 32_768
+MAX_HANDSHAKE_BYTES: Final = 32_768
 """Octets that a client may send before it has proved anything: several times what long certificates need."""
 
 SHORT_FLIGHT: Final = 160
 """Octets of an answer of the client that can hold no certificate and no long key: it takes less than 0.1 ms."""
 
-FIRST_OCTET: Final = 0x16
+HANDSHAKE_RECORD: Final = 0x16
 """How a TLS connection begins; no HTTP request begins so."""
 
-_HEAD = 5  # octets before the contents of a record; the last two of them say how long these are
+_RECORD_HEADER = 5  # octets before the contents of a record; the last two of them say how long these are
 _NEVER = float("inf")
 
 
-class Owner(Protocol):
+class HandshakeOwner(Protocol):
     """Who looks after connections on which a handshake is being made."""
 
     def now(self) -> float:
         """Seconds of the clock that deadlines are given in."""
 
-    def greeting(self, tls: "Tls") -> None:
+    def handshake_started(self, tls: "TlsTransport") -> None:
         """A handshake has begun."""
 
-    def greeted(self, tls: "Tls", *, done: bool) -> None:
+    def handshake_finished(self, tls: "TlsTransport", *, done: bool) -> None:
         """It has ended, one way or the other."""
 
-    def failed(self, failure: Failure, reason: str, host: str) -> None:
+    def handshake_failed(self, failure: HandshakeFailure, reason: str, host: str) -> None:
         """It came to nothing. The reason is in words of ours, or of OpenSSL."""
 
-    def left(self, host: str) -> None:
+    def connection_closed(self, host: str) -> None:
         """The connection is lost, and there never was a protocol inside that would say so."""
 
 
-Working = Callable[[Callable[[], object], str], Awaitable[object]]
+WorkRunner = Callable[[Callable[[], object], str], Awaitable[object]]
 """Has something done for an address, elsewhere; raises `Busy` where it is too much."""
 
 
-class Inner(Protocol):
+class ProtocolFactory(Protocol):
     """Makes the protocol for HTTP, when it is known who is at the other end."""
 
     def __call__(self, host: str, *, secure: bool, certificate: bytes | None) -> asyncio.Protocol: ...
 
 
-class Tls(asyncio.Transport, asyncio.Protocol):
+class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """TLS on one connection: a protocol to the event loop, a transport to the protocol inside."""
 
     __slots__ = (
@@ -103,13 +103,13 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         context: SSL.Context,
         host: str,
         *,
-        make: Inner,
-        work: Working,
-        owner: Owner,
+        make: ProtocolFactory,
+        work: WorkRunner,
+        owner: HandshakeOwner,
     ) -> None:
         """Take on a client that was admitted; `make` makes what is inside when the handshake is done."""
         self.host = host
-        self.deadline = owner.now() + HANDSHAKE_TIME
+        self.deadline = owner.now() + HANDSHAKE_TIMEOUT
         """When the handshake must be done."""
         self._make, self._work, self._owner = make, work, owner
         self._connection = SSL.Connection(context, None)
@@ -135,17 +135,17 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the client, who speaks first."""
         self._outer = cast("asyncio.Transport", transport)
-        self._owner.greeting(self)
+        self._owner.handshake_started(self)
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
         if self._ended or (self._closing and not self._open):
             return
-        if self._open and not self._incoming and not self._paused and len(data) <= SLICE:
+        if self._open and not self._incoming and not self._paused and len(data) <= BIO_CHUNK:
             try:
                 self._connection.bio_write(data)
             except SSL.Error as error:
-                self._break(error)
+                self._abort_on_error(error)
             else:
                 self._pump()
             return
@@ -155,7 +155,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             return
         self._came = True
         if not self._busy:
-            self._step()
+            self._continue_handshake()
 
     def eof_received(self) -> bool:
         """The client sends nothing more; what is being answered still goes out, if the protocol inside says so."""
@@ -171,16 +171,16 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             return
         self._lost = True
         if not self._open:
-            self._owner.greeted(self, done=False)
+            self._owner.handshake_finished(self, done=False)
             if not self._closing:
-                self._owner.failed(Failure.GONE, "the client went away", self.host)
+                self._owner.handshake_failed(HandshakeFailure.GONE, "the client went away", self.host)
         self._closing = True
         if self._task is not None:
             self._task.cancel()
         self._incoming.clear()
         inner, self._inner = self._inner, None
         if inner is None:
-            self._owner.left(self.host)
+            self._owner.connection_closed(self.host)
         else:
             inner.connection_lost(exc)
 
@@ -196,40 +196,40 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     # The handshake
 
-    def _records(self) -> int:
+    def _complete_records(self) -> int:
         """How many octets of whole records have come: OpenSSL would do nothing with a part of one."""
         incoming, at = self._incoming, 0
-        while len(incoming) >= (content := at + _HEAD):
+        while len(incoming) >= (content := at + _RECORD_HEADER):
             end = content + int.from_bytes(incoming[content - 2 : content], "big")
             if len(incoming) < end:
                 break
             at = end
         return at
 
-    def _step(self) -> None:
+    def _continue_handshake(self) -> None:
         """Make the next steps of the handshake, or have them made."""
-        while not self._open and not self._closing and (end := self._records()):
-            octets = bytes(self._incoming[:end])
+        while not self._open and not self._closing and (end := self._complete_records()):
+            raw = bytes(self._incoming[:end])
             del self._incoming[:end]
             self._taken += end
             if not self._answered or end > SHORT_FLIGHT:
                 self._busy = True
                 assert self._outer is not None  # noqa: S101 - it brought the octets
                 self._outer.pause_reading()
-                self._task = asyncio.get_running_loop().create_task(self._greet(octets))
+                self._task = asyncio.get_running_loop().create_task(self._run_handshake_step(raw))
                 return
-            self._go_on(advance(self._connection, octets))
-        if not self._open and len(self._incoming) > MAX_HANDSHAKE:
-            self._fail_by_length()
+            self._apply_flight(advance(self._connection, raw))
+        if not self._open and len(self._incoming) > MAX_HANDSHAKE_BYTES:
+            self._fail_too_long()
 
-    async def _greet(self, octets: bytes) -> None:
+    async def _run_handshake_step(self, raw: bytes) -> None:
         """Have a step of the handshake made elsewhere, and go on."""
         outer = self._outer
         assert outer is not None  # noqa: S101 - it brought the octets
         try:
-            flight = cast("Flight", await self._work(partial(advance, self._connection, octets), self.host))
+            flight = cast("Flight", await self._work(partial(advance, self._connection, raw), self.host))
         except Busy:
-            self._fail(Failure.BUSY, "the server is too busy for it")
+            self._fail(HandshakeFailure.BUSY, "the server is too busy for it")
             return
         except BaseException:
             outer.abort()  # nobody would look after it any more
@@ -239,53 +239,53 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._task = None
         if self._closing:
             return
-        self._go_on(flight)
-        self._step()
+        self._apply_flight(flight)
+        self._continue_handshake()
         if not self._busy and self.is_reading() and not outer.is_closing():
             outer.resume_reading()
 
-    def _go_on(self, flight: Flight) -> None:
+    def _apply_flight(self, flight: Flight) -> None:
         """Send what a step came to; then it is done, or the client has to say something."""
         self._answered = True
-        if flight.octets and self._outer is not None:
-            self._outer.write(flight.octets)
+        if flight.raw and self._outer is not None:
+            self._outer.write(flight.raw)
         if flight.failure is not None:
             self._fail(flight.failure, flight.reason)
         elif flight.done:
-            self._begin()
-        elif self._taken > MAX_HANDSHAKE:
-            self._fail_by_length()  # only now: behind the last words of a handshake a client may send a request at once
+            self._finish_handshake()
+        elif self._taken > MAX_HANDSHAKE_BYTES:
+            self._fail_too_long()  # only now: behind the last words of a handshake a client may send a request at once
 
-    def _fail_by_length(self) -> None:
-        self._fail(Failure.TOO_LONG, f"more than {MAX_HANDSHAKE} octets have come before it was done")
+    def _fail_too_long(self) -> None:
+        self._fail(HandshakeFailure.TOO_LONG, f"more than {MAX_HANDSHAKE_BYTES} octets have come before it was done")
 
-    def _begin(self) -> None:
+    def _finish_handshake(self) -> None:
         """The handshake is done: make the protocol inside, and give it what has come for it."""
         self._open = True
         self.deadline = _NEVER
-        self._owner.greeted(self, done=True)
-        self._inner = self._make(self.host, secure=True, certificate=shown(self._connection))
+        self._owner.handshake_finished(self, done=True)
+        self._inner = self._make(self.host, secure=True, certificate=peer_certificate(self._connection))
         self._inner.connection_made(self)
         if not self._closing:
             self._pump()
 
-    def _fail(self, failure: Failure, reason: str) -> None:
+    def _fail(self, failure: HandshakeFailure, reason: str) -> None:
         """End a connection on which no handshake comes to an end."""
         if self._closing or self._open:
             return
         self._closing = True
         self._incoming.clear()
-        self._owner.failed(failure, reason, self.host)
+        self._owner.handshake_failed(failure, reason, self.host)
         if self._outer is not None:
             self._outer.close()
-        self.deadline = self._owner.now() + HANDSHAKE_TIME  # to take what tells the client why
+        self.deadline = self._owner.now() + HANDSHAKE_TIMEOUT  # to take what tells the client why
 
     def cut(self) -> None:
         """End it now: the handshake took too long."""
-        self._fail(Failure.SLOW, f"it was not done in {HANDSHAKE_TIME:.0f} s")
+        self._fail(HandshakeFailure.SLOW, f"it was not done in {HANDSHAKE_TIMEOUT:.0f} s")
         self.abort()
 
-    def end_if_idle(self) -> None:
+    def close_if_idle(self) -> None:
         """End it, unless a handshake has begun."""
         if not self._open and not self._came and self._outer is not None:
             self._closing = True
@@ -302,22 +302,22 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         try:
             while not self._paused and not self._ended and self._inner is not None:
                 try:
-                    octets = self._connection.recv(RECORD)
+                    raw = self._connection.recv(MAX_RECORD)
                 except SSL.WantReadError:
                     if not self._incoming:
                         break
-                    self._connection.bio_write(bytes(self._incoming[:SLICE]))
-                    del self._incoming[:SLICE]
+                    self._connection.bio_write(bytes(self._incoming[:BIO_CHUNK]))
+                    del self._incoming[:BIO_CHUNK]
                     continue
                 silent = False
-                self._inner.data_received(octets)
+                self._inner.data_received(raw)
             if silent and not self._lost:
                 self._flush()  # it may have been for OpenSSL alone, which answers it
         except SSL.ZeroReturnError:
             if not self._end():
                 self.close()
         except SSL.Error as error:
-            self._break(error)
+            self._abort_on_error(error)
         finally:
             self._pumping = False
 
@@ -327,7 +327,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._incoming.clear()
         return bool(self._inner is not None and self._inner.eof_received())
 
-    def _break(self, error: SSL.Error) -> None:
+    def _abort_on_error(self, error: SSL.Error) -> None:
         """What came is no TLS: tell the client, and end it."""
         self._ended = True
         self._incoming.clear()
@@ -341,8 +341,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Send what OpenSSL has to say."""
         assert self._outer is not None  # noqa: S101 - there was a handshake
         with suppress(SSL.Error):
-            while octets := self._connection.bio_read(SLICE):
-                self._outer.write(octets)
+            while raw := self._connection.bio_read(BIO_CHUNK):
+                self._outer.write(raw)
 
     # What the protocol inside calls
 
@@ -352,19 +352,19 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             return
         connection, outer = self._connection, self._outer
         try:
-            if len(data) <= RECORD:
+            if len(data) <= MAX_RECORD:
                 connection.send(data)
-                octets = connection.bio_read(SLICE)
-                outer.write(octets)
-                if len(octets) == SLICE:
+                raw = connection.bio_read(BIO_CHUNK)
+                outer.write(raw)
+                if len(raw) == BIO_CHUNK:
                     self._flush()
                 return
             view = memoryview(data)
-            for at in range(0, len(view), RECORD):
-                connection.send(view[at : at + RECORD])
+            for at in range(0, len(view), MAX_RECORD):
+                connection.send(view[at : at + MAX_RECORD])
                 self._flush()
         except SSL.Error as error:
-            self._break(error)
+            self._abort_on_error(error)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send several parts of something: as few records as they fit into."""
@@ -377,7 +377,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def write_eof(self) -> None:
         """Tell the client that nothing more comes; what it sends is still read."""
         if not self._said_all and not self._closing and self._outer is not None:
-            self._goodbye()
+            self._send_close_notify()
             self._outer.write_eof()
 
     def close(self) -> None:
@@ -385,11 +385,11 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if self._outer is None:
             return
         if not self._said_all and not self._closing:
-            self._goodbye()
+            self._send_close_notify()
         self._closing = True
         self._outer.close()
 
-    def _goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         """Tell the client that what it has got is all: otherwise somebody might have cut it short."""
         self._said_all = True
         with suppress(SSL.Error):

@@ -21,16 +21,16 @@ CIPHERS: Final = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 PROTOCOL: Final = b"http/1.1"
 """What is spoken inside, as ALPN names it."""
 
-RECORD: Final = 16_384
+MAX_RECORD: Final = 16_384
 """Octets of the longest record, inside."""
 
-SLICE: Final = RECORD + 512
+BIO_CHUNK: Final = MAX_RECORD + 512
 """Octets that are given to OpenSSL and taken from it at once: a record is longer outside, and buffers stay small."""
 
 _TEXT = 2  # where in an error of OpenSSL its words are
 
 
-class Failure(StrEnum):
+class HandshakeFailure(StrEnum):
     """Why a handshake came to nothing, as a word for counters."""
 
     GONE = "gone"
@@ -51,14 +51,14 @@ class Failure(StrEnum):
 class Flight:
     """What came of a step of a handshake."""
 
-    octets: bytes
+    raw: bytes
     """To be sent."""
     done: bool = False
-    failure: Failure | None = None
+    failure: HandshakeFailure | None = None
     reason: str = ""
 
 
-def server_context(chain: Iterable[Certificate], key: Any, *, asks: bool = True) -> SSL.Context:
+def make_server_context(chain: Iterable[Certificate], key: Any, *, request_certificate: bool = True) -> SSL.Context:
     """How handshakes are made with a certificate, those that it chains to, and its private key.
 
     The key is one of `cryptography`; whoever calls has seen that it belongs to the certificate. Clients are asked for a
@@ -74,8 +74,8 @@ def server_context(chain: Iterable[Certificate], key: Any, *, asks: bool = True)
     # which leads to nothing.)
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_session_id(b"perseid")
-    if asks:
-        context.set_verify(SSL.VERIFY_PEER, _accept)
+    if request_certificate:
+        context.set_verify(SSL.VERIFY_PEER, _accept_any_certificate)
         # Nobody looks at what a certificate chains to, so no time is spent on it: strangers might send long chains.
         context.set_verify_depth(0)
     context.set_alpn_select_callback(_choose_protocol)
@@ -87,7 +87,7 @@ def server_context(chain: Iterable[Certificate], key: Any, *, asks: bool = True)
     return context
 
 
-def _accept(*_: object) -> bool:
+def _accept_any_certificate(*_: object) -> bool:
     """Any certificate will do; that the client has its key is checked apart from this, by its signature."""
     return True
 
@@ -97,35 +97,35 @@ def _choose_protocol(_: SSL.Connection, offered: list[bytes]) -> Any:
     return PROTOCOL if PROTOCOL in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
-def advance(connection: SSL.Connection, octets: bytes) -> Flight:
+def advance(connection: SSL.Connection, raw: bytes) -> Flight:
     """Make a step of a handshake; in any thread, and in no two at a time."""
     done, failure, reason = False, None, ""
     try:
-        if octets:
-            connection.bio_write(octets)
+        if raw:
+            connection.bio_write(raw)
         connection.do_handshake()
         done = True
     except SSL.WantReadError:
         pass
     except SSL.Error as error:
-        failure, reason = _account(error)
-    answer = bytearray()
+        failure, reason = _classify_error(error)
+    output = bytearray()
     with suppress(SSL.Error):
         while True:
-            answer += connection.bio_read(SLICE)
-    return Flight(bytes(answer), done, failure, reason)
+            output += connection.bio_read(BIO_CHUNK)
+    return Flight(bytes(output), done, failure, reason)
 
 
-def _account(error: SSL.Error) -> tuple[Failure, str]:
+def _classify_error(error: SSL.Error) -> tuple[HandshakeFailure, str]:
     """What an error of OpenSSL says, in its words; they never hold what came."""
     if isinstance(error, SSL.ZeroReturnError | SSL.SysCallError):
-        return Failure.GONE, "the client went away"
+        return HandshakeFailure.GONE, "the client went away"
     found = [entry[_TEXT] for entry in error.args[0]] if error.args else []
     words = found[-1] if found else type(error).__name__  # what led to it stands before
-    return (Failure.ALERT if "alert" in words else Failure.REFUSED), words
+    return (HandshakeFailure.ALERT if "alert" in words else HandshakeFailure.REFUSED), words
 
 
-def shown(connection: SSL.Connection) -> bytes | None:
+def peer_certificate(connection: SSL.Connection) -> bytes | None:
     """The certificate of which the client has proved to have the key, in DER."""
     found = connection.get_peer_certificate()
     return None if found is None else dump_certificate(FILETYPE_ASN1, found)

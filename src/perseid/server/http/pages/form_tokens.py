@@ -19,16 +19,16 @@ PURPOSE: Final = b"forms of pages"
 LIFETIME: Final = 7_200
 """Seconds for which a form can be sent: two hours. Who comes back to it later gets a new one."""
 
-NUMBER_OCTETS: Final = 16
+NUMBER_BYTES: Final = 16
 """Octets of the number: enough that no two forms have the same."""
 
-_TIME_OCTETS: Final = 8
-_TAG_OCTETS: Final = hashlib.sha256().digest_size
-_LENGTH: Final = _TIME_OCTETS + NUMBER_OCTETS + _TAG_OCTETS
+_TIME_BYTES: Final = 8
+_TAG_BYTES: Final = hashlib.sha256().digest_size
+_LENGTH: Final = _TIME_BYTES + NUMBER_BYTES + _TAG_BYTES
 _MAX_TEXT: Final = 2 * _LENGTH  # more than its base64 has
 
 
-class NotOurs(Exception):
+class InvalidFormToken(Exception):
     """A token that was not made here, not for this identity, or too long ago; the text says what to do."""
 
 
@@ -38,26 +38,26 @@ class FormTokens:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def make(self, who: str, now: float, random: Callable[[int], bytes]) -> str:
+    def make(self, identity: str, now: float, random: Callable[[int], bytes]) -> str:
         """A token for an identity, from now on."""
-        head = (int(now) + LIFETIME).to_bytes(_TIME_OCTETS, "big") + random(NUMBER_OCTETS)
-        return base64.urlsafe_b64encode(head + self._tag(head, who)).rstrip(b"=").decode()
+        head = (int(now) + LIFETIME).to_bytes(_TIME_BYTES, "big") + random(NUMBER_BYTES)
+        return base64.urlsafe_b64encode(head + self._tag(head, identity)).rstrip(b"=").decode()
 
-    def read(self, token: str, who: str, now: float) -> bytes:
+    def read(self, token: str, identity: str, now: float) -> bytes:
         """The number of a token that is good; raises `NotOurs`."""
-        octets = _octets(token)
-        head, tag = octets[:-_TAG_OCTETS], octets[-_TAG_OCTETS:]
-        if len(octets) != _LENGTH or not hmac.compare_digest(tag, self._tag(head, who)):
-            raise NotOurs("the form is not one that this server has given you; here is a new one")
-        if now >= int.from_bytes(head[:_TIME_OCTETS], "big"):
-            raise NotOurs(f"the form is older than {LIFETIME // 3_600} hours; here is a new one")
-        return head[_TIME_OCTETS:]
+        data = _decode(token)
+        head, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
+        if len(data) != _LENGTH or not hmac.compare_digest(tag, self._tag(head, identity)):
+            raise InvalidFormToken("the form is not one that this server has given you; here is a new one")
+        if now >= int.from_bytes(head[:_TIME_BYTES], "big"):
+            raise InvalidFormToken(f"the form is older than {LIFETIME // 3_600} hours; here is a new one")
+        return head[_TIME_BYTES:]
 
-    def _tag(self, head: bytes, who: str) -> bytes:
-        return hmac.digest(self._secret, head + who.encode("utf-8", "surrogatepass"), hashlib.sha256)
+    def _tag(self, head: bytes, identity: str) -> bytes:
+        return hmac.digest(self._secret, head + identity.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
 
-def _octets(token: str) -> bytes:
+def _decode(token: str) -> bytes:
     """What the text of a token stands for; nothing, if it cannot be read."""
     try:
         if len(token) > _MAX_TEXT:

@@ -9,10 +9,18 @@ from perseid.server.http.caching import PAGE_AGE, STATIC_AGE
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
 from perseid.server.http.resolver.addresses import TIME_MAP_FORMS
-from perseid.server.http.resolver.paths import OWN, PAGES, TAKEN, TIME_MAPS, Action, resolvers_of, segments_of
+from perseid.server.http.resolver.paths import (
+    PAGES,
+    RESERVED_SEGMENTS,
+    RESOLVER_PARAMETERS,
+    TIME_MAPS,
+    Action,
+    get_resolvers,
+    get_segments,
+)
 from perseid.server.http.v1 import docs_pages
 
-from .pages import STATIC, forms_of, page, site_of, static
+from .pages import STATIC, read_static, render_page, site_name, url_templates
 
 API: Final = "/api/handles/{handle}"
 ROBOTS: Final = b"User-agent: *\nCrawl-delay: 1\nRequest-rate: 1/1\n"
@@ -53,20 +61,22 @@ PARAMETERS: Final = (
 )
 
 
-def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
+def get_page(path: str, settings: HttpSettings, server: str) -> Response | None:
     """One of the server's own pages; None if there is no such page. `server` is as in `docs_pages.answer`."""
     match path:
         case "":
             api = f"{settings.public_url}{API}"
-            title = f"{site_of(settings)}: resolve an identifier"
-            return page("front.html", settings, headers=_AGE, title=title, forms=forms_of(settings), api=api)
+            title = f"{site_name(settings)}: resolve an identifier"
+            return render_page(
+                "front.html", settings, headers=_AGE, title=title, forms=url_templates(settings), api=api
+            )
         case "help.html":
-            return page(
+            return render_page(
                 "help.html",
                 settings,
                 headers=_AGE,
-                title=f"Help – {site_of(settings)}",
-                forms=forms_of(settings),
+                title=f"Help – {site_name(settings)}",
+                forms=url_templates(settings),
                 parameters=PARAMETERS,
                 api=f"{settings.public_url}{API}",
             )
@@ -77,23 +87,23 @@ def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
         case "favicon.ico":
             return _file(path)
     name = path.removeprefix("static/")
-    return _file(name) if name != path and name in STATIC else docs_pages.answer(path, settings, server)
+    return _file(name) if name != path and name in STATIC else docs_pages.render(path, settings, server)
 
 
 def declaration(settings: HttpSettings) -> JsonObject:
     """What this server resolves and in which forms (U4), for programs."""
-    resolvers = resolvers_of(settings)
+    resolvers = get_resolvers(settings)
     authority = {"scheme": resolvers[0].scheme, "authority": resolvers[0].authority} if resolvers else {}
-    forms: list[object] = [{"template": form} for form in forms_of(settings)]
+    forms: list[object] = [{"template": form} for form in url_templates(settings)]
     names: list[str | None] = [None] if settings.bare else []
-    for form, segment in zip(forms, [*names, *segments_of(settings)], strict=True):
+    for form, segment in zip(forms, [*names, *get_segments(settings)], strict=True):
         assert isinstance(form, dict)  # noqa: S101 - made above
         form["segment"] = segment
     return {
         **authority,
         "forms": forms,
-        "ownPaths": sorted((*TAKEN, *filter(None, PAGES))),
-        "parameters": sorted(OWN),
+        "ownPaths": sorted((*RESERVED_SEGMENTS, *filter(None, PAGES))),
+        "parameters": sorted(RESOLVER_PARAMETERS),
         "actions": [action.value for action in Action],
         "timemaps": [f"{settings.public_url}/{TIME_MAPS}/{form}/{{handle}}" for form in TIME_MAP_FORMS],
         "api": f"{settings.public_url}{API}",
@@ -101,4 +111,4 @@ def declaration(settings: HttpSettings) -> JsonObject:
 
 
 def _file(name: str) -> Response:
-    return Response(200, (*_STATIC_AGE, ("Content-Type", STATIC[name])), static(name))
+    return Response(200, (*_STATIC_AGE, ("Content-Type", STATIC[name])), read_static(name))

@@ -17,8 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.resolver.paths import segments_of
-from perseid.server.http.resolver.redirect import Unsuitable, target_of
+from perseid.server.http.resolver.paths import get_segments
+from perseid.server.http.resolver.redirect import InvalidTarget, parse_target
 
 HTML_TYPE: Final = "text/html;charset=utf-8"
 
@@ -37,7 +37,7 @@ STATIC: Final[Mapping[str, str]] = {
 MAX_SHOWN: Final = 4_000
 """Characters of one text that a page shows."""
 
-CUT: Final = "…"
+ELLIPSIS: Final = "…"
 
 _UNNAMED: Final = "Handle resolver"
 _CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
@@ -47,7 +47,7 @@ _MAIL: Final = re.compile(r"[^\s@<>\"',;:?&#%/\\]{1,64}@[A-Za-z0-9.-]{1,253}")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextLink:
     """A text, and where it leads if it is a link."""
 
     text: str
@@ -56,61 +56,61 @@ class Piece:
     """Whether it leads to another server."""
 
 
-NOTHING: Final = Piece("")
+NO_TEXT: Final = TextLink("")
 
 
-def page(
+def render_page(
     template: str, settings: HttpSettings, status: int = 200, headers: HeaderList = (), **shown: object
 ) -> Response:
     """A page made of a template; `title` is one of the things that it shows."""
-    text = _environment().get_template(template).render(site=site_of(settings), **shown)
+    text = _environment().get_template(template).render(site=site_name(settings), **shown)
     own = (("Content-Type", HTML_TYPE), ("Content-Security-Policy", POLICY))
     return Response(status, (*headers, *own), text.encode("utf-8", "replace"))
 
 
-def visible(text: str, limit: int = MAX_SHOWN) -> str:
+def to_visible(text: str, limit: int = MAX_SHOWN) -> str:
     """A text as people can read it: what does not show is written out, and what is too long is cut.
 
     Line feeds stay. Other control characters have pictures of their own; whatever else cannot be printed, marks that
     turn the direction of writing among it, is shown by its number.
     """
     if len(text) > limit:
-        text = text[:limit] + CUT
+        text = text[:limit] + ELLIPSIS
     text = _CONTROLS.sub(lambda found: _DELETE if found[0] == "\x7f" else chr(_PICTURES + ord(found[0])), text)
     if text.isprintable():
         return text
     return "".join([each if each.isprintable() or each == "\n" else f"⟨U+{ord(each):04X}⟩" for each in text])
 
 
-def linked(text: str, settings: HttpSettings, limit: int = MAX_SHOWN) -> Piece:
+def to_link(text: str, settings: HttpSettings, limit: int = MAX_SHOWN) -> TextLink:
     """A text that is a link if it is an address that people may be sent to."""
     try:
-        return Piece(visible(text, limit), target_of(text, settings.schemes).location, away=True)
-    except Unsuitable:
-        return Piece(visible(text, limit))
+        return TextLink(to_visible(text, limit), parse_target(text, settings.schemes).location, away=True)
+    except InvalidTarget:
+        return TextLink(to_visible(text, limit))
 
 
-def mail(text: str, settings: HttpSettings) -> Piece:
+def mail_link(text: str, settings: HttpSettings) -> TextLink:
     """An address of mail as a link, if it is one; or whatever else it is."""
     address = text.strip()
     if "mailto" in settings.schemes and _MAIL.fullmatch(address):
-        return Piece(visible(text), f"mailto:{quote(address, safe='@.+-_')}", away=True)
-    return linked(text, settings)
+        return TextLink(to_visible(text), f"mailto:{quote(address, safe='@.+-_')}", away=True)
+    return to_link(text, settings)
 
 
-def forms_of(settings: HttpSettings) -> tuple[str, ...]:
+def url_templates(settings: HttpSettings) -> tuple[str, ...]:
     """The forms of links that work here, with `{handle}` for the name (U4)."""
     bare = [f"{settings.public_url}/{{handle}}"] if settings.bare else []
-    return (*bare, *[f"{settings.public_url}/{segment}/{{handle}}" for segment in segments_of(settings)])
+    return (*bare, *[f"{settings.public_url}/{segment}/{{handle}}" for segment in get_segments(settings)])
 
 
-def site_of(settings: HttpSettings) -> str:
+def site_name(settings: HttpSettings) -> str:
     """What this server is called: by its declared address."""
     return urlsplit(settings.public_url).netloc or _UNNAMED
 
 
 @cache
-def static(name: str) -> bytes:
+def read_static(name: str) -> bytes:
     """A file that comes with the program."""
     return files(__package__).joinpath("static", name).read_bytes()
 

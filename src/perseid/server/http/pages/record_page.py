@@ -24,25 +24,25 @@ from perseid.names.handle import Handle
 from perseid.names.uri import Reference, to_http, to_path
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret
-from perseid.records.encoding import clean_text, to_iso
+from perseid.records.encoding import decode_printable, to_iso
 from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.locations import Candidate, Candidates
 from perseid.records.text_types import Alias, Email, ServiceHandle
 from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, has_type
 from perseid.records.value import Value
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
-from perseid.registry.queries.memento import Around, Memento
+from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.negotiation import Wish
-from perseid.server.http.resolver.lookup import Found, Tomb
-from perseid.server.http.resolver.paths import Action, path_to, resolvers_of, stripped
-from perseid.server.http.resolver.redirect import Known, Led, Wanted
-from perseid.server.http.resolver.time_travel import AT
+from perseid.server.http.negotiation import Preference
+from perseid.server.http.resolver.lookup import LookupResult, Tombstone
+from perseid.server.http.resolver.paths import Action, get_resolvers, path_to, strip_scheme
+from perseid.server.http.resolver.redirect import Redirect, RedirectRequest, RedirectSource
+from perseid.server.http.resolver.time_travel import AT_PARAMETER
 from perseid.wire.codes import ResponseCode
 
-from .pages import MAX_SHOWN, Piece, linked, mail, page, visible
+from .pages import MAX_SHOWN, TextLink, mail_link, render_page, to_link, to_visible
 
 XML_TYPE: Final = "text/xml;charset=utf-8"
 TEXT_TYPE: Final = "text/plain;charset=utf-8"
@@ -55,24 +55,26 @@ _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 _URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
 
 
-def as_xml(candidates: Candidates, values: tuple[Value, ...], name: str) -> Response:
+def locations_response(candidates: Candidates, values: tuple[Value, ...], name: str) -> Response:
     """All places, one to a line; of URL values those of the kind that would be used."""
     root = candidates.lists[0].root.name if candidates.lists else _ROOT
     root = root if _NAME.fullmatch(root) else _ROOT
-    lines = [f"<{root}>", *[_element(place) for place in _shown(candidates, values)], f"</{root}>", ""]
+    lines = [f"<{root}>", *[_element(place) for place in _listed_locations(candidates, values)], f"</{root}>", ""]
     body = "\n".join(lines).encode("utf-8")
     return Response(200, (("Content-Type", XML_TYPE),), body, code=ResponseCode.SUCCESS, name=name)
 
 
-def explained(known: Known, aliases: tuple[str, ...], wanted: Wanted, led: Led, *, text: bool) -> Response:
+def explanation_response(
+    known: RedirectSource, aliases: tuple[str, ...], wanted: RedirectRequest, redirect: Redirect, *, text: bool
+) -> Response:
     """Why a request would be sent where it would be sent; as text for people, or as JSON."""
-    plain = _explanation(known, aliases, wanted, led)
-    body = _as_text(plain).encode("utf-8") if text else responses.encoded(plain)
+    plain = _explanation(known, aliases, wanted, redirect)
+    body = _as_text(plain).encode("utf-8") if text else responses.encode_json(plain)
     type_ = TEXT_TYPE if text else responses.JSON
     return Response(200, (("Content-Type", type_),), body, code=ResponseCode.SUCCESS, name=str(known.handle))
 
 
-def _shown(candidates: Candidates, values: tuple[Value, ...]) -> list[Candidate]:
+def _listed_locations(candidates: Candidates, values: tuple[Value, ...]) -> list[Candidate]:
     plain = sum(value.is_public and fold(value.type) in _URL_TYPES for value in values)
     found = []
     urls = 0
@@ -94,15 +96,17 @@ def _element(place: Candidate) -> str:
     return f"<location {' '.join(written)}/>"
 
 
-def _explanation(known: Known, aliases: tuple[str, ...], wanted: Wanted, led: Led) -> JsonObject:
-    candidates, chosen = known.candidates, led.chosen
+def _explanation(
+    known: RedirectSource, aliases: tuple[str, ...], wanted: RedirectRequest, redirect: Redirect
+) -> JsonObject:
+    candidates, chosen = known.candidates, redirect.chosen
     places: list[object] = [
         {
             "href": place.href,
             "weight": place.weight,
             "from": "URL value" if place.is_url else "location",
             "attributes": dict(place.location.attributes),
-            "unsuitable": led.unsuitable.get(place.href),
+            "unsuitable": redirect.invalid_targets.get(place.href),
             "chosen": chosen is not None and place is chosen.place,
         }
         for place in candidates.places
@@ -113,15 +117,15 @@ def _explanation(known: Known, aliases: tuple[str, ...], wanted: Wanted, led: Le
     return {
         "handle": str(known.handle),
         "aliases": list(aliases),
-        "location": None if led.target is None else led.target.location,
-        "status": None if led.target is None else led.status,
-        "statusFrom": None if led.target is None else led.status_from,
+        "location": None if redirect.target is None else redirect.target.location,
+        "status": None if redirect.target is None else redirect.status,
+        "statusFrom": None if redirect.target is None else redirect.status_from,
         "chosenBy": by,
         "methods": [method.value for method in candidates.methods],
-        "wishes": [_wish(wish) for wish in wanted.wishes.attributes],
+        "wishes": [_format_preference(wish) for wish in wanted.preferences.attributes],
         "places": places,
         "unreadableLists": [value.index for value in known.values if _is_unreadable(value)],
-        "tooMany": candidates.cut,
+        "tooMany": candidates.truncated,
     }
 
 
@@ -147,7 +151,7 @@ def _line(value: object) -> str:
     return value if isinstance(value, str) and value.isprintable() else write_json(value)
 
 
-def _wish(wish: Wish) -> str:
+def _format_preference(wish: Preference) -> str:
     name, value = wish
     return name if value is None else f"{name}:{value}"
 
@@ -161,7 +165,7 @@ MAX_SHORT: Final = 80
 MAX_NAME: Final = 2_048
 """Characters of a name that are shown: as many as the longest one can have."""
 
-MAX_OCTETS: Final = 512
+MAX_HEX_BYTES: Final = 512
 """Octets that are shown in hexadecimal."""
 
 MAX_LINES: Final = 200
@@ -195,7 +199,7 @@ _FORMS: Final = (
     ("as JSON-LD", Action.JSON_LD),
 )
 
-Line = tuple[Piece, ...]
+Line = tuple[TextLink, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,7 @@ class Row:
     """A value on the page."""
 
     index: int
-    type: Piece
+    type: TextLink
     timestamp: str
     lines: tuple[Line, ...]
     note: str = ""
@@ -215,115 +219,119 @@ class Fact:
     """Something that is known of the name."""
 
     label: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextLink, ...]
 
 
 @dataclass(slots=True)
-class Links:
+class LinkBuilder:
     """Makes links to names that this server resolves."""
 
     settings: HttpSettings
     is_here: Callable[[Handle], bool]
     _found: dict[str, bool] = field(default_factory=dict)
 
-    def to(self, name: str, text: str | None = None) -> Piece:
+    def to(self, name: str, text: str | None = None) -> TextLink:
         """A name, or another text for it, as a link to what it stands for, if it stands for something here."""
-        text = visible(name if text is None else text, MAX_NAME)
+        text = to_visible(name if text is None else text, MAX_NAME)
         handle = Handle.for_lookup(name.strip())
         if handle is None:
-            return Piece(text)
+            return TextLink(text)
         if str(handle) not in self._found:
             self._found[str(handle)] = self.is_here(handle)
-        return Piece(text, path_to(str(handle), self.settings)) if self._found[str(handle)] else Piece(text)
+        return TextLink(text, path_to(str(handle), self.settings)) if self._found[str(handle)] else TextLink(text)
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
+class PastMoment:
     """The moment of the past that a page is about."""
 
     seq: int
     """The entry after which it was so."""
-    versions: Around | None
+    versions: MementoNeighbors | None
     """The version that is shown, and those around it; None for what has no versions of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PageDetails:
     """What a page about a record shows besides its values."""
 
     authority: AuthorityMetadata | None
     api: str
     """The path of the same as JSON."""
-    then: Then | None = None
+    then: PastMoment | None = None
     """None for the record as it is now."""
     json_ld: Markup | None = None
     """What the record means, for machines that read pages."""
 
 
-def record_page(found: Found, shown: Shown, links: Links, headers: HeaderList = ()) -> Response:
+def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, headers: HeaderList = ()) -> Response:
     """The page of a record."""
     settings = links.settings
-    name = visible(found.name)
+    name = to_visible(found.name)
     budget = MAX_PAGE
     rows = []
     for value in found.values:
         row = _row(value, links, MAX_SHOWN if budget > 0 else MAX_SHORT)
         budget -= sum(len(piece.text) for line in row.lines for piece in line)
         rows.append(row)
-    path, then = path_to(found.name, settings), _then(shown)
+    path, then = path_to(found.name, settings), _moment_suffix(shown)
     actions = []
-    if found.tomb is None and any(_leads(value, settings) for value in found.values):
+    if found.tombstone is None and any(_is_target(value, settings) for value in found.values):
         words = "Go to what it stands for" if shown.then is None else "Go to what it stood for then"
-        actions = [Piece(words, f"{path}?action={Action.REDIRECT.value}{then}")]
-    forms = [Piece(words, f"{path}?action={action.value}{then}") for words, action in _FORMS]
-    return page(
+        actions = [TextLink(words, f"{path}?action={Action.REDIRECT.value}{then}")]
+    forms = [TextLink(words, f"{path}?action={action.value}{then}") for words, action in _FORMS]
+    return render_page(
         "record.html",
         settings,
         headers=headers,
         title=f"{name} – handle record",
         name=name,
         notice=_notice(found),
-        past=_past(found, shown.then, settings),
+        past=_history_notice(found, shown.then, settings),
         facts=_facts(found, shown.authority, links),
         rows=rows,
-        actions=[*actions, Piece("The record as JSON", shown.api), *forms],
+        actions=[*actions, TextLink("The record as JSON", shown.api), *forms],
         json_ld=shown.json_ld,
     )
 
 
-def tombstone_page(found: Found, tomb: Tomb, shown: Shown, links: Links, headers: HeaderList = ()) -> Response:
+def tombstone_page(
+    found: LookupResult, tombstone: Tombstone, shown: PageDetails, links: LinkBuilder, headers: HeaderList = ()
+) -> Response:
     """The page of a thing that is gone (S8)."""
     settings = links.settings
-    name = visible(found.name)
-    return page(
+    name = to_visible(found.name)
+    return render_page(
         "tombstone.html",
         settings,
         410,
         headers,
         title=f"{name} – gone",
         name=name,
-        reason=visible(tomb.reason),
-        date=visible(tomb.date, MAX_SHORT),
-        replacement=links.to(tomb.replacement),
-        past=_past(found, shown.then, settings),
+        reason=to_visible(tombstone.reason),
+        date=to_visible(tombstone.date, MAX_SHORT),
+        replacement=links.to(tombstone.replacement),
+        past=_history_notice(found, shown.then, settings),
         actions=[
-            Piece("What its record holds", f"{path_to(found.name, settings)}?noredirect{_then(shown)}"),
-            Piece("The record as JSON", shown.api),
+            TextLink("What its record holds", f"{path_to(found.name, settings)}?noredirect{_moment_suffix(shown)}"),
+            TextLink("The record as JSON", shown.api),
         ],
     )
 
 
-def _then(shown: Shown) -> str:
+def _moment_suffix(shown: PageDetails) -> str:
     """What keeps a link of a page about the past in the past."""
-    return "" if shown.then is None else f"&{AT}={shown.then.seq}"
+    return "" if shown.then is None else f"&{AT_PARAMETER}={shown.then.seq}"
 
 
-def _past(found: Found, then: Then | None, settings: HttpSettings) -> tuple[str, tuple[Piece, ...]] | None:
+def _history_notice(
+    found: LookupResult, then: PastMoment | None, settings: HttpSettings
+) -> tuple[str, tuple[TextLink, ...]] | None:
     """What a page about the past says of it, and the links to other times; None for a page about today."""
     if then is None:
         return None
     path = path_to(found.name, settings)
-    today = Piece("Today", f"{path}?noredirect")
+    today = TextLink("Today", f"{path}?noredirect")
     if then.versions is None:
         return f"This is how it was after entry {then.seq:,} of the ledger.", (today,)
     around = then.versions
@@ -334,32 +342,32 @@ def _past(found: Found, then: Then | None, settings: HttpSettings) -> tuple[str,
     return said, (*links, today)
 
 
-def _version(path: str, words: str, version: Memento) -> Piece:
-    return Piece(f"{words}: {_time(version.seconds)}", f"{path}?noredirect&{AT}={version.seq}")
+def _version(path: str, words: str, version: Memento) -> TextLink:
+    return TextLink(f"{words}: {_time(version.seconds)}", f"{path}?noredirect&{AT_PARAMETER}={version.seq}")
 
 
-def _notice(found: Found) -> str:
+def _notice(found: LookupResult) -> str:
     if found.resolved.state is State.TOMBSTONE:
         return "What this identifier stood for is gone; its record says why."
     if found.aliases:
-        return f"You asked for {visible(found.aliases[0])}, which is another name for this one."
+        return f"You asked for {to_visible(found.aliases[0])}, which is another name for this one."
     if found.resolved.by_template:
         return "There is no record of this name: a template of its namespace has made these values."
     return ""
 
 
-def _facts(found: Found, authority: AuthorityMetadata | None, links: Links) -> list[Fact]:
+def _facts(found: LookupResult, authority: AuthorityMetadata | None, links: LinkBuilder) -> list[Fact]:
     """How to cite it, and what it says about itself."""
     facts = []
     handle = found.resolved.handle
-    cited = [Piece(to_path(Reference(handle)))]
-    cited += [Piece(to_http(Reference(handle), resolver)) for resolver in resolvers_of(links.settings)[:1]]
+    cited = [TextLink(to_path(Reference(handle)))]
+    cited += [TextLink(to_http(Reference(handle), resolver)) for resolver in get_resolvers(links.settings)[:1]]
     facts.append(Fact("Cite as", tuple(cited)))
     if authority is not None:
         if authority.created is not None:
-            facts.append(Fact("Created", (Piece(_time(authority.created)),)))
+            facts.append(Fact("Created", (TextLink(_time(authority.created)),)))
         if authority.updated is not None:
-            facts.append(Fact("Last update", (Piece(_time(authority.updated)),)))
+            facts.append(Fact("Last update", (TextLink(_time(authority.updated)),)))
         if authority.creator is not None:
             facts.append(Fact("Creator", (_party(authority.creator, links),)))
         if authority.owners:
@@ -367,24 +375,24 @@ def _facts(found: Found, authority: AuthorityMetadata | None, links: Links) -> l
     return facts
 
 
-def _party(party: Party, links: Links) -> Piece:
+def _party(party: Party, links: LinkBuilder) -> TextLink:
     return links.to(str(party.handle), _HDL + str(party.handle))
 
 
-def _row(value: Value, links: Links, limit: int) -> Row:
+def _row(value: Value, links: LinkBuilder, limit: int) -> Row:
     lines, note = _data(value, links, limit)
     timestamp = _time(value.timestamp) if value.timestamp else "–"
     return Row(value.index, _type(value.type, links), timestamp, lines, note)
 
 
-def _type(type_: str, links: Links) -> Piece:
+def _type(type_: str, links: LinkBuilder) -> TextLink:
     """A type, which is a handle or has one in the registry of types; those that nobody knows are just text."""
     if "/" not in type_ and (fold(type_) in _KNOWN_TYPES or (fold(type_).startswith("HS_") and "." not in type_)):
         return links.to(f"{_TYPES}/{type_}", type_)
     return links.to(type_)
 
 
-def _data(value: Value, links: Links, limit: int) -> tuple[tuple[Line, ...], str]:
+def _data(value: Value, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...], str]:
     """What a value says, line by line, and a note about it."""
     if has_type(value.type, HS_SECKEY):
         return (), _WITHHELD
@@ -392,32 +400,32 @@ def _data(value: Value, links: Links, limit: int) -> tuple[tuple[Line, ...], str
     match said:
         case Admin():
             words = ",".join([word for bit, word in PERMISSIONS if bit in said.permissions])
-            who = said.administrator
-            rest = Piece(f"; index={who.index}; [{words}]")
-            return ((Piece("handle="), links.to(who.handle), rest),), ""
+            administrator = said.administrator
+            rest = TextLink(f"; index={administrator.index}; [{words}]")
+            return ((TextLink("handle="), links.to(administrator.handle), rest),), ""
         case ValueList():
-            lines = [(Piece(f"{each.index}:"), links.to(each.handle)) for each in said.entries[:MAX_LINES]]
+            lines = [(TextLink(f"{each.index}:"), links.to(each.handle)) for each in said.entries[:MAX_LINES]]
             more = len(said.entries) - len(lines)
             return tuple(lines), f"and {more:,} more" if more else ""
         case Email():
-            return ((mail(said.text, links.settings),),), _cut(said.text, limit)
+            return ((mail_link(said.text, links.settings),),), _truncation_note(said.text, limit)
         case Alias() | ServiceHandle():
-            return ((links.to(said.text),),), _cut(said.text, limit)
-    text = clean_text(value.data)
+            return ((links.to(said.text),),), _truncation_note(said.text, limit)
+    text = decode_printable(value.data)
     if text is None:
-        return _octets(value.data, limit)
+        return _hex_dump(value.data, limit)
     if text.lower().startswith(_HDL):
-        return ((links.to(stripped(text.strip()), text),),), _cut(text, MAX_NAME)
-    return ((linked(text, links.settings, limit),),), _cut(text, limit)
+        return ((links.to(strip_scheme(text.strip()), text),),), _truncation_note(text, MAX_NAME)
+    return ((to_link(text, links.settings, limit),),), _truncation_note(text, limit)
 
 
-def _octets(data: bytes, limit: int) -> tuple[tuple[Line, ...], str]:
-    shown = min(MAX_OCTETS, limit // 2)
+def _hex_dump(data: bytes, limit: int) -> tuple[tuple[Line, ...], str]:
+    shown = min(MAX_HEX_BYTES, limit // 2)
     note = f"{len(data):,} octets; the first {shown} are shown" if len(data) > shown else f"{len(data):,} octets"
-    return ((Piece(data[:shown].hex().upper()),),), note
+    return ((TextLink(data[:shown].hex().upper()),),), note
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncation_note(text: str, limit: int) -> str:
     return f"{len(text):,} characters; the first {limit:,} are shown" if len(text) > limit else ""
 
 
@@ -426,8 +434,8 @@ def _time(instant: int) -> str:
     return to_iso(instant).replace("T", " ")
 
 
-def _leads(value: Value, settings: HttpSettings) -> bool:
+def _is_target(value: Value, settings: HttpSettings) -> bool:
     """Whether a value may be what the name leads to."""
     if has_type(value.type, LOCATIONS):
         return True
-    return has_type(value.type, URL) and bool(linked(value.data.decode("utf-8", "replace"), settings).href)
+    return has_type(value.type, URL) and bool(to_link(value.data.decode("utf-8", "replace"), settings).href)

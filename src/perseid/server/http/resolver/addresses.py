@@ -15,86 +15,87 @@ from collections.abc import Mapping
 from typing import Final
 
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
-from perseid.registry.queries.links import LINK_FORMAT, LINKSET_JSON, Link, header_values
-from perseid.registry.queries.memento import JSON, Addresses
-from perseid.registry.queries.signposting import Form
+from perseid.registry.queries.links import LINK_FORMAT, LINKSET_JSON, Link, format_headers
+from perseid.registry.queries.memento import JSON, MementoUrls
+from perseid.registry.queries.signposting import AlternateForm
 from perseid.server.http.context import HttpSettings
-from perseid.server.http.targets import path_of
+from perseid.server.http.targets import encode_path
 
-from .paths import FORMS, TIME_MAPS, Action, address_of, encoded, path_to, resolvers_of
+from .paths import FORMS, TIME_MAPS, Action, absolute_url, encode_name, get_resolvers, path_to
 
-API: Final = "/api/handles/"
+API_HANDLES_PATH: Final = "/api/handles/"
 
 TIME_MAP_FORMS: Final[Mapping[str, str]] = {"link": LINK_FORMAT, "json": JSON}
 """What stands in the path of a TimeMap, and the media type that it means."""
 
-MAX_SIGNPOSTED: Final = 256
+MAX_SIGNPOSTED_NAME: Final = 256
 """Characters of the longest name, encoded, whose redirections carry all of their links: they repeat it three times, and
 servers on the way have room for 4 to 8 KiB of headers. Those of longer ones have the first only, which RFC 7089
 demands. Nearly all names have fewer than a hundred."""
 
-MAX_LINK_OCTETS: Final = 2_048
+MAX_LINK_BYTES: Final = 2_048
 """Octets of all links to versions in headers: half of what all links may have. A name so long that not even the first
 of them fits has none."""
 
 
-def resolver_of(settings: HttpSettings) -> Resolver:
+def get_resolver(settings: HttpSettings) -> Resolver:
     """The resolver at which identifiers are cited: this one, if it has declared its address."""
-    return (*resolvers_of(settings), *KNOWN_RESOLVERS)[0]
+    return (*get_resolvers(settings), *KNOWN_RESOLVERS)[0]
 
 
-def about(name: str, settings: HttpSettings, *parameters: str) -> str:
+def record_url(name: str, settings: HttpSettings, *parameters: str) -> str:
     """The address of a name, with parameters that are encoded already."""
-    address = address_of(path_to(name, settings), settings)
+    address = absolute_url(path_to(name, settings), settings)
     return f"{address}?{'&'.join(parameters)}" if parameters else address
 
 
-def forms_of(name: str, settings: HttpSettings, at: int | None = None) -> tuple[Form, ...]:
+def get_forms(name: str, settings: HttpSettings, at: int | None = None) -> tuple[AlternateForm, ...]:
     """The record of a name in its other forms, as it is now or was after an entry; none if they have no address."""
     if not settings.public_url:
         return ()
     then = () if at is None else (f"at={at}",)
     found = [
-        Form(about(name, settings, f"action={action.value}", *then), media_type) for action, media_type in FORMS.items()
+        AlternateForm(record_url(name, settings, f"action={action.value}", *then), media_type)
+        for action, media_type in FORMS.items()
     ]
-    plain = address_of(API + path_of(name), settings)
-    return (*found, Form("?".join((plain, *then)), JSON))
+    plain = absolute_url(API_HANDLES_PATH + encode_path(name), settings)
+    return (*found, AlternateForm("?".join((plain, *then)), JSON))
 
 
-def addresses_of(name: str, settings: HttpSettings) -> Addresses | None:
+def get_addresses(name: str, settings: HttpSettings) -> MementoUrls | None:
     """Where the past of a name is to be had; None if nothing here has an address."""
     if not settings.public_url:
         return None
-    original = about(name, settings)
-    return Addresses(
+    original = record_url(name, settings)
+    return MementoUrls(
         original,
         original,
-        lambda media_type, before: time_map_of(name, settings, media_type, before),
-        lambda seq: about(name, settings, f"at={seq}"),
+        lambda media_type, before: time_map_url(name, settings, media_type, before),
+        lambda seq: record_url(name, settings, f"at={seq}"),
     )
 
 
-def api_addresses_of(name: str, settings: HttpSettings) -> Addresses | None:
+def get_api_addresses(name: str, settings: HttpSettings) -> MementoUrls | None:
     """The same for the record as the API gives it."""
     if not settings.public_url:
         return None
-    original = address_of(API + path_of(name), settings)
-    return Addresses(
+    original = absolute_url(API_HANDLES_PATH + encode_path(name), settings)
+    return MementoUrls(
         original,
         original,
-        lambda media_type, before: time_map_of(name, settings, media_type, before),
+        lambda media_type, before: time_map_url(name, settings, media_type, before),
         lambda seq: f"{original}?at={seq}",
     )
 
 
-def time_map_of(name: str, settings: HttpSettings, media_type: str, before: int | None = None) -> str:
+def time_map_url(name: str, settings: HttpSettings, media_type: str, before: int | None = None) -> str:
     """The address of a TimeMap: of the versions before an entry, or from the latest on."""
     form = next(form for form, type_ in TIME_MAP_FORMS.items() if type_ == media_type)
-    address = address_of(f"/{TIME_MAPS}/{form}/{encoded(name)}", settings)
+    address = absolute_url(f"/{TIME_MAPS}/{form}/{encode_name(name)}", settings)
     return address if before is None else f"{address}?before={before}"
 
 
-def links_of_redirection(name: str, settings: HttpSettings, *, with_map: bool = True) -> str | None:
+def redirect_links(name: str, settings: HttpSettings, *, with_map: bool = True) -> str | None:
     """The links that go with a redirection, as one header: to the past of the name, and to all other links.
 
     The rest is in the linkset. A redirection is what is asked for most, and should stay small. Without a TimeMap for a
@@ -102,16 +103,16 @@ def links_of_redirection(name: str, settings: HttpSettings, *, with_map: bool = 
     """
     if not settings.public_url:
         return None
-    original, is_short = about(name, settings), len(encoded(name)) <= MAX_SIGNPOSTED
-    if len(original) > MAX_LINK_OCTETS:
+    original, is_short = record_url(name, settings), len(encode_name(name)) <= MAX_SIGNPOSTED_NAME
+    if len(original) > MAX_LINK_BYTES:
         return None
     found = [Link(original, "original timegate")]
     if is_short and with_map:
-        found.append(Link(time_map_of(name, settings, LINK_FORMAT), "timemap", type=LINK_FORMAT))
+        found.append(Link(time_map_url(name, settings, LINK_FORMAT), "timemap", type=LINK_FORMAT))
     if is_short:
-        linkset = about(name, settings, f"action={Action.LINKSET_JSON.value}")
+        linkset = record_url(name, settings, f"action={Action.LINKSET_JSON.value}")
         found.append(Link(linkset, "linkset", type=LINKSET_JSON))
-    return ", ".join(header_values(found))
+    return ", ".join(format_headers(found))
 
 
 def link_pieces(path: str, settings: HttpSettings) -> tuple[str, ...]:

@@ -29,50 +29,50 @@ from perseid.ledger.log.entry import State
 from perseid.records.value import TtlType
 from perseid.registry.commands.conditions import TAG_LENGTH
 from perseid.server.http import responses
-from perseid.server.http.caching import MAX_AGE, header
-from perseid.server.http.compat.reading import NO_CACHE, VARIES
-from perseid.server.http.connection.requests import Arrived
-from perseid.server.http.connection.responses import date_of, head_of
-from perseid.server.http.context import SEGMENT, HttpSettings
+from perseid.server.http.caching import MAX_AGE, etag_header
+from perseid.server.http.compat.reading import NO_CACHE, VARY
+from perseid.server.http.connection.requests import ParsedRequest
+from perseid.server.http.connection.responses import encode_head, format_date
+from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings
 from perseid.server.http.messages import HeaderList, Request, Response
-from perseid.server.http.negotiation import VARIES as VARIES_BY
-from perseid.server.http.negotiation import read_accept
-from perseid.server.http.service import completed
-from perseid.server.native.resolution import MAX_LEVELS, MAX_PLAIN, Settings
-from perseid.server.native.selection import NotUnderstood, read_lengths
+from perseid.server.http.negotiation import VARY as VARIES_BY
+from perseid.server.http.negotiation import parse_accept
+from perseid.server.http.service import with_default_headers
+from perseid.server.native.resolution import MAX_LEVELS, MAX_PLAIN_PREFIXES, ResolutionSettings
+from perseid.server.native.selection import FastPathMiss, read_lengths
 
-from .addresses import API, MAX_SIGNPOSTED, link_pieces
+from .addresses import API_HANDLES_PATH, MAX_SIGNPOSTED_NAME, link_pieces
 from .fast_json import HEAD, record_json
-from .paths import segments_of
-from .redirect import MAX_URL, page_of
+from .paths import get_segments
+from .redirect import MAX_URL, redirect_page
 
-KEPT_DATES: Final = 256
+CACHED_DATES: Final = 256
 """Dates that are kept as text: that of this second, and one for each TTL that is in use."""
 
 # What may stand in a path as it is and means itself (RFC 3986): nothing that begins a query or an escape.
 _PATH: Final = re.compile(rb"/(?:(api/handles)/|([A-Za-z]+)/)?(([1-9][0-9A-Za-z.]*)/[!$&-;=@-Z_a-z~]+)")
 _AUTHORITY: Final = rb"://[A-Za-z0-9._~-]+(?::[0-9]*)?"
 _REST: Final = rb"(?:[/?#][A-Za-z0-9\-._~!$()*,:@/;=+&'?#\[\]%]*)?"
-_ESCAPED: Final = re.compile(rb"[&']")  # what may stand in such a URL and must not in a page
-_WRITTEN_OTHERWISE: Final = re.compile(rb"&|/\.{0,2}(?:/|\Z)")  # in a name: what links to its record at the API escape
+_HTML_SPECIAL: Final = re.compile(rb"[&']")  # what may stand in such a URL and must not in a page
+_NEEDS_ESCAPE: Final = re.compile(rb"&|/\.{0,2}(?:/|\Z)")  # in a name: what links to its record at the API escape
 
 _CONDITIONS: Final = frozenset(
     ("accept-datetime", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "range")
 )
-_SAYING_WHO: Final = frozenset(("authorization", "origin"))
+_IDENTITY_HEADERS: Final = frozenset(("authorization", "origin"))
 
-_HEAD_OCTETS: Final = HEAD.size
+_HEAD_SIZE: Final = HEAD.size
 _RELATIVE: Final = int(TtlType.RELATIVE)
 _URL_TYPES: Final = frozenset((b"URL", b"0.TYPE/URL"))
-_SAYING_MORE: Final = b"10320/"  # how types begin by which a record has a say in its answers
+_SPECIAL_TYPE_PREFIX: Final = b"10320/"  # how types begin by which a record has a say in its answers
 _NAMESPACE: Final = b"HS_NAMESPACE"
 
 # The first octet of a handle's item, and of a prefix's.
 _STATE, _NORMAL, _EXACT, _LEADING_ON, _SPELLED = 0x07, State.NORMAL.value, 0x08, 0x20 | 0x40, 0x80
 _HOMED, _CASE, _SENSITIVE, _UNUSED = 0x03, 0x30, 0x10, 0xC0
-_MORE: Final = 0x80  # of an octet of a number in the view: another one follows
+_CONTINUATION_BIT: Final = 0x80  # of an octet of a number in the view: another one follows
 
-_HANDED_OVER: Final = (LedgerError, OSError, IndexError, ValueError, StructError, NotUnderstood)
+_FALLBACK_ERRORS: Final = (LedgerError, OSError, IndexError, ValueError, StructError, FastPathMiss)
 """What says that the usual way has to be taken: no view, a damaged one, a value that is none."""
 
 _Stamp = tuple[int, int]
@@ -90,7 +90,7 @@ class View(Protocol):
         ...
 
 
-class Noted(NamedTuple):
+class HeaderHints(NamedTuple):
     """What follows from the headers of a request."""
 
     reads: bool
@@ -99,42 +99,42 @@ class Noted(NamedTuple):
     """Whether it may be redirected at once."""
 
 
-class Fast:
+class FastPath:
     """Answers what can be answered at once."""
 
-    def __init__(self, view: View, site: Settings, settings: HttpSettings, time: Callable[[], float]) -> None:
+    def __init__(self, view: View, site: ResolutionSettings, settings: HttpSettings, time: Callable[[], float]) -> None:
         self._view = view
         self._time = time
         self._alone = site.servers == 1
         self._default_sensitive = site.default_sensitive
         self._bare = settings.bare
-        self._segments = frozenset([segment.encode() for segment in segments_of(settings)])
+        self._segments = frozenset([segment.encode() for segment in get_segments(settings)])
         web = b"|".join([scheme for scheme in (b"https", b"http") if scheme.decode() in settings.schemes])
         self._url = re.compile(b"(?:%b)%b%b" % (web, _AUTHORITY, _REST)) if web else None
         self._plain: dict[bytes, bytes] = {}
         self._leading: dict[bytes, _Stamp] = {}
-        pieces = link_pieces("/" if settings.bare else f"/{SEGMENT}/", settings) if settings.public_url else ()
+        pieces = link_pieces("/" if settings.bare else f"/{HANDLE_SEGMENT}/", settings) if settings.public_url else ()
         self._links = [piece.encode() for piece in pieces]
-        self._gate = f"<{settings.public_url}{API}".encode() if settings.public_url else b""
-        linked: HeaderList = (("Link", _MARKS[3]),) if self._gate else ()
-        self._kept_record = _record_template(("Cache-Control", f"public, max-age={_MARKS[0]}"), linked)
+        self._gate = f"<{settings.public_url}{API_HANDLES_PATH}".encode() if settings.public_url else b""
+        linked: HeaderList = (("Link", _PLACEHOLDERS[3]),) if self._gate else ()
+        self._kept_record = _record_template(("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), linked)
         self._unkept_record = _record_template(("Cache-Control", NO_CACHE), linked)
         self._redirection = _template(
             Response(
                 settings.redirect_status,
                 (
-                    ("Location", _MARKS[0]),
-                    ("Expires", _MARKS[1]),
-                    ("Cache-Control", f"public, max-age={_MARKS[2]}"),
+                    ("Location", _PLACEHOLDERS[0]),
+                    ("Expires", _PLACEHOLDERS[1]),
+                    ("Cache-Control", f"public, max-age={_PLACEHOLDERS[2]}"),
                     ("Vary", VARIES_BY),
-                    *([("Link", _MARKS[3])] if self._links else []),
+                    *([("Link", _PLACEHOLDERS[3])] if self._links else []),
                     ("Content-Type", "text/html;charset=utf-8"),
                 ),
             ),
             b"/x",
         )
 
-    def __call__(self, request: Arrived) -> tuple[bytes, bytes] | None:
+    def __call__(self, request: ParsedRequest) -> tuple[bytes, bytes] | None:
         """The octets of an answer and the name that it is about; None if the usual way has to be taken."""
         if not self._alone or not request.keep or request.version != "1.1":
             return None
@@ -145,24 +145,24 @@ class Fast:
         if path is None:
             return None
         noted = request.fields.noted
-        if not isinstance(noted, Noted):
-            noted = request.fields.noted = _noted(request)
+        if not isinstance(noted, HeaderHints):
+            noted = request.fields.noted = _read_hints(request)
         api, segment, name, prefix = path.groups()
         try:
             if api is not None:
-                octets = self._record(prefix, name, whole=whole) if noted.reads else None
+                data = self._record(prefix, name, whole=whole) if noted.reads else None
             elif noted.leads and (segment in self._segments if segment else self._bare):
-                octets = self._redirect(prefix, name, whole=whole)
+                data = self._redirect(prefix, name, whole=whole)
             else:
-                octets = None
-        except _HANDED_OVER:
+                data = None
+        except _FALLBACK_ERRORS:
             return None
-        return None if octets is None else (octets, name)
+        return None if data is None else (data, name)
 
     # Answers
 
     def _record(self, prefix: bytes, name: bytes, *, whole: bool) -> bytes | None:
-        if len(name) > MAX_SIGNPOSTED or _WRITTEN_OTHERWISE.search(name):
+        if len(name) > MAX_SIGNPOSTED_NAME or _NEEDS_ESCAPE.search(name):
             return None
         about, items, _ = self._view.get_pair_stamped(prefix, name)
         if items is None or about is None or not (about == self._plain.get(prefix) or self._is_plain(prefix, about)):
@@ -201,10 +201,10 @@ class Fast:
         if len(url) > MAX_URL or self._url.fullmatch(url) is None:
             return None
         encoded = prefix + b"/" + name[len(prefix) + 1 :].replace(b"/", b"%2F")
-        if len(encoded) > MAX_SIGNPOSTED or encoded.endswith((b"/.", b"/..")):
+        if len(encoded) > MAX_SIGNPOSTED_NAME or encoded.endswith((b"/.", b"/..")):
             return None
-        shown = escape(url.decode("ascii")).encode() if _ESCAPED.search(url) else url
-        body = page_of(shown, shown)
+        shown = escape(url.decode("ascii")).encode() if _HTML_SPECIAL.search(url) else url
+        body = redirect_page(shown, shown)
         head = self._redirection % (
             url,
             _date(now + seconds),
@@ -225,7 +225,7 @@ class Fast:
             return False
         if case == _SENSITIVE or (not case and self._default_sensitive):
             return False
-        if len(self._plain) >= MAX_PLAIN:
+        if len(self._plain) >= MAX_PLAIN_PREFIXES:
             self._plain.clear()
         self._plain[prefix] = about
         return True
@@ -234,65 +234,65 @@ class Fast:
         """Whether no namespace has a say in where names of a prefix lead; noted while the view is in this state."""
         if any(_NAMESPACE in (self._view.get(b"0.NA/" + each) or b"").upper() for each in _with_ancestors(prefix)):
             return False
-        if len(self._leading) >= MAX_PLAIN:
+        if len(self._leading) >= MAX_PLAIN_PREFIXES:
             self._leading.clear()
         self._leading[prefix] = stamp
         return True
 
 
-def _noted(request: Arrived) -> Noted:
+def _read_hints(request: ParsedRequest) -> HeaderHints:
     """What follows from headers, whatever the request is for."""
     names = {name for name, _ in request.headers}
     if names & _CONDITIONS:
-        return Noted(reads=False, leads=False)
-    reads = not names & _SAYING_WHO and request.client.certificate is None
-    return Noted(reads, leads=read_accept(request.all("accept")).named_form is None)
+        return HeaderHints(reads=False, leads=False)
+    reads = not names & _IDENTITY_HEADERS and request.client.certificate is None
+    return HeaderHints(reads, leads=parse_accept(request.all("accept")).named_form is None)
 
 
-def _plain_item(octets: bytes) -> tuple[int, int, Sequence[int]] | None:
+def _plain_item(data: bytes) -> tuple[int, int, Sequence[int]] | None:
     """The head of an item, where its values begin and how long each is; None if it is not as most are.
 
     That is: a single published one in a namespace that does not tell letters apart, and not so large that others would
     have to wait while it is written out.
     """
-    if len(octets) > responses.MAX_AT_ONCE:
+    if len(data) > responses.MAX_INLINE_BYTES:
         return None
-    head = octets[0]
+    head = data[0]
     at = 1
     if head & _SPELLED:
-        at = octets[1]
-        if at & _MORE:
+        at = data[1]
+        if at & _CONTINUATION_BIT:
             return None
         at += 2
     if head & _EXACT or head & _STATE != _NORMAL:
         return None
-    count = octets[at]
+    count = data[at]
     values_at = at + 1 + count
-    lengths: Sequence[int] = octets[at + 1 : values_at]
-    if count & _MORE or not octets[at + 1 : values_at].isascii():
-        lengths, values_at = read_lengths(octets, at)
-    if not lengths or values_at + sum(lengths) != len(octets):
+    lengths: Sequence[int] = data[at + 1 : values_at]
+    if count & _CONTINUATION_BIT or not data[at + 1 : values_at].isascii():
+        lengths, values_at = read_lengths(data, at)
+    if not lengths or values_at + sum(lengths) != len(data):
         return None
     return head, values_at, lengths
 
 
-def _first_url(octets: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int] | None:
+def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int] | None:
     """The first URL among values, and for how many seconds they may be kept; None if the record says more than that."""
     url: bytes | None = None
     least = MAX_AGE
     unpack = HEAD.unpack_from
     for length in lengths:
-        _, _, ttl_type, ttl, _, size = unpack(octets, at)
-        type_at = at + _HEAD_OCTETS
+        _, _, ttl_type, ttl, _, size = unpack(data, at)
+        type_at = at + _HEAD_SIZE
         type_end = type_at + size
-        type_ = octets[type_at:type_end].upper()
-        if ttl_type != _RELATIVE or type_.startswith(_SAYING_MORE):
+        type_ = data[type_at:type_end].upper()
+        if ttl_type != _RELATIVE or type_.startswith(_SPECIAL_TYPE_PREFIX):
             return None
         if ttl < least:  # noqa: PLR1730 - a call for each value of each record would take longer than all else here
             least = ttl
         if url is None and type_ in _URL_TYPES:
             data_at = type_end + 4
-            url = octets[data_at : data_at + int.from_bytes(octets[type_end:data_at], "big")]
+            url = data[data_at : data_at + int.from_bytes(data[type_end:data_at], "big")]
         at += length
     return None if url is None else (url, max(0, least))
 
@@ -309,23 +309,23 @@ def _with_ancestors(prefix: bytes) -> list[bytes]:
 # Heads of answers, as the usual way writes them
 
 
-@lru_cache(KEPT_DATES)
+@lru_cache(CACHED_DATES)
 def _date(second: int) -> bytes:
-    return date_of(second).encode()
+    return format_date(second).encode()
 
 
-_MARKS: Final = ("mark-0", "mark-1", "mark-2", "mark-3")
+_PLACEHOLDERS: Final = ("mark-0", "mark-1", "mark-2", "mark-3")
 
 
 def _template(response: Response, path: bytes) -> bytes:
     """The head of an answer with a place for each mark, the date and the length, in the order in which they stand."""
-    octets = head_of(completed(Request("GET", path), response), version="1.1", keep=True, seconds=0)
-    for text in (*_MARKS, date_of(0), "Content-Length: 0"):
+    data = encode_head(with_default_headers(Request("GET", path), response), version="1.1", keep=True, seconds=0)
+    for text in (*_PLACEHOLDERS, format_date(0), "Content-Length: 0"):
         place = b"Content-Length: \0" if text.startswith("Content-Length") else b"\0"
-        octets = octets.replace(text.encode(), place)
-    return octets.replace(b"%", b"%%").replace(b"\0", b"%b")
+        data = data.replace(text.encode(), place)
+    return data.replace(b"%", b"%%").replace(b"\0", b"%b")
 
 
 def _record_template(age: tuple[str, str], links: HeaderList) -> bytes:
-    headers: HeaderList = (age, VARIES, header(_MARKS[1]), *links, responses.PLAIN.content_type)
+    headers: HeaderList = (age, VARY, etag_header(_PLACEHOLDERS[1]), *links, responses.DEFAULT_FORMAT.content_type)
     return _template(Response(200, headers), b"/api/handles/1/x")

@@ -27,8 +27,8 @@ from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver, match_resolver
 from perseid.registry.queries.links import LINKSET, LINKSET_JSON
 from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, JSON_LD
-from perseid.server.http.context import SEGMENT, HttpSettings
-from perseid.server.http.targets import Parameters, name_of, percent_decoded
+from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings
+from perseid.server.http.targets import Parameters, parse_name, percent_decode
 
 GENERATOR: Final = "generate"
 """The page at which new names are made."""
@@ -41,10 +41,10 @@ PAGES: Final = frozenset(
 )
 """The server's own pages and files; the front page has no name."""
 
-TAKEN: Final = frozenset(("api", "docs", "healthz", "hrls", "readyz", "static", TIME_MAPS))
+RESERVED_SEGMENTS: Final = frozenset(("api", "docs", "healthz", "hrls", "readyz", "static", TIME_MAPS))
 """First segments below which everything is the server's own."""
 
-_BLANKS: Final = " \t\r\n\f\v"
+_WHITESPACE: Final = " \t\r\n\f\v"
 # What a segment of a URI may hold unencoded (U5), so that no client on the way sees a reason to change it.
 _SAFE: Final = "!$&'()*+,;=:@"
 _INFO: Final = re.compile("info:(?:doi|hdl)/", re.IGNORECASE | re.ASCII)
@@ -55,14 +55,14 @@ _LABEL: Final = re.compile(r"(?:hdl\.|(?:hdl|doi|handle):)\s*(?=[^\s/]+/)", re.I
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnPage:
     """One of the server's own pages; `path` has no slash before it."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class RequestedName:
     """A name, as it is written."""
 
     name: str
@@ -76,58 +76,58 @@ class Named:
         return self.name if "/" in self.name else f"{PREFIX_OF_PREFIXES}/{self.name}"
 
     @property
-    def otherwise(self) -> "Named | None":
+    def alternative(self) -> "RequestedName | None":
         """What else may be meant where no such prefix is served here: people write `/hdl/hdl:{name}`."""
-        name = stripped(self.name.strip(_BLANKS))
-        return Named(name, self.segment) if name not in ("", self.name) else None
+        name = strip_scheme(self.name.strip(_WHITESPACE))
+        return RequestedName(name, self.segment) if name not in ("", self.name) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Undeclared:
+class UnknownPath:
     """A path that is neither; behind the segment `hdl` it would be a name."""
 
     path: str
 
 
-def locate(path: bytes, settings: HttpSettings) -> Own | Named | Undeclared:
+def parse_path(path: bytes, settings: HttpSettings) -> OwnPage | RequestedName | UnknownPath:
     """What a path asks for. Raises `Malformed`."""
-    given = name_of(path).text.lstrip("/")
+    given = parse_name(path).text.lstrip("/")
     first, slash, rest = given.partition("/")
-    text = given.strip(_BLANKS)
-    if first in segments_of(settings):
+    text = given.strip(_WHITESPACE)
+    if first in get_segments(settings):
         name = rest.lstrip("/")
-        return Named(name, first) if name else Own("")
+        return RequestedName(name, first) if name else OwnPage("")
     if text in PAGES:
-        return Own(text)
+        return OwnPage(text)
     if first in ("docs", "static") and slash:
-        return Own(text)
+        return OwnPage(text)
     if first == TIME_MAPS and slash:
-        return Own(given)  # with a name in it, of which a blank at the end may be a part
-    if first in TAKEN or not settings.bare:
-        return Undeclared(text)
-    name = stripped(text)
-    return Named(name) if name else Own("")
+        return OwnPage(given)  # with a name in it, of which a blank at the end may be a part
+    if first in RESERVED_SEGMENTS or not settings.bare:
+        return UnknownPath(text)
+    name = strip_scheme(text)
+    return RequestedName(name) if name else OwnPage("")
 
 
-def typed(field: str, settings: HttpSettings) -> Named | None:
+def parse_search_input(field: str, settings: HttpSettings) -> RequestedName | None:
     """What somebody has typed or pasted into the form; None if nothing. Raises `Malformed`."""
-    text = field.strip(_BLANKS + "\N{ZERO WIDTH NO-BREAK SPACE}").lstrip("/")
+    text = field.strip(_WHITESPACE + "\N{ZERO WIDTH NO-BREAK SPACE}").lstrip("/")
     web = _WEB.match(text)
     if web is not None or _begins_with_known_host(text):
         # What stands behind the host is a path of whatever resolver it is, with its escapes.
         path = text[web.end() :].partition("/")[2] if web else text.partition("/")[2]
         path = re.split("[?#]", path, maxsplit=1)[0]
-        text = name_of(path.encode("utf-8", "replace")).text
+        text = parse_name(path.encode("utf-8", "replace")).text
         first, _, rest = text.partition("/")
-        if first in segments_of(settings):
+        if first in get_segments(settings):
             text = rest
     else:
         text = _LABEL.sub("", text, count=1)
-    name = stripped(text.lstrip("/").strip(_BLANKS))
-    return Named(name, "" if is_bare(name, settings) else SEGMENT) if name else None
+    name = strip_scheme(text.lstrip("/").strip(_WHITESPACE))
+    return RequestedName(name, "" if is_bare(name, settings) else HANDLE_SEGMENT) if name else None
 
 
-def stripped(name: str) -> str:
+def strip_scheme(name: str) -> str:
     """A name without the scheme of a URI before it (§9.2)."""
     for form in (_INFO, _SCHEME):
         if found := form.match(name):
@@ -140,27 +140,27 @@ def stripped(name: str) -> str:
     return name
 
 
-def segments_of(settings: HttpSettings) -> tuple[str, ...]:
+def get_segments(settings: HttpSettings) -> tuple[str, ...]:
     """The segments behind which names stand; the one that always works comes last if nobody declared it."""
-    return settings.segments if SEGMENT in settings.segments else (*settings.segments, SEGMENT)
+    return settings.segments if HANDLE_SEGMENT in settings.segments else (*settings.segments, HANDLE_SEGMENT)
 
 
 def is_bare(name: str, settings: HttpSettings) -> bool:
     """Whether a name can be reached without a segment before it."""
     first = name.partition("/")[0]
-    if not settings.bare or name in PAGES or first in TAKEN or first in segments_of(settings):
+    if not settings.bare or name in PAGES or first in RESERVED_SEGMENTS or first in get_segments(settings):
         return False
-    return stripped(name.lstrip("/").strip(_BLANKS)) == name
+    return strip_scheme(name.lstrip("/").strip(_WHITESPACE)) == name
 
 
 def path_to(name: str, settings: HttpSettings, segment: str = "") -> str:
     """The path at which this server resolves a name: behind a declared segment, or bare where that is possible."""
     if not segment and not is_bare(name, settings):
-        segment = SEGMENT
-    return f"/{quote(segment, safe=_SAFE)}/{encoded(name)}" if segment else f"/{encoded(name)}"
+        segment = HANDLE_SEGMENT
+    return f"/{quote(segment, safe=_SAFE)}/{encode_name(name)}" if segment else f"/{encode_name(name)}"
 
 
-def encoded(name: str) -> str:
+def encode_name(name: str) -> str:
     """A name as it stands at the end of a path.
 
     Slashes of the suffix are encoded (U5). A suffix of dots alone would be taken for a step up in the path, encoded or
@@ -172,24 +172,24 @@ def encoded(name: str) -> str:
     return f"{quote(prefix, safe=_SAFE)}{slash}{quote(suffix, safe=_SAFE)}"
 
 
-def address_of(path: str, settings: HttpSettings) -> str:
+def absolute_url(path: str, settings: HttpSettings) -> str:
     """A path of this server as others can use it: with the declared address before it, if there is one."""
     return settings.public_url + path
 
 
-def resolvers_of(settings: HttpSettings) -> tuple[Resolver, ...]:
+def get_resolvers(settings: HttpSettings) -> tuple[Resolver, ...]:
     """The forms that this server declares, with its address (U4); none if it has no address."""
     if not settings.public_url:
         return ()
     found = [settings.public_url] if settings.bare else []
-    found += [f"{settings.public_url}/{segment}" for segment in segments_of(settings)]
+    found += [f"{settings.public_url}/{segment}" for segment in get_segments(settings)]
     try:
         return tuple([Resolver.parse(text) for text in found])
     except NameProblem:
         return ()  # an address with a path: names stand behind it all the same
 
 
-def percent_encoded_query(query: bytes) -> str:
+def encode_query(query: bytes) -> str:
     """A query as it came, as it can stand in a header."""
     return quote(query, safe="!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") if query else ""
 
@@ -205,7 +205,7 @@ MAX_PARAMETERS: Final = 200
 MAX_FORM: Final = 16_384
 """Octets of the longest form: the longest name in it, percent-encoded, needs 6,144."""
 
-OWN: Final = frozenset(
+RESOLVER_PARAMETERS: Final = frozenset(
     (
         "action",
         "at",
@@ -259,19 +259,19 @@ FORMS: Final[Mapping[Action, str]] = {
 _ACTIONS: Final = {action.value: action for action in Action}
 
 
-def read_query(query: bytes) -> Parameters:
+def parse_query(query: bytes) -> Parameters:
     """The parameters of a query; there may be more than anybody reads, and those do not count."""
     parts = [part.partition(b"=") for part in _SEPARATOR.split(query, MAX_PARAMETERS)[:MAX_PARAMETERS] if part]
-    return Parameters(tuple([(_decoded(name), _decoded(value)) for name, _, value in parts]))
+    return Parameters(tuple([(_decode(name), _decode(value)) for name, _, value in parts]))
 
 
-def indexes_of(parameters: Parameters) -> tuple[int, ...]:
+def parse_indexes(parameters: Parameters) -> tuple[int, ...]:
     """The indexes that are asked for; one that cannot be read does not count."""
     found = [int(text) for text in parameters.all("index") if _INDEX.fullmatch(text)]
     return tuple([index for index in found if index <= _LARGEST_INDEX])
 
 
-def action_of(parameters: Parameters) -> Action | None:
+def parse_action(parameters: Parameters) -> Action | None:
     """What is asked for in so many words: an unknown word is a redirection. None if nothing is."""
     named = parameters.first("action")
     if named is not None:
@@ -279,18 +279,18 @@ def action_of(parameters: Parameters) -> Action | None:
     return Action.VALUES if "noredirect" in parameters else None
 
 
-def rest_of(query: bytes) -> bytes:
+def strip_parameters(query: bytes) -> bytes:
     """A query without the parameters of the resolver, and otherwise as it was."""
     rest = b""
     start = 0
     for end in (*[found.start() for found in _SEPARATOR.finditer(query)], len(query)):
         part = query[start:end]
-        if part and _decoded(part.partition(b"=")[0]) not in OWN:
+        if part and _decode(part.partition(b"=")[0]) not in RESOLVER_PARAMETERS:
             rest += (query[start - 1 : start] if rest else b"") + part
         start = end + 1
     return rest
 
 
-def _decoded(octets: bytes) -> str:
+def _decode(data: bytes) -> str:
     """Percent-decoded once; what is no escape stays, and what is no UTF-8 becomes a replacement character."""
-    return percent_decoded(octets).decode("utf-8", "replace")
+    return percent_decode(data).decode("utf-8", "replace")

@@ -32,26 +32,26 @@ from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
-from perseid.records.location_choice import Address, Chosen, Wishes, choose
-from perseid.records.locations import Candidate, Candidates, Location, Locations, expand
+from perseid.records.location_choice import Address, SelectedLocation, SelectionCriteria, select_location
+from perseid.records.locations import Candidate, Candidates, Location, Locations, expand_template
 from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value
-from perseid.records.xml import MAX_XML_OCTETS, is_yes
+from perseid.records.xml import MAX_XML_BYTES, is_true
 from perseid.registry.queries.signposting import RELATIONS
-from perseid.server.http.caching import age_headers, least_ttl
+from perseid.server.http.caching import cache_headers, min_ttl
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.negotiation import VARIES, VARIES_IN_THE_PAST, Accepted, Wish
+from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader, Preference
 from perseid.wire.codes import ResponseCode
 
 MAX_URL: Final = 8_192
 """Characters of the longest URL that goes out, encoded: what common browsers and servers take in a header."""
 
-KEPT: Final = "-._~!$()*,:@/;=+&'?#[]%"
+SAFE_CHARACTERS: Final = "-._~!$()*,:@/;=+&'?#[]%"
 """What stays as it is, besides letters and digits of ASCII."""
 
-_AROUND: Final = " \t\r\n\f\v"
+_WHITESPACE: Final = " \t\r\n\f\v"
 _MAX_HOST: Final = 253  # octets of the longest name that DNS has; to convert a longer one costs time for nothing
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SCHEME: Final = re.compile("([A-Za-z][A-Za-z0-9+.-]*):")
@@ -61,7 +61,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\]")
 _ASCII_HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-class Unsuitable(ValueError):
+class InvalidTarget(ValueError):
     """Nobody is sent there; the text says why, as a clause."""
 
 
@@ -75,45 +75,45 @@ class Target:
     """As it goes out, in ASCII."""
 
 
-def target_of(text: str, schemes: Collection[str], appended: str = "") -> Target:
+def parse_target(text: str, schemes: Collection[str], appended: str = "") -> Target:
     """A URL of a record as it goes out, with what the request appends to it. Raises `Unsuitable`."""
-    text = text.strip(_AROUND)
-    location = _encoded(text, schemes)
+    text = text.strip(_WHITESPACE)
+    location = _encode_target(text, schemes)
     if appended:
         text += appended
-        longer = _encoded(text, schemes)
-        if _owner_of(longer) != _owner_of(location):
-            raise Unsuitable("what is appended to the URL would lead to another host")
+        longer = _encode_target(text, schemes)
+        if _get_authority(longer) != _get_authority(location):
+            raise InvalidTarget("what is appended to the URL would lead to another host")
         location = longer
     return Target(text, location)
 
 
-def encode(text: str) -> str:
+def encode_url(text: str) -> str:
     """Percent-encode every octet of a text in UTF-8 that does not belong in a URL; percent signs stay as they are."""
-    return quote(text, safe=KEPT)
+    return quote(text, safe=SAFE_CHARACTERS)
 
 
-def scheme_of(text: str) -> str:
+def get_scheme(text: str) -> str:
     """The scheme of a URL in lower case; empty if it has none."""
     found = _SCHEME.match(text)
     return found[1].lower() if found else ""
 
 
-def _encoded(text: str, schemes: Collection[str]) -> str:
+def _encode_target(text: str, schemes: Collection[str]) -> str:
     if not text:
-        raise Unsuitable("it is empty")
+        raise InvalidTarget("it is empty")
     if _CONTROLS.search(text):
-        raise Unsuitable("it holds control characters")
+        raise InvalidTarget("it holds control characters")
     if len(text) > MAX_URL:
-        raise Unsuitable(f"it has {len(text):,} characters; {MAX_URL:,} are the most")
-    scheme = scheme_of(text)
+        raise InvalidTarget(f"it has {len(text):,} characters; {MAX_URL:,} are the most")
+    scheme = get_scheme(text)
     if not scheme:
-        raise Unsuitable("it has no scheme, so it leads nowhere by itself")
+        raise InvalidTarget("it has no scheme, so it leads nowhere by itself")
     if scheme not in schemes:
-        raise Unsuitable("its scheme is not one of those that this server redirects to")
-    location = encode(_with_ascii_host(text, scheme) if scheme in _WITH_HOST else text)
+        raise InvalidTarget("its scheme is not one of those that this server redirects to")
+    location = encode_url(_with_ascii_host(text, scheme) if scheme in _WITH_HOST else text)
     if len(location) > MAX_URL:
-        raise Unsuitable(f"it has {len(location):,} characters; {MAX_URL:,} are the most")
+        raise InvalidTarget(f"it has {len(location):,} characters; {MAX_URL:,} are the most")
     return location
 
 
@@ -121,14 +121,14 @@ def _with_ascii_host(text: str, scheme: str) -> str:
     """The URL with its host in ASCII."""
     parts = _PARTS.fullmatch(text, len(scheme) + 1)
     if parts is None or not parts[2]:
-        raise Unsuitable("it names no host")
+        raise InvalidTarget("it names no host")
     before, host, port, rest = parts.groups()
     if rest.startswith("\\"):
-        raise Unsuitable("its host ends in a backslash, which some take for a slash and some do not")
+        raise InvalidTarget("its host ends in a backslash, which some take for a slash and some do not")
     if not host.isascii():
         return f"{text[: len(scheme) + 1]}{before}{_to_ascii(host)}{port}{rest}"
     if _HOST.fullmatch(host) is None:
-        raise Unsuitable("its host is no name of a host")
+        raise InvalidTarget("its host is no name of a host")
     return text
 
 
@@ -140,13 +140,13 @@ def _to_ascii(host: str) -> str:
         converted = ""
     # Characters that look like a slash or an at sign become one, and then the host would be another.
     if not _ASCII_HOST.fullmatch(converted):
-        raise Unsuitable("its host is no name of a host")
+        raise InvalidTarget("its host is no name of a host")
     return converted
 
 
-def _owner_of(location: str) -> str:
+def _get_authority(location: str) -> str:
     """What must stay the same when something is appended: scheme and host, or the addresses of a letter."""
-    scheme = scheme_of(location)
+    scheme = get_scheme(location)
     if scheme in _WITH_HOST:
         parts = _PARTS.fullmatch(location, len(scheme) + 1)
         return location[: parts.end(3)] if parts else location
@@ -158,7 +158,7 @@ LINKS: Final = "10320/links"
 
 _LINK: Final = "Link"
 
-ALLOWED: Final = {name.lower(): name for name in ("Deprecation", _LINK, "Sunset", "X-Robots-Tag")}
+ALLOWED_HEADERS: Final = {name.lower(): name for name in ("Deprecation", _LINK, "Sunset", "X-Robots-Tag")}
 """The headers that a record may set: what it is linked with, since when and until when it holds, whether it is to be
 listed. None of them changes how the answer itself is read, kept or passed on. `Memento-Datetime` is not one of them:
 with it the server itself says that an answer is about the past."""
@@ -171,7 +171,7 @@ deployed servers say which of several places is the main one."""
 MAX_HEADERS: Final = 50
 """Headers that a record may add to an answer."""
 
-MAX_OCTETS: Final = 4_096
+MAX_HEADER_BYTES: Final = 4_096
 """Octets of all of them together: servers on the way have room for 4 to 8 KiB of headers."""
 
 # A link as a line may have it (RFC 8288, section 3), whole; of the names of parameters only those that are known.
@@ -202,14 +202,17 @@ def extra_headers(
     """The headers that a record asks for, lines first, as far as they may go out."""
     record = [value for value in ascending(values) if value.is_public]
     hrefs = {place.location.get("id"): place.href for place in reversed(candidates.places)}
-    own = [place for place in candidates.places if not place.of_namespace]
-    others = [place for place in candidates.places if place.of_namespace]
-    found = [*_lines(handle, record, schemes), *_links(_linked(handle, record, own), hrefs, schemes)]
-    if not is_yes(candidates.get("suppressNsHeaders")) and not (
-        found and is_yes(candidates.get("suppressNsHeadersIfLocalHeaders"))
+    own = [place for place in candidates.places if not place.from_namespace]
+    others = [place for place in candidates.places if place.from_namespace]
+    found = [
+        *_header_lines(handle, record, schemes),
+        *_link_headers(_linked_locations(handle, record, own), hrefs, schemes),
+    ]
+    if not is_true(candidates.get("suppressNsHeaders")) and not (
+        found and is_true(candidates.get("suppressNsHeadersIfLocalHeaders"))
     ):
-        found += _links([(place.href, place.location) for place in others], hrefs, schemes)
-    room = MAX_OCTETS
+        found += _link_headers([(place.href, place.location) for place in others], hrefs, schemes)
+    room = MAX_HEADER_BYTES
     kept: list[Header] = []
     for name, value in found[:MAX_HEADERS]:
         room -= len(name) + len(value) + 4
@@ -219,30 +222,30 @@ def extra_headers(
     return tuple(kept)
 
 
-def _lines(handle: Handle, record: list[Value], schemes: Collection[str]) -> Iterator[Header]:
+def _header_lines(handle: Handle, record: list[Value], schemes: Collection[str]) -> Iterator[Header]:
     """Lines `Name: value` with permitted names."""
     for value in record:
         if not has_type(value.type, HEADERS):
             continue
-        text = value.data[:MAX_XML_OCTETS].decode("utf-8", "replace")
+        text = value.data[:MAX_XML_BYTES].decode("utf-8", "replace")
         for line in text.splitlines()[:_MAX_LINES]:
             name, colon, content = line.partition(":")
-            known = ALLOWED.get(name.strip().lower())
+            known = ALLOWED_HEADERS.get(name.strip().lower())
             content = content.strip()
-            if colon and known and len(content) <= MAX_OCTETS:
-                content = expand(content, handle)
-                if content and _PRINTABLE.fullmatch(content) and (known != _LINK or _may_link(content, schemes)):
+            if colon and known and len(content) <= MAX_HEADER_BYTES:
+                content = expand_template(content, handle)
+                if content and _PRINTABLE.fullmatch(content) and (known != _LINK or _is_valid_link(content, schemes)):
                     yield known, content
 
 
-def _may_link(content: str, schemes: Collection[str]) -> bool:
+def _is_valid_link(content: str, schemes: Collection[str]) -> bool:
     """Whether every link of a `Link` line may go out: what cannot be read to its end may not, nor what names its
     relation twice, which is not one (RFC 8288, section 3.3).
     """
     at = 0
     while True:
         target = _TARGET.match(content, at)
-        if target is None or not _may_target(target[1], schemes):
+        if target is None or not _is_valid_target(target[1], schemes):
             return False
         at, relations = target.end(), 0
         while parameter := _PARAMETER.match(content, at):
@@ -250,9 +253,9 @@ def _may_link(content: str, schemes: Collection[str]) -> bool:
             name, text = parameter[1].lower(), parameter[2] if parameter[2] is not None else parameter[3]
             if name == "rel":
                 relations += 1
-                if not _is_allowed(text):
+                if not _is_allowed_relation(text):
                     return False
-            elif name == "anchor" and not _may_target(text, schemes):
+            elif name == "anchor" and not _is_valid_target(text, schemes):
                 return False
         if relations != 1:
             return False
@@ -264,24 +267,24 @@ def _may_link(content: str, schemes: Collection[str]) -> bool:
         at = following.end()
 
 
-def _may_target(address: str, schemes: Collection[str]) -> bool:
+def _is_valid_target(address: str, schemes: Collection[str]) -> bool:
     try:
-        return target_of(address, schemes).location == address
-    except Unsuitable:
+        return parse_target(address, schemes).location == address
+    except InvalidTarget:
         return False
 
 
-def _is_allowed(relation: str) -> bool:
+def _is_allowed_relation(relation: str) -> bool:
     """Whether all words of a relation may go out."""
-    return bool(relation.strip()) and _allowed(relation) == " ".join(relation.split())
+    return bool(relation.strip()) and _allowed_relations(relation) == " ".join(relation.split())
 
 
-def _allowed(relation: str) -> str:
+def _allowed_relations(relation: str) -> str:
     """The words of a relation that may go out."""
     return " ".join([word for word in relation.split() if ":" in word or word.lower() in ALLOWED_RELATIONS])
 
 
-def _linked(handle: Handle, record: list[Value], places: list[Candidate]) -> Iterator[tuple[str, Location]]:
+def _linked_locations(handle: Handle, record: list[Value], places: list[Candidate]) -> Iterator[tuple[str, Location]]:
     """The locations of a record, and those that are there to be linked and nothing else."""
     yield from ((place.href, place.location) for place in places)
     for value in [value for value in record if has_type(value.type, LINKS)][:_MAX_LISTS]:
@@ -291,13 +294,13 @@ def _linked(handle: Handle, record: list[Value], places: list[Candidate]) -> Ite
             continue
         for location in locations:
             href, template = location.href, location.href_template
-            if href is None and template is not None and len(template) <= MAX_OCTETS:
-                href = expand(template, handle)
+            if href is None and template is not None and len(template) <= MAX_HEADER_BYTES:
+                href = expand_template(template, handle)
             if href is not None:
                 yield href, location
 
 
-def _links(
+def _link_headers(
     locations: Iterable[tuple[str, Location]], hrefs: Mapping[str | None, str], schemes: Collection[str]
 ) -> list[Header]:
     """A header for each location with a relation that may be linked."""
@@ -307,21 +310,21 @@ def _links(
 
 
 def _link(href: str, location: Location, hrefs: Mapping[str | None, str], schemes: Collection[str]) -> str | None:
-    relation = _allowed(location.get("rel") or "")
+    relation = _allowed_relations(location.get("rel") or "")
     if not relation or not _PRINTABLE.fullmatch(relation):
         return None
     try:
-        parts = [f"<{target_of(href, schemes).location}>"]
+        parts = [f"<{parse_target(href, schemes).location}>"]
         anchor = hrefs.get(location.get("anchor-id")) if location.get("anchor-id") else None
         if anchor is not None:
-            parts.append(f"anchor={_quoted(target_of(anchor, schemes).location)}")
-    except Unsuitable:
+            parts.append(f"anchor={_quote(parse_target(anchor, schemes).location)}")
+    except InvalidTarget:
         return None
-    parts.append(f"rel={_quoted(relation)}")
+    parts.append(f"rel={_quote(relation)}")
     for name, attribute in _ATTRIBUTES:
         text = location.get(attribute)
         if text and _PRINTABLE.fullmatch(text):
-            parts.append(f"{name}={_quoted(text)}")
+            parts.append(f"{name}={_quote(text)}")
     if title := location.get("title"):
         parts.append(_title(title, location.get("titlelang") or ""))
     return "; ".join(parts)
@@ -330,12 +333,12 @@ def _link(href: str, location: Location, hrefs: Mapping[str | None, str], scheme
 def _title(title: str, language: str) -> str:
     """A title; in the long form where it is not ASCII, or has a language."""
     if not language and _PRINTABLE.fullmatch(title):
-        return f"title={_quoted(title)}"
+        return f"title={_quote(title)}"
     tag = language if re.fullmatch("[A-Za-z0-9-]{0,35}", language) else ""
     return f"title*=UTF-8'{tag}'{quote(title, safe='')}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A quoted string of HTTP."""
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
 
@@ -352,67 +355,69 @@ _BY_AGENT: Final = ("http_role", "ctype", "media-type")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RedirectRequest:
     """What a request wants, as far as it decides where somebody is sent."""
 
-    accepted: Accepted = field(default_factory=lambda: Accepted(()))
-    own: tuple[Wish, ...] = ()
+    accepted: AcceptHeader = field(default_factory=lambda: AcceptHeader(()))
+    own: tuple[Preference, ...] = ()
     """Attributes that the request names itself (`locatt`)."""
-    derived: tuple[Wish, ...] = ()
+    derived: tuple[Preference, ...] = ()
     """Attributes that follow from its headers."""
     append: str = ""
     """What is appended to the URL."""
     country: str | None = None
     address: Address | None = None
-    insists: bool = False
+    force_redirect: bool = False
     """Whether it asks for a redirection in so many words, so that its headers do not turn it into something else."""
     headers_only: bool = False
     """Whether the headers of the redirection are wanted with status 200."""
-    fresh: bool = False
+    no_cache: bool = False
     """Whether the answer is wanted from the source, and not from caches."""
-    old: bool = False
+    is_http10: bool = False
     """Whether it is a client of HTTP/1.0."""
 
     @property
-    def wishes(self) -> Wishes:
+    def preferences(self) -> SelectionCriteria:
         """All attributes, those named first."""
-        return Wishes((*self.own, *self.derived), self.country, self.address)
+        return SelectionCriteria((*self.own, *self.derived), self.country, self.address)
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class Redirect:
     """Where somebody is sent, and what was looked at on the way."""
 
-    chosen: Chosen | None
+    chosen: SelectedLocation | None
     target: Target | None
     status: int
     status_from: str
     """What chose the status: the location, its list, or the settings."""
-    unsuitable: Mapping[str, str]
+    invalid_targets: Mapping[str, str]
     """Places that nobody is sent to, and why."""
 
 
-def lead(candidates: Candidates, wanted: Wanted, settings: HttpSettings, number: float) -> Led:
+def choose_redirect(candidates: Candidates, wanted: RedirectRequest, settings: HttpSettings, number: float) -> Redirect:
     """Where a request is sent. `number` is random, from 0 up to but without 1."""
     targets: dict[str, Target] = {}
-    unsuitable: dict[str, str] = {}
+    invalid_targets: dict[str, str] = {}
     for place in candidates.places:
-        if place.href in targets or place.href in unsuitable:
+        if place.href in targets or place.href in invalid_targets:
             continue
         try:
-            targets[place.href] = target_of(place.href, settings.schemes)
-        except Unsuitable as problem:
-            unsuitable[place.href] = str(problem)
-    if unsuitable:
+            targets[place.href] = parse_target(place.href, settings.schemes)
+        except InvalidTarget as problem:
+            invalid_targets[place.href] = str(problem)
+    if invalid_targets:
         kept = tuple([place for place in candidates.places if place.href in targets])
         candidates = replace(candidates, places=kept)
-    chosen = choose(candidates, wanted.wishes, number)
+    chosen = select_location(candidates, wanted.preferences, number)
     status, status_from = _status(candidates, chosen, wanted, settings)
-    return Led(chosen, None if chosen is None else targets[chosen.place.href], status, status_from, unsuitable)
+    return Redirect(
+        chosen, None if chosen is None else targets[chosen.place.href], status, status_from, invalid_targets
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RedirectSource:
     """What is known of a name."""
 
     handle: Handle
@@ -430,24 +435,28 @@ class Known:
     """Whether it is told what was after an entry, which never changes."""
 
 
-def redirect(known: Known, wanted: Wanted, settings: HttpSettings, number: float, now: float) -> Response | None:
+def redirect_response(
+    known: RedirectSource, wanted: RedirectRequest, settings: HttpSettings, number: float, now: float
+) -> Response | None:
     """The answer that sends somebody to where a name leads; None if it leads nowhere, or the record is wanted.
 
     Raises `Unsuitable` if what the request appends to the URL cannot be.
     """
     candidates = known.candidates
-    led = lead(candidates, wanted, settings, number)
-    if led.chosen is None or led.target is None or _is_record_wanted(led.chosen.place, wanted):
+    redirect = choose_redirect(candidates, wanted, settings, number)
+    if redirect.chosen is None or redirect.target is None or _is_record_wanted(redirect.chosen.place, wanted):
         return None
-    target = target_of(led.target.text, settings.schemes, wanted.append) if wanted.append else led.target
+    target = parse_target(redirect.target.text, settings.schemes, wanted.append) if wanted.append else redirect.target
     place_matters = any(place.location.get(name) is not None for place in candidates.places for name in _BY_PLACE)
-    age = age_headers(least_ttl(known.used, now), now, shared=not place_matters, again=wanted.fresh, fixed=known.fixed)
+    age = cache_headers(
+        min_ttl(known.used, now), now, shared=not place_matters, no_cache=wanted.no_cache, fixed=known.fixed
+    )
     return Response(
-        200 if wanted.headers_only else led.status,
+        200 if wanted.headers_only else redirect.status,
         (
             ("Location", target.location),
             *age,
-            ("Vary", vary(candidates, wanted.accepted, past=known.past)),
+            ("Vary", vary_header(candidates, wanted.accepted, past=known.past)),
             *extra_headers(known.handle, known.values, candidates, settings.schemes),
             *known.signposts,
             _CONTENT_TYPE,
@@ -458,42 +467,44 @@ def redirect(known: Known, wanted: Wanted, settings: HttpSettings, number: float
     )
 
 
-def vary(candidates: Candidates, accepted: Accepted, *, past: bool = False) -> str:
+def vary_header(candidates: Candidates, accepted: AcceptHeader, *, past: bool = False) -> str:
     """Which headers of a request an answer depends on."""
     named = {name for place in candidates.places for name, _ in place.location.attributes}
-    found = [VARIES_IN_THE_PAST if past else VARIES]
+    found = [VARY_HISTORY if past else VARY]
     if "language" in named:
         found.append("Accept-Language")
-    if named.intersection(_BY_AGENT) and accepted.says_nothing:
+    if named.intersection(_BY_AGENT) and accepted.accepts_anything:
         found.append("User-Agent")  # by which it is told whether somebody browses
     return ", ".join(found)
 
 
 def alias_redirect(location: str, age: HeaderList, name: str, signposts: HeaderList, *, past: bool) -> Response:
     """The answer that tells a client the name that the one it asked for is an alias of."""
-    varies = ("Vary", VARIES_IN_THE_PAST if past else VARIES)
+    varies = ("Vary", VARY_HISTORY if past else VARY)
     headers: HeaderList = (("Location", location), *age, varies, *signposts)
     return Response(301, headers, code=ResponseCode.SUCCESS, name=name)
 
 
-def _status(candidates: Candidates, chosen: Chosen | None, wanted: Wanted, settings: HttpSettings) -> tuple[int, str]:
+def _status(
+    candidates: Candidates, chosen: SelectedLocation | None, wanted: RedirectRequest, settings: HttpSettings
+) -> tuple[int, str]:
     """The status of a redirection, and what chose it."""
     written = (
         (None if chosen is None else chosen.place.location.get("http_sc"), "location"),
         (candidates.get("http_sc"), "list"),
     )
-    found = [(int(text), where) for text, where in written if text is not None and text.strip() in _WORDS]
+    found = [(int(text), where) for text, where in written if text is not None and text.strip() in _STATUS_TEXTS]
     status, where = found[0] if found else (settings.redirect_status, "settings")
-    return (302, "HTTP/1.0") if wanted.old and status not in OLD_STATUSES else (status, where)
+    return (302, "HTTP/1.0") if wanted.is_http10 and status not in OLD_STATUSES else (status, where)
 
 
-_WORDS: Final = frozenset(str(status) for status in STATUSES)
+_STATUS_TEXTS: Final = frozenset(str(status) for status in STATUSES)
 
 
-def _is_record_wanted(place: Candidate, wanted: Wanted) -> bool:
+def _is_record_wanted(place: Candidate, wanted: RedirectRequest) -> bool:
     """Whether the record is given in a form for programs instead: a location that is meant for such goes before it."""
     form = wanted.accepted.named_form
-    if wanted.insists or form is None:
+    if wanted.force_redirect or form is None:
         return False
     location = place.location
     is_meant = form in (location.get("media-type"), location.get("ctype")) or location.get("http_role") == "conneg"
@@ -502,9 +513,9 @@ def _is_record_wanted(place: Candidate, wanted: Wanted) -> bool:
 
 def _body(target: Target) -> bytes:
     """A page with the link, in the words of deployed resolvers, for clients that do not follow by themselves."""
-    return page_of(escape(target.location).encode(), escape(target.text).encode())
+    return redirect_page(escape(target.location).encode(), escape(target.text).encode())
 
 
-def page_of(href: bytes, text: bytes) -> bytes:
+def redirect_page(href: bytes, text: bytes) -> bytes:
     """That page, of what is escaped already."""
     return b'<html><head><title>Handle Redirect</title></head>\n<body><a href="%b">%b</a></body></html>' % (href, text)

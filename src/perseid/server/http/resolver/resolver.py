@@ -13,86 +13,104 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from perseid.records.location_choice import read_address, read_wish
+from perseid.records.location_choice import parse_address, parse_locatt
 from perseid.records.locations import Candidates
-from perseid.registry.queries.memento import Around
+from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.results import Refused
-from perseid.server.http.caching import age_headers, least_ttl
-from perseid.server.http.clients import address_asked
+from perseid.server.http.caching import cache_headers, min_ttl
+from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
-from perseid.server.http.context import Asking, HttpSettings
-from perseid.server.http.long_responses import tagged
+from perseid.server.http.context import HttpSettings, RequestContext
+from perseid.server.http.long_responses import with_etag
 from perseid.server.http.messages import HeaderList, Request, Response
 from perseid.server.http.negotiation import (
     HTML,
     JSON,
-    VARIES,
-    VARIES_IN_THE_PAST,
-    Accepted,
-    Wish,
-    read_accept,
-    read_languages,
-    wishes,
+    VARY,
+    VARY_HISTORY,
+    AcceptHeader,
+    Preference,
+    location_preferences,
+    parse_accept,
+    parse_accept_language,
 )
 from perseid.server.http.pages import generator, own_pages
-from perseid.server.http.pages.pages import POLICY, linked, page, visible
-from perseid.server.http.pages.record_page import Links, Shown, Then, as_xml, explained, record_page, tombstone_page
-from perseid.server.http.responses import failure_of
-from perseid.server.http.targets import Malformed, Parameters
-from perseid.server.native.steps import Kind
+from perseid.server.http.pages.pages import POLICY, render_page, to_link, to_visible
+from perseid.server.http.pages.record_page import (
+    LinkBuilder,
+    PageDetails,
+    PastMoment,
+    explanation_response,
+    locations_response,
+    record_page,
+    tombstone_page,
+)
+from perseid.server.http.responses import to_failure
+from perseid.server.http.targets import BadRequest, Parameters
+from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import problems, signposting, time_map, time_travel
-from .addresses import API, addresses_of
-from .lookup import Found, Lost, Reading, Selection
+from .addresses import API_HANDLES_PATH, get_addresses
+from .lookup import LookupFailure, LookupResult, RecordReader, Selection
 from .paths import (
     FORMS,
     GENERATOR,
     MAX_FORM,
     TIME_MAPS,
     Action,
-    Named,
-    Own,
-    action_of,
-    address_of,
-    indexes_of,
-    locate,
+    OwnPage,
+    RequestedName,
+    absolute_url,
+    encode_query,
+    parse_action,
+    parse_indexes,
+    parse_path,
+    parse_query,
+    parse_search_input,
     path_to,
-    percent_encoded_query,
-    read_query,
-    rest_of,
-    typed,
+    strip_parameters,
 )
-from .problems import ABOUT, Problem, suggested
-from .redirect import Known, Unsuitable, Wanted, alias_redirect, lead, redirect, vary
-from .time_travel import AT, Moment
+from .problems import SUGGESTION_CODES, Problem, find_suggestions
+from .redirect import (
+    InvalidTarget,
+    RedirectRequest,
+    RedirectSource,
+    alias_redirect,
+    choose_redirect,
+    redirect_response,
+    vary_header,
+)
+from .time_travel import AT_PARAMETER, Moment
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _FIELD: Final = "hdl"
-_METADATA: Final[Wish] = ("role", "metadata")
-_LEADING: Final = (None, Action.REDIRECT, Action.METADATA)
-_INSISTING: Final = ("locatt", "urlappend", "redirectionHeaders")
-_PASSED_ON: Final = ("type", "index", "auth", AT)
+_METADATA: Final[Preference] = ("role", "metadata")
+_REDIRECT_ACTIONS: Final = (None, Action.REDIRECT, Action.METADATA)
+_FORCING_PARAMETERS: Final = ("locatt", "urlappend", "redirectionHeaders")
+_FORWARDED_PARAMETERS: Final = ("type", "index", "auth", AT_PARAMETER)
 _FROM_PAGE: Final = "page"
 """The field by which our own form is known."""
 
-_ABOUT_TIMES: Final = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
+_HISTORY_CODES: Final = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
 """What is said of a name that may have been there at another time."""
 
-_RANDOM_OCTETS: Final = 6  # as many as a number with a fraction holds exactly
+_RANDOM_BYTES: Final = 6  # as many as a number with a fraction holds exactly
 _CREDENTIALS: Final = frozenset(("authorization", "cookie"))
 _CONDITIONS: Final = frozenset(("if-match", "if-modified-since", "if-none-match", "if-unmodified-since"))
 _TIME: Final = frozenset(("accept-datetime",))
-_OURS: Final = frozenset(("cache-control", "content-location", "etag", "expires", "link", "memento-datetime", "vary"))
+_OWN_HEADERS: Final = frozenset(
+    ("cache-control", "content-location", "etag", "expires", "link", "memento-datetime", "vary")
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ResolverRequest:
     """What somebody asks about a name."""
 
-    named: Named
+    named: RequestedName
     parameters: Parameters
-    wanted: Wanted
+    wanted: RedirectRequest
     selection: Selection
     action: Action | None
     query: bytes
@@ -106,7 +124,7 @@ class _Asked:
     @property
     def leads(self) -> bool:
         """Whether somebody wants to be sent to the thing."""
-        return self.action in _LEADING
+        return self.action in _REDIRECT_ACTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,66 +137,69 @@ class _AsJson:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unknown:
+class _NotFound:
     """There is no such name, and what was meant may be found."""
 
     text: str
     problem: Problem
 
 
-async def answer(asking: Asking) -> Response:
+async def handle_request(request_context: RequestContext) -> Response:
     """The answer to a request for a name, or for one of the server's own pages."""
-    settings, accepted = asking.place.settings, read_accept(asking.request.all("accept"))
+    settings, accepted = request_context.place.settings, parse_accept(request_context.request.all("accept"))
     try:
-        return await tagged(asking, await _answer(asking, accepted))
-    except Malformed as problem:
-        said = problems.malformed(problem.message, problem.status)
+        return await with_etag(request_context, await _dispatch(request_context, accepted))
+    except BadRequest as problem:
+        said = problems.bad_request(problem.message, problem.status)
     except Exception as problem:  # noqa: BLE001 - whatever it is, it becomes a page
-        failure = failure_of(problem, asking)
-        said = problems.failed(failure.status, failure.code, failure.message, failure.headers)
-    return problems.answer(said, accepted, settings)
+        failure = to_failure(problem, request_context)
+        said = problems.from_failure(failure.status, failure.code, failure.message, failure.headers)
+    return problems.to_response(said, accepted, settings)
 
 
-async def _answer(asking: Asking, accepted: Accepted) -> Response:
-    request, settings = asking.request, asking.place.settings
-    form = _form(request)
-    located = locate(request.path, settings)
-    if located == Own("") and form is not None:
-        located = typed(form.first(_FIELD) or "", settings) or located
-    if isinstance(located, Named):
+async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> Response:
+    request, settings = request_context.request, request_context.place.settings
+    form = _parse_form(request)
+    located = parse_path(request.path, settings)
+    if located == OwnPage("") and form is not None:
+        located = parse_search_input(form.first(_FIELD) or "", settings) or located
+    if isinstance(located, RequestedName):
         try:
-            asked = _asked(request, located, form or Parameters(), accepted)
+            parsed = _parse_request(request, located, form or Parameters(), accepted)
         except Refused as refused:  # its time cannot be read, and it is a TimeGate all the same (RFC 7089, 4.5.3)
-            failure, links = failure_of(refused, asking), time_travel.gate_links(addresses_of(located.name, settings))
-            said = problems.failed(failure.status, failure.code, failure.message, (*failure.headers, *links))
-            return problems.answer(said, accepted, settings)
-        return await _about_name(asking, asked)
+            failure, links = (
+                to_failure(refused, request_context),
+                time_travel.gate_links(get_addresses(located.name, settings)),
+            )
+            said = problems.from_failure(failure.status, failure.code, failure.message, (*failure.headers, *links))
+            return problems.to_response(said, accepted, settings)
+        return await _handle_name(request_context, parsed)
     own = None
-    if isinstance(located, Own):
+    if isinstance(located, OwnPage):
         if located.path.startswith(f"{TIME_MAPS}/"):
-            return await time_map.answer(asking, located.path, accepted)
+            return await time_map.handle_request(request_context, located.path, accepted)
         is_generator = located.path == GENERATOR
         if is_generator:
-            own = await generator.answer(asking, form)
+            own = await generator.handle_request(request_context, form)
         else:
-            own = own_pages.answer(located.path, settings, address_asked(asking))
+            own = own_pages.get_page(located.path, settings, request_base_url(request_context))
     if own is not None:
-        return own.with_headers(time_travel.NOT_NEGOTIATED)
-    return problems.answer(problems.no_page(located.path, settings), accepted, settings)
+        return own.with_headers(time_travel.DO_NOT_NEGOTIATE)
+    return problems.to_response(problems.page_not_found(located.path, settings), accepted, settings)
 
 
-async def _about_name(asking: Asking, asked: _Asked) -> Response:
-    if asked.action is Action.API:
-        return await _from_api(asking, asked.named.name, asked.parameters)
-    made = await asking.do(Kind.READ, lambda: _resolved(asking, asked))
+async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest) -> Response:
+    if parsed.action is Action.API:
+        return await _from_api(request_context, parsed.named.name, parsed.parameters)
+    made = await request_context.do(WorkKind.READ, lambda: _resolve(request_context, parsed))
     if isinstance(made, Response):
         return made
-    if isinstance(made, _Unknown):
-        settings = asking.place.settings
-        problem = problems.with_suggestions(made.problem, await suggested(asking, made.text), settings)
-        return problems.answer(problem, asked.wanted.accepted, settings)
-    found = await _from_api(asking, made.name, _selected(asked.parameters), conditional=False)
-    headers = [header for header in found.headers if header[0].lower() not in _OURS]
+    if isinstance(made, _NotFound):
+        settings = request_context.place.settings
+        problem = problems.with_suggestions(made.problem, await find_suggestions(request_context, made.text), settings)
+        return problems.to_response(problem, parsed.wanted.accepted, settings)
+    found = await _from_api(request_context, made.name, _value_parameters(parsed.parameters), conditional=False)
+    headers = [header for header in found.headers if header[0].lower() not in _OWN_HEADERS]
     return replace(
         found, status=made.status if found.status == 200 else found.status, headers=(*headers, *made.headers)
     )
@@ -187,94 +208,104 @@ async def _about_name(asking: Asking, asked: _Asked) -> Response:
 # What is asked
 
 
-def _form(request: Request) -> Parameters | None:
+def _parse_form(request: Request) -> Parameters | None:
     """The fields of a form that was posted; None if none was."""
     type_ = (request.header("content-type") or "").partition(";")[0].strip().lower()
     if request.method != "POST" or type_ != _FORM:
         return None
     if len(request.body) > MAX_FORM:
-        raise Malformed(f"a form here has at most {MAX_FORM:,} octets, and this one has {len(request.body):,}", 413)
+        raise BadRequest(f"a form here has at most {MAX_FORM:,} octets, and this one has {len(request.body):,}", 413)
     return Parameters.parse(request.body)
 
 
-def _asked(request: Request, named: Named, form: Parameters, accepted: Accepted) -> _Asked:
-    parameters = read_query(request.query).plus(form.pairs)
-    action = action_of(parameters)
+def _parse_request(
+    request: Request, named: RequestedName, form: Parameters, accepted: AcceptHeader
+) -> _ResolverRequest:
+    parameters = parse_query(request.query).plus(form.pairs)
+    action = parse_action(parameters)
     metadata = action is Action.METADATA
-    own = tuple([read_wish(text) for text in parameters.all("locatt")])
-    languages = read_languages(request.all("accept-language"))
+    own = tuple([parse_locatt(text) for text in parameters.all("locatt")])
+    languages = parse_accept_language(request.all("accept-language"))
     client = request.client
-    address = read_address(client.host)
+    address = parse_address(client.host)
     if client.trusted and (given := parameters.first("ip")) is not None:
-        address = read_address(given) or address
-    wanted = Wanted(
+        address = parse_address(given) or address
+    wanted = RedirectRequest(
         accepted=accepted,
         own=(*own, _METADATA) if metadata else own,
-        derived=wishes(accepted, languages, request.header("user-agent") or "", metadata=metadata),
+        derived=location_preferences(accepted, languages, request.header("user-agent") or "", metadata=metadata),
         append=parameters.first("urlappend") or "",
         country=parameters.first("country") if client.trusted else None,
         address=address,
-        insists=action is not None or any(name in parameters for name in _INSISTING),
+        force_redirect=action is not None or any(name in parameters for name in _FORCING_PARAMETERS),
         headers_only="redirectionHeaders" in parameters,
-        fresh="auth" in parameters,
-        old=request.version == "1.0",
+        no_cache="auth" in parameters,
+        is_http10=request.version == "1.0",
     )
     selection = Selection(
         tuple(parameters.all("type")),
-        indexes_of(parameters),
+        parse_indexes(parameters),
         "ignore_aliases" not in parameters,
-        rest_of(request.query),
+        strip_parameters(request.query),
     )
-    at = parameters.first(AT)
-    time = time_travel.wanted_time(request) if at is None else None
-    return _Asked(named, parameters, wanted, selection, action, request.query, request.method == "POST", at, time)
+    at = parameters.first(AT_PARAMETER)
+    time = time_travel.parse_accept_datetime(request) if at is None else None
+    return _ResolverRequest(
+        named, parameters, wanted, selection, action, request.query, request.method == "POST", at, time
+    )
 
 
 # What there is: in a thread that may read
 
 
-def _resolved(asking: Asking, asked: _Asked) -> Response | _AsJson | _Unknown:
+def _resolve(request_context: RequestContext, parsed: _ResolverRequest) -> Response | _AsJson | _NotFound:
     """What a name stands for, as an answer."""
-    place, accepted = asking.place, asked.wanted.accepted
+    place, accepted = request_context.place, parsed.wanted.accepted
     settings, registry = place.settings, place.registry
-    with registry.facts() as facts:
-        moment = None if asked.at is None else time_travel.moment_of(asked.at, facts, registry)
-        reading = Reading(facts, place, registry.now(), None if moment is None else moment.seq)
+    with registry.snapshot() as snapshot:
+        moment = None if parsed.at is None else time_travel.parse_moment(parsed.at, snapshot, registry)
+        reader = RecordReader(snapshot, place, registry.now(), None if moment is None else moment.seq)
         try:
-            if asked.time is not None:
-                return _led_to_past(reading, asked, asked.time, settings)
-            found = reading.find(asked.named, asked.selection)
-        except Lost as lost:
-            return _nothing(lost, reading, asked, settings)
-        space = reading.space(found.resolved.handle)
+            if parsed.time is not None:
+                return _time_gate_redirect(reader, parsed, parsed.time, settings)
+            found = reader.find(parsed.named, parsed.selection)
+        except LookupFailure as lost:
+            return _lookup_failed(lost, reader, parsed, settings)
+        space = reader.space(found.resolved.handle)
         if space.inactive is not None:
-            problem = replace(problems.inactive(found.name, space), past=moment is not None)
-            return problems.answer(problem, accepted, settings)
-        return _Answering(asking, asked, found, reading, moment).answer()
+            problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
+            return problems.to_response(problem, accepted, settings)
+        return _RecordResponse(request_context, parsed, found, reader, moment).respond()
 
 
-def _nothing(lost: Lost, reading: Reading, asked: _Asked, settings: HttpSettings) -> Response | _Unknown:
+def _lookup_failed(
+    lost: LookupFailure, reader: RecordReader, parsed: _ResolverRequest, settings: HttpSettings
+) -> Response | _NotFound:
     """What is said where there is nothing to show: that the namespace is not in use, if so, before all else."""
     if lost.space.inactive is not None:
-        problem = replace(problems.inactive(lost.name, lost.space), past=reading.at is not None)
-        return problems.answer(problem, asked.wanted.accepted, settings)
+        problem = replace(problems.inactive_namespace(lost.name, lost.space), past=reader.at is not None)
+        return problems.to_response(problem, parsed.wanted.accepted, settings)
     code = lost.refused.code
-    is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not lost.is_circle
-    versions = reading.versions_of(lost) if code in _ABOUT_TIMES and not lost.is_circle else None
-    if reading.at is not None and is_absent:
-        problem = problems.not_then(lost, versions, reading.at, settings)
+    is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not lost.is_loop
+    versions = reader.versions_of(lost) if code in _HISTORY_CODES and not lost.is_loop else None
+    if reader.at is not None and is_absent:
+        problem = problems.not_found_at(lost, versions, reader.at, settings)
     else:
-        problem = problems.lost(lost, asked.named.name, settings, restricted=asked.selection.is_restricted)
-        problem = replace(problem, past=reading.at is not None)
+        problem = problems.from_lookup_failure(
+            lost, parsed.named.name, settings, restricted=parsed.selection.is_restricted
+        )
+        problem = replace(problem, past=reader.at is not None)
         if versions is not None and is_absent:
-            problem = problems.deleted(problem, versions, settings)
-    problem = replace(problem, headers=(*problem.headers, *_times_around(lost, versions, reading, settings)))
-    if reading.at is None and code in ABOUT and not lost.is_circle:
-        return _Unknown(lost.name, problem)
-    return problems.answer(problem, asked.wanted.accepted, settings)
+            problem = problems.with_last_version(problem, versions, settings)
+    problem = replace(problem, headers=(*problem.headers, *_version_headers(lost, versions, reader, settings)))
+    if reader.at is None and code in SUGGESTION_CODES and not lost.is_loop:
+        return _NotFound(lost.name, problem)
+    return problems.to_response(problem, parsed.wanted.accepted, settings)
 
 
-def _times_around(lost: Lost, versions: Around | None, reading: Reading, settings: HttpSettings) -> HeaderList:
+def _version_headers(
+    lost: LookupFailure, versions: MementoNeighbors | None, reader: RecordReader, settings: HttpSettings
+) -> HeaderList:
     """What is said about other times where there is nothing to show.
 
     A name that was deleted has a past that can be asked for (RFC 7089, section 4.5.2). A version of which there is
@@ -282,50 +313,50 @@ def _times_around(lost: Lost, versions: Around | None, reading: Reading, setting
     (section 4.5.5). A time without a record is none: it is in no list of versions, and nobody is led to it.
     """
     if lost.first is not None:
-        return signposting.time_headers(lost.first, reading, settings)
+        return signposting.time_headers(lost.first, reader, settings)
     if versions is None:
         return ()
-    is_memento = reading.at is not None and lost.refused.code is ResponseCode.VALUES_NOT_FOUND
-    return time_travel.past_headers(versions, addresses_of(str(versions.handle), settings), is_memento=is_memento)
+    is_memento = reader.at is not None and lost.refused.code is ResponseCode.VALUES_NOT_FOUND
+    return time_travel.memento_headers(versions, get_addresses(str(versions.handle), settings), is_memento=is_memento)
 
 
-def _led_to_past(reading: Reading, asked: _Asked, time: int, settings: HttpSettings) -> Response:
+def _time_gate_redirect(reader: RecordReader, parsed: _ResolverRequest, time: int, settings: HttpSettings) -> Response:
     """The answer of the TimeGate: where the version of a time is. Raises `Lost`."""
-    found = reading.negotiated(asked.named, asked.selection, time)
+    found = reader.negotiated(parsed.named, parsed.selection, time)
     name, versions = found.name, found.versions
-    space = reading.space(found.handle)
+    space = reader.space(found.handle)
     if space.inactive is not None:
-        return problems.answer(problems.inactive(name, space), asked.wanted.accepted, settings)
-    query = percent_encoded_query(asked.query)
-    path = f"{path_to(name, settings, asked.named.segment)}?{query}{'&' if query else ''}{AT}={found.seq}"
-    addresses = addresses_of(name if versions is None else str(versions.handle), settings)
+        return problems.to_response(problems.inactive_namespace(name, space), parsed.wanted.accepted, settings)
+    query = encode_query(parsed.query)
+    path = f"{path_to(name, settings, parsed.named.segment)}?{query}{'&' if query else ''}{AT_PARAMETER}={found.seq}"
+    addresses = get_addresses(name if versions is None else str(versions.handle), settings)
     headers: HeaderList = (
-        ("Location", address_of(path, settings)),
+        ("Location", absolute_url(path, settings)),
         ("Cache-Control", "no-cache"),  # there may be another version of that time, until the time has passed
-        ("Vary", VARIES),
-        *(time_travel.gate_links(addresses) if versions is None else time_travel.past_links(versions, addresses)),
+        ("Vary", VARY),
+        *(time_travel.gate_links(addresses) if versions is None else time_travel.version_links(versions, addresses)),
     )
     return Response(302, headers, code=int(ResponseCode.SUCCESS), name=name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answering:
+class _RecordResponse:
     """A name that stands for something, and somebody who asked for it."""
 
-    asking: Asking
-    asked: _Asked
-    found: Found
-    reading: Reading
+    request_context: RequestContext
+    parsed: _ResolverRequest
+    found: LookupResult
+    reader: RecordReader
     moment: Moment | None
     """That of the past which it is about; None for the present."""
 
     @property
     def settings(self) -> HttpSettings:
-        return self.asking.place.settings
+        return self.request_context.place.settings
 
     @property
     def now(self) -> float:
-        return self.asking.place.time()
+        return self.request_context.place.time()
 
     @property
     def fixed(self) -> bool:
@@ -334,133 +365,139 @@ class _Answering:
 
     @property
     def age(self) -> HeaderList:
-        return age_headers(
-            least_ttl(self.found.used, self.now), self.now, again=self.asked.wanted.fresh, fixed=self.fixed
+        return cache_headers(
+            min_ttl(self.found.used, self.now), self.now, no_cache=self.parsed.wanted.no_cache, fixed=self.fixed
         )
 
     @property
     def kept(self) -> HeaderList:
         """For how long an answer about the record is good, and for whom."""
-        return (*self.age, ("Vary", VARIES if self.moment is None else VARIES_IN_THE_PAST))
+        return (*self.age, ("Vary", VARY if self.moment is None else VARY_HISTORY))
 
     @property
     def times(self) -> HeaderList:
         """What is said about other times."""
-        return signposting.time_headers(self.found.resolved, self.reading, self.settings)
+        return signposting.time_headers(self.found.resolved, self.reader, self.settings)
 
-    def answer(self) -> Response | _AsJson:
-        asked, found, settings = self.asked, self.found, self.settings
-        wanted = asked.wanted
-        if found.aliases and asked.leads and not asked.posted:
-            path = path_to(found.name, settings, asked.named.segment)
-            query = percent_encoded_query(asked.query)
-            location = address_of(f"{path}?{query}" if query else path, settings)
-            links = signposting.alias_headers(found, self.reading, settings)
+    def respond(self) -> Response | _AsJson:
+        parsed, found, settings = self.parsed, self.found, self.settings
+        wanted = parsed.wanted
+        if found.aliases and parsed.leads and not parsed.posted:
+            path = path_to(found.name, settings, parsed.named.segment)
+            query = encode_query(parsed.query)
+            location = absolute_url(f"{path}?{query}" if query else path, settings)
+            links = signposting.alias_headers(found, self.reader, settings)
             return alias_redirect(location, self.age, found.name, links, past=self.moment is not None)
-        if found.tomb is not None and asked.leads:
+        if found.tombstone is not None and parsed.leads:
             return self.record(wanted.accepted.record_form, gone=True)
-        if asked.action is Action.VALUES:
+        if parsed.action is Action.VALUES:
             return self.record(wanted.accepted.record_form)
-        if asked.action is not None and asked.action in FORMS:
-            return self.record(FORMS[asked.action], gone=found.tomb is not None, located=True)
-        candidates = self.reading.candidates(found)
-        number = int.from_bytes(self.asking.place.random(_RANDOM_OCTETS), "big") / (1 << 8 * _RANDOM_OCTETS)
-        if asked.action is Action.LOCATIONS:
+        if parsed.action is not None and parsed.action in FORMS:
+            return self.record(FORMS[parsed.action], gone=found.tombstone is not None, located=True)
+        candidates = self.reader.candidates(found)
+        number = int.from_bytes(self.request_context.place.random(_RANDOM_BYTES), "big") / (1 << 8 * _RANDOM_BYTES)
+        if parsed.action is Action.LOCATIONS:
             headers = (*self.kept, *self.times, ("Content-Security-Policy", POLICY))
-            return _with(as_xml(candidates, found.values, found.name), headers)
-        if asked.action is Action.EXPLAIN:
-            led = lead(candidates, wanted, settings, number)
-            known = Known(found.resolved.handle, found.values, candidates, found.used)
-            made = explained(known, found.aliases, wanted, led, text=not wanted.accepted.prefers_json)
-            varies = ("Vary", vary(candidates, wanted.accepted, past=self.moment is not None))
-            return _with(made, (("Cache-Control", "no-store"), varies, *self.times))
+            return _with_headers(locations_response(candidates, found.values, found.name), headers)
+        if parsed.action is Action.EXPLAIN:
+            redirect = choose_redirect(candidates, wanted, settings, number)
+            known = RedirectSource(found.resolved.handle, found.values, candidates, found.used)
+            made = explanation_response(known, found.aliases, wanted, redirect, text=not wanted.accepted.prefers_json)
+            varies = ("Vary", vary_header(candidates, wanted.accepted, past=self.moment is not None))
+            return _with_headers(made, (("Cache-Control", "no-store"), varies, *self.times))
         return self.redirected(candidates, number) or self.record(wanted.accepted.record_form)
 
     def redirected(self, candidates: Candidates, number: float) -> Response | None:
         """The answer that sends somebody to where the name leads; None if it leads nowhere, or the record is wanted."""
-        found, asked = self.found, self.asked
-        known = Known(
+        found, parsed = self.found, self.parsed
+        known = RedirectSource(
             found.resolved.handle,
             found.values,
             candidates,
             found.used,
-            signposting.redirection_headers(found, self.reading, self.settings),
+            signposting.redirect_headers(found, self.reader, self.settings),
             past=self.moment is not None,
             fixed=self.fixed,
         )
         try:
-            redirection = redirect(known, asked.wanted, self.settings, number, self.now)
-        except Unsuitable as problem:
-            raise Malformed(f"urlappend: {problem}") from problem
-        if redirection is None or not (asked.posted and _FROM_PAGE in asked.parameters):
+            redirection = redirect_response(known, parsed.wanted, self.settings, number, self.now)
+        except InvalidTarget as problem:
+            raise BadRequest(f"urlappend: {problem}") from problem
+        if redirection is None or not (parsed.posted and _FROM_PAGE in parsed.parameters):
             return redirection
-        return _leaving(redirection, found, self.settings)
+        return _leaving_page(redirection, found, self.settings)
 
     def record(self, form: str, *, gone: bool = False, located: bool = False) -> Response | _AsJson:
         """The record itself in a form, which is a media type; `gone`, if it is told instead of where its thing was.
 
         `located`, if that form was asked for by its address, and not chosen by the headers of the request.
         """
-        found, reading, settings = self.found, self.reading, self.settings
+        found, reader, settings = self.found, self.reader, self.settings
         status = 410 if gone else 200
-        described = signposting.describe(found, reading, settings)
+        described = signposting.describe(found, reader, settings)
         if form not in (JSON, HTML):
             address = next((each.address for each in described.forms if each.media_type == form), None)
             where = () if located or address is None else (("Content-Location", address),)
-            headers = (*self.kept, *where, *signposting.form_headers(described, found, reading, settings))
-            return _about(signposting.form_answer(form, described, status, headers), found)
-        links_of_record = signposting.record_headers(described, found, reading, settings, is_page=form == HTML)
+            headers = (*self.kept, *where, *signposting.form_headers(described, found, reader, settings))
+            return _with_name(signposting.form_response(form, described, status, headers), found)
+        links_of_record = signposting.record_headers(described, found, reader, settings, is_page=form == HTML)
         headers = (*self.kept, *links_of_record)
         if form == JSON:
             return _AsJson(found.name, status, headers)
-        links = Links(settings, reading.is_here)
-        then = None if self.moment is None else Then(self.moment.seq, reading.versions(found.resolved))
-        api = _api_path(found.name) if self.moment is None else f"{_api_path(found.name)}?{AT}={self.moment.seq}"
-        shown = Shown(described.authority, api, then, signposting.embedded(described, settings))
-        if gone and found.tomb is not None:
-            return _about(tombstone_page(found, found.tomb, shown, links, headers), found)
-        return _about(record_page(found, shown, links, headers), found)
+        links = LinkBuilder(settings, reader.is_here)
+        then = None if self.moment is None else PastMoment(self.moment.seq, reader.versions(found.resolved))
+        api = (
+            _api_path(found.name)
+            if self.moment is None
+            else f"{_api_path(found.name)}?{AT_PARAMETER}={self.moment.seq}"
+        )
+        shown = PageDetails(described.authority, api, then, signposting.embedded_json_ld(described, settings))
+        if gone and found.tombstone is not None:
+            return _with_name(tombstone_page(found, found.tombstone, shown, links, headers), found)
+        return _with_name(record_page(found, shown, links, headers), found)
 
 
-def _leaving(redirection: Response, found: Found, settings: HttpSettings) -> Response:
+def _leaving_page(redirection: Response, found: LookupResult, settings: HttpSettings) -> Response:
     """A page that leads on, for whoever sent the form of a page: that may send its form to us alone, and some browsers
     do not follow a redirection to anybody else then.
     """
-    target = linked(next(redirection.values("location")), settings)
-    name = visible(found.name)
-    made = page(
+    target = to_link(next(redirection.values("location")), settings)
+    name = to_visible(found.name)
+    made = render_page(
         "leaving.html", settings, headers=(("Cache-Control", "no-store"),), title=name, name=name, target=target
     )
-    return _about(made, found)
+    return _with_name(made, found)
 
 
-def _about(response: Response, found: Found) -> Response:
+def _with_name(response: Response, found: LookupResult) -> Response:
     return replace(response, code=int(ResponseCode.SUCCESS), name=found.name)
 
 
-def _with(response: Response, headers: HeaderList) -> Response:
+def _with_headers(response: Response, headers: HeaderList) -> Response:
     return replace(response, headers=(*headers, *response.headers))
 
 
 # As the API answers
 
 
-async def _from_api(asking: Asking, name: str, parameters: Parameters, *, conditional: bool = True) -> Response:
+async def _from_api(
+    request_context: RequestContext, name: str, parameters: Parameters, *, conditional: bool = True
+) -> Response:
     """What the API says about a name to whoever proves nothing; all of it, unless conditions may count."""
-    request = asking.request
+    request = request_context.request
     left_out = _CREDENTIALS if conditional else _CREDENTIALS | _CONDITIONS | _TIME
     headers = [header for header in request.headers if header[0] not in left_out]
     target = f"{_api_path(name)}?{urlencode(parameters.pairs)}".removesuffix("?")
     client = replace(request.client, certificate=None)
     method = request.method if request.method == "HEAD" else "GET"
     passed_on = Request(method, target.encode("ascii"), headers, b"", client, request.version)
-    return await api.answer(Asking(passed_on, asking.place))
+    return await api.handle_request(RequestContext(passed_on, request_context.place))
 
 
 def _api_path(name: str) -> str:
-    return API + quote(name, safe="")
+    return API_HANDLES_PATH + quote(name, safe="")
 
 
-def _selected(parameters: Parameters) -> Parameters:
+def _value_parameters(parameters: Parameters) -> Parameters:
     """The parameters that say which values are wanted."""
-    return Parameters(tuple([pair for pair in parameters.pairs if pair[0] in _PASSED_ON]))
+    return Parameters(tuple([pair for pair in parameters.pairs if pair[0] in _FORWARDED_PARAMETERS]))

@@ -13,70 +13,78 @@ from dataclasses import replace
 from typing import Final
 
 from perseid.registry.identity import Anonymous
-from perseid.registry.queries.links import Link, header_values
-from perseid.registry.queries.memento import JSON, time_map
+from perseid.registry.queries.links import Link, format_headers
+from perseid.registry.queries.memento import JSON, get_time_map
 from perseid.registry.results import Refused
-from perseid.server.http.context import Asking, HttpSettings
+from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import Response
-from perseid.server.http.negotiation import Accepted
-from perseid.server.http.targets import Malformed
-from perseid.server.native.steps import Kind
+from perseid.server.http.negotiation import AcceptHeader
+from perseid.server.http.targets import BadRequest
+from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import problems
-from .addresses import MAX_LINK_OCTETS, TIME_MAP_FORMS, addresses_of
-from .lookup import Lost, Reading
-from .paths import Named, read_query
+from .addresses import MAX_LINK_BYTES, TIME_MAP_FORMS, get_addresses
+from .lookup import LookupFailure, RecordReader
+from .paths import RequestedName, parse_query
 from .problems import NO_CACHE, Problem
 
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 _NO_ADDRESS: Final = "This server has declared no address of its own (http.public_url), so it can list none."
 
 
-async def answer(asking: Asking, path: str, accepted: Accepted) -> Response:
+async def handle_request(request_context: RequestContext, path: str, accepted: AcceptHeader) -> Response:
     """The TimeMap at a path without the slash before it."""
-    settings = asking.place.settings
+    settings = request_context.place.settings
     form, _, name = path.partition("/")[2].partition("/")
     media_type = TIME_MAP_FORMS.get(form)
     name = name.lstrip("/")
     if media_type is None or not name:
-        return _refused(problems.no_page(path, settings), accepted, settings)
-    before = read_query(asking.request.query).first("before")
+        return _error_response(problems.page_not_found(path, settings), accepted, settings)
+    before = parse_query(request_context.request.query).first("before")
     if before is not None and not _NUMBER.fullmatch(before):
-        raise Malformed("the parameter before should be the number of an entry; take the address of a page as it is")
+        raise BadRequest("the parameter before should be the number of an entry; take the address of a page as it is")
     if not settings.public_url:
         problem = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, sentences=(_NO_ADDRESS,))
-        return _refused(problem, accepted, settings)
+        return _error_response(problem, accepted, settings)
     first = None if before is None else int(before)
-    return await asking.do(Kind.READ, lambda: _made(asking, Named(name), media_type, first, accepted))
+    return await request_context.do(
+        WorkKind.READ, lambda: _build_response(request_context, RequestedName(name), media_type, first, accepted)
+    )
 
 
-def _made(asking: Asking, named: Named, media_type: str, before: int | None, accepted: Accepted) -> Response:
-    place = asking.place
+def _build_response(
+    request_context: RequestContext, named: RequestedName, media_type: str, before: int | None, accepted: AcceptHeader
+) -> Response:
+    place = request_context.place
     settings = place.settings
-    with place.registry.facts() as facts:
-        reading = Reading(facts, place, place.registry.now())
+    with place.registry.snapshot() as snapshot:
+        reader = RecordReader(snapshot, place, place.registry.now())
         try:
-            handle = reading.handle_of(named)
-            space = reading.space(handle)
+            handle = reader.find_handle(named)
+            space = reader.space(handle)
             if space.inactive is not None:
-                return _refused(problems.inactive(named.name, space), accepted, settings)
-            found = time_map(facts, Anonymous(), handle, before)
-        except Lost as lost:
-            return _refused(problems.lost(lost, named.name, settings), accepted, settings)
+                return _error_response(problems.inactive_namespace(named.name, space), accepted, settings)
+            found = get_time_map(snapshot, Anonymous(), handle, before)
+        except LookupFailure as lost:
+            return _error_response(problems.from_lookup_failure(lost, named.name, settings), accepted, settings)
         except Refused as refused:
-            return _refused(problems.lost(Lost(refused, named.name), named.name, settings), accepted, settings)
-    addresses = addresses_of(str(found.handle), settings)
+            return _error_response(
+                problems.from_lookup_failure(LookupFailure(refused, named.name), named.name, settings),
+                accepted,
+                settings,
+            )
+    addresses = get_addresses(str(found.handle), settings)
     assert addresses is not None  # noqa: S101 - there is a declared address
     if media_type == JSON:
         text, type_ = found.to_json(addresses), f"{JSON};charset=utf-8"
     else:
         text, type_ = found.to_link_format(addresses), media_type
     itself = Link(addresses.timemap(media_type, before), "timemap", addresses.original, media_type)
-    links = [("Link", value) for value in header_values([itself], octets=MAX_LINK_OCTETS)]
+    links = [("Link", value) for value in format_headers([itself], octets=MAX_LINK_BYTES)]
     headers = (NO_CACHE, *links, ("Content-Type", type_))
     return Response(200, headers, text.encode(), code=int(ResponseCode.SUCCESS), name=named.name)
 
 
-def _refused(problem: Problem, accepted: Accepted, settings: HttpSettings) -> Response:
-    return problems.answer(replace(problem, past=True), accepted, settings)
+def _error_response(problem: Problem, accepted: AcceptHeader, settings: HttpSettings) -> Response:
+    return problems.to_response(replace(problem, past=True), accepted, settings)

@@ -11,220 +11,232 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from perseid.registry.access.permissions import shown
-from perseid.registry.identity import counted_as
-from perseid.registry.policy.aliases import Astray
+from perseid.registry.access.permissions import display_name
+from perseid.registry.identity import quota_key
+from perseid.registry.policy.aliases import AliasError
 from perseid.server.http.auth.authentication import (
-    Identified,
+    AuthResult,
+    authenticate,
     challenge_headers,
     denial,
-    identify,
-    key_gone,
+    end_stale_session,
     proof_headers,
 )
-from perseid.server.http.context import Asking
-from perseid.server.http.long_responses import tagged
-from perseid.server.http.messages import OPTIONS, READING, HeaderList, Response, allow
-from perseid.server.http.resolver.paths import address_of
-from perseid.server.http.responses import NO_STORE, UNAUTHORISED
+from perseid.server.http.context import RequestContext
+from perseid.server.http.long_responses import with_etag
+from perseid.server.http.messages import OPTIONS, SAFE_METHODS, HeaderList, Response, allow_header
+from perseid.server.http.resolver.paths import absolute_url
+from perseid.server.http.responses import NO_STORE, UNAUTHORIZED
 from perseid.server.http.targets import Parameters
-from perseid.server.limits.budgets import source_of
-from perseid.server.native.authentication import KeyGone
-from perseid.server.native.steps import Kind
+from perseid.server.limits.budgets import get_source
+from perseid.server.native.authentication import KeyChanged
+from perseid.server.native.steps import WorkKind
 
 from . import problems
-from .calls import LONG_BODY, ApiCall, calling, octets_of
-from .problems import Answered, Wrong
-from .routing import BASE, Found, Reply, Route, Table
+from .calls import LARGE_BODY, ApiCall, encode_body, make_call
+from .problems import ApiError, ProblemResponse
+from .routing import BASE, Reply, Route, RouteMatch, Router
 from .state import Allowance
-from .validation import body_of, parameters_of, query_of, steps_of
+from .validation import decode_body, decode_query, path_parameters, split_path
 
-BEARER: Final = ("WWW-Authenticate", 'Bearer realm="handle"')
+BEARER_CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="handle"')
 """What is offered first to whoever has to say who they are: a token is what programs should have."""
 
-_SLASH: Final = "in a path a handle is one step: write its slash as %2F, as in {}/handles/12345%2Fx"
-_PAGE_PARAMETER: Final = "cursor"
-_MOMENTS: Final = ("at", "earlier", "later")
-_SAFE: Final = "/%!$&'()*+,;=:@~"  # what stands in the path as it came
+_SLASH_ADVICE: Final = "in a path a handle is one step: write its slash as %2F, as in {}/handles/12345%2Fx"
+_CURSOR_PARAMETER: Final = "cursor"
+_TIME_PARAMETERS: Final = ("at", "earlier", "later")
+_SAFE_CHARACTERS: Final = "/%!$&'()*+,;=:@~"  # what stands in the path as it came
 
 
-def is_own(path: bytes) -> bool:
+def is_api_path(path: bytes) -> bool:
     """Whether a path is of this API."""
     base = BASE.encode()
     return path == base or path.startswith(base + b"/")
 
 
 @cache
-def table() -> Table:
+def get_router() -> Router:
     """All routes. They are loaded when a service is made, as chapters need nearly everything there is."""
     from . import route_table  # noqa: PLC0415
 
-    return Table(route_table.CHAPTERS)
+    return Router(route_table.SECTIONS)
 
 
-async def answer(asking: Asking) -> Response:
+async def handle(request_context: RequestContext) -> Response:
     """Answer a request.
 
     What is not there counts as well: whoever looks for it costs as much as others.
     """
     wanted: tuple[Route, tuple[str, ...]] | Exception
     try:
-        found = _found(asking)
-        if asking.request.method == OPTIONS:
-            return Response(204, (allow(_methods(found)), NO_STORE))
-        wanted = _route(asking, found), found.parameters
+        found = _match_path(request_context)
+        if request_context.request.method == OPTIONS:
+            return Response(204, (allow_header(_allowed_methods(found)), NO_STORE))
+        wanted = _select_route(request_context, found), found.parameters
     except Exception as error:  # noqa: BLE001 - somebody waits for an answer
         wanted = error
-    identified = await identify(asking)
-    allowance = _counted(asking, identified)
+    auth = await authenticate(request_context)
+    allowance = _count_request(request_context, auth)
     if isinstance(wanted, Exception):
-        wrong = wanted if allowance.allowed else _too_many(allowance)
-        response = problems.response(problems.problem_of(wrong, asking))
+        wrong = wanted if allowance.allowed else _rate_limit_error(allowance)
+        response = problems.problem_response(problems.to_problem(wrong, request_context))
     else:
-        response = await _called(asking, *wanted, identified, allowance)
-    return response.with_headers(*allowance.headers, *proof_headers(identified))
+        response = await _call_route(request_context, *wanted, auth, allowance)
+    return response.with_headers(*allowance.headers, *proof_headers(auth))
 
 
-def _found(asking: Asking) -> Found:
-    path = asking.request.path
-    steps = steps_of(path)
-    found = table().find(steps)
+def _match_path(request_context: RequestContext) -> RouteMatch:
+    path = request_context.request.path
+    steps = split_path(path)
+    found = get_router().find(steps)
     if found is None:
         text = path.decode("utf-8", "replace")
-        advice = _SLASH.format(BASE) if "handles" in steps else "what there is stands in /docs and /openapi.json"
-        raise Wrong("no-such-path", f"there is nothing at {shown(text)}", advice)
+        advice = _SLASH_ADVICE.format(BASE) if "handles" in steps else "what there is stands in /docs and /openapi.json"
+        raise ApiError("no-such-path", f"there is nothing at {display_name(text)}", advice)
     return found
 
 
-def _methods(found: Found) -> list[str]:
+def _allowed_methods(found: RouteMatch) -> list[str]:
     methods = [method for method in ("GET", "POST", "PUT", "DELETE") if method in found.routes]
     return [*methods[:1], "HEAD", *methods[1:]] if "GET" in methods else methods
 
 
-def _route(asking: Asking, found: Found) -> Route:
-    method = "GET" if asking.request.method == "HEAD" else asking.request.method
+def _select_route(request_context: RequestContext, found: RouteMatch) -> Route:
+    method = "GET" if request_context.request.method == "HEAD" else request_context.request.method
     route = found.routes.get(method)
     if route is not None:
         return route
-    methods = _methods(found)
-    detail = f"the path is there, and cannot be asked for {shown(method)}"
-    raise Wrong("method-not-allowed", detail, f"it has {', '.join(methods)}", headers=(allow(methods),))
+    methods = _allowed_methods(found)
+    detail = f"the path is there, and cannot be asked for {display_name(method)}"
+    raise ApiError("method-not-allowed", detail, f"it has {', '.join(methods)}", headers=(allow_header(methods),))
 
 
-def _too_many(allowance: Allowance) -> Wrong:
+def _rate_limit_error(allowance: Allowance) -> ApiError:
     retry = (("Retry-After", str(allowance.reset)),)
-    return Wrong("too-many-requests", f"{allowance.limit:,} requests in a minute are the most", headers=retry)
+    return ApiError("too-many-requests", f"{allowance.limit:,} requests in a minute are the most", headers=retry)
 
 
-def _counted(asking: Asking, identified: Identified) -> Allowance:
+def _count_request(request_context: RequestContext, auth: AuthResult) -> Allowance:
     """Count a request for whoever makes it; one with a token for whoever made the token."""
-    settings, limiter = asking.place.settings, asking.place.api.limiter
-    call = calling(asking, identified)
+    settings, limiter = request_context.place.settings, request_context.place.api.limiter
+    call = make_call(request_context, auth)
     if call.is_anonymous:
         return limiter.take(
-            source_of(asking.request.client.host)[:1], settings.api_requests_anonymous, asking.place.time()
+            get_source(request_context.request.client.host)[:1],
+            settings.api_requests_anonymous,
+            request_context.place.time(),
         )
-    return limiter.take(counted_as(identified.who), settings.api_requests, asking.place.time())
+    return limiter.take(quota_key(auth.identity), settings.api_requests, request_context.place.time())
 
 
-async def _called(
-    asking: Asking, route: Route, parameters: tuple[str, ...], identified: Identified, allowance: Allowance
+async def _call_route(
+    request_context: RequestContext, route: Route, parameters: tuple[str, ...], auth: AuthResult, allowance: Allowance
 ) -> Response:
-    call = calling(asking, identified)
-    names = parameters_of(route, parameters)
+    call = make_call(request_context, auth)
+    names = path_parameters(route, parameters)
     suggests = False
     try:
-        if identified.problem is not None:
-            return _unproved(asking, identified)
+        if auth.problem is not None:
+            return _unauthenticated(request_context, auth)
         if not allowance.allowed:
-            raise _too_many(allowance)
-        request = asking.request
-        made = ApiCall(call, route, names, query_of(request, route.query), await _body(asking, route))
-        suggests = request.method == "GET" and _is_of_now(made.query) and getattr(made.query, "suggest", True)
-        return await _completed(made, await route.handler(made))
+            raise _rate_limit_error(allowance)
+        request = request_context.request
+        made = ApiCall(
+            call, route, names, decode_query(request, route.query), await _decode_body(request_context, route)
+        )
+        suggests = request.method == "GET" and _is_current(made.query) and getattr(made.query, "suggest", True)
+        return await _build_response(made, await route.handler(made))
     except Exception as error:  # noqa: BLE001 - somebody waits for an answer
-        return await _refused(asking, identified, error, names.get("handle", ""), suggests=suggests)
+        return await _error_response(request_context, auth, error, names.get("handle", ""), suggests=suggests)
 
 
-def _is_of_now(query: msgspec.Struct) -> bool:
+def _is_current(query: msgspec.Struct) -> bool:
     """Whether something is asked about the present: a name that was not there at another time may well be right."""
-    return not any(getattr(query, name, None) for name in _MOMENTS)
+    return not any(getattr(query, name, None) for name in _TIME_PARAMETERS)
 
 
-async def _body(asking: Asking, route: Route) -> object:
+async def _decode_body(request_context: RequestContext, route: Route) -> object:
     """What the body says; of a long one it is found out in a pool, so that nobody else waits for it."""
-    request = asking.request
-    if len(request.body) <= LONG_BODY:
-        return body_of(request, route.body)
-    return await asking.do(Kind.READ, lambda: body_of(request, route.body))
+    request = request_context.request
+    if len(request.body) <= LARGE_BODY:
+        return decode_body(request, route.body)
+    return await request_context.do(WorkKind.READ, lambda: decode_body(request, route.body))
 
 
-async def _completed(call: ApiCall, reply: Reply) -> Response:
+async def _build_response(call: ApiCall, reply: Reply) -> Response:
     """The answer that a route gives, with what all of them have."""
     named = {name.lower() for name, _ in reply.headers}
     headers = list(reply.headers)
     if "cache-control" not in named:
-        headers.append(_kept_how(call))
+        headers.append(_cache_control(call))
     if reply.next is not None:
-        headers.append(("Link", f'<{_next_page(call, reply.next)}>; rel="next"'))
+        headers.append(("Link", f'<{_next_page_url(call, reply.next)}>; rel="next"'))
     if reply.body is not None or reply.stream is not None:
         headers.append(("Content-Type", reply.media_type))
-    if call.request.method in READING:
+    if call.request.method in SAFE_METHODS:
         headers.append(("Vary", "Authorization"))
     made = Response(
-        reply.status, tuple(headers), octets_of(reply), reply.stream, name=reply.name, who=call.call.named, code=1
+        reply.status,
+        tuple(headers),
+        encode_body(reply),
+        reply.stream,
+        name=reply.name,
+        identity=call.call.named,
+        code=1,
     )
-    if call.request.method not in READING or reply.body is None:
+    if call.request.method not in SAFE_METHODS or reply.body is None:
         return made
-    return await tagged(call.asking, made, reply.tag)
+    return await with_etag(call.request_context, made, reply.tag)
 
 
-def _kept_how(call: ApiCall) -> tuple[str, str]:
+def _cache_control(call: ApiCall) -> tuple[str, str]:
     """How long an answer may be kept: it is asked for again each time, and not sent again if nothing has changed."""
-    if call.request.method not in READING:
+    if call.request.method not in SAFE_METHODS:
         return NO_STORE
     return "Cache-Control", "no-cache" if call.call.is_public else "private, no-cache"
 
 
-def _next_page(call: ApiCall, cursor: str) -> str:
+def _next_page_url(call: ApiCall, cursor: str) -> str:
     """The address of the next page."""
     request = call.request
     given = Parameters.parse(request.query).pairs
-    pairs = [(name, value) for name, value in given if name != _PAGE_PARAMETER]
-    query = urlencode([*pairs, (_PAGE_PARAMETER, cursor)])
-    return address_of(f"{quote(request.path, safe=_SAFE)}?{query}", call.asking.place.settings)
+    pairs = [(name, value) for name, value in given if name != _CURSOR_PARAMETER]
+    query = urlencode([*pairs, (_CURSOR_PARAMETER, cursor)])
+    return absolute_url(f"{quote(request.path, safe=_SAFE_CHARACTERS)}?{query}", call.request_context.place.settings)
 
 
 # What is not done
 
 
-def _unproved(asking: Asking, identified: Identified) -> Response:
+def _unauthenticated(request_context: RequestContext, auth: AuthResult) -> Response:
     """The answer to somebody who is not believed."""
-    denied = denial(asking, identified)
-    slug = "authentication-failed" if denied.status == UNAUTHORISED else "not-private"
-    made = problems.make(asking.place.settings, slug, denied.message, code=int(denied.code))
-    return problems.response(Answered(made, _challenges(denied.headers)))
+    denied = denial(request_context, auth)
+    slug = "authentication-failed" if denied.status == UNAUTHORIZED else "not-private"
+    made = problems.make_problem(request_context.place.settings, slug, denied.message, code=int(denied.code))
+    return problems.problem_response(ProblemResponse(made, _with_bearer(denied.headers)))
 
 
-async def _refused(asking: Asking, identified: Identified, error: Exception, name: str, *, suggests: bool) -> Response:
+async def _error_response(
+    request_context: RequestContext, auth: AuthResult, error: Exception, name: str, *, suggests: bool
+) -> Response:
     """The answer where something was not done; whoever is not known is asked who they are.
 
     Whoever reads what is at a name that is not there is told what may have been meant. A name that leads to another
     one, which is not there, is there itself.
     """
-    if isinstance(error, KeyGone):
-        identified = key_gone(asking, identified, error)
-    answered = problems.problem_of(error, asking)
-    if answered.problem.status == UNAUTHORISED:
-        headers = (*answered.headers, *_challenges(challenge_headers(asking, identified)))
-        answered = replace(answered, headers=headers)
-    if suggests and name and not isinstance(error, Astray):
-        answered = await problems.told(asking, answered, name)
-    who = calling(asking, identified).named
-    return problems.response(answered, name=name, who=who)
+    if isinstance(error, KeyChanged):
+        auth = end_stale_session(request_context, auth, error)
+    result = problems.to_problem(error, request_context)
+    if result.problem.status == UNAUTHORIZED:
+        headers = (*result.headers, *_with_bearer(challenge_headers(request_context, auth)))
+        result = replace(result, headers=headers)
+    if suggests and name and not isinstance(error, AliasError):
+        result = await problems.add_suggestions(request_context, result, name)
+    identity = make_call(request_context, auth).named
+    return problems.problem_response(result, name=name, identity=identity)
 
 
-def _challenges(headers: HeaderList) -> HeaderList:
+def _with_bearer(headers: HeaderList) -> HeaderList:
     """What somebody is asked for: where anything is, a token too."""
     is_offered = not headers or any(value.startswith("Bearer ") for _, value in headers)
-    return headers if is_offered else (BEARER, *headers)
+    return headers if is_offered else (BEARER_CHALLENGE, *headers)

@@ -9,51 +9,59 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from perseid.ledger.log.requests import RestsOn
-from perseid.registry.access.token_records import require_counting
-from perseid.registry.context import Context, Operation
+from perseid.ledger.log.requests import Preconditions
+from perseid.registry.access.token_records import check_token_identity
+from perseid.registry.context import Command, Context
 from perseid.registry.identity import Identity
-from perseid.registry.registry import Once, Registry
-from perseid.registry.snapshot import Facts, Rules
-from perseid.server.http.context import DOOR
+from perseid.registry.registry import IdempotentRequest, Registry
+from perseid.registry.snapshot import Rules, Snapshot
+from perseid.server.http.context import INTERFACE
 from perseid.server.native.authentication import Guard
-from perseid.server.native.decisions import Guarded
+from perseid.server.native.decisions import GuardedCommand
 
 T = TypeVar("T")
 
 
-class Acting(Registry):
+class AuthorizedRegistry(Registry):
     """The rules over the ledger of another registry, for one identity."""
 
     def __init__(
-        self, registry: Registry, who: Identity, guard: Guard | None, rules: Callable[[], Rules] | None = None
+        self, registry: Registry, identity: Identity, guard: Guard | None, rules: Callable[[], Rules] | None = None
     ) -> None:
         """`rules` gives those that count at the moment; those of the registry do, if it is not said."""
         super().__init__(registry.ledger, registry.rules)
-        self._who = who
+        self._identity = identity
         self._guard = guard
         self._rules_now = rules or (lambda: registry.rules)
 
     def do(
         self,
-        operation: Operation[T],
-        who: Identity,
-        door: str,
+        command: Command[T],
+        identity: Identity,
+        interface: str,
         note: str = "",
-        rests_on: RestsOn | None = None,
-        step_of: str = "",
-        once: Once[T] | None = None,
+        preconditions: Preconditions | None = None,
+        job_id: str = "",
+        once: IdempotentRequest[T] | None = None,
     ) -> T:
         """Carry out an operation, if the key of whoever asks is still what it was."""
         self.rules = self._rules_now()
-        return super().do(Guarded(operation, self._guard, refers=True), who, door, note, rests_on, step_of, once)
+        return super().do(
+            GuardedCommand(command, self._guard, allow_referrals=True),
+            identity,
+            interface,
+            note,
+            preconditions,
+            job_id,
+            once,
+        )
 
     @contextmanager
-    def facts(self) -> Iterator[Facts]:
+    def snapshot(self) -> Iterator[Snapshot]:
         """One state of the ledger, in which the proof of whoever asks counts; raises `Refused` if it does not."""
         self.rules = self._rules_now()
-        with super().facts() as facts:
+        with super().snapshot() as snapshot:
             if self._guard is not None:
-                self._guard.check(facts)
-            require_counting(Context(facts, self._who, DOOR, self.now()))
-            yield facts
+                self._guard.check(snapshot)
+            check_token_identity(Context(snapshot, self._identity, INTERFACE, self.now()))
+            yield snapshot

@@ -28,32 +28,32 @@ from perseid.registry.results import rules
 from perseid.server.http.caching import PAGE_AGE
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
-from perseid.server.http.pages.pages import page, site_of
+from perseid.server.http.pages.pages import render_page, site_name
 
 from . import openapi
-from .application import table
-from .problems import SORTS, sorts_by_status
+from .application import get_router
+from .problems import PROBLEM_TYPES, problem_types_by_status
 from .routing import BASE, NO_TOKEN, Route
 
-_STEPS: Final = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}
+_PATH_EXAMPLES: Final = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}
 """What stands in a path for its parameters; others stand for themselves, in capitals."""
 
-_LIKELY: Final = frozenset(("values", "prefix", "namespaces"))
+_USUAL_MEMBERS: Final = frozenset(("values", "prefix", "namespaces"))
 """Members that may be left out, and hardly ever are."""
 
-_MEMBERS: Final = {"data": "https://example.org/", "of": "12345/map", "description": "The scale of a map"}
+_MEMBER_EXAMPLES: Final = {"data": "https://example.org/", "of": "12345/map", "description": "The scale of a map"}
 """What members hold that have no example, or one that does not go with the others."""
 
-_ASKED: Final = {"/find": ("url",)}
+_QUERY_EXAMPLES: Final = {"/find": ("url",)}
 """Parameters of the query that may be left out, and one of them has to be there."""
 
-_PLAIN: Final[Mapping[str, object]] = {"string": "…", "integer": 1, "number": 1, "boolean": True, "object": {}}
+_TYPE_EXAMPLES: Final[Mapping[str, object]] = {"string": "…", "integer": 1, "number": 1, "boolean": True, "object": {}}
 
 Schemas = Mapping[str, Any]
 """The structures of the description, by their names."""
 
 
-def command(route: Route, said: Mapping[str, Any], schemas: Schemas, server: str) -> str:
+def curl_command(route: Route, spec: Mapping[str, Any], schemas: Schemas, server: str) -> str:
     """A command that asks a server for a route, of which the description says `said`."""
     parts = ["curl"]
     if route.method != "GET":
@@ -63,24 +63,24 @@ def command(route: Route, said: Mapping[str, Any], schemas: Schemas, server: str
     elif route.scope:
         parts[0] += ' -H "Authorization: Bearer $TOKEN"'
     if route.body is not None:
-        body = json.dumps(body_of(said, schemas), ensure_ascii=False)
+        body = json.dumps(example_body(spec, schemas), ensure_ascii=False)
         parts += ['-H "Content-Type: application/json"', f"-d {shlex.quote(body)}"]
-    parts.append(shlex.quote(f"{server}{BASE}{_target(route, said, schemas)}"))
+    parts.append(shlex.quote(f"{server}{BASE}{_target(route, spec, schemas)}"))
     return " \\\n  ".join(parts) if route.body is not None else " ".join(parts)
 
 
-def body_of(said: Mapping[str, Any], schemas: Schemas) -> object:
+def example_body(spec: Mapping[str, Any], schemas: Schemas) -> object:
     """A body that a route takes."""
-    return _example(said["requestBody"]["content"]["application/json"]["schema"], schemas)
+    return _example(spec["requestBody"]["content"]["application/json"]["schema"], schemas)
 
 
-def _target(route: Route, said: Mapping[str, Any], schemas: Schemas) -> str:
+def _target(route: Route, spec: Mapping[str, Any], schemas: Schemas) -> str:
     path, query = route.path, []
-    for each in said["parameters"]:
+    for each in spec["parameters"]:
         name = each["name"]
         if each["in"] == "path":
-            path = path.replace(f"{{{name}}}", _STEPS.get(name, name.upper()))
-        elif each["in"] == "query" and (each["required"] or name in _ASKED.get(route.path, ())):
+            path = path.replace(f"{{{name}}}", _PATH_EXAMPLES.get(name, name.upper()))
+        elif each["in"] == "query" and (each["required"] or name in _QUERY_EXAMPLES.get(route.path, ())):
             example = _example(each["schema"], schemas)
             values = example if isinstance(example, list) else [example]  # one that takes several is repeated
             query += [f"{name}={quote(str(value), safe=':/')}" for value in values]
@@ -101,10 +101,12 @@ def _example(schema: Mapping[str, Any], schemas: Schemas) -> object:
         return [_example(schema.get("items", {}), schemas)]
     members = schema.get("properties")
     if members is None:
-        return _PLAIN[schema["type"]]
-    wanted = {*schema.get("required", ()), *_LIKELY} & set(members)
-    wanted = wanted or {name for name in members if "examples" in members[name]}
-    return {name: _MEMBERS.get(name) or _example(members[name], schemas) for name in members if name in wanted}
+        return _TYPE_EXAMPLES[schema["type"]]
+    included = {*schema.get("required", ()), *_USUAL_MEMBERS} & set(members)
+    included = included or {name for name in members if "examples" in members[name]}
+    return {
+        name: _MEMBER_EXAMPLES.get(name) or _example(members[name], schemas) for name in members if name in included
+    }
 
 
 DOCS: Final = "docs"
@@ -113,16 +115,16 @@ DOCS: Final = "docs"
 OPENAPI: Final = "openapi.json"
 """The path of the description for programs."""
 
-MAX_KEPT: Final = 64
+MAX_CACHED_PAGES: Final = 64
 """Pages that are kept once they are made: all there are, twice, as settings may change. They follow from nothing else,
 and the longest takes some hundredths of a second to make."""
 
-_AGE: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
-_CODE: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
-_UNREMARKABLE: Final = frozenset(("no-such-path", "not-private"))
+_CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
+_MARKUP: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
+_COMMON_PROBLEMS: Final = frozenset(("no-such-path", "not-private"))
 """Problems that every route has alike, so that pages say it once."""
 
-_HERE: Final = "{this-server}"
+_SERVER_PLACEHOLDER: Final = "{this-server}"
 """What stands in a page that is kept for the address of the server, where none is declared."""
 
 
@@ -140,7 +142,7 @@ Prose = list[list[Run]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TypeReference:
     """What something looks like, in a few words, and where that is explained."""
 
     text: str
@@ -152,7 +154,7 @@ class Member:
     """A parameter, or a member of a structure."""
 
     name: str
-    shapes: list[Shape]
+    shapes: list[TypeReference]
     required: bool
     about: Prose
     limits: str = ""
@@ -168,174 +170,189 @@ class Structure:
     words: list[str]
 
 
-def answer(path: str, settings: HttpSettings, server: str) -> Response | None:
+def render(path: str, settings: HttpSettings, server: str) -> Response | None:
     """A page; None if there is none of that path. `server` is the address at which it was asked for, and is safe.
 
     Commands on the page name the address that is declared, or else that one.
     """
     try:
-        made = _kept(path, settings)
-    except _NoPage:
+        made = _render(path, settings)
+    except _PageNotFound:
         return None
     if settings.public_url or not path.startswith(DOCS):
         return made
     # The request says so itself, and what it says is for nobody else: a cache on the way may not tell it to others.
-    headers = tuple([each for each in made.headers if each not in _AGE])
+    headers = tuple([each for each in made.headers if each not in _CACHE_HEADERS])
     own = ("Cache-Control", f"private, max-age={PAGE_AGE}")
-    return replace(made, headers=(own, *headers), body=made.body.replace(_HERE.encode(), server.encode()))
+    return replace(made, headers=(own, *headers), body=made.body.replace(_SERVER_PLACEHOLDER.encode(), server.encode()))
 
 
-class _NoPage(Exception):
+class _PageNotFound(Exception):
     """There is no such page. It is raised, as what is returned would be kept, in the place of a page that exists."""
 
 
-@lru_cache(maxsize=MAX_KEPT)
-def _kept(path: str, settings: HttpSettings) -> Response:
+@lru_cache(maxsize=MAX_CACHED_PAGES)
+def _render(path: str, settings: HttpSettings) -> Response:
     if path == OPENAPI:
-        body = msgspec.json.encode(openapi.document(table(), settings))
-        return Response(200, (*_AGE, ("Content-Type", "application/json")), body)
+        body = msgspec.json.encode(openapi.document(get_router(), settings))
+        return Response(200, (*_CACHE_HEADERS, ("Content-Type", "application/json")), body)
     first, _, rest = path.partition("/")
     if first != DOCS:
-        raise _NoPage
+        raise _PageNotFound
     if rest == "":
-        return _front(settings)
+        return _index_page(settings)
     if rest == "problems":
-        return _problems(settings)
+        return _problems_page(settings)
     if rest == "structures":
-        return _structures(settings)
-    part = next((part for part in table().parts if slug_of(part.tag) == rest), None)
+        return _structures_page(settings)
+    part = next((part for part in get_router().parts if slugify(part.tag) == rest), None)
     if part is None:
-        raise _NoPage
-    return _chapter(part.tag, part.about, part.found, settings)
+        raise _PageNotFound
+    return _section_page(part.tag, part.about, part.found, settings)
 
 
-def _server(settings: HttpSettings) -> str:
-    return settings.public_url or _HERE
+def _server_url(settings: HttpSettings) -> str:
+    return settings.public_url or _SERVER_PLACEHOLDER
 
 
-def slug_of(tag: str) -> str:
+def slugify(tag: str) -> str:
     """The step of the path under which a chapter is."""
     return re.sub("[^a-z0-9]+", "-", tag.lower()).strip("-")
 
 
-def _front(settings: HttpSettings) -> Response:
+def _index_page(settings: HttpSettings) -> Response:
     everywhere = [
-        (sort.status, sort.title, sort.slug) for status in openapi.EVERYWHERE for sort in sorts_by_status(status)
+        (problem_type.status, problem_type.title, problem_type.slug)
+        for status in openapi.COMMON_STATUSES
+        for problem_type in problem_types_by_status(status)
     ]
     chapters = [
         {
             "tag": part.tag,
-            "slug": slug_of(part.tag),
-            "about": prose(part.about),
+            "slug": slugify(part.tag),
+            "about": parse_prose(part.about),
             "routes": [(route.method, f"{BASE}{route.path}", route.summary, route.operation) for route in part.found],
         }
-        for part in table().parts
+        for part in get_router().parts
     ]
-    return page(
+    return render_page(
         "docs.html",
         settings,
-        headers=_AGE,
-        title=f"The API – {site_of(settings)}",
-        about=prose(openapi.ABOUT),
-        base=f"{_server(settings)}{BASE}",
+        headers=_CACHE_HEADERS,
+        title=f"The API – {site_name(settings)}",
+        about=parse_prose(openapi.DESCRIPTION),
+        base=f"{_server_url(settings)}{BASE}",
         chapters=chapters,
         everywhere=everywhere,
     )
 
 
-def _chapter(tag: str, about: str, routes: Iterable[Route], settings: HttpSettings) -> Response:
-    document = openapi.document(table(), settings)
-    shown = [_route(route, document, settings) for route in routes]
-    title = f"{tag} – {site_of(settings)}"
-    return page("docs_chapter.html", settings, headers=_AGE, title=title, tag=tag, about=prose(about), routes=shown)
+def _section_page(tag: str, about: str, routes: Iterable[Route], settings: HttpSettings) -> Response:
+    document = openapi.document(get_router(), settings)
+    shown = [_route_variables(route, document, settings) for route in routes]
+    title = f"{tag} – {site_name(settings)}"
+    return render_page(
+        "docs_chapter.html",
+        settings,
+        headers=_CACHE_HEADERS,
+        title=title,
+        tag=tag,
+        about=parse_prose(about),
+        routes=shown,
+    )
 
 
-def _route(route: Route, document: Mapping[str, Any], settings: HttpSettings) -> dict[str, Any]:
-    said = document["paths"][route.path][route.method.lower()]
-    well = said["responses"][str(route.status)]
-    own = [int(status) for status in said["responses"] if int(status) not in openapi.EVERYWHERE]
+def _route_variables(route: Route, document: Mapping[str, Any], settings: HttpSettings) -> dict[str, Any]:
+    spec = document["paths"][route.path][route.method.lower()]
+    success = spec["responses"][str(route.status)]
+    own = [int(status) for status in spec["responses"] if int(status) not in openapi.COMMON_STATUSES]
     refusals = [
-        (sort.status, sort.title, sort.slug)
+        (problem_type.status, problem_type.title, problem_type.slug)
         for status in sorted({*own, *route.problems})
-        for sort in sorts_by_status(status)
-        if sort.slug not in _UNREMARKABLE
+        for problem_type in problem_types_by_status(status)
+        if problem_type.slug not in _COMMON_PROBLEMS
     ]
-    body = said.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    body = spec.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     return {
         "method": route.method,
         "path": f"{BASE}{route.path}",
         "operation": route.operation,
         "summary": route.summary,
-        "about": prose(said["description"]),
-        "parameters": [_parameter(each) for each in said["parameters"] if not _is_of_all(each, route)],
-        "body": [] if body is None else shapes_of(body),
+        "about": parse_prose(spec["description"]),
+        "parameters": [_parameter(each) for each in spec["parameters"] if not _is_common_parameter(each, route)],
+        "body": [] if body is None else type_references(body),
         "status": route.status,
-        "answers": [shape for each in well.get("content", {}).values() for shape in shapes_of(each.get("schema", {}))],
-        "media_types": list(well.get("content", {})),
+        "answers": [
+            shape for each in success.get("content", {}).values() for shape in type_references(each.get("schema", {}))
+        ],
+        "media_types": list(success.get("content", {})),
         "refusals": refusals,
-        "example": command(route, said, document["components"]["schemas"], _server(settings)),
+        "example": curl_command(route, spec, document["components"]["schemas"], _server_url(settings)),
     }
 
 
-def _is_of_all(said: Mapping[str, Any], route: Route) -> bool:
+def _is_common_parameter(spec: Mapping[str, Any], route: Route) -> bool:
     """Whether a parameter is one that every answer heeds which can be kept."""
-    return route.method == "GET" and said["name"] == "If-None-Match"
+    return route.method == "GET" and spec["name"] == "If-None-Match"
 
 
-def _parameter(said: Mapping[str, Any]) -> Member:
-    schema = said["schema"]
-    where = {"path": "path", "query": "query", "header": "header"}[said["in"]]
-    made = _member(said["name"], schema, said["description"], required=said["required"])
+def _parameter(spec: Mapping[str, Any]) -> Member:
+    schema = spec["schema"]
+    where = {"path": "path", "query": "query", "header": "header"}[spec["in"]]
+    made = _member(spec["name"], schema, spec["description"], required=spec["required"])
     limits = ", ".join(filter(None, (f"in the {where}", made.limits)))
     return Member(made.name, made.shapes, made.required, made.about, limits)
 
 
-def _structures(settings: HttpSettings) -> Response:
-    found = openapi.document(table(), settings)["components"]["schemas"]
-    shown = [_structure(name, said) for name, said in found.items()]
-    title = f"Structures – {site_of(settings)}"
-    return page("docs_structures.html", settings, headers=_AGE, title=title, structures=shown)
+def _structures_page(settings: HttpSettings) -> Response:
+    found = openapi.document(get_router(), settings)["components"]["schemas"]
+    shown = [_structure(name, spec) for name, spec in found.items()]
+    title = f"Structures – {site_name(settings)}"
+    return render_page("docs_structures.html", settings, headers=_CACHE_HEADERS, title=title, structures=shown)
 
 
-def _structure(name: str, said: Mapping[str, Any]) -> Structure:
-    needed = said.get("required", ())
+def _structure(name: str, spec: Mapping[str, Any]) -> Structure:
+    needed = spec.get("required", ())
     members = [
         _member(member, schema, schema.get("description", ""), required=member in needed)
-        for member, schema in said.get("properties", {}).items()
+        for member, schema in spec.get("properties", {}).items()
     ]
-    words = [str(word) for word in said.get("enum", ())]
-    return Structure(name, prose(said.get("description", "")), members, words)
+    words = [str(word) for word in spec.get("enum", ())]
+    return Structure(name, parse_prose(spec.get("description", "")), members, words)
 
 
-def _problems(settings: HttpSettings) -> Response:
-    sorts = [(sort.slug, sort.status, sort.title, prose(sort.about)) for sort in SORTS.values()]
-    known = [(key, said["title"], said["text"]) for key, said in rules().items()]
-    title = f"Problems – {site_of(settings)}"
-    return page("docs_problems.html", settings, headers=_AGE, title=title, sorts=sorts, rules=known)
+def _problems_page(settings: HttpSettings) -> Response:
+    sorts = [
+        (problem_type.slug, problem_type.status, problem_type.title, parse_prose(problem_type.about))
+        for problem_type in PROBLEM_TYPES.values()
+    ]
+    known = [(key, spec["title"], spec["text"]) for key, spec in rules().items()]
+    title = f"Problems – {site_name(settings)}"
+    return render_page("docs_problems.html", settings, headers=_CACHE_HEADERS, title=title, sorts=sorts, rules=known)
 
 
 def _member(name: str, schema: Mapping[str, Any], about: str, *, required: bool) -> Member:
-    return Member(name, shapes_of(schema), required, prose(about), _limits(schema))
+    return Member(name, type_references(schema), required, parse_prose(about), _limits(schema))
 
 
-def shapes_of(schema: Mapping[str, Any]) -> list[Shape]:
+def type_references(schema: Mapping[str, Any]) -> list[TypeReference]:
     """What a schema says, in a few words each."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return [Shape(name, f"/docs/structures#{name}")]
+        return [TypeReference(name, f"/docs/structures#{name}")]
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
-            return list(dict.fromkeys([shape for each in schema[choice] for shape in shapes_of(each)]))
+            return list(dict.fromkeys([shape for each in schema[choice] for shape in type_references(each)]))
     if "enum" in schema:
-        return [Shape(f'"{word}"') for word in schema["enum"]]
+        return [TypeReference(f'"{word}"') for word in schema["enum"]]
     if "const" in schema:
-        return [Shape(f'"{schema["const"]}"')]
+        return [TypeReference(f'"{schema["const"]}"')]
     type_ = schema.get("type")
     if type_ == "array":
         items = schema.get("prefixItems") or [schema.get("items", {})]  # a pair says what each of its places holds
-        found = dict.fromkeys([shape for each in items for shape in shapes_of(each)])
-        return [Shape(f"array of {shape.text}", shape.href) for shape in found]
-    return [Shape(str(type_) if type_ else "anything")]
+        found = dict.fromkeys([shape for each in items for shape in type_references(each)])
+        return [TypeReference(f"array of {shape.text}", shape.href) for shape in found]
+    return [TypeReference(str(type_) if type_ else "anything")]
 
 
 def _limits(schema: Mapping[str, Any]) -> str:
@@ -361,15 +378,15 @@ def _limits(schema: Mapping[str, Any]) -> str:
     return ", ".join(found)
 
 
-def prose(text: str) -> Prose:
+def parse_prose(text: str) -> Prose:
     """The paragraphs of a text, with what stands in backticks and between asterisks told apart."""
-    return [_runs(" ".join(part.split())) for part in re.split(r"\n\s*\n", text.strip()) if part.strip()]
+    return [_parse_runs(" ".join(part.split())) for part in re.split(r"\n\s*\n", text.strip()) if part.strip()]
 
 
-def _runs(text: str) -> list[Run]:
+def _parse_runs(text: str) -> list[Run]:
     found: list[Run] = []
     at = 0
-    for each in _CODE.finditer(text):
+    for each in _MARKUP.finditer(text):
         if each.start() > at:
             found.append(Run(text[at : each.start()]))
         found.append(Run(each[1], "code") if each[1] is not None else Run(each[2], "strong"))

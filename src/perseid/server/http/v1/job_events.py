@@ -24,15 +24,15 @@ from perseid.registry.results import Refused
 from perseid.server.limits.budgets import Source
 from perseid.server.native.decisions import Busy
 
-from .job_runs import TooMany
-from .structures import Told
+from .job_runs import LimitReached
+from .structures import ResponseBody
 
 MEDIA_TYPE: Final = "text/event-stream"
 
 MAX_LISTENERS: Final = 64
 """Listeners in all."""
 
-MAX_LISTENERS_EACH: Final = 4
+MAX_LISTENERS_PER_SOURCE: Final = 4
 """Listeners at one address: a browser has six connections to a server in all."""
 
 LOOK_SECONDS: Final = 1.0
@@ -44,27 +44,27 @@ HEARTBEAT_SECONDS: Final = 15
 SILENT_SECONDS: Final = 60
 """For how long a unit is listened to at which nobody here is: another process may be."""
 
-LIFE_SECONDS: Final = 3_600
+MAX_SECONDS: Final = 3_600
 """How long a listener may stay; a browser then comes again by itself."""
 
-AGAIN: Final = b"retry: 2000\n\n"
+RETRY_FIELD: Final = b"retry: 2000\n\n"
 """After how many milliseconds it does."""
 
-BEAT: Final = b":\n\n"
+HEARTBEAT: Final = b":\n\n"
 
 PROGRESS: Final = "progress"
 END: Final = "end"
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class JobEvent:
     """How far a unit has come."""
 
-    told: Told
+    response: ResponseBody
     done: int
     ended: bool
     """Whether it has come to its end, or ended early."""
-    here: bool
+    is_running_here: bool
     """Whether this process carries it out."""
 
 
@@ -76,16 +76,18 @@ class Listeners:
     """Whether the server is about to end."""
     _all: "WeakSet[Listener]" = field(default_factory=WeakSet)  # who is forgotten somewhere on the way has left
 
-    def one_more(self, source: Source) -> "Listener":
+    def add_listener(self, source: Source) -> "Listener":
         """Somebody who listens from now on, until they leave; raises `TooMany` if there is no room."""
-        of_source = sum(source == other.source for other in self._all)
-        if len(self._all) >= MAX_LISTENERS or of_source >= MAX_LISTENERS_EACH:
-            raise TooMany(f"{MAX_LISTENERS_EACH} listeners at an address, and {MAX_LISTENERS} in all, are the most")
+        source_count = sum(source == other.source for other in self._all)
+        if len(self._all) >= MAX_LISTENERS or source_count >= MAX_LISTENERS_PER_SOURCE:
+            raise LimitReached(
+                f"{MAX_LISTENERS_PER_SOURCE} listeners at an address, and {MAX_LISTENERS} in all, are the most"
+            )
         listener = Listener(self, source)
         self._all.add(listener)
         return listener
 
-    def left(self, listener: "Listener") -> None:
+    def remove_listener(self, listener: "Listener") -> None:
         """Somebody listens no more."""
         self._all.discard(listener)
 
@@ -98,13 +100,13 @@ class Listener(AsyncIterator[bytes]):
         self._listeners = listeners
         self._events: AsyncGenerator[bytes, None] | None = None
 
-    def listen(self, look: Callable[[], Awaitable[News]]) -> None:
+    def listen(self, poll: Callable[[], Awaitable[JobEvent]]) -> None:
         """Be told what looking finds."""
-        self._events = events(look, self._listeners)
+        self._events = stream_events(poll, self._listeners)
 
     def leave(self) -> None:
         """Listen no more. Nothing happens if they have left."""
-        self._listeners.left(self)
+        self._listeners.remove_listener(self)
 
     async def __anext__(self) -> bytes:
         assert self._events is not None  # noqa: S101 - whoever is sent something listens
@@ -121,38 +123,38 @@ class Listener(AsyncIterator[bytes]):
             await self._events.aclose()
 
 
-async def events(look: Callable[[], Awaitable[News]], listeners: Listeners) -> AsyncGenerator[bytes, None]:
+async def stream_events(poll: Callable[[], Awaitable[JobEvent]], listeners: Listeners) -> AsyncGenerator[bytes, None]:
     """What a listener is sent. It begins when it is first asked for something.
 
     An empty piece says that nothing is new, so that whoever sends it can see whether the client is still there.
     """
-    yield AGAIN
-    news: News | None = None
-    quiet = 0  # looks without news
-    for _ in range(int(LIFE_SECONDS / LOOK_SECONDS)):
-        last = news
+    yield RETRY_FIELD
+    event: JobEvent | None = None
+    idle_polls = 0  # looks without news
+    for _ in range(int(MAX_SECONDS / LOOK_SECONDS)):
+        last = event
         try:
-            news = await look()
+            event = await poll()
         except Busy:
             pass  # what was known counts until there is time to look again
         except (Refused, LedgerError):
             return  # who listens may not know it any more, or nobody can look; who comes again is told why
-        is_new = news is not None and (last is None or news.told != last.told)
-        quiet = 0 if is_new else quiet + 1
-        if news is None:
+        is_new = event is not None and (last is None or event.response != last.response)
+        idle_polls = 0 if is_new else idle_polls + 1
+        if event is None:
             yield b""
-        elif news.ended or (not news.here and quiet * LOOK_SECONDS >= SILENT_SECONDS):
-            yield event(END, news)
+        elif event.ended or (not event.is_running_here and idle_polls * LOOK_SECONDS >= SILENT_SECONDS):
+            yield format_event(END, event)
             return
         elif is_new:
-            yield event(PROGRESS, news)
+            yield format_event(PROGRESS, event)
         else:
-            yield BEAT if quiet % round(HEARTBEAT_SECONDS / LOOK_SECONDS) == 0 else b""
+            yield HEARTBEAT if idle_polls % round(HEARTBEAT_SECONDS / LOOK_SECONDS) == 0 else b""
         if listeners.stopping:
             return
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def event(name: str, news: News) -> bytes:
+def format_event(name: str, event: JobEvent) -> bytes:
     """One event."""
-    return b"event: %b\nid: %d\ndata: %b\n\n" % (name.encode(), news.done, msgspec.json.encode(news.told))
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (name.encode(), event.done, msgspec.json.encode(event.response))

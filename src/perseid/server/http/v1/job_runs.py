@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from perseid.ledger.errors import Contention, OperationEnded, TooBusy
-from perseid.registry.identity import Identity, counted_as
+from perseid.ledger.errors import Contention, JobEnded, TooBusy
+from perseid.registry.identity import Identity, quota_key
 from perseid.registry.jobs.jobs import Progress, acts_for
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import Kind
+from perseid.server.native.steps import WorkKind
 
 if TYPE_CHECKING:
     from .problems import Problem
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 MAX_RUNNING: Final = 8
 """Units that are carried out at the same time. There is one writer, so more of them are no faster."""
 
-MAX_RUNNING_EACH: Final = 2
+MAX_RUNNING_PER_IDENTITY: Final = 2
 """Of these, units of one identity, whichever of its tokens they were asked for with."""
 
-MORE_FOR_UNDOS: Final = 2
+EXTRA_FOR_UNDO: Final = 2
 """So many more for what takes something back: whoever has begun too much must be able to end it."""
 
 RETRY_SECONDS: Final = 1.0
@@ -42,146 +42,150 @@ MAX_RETRIES: Final = 60
 MAX_KEPT: Final = 1_000
 """Units of which it is kept why they ended early; the oldest makes room."""
 
-LEAST_PAUSE: Final = 0.001
+MIN_PAUSE: Final = 0.001
 """Seconds between two pieces at least."""
 
 T = TypeVar("T")
 
 
-class TooMany(Exception):
+class LimitReached(Exception):
     """There is no room for one more; the message says of what."""
 
 
-class Doing(Protocol):
+class RunInPool(Protocol):
     """Has work done in a pool; raises `Busy` where it is too much."""
 
-    def __call__(self, kind: Kind, call: Callable[[], T], /) -> Awaitable[T]: ...
+    def __call__(self, kind: WorkKind, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class JobRun:
     """A unit that is to be carried out."""
 
     name: str
     pieces: Callable[[], Iterator[Progress]]
     """Makes what is left to do."""
-    do: Doing
-    who: Identity
+    do: RunInPool
+    identity: Identity
     """Who carries it out, which need not be who began it."""
     explain: "Callable[[Exception], Problem]"
     """What an error is to them."""
-    others: "Problem"
+    public_problem: "Problem"
     """What everybody else is told who may see the unit: why somebody may not go on with it is for them to know."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _Failure:
     """Why a unit ended early."""
 
-    who: Identity
+    identity: Identity
     problem: "Problem"
-    others: "Problem"
+    public_problem: "Problem"
 
 
 @dataclass(slots=True)
-class Runs:
+class JobRunner:
     """The units that this process carries out."""
 
     stopping: bool = False
     """Whether the server is about to end."""
-    _places: "dict[Place, str]" = field(default_factory=dict)  # who has each place among those that run
+    _slots: "dict[Slot, str]" = field(default_factory=dict)  # who has each place among those that run
     _tasks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
-    _early: dict[str, _Ended] = field(default_factory=dict)
+    _failures: dict[str, _Failure] = field(default_factory=dict)
 
-    def is_running(self, unit: str) -> bool:
+    def is_running(self, job: str) -> bool:
         """Whether a unit is being carried out."""
-        return unit in self._tasks
+        return job in self._tasks
 
-    def problem(self, unit: str, who: Identity) -> "Problem | None":
+    def problem(self, job: str, identity: Identity) -> "Problem | None":
         """Why a unit ended early, if it did so here, as far as it concerns whoever asks."""
-        ended = self._early.get(unit)
-        if ended is None:
+        failure = self._failures.get(job)
+        if failure is None:
             return None
-        return ended.problem if acts_for(who, ended.who) else ended.others
+        return failure.problem if acts_for(identity, failure.identity) else failure.public_problem
 
     @contextmanager
-    def place(self, who: Identity, *, undoes: bool = False) -> Iterator["Place"]:
+    def place(self, identity: Identity, *, undoes: bool = False) -> Iterator["Slot"]:
         """Have a place among those that run, or raise `TooMany`. It is given up at the end, unless a unit has it."""
-        whose = counted_as(who)
-        more = MORE_FOR_UNDOS if undoes else 0
+        owner = quota_key(identity)
+        extra = EXTRA_FOR_UNDO if undoes else 0
         if self.stopping:
-            raise TooMany("the server is about to stop")
-        if len(self._places) >= MAX_RUNNING + more:
-            raise TooMany(f"{len(self._places)} operations are carried out already, which are as many as there can be")
-        if sum(other == whose for other in self._places.values()) >= MAX_RUNNING_EACH + more:
-            raise TooMany(f"{MAX_RUNNING_EACH + more} operations of yours are carried out already, which are the most")
-        place = Place()
-        self._places[place] = whose
+            raise LimitReached("the server is about to stop")
+        if len(self._slots) >= MAX_RUNNING + extra:
+            raise LimitReached(
+                f"{len(self._slots)} operations are carried out already, which are as many as there can be"
+            )
+        if sum(other == owner for other in self._slots.values()) >= MAX_RUNNING_PER_IDENTITY + extra:
+            raise LimitReached(
+                f"{MAX_RUNNING_PER_IDENTITY + extra} operations of yours are carried out already, which are the most"
+            )
+        place = Slot()
+        self._slots[place] = owner
         try:
             yield place
         finally:
-            if not place.taken:
-                del self._places[place]
+            if not place.in_use:
+                del self._slots[place]
 
-    def start(self, place: "Place", unit: Unit, begun: Iterator[Progress]) -> None:
+    def start(self, place: "Slot", job: JobRun, steps: Iterator[Progress]) -> None:
         """Carry out a unit in the background, in a place; `begun` is what is left of it at present."""
-        if self.is_running(unit.name):
+        if self.is_running(job.name):
             return  # somebody else asked for it meanwhile; what two have begun is done once all the same
-        self._early.pop(unit.name, None)
-        place.taken = True
-        task = asyncio.get_running_loop().create_task(self._run(unit, begun))
-        self._tasks[unit.name] = task
-        task.add_done_callback(partial(self._ended, place, unit.name))
+        self._failures.pop(job.name, None)
+        place.in_use = True
+        task = asyncio.get_running_loop().create_task(self._run(job, steps))
+        self._tasks[job.name] = task
+        task.add_done_callback(partial(self._on_done, place, job.name))
 
-    def _ended(self, place: "Place", name: str, _: "asyncio.Task[None]") -> None:
-        del self._places[place], self._tasks[name]
+    def _on_done(self, place: "Slot", name: str, _: "asyncio.Task[None]") -> None:
+        del self._slots[place], self._tasks[name]
 
-    async def _run(self, unit: Unit, pieces: Iterator[Progress]) -> None:
+    async def _run(self, job: JobRun, pieces: Iterator[Progress]) -> None:
         clock = asyncio.get_running_loop().time
         retries = 0
         while not self.stopping:
-            began = clock()
+            started_at = clock()
             try:
-                if await unit.do(Kind.WRITE, partial(next, pieces, None)) is None:
+                if await job.do(WorkKind.WRITE, partial(next, pieces, None)) is None:
                     return
                 retries = 0
             except (Busy, TooBusy, Contention) as error:
                 retries += 1
                 if retries > MAX_RETRIES:
-                    self.note(unit, error)
+                    self.note(job, error)
                     return
-                pieces = pieces if isinstance(error, Busy) else unit.pieces()  # what has raised something has ended
+                pieces = pieces if isinstance(error, Busy) else job.pieces()  # what has raised something has ended
                 await asyncio.sleep(RETRY_SECONDS)
-            except OperationEnded:
+            except JobEnded:
                 return  # others came to its end, or undo it
             except Exception as error:  # noqa: BLE001 - whoever asks is told
-                self.note(unit, error)
+                self.note(job, error)
                 return
-            await asyncio.sleep(max(LEAST_PAUSE, clock() - began))
+            await asyncio.sleep(max(MIN_PAUSE, clock() - started_at))
 
-    def note(self, unit: Unit, error: Exception) -> None:
+    def note(self, job: JobRun, error: Exception) -> None:
         """Keep why a unit ended early."""
-        self._early.pop(unit.name, None)
-        self._early[unit.name] = _Ended(unit.who, unit.explain(error), unit.others)
-        if len(self._early) > MAX_KEPT:
-            del self._early[next(iter(self._early))]
+        self._failures.pop(job.name, None)
+        self._failures[job.name] = _Failure(job.identity, job.explain(error), job.public_problem)
+        if len(self._failures) > MAX_KEPT:
+            del self._failures[next(iter(self._failures))]
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class Slot:
     """A place among those that run."""
 
-    taken: bool = False
+    in_use: bool = False
     """Whether a unit has it, which gives it up when it ends."""
 
 
-async def patiently(do: Callable[[], Awaitable[T]], runs: Runs) -> T:
+async def retry_when_busy(do: Callable[[], Awaitable[T]], runner: JobRunner) -> T:
     """Have a piece done that is one of many; where there is no room, it is tried again. Raises `Busy` at last."""
     for _ in range(MAX_RETRIES):
         try:
             return await do()
         except Busy:
-            if runs.stopping:
+            if runner.stopping:
                 raise
             await asyncio.sleep(RETRY_SECONDS)
     raise Busy

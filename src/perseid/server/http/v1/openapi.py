@@ -16,44 +16,48 @@ from typing import Any, Final
 
 import msgspec
 
-from perseid.registry.access.scopes import WORDS
+from perseid.registry.access.scopes import SCOPES
 from perseid.server.http.context import HttpSettings
 
-from .calls import KEY_HEADER, REPLAYED
+from .calls import KEY_HEADER, REPLAYED_HEADER
 from .job_events import MEDIA_TYPE as EVENTS
-from .problems import MEDIA_TYPE, Problem, sorts_by_status
-from .routing import BASE, ITSELF, NO_TOKEN, Route, Table, is_parameter
+from .problems import MEDIA_TYPE, Problem, problem_types_by_status
+from .routing import BASE, NO_TOKEN, OWN_TOKEN, Route, Router, is_parameter
 from .state import WINDOW
-from .structures import DoneBefore, Paging
-from .validation import may_be_left_out
+from .structures import AlreadyDone, Paging
+from .validation import is_optional
 
-_HEADERS: Final = "#/components/headers/{name}"
+_HEADER_REFERENCE: Final = "#/components/headers/{name}"
 
 
-def _text(description: str, *examples: str) -> dict[str, Any]:
+def _text_header(description: str, *examples: str) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     return {"description": description, "schema": {**schema, "examples": list(examples)} if examples else schema}
 
 
-ANSWERS: Final[Mapping[str, dict[str, Any]]] = {
-    "RateLimit-Policy": _text(
+RESPONSE_HEADERS: Final[Mapping[str, dict[str, Any]]] = {
+    "RateLimit-Policy": _text_header(
         f"How many requests you may make in {WINDOW} seconds. It and `RateLimit` are absent where there is no limit, "
         "and where a request could not be read at all.",
         '"requests";q=600;w=60',
     ),
-    "RateLimit": _text(
+    "RateLimit": _text_header(
         "How many are left (`r`), and in how many seconds there are more (`t`).", '"requests";r=597;t=1'
     ),
-    "Cache-Control": _text("Who may keep the answer, and for how long.", "no-cache", "no-store"),
-    "Vary": _text("The headers of the request on which the answer depends.", "Authorization"),
-    "ETag": _text("What names this answer, for `If-None-Match`; of a record its state, for `If-Match` too.", '"e17"'),
-    "Location": _text(
+    "Cache-Control": _text_header("Who may keep the answer, and for how long.", "no-cache", "no-store"),
+    "Vary": _text_header("The headers of the request on which the answer depends.", "Authorization"),
+    "ETag": _text_header(
+        "What names this answer, for `If-None-Match`; of a record its state, for `If-Match` too.", '"e17"'
+    ),
+    "Location": _text_header(
         "Where that is to be had which was made; absent where it is several things.", "/api/v1/handles/12345%2Fx"
     ),
-    "Link": _text('The address of the next page, with `rel="next"`; absent on the last one.'),
-    REPLAYED[0]: _text("`true` where the answer is the one that was given before, and nothing was done now.", "true"),
-    "Retry-After": _text("After how many seconds it is worth asking again.", "1"),
-    "WWW-Authenticate": _text(
+    "Link": _text_header('The address of the next page, with `rel="next"`; absent on the last one.'),
+    REPLAYED_HEADER[0]: _text_header(
+        "`true` where the answer is the one that was given before, and nothing was done now.", "true"
+    ),
+    "Retry-After": _text_header("After how many seconds it is worth asking again.", "1"),
+    "WWW-Authenticate": _text_header(
         "With 401, the ways to say who you are. With any status, in a session in which the server was asked to prove "
         "itself: its signature.",
         'Bearer realm="handle"',
@@ -62,7 +66,7 @@ ANSWERS: Final[Mapping[str, dict[str, Any]]] = {
 """What the headers of answers say, by their names."""
 
 _ALWAYS: Final = ("RateLimit-Policy", "RateLimit", "Cache-Control", "WWW-Authenticate")
-_MAKING: Final = (201, 202)
+_CREATED_STATUSES: Final = (201, 202)
 
 _BY_STATUS: Final[Mapping[int, tuple[str, ...]]] = {
     409: ("Retry-After",),  # of a request with the same key that goes on at the moment
@@ -71,40 +75,40 @@ _BY_STATUS: Final[Mapping[int, tuple[str, ...]]] = {
 }
 
 
-def is_endless(route: Route) -> bool:
+def is_stream(route: Route) -> bool:
     """Whether the answer has no end of its own, and so no tag."""
     return EVENTS in route.media_types
 
 
-def of_answer(route: Route) -> dict[str, Any]:
+def response_headers(route: Route) -> dict[str, Any]:
     """The headers of an answer where all went well."""
     names = list(_ALWAYS)
     if route.method == "GET":
-        names += ["Vary"] if is_endless(route) else ["Vary", "ETag"]
-    if route.status in _MAKING:
+        names += ["Vary"] if is_stream(route) else ["Vary", "ETag"]
+    if route.status in _CREATED_STATUSES:
         names.append("Location")
     if issubclass(route.query, Paging):
         names.append("Link")
     if route.creates:
-        names.append(REPLAYED[0])
+        names.append(REPLAYED_HEADER[0])
     return _references(names)
 
 
-def of_same(route: Route) -> dict[str, Any]:
+def not_modified_headers(route: Route) -> dict[str, Any]:
     """The headers of the answer that what somebody has is still good."""
     return _references([*_ALWAYS, "Vary", "ETag", *(("Link",) if issubclass(route.query, Paging) else ())])
 
 
-def of_problem(status: int) -> dict[str, Any]:
+def problem_headers(status: int) -> dict[str, Any]:
     """The headers of an answer that something was not done."""
     return _references([*_ALWAYS, *_BY_STATUS.get(status, ())])
 
 
 def _references(names: Iterable[str]) -> dict[str, Any]:
-    return {name: {"$ref": _HEADERS.format(name=name)} for name in names}
+    return {name: {"$ref": _HEADER_REFERENCE.format(name=name)} for name in names}
 
 
-def parameters(route: Route) -> Iterable[dict[str, Any]]:
+def header_parameters(route: Route) -> Iterable[dict[str, Any]]:
     """The headers of a request that count for a route, besides those by which somebody says who they are."""
     if route.creates:
         name = "-".join(word.capitalize() for word in KEY_HEADER.split("-"))
@@ -112,18 +116,18 @@ def parameters(route: Route) -> Iterable[dict[str, Any]]:
             "A key that you make up, such as a UUID: who repeats the request with it, within 24 hours, gets the same "
             "answer, and nothing is done twice."
         )
-        yield _parameter(name, about, minLength=1, maxLength=255)
+        yield _header_parameter(name, about, minLength=1, maxLength=255)
     if route.conditional:
         about = "The `ETag` of the record as you read it: if it has changed since, nothing is done (412). `*` is any."
-        yield _parameter("If-Match", about)
+        yield _header_parameter("If-Match", about)
         about = "The `ETag` of a state in which nothing shall be done (412). `*` is any."
-        yield _parameter("If-None-Match", about)
-    if route.method == "GET" and not is_endless(route):
+        yield _header_parameter("If-None-Match", about)
+    if route.method == "GET" and not is_stream(route):
         about = "The `ETag` of an answer that you have: if it is still good, the answer is 304 and empty."
-        yield _parameter("If-None-Match", about)
+        yield _header_parameter("If-None-Match", about)
 
 
-def _parameter(name: str, about: str, **limits: int) -> dict[str, Any]:
+def _header_parameter(name: str, about: str, **limits: int) -> dict[str, Any]:
     schema = {"type": "string", **limits}
     return {"name": name, "in": "header", "required": False, "description": about, "schema": schema}
 
@@ -131,11 +135,11 @@ def _parameter(name: str, about: str, **limits: int) -> dict[str, Any]:
 VERSION: Final = "3.1.0"
 """Of OpenAPI."""
 
-EVERYWHERE: Final = (400, 401, 403, 404, 429, 431, 500, 503)
+COMMON_STATUSES: Final = (400, 401, 403, 404, 429, 431, 500, 503)
 """Statuses with which any route may refuse. Also where everybody may ask: whoever says who they are has to prove it,
 and not everywhere, and a server may have only some of the names."""
 
-ABOUT: Final = """\
+DESCRIPTION: Final = """\
 Everything that the command `perseid` does with names, for programs.
 
 **In a path a handle is one step**: its slash is written `%2F`, as in `/api/v1/handles/12345%2Fx`.
@@ -161,7 +165,7 @@ resolver heeds it, and gives records in other forms.
 """
 
 _JSON: Final = "application/json"
-_REFERENCE: Final = "#/components/schemas/{name}"
+_SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 _SECURITY: Final[tuple[dict[str, list[str]], ...]] = ({"token": []}, {"basic": []}, {"handle": []}, {"certificate": []})
 
 _SCHEMES: Final = {
@@ -170,7 +174,7 @@ _SCHEMES: Final = {
         "scheme": "bearer",
         "bearerFormat": "perseid_…",
         "description": "A token that somebody with a key has made, for some words of scope and some namespaces: "
-        f"{', '.join(WORDS)}.",
+        f"{', '.join(SCOPES)}.",
     },
     "basic": {
         "type": "http",
@@ -191,45 +195,45 @@ _SCHEMES: Final = {
 }
 
 
-def document(table: Table, settings: HttpSettings) -> dict[str, Any]:
+def document(router: Router, settings: HttpSettings) -> dict[str, Any]:
     """The description, as a plain object."""
-    made = dict(_document(table))
+    made = dict(_document(router))
     made["servers"] = [{"url": f"{settings.public_url}{BASE}", "description": "This server"}]
     return made
 
 
 @cache
-def _document(table: Table) -> Mapping[str, Any]:
-    schemas = components(table)
+def _document(router: Router) -> Mapping[str, Any]:
+    schemas = components(router)
     return {
         "openapi": VERSION,
         "info": {
             "title": "Perseid",
             "summary": "Persistent identifiers: names that stay, for things that may move.",
             "version": BASE.rpartition("/")[2],
-            "description": ABOUT,
+            "description": DESCRIPTION,
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [],
-        "tags": [{"name": part.tag, "description": part.about} for part in table.parts],
-        "paths": _paths(table),
+        "tags": [{"name": part.tag, "description": part.about} for part in router.parts],
+        "paths": _paths(router),
         "components": {
             "schemas": schemas,
             "securitySchemes": _SCHEMES,
-            "responses": {name_of(status): _problem(status) for status in _statuses(table)},
-            "headers": dict(ANSWERS),
+            "responses": {response_name(status): _problem(status) for status in _statuses(router)},
+            "headers": dict(RESPONSE_HEADERS),
         },
     }
 
 
-def components(table: Table) -> dict[str, Any]:
+def components(router: Router) -> dict[str, Any]:
     """The structures that go over the network, by their names."""
-    types = [each for route in table.routes for each in (route.answer, route.body) if each is not None]
-    _, found = msgspec.json.schema_components((*types, Problem, DoneBefore), ref_template=_REFERENCE)
-    return {name: _with_tag_described(schema) for name, schema in sorted(found.items())}
+    types = [each for route in router.routes for each in (route.response, route.body) if each is not None]
+    _, found = msgspec.json.schema_components((*types, Problem, AlreadyDone), ref_template=_SCHEMA_REFERENCE)
+    return {name: _describe_tag(schema) for name, schema in sorted(found.items())}
 
 
-def _with_tag_described(schema: dict[str, Any]) -> dict[str, Any]:
+def _describe_tag(schema: dict[str, Any]) -> dict[str, Any]:
     """A structure, with what its tag says: no member of the type, it tells the structures of a union apart."""
     members = schema.get("properties", {})
     for name, said in members.items():
@@ -241,13 +245,15 @@ def _with_tag_described(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _statuses(table: Table) -> list[int]:
-    return sorted({*EVERYWHERE, 409, 413, 415, 422, *[status for route in table.routes for status in route.problems]})
+def _statuses(router: Router) -> list[int]:
+    return sorted(
+        {*COMMON_STATUSES, 409, 413, 415, 422, *[status for route in router.routes for status in route.problems]}
+    )
 
 
-def _paths(table: Table) -> dict[str, Any]:
+def _paths(router: Router) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for route in table.routes:
+    for route in router.routes:
         found.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return found
 
@@ -258,15 +264,15 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "description": description(route),
         "tags": [route.tag],
-        "parameters": [*_path_parameters(route), *query_parameters(route), *parameters(route)],
+        "parameters": [*_path_parameters(route), *query_parameters(route), *header_parameters(route)],
         "responses": _responses(route),
         "security": _security(route),
     }
     if route.scope:
         made["x-scope"] = route.scope
     if route.body is not None:
-        content = {_JSON: {"schema": schema_of(route.body)}}
-        made["requestBody"] = {"required": not may_be_left_out(route.body), "content": content}
+        content = {_JSON: {"schema": get_schema(route.body)}}
+        made["requestBody"] = {"required": not is_optional(route.body), "content": content}
     return made
 
 
@@ -274,7 +280,7 @@ def _security(route: Route) -> list[dict[str, list[str]]]:
     """How somebody says who they are. `{}`, nobody in particular, is one way where everybody may know something."""
     if route.scope == NO_TOKEN:
         return [way for way in _SECURITY if "token" not in way]
-    if route.scope == ITSELF:
+    if route.scope == OWN_TOKEN:
         return list(_SECURITY)
     # who reads may leave it out also where a token needs a word: what everybody may know is told
     return list(_SECURITY) if route.scope and route.method != "GET" else [{}, *_SECURITY]
@@ -287,7 +293,7 @@ def description(route: Route) -> str:
         return said
     known = {
         NO_TOKEN: "No token can do this, whatever its scope: identify yourself with a key.",
-        ITSELF: "A token needs no word in its scope for this, and reaches itself only.",
+        OWN_TOKEN: "A token needs no word in its scope for this, and reaches itself only.",
     }
     return f"{said}\n\n{known.get(route.scope, f'A token needs the word `{route.scope}` in its scope.')}"
 
@@ -310,7 +316,7 @@ def _path_parameters(route: Route) -> Iterable[dict[str, Any]]:
 
 def query_parameters(route: Route) -> Iterable[dict[str, Any]]:
     """The parameters of the query of a route."""
-    schema, parts = msgspec.json.schema_components((route.query,), ref_template=_REFERENCE)
+    schema, parts = msgspec.json.schema_components((route.query,), ref_template=_SCHEMA_REFERENCE)
     found = parts[schema[0]["$ref"].rpartition("/")[2]]
     for name, said in found.get("properties", {}).items():
         rest = {key: value for key, value in said.items() if key not in ("description", "title")}
@@ -319,58 +325,58 @@ def query_parameters(route: Route) -> Iterable[dict[str, Any]]:
             "in": "query",
             "required": name in found.get("required", ()),
             "description": said.get("description", ""),
-            "schema": _inlined(rest, parts),
+            "schema": _inline_references(rest, parts),
         }
 
 
-def _inlined(schema: Any, parts: Mapping[str, Any]) -> Any:
+def _inline_references(schema: Any, parts: Mapping[str, Any]) -> Any:
     """A schema with those that it refers to in their place: what parameters are is said where they are."""
     if isinstance(schema, list):
-        return [_inlined(each, parts) for each in schema]
+        return [_inline_references(each, parts) for each in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         said = dict(parts[schema["$ref"].rpartition("/")[2]])
         return {**said, **{key: value for key, value in schema.items() if key != "$ref"}}
-    return {key: _inlined(value, parts) for key, value in schema.items()}
+    return {key: _inline_references(value, parts) for key, value in schema.items()}
 
 
 def _responses(route: Route) -> dict[str, Any]:
-    schema = None if route.answer is None else schema_of(route.answer)
+    schema = None if route.response is None else get_schema(route.response)
     if schema is not None and route.creates:
-        schema = {"anyOf": [schema, schema_of(DoneBefore)]}
+        schema = {"anyOf": [schema, get_schema(AlreadyDone)]}
     content: dict[str, Any] = {}
     for media_type in route.media_types if schema is None or route.media_types != (_JSON,) else (_JSON,):
         content[media_type] = {"schema": schema} if schema is not None and media_type == _JSON else {}
-    well: dict[str, Any] = {"description": route.summary, "headers": of_answer(route)}
+    success: dict[str, Any] = {"description": route.summary, "headers": response_headers(route)}
     if schema is not None or route.media_types != (_JSON,):
-        well["content"] = content
-    found: dict[str, Any] = {str(route.status): well}
-    if route.method == "GET" and not is_endless(route):
-        found["304"] = {"description": "What you have is still good.", "headers": of_same(route)}
+        success["content"] = content
+    found: dict[str, Any] = {str(route.status): success}
+    if route.method == "GET" and not is_stream(route):
+        found["304"] = {"description": "What you have is still good.", "headers": not_modified_headers(route)}
     body = (413, 415) if route.body is not None else ()
     keyed = (409, 422) if route.creates else ()
-    for status in sorted({*EVERYWHERE, *route.problems, *body, *keyed}):
-        found[str(status)] = {"$ref": f"#/components/responses/{name_of(status)}"}
+    for status in sorted({*COMMON_STATUSES, *route.problems, *body, *keyed}):
+        found[str(status)] = {"$ref": f"#/components/responses/{response_name(status)}"}
     return found
 
 
 def _problem(status: int) -> dict[str, Any]:
-    sorts = sorts_by_status(status)
-    said = "\n".join(f"- `{sort.slug}`: {sort.title}. {sort.about}" for sort in sorts)
+    sorts = problem_types_by_status(status)
+    said = "\n".join(f"- `{problem_type.slug}`: {problem_type.title}. {problem_type.about}" for problem_type in sorts)
     return {
         "description": said or HTTPStatus(status).phrase,
-        "headers": of_problem(status),
-        "content": {MEDIA_TYPE: {"schema": schema_of(Problem)}},
+        "headers": problem_headers(status),
+        "content": {MEDIA_TYPE: {"schema": get_schema(Problem)}},
     }
 
 
-def name_of(status: int) -> str:
+def response_name(status: int) -> str:
     """What the answer with a status is called among the components."""
     return f"Problem{status}"
 
 
-def schema_of(type_: Any) -> dict[str, Any]:
+def get_schema(type_: Any) -> dict[str, Any]:
     """The schema of a type, which refers to those of the components."""
-    (schema,), _ = msgspec.json.schema_components((type_,), ref_template=_REFERENCE)
+    (schema,), _ = msgspec.json.schema_components((type_,), ref_template=_SCHEMA_REFERENCE)
     return schema

@@ -31,28 +31,28 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from perseid.names.errors import MAX_QUOTED, InvalidName
+from perseid.names.errors import MAX_QUOTED_LENGTH, InvalidName
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.registry.access.scopes import InvalidScope
 from perseid.registry.commands.conditions import ConditionFailed
-from perseid.registry.commands.minting import MustWait
+from perseid.registry.commands.minting import RetryLater
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.queries.suggest import Standing
-from perseid.registry.results import Referred, Refused, Unanswerable
+from perseid.registry.queries.suggest import PrefixStatus
+from perseid.registry.results import InvalidQuery, ReferralError, Refused
 from perseid.server.http import responses
-from perseid.server.http.context import Asking, HttpSettings
-from perseid.server.http.messages import READING, HeaderList, Response
-from perseid.server.http.resolver.problems import ABOUT, suggested
-from perseid.server.http.responses import NO_STORE, NOT_PRIVATE
-from perseid.server.http.targets import Malformed
+from perseid.server.http.context import HttpSettings, RequestContext
+from perseid.server.http.messages import SAFE_METHODS, HeaderList, Response
+from perseid.server.http.resolver.problems import SUGGESTION_CODES, find_suggestions
+from perseid.server.http.responses import HTTPS_REQUIRED, NO_STORE
+from perseid.server.http.targets import BadRequest
 from perseid.server.native.decisions import Busy
 from perseid.wire.codes import ResponseCode
 
 from .routing import BASE
 from .state import InvalidCursor
-from .structures import About, Told
-from .validation import Misnamed, Unfitting
+from .structures import Doc, ResponseBody
+from .validation import InvalidNameParameter, InvalidParameter
 
 if TYPE_CHECKING:
     pass
@@ -60,83 +60,83 @@ if TYPE_CHECKING:
 ENCODED_TWICE: Final = "it looks as if the path was encoded twice: the slash of a handle is %2F there, and not %252F"
 
 
-class GoneThing(Told, frozen=True):
+class TombstoneInfo(ResponseBody, frozen=True):
     """What became of a thing whose name is a tombstone. What the tombstone does not say is left out."""
 
-    reason: Annotated[str, About("Why it is gone.")] = ""
-    date: Annotated[str, About("Since when, as the tombstone has it.", examples=["2026-11-15T10:00:00Z"])] = ""
-    replacement: Annotated[str | None, About("The name to use instead.")] = None
+    reason: Annotated[str, Doc("Why it is gone.")] = ""
+    date: Annotated[str, Doc("Since when, as the tombstone has it.", examples=["2026-11-15T10:00:00Z"])] = ""
+    replacement: Annotated[str | None, Doc("The name to use instead.")] = None
 
 
-class MeantName(Told, frozen=True):
+class Suggestion(ResponseBody, frozen=True):
     """A name that is there, and may have been meant."""
 
-    handle: Annotated[str, About("The name as it is registered.", examples=["12345/x"])]
-    why: Annotated[str, About("What makes it likely.", examples=["two characters are the other way round there"])]
-    gone: Annotated[GoneThing | None, About("What became of its thing, if that is gone.")] = None
+    handle: Annotated[str, Doc("The name as it is registered.", examples=["12345/x"])]
+    why: Annotated[str, Doc("What makes it likely.", examples=["two characters are the other way round there"])]
+    gone: Annotated[TombstoneInfo | None, Doc("What became of its thing, if that is gone.")] = None
 
 
-class KnownPrefix(Told, frozen=True):
+class PrefixInfo(ResponseBody, frozen=True):
     """What this server knows of the prefix of a name that is not there."""
 
-    prefix: Annotated[str, About("The prefix, as far as one can be told.", examples=["12345"])]
-    standing: Annotated[Standing, About("What this server is to it.")]
-    why: Annotated[str, About("The same for people.")]
-    derived_from: Annotated[str | None, About("The prefix above it that is kept here, if that is the nearest.")] = None
+    prefix: Annotated[str, Doc("The prefix, as far as one can be told.", examples=["12345"])]
+    standing: Annotated[PrefixStatus, Doc("What this server is to it.")]
+    why: Annotated[str, Doc("The same for people.")]
+    derived_from: Annotated[str | None, Doc("The prefix above it that is kept here, if that is the nearest.")] = None
 
 
-class _Found(Told, frozen=True):
+class _Suggestions(ResponseBody, frozen=True):
     """What was found out, with the members that the other doors have too."""
 
-    suggestions: tuple[MeantName, ...] = ()
-    prefix: KnownPrefix | None = None
+    suggestions: tuple[Suggestion, ...] = ()
+    prefix: PrefixInfo | None = None
 
 
-async def told(asking: Asking, answered: "Answered", text: str) -> "Answered":
+async def add_suggestions(request_context: RequestContext, result: "ProblemResponse", text: str) -> "ProblemResponse":
     """A problem with what may have been meant by a name of the path, if it is one that may be a matter of spelling."""
-    problem = answered.problem
-    if problem.code not in ABOUT:
-        return answered
+    problem = result.problem
+    if problem.code not in SUGGESTION_CODES:
+        return result
     if "/" not in text and Handle.for_lookup(unquote(text)) is not None:
         problem = msgspec.structs.replace(problem, advice=ENCODED_TWICE)
-    found = await suggested(asking, text)
+    found = await find_suggestions(request_context, text)
     if found is not None:
-        said = msgspec.convert(found.to_json(), _Found)
+        said = msgspec.convert(found.to_json(), _Suggestions)
         problem = msgspec.structs.replace(problem, suggestions=said.suggestions, prefix=said.prefix)
-    return replace(answered, problem=problem)
+    return replace(result, problem=problem)
 
 
 MEDIA_TYPE: Final = "application/problem+json"
 
-PAGE: Final = "/docs/problems"
+PROBLEMS_PAGE: Final = "/docs/problems"
 """Where types of problems are explained."""
 
 
-class Problem(Told, frozen=True):
+class Problem(ResponseBody, frozen=True):
     """What was wrong, and what to do about it (RFC 9457)."""
 
-    type: Annotated[str, About("What sort of problem it is: an address that explains it, for programs to tell by.")]
-    title: Annotated[str, About("The same in a few words, for people.")]
-    status: Annotated[int, About("The status of the answer.")]
-    detail: Annotated[str, About("What was wrong this time.")]
-    advice: Annotated[str, About("What to do about it.")] = ""
+    type: Annotated[str, Doc("What sort of problem it is: an address that explains it, for programs to tell by.")]
+    title: Annotated[str, Doc("The same in a few words, for people.")]
+    status: Annotated[int, Doc("The status of the answer.")]
+    detail: Annotated[str, Doc("What was wrong this time.")]
+    advice: Annotated[str, Doc("What to do about it.")] = ""
     rule: Annotated[
-        str, About("The id of the rule, or the line of the namespace's policy, that stood in the way.", examples=["H3"])
+        str, Doc("The id of the rule, or the line of the namespace's policy, that stood in the way.", examples=["H3"])
     ] = ""
-    code: Annotated[int, About("The number that the Handle System has for it.", examples=[102])] = 0
+    code: Annotated[int, Doc("The number that the Handle System has for it.", examples=[102])] = 0
     where: Annotated[
-        str, About("The parameter, or the path in the JSON of the body, that does not fit.", examples=["$.values[0]"])
+        str, Doc("The parameter, or the path in the JSON of the body, that does not fit.", examples=["$.values[0]"])
     ] = ""
-    instance: Annotated[str, About("Under which number the log of the server has it, if it went wrong there.")] = ""
+    instance: Annotated[str, Doc("Under which number the log of the server has it, if it went wrong there.")] = ""
     suggestions: Annotated[
-        tuple[MeantName, ...],
-        About("Names that are there and may have been meant, the nearest first, where a name is not there."),
+        tuple[Suggestion, ...],
+        Doc("Names that are there and may have been meant, the nearest first, where a name is not there."),
     ] = ()
-    prefix: Annotated[KnownPrefix | None, About("What is known here of the prefix of a name that is not there.")] = None
+    prefix: Annotated[PrefixInfo | None, Doc("What is known here of the prefix of a name that is not there.")] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
+class ProblemType:
     """A sort of problems, as its page explains it."""
 
     slug: str
@@ -145,14 +145,15 @@ class Sort:
     about: str
 
 
-def _sorts() -> dict[str, Sort]:
+def _load_problem_types() -> dict[str, ProblemType]:
     found = tomllib.loads(files(__package__).joinpath("problems.toml").read_text(encoding="utf-8"))
     return {
-        slug: Sort(slug, said["status"], said["title"], " ".join(said["about"].split())) for slug, said in found.items()
+        slug: ProblemType(slug, said["status"], said["title"], " ".join(said["about"].split()))
+        for slug, said in found.items()
     }
 
 
-SORTS: Final = _sorts()
+PROBLEM_TYPES: Final = _load_problem_types()
 """All sorts of problems by the last part of their `type`: what problems.toml says."""
 
 _BY_CODE: Final = {
@@ -195,14 +196,14 @@ _BY_STATUS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ProblemResponse:
     """A problem, and what goes with it."""
 
     problem: Problem
     headers: HeaderList = ()
 
 
-class Wrong(Exception):
+class ApiError(Exception):
     """Something that is answered with a problem of a sort; for what no refusal of the registry says."""
 
     def __init__(self, slug: str, detail: str, advice: str = "", *, code: int = 0, headers: HeaderList = ()) -> None:
@@ -214,66 +215,70 @@ class Wrong(Exception):
         self.headers = headers
 
 
-def problem_of(error: Exception, asking: Asking) -> Answered:
+def to_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
     """What an error is to the client; one that nobody expected is logged."""
-    settings = asking.place.settings
+    settings = request_context.place.settings
     match error:
-        case Wrong():
-            made = make(settings, error.slug, error.detail, advice=error.advice, code=error.code)
-            return Answered(made, error.headers)
+        case ApiError():
+            made = make_problem(settings, error.slug, error.detail, advice=error.advice, code=error.code)
+            return ProblemResponse(made, error.headers)
         case InvalidCursor():
-            return Answered(make(settings, "invalid-cursor", str(error)))
+            return ProblemResponse(make_problem(settings, "invalid-cursor", str(error)))
         case InvalidName():
-            return Answered(_misnamed(error, settings))
+            return ProblemResponse(_invalid_name_problem(error, settings))
         case InvalidData() | InvalidPolicy() | InvalidScope():
-            slug = "unanswerable" if asking.request.method in READING else "invalid-value"
-            return Answered(make(settings, slug, str(error), code=int(ResponseCode.INVALID_VALUE)))
-        case Referred():
+            slug = "unanswerable" if request_context.request.method in SAFE_METHODS else "invalid-value"
+            return ProblemResponse(make_problem(settings, slug, str(error), code=int(ResponseCode.INVALID_VALUE)))
+        case ReferralError():
             advice = "ask that service: the record of the prefix says which it is"
-            return Answered(make(settings, "elsewhere", error.reason, advice=advice, code=int(error.code)))
+            return ProblemResponse(
+                make_problem(settings, "elsewhere", error.reason, advice=advice, code=int(error.code))
+            )
         case Refused():
-            return _refused(error, asking)
-    return _failed(error, asking)
+            return _refusal_problem(error, request_context)
+    return _failure_problem(error, request_context)
 
 
-def _misnamed(error: InvalidName, settings: HttpSettings) -> Problem:
+def _invalid_name_problem(error: InvalidName, settings: HttpSettings) -> Problem:
     """What a name is that is none: which character of it is wrong (counted from 1), by which rule, and where it is."""
     at = "" if error.position is None else f"at character {error.position + 1}: "
-    return make(
+    return make_problem(
         settings,
         "invalid-name",
         f"{at}{error.message}",
-        advice=on_name(error.rule),
+        advice=rule_advice(error.rule),
         rule=error.rule,
         code=int(ResponseCode.INVALID_HANDLE),
-        where=error.where if isinstance(error, Misnamed) else "",
+        where=error.where if isinstance(error, InvalidNameParameter) else "",
     )
 
 
-def _refused(refused: Refused, asking: Asking) -> Answered:
+def _refusal_problem(refused: Refused, request_context: RequestContext) -> ProblemResponse:
     """What a refusal of the registry is: by its code, with its own reason, advice and rule."""
-    headers = responses.failure_of(refused, asking).headers
-    code, advice = refused.code, said_here(refused.advice)
+    headers = responses.to_failure(refused, request_context).headers
+    code, advice = refused.code, to_http_advice(refused.advice)
     slug = _BY_CODE.get(code, "internal-error")
-    if isinstance(refused, Unanswerable) and asking.request.method in READING:
+    if isinstance(refused, InvalidQuery) and request_context.request.method in SAFE_METHODS:
         slug = "unanswerable"  # who changes something is told why not
     if isinstance(refused, ConditionFailed):
         slug = "condition-failed"
-    if code == ResponseCode.AUTHENTICATION_NEEDED and not asking.request.client.private:
-        slug, advice = "not-private", NOT_PRIVATE
-    if isinstance(refused, MustWait):
+    if code == ResponseCode.AUTHENTICATION_NEEDED and not request_context.request.client.private:
+        slug, advice = "not-private", HTTPS_REQUIRED
+    if isinstance(refused, RetryLater):
         slug = "busy"
-    made = make(asking.place.settings, slug, refused.reason, advice=advice, rule=refused.rule, code=int(code))
-    return Answered(made, headers)
+    made = make_problem(
+        request_context.place.settings, slug, refused.reason, advice=advice, rule=refused.rule, code=int(code)
+    )
+    return ProblemResponse(made, headers)
 
 
-def _failed(error: Exception, asking: Asking) -> Answered:
-    failure = responses.failure_of(error, asking)
-    slug = _BY_STATUS.get(failure.status) if isinstance(error, Malformed | Busy) else _BY_CODE.get(failure.code)
-    where, advice = (error.where, error.advice) if isinstance(error, Unfitting) else ("", "")
+def _failure_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
+    failure = responses.to_failure(error, request_context)
+    slug = _BY_STATUS.get(failure.status) if isinstance(error, BadRequest | Busy) else _BY_CODE.get(failure.code)
+    where, advice = (error.where, error.advice) if isinstance(error, InvalidParameter) else ("", "")
     instance = failure.message.partition("(reference ")[2].rstrip(")")
-    made = make(
-        asking.place.settings,
+    made = make_problem(
+        request_context.place.settings,
         slug or "internal-error",
         failure.message,
         advice=advice,
@@ -282,10 +287,10 @@ def _failed(error: Exception, asking: Asking) -> Answered:
         instance=instance,
         status=failure.status,
     )
-    return Answered(made, failure.headers)
+    return ProblemResponse(made, failure.headers)
 
 
-def make(  # noqa: PLR0913 - members
+def make_problem(  # noqa: PLR0913 - members
     settings: HttpSettings,
     slug: str,
     detail: str,
@@ -298,11 +303,11 @@ def make(  # noqa: PLR0913 - members
     status: int = 0,
 ) -> Problem:
     """A problem of a sort."""
-    sort = SORTS[slug]
+    problem_type = PROBLEM_TYPES[slug]
     return Problem(
-        f"{settings.public_url}{PAGE}#{slug}",
-        sort.title,
-        status or sort.status,
+        f"{settings.public_url}{PROBLEMS_PAGE}#{slug}",
+        problem_type.title,
+        status or problem_type.status,
         detail,
         advice=advice,
         rule=rule,
@@ -312,29 +317,29 @@ def make(  # noqa: PLR0913 - members
     )
 
 
-def response(answered: Answered, *, name: str = "", who: str = "") -> Response:
+def problem_response(result: ProblemResponse, *, name: str = "", identity: str = "") -> Response:
     """A problem as an answer."""
-    problem = answered.problem
+    problem = result.problem
     body = msgspec.json.encode(problem)
-    headers = (*answered.headers, NO_STORE, ("Content-Type", MEDIA_TYPE))
-    return Response(problem.status, headers, body, code=problem.code, name=name, who=who)
+    headers = (*result.headers, NO_STORE, ("Content-Type", MEDIA_TYPE))
+    return Response(problem.status, headers, body, code=problem.code, name=name, identity=identity)
 
 
-def plain(settings: HttpSettings, status: int, message: str) -> Response:
+def error_response(settings: HttpSettings, status: int, message: str) -> Response:
     """The answer to what never became a request."""
     slug = _BY_STATUS.get(status, "malformed" if status < 500 else "internal-error")
-    return response(Answered(make(settings, slug, message, status=status)))
+    return problem_response(ProblemResponse(make_problem(settings, slug, message, status=status)))
 
 
-def sorts_by_status(status: int) -> list[Sort]:
+def problem_types_by_status(status: int) -> list[ProblemType]:
     """The sorts of problems with a status, for the description."""
-    return [sort for sort in SORTS.values() if sort.status == status]
+    return [problem_type for problem_type in PROBLEM_TYPES.values() if problem_type.status == status]
 
 
-IDENTIFY: Final = "send a token (Authorization: Bearer …), or prove who you are with a key"
+AUTHENTICATE: Final = "send a token (Authorization: Bearer …), or prove who you are with a key"
 """What to do about not being known."""
 
-_SLOTS: Final = {
+_PLACEHOLDERS: Final = {
     "NAME": r"""(?P<NAME>'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")""",  # as `names.errors.quoted` writes it
     "PREFIX": r"(?P<PREFIX>.+)",
     "ID": r"(?P<ID>[\w-]+)",
@@ -342,7 +347,7 @@ _SLOTS: Final = {
 }
 """What the registry puts into its advice, by the words that stand for it below."""
 
-_SAID_HERE: Final = (
+_HTTP_ADVICE: Final = (
     ("WHYperseid tombstone NAME --undo", "{WHY}POST {BASE}/handles/{NAME}/revive"),
     (
         "Say what became of the thing: perseid tombstone NAME --reason TEXT.",
@@ -381,44 +386,44 @@ _SAID_HERE: Final = (
         "choose another name, or replace the record (overwrite)",
         "choose another name, or replace the record (PUT {BASE}/handles/{{handle}})",
     ),
-    ("answer a challenge, or use a session", IDENTIFY),
+    ("answer a challenge, or use a session", AUTHENTICATE),
 )
 
-_SLOT: Final = re.compile("|".join(_SLOTS))
+_PLACEHOLDER: Final = re.compile("|".join(_PLACEHOLDERS))
 _ESCAPE: Final = re.compile(r"\\(?:x(?P<x>..)|u(?P<u>.{4})|U(?P<U>.{8})|(?P<other>.))")
-_OTHERS: Final = {"n": "\n", "r": "\r", "t": "\t"}
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def _pattern(said: str) -> re.Pattern[str]:
     """What advice looks like; a refusal as a whole begins it with a capital letter."""
-    return re.compile(_SLOT.sub(lambda found: _SLOTS[found[0]], re.escape(said)), re.IGNORECASE)
+    return re.compile(_PLACEHOLDER.sub(lambda found: _PLACEHOLDERS[found[0]], re.escape(said)), re.IGNORECASE)
 
 
-_KNOWN: Final = tuple([(_pattern(said), here) for said, here in _SAID_HERE])
+_ADVICE_PATTERNS: Final = tuple([(_pattern(said), here) for said, here in _HTTP_ADVICE])
 
 
-def said_here(advice: str) -> str:
+def to_http_advice(advice: str) -> str:
     """Advice of the registry, as it can be followed over the network."""
-    for pattern, here in _KNOWN:
+    for pattern, here in _ADVICE_PATTERNS:
         if found := pattern.fullmatch(advice):
-            slots = {slot: _step(text) if slot == "NAME" else text for slot, text in found.groupdict().items()}
+            slots = {slot: _path_segment(text) if slot == "NAME" else text for slot, text in found.groupdict().items()}
             return here.format(BASE=BASE, **slots)
     return advice
 
 
-def _step(name: str) -> str:
+def _path_segment(name: str) -> str:
     """A name in a command as a step of a path; one that was cut has to be put in by whoever knows it."""
-    text = _ESCAPE.sub(_character, name[1:-1])
-    return "{handle}" if len(text) > MAX_QUOTED else quote(text, safe="", errors="replace")
+    text = _ESCAPE.sub(_unescape, name[1:-1])
+    return "{handle}" if len(text) > MAX_QUOTED_LENGTH else quote(text, safe="", errors="replace")
 
 
-def _character(found: re.Match[str]) -> str:
+def _unescape(found: re.Match[str]) -> str:
     """What an escape of `quoted` stands for."""
     number = found["x"] or found["u"] or found["U"]
-    return _OTHERS.get(found["other"], found["other"]) if number is None else chr(int(number, 16))
+    return _ESCAPES.get(found["other"], found["other"]) if number is None else chr(int(number, 16))
 
 
-def on_name(rule: str) -> str:
+def rule_advice(rule: str) -> str:
     """What to do about a name that breaks a rule."""
     full = f"the rule in full: GET {BASE}/names/rules/{rule}"
     return f"name a resolver of your own with the parameter resolver; {full}" if rule == "U4" else full

@@ -82,22 +82,22 @@ from .routes import (
 )
 from .routing import Routes
 
-CHAPTERS: Final[tuple[Routes, ...]] = (
-    overview.CHAPTER,
-    minting.CHAPTER,
-    records.CHAPTER,
-    lifecycle.CHAPTER,
-    links.CHAPTER,
-    history.CHAPTER,
-    proofs.CHAPTER,
-    find.CHAPTER,
-    jobs.CHAPTER,
-    transfers.CHAPTER,
-    namespaces.CHAPTER,
-    types.CHAPTER,
-    explain.CHAPTER,
-    citation.CHAPTER,
-    names.CHAPTER,
-    tokens.CHAPTER,
+SECTIONS: Final[tuple[Routes, ...]] = (
+    overview.SECTION,
+    minting.SECTION,
+    records.SECTION,
+    lifecycle.SECTION,
+    links.SECTION,
+    history.SECTION,
+    proofs.SECTION,
+    find.SECTION,
+    jobs.SECTION,
+    transfers.SECTION,
+    namespaces.SECTION,
+    types.SECTION,
+    explain.SECTION,
+    citation.SECTION,
+    names.SECTION,
+    tokens.SECTION,
 )
 """In the order of the description."""

@@ -26,14 +26,14 @@ BASE: Final = "/api/v1"
 NO_TOKEN: Final = "none"  # noqa: S105 - a word
 """The scope of what no token can do, whatever its words."""
 
-ITSELF: Final = "itself"
+OWN_TOKEN: Final = "itself"  # noqa: S105 - not a secret
 """The scope of what every token can do, whatever its words: with itself, and nothing else."""
 
 Handler = Callable[["ApiCall"], Awaitable["Reply"]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EmptyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
@@ -70,9 +70,9 @@ class Route:
     tag: str
     """The chapter of the description that it stands in."""
     handler: Handler
-    answer: Any = None
+    response: Any = None
     """The type of the body of an answer; None if there is none."""
-    query: type[msgspec.Struct] = Nothing
+    query: type[msgspec.Struct] = EmptyQuery
     """The parameters of the query."""
     body: Any = None
     """The type of the body of a request; None if there is none."""
@@ -109,15 +109,15 @@ class Routes:
     def add(self, method: str, path: str, operation: str, summary: str, **more: Any) -> Callable[[HandlerT], HandlerT]:
         """Have a function answer a method of a path."""
 
-        def added(handler: HandlerT) -> HandlerT:
+        def register(handler: HandlerT) -> HandlerT:
             self.found.append(Route(method, path, operation, summary, self.tag, handler, **more))
             return handler
 
-        return added
+        return register
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RouteMatch:
     """What there is at a path."""
 
     routes: Mapping[str, Route]
@@ -126,24 +126,24 @@ class Found:
     """What stands in the path where a route has parameters, in that order."""
 
 
-class Table:
+class Router:
     """All routes, by path. A step that is spelt out goes before a parameter."""
 
     def __init__(self, parts: Iterable[Routes]) -> None:
         self.parts = tuple(parts)
-        self.routes = tuple([route for part in self.parts for route in part.found])
+        self.routes = tuple([route for section in self.parts for route in section.found])
         self._root = _Node()
         operations: set[str] = set()
         for route in self.routes:
             node = self._root
             for step in route.segments:
-                node = node.behind(step)
+                node = node.child(step)
             if route.method in node.routes or route.operation in operations:
                 raise ValueError(f"{route.method} {route.path} ({route.operation}) is there twice")
             node.routes[route.method] = route
             operations.add(route.operation)
 
-    def find(self, steps: tuple[str, ...]) -> Found | None:
+    def find(self, steps: tuple[str, ...]) -> RouteMatch | None:
         """What there is at a path, whose steps are decoded; None if nothing is."""
         return next(self._root.find(steps, ()), None)
 
@@ -156,7 +156,7 @@ class _Node:
     steps: "dict[str, _Node]" = field(default_factory=dict)
     parameter: "_Node | None" = None
 
-    def behind(self, step: str) -> "_Node":
+    def child(self, step: str) -> "_Node":
         """Where a step leads to, which is made if it is not there."""
         if not is_parameter(step):
             return self.steps.setdefault(step, _Node())
@@ -164,16 +164,16 @@ class _Node:
             self.parameter = _Node()
         return self.parameter
 
-    def find(self, steps: tuple[str, ...], taken: tuple[str, ...]) -> Iterator[Found]:
+    def find(self, steps: tuple[str, ...], matched: tuple[str, ...]) -> Iterator[RouteMatch]:
         if not steps:
             if self.routes:
-                yield Found(self.routes, taken)
+                yield RouteMatch(self.routes, matched)
             return
         first, rest = steps[0], steps[1:]
         if first in self.steps:
-            yield from self.steps[first].find(rest, taken)
+            yield from self.steps[first].find(rest, matched)
         if first and self.parameter is not None:
-            yield from self.parameter.find(rest, (*taken, first))
+            yield from self.parameter.find(rest, (*matched, first))
 
 
 def is_parameter(step: str) -> bool:

@@ -29,16 +29,16 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from perseid.registry.access.tokens import Tokens
+from perseid.registry.access.tokens import TokenAuthenticator
 from perseid.registry.idempotency import IdempotencyKeys
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
 
 from .job_events import Listeners
-from .job_runs import Runs
+from .job_runs import JobRunner
 
-PURPOSE: Final = b"API cursors"
+SECRET_PURPOSE: Final = b"API cursors"
 """Of the ledger's secret."""
 
 MAX_CURSOR: Final = 8_000
@@ -51,42 +51,42 @@ class InvalidCursor(ValueError):
     """A cursor that no page of this list has ended with."""
 
 
-class Cursors:
+class CursorCipher:
     """Seals and opens cursors."""
 
     def __init__(self, secret: bytes) -> None:
         self._cipher = AESSIV(secret)
 
-    def seal(self, place: object, belongs_to: bytes) -> str:
+    def seal(self, place: object, context: bytes) -> str:
         """The cursor for a place: a plain object."""
-        return _written(self._cipher.encrypt(msgspec.msgpack.encode(place), [belongs_to]))
+        return _encode(self._cipher.encrypt(msgspec.msgpack.encode(place), [context]))
 
-    def open(self, cursor: str, belongs_to: bytes, type_: type[T]) -> T:
+    def open(self, cursor: str, context: bytes, type_: type[T]) -> T:
         """The place that a cursor stands for; raises `InvalidCursor`."""
         try:
             if len(cursor) > MAX_CURSOR:
                 raise InvalidCursor
-            octets = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
-            if _written(octets) != cursor:
+            data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
+            if _encode(data) != cursor:
                 raise InvalidCursor  # bits that mean nothing are set: nobody but a forger writes it so
-            return msgspec.msgpack.decode(self._cipher.decrypt(octets, [belongs_to]), type=type_)
+            return msgspec.msgpack.decode(self._cipher.decrypt(data, [context]), type=type_)
         except (ValueError, InvalidTag, msgspec.MsgspecError):
             message = "the cursor is not one that this list has given you; begin at the first page, without a cursor"
             raise InvalidCursor(message) from None
 
 
-def _written(octets: bytes) -> str:
-    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 WINDOW: Final = 60
 """Seconds that a limit is about."""
 
-MAX_KNOWN: Final = 10_000
+MAX_CLIENTS: Final = 10_000
 """Of whom it is kept how much they have left, some hundred octets each. The one who was silent for longest makes room,
 and begins anew."""
 
-NAME: Final = "requests"
+POLICY_NAME: Final = "requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,32 +105,32 @@ class Allowance:
         if not self.limit:
             return ()
         return (
-            ("RateLimit-Policy", f'"{NAME}";q={self.limit};w={WINDOW}'),
-            ("RateLimit", f'"{NAME}";r={self.remaining};t={self.reset}'),
+            ("RateLimit-Policy", f'"{POLICY_NAME}";q={self.limit};w={WINDOW}'),
+            ("RateLimit", f'"{POLICY_NAME}";r={self.remaining};t={self.reset}'),
         )
 
 
 NO_LIMIT: Final = Allowance(allowed=True, limit=0, remaining=0, reset=0)
 
 
-class Limiter:
+class RateLimiter:
     """Counts requests."""
 
     def __init__(self) -> None:
         # For each the moment at which the whole limit will be there again; who was silent for longest comes first.
         self._due: dict[Hashable, float] = {}
 
-    def take(self, whose: Hashable, limit: int, now: float) -> Allowance:
+    def take(self, client: Hashable, limit: int, now: float) -> Allowance:
         """Count a request of somebody who may make so many in a minute; none means that there is no limit."""
         if not limit:
             return NO_LIMIT
         cost = WINDOW / limit
-        due = max(self._due.pop(whose, 0.0), now)
+        due = max(self._due.pop(client, 0.0), now)
         allowed = due + cost - now <= WINDOW
         if allowed:
             due += cost
-        self._due[whose] = due
-        if len(self._due) > MAX_KNOWN:
+        self._due[client] = due
+        if len(self._due) > MAX_CLIENTS:
             del self._due[next(iter(self._due))]
         remaining = max(0, int((WINDOW - (due - now)) / cost + 1e-9))
         reset = due - now if remaining else due + cost - now - WINDOW
@@ -138,52 +138,52 @@ class Limiter:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _RegistryState:
     """What belongs to one registry."""
 
     registry: Registry
-    tokens: Tokens
+    tokens: TokenAuthenticator
     keys: IdempotencyKeys
-    cursors: Cursors | None = None
+    cursors: CursorCipher | None = None
 
 
 @dataclass(slots=True)
 class ApiState:
     """What is kept; for any number of threads."""
 
-    limiter: Limiter = field(default_factory=Limiter)
+    limiter: RateLimiter = field(default_factory=RateLimiter)
     """For the event loop alone."""
-    runs: Runs = field(default_factory=Runs)
+    runner: JobRunner = field(default_factory=JobRunner)
     """The changes of many records that are carried out; likewise."""
     listeners: Listeners = field(default_factory=Listeners)
     """Who is told how far they have come; likewise."""
     rules: Rules | None = None
     """What the settings say now, for what goes on when they are read again; None if they never were."""
-    _kept: _Kept | None = field(default=None, repr=False)
+    _state: _RegistryState | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def tokens(self, registry: Registry) -> Tokens:
+    def tokens(self, registry: Registry) -> TokenAuthenticator:
         """What recognises bearer tokens."""
-        return self._of(registry).tokens
+        return self._state_for(registry).tokens
 
     def keys(self, registry: Registry) -> IdempotencyKeys:
         """The keys of requests that are carried out once."""
-        return self._of(registry).keys
+        return self._state_for(registry).keys
 
-    def cursors(self, registry: Registry) -> Cursors:
+    def cursors(self, registry: Registry) -> CursorCipher:
         """What seals the places where pages begin. It may wait for the ledger, which is read the first time."""
-        kept = self._of(registry)
-        if kept.cursors is None:
-            with registry.facts() as facts:
-                kept.cursors = Cursors(facts.reading.secret(PURPOSE))
-        return kept.cursors
+        state = self._state_for(registry)
+        if state.cursors is None:
+            with registry.snapshot() as snapshot:
+                state.cursors = CursorCipher(snapshot.reading.secret(SECRET_PURPOSE))
+        return state.cursors
 
     def stop(self) -> None:
         """Have everything end that goes on by itself: the server is about to stop."""
-        self.runs.stopping = self.listeners.stopping = True
+        self.runner.stopping = self.listeners.stopping = True
 
-    def _of(self, registry: Registry) -> _Kept:
+    def _state_for(self, registry: Registry) -> _RegistryState:
         with self._lock:
-            if self._kept is None or self._kept.registry is not registry:
-                self._kept = _Kept(registry, Tokens(registry), IdempotencyKeys(registry))
-            return self._kept
+            if self._state is None or self._state.registry is not registry:
+                self._state = _RegistryState(registry, TokenAuthenticator(registry), IdempotencyKeys(registry))
+            return self._state

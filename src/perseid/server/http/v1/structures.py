@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from perseid.registry.queries.paging import MAX_PAGE_OCTETS
+from perseid.registry.queries.paging import MAX_PAGE_BYTES
 
 MAX_PAGE: Final = 1_000
 """Items of a page at most: an answer of that many names is read in one go, and made in some milliseconds."""
@@ -25,57 +25,57 @@ DEFAULT_PAGE: Final = 100
 """Items of a page where nobody says how many."""
 
 
-def About(description: str, **more: Any) -> msgspec.Meta:  # noqa: N802 - it stands where a type would
+def Doc(description: str, **more: Any) -> msgspec.Meta:  # noqa: N802 - it stands where a type would
     """The description of a member, and its limits: those of `msgspec.Meta`."""
     return msgspec.Meta(description=description, **more)
 
 
-class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Something that a request says; what is not known is refused, so that no slip of the hand is passed over."""
 
 
-class Told(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ResponseBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Something that an answer says; what is as usual may be left out."""
 
 
-class Paging(Given, frozen=True):
+class Paging(RequestBody, frozen=True):
     """Which part of a long list is wanted."""
 
     limit: Annotated[
         int,
-        About(
+        Doc(
             "Items on the page, at most. A page may have fewer and not be the last: where records are large, it ends "
-            f"at {MAX_PAGE_OCTETS >> 20} MiB. A single one that is larger is told all the same.",
+            f"at {MAX_PAGE_BYTES >> 20} MiB. A single one that is larger is told all the same.",
             ge=1,
             le=MAX_PAGE,
         ),
     ] = DEFAULT_PAGE
     cursor: Annotated[
-        str, About("Where the page begins: `next` of the page before. It is good for the same list and identity only.")
+        str, Doc("Where the page begins: `next` of the page before. It is good for the same list and identity only.")
     ] = ""
 
 
 Note = Annotated[
-    str, About("Why; kept with the change, for administrators to read.", max_length=2_000, examples=["as agreed"])
+    str, Doc("Why; kept with the change, for administrators to read.", max_length=2_000, examples=["as agreed"])
 ]
 """The note of a change."""
 
-Handle = Annotated[str, About("A handle: prefix, slash, suffix.", examples=["12345/example"])]
+Handle = Annotated[str, Doc("A handle: prefix, slash, suffix.", examples=["12345/example"])]
 
-Seq = Annotated[int, About("The number of the entry in the ledger.", ge=0, examples=[1234])]
+Seq = Annotated[int, Doc("The number of the entry in the ledger.", ge=0, examples=[1234])]
 
 
 NextCursor = Annotated[
-    str | None, About("The cursor of the next page, to be given as `cursor`; null or absent on the last page.")
+    str | None, Doc("The cursor of the next page, to be given as `cursor`; null or absent on the last page.")
 ]
 """The member that every page has."""
 
-HANDLE_STEP: Final = "The handle, as one step of the path: its slash is written `%2F`, as in `12345%2Fx`."
+HANDLE_PARAMETER: Final = "The handle, as one step of the path: its slash is written `%2F`, as in `12345%2Fx`."
 """What the parameter of a path is that most paths have."""
 
 
-class DoneBefore(Told, frozen=True):
+class AlreadyDone(ResponseBody, frozen=True):
     """That a request with the same `Idempotency-Key` was carried out before; what was answered then is not kept."""
 
-    seq: Annotated[int, About("The first entry of the ledger that it made; 0 if it made none.")]
-    count: Annotated[int, About("How many it made.")]
+    seq: Annotated[int, Doc("The first entry of the ledger that it made; 0 if it made none.")]
+    count: Annotated[int, Doc("How many it made.")]

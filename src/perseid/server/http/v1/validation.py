@@ -32,28 +32,28 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from perseid.names.errors import MAX_QUOTED, InvalidName, quoted
-from perseid.registry.access.permissions import shown
-from perseid.registry.context import over_long
+from perseid.names.errors import MAX_QUOTED_LENGTH, InvalidName, quote_text
+from perseid.registry.access.permissions import display_name
+from perseid.registry.context import name_too_long
 from perseid.server.http.bodies import JSON_TYPE, media_type
 from perseid.server.http.messages import Request
 from perseid.server.http.responses import NOT_FOUND, UNSUPPORTED_MEDIA_TYPE
-from perseid.server.http.targets import MAX_PARAMETERS, Malformed, name_of, percent_decoded
+from perseid.server.http.targets import MAX_PARAMETERS, BadRequest, parse_name, percent_decode
 
 from .routing import BASE, Route
 
 MAX_PATH: Final = 400
 """Characters of a path, after which it ends: bodies may be nested deeply."""
 
-_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-Steps = Sequence[str | int]
+PathSteps = Sequence[str | int]
 """A place: the names of members, and the numbers of items, on the way to it."""
 
 
-class _Twice(dict[str, Any]):
+class _DuplicateMember(dict[str, Any]):
     """An object in which a member stands twice."""
 
     __slots__ = ("name",)
@@ -64,49 +64,49 @@ class _Twice(dict[str, Any]):
         """The member."""
 
 
-def given_twice(body: bytes) -> tuple[str, str] | None:
+def find_duplicate_member(body: bytes) -> tuple[str, str] | None:
     """Path and name of a member that stands twice in JSON that has been read before; None if there is none.
 
     It takes about as long as reading the JSON in Python: a millisecond for the values of a thousand names. A body of
     1 MiB of nothing but tiny objects takes a quarter of a second and 30 MB, if one of the last is such a one.
     """
-    is_found = False
+    has_duplicate = False
 
     def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal is_found
+        nonlocal has_duplicate
         plain = dict(pairs)
         if len(plain) == len(pairs):
             return plain
-        is_found = True
-        return _Twice(plain, _repeated([name for name, _ in pairs]))
+        has_duplicate = True
+        return _DuplicateMember(plain, _first_duplicate([name for name, _ in pairs]))
 
     # What numbers say does not matter here, and reading long ones would cost more than the rest.
     plain = json.loads(body.decode(), object_pairs_hook=made, parse_int=str, parse_float=str)
-    if not is_found:
+    if not has_duplicate:
         return None
-    for steps, each in _parts(plain):
-        if isinstance(each, _Twice):
-            return _path([*steps, each.name]), each.name
+    for steps, each in _walk(plain):
+        if isinstance(each, _DuplicateMember):
+            return _format_path([*steps, each.name]), each.name
     return None
 
 
-def half_character(body: bytes) -> str | None:
+def find_lone_surrogate(body: bytes) -> str | None:
     """The path of a text with half of a surrogate pair, in what may be JSON; None if there is none."""
-    if _HALF.search(body) is None:
+    if _SURROGATE_ESCAPE.search(body) is None:
         return None
     try:
         plain = json.loads(body.decode(), parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return None
-    for steps, each in _parts(plain):
+    for steps, each in _walk(plain):
         if isinstance(each, str) and _SURROGATE.search(each):
-            return _path(steps)
+            return _format_path(steps)
         if isinstance(each, dict) and any(map(_SURROGATE.search, each)):
-            return _path(steps)
+            return _format_path(steps)
     return None
 
 
-def _repeated(names: Sequence[str]) -> str:
+def _first_duplicate(names: Sequence[str]) -> str:
     """The first name that was there before."""
     seen: set[str] = set()
     for name in names:
@@ -116,7 +116,7 @@ def _repeated(names: Sequence[str]) -> str:
     raise AssertionError("no name is there twice")
 
 
-def _parts(plain: Any) -> Iterator[tuple[Steps, Any]]:
+def _walk(plain: Any) -> Iterator[tuple[PathSteps, Any]]:
     """Everything in a plain object and the way to it, which counts until the next; what holds others comes before them.
 
     There may be a million of them, so nothing is kept of those that have been passed.
@@ -146,21 +146,21 @@ def _items(plain: Any) -> Iterator[tuple[str | int, Any]]:
     return enumerate(plain) if isinstance(plain, list) else iter(())
 
 
-def _path(steps: Steps) -> str:
+def _format_path(steps: PathSteps) -> str:
     """A way as people read it, as far as there is room for it."""
     path = "$"
     for step in steps:
         if len(path) >= MAX_PATH:
             break
-        path += f"[{step}]" if isinstance(step, int) else f".{shown(step)}"
+        path += f"[{step}]" if isinstance(step, int) else f".{display_name(step)}"
     return path
 
 
 MAX_WHERE: Final = 400
 """Characters of a path. Those of members that are described here are shorter; another one is of a stranger's making."""
 
-_AT: Final = " - at `"
-_WHERE: Final = re.compile(r"\$(?:\.\w+|\[(?:[0-9]+|\.\.\.)\])*", re.ASCII)
+_PATH_SEPARATOR: Final = " - at `"
+_JSON_PATH: Final = re.compile(r"\$(?:\.\w+|\[(?:[0-9]+|\.\.\.)\])*", re.ASCII)
 _MISSING: Final = re.compile(r"(?s)Object missing required field `(.*)`")
 _UNKNOWN: Final = re.compile(r"(?s)Object contains unknown field `(.*)`")
 _NOT_ALLOWED: Final = re.compile(r"(?s)Invalid (enum )?value (.*)")
@@ -168,10 +168,10 @@ _EXPECTED: Final = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?")
 _BOUND: Final = re.compile(r"Expected `([^`]*)` (of length )?([<>]=?) ([0-9.-]+)")
 _PATTERN: Final = re.compile(r"(?s)Expected `str` matching regex (.*)")
 _STEP: Final = re.compile(r"\.(\w+)|\[[^\[\]]*\]")
-_ESCAPED: Final = re.compile(r"(?:\\(?:x..|u.{4}|U.{8}|.)|[^\\])" + f"{{0,{MAX_QUOTED}}}")
+_ESCAPED: Final = re.compile(r"(?:\\(?:x..|u.{4}|U.{8}|.)|[^\\])" + f"{{0,{MAX_QUOTED_LENGTH}}}")
 _PLURAL: Final = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.FrozenSetType)
 
-_KINDS: Final = {
+_TYPE_NAMES: Final = {
     "int": "a whole number",
     "float": "a number",
     "str": "a text",
@@ -184,7 +184,7 @@ _BOUNDS: Final = {">=": "{} at least", "<=": "{} at most", ">": "more than {}", 
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class ValidationProblem:
     """What does not fit."""
 
     problem: str
@@ -203,31 +203,35 @@ class _Member:
     """What the description says of it."""
 
 
-def misfit(problem: msgspec.ValidationError, type_: Any, body: bytes = b"") -> Misfit:
+def describe_error(problem: msgspec.ValidationError, type_: Any, body: bytes = b"") -> ValidationProblem:
     """What the decoder's objection to something of a type means; with the `body` that it is in, more can be said."""
-    said, where = _split(str(problem))
-    member = _at(type_, where)
+    said, where = _split_message(str(problem))
+    member = _find_member(type_, where)
     if missing := _MISSING.fullmatch(said):
         where = f"{where}.{missing[1]}"
-        return Misfit("is missing", where, _about(_at(type_, where)) or _allowed(None, type_, where))
+        return ValidationProblem(
+            "is missing", where, _member_advice(_find_member(type_, where)) or _allowed_values(None, type_, where)
+        )
     if unknown := _UNKNOWN.fullmatch(said):
-        return Misfit("is not known", f"{where}.{shown(unknown[1])}", _there_are(member, body if where == "$" else b""))
+        return ValidationProblem(
+            "is not known", f"{where}.{display_name(unknown[1])}", _known_members(member, body if where == "$" else b"")
+        )
     if wrong := _NOT_ALLOWED.fullmatch(said):
-        word = _escaped(wrong[2]) if wrong[1] else _raw(wrong[2])
-        return Misfit(f"is {word}, which is not allowed there", where, _allowed(member, type_, where))
-    return Misfit(_sentence(said), where, _about(member))
+        word = _truncate_escaped(wrong[2]) if wrong[1] else _quote_value(wrong[2])
+        return ValidationProblem(f"is {word}, which is not allowed there", where, _allowed_values(member, type_, where))
+    return ValidationProblem(_format_problem(said), where, _member_advice(member))
 
 
-def _split(said: str) -> tuple[str, str]:
+def _split_message(said: str) -> tuple[str, str]:
     """What the decoder says, and the path at its end; a stranger's words before that may hold anything."""
-    rest, _, path = said.rpartition(_AT)
+    rest, _, path = said.rpartition(_PATH_SEPARATOR)
     where = path.removesuffix("`")
-    if rest and len(where) <= MAX_WHERE and where != path and _WHERE.fullmatch(where):
+    if rest and len(where) <= MAX_WHERE and where != path and _JSON_PATH.fullmatch(where):
         return rest, where
     return said, "$"
 
 
-def _sentence(said: str) -> str:
+def _format_problem(said: str) -> str:
     """What something should be, and what it is."""
     if found := _BOUND.fullmatch(said):
         kind, is_length, relation, number = found.groups()
@@ -237,27 +241,27 @@ def _sentence(said: str) -> str:
     if found := _PATTERN.fullmatch(said):
         return f"should match the pattern {found[1]}"
     if found := _EXPECTED.fullmatch(said):
-        wanted = f"should be {_kinds(found[1])}"
-        return f"{wanted}, and is {_kinds(found[2])}" if found[2] else wanted
+        wanted = f"should be {_type_names(found[1])}"
+        return f"{wanted}, and is {_type_names(found[2])}" if found[2] else wanted
     return f"does not fit: {said[:1].lower()}{said[1:]}"
 
 
-def _kinds(said: str) -> str:
+def _type_names(said: str) -> str:
     """Types of JSON, as people call them."""
-    return " or ".join([_KINDS.get(kind, kind) for kind in said.split(" | ")])
+    return " or ".join([_TYPE_NAMES.get(kind, kind) for kind in said.split(" | ")])
 
 
-def _raw(said: str) -> str:
+def _quote_value(said: str) -> str:
     """What somebody wrote: a text that the decoder has put in quotes as it is, or a number."""
     if len(said) > 1 and said[0] == said[-1] and said[0] in "'\"":
-        return quoted(said[1:-1])
-    return said[:MAX_QUOTED]
+        return quote_text(said[1:-1])
+    return said[:MAX_QUOTED_LENGTH]
 
 
-def _escaped(said: str) -> str:
+def _truncate_escaped(said: str) -> str:
     """The same where the decoder has escaped the text as `quoted` does, and cuts nothing: cut between characters."""
-    if len(said) <= MAX_QUOTED or said[0] not in "'\"":
-        return said[:MAX_QUOTED]
+    if len(said) <= MAX_QUOTED_LENGTH or said[0] not in "'\"":
+        return said[:MAX_QUOTED_LENGTH]
     inner = said[1:-1]
     found = _ESCAPED.match(inner)
     kept = "" if found is None else found[0]
@@ -267,7 +271,7 @@ def _escaped(said: str) -> str:
 # What the description says
 
 
-def _about(member: _Member | None) -> str:
+def _member_advice(member: _Member | None) -> str:
     if member is None:
         return ""
     choices = _choices(member.type)
@@ -275,36 +279,36 @@ def _about(member: _Member | None) -> str:
     return "; ".join(filter(None, [allowed, f"what belongs there: {member.about}" if member.about else ""]))
 
 
-def _there_are(member: _Member | None, body: bytes) -> str:
+def _known_members(member: _Member | None, body: bytes) -> str:
     """Which members an object has; of several sorts of objects, that of the sort which the body says that it is."""
     structures = [] if member is None else _structures(member.type)
     if body and len(structures) > 1:
-        tag = _tag(body, str(structures[0].tag_field))
+        tag = _decode_tag(body, str(structures[0].tag_field))
         structures = [each for each in structures if each.tag == tag] or structures
     names = [name for each in structures for name in (each.tag_field, *[field.encode_name for field in each.fields])]
     return f"there are {', '.join(dict.fromkeys(filter(None, names)))}" if any(names) else "there are none here"
 
 
-def _tag(body: bytes, name: str) -> str | None:
+def _decode_tag(body: bytes, name: str) -> str | None:
     """What an object says that it is, by one of its members; the others are passed over."""
     try:
-        found = msgspec.json.decode(body, type=_tagged(name))
+        found = msgspec.json.decode(body, type=_tag_structure(name))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # what stands behind that place may be anything
     return str(getattr(found, name))
 
 
 @cache
-def _tagged(name: str) -> type[msgspec.Struct]:
+def _tag_structure(name: str) -> type[msgspec.Struct]:
     return msgspec.defstruct("Tagged", [(name, str)])
 
 
-def _allowed(member: _Member | None, type_: Any, where: str) -> str:
+def _allowed_values(member: _Member | None, type_: Any, where: str) -> str:
     """What may stand in a place that takes some words only."""
     choices = () if member is None else _choices(member.type)
     if not choices:  # the member by which structures are told apart
         parent, _, name = where.rpartition(".")
-        whole = _at(type_, parent)
+        whole = _find_member(type_, parent)
         structures = [] if whole is None else _structures(whole.type)
         choices = tuple([str(each.tag) for each in structures if each.tag_field == name])
     return f"write one of {', '.join(choices)}" if choices else ""
@@ -319,17 +323,17 @@ def _choices(type_: inspect.Type) -> Sequence[str]:
     return ()
 
 
-def _at(type_: Any, where: str) -> _Member | None:
+def _find_member(type_: Any, where: str) -> _Member | None:
     """The member that a path leads to; None where the type says nothing about it."""
-    found: _Member | None = _Member(_type(type_))
+    found: _Member | None = _Member(_type_info(type_))
     for name in _STEP.findall(where.removeprefix("$")):
         if found is None:
             return None
-        found = _below(found, name)
+        found = _child_member(found, name)
     return found
 
 
-def _below(member: _Member, name: str) -> _Member | None:
+def _child_member(member: _Member, name: str) -> _Member | None:
     if name:
         said = next((type_ for key, type_ in _members(member.type) if key == name), None)
         return None if said is None else _Member(said, _description(said))
@@ -372,14 +376,14 @@ def _description(type_: inspect.Type) -> str:
 
 
 @cache
-def _type(type_: Any) -> inspect.Type:
+def _type_info(type_: Any) -> inspect.Type:
     return inspect.type_info(type_)
 
 
-_NO_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_INVALID_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-class Unfitting(Malformed):
+class InvalidParameter(BadRequest):
     """A part of a request that does not fit."""
 
     def __init__(self, message: str, where: str = "", advice: str = "") -> None:
@@ -390,14 +394,14 @@ class Unfitting(Malformed):
         """What to do about it."""
 
 
-class Misnamed(InvalidName):
+class InvalidNameParameter(InvalidName):
     """A name in a request that is none, or none that may be registered."""
 
     where: str = ""
     """The parameter, or the path in the body, where it stands."""
 
     @classmethod
-    def at(cls, problem: InvalidName, where: str) -> "Misnamed":
+    def at(cls, problem: InvalidName, where: str) -> "InvalidNameParameter":
         """A problem with a name, with its place."""
         made = cls(problem.rule, problem.message, position=problem.position, character=problem.character)
         made.where = where
@@ -405,7 +409,7 @@ class Misnamed(InvalidName):
 
 
 @contextmanager
-def naming(where: str, text: str = "", *, new: bool = True) -> Iterator[None]:
+def locate_name_error(where: str, text: str = "", *, new: bool = True) -> Iterator[None]:
     """Say of a problem with a name where in the request the name stands.
 
     Unless it is a `new` one, a name that is too long is one that does not exist (H9), and raises `Refused`.
@@ -414,130 +418,134 @@ def naming(where: str, text: str = "", *, new: bool = True) -> Iterator[None]:
         yield
     except InvalidName as problem:
         if problem.rule == "H9" and not new:
-            raise over_long(text) from problem
-        raise Misnamed.at(problem, where) from problem
+            raise name_too_long(text) from problem
+        raise InvalidNameParameter.at(problem, where) from problem
 
 
-def steps_of(path: bytes) -> tuple[str, ...]:
+def split_path(path: bytes) -> tuple[str, ...]:
     """The steps of a path below `BASE`, decoded; raises `Malformed`. A slash that is encoded is part of a step."""
     rest = path[len(BASE) :]
-    return () if rest in (b"", b"/") else tuple([_step(step) for step in rest.split(b"/")[1:]])
+    return () if rest in (b"", b"/") else tuple([_decode_segment(step) for step in rest.split(b"/")[1:]])
 
 
-def _step(octets: bytes) -> str:
-    name = name_of(octets)
+def _decode_segment(data: bytes) -> str:
+    name = parse_name(data)
     if not name.is_text:
-        raise Malformed("a step of the path is not UTF-8, and names have no other encoding", NOT_FOUND)
+        raise BadRequest("a step of the path is not UTF-8, and names have no other encoding", NOT_FOUND)
     return name.text
 
 
-def query_of(request: Request, type_: type[msgspec.Struct]) -> msgspec.Struct:
+def decode_query(request: Request, type_: type[msgspec.Struct]) -> msgspec.Struct:
     """The parameters of the query, as the structure of a route; raises `Unfitting`."""
     fields = _fields(type_)
     given: dict[str, Any] = {}
-    for name, value in _pairs(request.query):
+    for name, value in _split_query(request.query):
         field = fields.get(name)
         if field is None:
             known = f"there are {', '.join(fields)}" if fields else "there are none here"
-            raise Unfitting(f"the parameter {quoted(name)} is not known; {known}", shown(name), "leave it out")
+            raise InvalidParameter(
+                f"the parameter {quote_text(name)} is not known; {known}", display_name(name), "leave it out"
+            )
         if isinstance(field, _PLURAL):
             given.setdefault(name, []).append(value)
         elif name in given:
-            raise Unfitting(f"the parameter {name} is there twice, and means one thing", name, "give it once")
+            raise InvalidParameter(f"the parameter {name} is there twice, and means one thing", name, "give it once")
         else:
             given[name] = "true" if value == "" and isinstance(field, inspect.BoolType) else value
     try:
         return msgspec.convert(given, type_, strict=False)
     except msgspec.ValidationError as problem:
-        found = misfit(problem, type_)
+        found = describe_error(problem, type_)
         name = found.where.removeprefix("$.").partition("[")[0]
-        raise Unfitting(f"the parameter {name} {found.problem}", name, found.advice) from None
+        raise InvalidParameter(f"the parameter {name} {found.problem}", name, found.advice) from None
 
 
-def _pairs(query: bytes) -> Iterator[tuple[str, str]]:
+def _split_query(query: bytes) -> Iterator[tuple[str, str]]:
     """Parameters and their values. A plus sign is a space, and only `&` separates; raises `Unfitting`."""
     parts = query.split(b"&", MAX_PARAMETERS)
     if len(parts) > MAX_PARAMETERS:
-        raise Unfitting(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
+        raise InvalidParameter(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
     for part in filter(None, parts):
         written, _, value = part.replace(b"+", b" ").partition(b"=")
-        name = _decoded(written, "the name of a parameter", "")
-        yield name, _decoded(value, f"the parameter {quoted(name)}", shown(name))
+        name = _decode_text(written, "the name of a parameter", "")
+        yield name, _decode_text(value, f"the parameter {quote_text(name)}", display_name(name))
 
 
-def _decoded(octets: bytes, what: str, where: str) -> str:
+def _decode_text(data: bytes, what: str, where: str) -> str:
     """What a part of the query says; raises `Unfitting`, for what is no text has no meaning here."""
-    if found := _NO_ESCAPE.search(octets):
-        written = quoted(octets[found.start() : found.start() + 3].decode("latin-1"))
+    if found := _INVALID_ESCAPE.search(data):
+        written = quote_text(data[found.start() : found.start() + 3].decode("latin-1"))
         advice = "write a percent sign that is meant itself as %25"
-        raise Unfitting(f"{what} holds {written}, which is no escape", where, advice)
+        raise InvalidParameter(f"{what} holds {written}, which is no escape", where, advice)
     try:
-        return percent_decoded(octets).decode("utf-8")
+        return percent_decode(data).decode("utf-8")
     except UnicodeDecodeError as problem:
-        octet = problem.object[problem.start]
-        message = f"{what} is not UTF-8, and there is no other encoding: octet {problem.start + 1} is 0x{octet:02X}"
-        raise Unfitting(message, where, "encode it in UTF-8, then escape each octet as %XX") from None
+        byte = problem.object[problem.start]
+        message = f"{what} is not UTF-8, and there is no other encoding: octet {problem.start + 1} is 0x{byte:02X}"
+        raise InvalidParameter(message, where, "encode it in UTF-8, then escape each octet as %XX") from None
 
 
-def body_of(request: Request, type_: Any) -> Any:
+def decode_body(request: Request, type_: Any) -> Any:
     """The body, as the type of a route; raises `Malformed`. Of a long one it takes long: see `given_twice`."""
     if type_ is None:
         if request.body:
-            raise Malformed("nothing is expected in the body here; leave it empty")
+            raise BadRequest("nothing is expected in the body here; leave it empty")
         return None
-    if not request.body and may_be_left_out(type_):
+    if not request.body and is_optional(type_):
         return type_()
     if media_type(request) != JSON_TYPE:
-        given = quoted(media_type(request)) if media_type(request) else "no media type"
-        raise Malformed(f"the body should be {JSON_TYPE}, and has {given}", UNSUPPORTED_MEDIA_TYPE)
+        given = quote_text(media_type(request)) if media_type(request) else "no media type"
+        raise BadRequest(f"the body should be {JSON_TYPE}, and has {given}", UNSUPPORTED_MEDIA_TYPE)
     try:
         found = msgspec.json.decode(request.body, type=type_)
-        _check_once(request.body)
+        _check_duplicates(request.body)
     except msgspec.ValidationError as problem:
         with suppress(ValueError, RecursionError):  # what stands behind that place may be anything
-            _check_once(request.body)
-        raise _unfitting(misfit(problem, type_, request.body)) from None
+            _check_duplicates(request.body)
+        raise _to_invalid_parameter(describe_error(problem, type_, request.body)) from None
     except msgspec.DecodeError as problem:
-        raise _no_json(request.body, problem) from None
+        raise _invalid_json(request.body, problem) from None
     except UnicodeDecodeError:
-        raise Unfitting("the body is not UTF-8, and JSON has no other encoding", "$", "encode it in UTF-8") from None
+        raise InvalidParameter(
+            "the body is not UTF-8, and JSON has no other encoding", "$", "encode it in UTF-8"
+        ) from None
     except RecursionError:
-        raise Unfitting("the body is nested too deeply", "$", "what belongs there stands in /docs") from None
+        raise InvalidParameter("the body is nested too deeply", "$", "what belongs there stands in /docs") from None
     return found
 
 
-def _check_once(body: bytes) -> None:
+def _check_duplicates(body: bytes) -> None:
     """Refuse a body in which a member stands twice in an object; raises `Unfitting`."""
-    twice = given_twice(body)
+    twice = find_duplicate_member(body)
     if twice is not None:
         where, name = twice
-        message = f"the member {quoted(name)} stands twice in an object of the body, and means one thing"
-        raise Unfitting(message, where, "give it once: readers of JSON differ in which of the two they take")
+        message = f"the member {quote_text(name)} stands twice in an object of the body, and means one thing"
+        raise InvalidParameter(message, where, "give it once: readers of JSON differ in which of the two they take")
 
 
-def _unfitting(found: Misfit) -> Unfitting:
+def _to_invalid_parameter(found: ValidationProblem) -> InvalidParameter:
     what = "the body" if found.where == "$" else found.where
     advice = found.advice or "what belongs there stands in /docs"
-    return Unfitting(f"the body does not fit: {what} {found.problem}", found.where, advice)
+    return InvalidParameter(f"the body does not fit: {what} {found.problem}", found.where, advice)
 
 
-def _no_json(body: bytes, problem: msgspec.DecodeError) -> Unfitting:
-    half = half_character(body)
+def _invalid_json(body: bytes, problem: msgspec.DecodeError) -> InvalidParameter:
+    half = find_lone_surrogate(body)
     if half is not None:
         message = "a text in the body holds half of a surrogate pair, which is no character and has no UTF-8 form"
-        return Unfitting(message, half, "write the character itself, or both halves of its escape")
+        return InvalidParameter(message, half, "write the character itself, or both halves of its escape")
     advice = "send one JSON document in UTF-8, and nothing behind it"
-    return Unfitting(f"the body is no JSON: {str(problem)[:200]}", "$", advice)
+    return InvalidParameter(f"the body is no JSON: {str(problem)[:200]}", "$", advice)
 
 
 @cache
-def may_be_left_out(type_: Any) -> bool:
+def is_optional(type_: Any) -> bool:
     """Whether a body of a type may be empty: nothing has to be said in it."""
     found = inspect.type_info(type_)
     return isinstance(found, inspect.StructType) and not any(field.required for field in found.fields)
 
 
-def parameters_of(route: Route, given: tuple[str, ...]) -> Mapping[str, str]:
+def path_parameters(route: Route, given: tuple[str, ...]) -> Mapping[str, str]:
     """The parameters of a path by their names."""
     names = [step.strip("{}") for step in route.segments if step.startswith("{")]
     return dict(zip(names, given, strict=True))
@@ -548,13 +556,13 @@ def _fields(type_: type[msgspec.Struct]) -> dict[str, inspect.Type]:
     """The type of each parameter, without what is said about it."""
     found = inspect.type_info(type_)
     assert isinstance(found, inspect.StructType)  # noqa: S101 - the type says so
-    return {field.encode_name: _bare(field.type) for field in found.fields}
+    return {field.encode_name: _unwrap(field.type) for field in found.fields}
 
 
-def _bare(type_: inspect.Type) -> inspect.Type:
+def _unwrap(type_: inspect.Type) -> inspect.Type:
     while isinstance(type_, inspect.Metadata):
         type_ = type_.type
     if isinstance(type_, inspect.UnionType):
-        others = [_bare(each) for each in type_.types if not isinstance(each, inspect.NoneType)]
+        others = [_unwrap(each) for each in type_.types if not isinstance(each, inspect.NoneType)]
         return others[0] if len(others) == 1 else type_
     return type_

@@ -10,16 +10,16 @@ from typing import Annotated, Final
 from perseid.records.value import Value
 from perseid.registry.access.permissions import Differences
 from perseid.registry.context import Context, not_found
-from perseid.registry.queries.history import History, Past, Seen, Version, history, moment
-from perseid.registry.queries.listing import Altered, Logged, Page, changes, log
-from perseid.registry.results import Unanswerable
+from perseid.registry.queries.history import History, RecordHistory, Version, VisibleVersion, get_history, moment
+from perseid.registry.queries.listing import ChangedRecord, LogEntry, Page, list_changes, list_log
+from perseid.registry.results import InvalidQuery
 from perseid.server.http.v1.calls import ApiCall
-from perseid.server.http.v1.changes import PLACE, iso_time
+from perseid.server.http.v1.changes import HANDLE_PARAMETERS, iso_time
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import About, Given, NextCursor, Paging, Seq, Told
-from perseid.server.http.v1.values import Index, ValueTold, told_values
+from perseid.server.http.v1.structures import Doc, NextCursor, Paging, RequestBody, ResponseBody, Seq
+from perseid.server.http.v1.values import Index, ValueResponse, dump_values
 
-CHAPTER: Final = Routes(
+SECTION: Final = Routes(
     "History", "What names were, what changed, when, and, for those who may know it, by whom and why."
 )
 
@@ -28,170 +28,170 @@ MAX_MOMENT: Final = 100
 
 Moment = Annotated[
     str,
-    About(
+    Doc(
         "A time in ISO 8601, in UTC unless it says; or the number of an entry of the ledger.",
         min_length=1,
         max_length=MAX_MOMENT,
         examples=["2026-11-15T10:00:00Z"],
     ),
 ]
-At = Annotated[str, About("When that was, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
+At = Annotated[str, Doc("When that was, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
 Action = Annotated[
     str,
-    About(
+    Doc(
         "What was done: `create`, `update`, `delete`, `reserve`, `publish`, `unpublish`, `tombstone`, `redact` …",
         examples=["update"],
     ),
 ]
 State = Annotated[
     str,
-    About(
+    Doc(
         "What the name is then: `normal`, `reserved`, `unpublished`, `tombstone`, or `absent` if it has no record.",
         examples=["normal"],
     ),
 ]
-Door = Annotated[str | None, About("Through which door it came: `http`, `native`, `cli` …")]
-Actor = Annotated[str | None, About("Who did it; left out if you may not know, or it was erased.")]
-Why = Annotated[str | None, About("Why, in the words of who did it; left out if you may not know.")]
+Interface = Annotated[str | None, Doc("Through which door it came: `http`, `native`, `cli` …")]
+Actor = Annotated[str | None, Doc("Who did it; left out if you may not know, or it was erased.")]
+NoteText = Annotated[str | None, Doc("Why, in the words of who did it; left out if you may not know.")]
 
 
 class LogQuery(Paging, frozen=True):
     """From where on the log is wanted."""
 
-    since: Annotated[Moment, About("Only what came behind this entry, or after this time.")] = "0"
+    since: Annotated[Moment, Doc("Only what came behind this entry, or after this time.")] = "0"
 
 
-class BetweenQuery(Given, frozen=True):
+class BetweenQuery(RequestBody, frozen=True):
     """Two moments."""
 
-    earlier: Annotated[Moment, About("The earlier moment.", examples=["1"])]
-    later: Annotated[Moment | None, About("The later moment; now if it is left out.")] = None
+    earlier: Annotated[Moment, Doc("The earlier moment.", examples=["1"])]
+    later: Annotated[Moment | None, Doc("The later moment; now if it is left out.")] = None
 
 
 class ChangesQuery(Paging, frozen=True, kw_only=True):
     """Two moments."""
 
-    earlier: Annotated[Moment, About("The earlier moment.", examples=["1"])]
-    later: Annotated[Moment | None, About("The later moment; now if it is left out.")] = None
+    earlier: Annotated[Moment, Doc("The earlier moment.", examples=["1"])]
+    later: Annotated[Moment | None, Doc("The later moment; now if it is left out.")] = None
 
 
-class ModifiedValue(Told, frozen=True):
+class ModifiedValue(ResponseBody, frozen=True):
     """A value that became another one."""
 
     index: Index
-    old: Annotated[ValueTold, About("What it was.")]
-    new: Annotated[ValueTold, About("What it is then.")]
+    old: Annotated[ValueResponse, Doc("What it was.")]
+    new: Annotated[ValueResponse, Doc("What it is then.")]
 
 
-class Changes(Told, frozen=True, omit_defaults=False):
+class ValueChanges(ResponseBody, frozen=True, omit_defaults=False):
     """How the values of a record differ, as far as you may see them."""
 
-    added: Annotated[list[ValueTold], About("Values that are there then, and were not before.")]
-    removed: Annotated[list[ValueTold], About("Values that were there before, and are not then.")]
-    modified: Annotated[list[ModifiedValue], About("Values that are others then.")]
+    added: Annotated[list[ValueResponse], Doc("Values that are there then, and were not before.")]
+    removed: Annotated[list[ValueResponse], Doc("Values that were there before, and are not then.")]
+    modified: Annotated[list[ModifiedValue], Doc("Values that are others then.")]
 
 
-class VersionTold(Told, frozen=True):
+class VersionResponse(ResponseBody, frozen=True):
     """What a name was after one entry, as far as you may see it."""
 
     seq: Seq
     at: At
     action: Action
     state: State
-    values: Annotated[list[ValueTold], About("The values, in the order of their indexes.")]
+    values: Annotated[list[ValueResponse], Doc("The values, in the order of their indexes.")]
     changed: Annotated[
-        Changes | None, About("How they differ from those of the version before; left out if that is not shown.")
+        ValueChanges | None, Doc("How they differ from those of the version before; left out if that is not shown.")
     ] = None
-    redacted: Annotated[int, About("How many values of it have been erased for good.")] = 0
-    door: Door = None
+    redacted: Annotated[int, Doc("How many values of it have been erased for good.")] = 0
+    door: Interface = None
     actor: Actor = None
-    note: Why = None
+    note: NoteText = None
 
 
-class HistoryTold(Told, frozen=True, omit_defaults=False):
+class HistoryPage(ResponseBody, frozen=True, omit_defaults=False):
     """Versions of one name, newest first."""
 
-    handle: Annotated[str, About("The name as it is registered.", examples=["12345/x"])]
-    versions: Annotated[list[VersionTold], About("The versions of the page.")]
+    handle: Annotated[str, Doc("The name as it is registered.", examples=["12345/x"])]
+    versions: Annotated[list[VersionResponse], Doc("The versions of the page.")]
     complete: Annotated[
-        bool, About("False if the policy, or the length of the past, kept something back on this page or before it.")
+        bool, Doc("False if the policy, or the length of the past, kept something back on this page or before it.")
     ]
     next: NextCursor = None
 
 
-class PointTold(Told, frozen=True, omit_defaults=False):
+class StateAt(ResponseBody, frozen=True, omit_defaults=False):
     """What a name was at a moment."""
 
-    as_of: Annotated[int, About("The last entry of the ledger at that moment.")]
-    seq: Annotated[int, About("The last entry of the name by then; 0 if it had no record that you may see.")] = 0
-    at: Annotated[str | None, About("When that was, in ISO 8601; null if there is none.")] = None
+    as_of: Annotated[int, Doc("The last entry of the ledger at that moment.")]
+    seq: Annotated[int, Doc("The last entry of the name by then; 0 if it had no record that you may see.")] = 0
+    at: Annotated[str | None, Doc("When that was, in ISO 8601; null if there is none.")] = None
     state: State = "absent"
 
 
-class DifferencesTold(Told, frozen=True, omit_defaults=False):
+class DifferencesResponse(ResponseBody, frozen=True, omit_defaults=False):
     """How a record differs between two moments."""
 
-    handle: Annotated[str, About("The name as it is registered.", examples=["12345/x"])]
-    earlier: Annotated[PointTold, About("What it was at the earlier moment.")]
-    later: Annotated[PointTold, About("What it was at the later moment.")]
-    changed: Annotated[Changes, About("What differs.")]
+    handle: Annotated[str, Doc("The name as it is registered.", examples=["12345/x"])]
+    earlier: Annotated[StateAt, Doc("What it was at the earlier moment.")]
+    later: Annotated[StateAt, Doc("What it was at the later moment.")]
+    changed: Annotated[ValueChanges, Doc("What differs.")]
 
 
-class EntryTold(Told, frozen=True):
+class EntryResponse(ResponseBody, frozen=True):
     """An entry of the ledger, as far as you may see it."""
 
     seq: Seq
     at: At
     action: Action
-    handle: Annotated[str, About("The name that it was done to.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The name that it was done to.", examples=["12345/x"])]
     state: State
-    door: Door = None
+    door: Interface = None
     actor: Actor = None
-    note: Why = None
+    note: NoteText = None
 
 
-class LogTold(Told, frozen=True, omit_defaults=False):
+class LogPage(ResponseBody, frozen=True, omit_defaults=False):
     """Entries of the ledger, oldest first."""
 
-    entries: Annotated[list[EntryTold], About("The entries of the page, of those that you may see.")]
+    entries: Annotated[list[EntryResponse], Doc("The entries of the page, of those that you may see.")]
     last: Annotated[
-        int | None, About("On the last page the last entry of the ledger: give it as `since` to see what comes later.")
+        int | None, Doc("On the last page the last entry of the ledger: give it as `since` to see what comes later.")
     ] = None
     next: NextCursor = None
 
 
-class AlteredTold(Told, frozen=True):
+class ChangedHandle(ResponseBody, frozen=True):
     """A name whose record differs between two moments."""
 
-    handle: Annotated[str, About("The name.", examples=["12345/x"])]
-    before: Annotated[int, About("Its entry at the earlier moment; 0 if it had none that you may see.")]
-    after: Annotated[int, About("Its entry at the later moment.")]
-    state_before: Annotated[State, About("What it was at the earlier moment.")]
-    state_after: Annotated[State, About("What it was at the later moment.")]
-    at: Annotated[str, About("When it became what it was at the later moment, in ISO 8601.")]
+    handle: Annotated[str, Doc("The name.", examples=["12345/x"])]
+    before: Annotated[int, Doc("Its entry at the earlier moment; 0 if it had none that you may see.")]
+    after: Annotated[int, Doc("Its entry at the later moment.")]
+    state_before: Annotated[State, Doc("What it was at the earlier moment.")]
+    state_after: Annotated[State, Doc("What it was at the later moment.")]
+    at: Annotated[str, Doc("When it became what it was at the later moment, in ISO 8601.")]
 
 
-class AlteredNames(Told, frozen=True, omit_defaults=False):
+class ChangedHandlePage(ResponseBody, frozen=True, omit_defaults=False):
     """Names whose records differ between two moments, in the order of their first change."""
 
-    earlier: Annotated[int, About("The last entry of the ledger at the earlier moment.")]
-    later: Annotated[int, About("The last entry of the ledger at the later moment.")]
-    names: Annotated[list[AlteredTold], About("The names of the page.")]
+    earlier: Annotated[int, Doc("The last entry of the ledger at the earlier moment.")]
+    later: Annotated[int, Doc("The last entry of the ledger at the later moment.")]
+    names: Annotated[list[ChangedHandle], Doc("The names of the page.")]
     next: NextCursor = None
 
 
 # One name
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/handles/{handle}/history",
     "history",
     "The history of a name",
-    answer=HistoryTold,
+    response=HistoryPage,
     query=Paging,
     problems=(404,),
-    parameters=PLACE,
+    parameters=HANDLE_PARAMETERS,
 )
 async def show_history(call: ApiCall) -> Reply:
     """What a name was: every version, newest first, with what changed and when.
@@ -203,26 +203,26 @@ async def show_history(call: ApiCall) -> Reply:
     before = await call.after(int)
 
     def read(context: Context) -> History:
-        return history(context.facts, context.who, handle, before, limit)
+        return get_history(context.snapshot, context.identity, handle, before, limit)
 
-    def tell(found: History) -> Reply:
-        following = call.sealed(found.before)
-        versions = [_version(version) for version in found.versions]
-        told = HistoryTold(str(found.handle), versions, found.complete, following)
-        return Reply(told, name=str(handle), next=following)
+    def respond(found: History) -> Reply:
+        following = call.seal(found.before)
+        versions = [_to_version(version) for version in found.versions]
+        result = HistoryPage(str(found.handle), versions, found.complete, following)
+        return Reply(result, name=str(handle), next=following)
 
-    return await call.tell(read, tell, handle)
+    return await call.respond(read, respond, handle)
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/handles/{handle}/differences",
     "differences",
     "How a name differs between two moments",
-    answer=DifferencesTold,
+    response=DifferencesResponse,
     query=BetweenQuery,
     problems=(403, 404, 422),
-    parameters=PLACE,
+    parameters=HANDLE_PARAMETERS,
 )
 async def show_differences(call: ApiCall) -> Reply:
     """Which values of a name were added, removed and changed between two moments, as far as you may see both.
@@ -232,14 +232,14 @@ async def show_differences(call: ApiCall) -> Reply:
     handle, asked = call.handle(), call.asked(BetweenQuery)
 
     def read(context: Context) -> _Between:
-        earlier, later = _moments(call, context, asked.earlier, asked.later)
-        past = Past(context.facts, context.who, handle)
-        found = _Between(str(past.held.handle), earlier, later, past.existing_at(earlier), past.existing_at(later))
+        earlier, later = _parse_moments(call, context, asked.earlier, asked.later)
+        past = RecordHistory(context.snapshot, context.identity, handle)
+        found = _Between(str(past.stored.handle), earlier, later, past.existing_at(earlier), past.existing_at(later))
         if found.before is None and found.after is None:
-            raise not_found(past.held)
+            raise not_found(past.stored)
         return found
 
-    return await call.tell(read, lambda found: Reply(_differences(found), name=str(handle)), handle)
+    return await call.respond(read, lambda found: Reply(_to_differences(found), name=str(handle)), handle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,25 +249,27 @@ class _Between:
     handle: str
     earlier: int
     later: int
-    before: Seen | None
-    after: Seen | None
+    before: VisibleVersion | None
+    after: VisibleVersion | None
 
 
-def _differences(found: _Between) -> DifferencesTold:
+def _to_differences(found: _Between) -> DifferencesResponse:
     before, after = (() if seen is None else seen.values for seen in (found.before, found.after))
-    changed = _changes(Differences.between(before, after))
-    return DifferencesTold(found.handle, _point(found.earlier, found.before), _point(found.later, found.after), changed)
+    changed = _to_changes(Differences.between(before, after))
+    return DifferencesResponse(
+        found.handle, _to_state_at(found.earlier, found.before), _to_state_at(found.later, found.after), changed
+    )
 
 
 # All names
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/log",
     "log",
     "What happened in the whole ledger",
-    answer=LogTold,
+    response=LogPage,
     query=LogQuery,
     scope="find",
     problems=(422, 501),
@@ -281,25 +283,25 @@ async def show_log(call: ApiCall) -> Reply:
     asked = call.asked(LogQuery)
     before = await call.after(int)
 
-    def read(context: Context) -> Page[Logged]:
-        after = _moment(call, context, asked.since) if before is None else before
-        return log(context.facts, context.who, after, asked.limit)
+    def read(context: Context) -> Page[LogEntry]:
+        after = _parse_moment(call, context, asked.since) if before is None else before
+        return list_log(context.snapshot, context.identity, after, asked.limit)
 
-    def tell(page: Page[Logged]) -> Reply:
-        following = call.sealed(page.last if page.more else None)
+    def respond(page: Page[LogEntry]) -> Reply:
+        following = call.seal(page.last if page.more else None)
         # Where another page ended is sealed: it may tell of what was passed over.
         last = None if page.more else page.last
-        return Reply(LogTold([_logged(each) for each in page.items], last, following), next=following)
+        return Reply(LogPage([_to_entry(each) for each in page.items], last, following), next=following)
 
-    return await call.tell(read, tell)
+    return await call.respond(read, respond)
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/changes",
     "changes",
     "Which names differ between two moments",
-    answer=AlteredNames,
+    response=ChangedHandlePage,
     query=ChangesQuery,
     scope="find",
     problems=(422, 501),
@@ -313,50 +315,53 @@ async def show_changes(call: ApiCall) -> Reply:
     # What was meant by `later` stays the same on all pages, also where it was now.
     place = await call.after(tuple[int, int, int])
 
-    def read(context: Context) -> tuple[int, int, Page[Altered]]:
+    def read(context: Context) -> tuple[int, int, Page[ChangedRecord]]:
         if place is None:
-            earlier, later = _moments(call, context, asked.earlier, asked.later)
+            earlier, later = _parse_moments(call, context, asked.earlier, asked.later)
             after = None
         else:
             earlier, later, after = place
-        return earlier, later, changes(context.facts, context.who, earlier, later, after, asked.limit)
+        return earlier, later, list_changes(context.snapshot, context.identity, earlier, later, after, asked.limit)
 
-    def tell(found: tuple[int, int, Page[Altered]]) -> Reply:
+    def respond(found: tuple[int, int, Page[ChangedRecord]]) -> Reply:
         earlier, later, page = found
-        following = call.sealed((earlier, later, page.last) if page.more else None)
-        return Reply(AlteredNames(earlier, later, [_altered(each) for each in page.items], following), next=following)
+        following = call.seal((earlier, later, page.last) if page.more else None)
+        return Reply(
+            ChangedHandlePage(earlier, later, [_to_changed_handle(each) for each in page.items], following),
+            next=following,
+        )
 
-    return await call.tell(read, tell)
+    return await call.respond(read, respond)
 
 
 # Moments
 
 
-def _moment(call: ApiCall, context: Context, text: str) -> int:
+def _parse_moment(call: ApiCall, context: Context, text: str) -> int:
     """The last entry of the ledger at a moment; raises `Refused`."""
-    return moment(context.facts.reading, text, call.registry.ledger.log.clock.now())
+    return moment(context.snapshot.reading, text, call.registry.ledger.log.clock.now())
 
 
-def _moments(call: ApiCall, context: Context, earlier: str, later: str | None) -> tuple[int, int]:
-    first = _moment(call, context, earlier)
-    last = context.facts.reading.size if later is None else _moment(call, context, later)
+def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | None) -> tuple[int, int]:
+    first = _parse_moment(call, context, earlier)
+    last = context.snapshot.reading.size if later is None else _parse_moment(call, context, later)
     if first > last:
         reason = f"the earlier moment, entry {first}, is behind the later one, entry {last}"
-        raise Unanswerable(reason, "exchange them")
+        raise InvalidQuery(reason, "exchange them")
     return first, last
 
 
 # What is told
 
 
-def _version(version: Version) -> VersionTold:
-    return VersionTold(
+def _to_version(version: Version) -> VersionResponse:
+    return VersionResponse(
         version.seq,
         iso_time(version.at),
         version.action.name.lower(),
         version.state.name.lower(),
-        told_values(version.values),
-        None if version.changed is None else _changes(version.changed),
+        dump_values(version.values),
+        None if version.changed is None else _to_changes(version.changed),
         version.redacted,
         version.door,
         version.actor,
@@ -364,25 +369,25 @@ def _version(version: Version) -> VersionTold:
     )
 
 
-def _changes(found: Differences) -> Changes:
-    modified = [ModifiedValue(new.index, _one(old), _one(new)) for old, new in found.modified]
-    return Changes(told_values(found.added), told_values(found.removed), modified)
+def _to_changes(found: Differences) -> ValueChanges:
+    modified = [ModifiedValue(new.index, _dump_value(old), _dump_value(new)) for old, new in found.modified]
+    return ValueChanges(dump_values(found.added), dump_values(found.removed), modified)
 
 
-def _one(value: Value) -> ValueTold:
-    (told,) = told_values((value,))
-    return told
+def _dump_value(value: Value) -> ValueResponse:
+    (result,) = dump_values((value,))
+    return result
 
 
-def _point(as_of: int, seen: Seen | None) -> PointTold:
+def _to_state_at(as_of: int, seen: VisibleVersion | None) -> StateAt:
     if seen is None:
-        return PointTold(as_of)
+        return StateAt(as_of)
     entry = seen.entry
-    return PointTold(as_of, entry.seq, iso_time(entry.at), entry.state.name.lower())
+    return StateAt(as_of, entry.seq, iso_time(entry.at), entry.state.name.lower())
 
 
-def _logged(logged: Logged) -> EntryTold:
-    return EntryTold(
+def _to_entry(logged: LogEntry) -> EntryResponse:
+    return EntryResponse(
         logged.seq,
         iso_time(logged.at),
         logged.action.name.lower(),
@@ -394,8 +399,8 @@ def _logged(logged: Logged) -> EntryTold:
     )
 
 
-def _altered(altered: Altered) -> AlteredTold:
-    return AlteredTold(
+def _to_changed_handle(altered: ChangedRecord) -> ChangedHandle:
+    return ChangedHandle(
         altered.handle,
         altered.before,
         altered.after,

@@ -7,66 +7,66 @@ gone on with by a call.
 
 from typing import Final
 
-from perseid.ledger.store.jobs import Operation
+from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
 from perseid.registry.jobs import jobs, resume, undo
 from perseid.registry.jobs import rewrite as rewriting
-from perseid.registry.jobs.jobs import Undos
-from perseid.registry.jobs.rewrite import PlannedPage, Rewrite
-from perseid.server.http.context import DOOR
+from perseid.registry.jobs.jobs import UndoIndex
+from perseid.registry.jobs.rewrite import Rewrite, RewritePage
+from perseid.server.http.context import INTERFACE
 from perseid.server.http.responses import NO_STORE
-from perseid.server.http.v1.authorized_registry import Acting
-from perseid.server.http.v1.calls import ApiCall, written
+from perseid.server.http.v1.authorized_registry import AuthorizedRegistry
+from perseid.server.http.v1.calls import ApiCall, encode_reply
 from perseid.server.http.v1.job_calls import (
     ACCEPTED,
-    BUSY,
-    accepted,
-    acting_for,
-    begun,
-    check_known,
-    counted,
-    looked_at,
-    place_for,
-    shown,
-    started,
+    RETRY_LATER,
+    accepted_reply,
+    authorize_registry,
+    check_authenticated,
+    count_handles,
+    load_job,
+    load_undo_preview,
+    reserve_slot,
+    run_job,
+    start_job,
 )
-from perseid.server.http.v1.job_events import MEDIA_TYPE, Listener, News
-from perseid.server.http.v1.job_runs import Place, TooMany
+from perseid.server.http.v1.job_events import MEDIA_TYPE, JobEvent, Listener
+from perseid.server.http.v1.job_runs import LimitReached, Slot
 from perseid.server.http.v1.job_structures import (
+    JobPage,
+    JobResponse,
+    JobState,
     NewRewrite,
     NewUndo,
-    ObstacleTold,
-    Operations,
-    OperationTold,
-    Plan,
+    RewritePlan,
     RewriteQuery,
-    State,
+    UndoConflictResponse,
     UndoPlan,
-    operation_told,
-    planned_name,
+    to_job_response,
+    to_planned_record,
 )
-from perseid.server.http.v1.problems import Wrong
+from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.structures import Paging
-from perseid.server.limits.budgets import source_of
-from perseid.server.native.steps import Kind
+from perseid.server.limits.budgets import get_source
+from perseid.server.native.steps import WorkKind
 
-CHAPTER: Final = Routes(
+SECTION: Final = Routes(
     "Operations", "Changes of many names that are one: seen beforehand, watched, gone on with, and undone."
 )
 
-_STEP: Final = {"operation": "The name of the operation, as `listOperations` shows it; or `last`."}
+_PARAMETERS: Final = {"operation": "The name of the operation, as `listOperations` shows it; or `last`."}
 
 
 # Rewriting
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/rewrites/preview",
     "previewRewrite",
     "What a rewrite would change",
-    answer=Plan,
+    response=RewritePlan,
     query=RewriteQuery,
     scope="find",
     problems=(422, 501),
@@ -81,23 +81,23 @@ async def preview_rewrite(call: ApiCall) -> Reply:
     order = Rewrite(asked.url, asked.to, asked.prefix)
     after = await call.after(str)
 
-    def read(context: Context) -> PlannedPage:
-        return rewriting.planned(context.facts, context.who, order, after, asked.limit)
+    def read(context: Context) -> RewritePage:
+        return rewriting.preview_page(context.snapshot, context.identity, order, after, asked.limit)
 
-    def tell(page: PlannedPage) -> Reply:
-        following = call.sealed(page.following)
-        return Reply(Plan([planned_name(each) for each in page.items], following), next=following)
+    def respond(page: RewritePage) -> Reply:
+        following = call.seal(page.following)
+        return Reply(RewritePlan([to_planned_record(each) for each in page.items], following), next=following)
 
-    return await call.tell(read, tell)
+    return await call.respond(read, respond)
 
 
-@CHAPTER.add(
+@SECTION.add(
     "POST",
     "/rewrites",
     "rewrite",
     "Move what many names lead to",
     body=NewRewrite,
-    answer=OperationTold,
+    response=JobResponse,
     status=ACCEPTED,
     scope="update",
     creates=True,
@@ -110,111 +110,115 @@ async def rewrite(call: ApiCall) -> Reply:
     to see how far it has come, and `/events` below it tells while it goes on. The first name that you may not change
     ends it: what is done by then stays done, and can be undone. A token needs `update` and `find`.
     """
-    new = call.given(NewRewrite)
+    new = call.payload(NewRewrite)
     order = Rewrite(new.url, new.to, new.prefix)
-    check_known(call)
-    acting = acting_for(call)
+    check_authenticated(call)
+    registry = authorize_registry(call)
 
-    async def begin(place: Place) -> Operation:
-        total = await _counted(call, acting, order)
-        unit = await call.do(Kind.WRITE, lambda: rewriting.begin(acting, order, call.who, DOOR, new.note, total))
-        await started(call, acting, place, unit, forgets=True)
-        return unit
+    async def begin(place: Slot) -> Job:
+        total = await _count_rewrites(call, registry, order)
+        job = await call.do(
+            WorkKind.WRITE, lambda: rewriting.start(registry, order, call.identity, INTERFACE, new.note, total)
+        )
+        await run_job(call, registry, place, job, forgets=True)
+        return job
 
-    return await call.once(lambda: begun(call, acting, begin))
+    return await call.once(lambda: start_job(call, registry, begin))
 
 
-async def _counted(call: ApiCall, acting: Acting, order: Rewrite) -> int:
+async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Rewrite) -> int:
     """How many names a rewrite is about; 0 if they are very many. Raises `Wrong` if there are none."""
 
     def page(after: str | None) -> tuple[int, str | None]:
-        with acting.facts() as facts:
-            found = rewriting.planned(facts, call.who, order, after)
+        with registry.snapshot() as snapshot:
+            found = rewriting.preview_page(snapshot, call.identity, order, after)
         return sum(bool(each.changes) for each in found.items), found.following
 
-    total = await counted(call, page)
+    total = await count_handles(call, page)
     if total == 0:
-        raise Wrong("not-found", "no name that you may see leads there, or none that can be moved", "see the preview")
+        raise ApiError(
+            "not-found", "no name that you may see leads there, or none that can be moved", "see the preview"
+        )
     return total or 0
 
 
 # Operations
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/operations",
     "listOperations",
     "Changes of many names",
-    answer=Operations,
+    response=JobPage,
     query=Paging,
     problems=(401,),
 )
-async def list_operations(call: ApiCall) -> Reply:
+async def list_jobs(call: ApiCall) -> Reply:
     """The changes of many names that you may see, the one that began last first: yours, or all if you run the server.
 
     Those that were begun at the command line, or with tokens of yours, are among them. A token sees what was begun with
     it.
     """
-    check_known(call)
+    check_authenticated(call)
     limit, before = call.asked(Paging).limit, await call.after(tuple[int, str])
-    acting = acting_for(call)
+    registry = authorize_registry(call)
 
-    runs = call.asking.place.api.runs
+    runner = call.request_context.place.api.runner
 
     def read() -> Reply:
-        page = jobs.page(acting, call.who, before, limit)
-        undos, following = Undos.of(acting, *[each.id for each in page.items]), call.sealed(page.last)
+        page = jobs.jobs_page(registry, call.identity, before, limit)
+        undos, following = UndoIndex.of(registry, *[each.id for each in page.items]), call.seal(page.last)
         # Whether each is carried out is looked up, which any thread may do.
-        told = Operations([operation_told(each, undos, runs, call.who) for each in page.items], following)
-        return written(Reply(told, next=following))
+        result = JobPage([to_job_response(each, undos, runner, call.identity) for each in page.items], following)
+        return encode_reply(Reply(result, next=following))
 
-    return await call.do(Kind.READ, read)
+    return await call.do(WorkKind.READ, read)
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/operations/{operation}",
     "showOperation",
     "A change of many names",
-    answer=OperationTold,
+    response=JobResponse,
     problems=(401, 404),
-    parameters=_STEP,
+    parameters=_PARAMETERS,
 )
-async def show_operation(call: ApiCall) -> Reply:
+async def show_job(call: ApiCall) -> Reply:
     """What a change of many names is, how far it has come, and whether it was undone."""
-    check_known(call)
-    return Reply(await shown(call, acting_for(call), call.names["operation"]))
+    check_authenticated(call)
+    return Reply(await load_job(call, authorize_registry(call), call.names["operation"]))
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/operations/{operation}/events",
     "watchOperation",
     "How far an operation has come, while it goes on",
     media_types=(MEDIA_TYPE,),
     problems=(401, 404),
-    parameters=_STEP,
+    parameters=_PARAMETERS,
 )
-async def watch_operation(call: ApiCall) -> Reply:
+async def watch_job(call: ApiCall) -> Reply:
     """Server-sent events, each with all there is to say about the operation, as `showOperation` says it.
 
     `progress` comes whenever something is new. With `end` nothing more is to come: the operation has ended, or nobody
     is at it any more. If the connection ends without it, ask again; `Last-Event-ID` is not needed for that.
     """
-    check_known(call)
-    acting = acting_for(call)
-    listener = _listener(call)  # before anything is waited for, or many would be let in at once
+    check_authenticated(call)
+    registry = authorize_registry(call)
+    listener = _add_listener(call)  # before anything is waited for, or many would be let in at once
     try:
-        first = await shown(call, acting, call.names["operation"])
+        first = await load_job(call, registry, call.names["operation"])
     except BaseException:
         listener.leave()
         raise
 
-    async def look() -> News:
-        told = await shown(call, acting, first.operation)
-        here = told.state is State.RUNNING
-        return News(told, told.done, told.ended is not None or told.problem is not None, here)
+    async def look() -> JobEvent:
+        result = await load_job(call, registry, first.operation)
+        here = result.state is JobState.RUNNING
+        return JobEvent(result, result.done, result.ended is not None or result.problem is not None, here)
 
     listener.listen(look)
     if call.request.method == "HEAD":
@@ -223,56 +227,56 @@ async def watch_operation(call: ApiCall) -> Reply:
     return Reply(headers=headers, media_type=MEDIA_TYPE, stream=listener)
 
 
-def _listener(call: ApiCall) -> Listener:
+def _add_listener(call: ApiCall) -> Listener:
     """Somebody more who listens; raises `Wrong` if there is no room."""
     try:
-        return call.asking.place.api.listeners.one_more(source_of(call.request.client.host))
-    except TooMany as many:
+        return call.request_context.place.api.listeners.add_listener(get_source(call.request.client.host))
+    except LimitReached as many:
         advice = "end one of yours, or ask for the operation itself"
-        raise Wrong("too-many-requests", str(many), advice, headers=BUSY) from many
+        raise ApiError("too-many-requests", str(many), advice, headers=RETRY_LATER) from many
 
 
-@CHAPTER.add(
+@SECTION.add(
     "POST",
     "/operations/{operation}/resume",
     "resumeOperation",
     "Go on with an operation",
-    answer=OperationTold,
+    response=JobResponse,
     status=ACCEPTED,
     scope="update",
     problems=(401, 403, 404, 409, 422),
-    parameters=_STEP,
+    parameters=_PARAMETERS,
 )
-async def resume_operation(call: ApiCall) -> Reply:
+async def resume_job(call: ApiCall) -> Reply:
     """Go on with a change of many names that is unfinished, with your rights; what is done stays done.
 
     Nothing happens if this server is at it. A token needs the words of the single changes.
     """
-    check_known(call)
-    acting, name = acting_for(call), call.names["operation"]
-    known = await call.do(Kind.READ, lambda: jobs.found(acting, call.who, name))
-    if call.asking.place.api.runs.is_running(known.id):
-        return accepted(call, await shown(call, acting, known.id))
+    check_authenticated(call)
+    registry, name = authorize_registry(call), call.names["operation"]
+    known = await call.do(WorkKind.READ, lambda: jobs.found(registry, call.identity, name))
+    if call.request_context.place.api.runner.is_running(known.id):
+        return accepted_reply(call, await load_job(call, registry, known.id))
 
-    async def begin(place: Place) -> Operation:
-        unit = await call.do(Kind.READ, lambda: resume.unfinished(acting, known.id, call.who))
-        if unit.kind == undo.KIND:
-            look = await looked_at(call, acting, unit.undoes)
-            await call.do(Kind.WRITE, lambda: look.begin(DOOR))
-        await started(call, acting, place, unit)
-        return unit
+    async def begin(place: Slot) -> Job:
+        job = await call.do(WorkKind.READ, lambda: resume.get_unfinished_job(registry, known.id, call.identity))
+        if job.kind == undo.KIND:
+            look = await load_undo_preview(call, registry, job.undoes)
+            await call.do(WorkKind.WRITE, lambda: look.begin(INTERFACE))
+        await run_job(call, registry, place, job)
+        return job
 
-    return await begun(call, acting, begin, undoes=known.kind == undo.KIND)
+    return await start_job(call, registry, begin, undoes=known.kind == undo.KIND)
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/operations/{operation}/undo",
     "previewUndo",
     "What an undo would be about",
-    answer=UndoPlan,
+    response=UndoPlan,
     problems=(401, 404, 422),
-    parameters=_STEP,
+    parameters=_PARAMETERS,
 )
 async def preview_undo(call: ApiCall) -> Reply:
     """How many names an undo would be about, and which of them stand in its way. Nothing is done.
@@ -280,42 +284,42 @@ async def preview_undo(call: ApiCall) -> Reply:
     What others changed later is not lost, and what was erased does not come back: where there is any such name nothing
     is undone at all.
     """
-    check_known(call)
-    acting = acting_for(call)
-    with place_for(call, undoes=True):
-        look = await looked_at(call, acting, call.names["operation"])
-    obstacles = [ObstacleTold(each.handle, each.seq, each.why) for each in look.obstacles]
-    return Reply(UndoPlan(look.meant.id, look.total, not look.in_the_way, look.in_the_way, obstacles))
+    check_authenticated(call)
+    registry = authorize_registry(call)
+    with reserve_slot(call, undoes=True):
+        look = await load_undo_preview(call, registry, call.names["operation"])
+    conflicts = [UndoConflictResponse(each.handle, each.seq, each.why) for each in look.conflicts]
+    return Reply(UndoPlan(look.original.id, look.total, not look.conflict_count, look.conflict_count, conflicts))
 
 
-@CHAPTER.add(
+@SECTION.add(
     "POST",
     "/operations/{operation}/undo",
     "undoOperation",
     "Undo an operation",
     body=NewUndo,
-    answer=OperationTold,
+    response=JobResponse,
     status=ACCEPTED,
     scope="update",
     creates=True,
     problems=(401, 403, 404, 409, 422),
-    parameters=_STEP,
+    parameters=_PARAMETERS,
 )
-async def undo_operation(call: ApiCall) -> Reply:
+async def undo_job(call: ApiCall) -> Reply:
     """Undo a change of many names: each becomes what it was, by a new entry. It is an operation of its own.
 
     Names that were made become tombstones, for somebody may have them already. Nothing is undone where later changes
     would be lost, or where data has been erased; `previewUndo` tells which names that are. An undo can be undone. A
     token needs the words of the inverse changes.
     """
-    check_known(call)
-    acting, note = acting_for(call), call.given(NewUndo).note
+    check_authenticated(call)
+    registry, note = authorize_registry(call), call.payload(NewUndo).note
 
-    async def begin(place: Place) -> Operation:
-        look = await looked_at(call, acting, call.names["operation"])
-        unit = await call.do(Kind.WRITE, lambda: look.begin(DOOR, note))
-        if not call.asking.place.api.runs.is_running(unit.id):
-            await started(call, acting, place, unit)
-        return unit
+    async def begin(place: Slot) -> Job:
+        look = await load_undo_preview(call, registry, call.names["operation"])
+        job = await call.do(WorkKind.WRITE, lambda: look.begin(INTERFACE, note))
+        if not call.request_context.place.api.runner.is_running(job.id):
+            await run_job(call, registry, place, job)
+        return job
 
-    return await call.once(lambda: begun(call, acting, begin, undoes=True))
+    return await call.once(lambda: start_job(call, registry, begin, undoes=True))

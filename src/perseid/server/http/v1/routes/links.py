@@ -3,27 +3,27 @@
 from typing import Annotated, Final
 
 from perseid.records.types import HS_ALIAS
-from perseid.registry.commands.records import CreateGiven
-from perseid.registry.commands.records import Given as GivenValue
-from perseid.registry.commands.transfer import Linked, LinkMetadata, LinkVersion
+from perseid.registry.commands.records import CreateRecord
+from perseid.registry.commands.records import PartialValue as GivenValue
+from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
 from perseid.registry.policy.aliases import follow_aliases
 from perseid.server.http.v1.calls import ApiCall
-from perseid.server.http.v1.changes import CREATED, PLACE, MadeRecord, Name, make
+from perseid.server.http.v1.changes import CREATED, HANDLE_PARAMETERS, CreatedRecord, Name, create_record
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import About, Given, Note, Seq, Told
+from perseid.server.http.v1.structures import Doc, Note, RequestBody, ResponseBody, Seq
 
-CHAPTER: Final = Routes("Links", "Names that lead to others: aliases, versions of a work, what describes a thing.")
+SECTION: Final = Routes("Links", "Names that lead to others: aliases, versions of a work, what describes a thing.")
 
 _PROBLEMS: Final = (401, 403, 404, 422)
 
 
-class NewAlias(Given, frozen=True):
+class NewAlias(RequestBody, frozen=True):
     """Another name for a thing."""
 
-    handle: Annotated[Name, About("The new name.")]
+    handle: Annotated[Name, Doc("The new name.")]
     of: Annotated[
         Name,
-        About(
+        Doc(
             "The name that it leads to, here or elsewhere: a handle, a `hdl:` URI, or a URL of a resolver that is "
             "known here. The handle is stored.",
             examples=["12345/x"],
@@ -32,13 +32,13 @@ class NewAlias(Given, frozen=True):
     note: Note = ""
 
 
-class Aliases(Told, frozen=True):
+class Aliases(ResponseBody, frozen=True):
     """Where a name leads by its aliases."""
 
-    chain: Annotated[list[str], About("The names in the order in which they were met, the one asked for first.")]
+    chain: Annotated[list[str], Doc("The names in the order in which they were met, the one asked for first.")]
     end: Annotated[
         str,
-        About(
+        Doc(
             "How it ended: `found`, `not found`, `elsewhere` (another service answers for the last name), `loop`, "
             "`too long` or `unreadable`.",
             examples=["found"],
@@ -46,82 +46,82 @@ class Aliases(Told, frozen=True):
     ]
 
 
-class VersionLink(Given, frozen=True):
+class VersionLink(RequestBody, frozen=True):
     """A work and a version of it."""
 
-    work: Annotated[Name, About("The name that leads to the latest version.", examples=["12345/map"])]
-    version: Annotated[Name, About("The name of one fixed version.", examples=["12345/map-1"])]
+    work: Annotated[Name, Doc("The name that leads to the latest version.", examples=["12345/map"])]
+    version: Annotated[Name, Doc("The name of one fixed version.", examples=["12345/map-1"])]
     note: Note = ""
 
 
-class MetadataLink(Given, frozen=True):
+class MetadataLink(RequestBody, frozen=True):
     """A thing and what describes it."""
 
-    thing: Annotated[Name, About("The name of the thing.", examples=["12345/map"])]
-    metadata: Annotated[Name, About("The name of the record that describes it.", examples=["12345/about-map"])]
+    thing: Annotated[Name, Doc("The name of the thing.", examples=["12345/map"])]
+    metadata: Annotated[Name, Doc("The name of the record that describes it.", examples=["12345/about-map"])]
     note: Note = ""
 
 
-class NamesLinked(Told, frozen=True):
+class LinkedHandles(ResponseBody, frozen=True):
     """Two names that lead to each other."""
 
     # said as a list of two: many readers of descriptions do not know what a tuple is
-    handles: Annotated[tuple[str, ...], About("The two names, as they are registered.", min_length=2, max_length=2)]
-    seq: Annotated[Seq, About("The first entry that made it so; 0 if it was so already.")]
+    handles: Annotated[tuple[str, ...], Doc("The two names, as they are registered.", min_length=2, max_length=2)]
+    seq: Annotated[Seq, Doc("The first entry that made it so; 0 if it was so already.")]
 
 
 # Aliases
 
 
-@CHAPTER.add(
+@SECTION.add(
     "POST",
     "/aliases",
     "createAlias",
     "Make another name for a thing",
     body=NewAlias,
-    answer=MadeRecord,
+    response=CreatedRecord,
     status=CREATED,
     scope="create",
     creates=True,
     problems=(*_PROBLEMS, 409),
 )
-async def alias(call: ApiCall) -> Reply:
+async def create_alias(call: ApiCall) -> Reply:
     """Make a name that leads to another one: a record with a value of the type HS_ALIAS.
 
     Resolvers follow it, so the new name leads wherever the other one does. An alias of a name that exists already is a
     value like any other: add it, or put it in the place of what is there. No name can be an alias of itself.
     """
-    new = call.given(NewAlias)
-    handle, target = call.named(new.handle, new=True), call.meant(new.of, "$.of", legal=True)
-    return await make(call, CreateGiven(handle, (GivenValue(HS_ALIAS, target.to_octets()),)), handle, new.note)
+    new = call.payload(NewAlias)
+    handle, target = call.parse_handle(new.handle, new=True), call.parse_reference(new.of, "$.of", legal=True)
+    return await create_record(call, CreateRecord(handle, (GivenValue(HS_ALIAS, target.to_bytes()),)), handle, new.note)
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/handles/{handle}/aliases",
     "followAliases",
     "Where a name leads",
-    answer=Aliases,
+    response=Aliases,
     problems=(404,),
-    parameters=PLACE,
+    parameters=HANDLE_PARAMETERS,
 )
-async def aliases(call: ApiCall) -> Reply:
+async def show_aliases(call: ApiCall) -> Reply:
     """Follow the aliases of a name, as far as everybody may see them, and tell the way."""
     handle = call.handle()
-    found = await call.read(lambda context: follow_aliases(context.facts, handle), handle)
+    found = await call.read(lambda context: follow_aliases(context.snapshot, handle), handle)
     return Reply(Aliases([str(each) for each in found.chain], found.end.value), name=str(handle))
 
 
 # Links
 
 
-@CHAPTER.add(
+@SECTION.add(
     "POST",
     "/links/versions",
     "linkVersion",
     "Link a work with a version",
     body=VersionLink,
-    answer=NamesLinked,
+    response=LinkedHandles,
     scope="update",
     problems=_PROBLEMS,
 )
@@ -131,18 +131,20 @@ async def link_version(call: ApiCall) -> Reply:
     A work has one name, which always means the latest version, and each version that should stay citable has another.
     A work may have many versions, a version is of one work. A link is taken away by removing its values.
     """
-    new = call.given(VersionLink)
-    work = call.named(new.work, "$.work")
-    return _linked(await call.change(LinkVersion(work, call.named(new.version, "$.version")), work, new.note))
+    new = call.payload(VersionLink)
+    work = call.parse_handle(new.work, "$.work")
+    return _linked_reply(
+        await call.change(LinkVersion(work, call.parse_handle(new.version, "$.version")), work, new.note)
+    )
 
 
-@CHAPTER.add(
+@SECTION.add(
     "POST",
     "/links/metadata",
     "linkMetadata",
     "Link a thing with its metadata",
     body=MetadataLink,
-    answer=NamesLinked,
+    response=LinkedHandles,
     scope="update",
     problems=_PROBLEMS,
 )
@@ -151,11 +153,13 @@ async def link_metadata(call: ApiCall) -> Reply:
 
     Each has one of the other. Minting with `metadata` makes both names, linked.
     """
-    new = call.given(MetadataLink)
-    thing = call.named(new.thing, "$.thing")
-    return _linked(await call.change(LinkMetadata(thing, call.named(new.metadata, "$.metadata")), thing, new.note))
+    new = call.payload(MetadataLink)
+    thing = call.parse_handle(new.thing, "$.thing")
+    return _linked_reply(
+        await call.change(LinkMetadata(thing, call.parse_handle(new.metadata, "$.metadata")), thing, new.note)
+    )
 
 
-def _linked(linked: Linked) -> Reply:
+def _linked_reply(linked: LinkResult) -> Reply:
     one, other = (str(handle) for handle in linked.handles)
-    return Reply(NamesLinked((one, other), linked.seq), name=one)
+    return Reply(LinkedHandles((one, other), linked.seq), name=one)

@@ -13,26 +13,26 @@ import msgspec
 
 from perseid.names import pilin
 from perseid.names.allocator import MemoryLease
-from perseid.names.cordra import Cordra
-from perseid.names.errors import InvalidName, quoted
+from perseid.names.cordra import CordraScheme
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.prefixes import check_prefix
-from perseid.names.schemes import load_scheme, recognise
+from perseid.names.schemes import load_scheme, recognize
 from perseid.names.suffix_scheme import Source
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_human, to_host, to_http, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
 from perseid.registry.results import rules
 from perseid.server.http.caching import STATIC_AGE
-from perseid.server.http.resolver.paths import resolvers_of
+from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.calls import ApiCall
-from perseid.server.http.v1.problems import Wrong
+from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import About, Given, Told
-from perseid.server.http.v1.validation import Misnamed, Unfitting, naming
+from perseid.server.http.v1.structures import Doc, RequestBody, ResponseBody
+from perseid.server.http.v1.validation import InvalidNameParameter, InvalidParameter, locate_name_error
 
-CHAPTER: Final = Routes("Names", "Names and suffixes: taken apart, converted, checked. Nothing is looked up.")
+SECTION: Final = Routes("Names", "Names and suffixes: taken apart, converted, checked. Nothing is looked up.")
 
-_ALWAYS: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
+_CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
 _ANY_PREFIX: Final = "0"  # schemes look at whole handles; for a suffix alone any prefix serves
 _MAX_TEXT: Final = 8_000  # more does not fit into the head of a request
 
@@ -57,7 +57,7 @@ class Scheme(StrEnum):
 
 Text = Annotated[
     str,
-    About(
+    Doc(
         "A name in any form: a handle, a `hdl:` URI, or a URL of a resolver that is known here.",
         min_length=1,
         max_length=_MAX_TEXT,
@@ -66,7 +66,7 @@ Text = Annotated[
 ]
 Resolvers = Annotated[
     tuple[str, ...],
-    About(
+    Doc(
         "Also understand URLs of these resolvers; may be repeated.",
         max_length=10,
         examples=[["http://example.org/hdl"]],
@@ -74,151 +74,147 @@ Resolvers = Annotated[
 ]
 
 
-class TextQuery(Given, frozen=True):
+class TextQuery(RequestBody, frozen=True):
     """A name, and which resolvers' URLs are understood."""
 
     text: Text
     resolver: Resolvers = ()
 
 
-class ConversionQuery(Given, frozen=True):
+class ConversionQuery(RequestBody, frozen=True):
     """A name, and what it is to be converted to."""
 
     text: Text
-    to: Annotated[Form, About("The form that is wanted.", examples=["path"])]
-    resolver: Annotated[str, About("The resolver for the form `http`.", examples=["http://example.org/hdl"])] = ""
+    to: Annotated[Form, Doc("The form that is wanted.", examples=["path"])]
+    resolver: Annotated[str, Doc("The resolver for the form `http`.", examples=["http://example.org/hdl"])] = ""
 
 
-class PilinQuery(Given, frozen=True):
+class PilinQuery(RequestBody, frozen=True):
     """A moment."""
 
     at: Annotated[
-        str, About("In ISO 8601, in UTC unless it says; now if it is left out.", examples=["2007-09-17T07:14:50.919Z"])
+        str, Doc("In ISO 8601, in UTC unless it says; now if it is left out.", examples=["2007-09-17T07:14:50.919Z"])
     ] = ""
 
 
-class CordraQuery(Given, frozen=True):
+class CordraQuery(RequestBody, frozen=True):
     """A kind of UUID."""
 
-    version: Annotated[Literal[1, 4], About("4 is random, 1 the time with a random node.", examples=[4])] = 4
+    version: Annotated[Literal[1, 4], Doc("4 is random, 1 the time with a random node.", examples=[4])] = 4
 
 
-class SchemeQuery(Given, frozen=True):
+class SchemeQuery(RequestBody, frozen=True):
     """A suffix, and the scheme that it may belong to."""
 
     suffix: Annotated[
         str,
-        About(
+        Doc(
             "The suffix alone: what stands behind the first slash of a handle.",
             min_length=1,
             max_length=_MAX_TEXT,
             examples=["D7J1G0DQH"],
         ),
     ]
-    scheme: Annotated[Scheme | None, About("The scheme; without one, the one that it looks like.")] = None
-    prefix: Annotated[str, About("The prefix, for schemes that restrict it.", min_length=1, max_length=200)] = (
-        _ANY_PREFIX
-    )
+    scheme: Annotated[Scheme | None, Doc("The scheme; without one, the one that it looks like.")] = None
+    prefix: Annotated[str, Doc("The prefix, for schemes that restrict it.", min_length=1, max_length=200)] = _ANY_PREFIX
 
 
-Query = Annotated[str | None, About("What stood behind a `?` in a URI; no part of the handle.")]
-Fragment = Annotated[str | None, About("What stood behind a `#` in a URI; no part of the handle.")]
+Query = Annotated[str | None, Doc("What stood behind a `?` in a URI; no part of the handle.")]
+Fragment = Annotated[str | None, Doc("What stood behind a `#` in a URI; no part of the handle.")]
 
 
-class Parsed(Told, frozen=True):
+class ParsedName(ResponseBody, frozen=True):
     """A name and its parts."""
 
-    handle: Annotated[str, About("The handle, in the spelling that its scheme prefers.", examples=["12345/x"])]
-    given: Annotated[str, About("The handle as it was spelt.")]
-    prefix: Annotated[str, About("What stands before the first slash.", examples=["12345"])]
-    suffix: Annotated[str, About("What stands behind it.", examples=["x"])]
+    handle: Annotated[str, Doc("The handle, in the spelling that its scheme prefers.", examples=["12345/x"])]
+    given: Annotated[str, Doc("The handle as it was spelt.")]
+    prefix: Annotated[str, Doc("What stands before the first slash.", examples=["12345"])]
+    suffix: Annotated[str, Doc("What stands behind it.", examples=["x"])]
     query: Query = None
     fragment: Fragment = None
     scheme: Annotated[
-        str | None, About("The scheme that it looks like. It is advice: only the namespace of the name knows.")
+        str | None, Doc("The scheme that it looks like. It is advice: only the namespace of the name knows.")
     ] = None
-    details: Annotated[dict[str, Any], About("What the scheme tells from the suffix alone.")] = msgspec.field(
+    details: Annotated[dict[str, Any], Doc("What the scheme tells from the suffix alone.")] = msgspec.field(
         default_factory=dict
     )
 
 
-class Converted(Told, frozen=True):
+class ConvertedName(ResponseBody, frozen=True):
     """A name in another form."""
 
-    form: Annotated[str, About("The form.", examples=["path"])]
-    name: Annotated[str, About("The name in that form.", examples=["hdl:12345/x"])]
+    form: Annotated[str, Doc("The form.", examples=["path"])]
+    name: Annotated[str, Doc("The name in that form.", examples=["hdl:12345/x"])]
     query: Query = None
     fragment: Fragment = None
 
 
-class Forms(Told, frozen=True):
+class NameForms(ResponseBody, frozen=True):
     """A name in all its forms."""
 
-    handle: Annotated[str, About("The bare handle.", examples=["12345/x"])]
-    host: Annotated[str, About("As `hdl://` URI.", examples=["hdl://12345/x"])]
-    path: Annotated[str, About("As `hdl:` URI.", examples=["hdl:12345/x"])]
-    http: Annotated[list[str], About("At resolvers: those that this server declares, and the global one.")]
+    handle: Annotated[str, Doc("The bare handle.", examples=["12345/x"])]
+    host: Annotated[str, Doc("As `hdl://` URI.", examples=["hdl://12345/x"])]
+    path: Annotated[str, Doc("As `hdl:` URI.", examples=["hdl:12345/x"])]
+    http: Annotated[list[str], Doc("At resolvers: those that this server declares, and the global one.")]
 
 
-class Rule(Told, frozen=True):
+class Rule(ResponseBody, frozen=True):
     """A rule that problems name."""
 
-    rule: Annotated[str, About("Its id.", examples=["H3"])]
-    title: Annotated[str, About("What it is about.")]
-    text: Annotated[str, About("What it says.")]
+    rule: Annotated[str, Doc("Its id.", examples=["H3"])]
+    title: Annotated[str, Doc("What it is about.")]
+    text: Annotated[str, Doc("What it says.")]
 
 
-class Rules(Told, frozen=True):
+class Rules(ResponseBody, frozen=True):
     """All rules that problems name."""
 
-    rules: Annotated[list[Rule], About("The rules that problems name.")]
+    rules: Annotated[list[Rule], Doc("The rules that problems name.")]
 
 
-class PilinSuffix(Told, frozen=True):
+class PilinSuffix(ResponseBody, frozen=True):
     """A PILIN suffix and the moment that it stands for."""
 
-    suffix: Annotated[str, About("Nine characters.", examples=["D7J1G0DQH"])]
-    milliseconds: Annotated[int, About("Since 1582-10-15T00:00:00Z.")]
-    time: Annotated[str, About("The moment in ISO 8601.", examples=["2007-09-17T07:14:50.919Z"])]
+    suffix: Annotated[str, Doc("Nine characters.", examples=["D7J1G0DQH"])]
+    milliseconds: Annotated[int, Doc("Since 1582-10-15T00:00:00Z.")]
+    time: Annotated[str, Doc("The moment in ISO 8601.", examples=["2007-09-17T07:14:50.919Z"])]
 
 
-class CordraSuffix(Told, frozen=True):
+class CordraSuffix(ResponseBody, frozen=True):
     """A CORDRA path."""
 
-    suffix: Annotated[str, About("32 hexadecimal digits.")]
-    version: Annotated[int, About("The kind of UUID.")]
-    uuid: Annotated[str, About("The same with hyphens.")]
+    suffix: Annotated[str, Doc("32 hexadecimal digits.")]
+    version: Annotated[int, Doc("The kind of UUID.")]
+    uuid: Annotated[str, Doc("The same with hyphens.")]
 
 
-class Checked(Told, frozen=True):
+class SuffixCheck(ResponseBody, frozen=True):
     """Whether a suffix belongs to a scheme, and why or why not."""
 
-    suffix: Annotated[str, About("The suffix as it was given.")]
-    scheme: Annotated[str | None, About("The scheme; null if it looks like none.")]
-    valid: Annotated[bool, About("Whether it belongs to the scheme.")]
-    normal: Annotated[str, About("The spelling that the scheme prefers.")] = ""
-    details: Annotated[dict[str, Any], About("What the scheme tells from it.")] = msgspec.field(default_factory=dict)
-    reason: Annotated[str, About("What is wrong with it.")] = ""
-    rule: Annotated[str, About("The id of the rule that it breaks.", examples=["P7"])] = ""
-    where: Annotated[
-        str, About("Which of the two it is that breaks it: `suffix` or `prefix`.", examples=["suffix"])
-    ] = ""
-    position: Annotated[int | None, About("Which character of that is wrong, counted from 1.")] = None
+    suffix: Annotated[str, Doc("The suffix as it was given.")]
+    scheme: Annotated[str | None, Doc("The scheme; null if it looks like none.")]
+    valid: Annotated[bool, Doc("Whether it belongs to the scheme.")]
+    normal: Annotated[str, Doc("The spelling that the scheme prefers.")] = ""
+    details: Annotated[dict[str, Any], Doc("What the scheme tells from it.")] = msgspec.field(default_factory=dict)
+    reason: Annotated[str, Doc("What is wrong with it.")] = ""
+    rule: Annotated[str, Doc("The id of the rule that it breaks.", examples=["P7"])] = ""
+    where: Annotated[str, Doc("Which of the two it is that breaks it: `suffix` or `prefix`.", examples=["suffix"])] = ""
+    position: Annotated[int | None, Doc("Which character of that is wrong, counted from 1.")] = None
 
 
-@CHAPTER.add("GET", "/names/parse", "parseName", "Take a name apart", answer=Parsed, query=TextQuery)
+@SECTION.add("GET", "/names/parse", "parseName", "Take a name apart", response=ParsedName, query=TextQuery)
 async def parse(call: ApiCall) -> Reply:
     """The parts of a name in any form: handle, prefix, suffix, query, fragment, and the scheme that it looks like.
 
     A bare handle is taken literally. The scheme is advice by shape; only the name's namespace knows for sure.
     """
     asked = call.asked(TextQuery)
-    reference = _read(asked.text, _understood(call, asked.resolver))
+    reference = _parse_name(asked.text, _known_resolvers(call, asked.resolver))
     given = reference.handle
-    scheme = recognise(given)
-    handle = given if scheme is None else scheme.normalise(given)
+    scheme = recognize(given)
+    handle = given if scheme is None else scheme.normalize(given)
     return Reply(
-        Parsed(
+        ParsedName(
             str(handle),
             str(given),
             handle.prefix,
@@ -228,47 +224,55 @@ async def parse(call: ApiCall) -> Reply:
             None if scheme is None else scheme.name,
             {} if scheme is None else dict(scheme.describe(given)),
         ),
-        headers=_ALWAYS,
+        headers=_CACHE_HEADERS,
     )
 
 
-@CHAPTER.add("GET", "/names/convert", "convertName", "Convert a name", answer=Converted, query=ConversionQuery)
+@SECTION.add("GET", "/names/convert", "convertName", "Convert a name", response=ConvertedName, query=ConversionQuery)
 async def convert(call: ApiCall) -> Reply:
     """A name in another form. The spelling is kept; query and fragment come along where the form has room."""
     asked = call.asked(ConversionQuery)
-    own = [_resolver(asked.resolver)] if asked.resolver else []
-    reference = _read(asked.text, [*own, *_understood(call)])
+    own = [_parse_resolver(asked.resolver)] if asked.resolver else []
+    reference = _parse_name(asked.text, [*own, *_known_resolvers(call)])
     name = {
         Form.HANDLE: lambda: str(reference.handle),
         Form.HOST: lambda: to_host(reference),
         Form.PATH: lambda: to_path(reference),
         Form.HTTP: lambda: to_http(reference, own[0] if own else KNOWN_RESOLVERS[0]),
     }[asked.to]()
-    return Reply(Converted(asked.to.value, name, reference.query, reference.fragment), headers=_ALWAYS)
+    return Reply(ConvertedName(asked.to.value, name, reference.query, reference.fragment), headers=_CACHE_HEADERS)
 
 
-@CHAPTER.add("GET", "/names/forms", "nameForms", "All forms of a name", answer=Forms, query=TextQuery)
+@SECTION.add("GET", "/names/forms", "nameForms", "All forms of a name", response=NameForms, query=TextQuery)
 async def forms(call: ApiCall) -> Reply:
     """A name as it is, as URI in both forms, and at the resolvers that are declared here."""
     asked = call.asked(TextQuery)
-    reference = _read(asked.text, _understood(call, asked.resolver))
-    declared = [*map(_resolver, asked.resolver), *resolvers_of(call.asking.place.settings), KNOWN_RESOLVERS[0]]
+    reference = _parse_name(asked.text, _known_resolvers(call, asked.resolver))
+    declared = [
+        *map(_parse_resolver, asked.resolver),
+        *get_resolvers(call.request_context.place.settings),
+        KNOWN_RESOLVERS[0],
+    ]
     links = list(dict.fromkeys(to_http(reference, resolver) for resolver in declared))
-    return Reply(Forms(str(reference.handle), to_host(reference), to_path(reference), links), headers=_ALWAYS)
+    return Reply(
+        NameForms(str(reference.handle), to_host(reference), to_path(reference), links), headers=_CACHE_HEADERS
+    )
 
 
-@CHAPTER.add("GET", "/names/rules", "listRules", "The rules", answer=Rules)
+@SECTION.add("GET", "/names/rules", "listRules", "The rules", response=Rules)
 async def list_rules(_: ApiCall) -> Reply:
     """The rules that problems refer to by their ids."""
-    return Reply(Rules([Rule(key, said["title"], said["text"]) for key, said in rules().items()]), headers=_ALWAYS)
+    return Reply(
+        Rules([Rule(key, said["title"], said["text"]) for key, said in rules().items()]), headers=_CACHE_HEADERS
+    )
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/names/rules/{rule}",
     "showRule",
     "A rule",
-    answer=Rule,
+    response=Rule,
     problems=(404,),
     parameters={"rule": "The id of the rule, as problems name it: `H3`."},
 )
@@ -277,12 +281,14 @@ async def show_rule(call: ApiCall) -> Reply:
     key = call.names["rule"].upper()
     said = rules().get(key)
     if said is None:
-        raise Wrong("not-found", f"there is no rule {quoted(call.names['rule'])}", f"there are {', '.join(rules())}")
-    return Reply(Rule(key, said["title"], said["text"]), headers=_ALWAYS)
+        raise ApiError(
+            "not-found", f"there is no rule {quote_text(call.names['rule'])}", f"there are {', '.join(rules())}"
+        )
+    return Reply(Rule(key, said["title"], said["text"]), headers=_CACHE_HEADERS)
 
 
-@CHAPTER.add(
-    "GET", "/suffixes/pilin", "pilinSuffix", "The PILIN suffix of a moment", answer=PilinSuffix, query=PilinQuery
+@SECTION.add(
+    "GET", "/suffixes/pilin", "pilinSuffix", "The PILIN suffix of a moment", response=PilinSuffix, query=PilinQuery
 )
 async def pilin_suffix(call: ApiCall) -> Reply:
     """The suffix that PILIN makes of a moment. Two calls in the same millisecond give the same: it is nobody's name.
@@ -291,111 +297,114 @@ async def pilin_suffix(call: ApiCall) -> Reply:
     """
     at = call.asked(PilinQuery).at
     if not at:
-        return Reply(_pilin(pilin.from_unix_ns(int(call.asking.place.time() * 1e9))), headers=(NO_STORE,))
-    return Reply(_pilin(_milliseconds(at)), headers=_ALWAYS)
+        return Reply(
+            _pilin_response(pilin.from_unix_ns(int(call.request_context.place.time() * 1e9))), headers=(NO_STORE,)
+        )
+    return Reply(_pilin_response(_parse_milliseconds(at)), headers=_CACHE_HEADERS)
 
 
-@CHAPTER.add(
+@SECTION.add(
     "GET",
     "/suffixes/pilin/{suffix}",
     "decodePilin",
     "The moment of a PILIN suffix",
-    answer=PilinSuffix,
+    response=PilinSuffix,
     parameters={"suffix": "The nine characters."},
 )
 async def decode_pilin(call: ApiCall) -> Reply:
     """When a PILIN suffix was made, by what it says itself."""
-    with naming("suffix"):
-        return Reply(_pilin(pilin.decode(call.names["suffix"])), headers=_ALWAYS)
+    with locate_name_error("suffix"):
+        return Reply(_pilin_response(pilin.decode(call.names["suffix"])), headers=_CACHE_HEADERS)
 
 
-@CHAPTER.add("GET", "/suffixes/cordra", "cordraSuffix", "A new CORDRA path", answer=CordraSuffix, query=CordraQuery)
+@SECTION.add("GET", "/suffixes/cordra", "cordraSuffix", "A new CORDRA path", response=CordraSuffix, query=CordraQuery)
 async def cordra_suffix(call: ApiCall) -> Reply:
     """A new UUID in 32 capital hexadecimal digits. Nothing is registered."""
     version = call.asked(CordraQuery).version
-    place = call.asking.place
-    scheme = Cordra(version)
+    place = call.request_context.place
+    scheme = CordraScheme(version)
     source = Source(lambda: int(place.time() * 1e9), secrets.token_bytes, MemoryLease(), lambda _: None)
     (suffix,) = scheme.mint(source)
     uuid = scheme.describe(Handle(_ANY_PREFIX, suffix))["uuid"]
     return Reply(CordraSuffix(suffix, version, str(uuid)), headers=(NO_STORE,))
 
 
-@CHAPTER.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", answer=Checked, query=SchemeQuery)
+@SECTION.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", response=SuffixCheck, query=SchemeQuery)
 async def check(call: ApiCall) -> Reply:
     """Whether a suffix belongs to a scheme; if not, which rule it breaks and where.
 
     Some schemes restrict the prefix as well: name it, and it is checked too.
     """
     asked = call.asked(SchemeQuery)
-    handle = _whole(asked)
-    scheme = recognise(handle) if asked.scheme is None else load_scheme(asked.scheme.value)
+    handle = _parse_suffix(asked)
+    scheme = recognize(handle) if asked.scheme is None else load_scheme(asked.scheme.value)
     if scheme is None:
-        return Reply(Checked(asked.suffix, None, valid=False, reason="it looks like none of the schemes"))
+        return Reply(SuffixCheck(asked.suffix, None, valid=False, reason="it looks like none of the schemes"))
     try:
-        normal = scheme.normalise(handle)
+        normal = scheme.normalize(handle)
     except InvalidName as problem:
-        found = _placed(problem, handle)
+        found = _locate_error(problem, handle)
         at = None if found.position is None else found.position + 1
-        made = Checked(
+        made = SuffixCheck(
             asked.suffix, scheme.name, False, reason=found.message, rule=found.rule, where=found.where, position=at
         )
-        return Reply(made, headers=_ALWAYS)
+        return Reply(made, headers=_CACHE_HEADERS)
     return Reply(
-        Checked(asked.suffix, scheme.name, True, normal.suffix, dict(scheme.describe(handle))), headers=_ALWAYS
+        SuffixCheck(asked.suffix, scheme.name, True, normal.suffix, dict(scheme.describe(handle))),
+        headers=_CACHE_HEADERS,
     )
 
 
-def _whole(asked: SchemeQuery) -> Handle:
+def _parse_suffix(asked: SchemeQuery) -> Handle:
     """The handle of a suffix and a prefix, each of which has to be one by itself; raises `Misnamed`."""
-    with naming("prefix"):
+    with locate_name_error("prefix"):
         check_prefix(asked.prefix)
     try:
         return Handle.parse(f"{asked.prefix}/{asked.suffix}")
     except InvalidName as problem:
-        raise _placed(problem, Handle(asked.prefix, asked.suffix)) from problem
+        raise _locate_error(problem, Handle(asked.prefix, asked.suffix)) from problem
 
 
-def _placed(problem: InvalidName, handle: Handle) -> Misnamed:
+def _locate_error(problem: InvalidName, handle: Handle) -> InvalidNameParameter:
     """A problem with a handle, as one of its prefix or of its suffix."""
     begin = len(handle.prefix) + 1
     if problem.position is None:
-        return Misnamed.at(problem, "suffix")
+        return InvalidNameParameter.at(problem, "suffix")
     if problem.position < begin:
-        return Misnamed.at(problem, "prefix")
-    return Misnamed.at(problem.moved_to(problem.position - begin), "suffix")
+        return InvalidNameParameter.at(problem, "prefix")
+    return InvalidNameParameter.at(problem.with_position(problem.position - begin), "suffix")
 
 
-def _understood(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
+def _known_resolvers(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
     """The resolvers whose URLs are understood: those that were named, our own, and those that everybody knows."""
-    return [*map(_resolver, more), *resolvers_of(call.asking.place.settings), *KNOWN_RESOLVERS]
+    return [*map(_parse_resolver, more), *get_resolvers(call.request_context.place.settings), *KNOWN_RESOLVERS]
 
 
-def _read(text: str, resolvers: Sequence[Resolver]) -> Reference:
-    with naming("text"):
-        return parse_human(text, resolvers)
+def _parse_name(text: str, resolvers: Sequence[Resolver]) -> Reference:
+    with locate_name_error("text"):
+        return parse_user_input(text, resolvers)
 
 
-def _resolver(text: str) -> Resolver:
+def _parse_resolver(text: str) -> Resolver:
     try:
         return Resolver.parse(text)
     except InvalidName as problem:
         advice = "write it as in http://example.org/hdl"
-        raise Unfitting(problem.message, "resolver", advice) from problem
+        raise InvalidParameter(problem.message, "resolver", advice) from problem
 
 
-def _pilin(milliseconds: int) -> PilinSuffix:
+def _pilin_response(milliseconds: int) -> PilinSuffix:
     return PilinSuffix(pilin.encode(milliseconds), milliseconds, pilin.format_time(milliseconds))
 
 
-def _milliseconds(text: str) -> int:
+def _parse_milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        message = f"{quoted(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
-        raise Unfitting(message, "at", "write the time in ISO 8601, in UTC unless it names a zone") from None
+        message = f"{quote_text(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
+        raise InvalidParameter(message, "at", "write the time in ISO 8601, in UTC unless it names a zone") from None
     milliseconds = pilin.from_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    if not pilin.FIRST <= milliseconds < pilin.END:
-        first, last = pilin.format_time(pilin.FIRST), pilin.format_time(pilin.END - 1)
+    if not pilin.MIN_MILLISECONDS <= milliseconds < pilin.END_MILLISECONDS:
+        first, last = pilin.format_time(pilin.MIN_MILLISECONDS), pilin.format_time(pilin.END_MILLISECONDS - 1)
         raise InvalidName("P3", f"there is no PILIN suffix for that time: they begin at {first} and end at {last}")
     return milliseconds

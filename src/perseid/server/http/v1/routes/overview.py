@@ -4,33 +4,33 @@ from typing import Annotated, Final
 
 from perseid import __version__
 from perseid.server.http.caching import PAGE_AGE
-from perseid.server.http.resolver.paths import address_of
+from perseid.server.http.resolver.paths import absolute_url
 from perseid.server.http.v1.calls import ApiCall
 from perseid.server.http.v1.routing import BASE, Reply, Routes
-from perseid.server.http.v1.structures import About, Told
+from perseid.server.http.v1.structures import Doc, ResponseBody
 
-CHAPTER: Final = Routes("Overview", "Where everything is described.")
+SECTION: Final = Routes("Overview", "Where everything is described.")
 
 
-class Overview(Told, frozen=True):
+class Overview(ResponseBody, frozen=True):
     """Where everything is described."""
 
-    server: Annotated[str, About("The program and its version.", examples=["perseid 1.0"])]
-    base: Annotated[str, About("The address below which this version of the API is.")]
-    description: Annotated[str, About("The description of everything, in OpenAPI 3.1, for programs.")]
-    pages: Annotated[str, About("The same, for people.")]
-    problems: Annotated[str, About("What each type of problem means.")]
-    resolver: Annotated[str, About("In which forms links to names are resolved here.")]
+    server: Annotated[str, Doc("The program and its version.", examples=["perseid 1.0"])]
+    base: Annotated[str, Doc("The address below which this version of the API is.")]
+    description: Annotated[str, Doc("The description of everything, in OpenAPI 3.1, for programs.")]
+    pages: Annotated[str, Doc("The same, for people.")]
+    problems: Annotated[str, Doc("What each type of problem means.")]
+    resolver: Annotated[str, Doc("In which forms links to names are resolved here.")]
 
 
-@CHAPTER.add("GET", "/", "overview", "Where everything is described", answer=Overview)
+@SECTION.add("GET", "/", "overview", "Where everything is described", response=Overview)
 async def overview(call: ApiCall) -> Reply:
     """Addresses of the description of this API, for programs and for people."""
 
     def at(path: str) -> str:
-        return address_of(path, call.settings)
+        return absolute_url(path, call.settings)
 
-    told = Overview(
+    result = Overview(
         f"perseid {__version__}",
         at(BASE),
         at("/openapi.json"),
@@ -38,4 +38,4 @@ async def overview(call: ApiCall) -> Reply:
         at("/docs/problems"),
         at("/resolver.json"),
     )
-    return Reply(told, headers=(("Cache-Control", f"public, max-age={PAGE_AGE}"),))
+    return Reply(result, headers=(("Cache-Control", f"public, max-age={PAGE_AGE}"),))
