@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from tests.cli.installation import Site, refused, site
 
 MOVE = ("rewrite", "--url", "http://old.example/*", "--to", "https://new.example/*")
@@ -13,7 +13,7 @@ MOVE = ("rewrite", "--url", "http://old.example/*", "--to", "https://new.example
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 5)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 5)
     made = site(tmp_path, "--prefix", "12345", "--profile", "free")
     table = "URL\n" + "".join(f"http://old.example/{number}\n" for number in range(12))
     made.ok("mint 12345/n- --from -", given=table.encode())

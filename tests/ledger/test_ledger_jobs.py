@@ -24,7 +24,7 @@ from perseid.ledger.store.tables import operations as table
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof, handle_key
-from perseid.registry.jobs import jobs as job_runner
+from perseid.registry.jobs import runner
 from tests.ledger.ledgers import Machine, open_store
 
 ACTORS = {"ann": "300:1/ann", "bob": "300:1/bob", "local": "local:ann"}
@@ -148,7 +148,7 @@ def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None
     for actor, maker in owner.items():
         key = actor.removeprefix("token:k7qpx2ma by ")
         if not key.startswith("local:"):
-            assert job_runner._owner_name(KeyIdentity(ValueRef.parse(key), Proof.TOKEN)) == maker
+            assert runner._owner_name(KeyIdentity(ValueRef.parse(key), Proof.TOKEN)) == maker
     store = open_store(where)
     config = alembic.config.Config()
     config.set_main_option("script_location", "perseid.ledger.store:migrations")

@@ -30,7 +30,7 @@ from perseid.registry.idempotency import (
     caller_id,
 )
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.registry.registry import AlreadyExecuted, IdempotentRequest, Registry
 from perseid.registry.results import ChangeResult, MintResult, Refused
 from perseid.wire.codes import ResponseCode
@@ -182,8 +182,8 @@ def test_what_is_done_in_several_commits_is_kept_when_it_is_done(here: Registry)
     answer = StoredResponse(202, b"the operation")
     with keys.claim(OPERATOR, b"key", digest()) as claim:
         assert isinstance(claim, NewClaim)
-        unit = jobs.start_job(here, "test", {}, OPERATOR, "http")
-        jobs.complete_job(here, unit)
+        unit = runner.start_job(here, "test", {}, OPERATOR, "http")
+        runner.complete_job(here, unit)
         assert keys.keep(claim, answer) == Executed(answer)
         assert keys.keep(claim, StoredResponse(500, b"")) == Replayed(202, b"the operation", 0, 0)
         assert keys.keep(replace(claim, digest=digest("x")), answer) == KeyReused()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perseid.cli._place import open_registry
+from perseid.cli._installation import open_registry
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.store import jobs as operations
@@ -23,7 +23,7 @@ from perseid.records.value import Value
 from perseid.registry.access import tokens
 from perseid.registry.identity import Anonymous, LocalIdentity
 from perseid.registry.installation.installation import Installation
-from perseid.registry.jobs.jobs import UndoIndex
+from perseid.registry.jobs.runner import UndoIndex
 from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import RecordHistory
 from perseid.registry.queries.resolve import Query, last_change

@@ -10,16 +10,16 @@ from perseid.ledger.store.jobs import Job
 from perseid.names.errors import quote_text
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access.permissions import display_name
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs import undo as undoing
-from perseid.registry.jobs.jobs import Progress, UndoIndex
+from perseid.registry.jobs.runner import Progress, UndoIndex
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
 from perseid.registry.jobs.undo import UndoConflict
 
 from ._output import AsJson, print_fields, print_json, print_message, progress
-from ._place import INTERFACE, ActingAs, Directory, Note, OpenInstallation, open_installation
+from ._installation import INTERFACE, ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._values import format_data, printable
 from .lifecycle import Yes, confirm, print_interrupted
 from .verify import iso_time, short_time
@@ -112,7 +112,7 @@ def undo(
         perseid undo last --yes
     """
     with open_installation(directory, acting_as) as session:
-        meant = jobs.found(session.registry, session.identity, operation)
+        meant = runner.find_job(session.registry, session.identity, operation)
         if not yes:
             confirm(f"{_describe(meant)}: {meant.done:,} changes are taken back. Go on?")
         try:
@@ -132,7 +132,7 @@ def operations(
     ] = JobAction.LIST,
     operation: Annotated[
         str, typer.Argument(metavar="OPERATION", help="The name of an operation; default the last one.")
-    ] = jobs.LAST,
+    ] = runner.LAST,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -150,14 +150,14 @@ def operations(
     with open_installation(directory, acting_as) as session:
         if what is JobAction.LIST:
             undos = UndoIndex.all(session.registry)
-            for each in jobs.list_jobs(session.registry, session.identity):
+            for each in runner.list_jobs(session.registry, session.identity):
                 if json:
                     print_json(_to_json(each, undos))
                 else:
                     typer.echo(f"{each.id}  {short_time(each.begun)}  {_format_state(each, undos)}  {_describe(each)}")
             return
         if what is JobAction.SHOW:
-            _print_job(session, jobs.found(session.registry, session.identity, operation), json)
+            _print_job(session, runner.find_job(session.registry, session.identity, operation), json)
             return
         job, steps = resume(session.registry, operation, session.identity, INTERFACE)
         done = _run(session, job, steps)
@@ -175,7 +175,7 @@ def _run(session: OpenInstallation, operation: Job, steps: Iterator[Progress]) -
         except BaseException:
             print_interrupted(operation, done)
             raise
-    return jobs.found(session.registry, session.identity, operation.id).done
+    return runner.find_job(session.registry, session.identity, operation.id).done
 
 
 def _print_summary(json: bool, fields: dict[str, object]) -> None:
@@ -206,7 +206,7 @@ def _print_planned(planned: PlannedRewrite) -> None:
 
 def _describe(operation: Job) -> str:
     """What an operation is, in a few words."""
-    asked = jobs.asked(operation)
+    asked = runner.load_parameters(operation)
     if operation.kind == rewriting.KIND:
         return f"rewrite {display_name(str(asked['url']))} to {display_name(str(asked['to']))}"
     words = [str(asked[name]) for name in ("operation", "where", "prefix") if asked.get(name)]
@@ -228,7 +228,7 @@ def _to_json(operation: Job, undos: UndoIndex) -> JsonObject:
         "operation": operation.id,
         "kind": operation.kind,
         "state": _format_state(operation, undos),
-        "asked": jobs.asked(operation),
+        "asked": runner.load_parameters(operation),
         "done": operation.done,
         "total": operation.total or None,
         "begun": iso_time(operation.begun),

@@ -22,11 +22,11 @@ from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.minting import mint as minted
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.registry.results import MintResult, Refused
 
 from ._output import AsJson, print_json, progress
-from ._place import INTERFACE, ActingAs, Directory, OpenInstallation, open_installation, parse_value_ref
+from ._installation import INTERFACE, ActingAs, Directory, OpenInstallation, open_installation, parse_value_ref
 from ._restore import reopen_command
 from ._values import FILE_PREFIX, STANDARD_INPUT, UrlOption, ValueOption, parse_value, parse_values
 
@@ -197,13 +197,13 @@ def _start_job(session: OpenInstallation, order: Mint, note: str) -> Iterator[st
         yield ""
         return
     asked: dict[str, object] = {"prefix": order.where, "count": order.count, "reserve": order.reserve}
-    job = jobs.start_job(
+    job = runner.start_job(
         session.registry, "mint", asked, session.identity, INTERFACE, note, total=order.count * order.names_each
     )
     try:
         yield job.id
     finally:
-        jobs.complete_or_discard(session.registry, job)
+        runner.complete_or_discard(session.registry, job)
 
 
 def _partial_advice(done: int, order: Mint) -> str:

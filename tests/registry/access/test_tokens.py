@@ -33,7 +33,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Home, Modify, Remove
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Identity, KeyIdentity, Proof, TokenIdentity
-from perseid.registry.jobs import jobs, rewrite, undo
+from perseid.registry.jobs import rewrite, runner, undo
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.policy.keys import Audience
@@ -605,7 +605,7 @@ ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 def run_rewrite(registry: Registry, identity: Identity, order: Rewrite = ORDER) -> UnitOperation:
     begun = rewrite.start(registry, order, identity, "http", "", 0)
     list(rewrite.run(registry, begun, identity))
-    return jobs.found(registry, identity, begun.id)
+    return runner.find_job(registry, identity, begun.id)
 
 
 def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: Registry) -> None:
@@ -618,11 +618,11 @@ def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: R
     done = run_rewrite(there, writes)
     assert done.done == 3, "only the namespace of the token is seen, and changed"
     assert done.actor == str(writes)
-    assert [each.id for each in jobs.list_jobs(there, writes)] == [done.id]
-    assert done.id not in [each.id for each in jobs.list_jobs(there, reads)]
+    assert [each.id for each in runner.list_jobs(there, writes)] == [done.id]
+    assert done.id not in [each.id for each in runner.list_jobs(there, reads)]
     undone = undo.start(there, done.id, writes, "http")
     list(undo.run(there, undone, writes))
-    assert jobs.found(there, writes, undone.id).done == 3
+    assert runner.find_job(there, writes, undone.id).done == 3
 
 
 @pytest.mark.parametrize("lacking", ["update", "transfer"])
@@ -638,7 +638,7 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
     begun = undo.start(there, name, may, "http")
     refused(lambda: list(undo.run(there, begun, identity)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     list(undo.run(there, begun, may))
-    assert jobs.found(there, OPERATOR, begun.id).ended
+    assert runner.find_job(there, OPERATOR, begun.id).ended
 
 
 def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
@@ -649,14 +649,14 @@ def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
     refused(lambda: hand_over(there, what, lacks), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
     names = shown(there, OPERATOR, scope("transfer"))
     refused(lambda: hand_over(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
-    assert (size(there), list(jobs.list_jobs(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
+    assert (size(there), list(runner.list_jobs(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
     assert hand_over(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
     both = shown(there, OPERATOR, scope("transfer", "namespaces"))
     assert hand_over(there, what, both).ended
 
 
 def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 1)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 1)
     fill(there, "12345", 3)
     identity = shown(there, OPERATOR, scope("find", "update"))
     begun = rewrite.start(there, ORDER, identity, "http", "", 0)

@@ -19,9 +19,9 @@ from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job
 from perseid.ledger.verify import verify
 from perseid.registry.commands.records import Home
-from perseid.registry.jobs import jobs as job_runner
+from perseid.registry.jobs import runner
 from perseid.registry.jobs import rewrite, undo
-from perseid.registry.jobs.jobs import Progress
+from perseid.registry.jobs.runner import Progress
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.registry import Registry
@@ -66,7 +66,7 @@ def begin_undo(name: str) -> Begin:
 
 
 def go_on(registry: Registry) -> tuple[Job, Iterator[Progress]]:
-    return resume(registry, job_runner.LAST, OPERATOR)
+    return resume(registry, runner.LAST, OPERATOR)
 
 
 def work(place: Place, begin: Begin, dies_after: int | None, chunk: int, chance: random.Random) -> list[int]:
@@ -76,7 +76,7 @@ def work(place: Place, begin: Begin, dies_after: int | None, chunk: int, chance:
     if pid == 0:
         try:
             os.close(reading)
-            job_runner.CHUNK_SIZE = chunk  # type: ignore[misc]
+            runner.CHUNK_SIZE = chunk  # type: ignore[misc]
             with place.open() as ledger:
                 for step in begin(Registry(ledger, Rules()))[1]:
                     os.write(writing, f"{step.done}\n".encode())
@@ -107,12 +107,12 @@ def carry_out(place: Place, begin: Begin, kills: int, chunk: int, chance: random
         assert told[0] > reached, "what was done before was done again"
         reached = told[-1]
         with place.open() as ledger:
-            operation = job_runner.found(Registry(ledger, Rules()), OPERATOR, job_runner.LAST)
+            operation = runner.find_job(Registry(ledger, Rules()), OPERATOR, runner.LAST)
             assert operation.ended == 0
             assert operation.done >= reached, "what was told to be durable is not there"
     work(place, go_on, None, chunk, chance)
     with place.open() as ledger:
-        return job_runner.found(Registry(ledger, Rules()), OPERATOR, job_runner.LAST)
+        return runner.find_job(Registry(ledger, Rules()), OPERATOR, runner.LAST)
 
 
 def check(place: Place, operation: Job, records: int, expected: str, nth: int) -> None:
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args()
     with sqlite_place() as place:
-        run(place, options.records, options.kills, job_runner.CHUNK_SIZE, options.seed)
+        run(place, options.records, options.kills, runner.CHUNK_SIZE, options.seed)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from perseid.registry.commands.records import Create, Modify
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs, transfer
+from perseid.registry.jobs import runner, transfer
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
@@ -33,7 +33,7 @@ SIZES = {"a": 9, "b": 12, "c": 3, "d": 17, "e": 19}
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(authorization, "MAX_GROUP_LOOKUPS", MOST)
-    monkeypatch.setattr(jobs, "MAX_CHUNK_LOOKUPS", MOST // 2)
+    monkeypatch.setattr(runner, "MAX_CHUNK_LOOKUPS", MOST // 2)
     with registry_in_memory() as made:
         add_namespace(made, "10.1", "free", admin(100, "300:10.9/alice"))
         add_namespace(made, "10.2", "free")
@@ -120,7 +120,7 @@ def test_what_has_to_be_seen_first_takes_nothing_from_a_record(registry: Registr
     running = transfer.run(registry, unit, ALICE)
     next(running)
     list(resume(registry, unit.id, ALICE)[1])
-    assert jobs.found(registry, ALICE, unit.id).done == 6 + 2 * len(below)
+    assert runner.find_job(registry, ALICE, unit.id).done == 6 + 2 * len(below)
 
 
 @pytest.mark.parametrize("costs", [False, True])
@@ -132,7 +132,7 @@ def test_what_takes_more_than_a_request_may_search_is_denied_as_anywhere(registr
     unit = rewriting.start(registry, ORDER, ALICE, "cli", "", 6)
     with pytest.raises(Refused, match=r"may not modify values of 10\.1/z"):
         list(rewriting.run(registry, unit, ALICE))
-    assert jobs.found(registry, ALICE, unit.id).done == 5
+    assert runner.find_job(registry, ALICE, unit.id).done == 5
     with pytest.raises(Refused, match=r"may not modify values of 10\.1/z"):
         list(resume(registry, unit.id, ALICE)[1])
     with pytest.raises(Refused, match=r"may not transfer 10\.1/z"):

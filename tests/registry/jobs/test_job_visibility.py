@@ -9,10 +9,10 @@ from perseid.ledger.store.jobs import Job
 from perseid.records.value import ValueRef
 from perseid.registry.commands.records import Add, Remove
 from perseid.registry.identity import Identity, KeyIdentity, Proof
-from perseid.registry.jobs import jobs as job_runner
+from perseid.registry.jobs import runner
 from perseid.registry.jobs import rewrite
 from perseid.registry.jobs import undo as undoing
-from perseid.registry.jobs.jobs import UndoIndex
+from perseid.registry.jobs.runner import UndoIndex
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.registry import Registry
@@ -27,7 +27,7 @@ STRANGER = key_holder(300, "12345/stranger")
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(job_runner, "CHUNK_SIZE", 2)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 2)
     with registry_in_memory(rules=RULES) as made:
         furnish(made)
         movable(made, 6)
@@ -45,11 +45,11 @@ def begun(registry: Registry, identity: Identity, steps: int = 1) -> Job:
 
 def seen(registry: Registry, identity: Identity) -> list[str]:
     """The units that somebody sees, in every way in which they can."""
-    listed = [each.id for each in job_runner.list_jobs(registry, identity)]
+    listed = [each.id for each in runner.list_jobs(registry, identity)]
     paged: list[str] = []
     before: tuple[int, str] | None = None
     while True:
-        page = job_runner.jobs_page(registry, identity, before, 1)
+        page = runner.jobs_page(registry, identity, before, 1)
         paged += [each.id for each in page.items]
         before = page.last
         if before is None:
@@ -57,15 +57,15 @@ def seen(registry: Registry, identity: Identity) -> list[str]:
     assert paged == listed
     for unit in jobs.newest_first(registry.ledger.log):
         if unit.id in listed:
-            assert job_runner.found(registry, identity, unit.id) == unit
+            assert runner.find_job(registry, identity, unit.id) == unit
         else:
             with pytest.raises(Refused, match=f"there is no operation {unit.id}"):
-                job_runner.found(registry, identity, unit.id)
+                runner.find_job(registry, identity, unit.id)
     if listed:
-        assert job_runner.found(registry, identity, job_runner.LAST).id == listed[0]
+        assert runner.find_job(registry, identity, runner.LAST).id == listed[0]
     else:
         with pytest.raises(Refused, match="no operation yet"):
-            job_runner.found(registry, identity, job_runner.LAST)
+            runner.find_job(registry, identity, runner.LAST)
     return sorted(listed)
 
 
@@ -86,7 +86,7 @@ def test_who_made_a_token_goes_on_with_its_units_and_undoes_them(here: Registry)
     assert [step.done for step in steps][-1] == 6
     undo = undoing.start(here, resumed.id, ANN, "cli")
     list(undoing.run(here, undo, ANN))
-    assert job_runner.found(here, ANN, undo.id).done == 6
+    assert runner.find_job(here, ANN, undo.id).done == 6
     assert seen(here, token) == [unit.id], "what is done without the token is not its own"
     with pytest.raises(Refused, match="no operation"):
         undoing.start(here, undo.id, token, "http")
@@ -98,10 +98,10 @@ def test_tokens_of_any_key_belong_to_those_who_are_known_by_any_key(here: Regist
     nameless = KeyIdentity(ValueRef(0, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
     token = shown(here, nameless, scope("find"))
     assert str(token.issuer) == "0:0.NA/12345"
-    unit = job_runner.start_job(here, "test", {}, token, "http")
+    unit = runner.start_job(here, "test", {}, token, "http")
     assert seen(here, nameless) == [unit.id]
     assert seen(here, ANN) == []
-    own = job_runner.start_job(here, "test", {}, nameless, "http")
+    own = runner.start_job(here, "test", {}, nameless, "http")
     assert own.actor == "300:0.NA/12345"
     assert seen(here, ANN) == [own.id]
 
@@ -110,17 +110,17 @@ def test_whose_a_unit_is_does_not_depend_on_how_a_handle_is_spelt(here: Registry
     """Of the system's names all letters are alike, elsewhere those of the prefix."""
     spelt = key_holder(300, "0.na/12345")
     token = shown(here, ANN, WORDS)
-    of_ann = [begun(here, ANN, 0), job_runner.start_job(here, "test", {}, token, "http")]
-    of_ann.append(job_runner.start_job(here, "test", {}, spelt, "http"))
+    of_ann = [begun(here, ANN, 0), runner.start_job(here, "test", {}, token, "http")]
+    of_ann.append(runner.start_job(here, "test", {}, spelt, "http"))
     assert [each.actor for each in of_ann] == ["300:0.NA/12345", str(token), "300:0.na/12345"]
     assert seen(here, ANN) == seen(here, spelt) == sorted(each.id for each in of_ann)
     assert seen(here, token) == [of_ann[1].id]
-    assert all(job_runner.is_own_job(unit, identity) for unit in of_ann for identity in (ANN, spelt))
-    assert job_runner.acts_for(spelt, ANN)
-    assert job_runner.acts_for(spelt, token)
-    assert not job_runner.acts_for(token, ANN)
-    assert not job_runner.acts_for(BEA, ANN)
-    other = job_runner.start_job(here, "test", {}, key_holder(300, "a.b/Ann"), "http")
+    assert all(runner.is_own_job(unit, identity) for unit in of_ann for identity in (ANN, spelt))
+    assert runner.acts_for(spelt, ANN)
+    assert runner.acts_for(spelt, token)
+    assert not runner.acts_for(token, ANN)
+    assert not runner.acts_for(BEA, ANN)
+    other = runner.start_job(here, "test", {}, key_holder(300, "a.b/Ann"), "http")
     assert seen(here, key_holder(300, "A.b/Ann")) == [other.id]
     assert seen(here, key_holder(300, "a.b/ann")) == seen(here, key_holder(301, "a.b/Ann")) == []
 
@@ -151,7 +151,7 @@ def test_only_those_undos_are_read_that_matter(here: Registry, monkeypatch: pyte
         read.append([each.id for each in found])
         return found
 
-    monkeypatch.setattr(jobs, "find_undos", noted)
+    monkeypatch.setattr(runner, "find_undos", noted)
     monkeypatch.delattr(jobs, "list_undos")
     list(undoing.run(here, undo, ANN))
     list(resume(here, other.id, ANN)[1])
@@ -165,10 +165,10 @@ def test_only_those_undos_are_read_that_matter(here: Registry, monkeypatch: pyte
 def test_what_is_no_name_of_a_unit_is_no_unit(registry: Registry, name: str) -> None:
     """In both back ends: one of them cannot even be asked about some of it."""
     with pytest.raises(Refused, match="there is no operation"):
-        job_runner.found(registry, OPERATOR, name)
+        runner.find_job(registry, OPERATOR, name)
 
 
 def test_a_note_that_cannot_be_kept_is_refused(here: Registry) -> None:
     with pytest.raises(Refused, match="surrogate"):
-        job_runner.start_job(here, "test", {}, OPERATOR, "cli", "\udcff")
-    assert list(job_runner.list_jobs(here, OPERATOR)) == []
+        runner.start_job(here, "test", {}, OPERATOR, "cli", "\udcff")
+    assert list(runner.list_jobs(here, OPERATOR)) == []

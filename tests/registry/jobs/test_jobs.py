@@ -24,7 +24,7 @@ from perseid.registry.commands.minting import Mint, MintInputs, mint
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs import undo as undoing
 from perseid.registry.jobs.resume import resume
@@ -58,7 +58,7 @@ BOTH = admin(100, "300:12345/ann"), admin(101, "300:12345/lister")
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
     with registry_in_memory(rules=rules()) as made:
         listing = Value(100, "HS_ADMIN", Admin(ValueRef(300, "12345/lister"), AdminPermission.LIST_HANDLES).to_bytes())
         add_namespace(made, "12345", "free", listing)
@@ -76,13 +76,13 @@ def rewrite(registry: Registry, order: Rewrite = ORDER, identity: Identity = OPE
     total = sum(bool(each.changes) for each in rewriting.preview(registry, order, identity))
     operation = rewriting.start(registry, order, identity, "cli", note, total)
     assert all(step.total == total for step in rewriting.run(registry, operation, identity))
-    return jobs.found(registry, identity, operation.id)
+    return runner.find_job(registry, identity, operation.id)
 
 
 def undo(registry: Registry, operation: Job, identity: Identity = OPERATOR) -> Job:
     begun = undoing.start(registry, operation.id, identity, "cli")
     list(undoing.run(registry, begun, identity))
-    return jobs.found(registry, identity, begun.id)
+    return runner.find_job(registry, identity, begun.id)
 
 
 def stored(registry: Registry, name: str) -> tuple[State, list[tuple[str, str]]]:
@@ -191,13 +191,13 @@ def test_two_who_go_on_at_the_same_time_move_each_name_once(here: Registry) -> N
     while at_work:
         at_work = [each for each in at_work if next(each, None) is not None]
     assert leads(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
-    assert jobs.found(here, OPERATOR, operation.id).done == 10
+    assert runner.find_job(here, OPERATOR, operation.id).done == 10
 
 
 def test_a_step_has_fewer_records_where_they_are_large(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others cannot write meanwhile."""
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 100)
-    monkeypatch.setattr(jobs, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 100)
+    monkeypatch.setattr(runner, "CHUNK_BYTES", 10_000)
     names = [f"12345/{number:02}" for number in range(12)]
     for number, name in enumerate(names):
         large = value(2, "x" * (4_000 if number < 8 else 30_000), type_="DESC")
@@ -289,9 +289,9 @@ def test_the_first_record_that_may_not_be_changed_ends_it_and_it_can_be_gone_on_
     operation = rewriting.start(here, ORDER, LISTER, "cli", "", 6)
     with pytest.raises(Refused, match="MODIFY_VALUE"):
         list(rewriting.run(here, operation, LISTER))
-    stopped = jobs.found(here, LISTER, jobs.LAST)
+    stopped = runner.find_job(here, LISTER, runner.LAST)
     assert (stopped.done, stopped.total, stopped.ended) == (4, 6, 0)
-    assert [each.id for each in jobs.list_jobs(here, STRANGER)] == []
+    assert [each.id for each in runner.list_jobs(here, STRANGER)] == []
     for name in (operation.id, "nothing"):
         with pytest.raises(Refused, match=f"there is no operation {name}"):
             resume(here, name, STRANGER)
@@ -327,7 +327,7 @@ def test_an_undo_makes_everything_what_it_was_by_new_entries(here: Registry) -> 
         undo(here, operation)
     again = undo(here, undone)
     assert leads(here, names[4]) == ["https://new.example/x/12345/04"]
-    assert jobs.UndoIndex.of(here, undone.id).effective_undo(undone.id) == again.id
+    assert runner.UndoIndex.of(here, undone.id).effective_undo(undone.id) == again.id
     verify(here.ledger.log)
 
 
@@ -383,7 +383,7 @@ def test_a_change_that_comes_while_it_is_undone_ends_it(here: Registry) -> None:
         resume(here, begun.id, OPERATOR)
     assert [each.handle for each in caught.value.conflicts] == [names[0]], "what is undone already can be changed"
     put(here, *BOTH, *old_values(here, operation, names[0]), name=names[0])
-    assert jobs.found(here, OPERATOR, begun.id).ended == 0
+    assert runner.find_job(here, OPERATOR, begun.id).ended == 0
     assert undoing_later(here, operation) == [names[0]]
 
 
@@ -407,19 +407,19 @@ def test_two_who_undo_at_the_same_time_do_one_undo(here: Registry, monkeypatch: 
     begun: list[Job] = []
 
     def begin_between(*arguments: object) -> Job:
-        monkeypatch.setattr(jobs, "start_job", begin)
+        monkeypatch.setattr(runner, "start_job", begin)
         begun.append(undoing.start(here, operation.id, OPERATOR, "cli"))
         return begin(*arguments, total=20, undoes=operation.id)  # type: ignore[arg-type]
 
-    begin = jobs.start_job
-    monkeypatch.setattr(jobs, "start_job", lambda *arguments, **_: begin_between(*arguments))
+    begin = runner.start_job
+    monkeypatch.setattr(runner, "start_job", lambda *arguments, **_: begin_between(*arguments))
     begun.append(undoing.start(here, operation.id, OPERATOR, "cli"))
     assert begun[0].id == begun[1].id
     at_work = [undoing.run(here, each, OPERATOR) for each in begun]
     while at_work:
         at_work = [each for each in at_work if next(each, None) is not None]
     assert [stored(here, name) for name in names] == before
-    assert jobs.found(here, OPERATOR, begun[0].id).done == 20
+    assert runner.find_job(here, OPERATOR, begun[0].id).done == 20
 
 
 def test_what_is_being_undone_is_not_gone_on_with(here: Registry) -> None:
@@ -433,7 +433,7 @@ def test_what_is_being_undone_is_not_gone_on_with(here: Registry) -> None:
         next(running)
     with pytest.raises(Refused, match=f"{operation.id} was undone by {undone.id}"):
         resume(here, operation.id, OPERATOR)
-    assert (jobs.found(here, OPERATOR, operation.id).ended > 0, undone.done) == (True, 4)
+    assert (runner.find_job(here, OPERATOR, operation.id).ended > 0, undone.done) == (True, 4)
     assert [stored(here, name) for name in names] == before
 
 
@@ -444,10 +444,10 @@ def test_an_undo_that_was_undone_counts_no_more(here: Registry) -> None:
     moved = [stored(here, name) for name in names]
     first = undo(here, operation)
     again = undo(here, first)
-    assert [jobs.UndoIndex.of(here, each.id).effective_undo(each.id) for each in (operation, first)] == [None, again.id]
+    assert [runner.UndoIndex.of(here, each.id).effective_undo(each.id) for each in (operation, first)] == [None, again.id]
     second = undo(here, operation)
     assert (second.id != first.id, second.done, [stored(here, name) for name in names]) == (True, 6, before)
-    assert jobs.UndoIndex.of(here, operation.id).effective_undo(operation.id) == second.id
+    assert runner.UndoIndex.of(here, operation.id).effective_undo(operation.id) == second.id
     undo(here, second)
     assert [stored(here, name) for name in names] == moved
     put(here, *BOTH, value(1, "https://third.example/"), name=names[0])
@@ -503,9 +503,9 @@ def test_who_may_not_undo_a_unit_does_not_end_it(here: Registry) -> None:
     with pytest.raises(Refused) as caught:
         undoing.start(here, operation.id, SERVER, "cli")
     assert caught.value.code is ResponseCode.INVALID_ADMIN
-    assert len(list(jobs.list_jobs(here, OPERATOR))) == 1
+    assert len(list(runner.list_jobs(here, OPERATOR))) == 1
     list(running)
-    assert jobs.found(here, LISTER, operation.id).done == 10
+    assert runner.find_job(here, LISTER, operation.id).done == 10
     assert all(lead.startswith("https://new.example/") for lead in leads(here, *names))
 
 
@@ -517,10 +517,10 @@ def test_a_minted_name_becomes_a_tombstone_and_a_reserved_one_stays(here: Regist
             if not reserve
             else Mint(MintInputs.of(here), "12345/r-", 5, reserve=True, owner=ValueRef(100, "0.NA/12345"))
         )
-        unit = jobs.start_job(here, "mint", {"prefix": "12345"}, OPERATOR, "cli", total=5)
+        unit = runner.start_job(here, "mint", {"prefix": "12345"}, OPERATOR, "cli", total=5)
         made = [name for each in mint(here, order, OPERATOR, "cli", job_id=unit.id) for name in each.handles]
-        jobs.complete_or_discard(here, unit)
-        undone = undo(here, jobs.found(here, OPERATOR, unit.id))
+        runner.complete_or_discard(here, unit)
+        undone = undo(here, runner.find_job(here, OPERATOR, unit.id))
         assert undone.done == (0 if reserve else 5)
         wanted = State.RESERVED if reserve else State.TOMBSTONE
         assert [stored(here, str(name))[0] for name in made] == [wanted] * 5
@@ -539,17 +539,17 @@ def test_a_transfer_is_an_operation_and_can_be_undone(here: Registry) -> None:
     assert undo(here, unit).done == 5
     with here.snapshot() as snapshot:
         assert [each.index for each in snapshot.stored(Handle.parse(names[0])).values] == [1, 2, 100, 101]
-    broken = jobs.start_job(here, "transfer", {"where": "12345", "to": "300:"}, OPERATOR, "cli")
+    broken = runner.start_job(here, "transfer", {"where": "12345", "to": "300:"}, OPERATOR, "cli")
     with pytest.raises(Refused, match=f"what {broken.id} is about cannot be read"):
         list(resume(here, broken.id, OPERATOR)[1])
-    other = jobs.start_job(here, "mint", {}, OPERATOR, "cli")
+    other = runner.start_job(here, "mint", {}, OPERATOR, "cli")
     with pytest.raises(Refused, match="by doing it again"):
         resume(here, other.id, OPERATOR)
 
 
 def test_names_that_were_unpublished_or_deleted_come_back_as_they_were(here: Registry) -> None:
     fill(here, 3)
-    unit = jobs.start_job(here, "test", {}, OPERATOR, "cli")
+    unit = runner.start_job(here, "test", {}, OPERATOR, "cli")
     with here.snapshot() as snapshot:
         drafts = [snapshot.stored(Handle.parse(f"12345/0{number}")) for number in range(3)]
     states = (State.UNPUBLISHED, State.ABSENT, State.TOMBSTONE)
@@ -574,14 +574,14 @@ def test_which_entries_belong_to_an_operation() -> None:
 
 def test_an_operation_that_has_ended_takes_no_more_steps(registry: Registry) -> None:
     log = registry.ledger.log
-    unit = jobs.start_job(registry, "test", {}, OPERATOR, "cli")
+    unit = runner.start_job(registry, "test", {}, OPERATOR, "cli")
 
     def append(name: str) -> object:
         draft = Draft(Action.CREATE, State.NORMAL, "12345/x", "cli", "local:a")
         return registry.ledger.append(Append(draft, operation=name))[0]
 
     assert isinstance(append(unit.id), Appended)
-    jobs.complete_job(registry, unit)
+    runner.complete_job(registry, unit)
     with log.reading() as reading:
         size = reading.size
     for name in (unit.id, "unknown"):
@@ -593,15 +593,15 @@ def test_an_operation_that_has_ended_takes_no_more_steps(registry: Registry) -> 
 
 
 def test_an_operation_of_which_nothing_was_done_is_forgotten(here: Registry) -> None:
-    unit = jobs.start_job(here, "mint", {}, OPERATOR, "cli")
-    jobs.complete_or_discard(here, unit)
+    unit = runner.start_job(here, "mint", {}, OPERATOR, "cli")
+    runner.complete_or_discard(here, unit)
     assert find(here.ledger.log, unit.id) is None
 
 
 def test_operations_are_listed_page_by_page(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perseid.ledger.store.jobs.PAGE", 2)
-    made = {jobs.start_job(here, "test", {"n": number}, OPERATOR, "cli").id for number in range(5)}
-    assert [each.id for each in jobs.list_jobs(here, OPERATOR)] == sorted(made, reverse=True), "all began at one moment"
+    made = {runner.start_job(here, "test", {"n": number}, OPERATOR, "cli").id for number in range(5)}
+    assert [each.id for each in runner.list_jobs(here, OPERATOR)] == sorted(made, reverse=True), "all began at one moment"
 
 
 def test_operations_are_part_of_every_backup(here: Registry, tmp_path: Path) -> None:
@@ -624,15 +624,15 @@ def test_operations_are_part_of_every_backup(here: Registry, tmp_path: Path) -> 
 
 
 def test_both_back_ends_keep_operations(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 3)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 3)
     add_namespace(registry, "12345", "free")
     names = fill(registry, 7)
     operation = rewrite(registry)
     undone = undo(registry, operation)
     assert (operation.done, undone.done, leads(registry, names[6])) == (7, 7, ["http://old.example/12345/06"])
-    assert [each.id for each in jobs.list_jobs(registry, OPERATOR)] == sorted([operation.id, undone.id], reverse=True)
-    jobs.complete_or_discard(registry, jobs.start_job(registry, "test", {}, OPERATOR, "cli"))
-    assert len(list(jobs.list_jobs(registry, OPERATOR))) == 2
+    assert [each.id for each in runner.list_jobs(registry, OPERATOR)] == sorted([operation.id, undone.id], reverse=True)
+    runner.complete_or_discard(registry, runner.start_job(registry, "test", {}, OPERATOR, "cli"))
+    assert len(list(runner.list_jobs(registry, OPERATOR))) == 2
     verify(registry.ledger.log)
 
 

@@ -16,7 +16,7 @@ from perseid.registry.commands.records import Add, Create, Delete, Remove
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs, transfer
+from perseid.registry.jobs import runner, transfer
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.transfer import PlannedTransfer, TransferAll, TransferProgress, parse_range
@@ -49,7 +49,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 10)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 10)
 
 
 def admins(registry: Registry, name: Handle | str) -> list[str]:
@@ -107,7 +107,7 @@ def test_s9_everything_under_a_prefix_is_transferred_as_one_operation(registry: 
     own = [name for name in names if name.prefix == "10.1"]
     assert pieces[:2] == [TransferProgress(unit.id, 0, 0, 0), TransferProgress(unit.id, 10, 0, 10)]
     assert pieces[-1] == TransferProgress(unit.id, len(own) + 1, 0, 2 * len(own) + 1)
-    assert jobs.found(registry, ALICE, unit.id).ended
+    assert runner.find_job(registry, ALICE, unit.id).ended
     for name in (*own, PREFIX_HANDLE):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for name in (handle("10.1.5/a"), handle("0.NA/10.1.5"), handle("10.12/other"), handle("0.NA/10.12")):
@@ -170,9 +170,9 @@ def test_s9_what_was_interrupted_is_gone_on_with(registry: Registry) -> None:
     pieces = begun(registry)
     assert next(pieces).done == 10
     pieces.close()  # type: ignore[attr-defined]
-    unit, steps = resume(registry, jobs.LAST, ALICE, "http")
+    unit, steps = resume(registry, runner.LAST, ALICE, "http")
     assert [step.done for step in steps] == [20, 27, 28]
-    assert (unit.kind, jobs.found(registry, ALICE, unit.id).done) == ("transfer", 28)
+    assert (unit.kind, runner.find_job(registry, ALICE, unit.id).done) == ("transfer", 28)
     with registry.snapshot() as snapshot:
         assert snapshot.reading.entry(snapshot.reading.size).identity == ("http", "300:10.9/alice"), (
             "the door of who goes on"
@@ -185,10 +185,10 @@ def test_s9_what_was_interrupted_is_gone_on_with(registry: Registry) -> None:
 def test_two_who_go_on_at_the_same_time_hand_over_each_name_once(registry: Registry) -> None:
     filled(registry)
     next(begun(registry))
-    at_work = [resume(registry, jobs.LAST, OPERATOR)[1] for _ in range(2)]
+    at_work = [resume(registry, runner.LAST, OPERATOR)[1] for _ in range(2)]
     while at_work:
         at_work = [each for each in at_work if next(each, None) is not None]
-    assert jobs.found(registry, OPERATOR, jobs.LAST).done == 28
+    assert runner.find_job(registry, OPERATOR, runner.LAST).done == 28
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -215,9 +215,9 @@ def test_who_has_given_the_prefix_away_comes_to_the_end(registry: Registry) -> N
     pieces.close()  # type: ignore[attr-defined]
     with pytest.raises(Refused, match="LIST_HANDLES"):
         transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
-    unit, steps = resume(registry, jobs.LAST, ALICE)
+    unit, steps = resume(registry, runner.LAST, ALICE)
     list(steps)
-    assert jobs.found(registry, ALICE, unit.id).ended
+    assert runner.find_job(registry, ALICE, unit.id).ended
     assert admins(registry, late) == ["300:10.9/bob"]
 
 
@@ -231,9 +231,9 @@ def test_what_is_made_after_the_prefix_was_handed_over_is_the_new_owners(registr
     registry.do(Create(hidden, (URL, admin(100, "300:10.9/carol")), published=False), BOB, "cli")
     registry.do(Delete(handle("10.1/05")), BOB, "cli")
     registry.do(Create(handle("10.1/05"), (URL, admin(100, "300:10.9/carol")), again=True), BOB, "cli")
-    list(resume(registry, jobs.LAST, ALICE)[1] if resumed else pieces)
+    list(resume(registry, runner.LAST, ALICE)[1] if resumed else pieces)
     assert admins(registry, hidden) == admins(registry, "10.1/05") == ["300:10.9/carol"]
-    assert jobs.found(registry, ALICE, jobs.LAST).ended
+    assert runner.find_job(registry, ALICE, runner.LAST).ended
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -242,7 +242,7 @@ def test_what_the_new_owner_derives_meanwhile_is_theirs(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, identity: Identity, resumed: bool
 ) -> None:
     """From each prefix, as soon as that is theirs; whoever hands over comes to the end, and learns nothing of it."""
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 1)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 1)
     below, deeper = handle("0.NA/10.1.5"), handle("0.NA/10.1.5.1")
     for name in (below, deeper):
         add_namespace(registry, name.suffix, "free", ADMIN)
@@ -267,7 +267,7 @@ def test_what_the_new_owner_derives_meanwhile_is_theirs(
     derive("10.1.9")
     derive("10.1.5.1.7")
     list(resume(registry, unit.id, identity)[1] if resumed else pieces)
-    assert jobs.found(registry, identity, unit.id).ended
+    assert runner.find_job(registry, identity, unit.id).ended
     for name in (NAME, below, deeper, PREFIX_HANDLE, handle("10.1.5/a"), handle("10.1.5.1/a"), late):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for prefix in ("10.1.5.2", "10.1.9", "10.1.5.1.7"):
@@ -285,7 +285,7 @@ def test_what_the_new_owner_makes_of_a_record_is_left_alone(registry: Registry, 
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     registry.do(Add(PREFIX_HANDLE, (admin(101, "300:10.9/carol"),)), BOB, "cli")
-    list(resume(registry, jobs.LAST, identity)[1])
+    list(resume(registry, runner.LAST, identity)[1])
     assert admins(registry, "10.1/05") == ["300:10.9/carol"]
     assert admins(registry, PREFIX_HANDLE) == ["300:10.9/bob", "300:10.9/carol"]
 
@@ -336,7 +336,7 @@ def test_s9_what_cannot_be_transferred_is_not_begun(
             ask()
         assert caught.value.code is code
         assert words in str(caught.value)
-    assert list(jobs.list_jobs(registry, OPERATOR)) == []
+    assert list(runner.list_jobs(registry, OPERATOR)) == []
 
 
 def test_who_may_not_hand_over_the_prefix_handle_does_not_begin(registry: Registry) -> None:
@@ -375,7 +375,7 @@ def test_whoever_may_not_see_the_names_any_more_goes_no_further(registry: Regist
         list(pieces)
     assert "secret" not in str(caught.value)
     with pytest.raises(Refused, match="LIST_HANDLES"):
-        list(resume(registry, jobs.LAST, ALICE)[1])
+        list(resume(registry, runner.LAST, ALICE)[1])
 
 
 def test_members_of_groups_change_more_records_than_a_request_may_look_up(registry: Registry) -> None:
@@ -405,7 +405,7 @@ def preview(registry: Registry, what: TransferAll, identity: Identity, limit: in
     while True:
         with registry.snapshot() as snapshot:
             page = transfer.preview_page(Context(snapshot, identity, "cli", registry.now()), what, after, limit)
-        assert len(page.items) <= (limit or jobs.CHUNK_SIZE)
+        assert len(page.items) <= (limit or runner.CHUNK_SIZE)
         found += page.items
         after = page.following
         if after is None:

@@ -10,7 +10,7 @@ from perseid.registry.commands.lifecycle import Redact, Unpublish
 from perseid.registry.commands.records import Modify
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs, rewrite
+from perseid.registry.jobs import rewrite, runner
 from perseid.registry.jobs import undo as undoing
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
@@ -27,7 +27,7 @@ CAROL = key_holder(300, "20.500/carol")
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 3)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 3)
     with registry_in_memory(rules=RULES) as made:
         furnish(made)
         movable(made, 7)
@@ -134,11 +134,11 @@ def test_a_record_that_was_changed_twice_is_undone_as_a_whole(
     here: Registry, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     """Also where data of before was erased in between: that has left the record as it was."""
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", chunk)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", chunk)
     name = handle("12345/0")
     erased = here.do(Modify(name, (Value.text(1, "URL", "http://old.example/erased"),)), ANN, "cli").seq
     here.do(Modify(name, (Value.text(1, "URL", "http://old.example/0"),)), ANN, "cli")
-    unit = jobs.start_job(here, "test", {}, ANN, "cli")
+    unit = runner.start_job(here, "test", {}, ANN, "cli")
 
     def step(of: Handle, text: str) -> None:
         here.do(Modify(of, (Value.text(1, "URL", text),)), ANN, "cli", job_id=unit.id)
@@ -147,9 +147,9 @@ def test_a_record_that_was_changed_twice_is_undone_as_a_whole(
     here.do(Redact(name, 1, erased, "personal"), OPERATOR, "cli")
     step(handle("12345/1"), "https://one.example/")
     step(name, "https://two.example/")
-    jobs.complete_job(here, unit)
+    runner.complete_job(here, unit)
     undo = undoing.start(here, unit.id, ANN, "cli")
     assert undo.total == 2
     list(undoing.run(here, undo, ANN))
     assert url(here, name) == "http://old.example/0"
-    assert jobs.found(here, ANN, undo.id).done == 2
+    assert runner.find_job(here, ANN, undo.id).done == 2

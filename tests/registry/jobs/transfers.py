@@ -2,7 +2,7 @@
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs, transfer
+from perseid.registry.jobs import runner, transfer
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.registry import Registry
 
@@ -12,4 +12,4 @@ def hand_over(registry: Registry, order: TransferAll, identity: Identity, note: 
     unit = transfer.start(registry, order, identity, door, note)
     for _ in transfer.run_steps(registry, unit, identity):
         pass
-    return jobs.found(registry, identity, unit.id)
+    return runner.find_job(registry, identity, unit.id)

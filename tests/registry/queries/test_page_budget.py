@@ -14,7 +14,7 @@ from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs, rewrite
+from perseid.registry.jobs import rewrite, runner
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.policy.keys import Audience
 from perseid.registry.queries import listing, paging
@@ -89,7 +89,7 @@ def lived() -> Iterator[Registry]:
         for number in range(20):
             put(made, ADMIN, value(1, f"http://old.example/{number}"), value(2, "d" * (number % 4 * 400), type_="DESC"))
         for number in range(12):
-            jobs.start_job(made, "rewrite", {"url": "u" * (number * 90)}, OPERATOR, "cli", "n" * number)
+            runner.start_job(made, "rewrite", {"url": "u" * (number * 90)}, OPERATOR, "cli", "n" * number)
             places = [f"12345.{each}.*" for each in range(number + 1)]
             secret = Secret.new(random.Random(number).randbytes)
             made.do(CreateToken(secret, ScopeSet.of(("read",), places), "", 1_000), OPERATOR, "cli")
@@ -150,7 +150,7 @@ def planned(registry: Registry, identity: Identity, after: Place) -> tuple[Seque
 
 def listed_units(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, tuple)
-    found = jobs.jobs_page(registry, identity, after, 100)
+    found = runner.jobs_page(registry, identity, after, 100)
     return found.items, found.last
 
 

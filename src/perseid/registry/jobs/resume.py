@@ -11,8 +11,8 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from . import jobs, rewrite, transfer, undo
-from .jobs import Progress
+from . import rewrite, runner, transfer, undo
+from .runner import Progress
 
 _StepRunner = Callable[[Registry, Job, Identity], Iterator[Progress]]
 _STEP_RUNNERS: Final[Mapping[str, _StepRunner]] = MappingProxyType(
@@ -30,13 +30,13 @@ def resume(registry: Registry, name: str, identity: Identity, door: str = "") ->
     operation = replace(operation, door=door or operation.door)
     if operation.kind == undo.KIND:
         undo.start(registry, operation.undoes, identity, operation.door, operation.note)
-    return operation, jobs.skip_unchanged(run_steps(registry, operation, identity))
+    return operation, runner.skip_unchanged(run_steps(registry, operation, identity))
 
 
 def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:
     """The unit of a name, if it can be gone on with. Raises `Refused`."""
-    operation = jobs.found(registry, identity, name)
-    undos = jobs.UndoIndex.of(registry, operation.id)
+    operation = runner.find_job(registry, identity, name)
+    undos = runner.UndoIndex.of(registry, operation.id)
     if (by := undos.running(operation.id)) is not None:
         reason = f"{operation.id} is being undone by {by}"
         raise Refused(ResponseCode.INVALID_VALUE, reason, f"go on with that: perseid operations resume {by}")

@@ -42,8 +42,8 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
-from . import jobs as job_runner
-from .jobs import Progress
+from . import runner
+from .runner import Progress
 
 _STAR = "*"
 _LOCATION_TAGS: Final = ("location", "loc_template")
@@ -229,7 +229,7 @@ def preview_page(
         made = items[found.handle] = _plan_record(move, found.handle, found.values)
         return values_size([new for _, new in made.changes])
 
-    found, following = _find_matching(snapshot, identity, order, after, limit or job_runner.CHUNK_SIZE, weigh)
+    found, following = _find_matching(snapshot, identity, order, after, limit or runner.CHUNK_SIZE, weigh)
     return RewritePage(tuple([items[handle] for handle, _ in found]), following)
 
 
@@ -244,7 +244,7 @@ def start(registry: Registry, order: Rewrite, identity: Identity, door: str, not
     UrlRewrite.parse(order.url, order.to)
     order.search.prepared()
     asked: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
-    return job_runner.start_job(registry, KIND, asked, identity, door, note, total=total)
+    return runner.start_job(registry, KIND, asked, identity, door, note, total=total)
 
 
 def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
@@ -253,12 +253,12 @@ def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Prog
     The first record that somebody may not change ends it with `Refused`; what is done by then stays done. Everything
     is gone through until nothing is left, for there may be new records meanwhile.
     """
-    return job_runner.skip_unchanged(run_steps(registry, operation, identity))
+    return runner.skip_unchanged(run_steps(registry, operation, identity))
 
 
 def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
     """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
-    asked = job_runner.asked(operation)
+    asked = runner.load_parameters(operation)
     order = Rewrite(str(asked["url"]), str(asked["to"]), None if asked["prefix"] is None else str(asked["prefix"]))
     move = UrlRewrite.parse(order.url, order.to)
     steps = jobs.load_steps(registry.ledger.log, operation.id)
@@ -270,13 +270,13 @@ def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterato
             while names:
                 step = _Step(move, names, operation, steps)
                 done = registry.do(
-                    step, identity, operation.door, job_runner.entry_note(operation), job_id=operation.id
+                    step, identity, operation.door, runner.entry_note(operation), job_id=operation.id
                 )
                 steps, names = done.steps, names[done.processed :]  # noqa: PLW2901 - the rest, if they are large
                 changed += done.changed
                 yield Progress(operation.id, len(steps), operation.total)
             yield Progress(operation.id, len(steps), operation.total)
-    job_runner.complete_job(registry, operation)
+    runner.complete_job(registry, operation)
 
 
 def _matching_handles(registry: Registry, order: Rewrite, identity: Identity) -> Iterator[tuple[str, ...]]:
@@ -284,7 +284,7 @@ def _matching_handles(registry: Registry, order: Rewrite, identity: Identity) ->
     after: str | None = None
     while True:
         with registry.snapshot() as snapshot:
-            found, after = _find_matching(snapshot, identity, order, after, job_runner.CHUNK_SIZE)
+            found, after = _find_matching(snapshot, identity, order, after, runner.CHUNK_SIZE)
         yield tuple([handle for handle, _ in found])
         if after is None:
             return
@@ -332,7 +332,7 @@ class _Step:
         done = self.known
         if self.move.repeats:  # then it counts what has been moved already, by others at the same time, too
             done = done.refresh(context.snapshot.reading, self.unit.id)
-        chunk = job_runner.Chunk(context)
+        chunk = runner.Chunk(context)
         chunk.take(self.names, lambda name: self._drafts(chunk.context, name, done))
         reason = context.reasons[-1] if context.reasons else ""
         count = len(chunk.drafts)
@@ -372,4 +372,4 @@ class _Step:
 
     def _is_done(self, context: Context, stored: StoredRecord, done: JobSteps) -> bool:
         """Whether a record has been moved by this unit, whoever changed it afterwards."""
-        return self.move.repeats and job_runner.last_changed_seq(context.snapshot, stored, self.unit, done) > 0
+        return self.move.repeats and runner.last_changed_seq(context.snapshot, stored, self.unit, done) > 0

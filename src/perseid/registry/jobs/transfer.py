@@ -46,8 +46,8 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
-from . import jobs as job_runner
-from .jobs import Progress
+from . import runner
+from .runner import Progress
 
 KIND: Final = "transfer"
 """What the unit is called."""
@@ -127,7 +127,7 @@ def start(registry: Registry, order: TransferAll, identity: Identity, door: str,
     """
     registry.do(_Start(order), identity, door)
     asked: dict[str, object] = {"where": order.where, "to": str(order.to), "derived": order.derived}
-    return job_runner.start_job(registry, KIND, asked, identity, door, note, total=total)
+    return runner.start_job(registry, KIND, asked, identity, door, note, total=total)
 
 
 def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
@@ -136,7 +136,7 @@ def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Prog
     Rights are asked for record by record, as for single changes: the first that is missing ends it with `Refused`, and
     what is done by then stays done.
     """
-    return job_runner.skip_unchanged(run_steps(registry, operation, identity))
+    return runner.skip_unchanged(run_steps(registry, operation, identity))
 
 
 def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[TransferProgress]:
@@ -150,11 +150,11 @@ def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterato
         at: bytes | None = first
         while at is not None:
             step = _Step(order, operation, steps, at, end)
-            done = registry.do(step, identity, operation.door, job_runner.entry_note(operation), job_id=operation.id)
+            done = registry.do(step, identity, operation.door, runner.entry_note(operation), job_id=operation.id)
             steps, at = done.steps, done.following
             processed += done.processed
             yield TransferProgress(operation.id, len(steps), operation.total, processed)
-    job_runner.complete_job(registry, operation)
+    runner.complete_job(registry, operation)
 
 
 def preview_page(
@@ -171,11 +171,11 @@ def preview_page(
     where the transfer as a whole would be.
     """
     ranges = _Start(order).decide(context).answer(0)
-    chunk = job_runner.Chunk(context)
+    chunk = runner.Chunk(context)
     owner = check_owner(chunk.context, order.to)
     names = [*dict.fromkeys(ranges)]  # once is enough here
     number, first = after or (0, b"")
-    budget = PageBudget(limit or job_runner.CHUNK_SIZE)
+    budget = PageBudget(limit or runner.CHUNK_SIZE)
     items: list[PlannedTransfer] = []
 
     def look(entry: Entry) -> tuple[()]:
@@ -186,16 +186,16 @@ def preview_page(
         )
         if item is not None:
             if not budget.take(len(item.handle) + sum(map(len, item.administrators))):
-                raise job_runner.DeferToNextChunk
+                raise runner.DeferToNextChunk
             items.append(item)
         return ()
 
     while number < len(names):
         entries, more = context.snapshot.reading.names_page(
-            max(first, names[number][0]), names[number][1], job_runner.CHUNK_SIZE
+            max(first, names[number][0]), names[number][1], runner.CHUNK_SIZE
         )
         before = chunk.processed
-        chunk.take(entries[: job_runner.CHUNK_SIZE - before], look)
+        chunk.take(entries[: runner.CHUNK_SIZE - before], look)
         if (taken := chunk.processed - before) < len(entries):
             return TransferPage(tuple(items), (number, entries[taken].key))
         number, first = (number, entries[-1].key + b"\0") if more and entries else (number + 1, b"")
@@ -234,7 +234,7 @@ def _administrators(context: Context, stored: StoredRecord) -> tuple[str, ...]:
 
 def _load_parameters(operation: Job) -> TransferAll:
     """What a transfer is about. Raises `Refused` if that cannot be read any more."""
-    asked = job_runner.asked(operation)
+    asked = runner.load_parameters(operation)
     try:
         return TransferAll(str(asked["where"]), ValueRef.parse(str(asked["to"])), bool(asked["derived"]))
     except (KeyError, InvalidData) as problem:
@@ -264,7 +264,7 @@ class _Start:
             advice = f"ask the service of the prefix {display_name(order.prefix)}, or home the prefix here"
             raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
         policy = snapshot.policy(order.prefix)
-        chunk = job_runner.Chunk(context)
+        chunk = runner.Chunk(context)
         access = _TransferAccess(chunk.context, order, self.unit, self.steps or JobSteps())
         access.require(order.prefix)
         if order.suffix_start and order.derived:
@@ -329,11 +329,11 @@ class _Step:
         require_identity(context, f"transfer {display_name(self.order.where)}")
         reading = context.snapshot.reading
         done = self.known.refresh(reading, self.unit.id)
-        chunk = job_runner.Chunk(context)
+        chunk = runner.Chunk(context)
         access = _TransferAccess(chunk.context, self.order, self.unit, done)
         access.require(self.order.prefix)
         owner = check_owner(chunk.context, self.order.to)
-        entries, more = reading.names_page(self.first, self.end, job_runner.CHUNK_SIZE)
+        entries, more = reading.names_page(self.first, self.end, runner.CHUNK_SIZE)
         following = entries[-1].key + b"\0" if more and entries else None
         found: list[StoredRecord] = []
 
@@ -380,7 +380,7 @@ class _TransferAccess:
         seeing = replace(
             listing, alternatives=(*listing.alternatives, (HasRole((Role.SERVER,)),)), required_scope=required_scope
         )
-        is_own = self._unit is not None and job_runner.is_own_job(self._unit, self._context.identity)
+        is_own = self._unit is not None and runner.is_own_job(self._unit, self._context.identity)
         if is_own and not self._context.is_allowed(seeing) and self.transferred_at(prefix):
             seeing = Requirement(
                 f"go on with handing over {display_name(prefix)}", ((),), required_scope=required_scope
@@ -394,7 +394,7 @@ class _TransferAccess:
             return 0
         if prefix not in self._transferred:
             stored = self._context.snapshot.stored(Handle(PREFIX_OF_PREFIXES, prefix))
-            self._transferred[prefix] = job_runner.last_changed_seq(
+            self._transferred[prefix] = runner.last_changed_seq(
                 self._context.snapshot, stored, self._unit, self._steps
             )
         return self._transferred[prefix]
@@ -416,7 +416,7 @@ class _TransferAccess:
             return False  # it was made when the prefix was the new owner's already
         if not name.is_prefix_handle:
             self.require(name.prefix)
-        return not job_runner.last_changed_seq(snapshot, stored, self._unit, self._steps)
+        return not runner.last_changed_seq(snapshot, stored, self._unit, self._steps)
 
     def _prefix_transferred_at(self, prefix: str) -> int:
         """The entry with which the unit has handed over a prefix, or else the nearest above it; 0 if it has none.

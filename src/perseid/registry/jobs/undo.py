@@ -39,8 +39,8 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import StoredRecord
 from perseid.wire.codes import ResponseCode
 
-from . import jobs as job_runner
-from .jobs import Progress
+from . import runner
+from .runner import Progress
 
 KIND: Final = "undo"
 
@@ -84,9 +84,9 @@ class UndoPreview:
         Raises `Refused` if there is no such unit that somebody may see, or it was undone already.
         """
         self._registry, self._identity, self._max_conflicts = registry, identity, most
-        self.original = job_runner.found(registry, identity, name)
+        self.original = runner.find_job(registry, identity, name)
         """What would be undone."""
-        undos = job_runner.UndoIndex.of(registry, self.original.id)
+        undos = runner.UndoIndex.of(registry, self.original.id)
         check_not_undone(undos, self.original.id)
         self._running = undos.running(self.original.id)
         self._past = _JobSteps.of(registry.ledger.log, self.original.id, self._running or "", undos)
@@ -100,12 +100,12 @@ class UndoPreview:
 
     def advance(self) -> bool:
         """Look at `units.CHUNK` entries more; whether some are left."""
-        entries = (*self._next, *islice(self._remaining, job_runner.CHUNK_SIZE - len(self._next)))
+        entries = (*self._next, *islice(self._remaining, runner.CHUNK_SIZE - len(self._next)))
         with self._registry.snapshot() as snapshot:
-            chunk = job_runner.Chunk(Context(snapshot, self._identity, "read", self._registry.now()))
+            chunk = runner.Chunk(Context(snapshot, self._identity, "read", self._registry.now()))
             chunk.take(entries, lambda seq: self._check_change(chunk.context, seq))
         self._next = entries[chunk.processed :]
-        return len(entries) == job_runner.CHUNK_SIZE or bool(self._next)
+        return len(entries) == runner.CHUNK_SIZE or bool(self._next)
 
     def _check_change(self, context: Context, seq: int) -> tuple[()]:
         """Look at the change that begins with an entry, if one does."""
@@ -131,10 +131,10 @@ class UndoPreview:
         if begun is None:
             self._try_first_step(door, note)
             asked: dict[str, object] = {"operation": original}
-            begun = job_runner.start_job(
+            begun = runner.start_job(
                 registry, KIND, asked, self._identity, door, note, total=self.total, undoes=original
             )
-        if not job_runner.can_see_job(registry, self._identity, begun):
+        if not runner.can_see_job(registry, self._identity, begun):
             reason = f"{original} is being undone by {begun.id}, which somebody else began"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "have it gone on with by them, or by who runs the server")
         return begun
@@ -145,7 +145,7 @@ class UndoPreview:
         With the beginning of its undo a unit ends, for whoever is at it; so that is not for those who may not undo it.
         """
         wanted = replace(self.original, id="", undoes=self.original.id)
-        step = _Step(wanted, tuple(islice(self._past.original.newest_first(), job_runner.CHUNK_SIZE)), self._past)
+        step = _Step(wanted, tuple(islice(self._past.original.newest_first(), runner.CHUNK_SIZE)), self._past)
         with self._registry.snapshot() as snapshot:
             step.decide(Context(snapshot, self._identity, door, self._registry.now(), note))
 
@@ -161,7 +161,7 @@ def start(registry: Registry, name: str, identity: Identity, door: str, note: st
     return look.begin(door, note)
 
 
-def check_not_undone(undos: job_runner.UndoIndex, name: str) -> None:
+def check_not_undone(undos: runner.UndoIndex, name: str) -> None:
     """Refuse what has been undone, as long as that counts."""
     by = undos.effective_undo(name)
     if by is not None and (again := undos.running(by)) is not None:
@@ -174,26 +174,26 @@ def check_not_undone(undos: job_runner.UndoIndex, name: str) -> None:
 
 def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
     """Do what is left to do of an undo, newest entries first, in steps of `units.CHUNK`, and yield after each."""
-    return job_runner.skip_unchanged(run_steps(registry, operation, identity))
+    return runner.skip_unchanged(run_steps(registry, operation, identity))
 
 
 def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
     """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
     past = _JobSteps.of(
-        registry.ledger.log, operation.undoes, operation.id, job_runner.UndoIndex.of(registry, operation.undoes)
+        registry.ledger.log, operation.undoes, operation.id, runner.UndoIndex.of(registry, operation.undoes)
     )
     yield Progress(operation.id, len(past.undo), operation.total)
     entries = past.original.newest_first()
     chunk: tuple[int, ...] = ()
-    while chunk := (*chunk, *islice(entries, job_runner.CHUNK_SIZE - len(chunk))):
+    while chunk := (*chunk, *islice(entries, runner.CHUNK_SIZE - len(chunk))):
         step = _Step(operation, chunk, past)
         steps, processed = registry.do(
-            step, identity, operation.door, job_runner.entry_note(operation), job_id=operation.id
+            step, identity, operation.door, runner.entry_note(operation), job_id=operation.id
         )
         chunk = chunk[processed:]
         past = replace(past, undo=steps)
         yield Progress(operation.id, len(steps), operation.total)
-    job_runner.complete_job(registry, operation)
+    runner.complete_job(registry, operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class _JobSteps:
     """To earlier undos of it and to what undid these: together they have changed nothing."""
 
     @classmethod
-    def of(cls, log: Log, original: str, undo: str, undos: job_runner.UndoIndex) -> "_JobSteps":
+    def of(cls, log: Log, original: str, undo: str, undos: runner.UndoIndex) -> "_JobSteps":
         reverted = JobSteps([row for name in undos.ended(original) for row in jobs.load_steps(log, name)])
         return cls(jobs.load_steps(log, original), jobs.load_steps(log, undo), reverted)
 
@@ -300,7 +300,7 @@ class _Step:
         reading = context.snapshot.reading
         steps = self.past.undo.refresh(reading, self.undo.id)
         past = replace(self.past, undo=steps)
-        chunk = job_runner.Chunk(context)
+        chunk = runner.Chunk(context)
         chunk.take(self.entries, lambda seq: self._drafts(chunk.context, seq, past))
         reason = (context.reasons or [""])[-1]
         drafts = tuple(chunk.drafts)

@@ -12,7 +12,7 @@ from perseid.ledger.errors import Contention, JobEnded, TooBusy
 from perseid.records.value import ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
-from perseid.registry.jobs.jobs import Progress
+from perseid.registry.jobs.runner import Progress
 from perseid.server.http.v1 import job_runs
 from perseid.server.http.v1.job_runs import JobRun, JobRunner
 from perseid.server.http.v1.problems import Problem

@@ -11,7 +11,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.records import Add, Create, Remove
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undoing
 from perseid.server.http.v1 import job_calls, job_events
 from tests.server.http.contexts import Harness, basic, header_of
@@ -44,7 +44,7 @@ def let_bea_change(server: Harness, *names: str) -> None:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, of which two administer the names."""
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     invite_bea(server)
     return server
@@ -146,7 +146,7 @@ def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> 
 def test_what_is_gone_on_with_has_the_door_of_who_does(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 20)
-    unit = jobs.start_job(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
+    unit = runner.start_job(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
 
     async def scenario() -> None:
         got(await ask(server, "POST", f"/operations/{unit.id}/resume"), 202)

@@ -17,7 +17,7 @@ from perseid.records.value import Permission, Value
 from perseid.registry.access.tokens import RevokeToken
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.identity import LocalIdentity
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.v1 import job_calls, job_events, job_runs
@@ -100,7 +100,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     return server
 

@@ -22,7 +22,7 @@ from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Add, Create
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.paging import MAX_PAGE_BYTES
 from perseid.server.http.caching import compute_etag
@@ -142,7 +142,7 @@ def test_operations_tokens_and_namespaces_end_their_pages_too(server: Harness) -
         "url": f"http://old.example/{'o' * 7_000}*",
         "to": f"https://new.example/{'n' * 7_000}*",
     }
-    begun = [jobs.start_job(server.registry, "rewrite", asked, OPERATOR, "cli").id for _ in range(400)]
+    begun = [runner.start_job(server.registry, "rewrite", asked, OPERATOR, "cli").id for _ in range(400)]
     found = pages(server, "/operations?limit=1000", "operations", headers=basic())
     assert len(found) > 1
     assert sorted(each["operation"] for each in flat(found)) == sorted(begun)

@@ -11,7 +11,7 @@ from perseid.records.admin import Admin
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.commands.transfer import Transfer
-from perseid.registry.jobs import jobs
+from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undoing
 from perseid.server.http.v1 import job_calls
 from tests.server.http.contexts import Harness, basic, header_of, serve
@@ -43,7 +43,7 @@ def preview(server: Harness, where: str, to: str = BOB, **more: Any) -> list[Any
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
-    monkeypatch.setattr(jobs, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
     return server
 

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.identity import Anonymous
-from perseid.registry.jobs import jobs, resume
-from perseid.registry.jobs.jobs import UndoIndex
+from perseid.registry.jobs import resume
+from perseid.registry.jobs.runner import CHUNK_SIZE, UndoIndex, complete_or_discard, find_job
 from perseid.registry.jobs.undo import UndoConflict, UndoPreview
 from perseid.registry.results import Refused
 from perseid.server.http.context import INTERFACE
@@ -110,7 +110,7 @@ async def run_job(call: ApiCall, registry: AuthorizedRegistry, place: Slot, job:
             runner.note(run, error)
             return
         if forgets:
-            await call.do(WorkKind.WRITE, lambda: jobs.complete_or_discard(registry, job))
+            await call.do(WorkKind.WRITE, lambda: complete_or_discard(registry, job))
         raise
     runner.start(place, run, pieces)
 
@@ -122,7 +122,7 @@ async def count_handles(call: ApiCall, page: Callable[[P | None], tuple[int, P |
     """
     total = 0
     after: P | None = None
-    for _ in range(MAX_COUNT // jobs.CHUNK_SIZE):
+    for _ in range(MAX_COUNT // CHUNK_SIZE):
         count, after = await call.do(WorkKind.READ, partial(page, after))
         total += count
         if after is None:
@@ -146,7 +146,7 @@ async def load_job(call: ApiCall, registry: AuthorizedRegistry, name: str) -> Jo
     """An operation as whoever asks may see it."""
 
     def read() -> tuple[Job, UndoIndex]:
-        job = jobs.found(registry, call.identity, name)
+        job = find_job(registry, call.identity, name)
         return job, UndoIndex.of(registry, job.id)
 
     job, undos = await call.do(WorkKind.READ, read)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from perseid.ledger.errors import Contention, JobEnded, TooBusy
 from perseid.registry.identity import Identity, quota_key
-from perseid.registry.jobs.jobs import Progress, acts_for
+from perseid.registry.jobs.runner import Progress, acts_for
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
 

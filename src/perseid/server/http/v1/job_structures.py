@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final
 from perseid.ledger.store.jobs import Job
 from perseid.records.value import Value
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import jobs
-from perseid.registry.jobs.jobs import UndoIndex
+from perseid.registry.jobs.runner import UndoIndex, load_parameters
 from perseid.registry.jobs.rewrite import PlannedRewrite
 
 from .changes import iso_time
@@ -161,7 +160,7 @@ def to_job_response(job: Job, undos: UndoIndex, runner: JobRunner, identity: Ide
         job.id,
         job.kind,
         state,
-        jobs.asked(job),
+        load_parameters(job),
         job.done,
         job.total or None,
         iso_time(job.begun),

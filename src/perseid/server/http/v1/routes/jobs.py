@@ -9,9 +9,9 @@ from typing import Final
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
-from perseid.registry.jobs import jobs, resume, undo
+from perseid.registry.jobs import resume, undo
 from perseid.registry.jobs import rewrite as rewriting
-from perseid.registry.jobs.jobs import UndoIndex
+from perseid.registry.jobs.runner import UndoIndex, find_job, jobs_page
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.responses import NO_STORE
@@ -167,7 +167,7 @@ async def list_jobs(call: ApiCall) -> Reply:
     runner = call.request_context.place.api.runner
 
     def read() -> Reply:
-        page = jobs.jobs_page(registry, call.identity, before, limit)
+        page = jobs_page(registry, call.identity, before, limit)
         undos, following = UndoIndex.of(registry, *[each.id for each in page.items]), call.seal(page.last)
         # Whether each is carried out is looked up, which any thread may do.
         result = JobPage([to_job_response(each, undos, runner, call.identity) for each in page.items], following)
@@ -254,7 +254,7 @@ async def resume_job(call: ApiCall) -> Reply:
     """
     check_authenticated(call)
     registry, name = authorize_registry(call), call.names["operation"]
-    known = await call.do(WorkKind.READ, lambda: jobs.found(registry, call.identity, name))
+    known = await call.do(WorkKind.READ, lambda: find_job(registry, call.identity, name))
     if call.request_context.place.api.runner.is_running(known.id):
         return accepted_reply(call, await load_job(call, registry, known.id))
 

@@ -112,7 +112,7 @@ def complete_or_discard(registry: Registry, operation: Job) -> None:
     jobs.discard(registry.ledger.log, operation.id)
 
 
-def asked(operation: Job) -> dict[str, object]:
+def load_parameters(operation: Job) -> dict[str, object]:
     """What somebody asked for."""
     return msgspec.json.decode(operation.asked, type=dict[str, object])
 
@@ -224,7 +224,7 @@ def jobs_page(registry: Registry, identity: Identity, before: tuple[int, str] | 
     return JobPage(tuple(items), None)
 
 
-def found(registry: Registry, identity: Identity, name: str) -> Job:
+def find_job(registry: Registry, identity: Identity, name: str) -> Job:
     """The unit of a name, if there is one that somebody may see. Raises `Refused`."""
     owner = _visible_jobs(registry, identity)
     if name == LAST:
