@@ -43,7 +43,7 @@ def _write_seeds(target: ModuleType, inputs: Path) -> None:
 
 def _entry(word: bytes) -> str:
     """A line of libFuzzer's dictionary."""
-    return '"' + "".join(f"\\x{octet:02x}" for octet in word) + '"\n'
+    return '"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n'
 
 
 if __name__ == "__main__":

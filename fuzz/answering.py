@@ -1,6 +1,6 @@
-"""Answering from the view: any octets give an answer that the protocol's own reader takes, or None; never an error.
+"""Answering from the view: any bytes give an answer that the protocol's own reader takes, or None; never an error.
 
-The first octet of the input says which target gets the rest. One target asks a sound view, one has the input for its
+The first byte of the input says which target gets the rest. One target asks a sound view, one has the input for its
 view, so that damaged items are met too; one begins with a sound request and changes single fields of it.
 """
 
@@ -91,27 +91,27 @@ def _check(view: _View, datagram: bytes, *, sound: bool = True) -> None:
     if sound:
         digest, _ = decode_response(message, NOW)
         asked = Message.from_bytes(Envelope.from_bytes(datagram), datagram[20:], NOW)
-        if digest is not None and not digest.matches(asked.octets):
+        if digest is not None and not digest.matches(asked.raw):
             raise AssertionError("a digest is that of the request")
 
 
 def fuzz_datagram(data: bytes) -> None:
-    """Any octets for a datagram."""
+    """Any bytes for a datagram."""
     _check(_View(HANDLES, PREFIXES), data)
 
 
 def fuzz_fields(data: bytes) -> None:
-    """A sound request whose length and body's length are made to fit: four octets of flags, one of version, a body."""
+    """A sound request whose length and body's length are made to fit: four bytes of flags, one of version, a body."""
     if len(data) < 5:
         return
     header = Header(OpCode.RESOLUTION, flags=OpFlag(int.from_bytes(data[:4], "big")))
-    octets = bytearray(Message.build(Envelope(CURRENT_VERSION, CURRENT_VERSION), header, data[5:500]).to_bytes())
-    octets[3] = data[4]
-    _check(_View(HANDLES, PREFIXES), bytes(octets))
+    raw = bytearray(Message.build(Envelope(CURRENT_VERSION, CURRENT_VERSION), header, data[5:500]).to_bytes())
+    raw[3] = data[4]
+    _check(_View(HANDLES, PREFIXES), bytes(raw))
 
 
 def fuzz_view(data: bytes) -> None:
-    """Any octets for the items of a handle and of a prefix, the length of which is the first octet."""
+    """Any bytes for the items of a handle and of a prefix, the length of which is the first byte."""
     if not data:
         return
     about, items = data[1 : 1 + data[0]], data[1 + data[0] :]

@@ -1,8 +1,8 @@
-"""HTTP connections: any octets, in any pieces, give sound answers and an end; never an error, and nothing is left over.
+"""HTTP connections: any bytes, in any pieces, give sound answers and an end; never an error, and nothing is left over.
 
-The first octet of the input says how long the pieces are in which the rest comes. Every request that is taken is looked
-for by another reader (h11) in the same octets: what two readers understand differently is how requests are smuggled. It
-takes less than we do in two things, which are left out: octets beyond ASCII in a target, and an empty line before a
+The first byte of the input says how long the pieces are in which the rest comes. Every request that is taken is looked
+for by another reader (h11) in the same bytes: what two readers understand differently is how requests are smuggled. It
+takes less than we do in two things, which are left out: bytes beyond ASCII in a target, and an empty line before a
 request.
 """
 
@@ -103,18 +103,18 @@ def fuzz(data: bytes) -> None:
         _LOOP.run_until_complete(_drive(data[1:], data[0] or len(data)))
 
 
-async def _drive(octets: bytes, size: int) -> None:
+async def _drive(data: bytes, size: int) -> None:
     clock = [0.0]
     service, manager = _Service(), ConnectionManager(now=lambda: clock[0])
     wire = _Wire(_LOOP)
     peer = Peer("127.0.0.1", trusted_networks=NetworkSet(["127.0.0.1"]))
     wire.protocol = connection = Connection(service, manager, peer)
     connection.connection_made(wire)
-    for at in range(0, len(octets), size):
+    for at in range(0, len(data), size):
         await _until(lambda: wire.closing or not wire.paused, "it does not read again")
         if wire.closing:
             break
-        connection.data_received(octets[at : at + size])
+        connection.data_received(data[at : at + size])
     await _until(lambda: wire.closing or not wire.paused, "it does not read again")
     if not wire.closing and not connection.eof_received():
         wire.close()
@@ -126,7 +126,7 @@ async def _drive(octets: bytes, size: int) -> None:
     if manager.open or manager.unfinished.total:
         raise AssertionError("something is left over")
     _check_answers(bytes(wire.written), service.requests)
-    _check_requests(octets, service.requests)
+    _check_requests(data, service.requests)
 
 
 async def _until(condition: Any, what: str) -> None:
@@ -137,38 +137,38 @@ async def _until(condition: Any, what: str) -> None:
     raise AssertionError(what)
 
 
-def _check_answers(octets: bytes, requests: list[Request]) -> None:
+def _check_answers(data: bytes, requests: list[Request]) -> None:
     """Every request has its answer, and at most a refusal follows."""
     answered = 0
     for request in [*requests, None]:
-        while octets.startswith(b"HTTP/1.1 100 "):
-            octets = octets.partition(b"\r\n\r\n")[2]
-        if not octets:
+        while data.startswith(b"HTTP/1.1 100 "):
+            data = data.partition(b"\r\n\r\n")[2]
+        if not data:
             break
         reader = h11.Connection(h11.CLIENT)
         method = "HEAD" if request is not None and request.method == "HEAD" else "GET"
-        if request is None and b"Content-Length" in octets and octets.endswith(b"\r\n\r\n"):
+        if request is None and b"Content-Length" in data and data.endswith(b"\r\n\r\n"):
             method = "HEAD"  # a refusal of a request that was not taken
         reader.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
         reader.send(h11.EndOfMessage())
-        reader.receive_data(octets)
+        reader.receive_data(data)
         while not isinstance(event := reader.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA:
                 raise AssertionError("an answer is not whole")
-        octets = reader.trailing_data[0]
+        data = reader.trailing_data[0]
         answered += 1
-    if octets or answered < len(requests):
+    if data or answered < len(requests):
         raise AssertionError("there are more answers than requests, or fewer")
 
 
-def _check_requests(octets: bytes, requests: list[Request]) -> None:
+def _check_requests(data: bytes, requests: list[Request]) -> None:
     for request in requests:
         if len(request.headers) > MAX_HEADERS or len(request.body) > MAX_BODY or len(request.target) > MAX_HEAD:
             raise AssertionError("a request is larger than it may be")
-        octets = octets.removeprefix(b"\r\n")
-        line = octets.partition(b"\r\n")[0]
+        data = data.removeprefix(b"\r\n")
+        line = data.partition(b"\r\n")[0]
         reader = h11.Connection(h11.SERVER)
-        reader.receive_data(octets if line.isascii() else b"GET /" + _rest(octets, line))
+        reader.receive_data(data if line.isascii() else b"GET /" + _rest(data, line))
         head = reader.next_event()
         if not isinstance(head, h11.Request):
             raise TypeError("what is taken for a request is none to another reader")
@@ -185,12 +185,12 @@ def _check_requests(octets: bytes, requests: list[Request]) -> None:
             body += event.data
         if body != request.body:
             raise AssertionError(f"{body!r} is {request.body!r}")
-        octets = reader.trailing_data[0]
+        data = reader.trailing_data[0]
 
 
-def _rest(octets: bytes, line: bytes) -> bytes:
+def _rest(data: bytes, line: bytes) -> bytes:
     """A request without what comes before its version."""
-    return line[line.rindex(b" ") :] + octets[len(line) :]
+    return line[line.rindex(b" ") :] + data[len(line) :]
 
 
 _GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"

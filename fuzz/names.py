@@ -1,6 +1,6 @@
 """Names: whatever comes in, the parsers accept it or raise InvalidName; what they accept survives every round trip.
 
-The first octet of the input says which check gets the rest. Text is UTF-8; octets that are not become lone surrogates,
+The first byte of the input says which check gets the rest. Text is UTF-8; bytes that are not become lone surrogates,
 which is how malformed arguments and lines reach the parsers.
 """
 
@@ -45,8 +45,8 @@ def fuzz(data: bytes) -> None:
         CHECKS[data[0] % len(CHECKS)](data[1:])
 
 
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "surrogateescape")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _check_problem(problem: InvalidName | NameMisuse, text: str) -> None:
@@ -71,8 +71,8 @@ def _check_forms(reference: Reference) -> None:
         assert parse_user_input(uri, RESOLVERS) == reference, uri
 
 
-def _handle(octets: bytes) -> None:
-    text = _text(octets)
+def _handle(data: bytes) -> None:
+    text = _text(data)
     handle = _accepted(text, Handle.parse)
     if handle is None:
         return
@@ -83,36 +83,36 @@ def _handle(octets: bytes) -> None:
     _check_forms(Reference(handle))
 
 
-def _from_octets(octets: bytes) -> None:
+def _from_bytes(data: bytes) -> None:
     try:
-        handle = Handle.from_bytes(octets)
+        handle = Handle.from_bytes(data)
     except InvalidName as problem:
-        _check_problem(problem, _text(octets))
+        _check_problem(problem, _text(data))
     else:
-        assert handle.to_bytes() == octets
+        assert handle.to_bytes() == data
 
 
-def _for_lookup(octets: bytes) -> None:
+def _for_lookup(data: bytes) -> None:
     """Looking up never raises."""
-    handle = Handle.for_lookup(octets)
-    assert handle is None or handle.to_bytes() == octets
-    assert Handle.for_lookup(_text(octets)) == handle
+    handle = Handle.for_lookup(data)
+    assert handle is None or handle.to_bytes() == data
+    assert Handle.for_lookup(_text(data)) == handle
 
 
-def _imported(octets: bytes) -> None:
-    for name in (octets, _text(octets)):
+def _imported(data: bytes) -> None:
+    for name in (data, _text(data)):
         try:
             handle, objection = Handle.parse_imported(name)
         except InvalidName as problem:
-            _check_problem(problem, _text(octets))
+            _check_problem(problem, _text(data))
             assert Handle.for_lookup(name) is None
         else:
-            assert handle.to_bytes() == octets
+            assert handle.to_bytes() == data
             assert (objection is None) == (_accepted(str(handle), Handle.parse) is not None)
 
 
-def _uri(octets: bytes) -> None:
-    text = _text(octets)
+def _uri(data: bytes) -> None:
+    text = _text(data)
     try:
         reference = parse_uri(text, RESOLVERS)
     except InvalidName as problem:
@@ -137,8 +137,8 @@ def _check_lookup(text: str) -> None:
     assert parse_uri(to_path(reference), for_lookup=True) == reference
 
 
-def _human(octets: bytes) -> None:
-    text = _text(octets)
+def _human(data: bytes) -> None:
+    text = _text(data)
     try:
         reference = parse_user_input(text, RESOLVERS)
     except InvalidName as problem:
@@ -147,8 +147,8 @@ def _human(octets: bytes) -> None:
     _check_forms(reference)
 
 
-def _resolver(octets: bytes) -> None:
-    text = _text(octets)
+def _resolver(data: bytes) -> None:
+    text = _text(data)
     try:
         resolver = Resolver.parse(text)
     except InvalidName as problem:
@@ -159,15 +159,15 @@ def _resolver(octets: bytes) -> None:
     assert parse_uri(to_http(reference, resolver), [resolver]) == reference
 
 
-def _pilin(octets: bytes) -> None:
-    text = _text(octets)
+def _pilin(data: bytes) -> None:
+    text = _text(data)
     try:
         milliseconds = pilin.decode(text)
     except InvalidName as problem:
         _check_problem(problem, text)
     else:
         assert pilin.encode(milliseconds) == text.upper()
-    number = int.from_bytes(octets[:6], "big")
+    number = int.from_bytes(data[:6], "big")
     try:
         suffix = pilin.encode(number)
     except NameMisuse:
@@ -176,8 +176,8 @@ def _pilin(octets: bytes) -> None:
         assert pilin.decode(suffix.lower()) == number
 
 
-def _cordra(octets: bytes) -> None:
-    handle = _accepted(_text(octets), Handle.parse)
+def _cordra(data: bytes) -> None:
+    handle = _accepted(_text(data), Handle.parse)
     if handle is None:
         return
     try:
@@ -190,8 +190,8 @@ def _cordra(octets: bytes) -> None:
     assert str(name.handle).upper() == str(handle).upper()
 
 
-def _scheme(octets: bytes) -> None:
-    handle = _accepted(_text(octets), Handle.parse)
+def _scheme(data: bytes) -> None:
+    handle = _accepted(_text(data), Handle.parse)
     scheme = None if handle is None else recognize(handle)
     if handle is None or scheme is None:
         return
@@ -201,8 +201,8 @@ def _scheme(octets: bytes) -> None:
     assert scheme.describe(preferred) == scheme.describe(handle)
 
 
-def _pattern(octets: bytes) -> None:
-    template, _, suffix = _text(octets).partition("\n")
+def _pattern(data: bytes) -> None:
+    template, _, suffix = _text(data).partition("\n")
     try:
         pattern = PatternScheme(template)
     except NameMisuse as problem:  # a template is the policy's, so a bad one is our side's mistake
@@ -225,9 +225,9 @@ def _pattern(octets: bytes) -> None:
         assert pattern.format(number) == suffix.upper()
 
 
-def _suggest(octets: bytes) -> None:
+def _suggest(data: bytes) -> None:
     """Whatever was typed, the work is bounded and only legal names are proposed."""
-    text = _text(octets)
+    text = _text(data)
     tried = 0
 
     def exists(name: str) -> bool:
@@ -235,8 +235,8 @@ def _suggest(octets: bytes) -> None:
         tried += 1
         return zlib.crc32(name.encode()) % 4 == 0
 
-    scheme = PilinCheckScheme() if octets[:1] == b"~" else None
-    case = CaseRule.INSENSITIVE if octets[1:2] == b"~" else CaseRule.SENSITIVE
+    scheme = PilinCheckScheme() if data[:1] == b"~" else None
+    case = CaseRule.INSENSITIVE if data[1:2] == b"~" else CaseRule.SENSITIVE
     names = suggest(text, exists, scheme=scheme, case=case, limit=3)
     assert tried <= MAX_TRIES
     assert len(names) == len({case.key(Handle.parse(name)) for name in names}) <= 3
@@ -249,7 +249,7 @@ def _suggest(octets: bytes) -> None:
 
 CHECKS: list[Callable[[bytes], None]] = [
     _handle,
-    _from_octets,
+    _from_bytes,
     _for_lookup,
     _imported,
     _uri,

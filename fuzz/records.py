@@ -1,7 +1,7 @@
 """Records: whatever comes in, every decoder gives a value or raises InvalidData; what it gives is written as it was.
 
-`TARGETS` has one function for each decoder. The first octet of an input to `fuzz` says which of them gets the rest.
-Text is UTF-8; octets that are not become lone surrogates, which is how malformed arguments reach the decoders.
+`TARGETS` has one function for each decoder. The first byte of an input to `fuzz` says which of them gets the rest.
+Text is UTF-8; bytes that are not become lone surrogates, which is how malformed arguments reach the decoders.
 """
 
 import json
@@ -43,8 +43,8 @@ TYPES = (
 )
 
 
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "surrogateescape")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _accepted(decode: Callable[..., T], *arguments: object) -> T | None:
@@ -61,19 +61,19 @@ def _check_problem(problem: InvalidData) -> None:
     assert len(str(problem)) < 1_000, problem
 
 
-def _exact(class_: type[Data], octets: bytes) -> None:
+def _exact(class_: type[Data], data: bytes) -> None:
     """A class of data reads what it wrote, in each of its forms."""
-    found = _accepted(class_.from_bytes, octets)
+    found = _accepted(class_.from_bytes, data)
     if found is None:
         return
-    assert found.to_bytes() == octets
+    assert found.to_bytes() == data
     assert class_.from_json(found.to_json()) == found
     if class_ is not SecretKey:
         assert class_.from_text(found.to_text()) == found
 
 
 def fuzz_value(data: bytes) -> None:
-    """Values in octets, at three times."""
+    """Values in bytes, at three times."""
     for now in NOWS:
         value = _accepted(Value.from_bytes, data, now)
         if value is None:
@@ -101,7 +101,7 @@ def fuzz_vlist(data: bytes) -> None:
 
 
 def fuzz_site(data: bytes) -> None:
-    """HS_SITE, in octets and in a file of either kind."""
+    """HS_SITE, in bytes and in a file of either kind."""
     _exact(Site, data)
     site = _accepted(Site.from_file, data)
     if site is not None:
@@ -174,16 +174,16 @@ def fuzz_json(data: bytes) -> None:
 def fuzz_data_from_json(data: bytes) -> None:
     """The JSON of each type."""
     type_ = TYPES[data[0] % len(TYPES)] if data else ""
-    octets = _accepted(data_from_json, type_, _accepted(parse_json, data[1:]))
-    assert octets is None or interpret(Value(1, type_, octets)) is not None or type_ == "UNKNOWN"
+    raw = _accepted(data_from_json, type_, _accepted(parse_json, data[1:]))
+    assert raw is None or interpret(Value(1, type_, raw)) is not None or type_ == "UNKNOWN"
 
 
 def fuzz_data_from_text(data: bytes) -> None:
     """What people write behind `TYPE=`."""
     type_ = TYPES[data[0] % len(TYPES)] if data else ""
-    octets = _accepted(data_from_text, type_, _text(data[1:]))
-    if octets is not None:
-        assert data_from_text(type_, data_to_text(Value(1, type_, octets))) == octets
+    raw = _accepted(data_from_text, type_, _text(data[1:]))
+    if raw is not None:
+        assert data_from_text(type_, data_to_text(Value(1, type_, raw))) == raw
 
 
 def fuzz_small_texts(data: bytes) -> None:
@@ -265,7 +265,7 @@ _RECORD = (
 
 def _seed(target: str, *inputs: bytes) -> list[bytes]:
     number = list(TARGETS).index(target)
-    return [bytes([number]) + octets for octets in inputs]
+    return [bytes([number]) + data for data in inputs]
 
 
 def _encoded(name: str) -> dict[str, bytes]:
@@ -275,9 +275,9 @@ def _encoded(name: str) -> dict[str, bytes]:
 
 def _seeds() -> list[bytes]:
     seeds = _seed("value", *_encoded("codec-values.json").values())
-    for name, octets in _encoded("codec-records.json").items():
+    for name, data in _encoded("codec-records.json").items():
         kinds = {"hs-admin": "admin", "hs-vlist": "vlist", "hs-site": "site", "hs-pubkey": "public_key"}
-        seeds += _seed(next(target for start, target in kinds.items() if name.startswith(start)), octets)
+        seeds += _seed(next(target for start, target in kinds.items() if name.startswith(start)), data)
     site = (_VECTORS / "keys" / "siteinfo.json").read_bytes()
     as_text = (
         *(b"200:0.NA/1", b"200:0.NA/1:add_value,bit_12,legacy", b"300:0.NA/1,301:0.NA/1", site, b"base64:AP8="),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MAX_LEN = 16_384
-"""The longest input in octets: longer than every recorded message, and than a handle with all octets escaped."""
+"""The longest input in bytes: longer than every recorded message, and than a handle with all bytes escaped."""
 MAX_MEMORY = 1_024
 """Mebibytes after which an input counts as a bug; a target needs about a hundred."""
 TIMEOUT = 20

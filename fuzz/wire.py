@@ -1,7 +1,7 @@
-"""The wire: any octets give a message or a protocol error, and what was accepted is written the same again.
+"""The wire: any bytes give a message or a protocol error, and what was accepted is written the same again.
 
-The first octet of the input says which target gets the rest; the seeds are the recorded exchanges. Where a signature, a
-MAC or encryption would keep arbitrary octets out, some targets put it on themselves, so that what lies behind is
+The first byte of the input says which target gets the rest; the seeds are the recorded exchanges. Where a signature, a
+MAC or encryption would keep arbitrary bytes out, some targets put it on themselves, so that what lies behind is
 reached too.
 """
 
@@ -56,9 +56,9 @@ def fuzz_message(data: bytes) -> None:
             _require(envelope.to_bytes() == data[: envelope_module.ENVELOPE_LENGTH], "an envelope has one form")
         payload = data[envelope_module.ENVELOPE_LENGTH :]
         message = Message.from_bytes(envelope, payload, NOW)
-        _require(payload.startswith(message.octets), "header and body are kept as they came")
+        _require(payload.startswith(message.raw), "header and body are kept as they came")
         written = message.payload()
-        _require(payload.startswith(written) or message.octets == payload, "a message has one form")
+        _require(payload.startswith(written) or message.raw == payload, "a message has one form")
         decode_response(message, NOW)
 
 
@@ -69,16 +69,16 @@ def fuzz_credential(data: bytes) -> None:
 
 
 def fuzz_request(data: bytes) -> None:
-    """The body of a request: opcode, version, octets."""
+    """The body of a request: opcode, version, bytes."""
     if len(data) < 2:
         return
     opcode, version = OPCODES[data[0] % len(OPCODES)], Version(2, data[1] % 12)
-    octets = data[2:]
-    reader = Reader(octets)
+    raw = data[2:]
+    reader = Reader(raw)
     with suppress(InvalidData):
         body = REQUEST_DECODERS[opcode](reader, version, NOW)
         written = encode_request(body, version)
-        used = octets[: reader.offset]
+        used = raw[: reader.offset]
         if opcode == OpCode.SESSION_SETUP:
             used += b"\0\0"
         if not isinstance(body, VerifyChallenge):  # which has two forms of digest
@@ -87,31 +87,31 @@ def fuzz_request(data: bytes) -> None:
 
 
 def fuzz_response(data: bytes) -> None:
-    """The body of a response: opcode, code, flags, octets."""
+    """The body of a response: opcode, code, flags, bytes."""
     if len(data) < 3:
         return
     opcode = OPCODES[data[0] % len(OPCODES)]
     code = ResponseCode.SUCCESS if data[1] & 1 else CODES[data[1] // 2 % len(CODES)]
     flags = OpFlag.REQUEST_DIGEST if data[2] & 1 else OpFlag(0)
-    octets = data[3:]
-    message = Message.build(Envelope(), Header(opcode, code, flags), octets)
+    raw = data[3:]
+    message = Message.build(Envelope(), Header(opcode, code, flags), raw)
     with suppress(InvalidData):
         digest, body = decode_response(message, NOW)
         written = encode_response(body, digest if flags else None)
         if isinstance(body, SessionSetupResult):
             written = written[:-2]
-        old_digest = flags and octets[:1] == b"\0"
-        _require(octets.startswith(written) or old_digest, "a response's body has one form")
+        old_digest = flags and raw[:1] == b"\0"
+        _require(raw.startswith(written) or old_digest, "a response's body has one form")
 
 
-def _frames(octets: bytes) -> Iterator[Frame]:
+def _frames(data: bytes) -> Iterator[Frame]:
     reader = FrameReader()
-    reader.feed(octets)
+    reader.feed(data)
     return reader.frames()
 
 
 def fuzz_frames(data: bytes) -> None:
-    """A stream in pieces; their size is the first octet."""
+    """A stream in pieces; their size is the first byte."""
     size = max(1, data[0]) if data else 1
     reader, fed = FrameReader(), 0
     with suppress(RemoteProtocolError):
@@ -125,7 +125,7 @@ def fuzz_frames(data: bytes) -> None:
 
 
 def fuzz_packets(data: bytes) -> None:
-    """Packets of several sources: each an octet for the source, two for the length, and octets."""
+    """Packets of several sources: each a byte for the source, two for the length, and bytes."""
     reassembler, now, position = Reassembler(), 0.0, 0
     while position + 3 <= len(data):
         source, length = data[position] % 4, int.from_bytes(data[position + 1 : position + 3], "big") % 600
@@ -135,13 +135,13 @@ def fuzz_packets(data: bytes) -> None:
         with suppress(InvalidData):
             whole = reassembler.receive(source, packet, now)
             _require(whole is None or len(whole[1]) == whole[0].length, "a message is as long as it says")
-        _require(reassembler.octets <= min(MAX_TOTAL_BYTES, 4 * MAX_SOURCE_BYTES), "there is an end to what is kept")
+        _require(reassembler.size <= min(MAX_TOTAL_BYTES, 4 * MAX_SOURCE_BYTES), "there is an end to what is kept")
     reassembler.expire(now + 6.0)
-    _require(len(reassembler) == reassembler.octets == 0, "everything unfinished is forgotten")
+    _require(len(reassembler) == reassembler.size == 0, "everything unfinished is forgotten")
 
 
 def fuzz_http(data: bytes) -> None:
-    """The answer to an HTTP request, in pieces; their size is the first octet."""
+    """The answer to an HTTP request, in pieces; their size is the first byte."""
     size = max(1, data[0]) if data else 1
     reader = HttpResponseReader()
     with suppress(RemoteProtocolError):
@@ -224,9 +224,9 @@ def _use(endpoint: _Endpoint, request: Message, frame: Frame, session: Session |
 
 def _addressed(frame: Frame, request: Message) -> Frame:
     """The frame as the answer to the request, so that it is looked at."""
-    octets = bytearray(frame.envelope.to_bytes())
-    octets[8:12] = request.envelope.request_id.to_bytes(4, "big")
-    return Frame(Envelope.from_bytes(bytes(octets)), frame.payload)
+    data = bytearray(frame.envelope.to_bytes())
+    data[8:12] = request.envelope.request_id.to_bytes(4, "big")
+    return Frame(Envelope.from_bytes(bytes(data)), frame.payload)
 
 
 def _variants(frame: Frame, session: Session, how: int) -> Iterator[Frame]:
@@ -238,7 +238,7 @@ def _variants(frame: Frame, session: Session, how: int) -> Iterator[Frame]:
     except InvalidData:
         yield frame
         return
-    inside = Message(Envelope(session_id=1, request_id=frame.envelope.request_id), message.header, message.octets)
+    inside = Message(Envelope(session_id=1, request_id=frame.envelope.request_id), message.header, message.raw)
     protected = session.protect(inside)
     yield Frame(protected.envelope, protected.payload())
     if how > 1:
@@ -268,22 +268,22 @@ def _recorded() -> Iterator[bytes]:
         for vector in json.loads(path.read_text(encoding="utf-8")):
             for side in ("request_hex", "response_hex"):
                 pieces = vector[side] if isinstance(vector[side], list) else [vector[side]]
-                octets = b"".join(bytes.fromhex(piece) for piece in pieces[:1])
-                encrypted = octets[2:3] == b"\x42"
-                what = octets[2:3] if encrypted else octets[:3] + octets[20:28]
+                data = b"".join(bytes.fromhex(piece) for piece in pieces[:1])
+                encrypted = data[2:3] == b"\x42"
+                what = data[2:3] if encrypted else data[:3] + data[20:28]
                 seen[what] = seen.get(what, 0) + 1
                 if seen[what] <= 2:
-                    yield octets
+                    yield data
 
 
-def _seeds(target: str, octets: bytes) -> Iterator[bytes]:
+def _seeds(target: str, data: bytes) -> Iterator[bytes]:
     """A recorded message in the form in which a target takes it."""
-    payload = octets[envelope_module.ENVELOPE_LENGTH :]
+    payload = data[envelope_module.ENVELOPE_LENGTH :]
     body = payload[header_module.HEADER_LENGTH :]
     opcode = OpCode(int.from_bytes(payload[:4], "big"))
     match target:
         case "message":
-            yield octets
+            yield data
         case "credential":
             yield body[-300:]
             yield body[-77:]
@@ -292,24 +292,24 @@ def _seeds(target: str, octets: bytes) -> Iterator[bytes]:
         case "response" if opcode in OPCODES:
             yield bytes((OPCODES.index(opcode), 1, payload[9] >> 7)) + body
         case "frames":
-            yield b"\7" + octets
+            yield b"\7" + data
         case "packets":
-            packet = octets[:512]
+            packet = data[:512]
             yield b"\1" + len(packet).to_bytes(2, "big") + packet
         case "http":
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-hdl-message\r\n"
-            yield b"\x20" + head + b"Content-Length: %d\r\n\r\n" % len(octets) + octets
-            yield b"\x20" + head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(octets) + octets + b"\r\n0\r\n\r\n"
+            yield b"\x20" + head + b"Content-Length: %d\r\n\r\n" % len(data) + data
+            yield b"\x20" + head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(data) + data + b"\r\n0\r\n\r\n"
         case "server" | "client":
             for how in range(0, 32, 5):
-                yield bytes((how,)) + octets
+                yield bytes((how,)) + data
 
 
 SEEDS: Final = [
     bytes((index,)) + seed
-    for octets in _recorded()
+    for data in _recorded()
     for index, target in enumerate(TARGETS)
-    for seed in _seeds(target, octets)
+    for seed in _seeds(target, data)
 ]
 
 WORDS: Final = [

@@ -1,6 +1,6 @@
 """Fuzz targets of everything that judges keys, signatures, MACs, answers and ciphertexts.
 
-Any octets give an object, False, or `InvalidData`; what was accepted comes out as it went in. Each target takes its
+Any bytes give an object, False, or `InvalidData`; what was accepted comes out as it went in. Each target takes its
 parameters from the front of the data where it needs some.
 """
 
@@ -89,7 +89,7 @@ def fuzz_secret_key(data: bytes) -> None:
 
 
 def fuzz_secret_answer(data: bytes) -> None:
-    """A challenge's answer with a secret; the first octet is the minor version."""
+    """A challenge's answer with a secret; the first byte is the minor version."""
     version = Version(2, data[0] if data else 11)
     if check_secret_answer(_SECRET, _NONCE, _DIGEST, data[1:], version):
         raise Broken("an answer was right by accident")
@@ -167,13 +167,13 @@ def fuzz(data: bytes) -> None:
 def _seeds() -> Iterator[bytes]:
     """Every key, file and credential of the recorded vectors, for each target."""
     vectors = Path(__file__).resolve().parent.parent / "tests" / "vectors"
-    octets = [path.read_bytes() for path in sorted((vectors / "keys").glob("*.bin"))]
+    data = [path.read_bytes() for path in sorted((vectors / "keys").glob("*.bin"))]
     for name in ("codec-keys.json", "codec-macs.json"):
         for vector in json.loads((vectors / name).read_bytes()):
             fields = ("encoded_hex", "file_hex", "pkcs8_hex", "credential", "ciphertext", "mac")
-            octets += [bytes.fromhex(vector[field]) for field in fields if field in vector]
+            data += [bytes.fromhex(vector[field]) for field in fields if field in vector]
     for number in range(len(TARGETS)):
-        yield from (bytes((number,)) + one for one in octets)
+        yield from (bytes((number,)) + one for one in data)
 
 
 SEEDS: Final = list(_seeds())

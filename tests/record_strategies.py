@@ -17,17 +17,17 @@ from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, 
 from perseid.records.text_types import Text, Url
 from perseid.records.type_definition import Definition
 from perseid.records.value import Permission, TtlType, Value, ValueRef
-from tests.vector_files import octets
+from tests.vector_files import read_bytes
 
 NOWS: Final = (1_794_700_800, 2_177_452_800, 2_729_376_000)
 """Instants in 2026, 2039 and 2056: before and after the 32 bits of a signed time have run out."""
 
-PUBLIC_KEYS: Final = [octets("keys/rsapub.bin"), octets("keys/dsapub.bin"), octets("keys/pubkey.bin")]
+PUBLIC_KEYS: Final = [read_bytes("keys/rsapub.bin"), read_bytes("keys/dsapub.bin"), read_bytes("keys/pubkey.bin")]
 """Keys as they stand in values and sites."""
 
 # The files hold the scheme (1, not encrypted) and then the key.
-RSA_PRIVATE: Final = PrivateKey.from_bytes(octets("keys/rsapriv.bin")[4:])
-DSA_PRIVATE: Final = PrivateKey.from_bytes(octets("keys/dsapriv.bin")[4:])
+RSA_PRIVATE: Final = PrivateKey.from_bytes(read_bytes("keys/rsapriv.bin")[4:])
+DSA_PRIVATE: Final = PrivateKey.from_bytes(read_bytes("keys/dsapriv.bin")[4:])
 
 _CYCLE = 1 << 32
 
@@ -183,7 +183,7 @@ encoded: st.SearchStrategy[bytes] = st.one_of(
     TEXTS.map(str.encode),
     st.sampled_from(PUBLIC_KEYS),
 )
-"""Octets that some type of value can read."""
+"""Bytes that some type of value can read."""
 
 _MEMBERS = [
     *("handle", "values", "index", "type", "data", "format", "value", "permissions", "ttl", "ttlType", "timestamp"),

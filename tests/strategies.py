@@ -50,10 +50,10 @@ def prefixes() -> st.SearchStrategy[str]:
 
 @st.composite
 def _long(draw: st.DrawFn) -> Handle:
-    """A handle of many octets, often of exactly as many as are allowed."""
+    """A handle of many bytes, often of exactly as many as are allowed."""
     prefix, filler = draw(prefixes()), draw(_suffixes)
-    octets = draw(st.just(MAX_BYTES) | st.integers(300, MAX_BYTES))
-    room = octets - len(f"{prefix}/".encode())
+    data = draw(st.just(MAX_BYTES) | st.integers(300, MAX_BYTES))
+    room = data - len(f"{prefix}/".encode())
     suffix = filler * (room // len(filler.encode()))
     return Handle(prefix, suffix + "x" * (room - len(suffix.encode())))
 
@@ -67,18 +67,18 @@ def handles() -> st.SearchStrategy[Handle]:
 
 def kept_handles() -> st.SearchStrategy[Handle]:
     """Handles that some server may have registered, legal here or not."""
-    # Three octets for each character at most: that is far from the limit.
+    # Three bytes for each character at most: that is far from the limit.
     anything = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40) | _suffixes.map(lambda text: text[:40])
     prefix = anything.map(lambda text: text.replace("/", "") or ".")
     return handles() | st.builds(Handle, prefix, anything)
 
 
 _query_characters = st.sampled_from(list("azAZ09-._~!$&'()*+,;=:@/?"))
-_escapes = st.binary(min_size=1, max_size=1).map(lambda octet: f"%{octet.hex()}")
+_escapes = st.binary(min_size=1, max_size=1).map(lambda byte: f"%{byte.hex()}")
 
 
 def queries() -> st.SearchStrategy[str | None]:
-    """Queries and fragments as RFC 3986 has them, empty ones and escapes of any octet included."""
+    """Queries and fragments as RFC 3986 has them, empty ones and escapes of any byte included."""
     return st.none() | st.lists(_query_characters | _escapes, max_size=12).map("".join)
 
 

@@ -30,7 +30,7 @@ def parameters(name: str) -> list[Any]:
     return [pytest.param(vector, id=vector["name"]) for vector in load(name)]
 
 
-def octets(name: str) -> bytes:
+def read_bytes(name: str) -> bytes:
     """A binary file of the folder: `keys/siteinfo.bin`."""
     return (FOLDER / name).read_bytes()
 

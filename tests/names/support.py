@@ -57,11 +57,11 @@ class World:
         self.slept.append(seconds)
         self.now += round(seconds * 1000)
 
-    def source(self, octet: int = 0, max_ahead: int = 3_600_000) -> Source:
-        """What a scheme needs; randomness is one octet repeated."""
+    def source(self, byte: int = 0, max_ahead: int = 3_600_000) -> Source:
+        """What a scheme needs; randomness is one byte repeated."""
         return Source(
             clock=lambda: self.now * 1_000_000,
-            random=lambda count: bytes([octet]) * count,
+            random=lambda count: bytes([byte]) * count,
             lease=MemoryLease(),
             sleep=self.sleep,
             max_ahead=max_ahead,

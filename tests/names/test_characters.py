@@ -87,7 +87,7 @@ BY_TABLE_AS_FUNCTION = {"float", "int"}
 
 ALLOWED = {
     ("characters", "isprintable"): "behind isascii",
-    ("characters", "upper"): "behind isascii, and on octets, where it knows ASCII only",
+    ("characters", "upper"): "behind isascii, and on bytes, where it knows ASCII only",
     ("cordra", "upper"): "on hexadecimal digits that a pattern has matched",
     ("errors", "isprintable"): "for showing, not for deciding",
     ("uri", "IGNORECASE"): "together with re.ASCII",
@@ -149,7 +149,7 @@ def test_the_guard_notices_what_it_is_for(source: str, name: str) -> None:
 
 
 def test_the_guard_passes_what_needs_no_table() -> None:
-    assert asks_of_the_interpreter("text.strip(' '); text.split('/'); text.isascii(); int.from_bytes(octets)") == set()
+    assert asks_of_the_interpreter("text.strip(' '); text.split('/'); text.isascii(); int.from_bytes(bytes)") == set()
 
 
 @pytest.mark.parametrize("character", ["\u200b", "\ufeff", "\u00ad", "\u200e", "\u200f", "\ue000"], ids=ascii)

@@ -101,23 +101,23 @@ def test_u6_joining_query_and_fragment_is_one_explicit_function() -> None:
 
 
 def test_c3_version_4_is_the_default_and_all_its_bits_are_random_but_six() -> None:
-    for octet in (0x00, 0xFF, 0xA5):
-        (path,) = CordraScheme().mint(World().source(octet))
+    for byte in (0x00, 0xFF, 0xA5):
+        (path,) = CordraScheme().mint(World().source(byte))
         uuid = UUID(path)
         assert (uuid.version, uuid.variant) == (4, RFC_4122)
         fixed = 0xF << 76 | 0x3 << 62
-        assert uuid.int & ~fixed == int.from_bytes(bytes([octet] * 16), "big") & ~fixed
+        assert uuid.int & ~fixed == int.from_bytes(bytes([byte] * 16), "big") & ~fixed
 
 
-@pytest.mark.parametrize("octet", [0x00, 0xFE, 0xFF])
-def test_c3_version_1_has_the_time_and_a_random_node_that_is_nobodys_address(octet: int) -> None:
-    (path,) = CordraScheme(version=1).mint(World().source(octet))
+@pytest.mark.parametrize("byte", [0x00, 0xFE, 0xFF])
+def test_c3_version_1_has_the_time_and_a_random_node_that_is_nobodys_address(byte: int) -> None:
+    (path,) = CordraScheme(version=1).mint(World().source(byte))
     uuid = UUID(path)
     assert (uuid.version, uuid.variant) == (1, RFC_4122)
     assert uuid.time == NOON * 10_000 + 0x01B21DD213814000
     assert uuid.node >> 40 & 1, "the multicast bit is set"
-    assert uuid.node == int.from_bytes(bytes([octet] * 6), "big") | 1 << 40
-    assert uuid.clock_seq == (octet << 8 | octet) & 0x3FFF
+    assert uuid.node == int.from_bytes(bytes([byte] * 6), "big") | 1 << 40
+    assert uuid.clock_seq == (byte << 8 | byte) & 0x3FFF
 
 
 def test_c3_what_is_minted_is_valid_in_capitals_without_hyphens() -> None:

@@ -106,25 +106,25 @@ def test_h1_h4_under_what_no_record_can_be_kept_nothing_is_found_or_imported(nam
 
 
 @pytest.mark.parametrize(
-    ("octets", "octet"),
+    ("data", "byte"),
     [(b"10.1/\xff", 6), (b"10.1/\xc3", 6), (b"10.1/ab\xc0\xaf", 8), (b"\xed\xa0\x80/x", 1), (b"1/\xf4\x90\x80\x80", 3)],
 )
-def test_h4_malformed_utf_8_is_refused_naming_the_octet(octets: bytes, octet: int) -> None:
-    problem = refused(Handle.from_bytes, octets)
+def test_h4_malformed_utf_8_is_refused_naming_the_byte(data: bytes, byte: int) -> None:
+    problem = refused(Handle.from_bytes, data)
     assert problem.rule == "H4"
-    assert f"octet {octet} " in problem.message
+    assert f"byte {byte} " in problem.message
 
 
-def test_h4_a_surrogate_has_no_octets_and_is_named() -> None:
+def test_h4_a_surrogate_has_no_bytes_and_is_named() -> None:
     assert facts(refused(Handle.parse_imported, "10.1/ab\udc41")) == ("H4", 7, "\udc41")
 
 
-def test_h4_the_octets_are_utf_8() -> None:
+def test_h4_the_bytes_are_utf_8() -> None:
     assert Handle("10.1", "é漢").to_bytes() == b"10.1/\xc3\xa9\xe6\xbc\xa2"
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "漢"])
-def test_h9_the_limit_counts_octets_and_is_exact(letter: str) -> None:
+def test_h9_the_limit_counts_bytes_and_is_exact(letter: str) -> None:
     width = len(letter.encode())
     longest = "10/" + "y" * ((MAX_BYTES - 3) % width) + letter * ((MAX_BYTES - 3) // width)
     assert len(longest.encode()) == MAX_BYTES == 2048
@@ -205,7 +205,7 @@ def test_h1_a_program_cannot_make_a_handle_that_would_read_back_as_another(prefi
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("10.1", "a\ud800"), ("1\udfff", "x"), ("10.1", "\udc00é")])
-def test_h4_a_program_cannot_make_a_handle_that_has_no_octets(prefix: str, suffix: str) -> None:
+def test_h4_a_program_cannot_make_a_handle_that_has_no_bytes(prefix: str, suffix: str) -> None:
     assert misused(Handle, prefix, suffix).rule == "H4"
 
 
@@ -216,7 +216,7 @@ def test_h3_what_some_server_may_keep_is_taken_and_only_that() -> None:
 
 
 @given(handles())
-def test_h1_h3_h4_every_legal_handle_survives_text_and_octets(handle: Handle) -> None:
+def test_h1_h3_h4_every_legal_handle_survives_text_and_bytes(handle: Handle) -> None:
     assert Handle.parse(str(handle)) == handle
     assert Handle.from_bytes(handle.to_bytes()) == handle
     assert Handle.for_lookup(handle.to_bytes()) == handle

@@ -16,20 +16,20 @@ VERSIONS: tuple[UuidVersion, ...] = (1, 4, 7)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("octet", [0x00, 0x5A, 0xFF])
-def test_every_version_is_marked_as_what_it_is(version: UuidVersion, octet: int) -> None:
-    made = generate_uuid(version, World().source(octet))
+@pytest.mark.parametrize("byte", [0x00, 0x5A, 0xFF])
+def test_every_version_is_marked_as_what_it_is(version: UuidVersion, byte: int) -> None:
+    made = generate_uuid(version, World().source(byte))
     assert (made.version, made.variant) == (version, uuid.RFC_4122)
-    assert UuidScheme(version).mint(World().source(octet)) == [str(made)]
+    assert UuidScheme(version).mint(World().source(byte)) == [str(made)]
     assert UuidScheme(version).describe(Handle("10.1", str(made))) == {"version": version}
 
 
-@pytest.mark.parametrize("octet", [0x00, 0xFF])
-def test_version_7_begins_with_the_unix_millisecond_and_ends_with_randomness(octet: int) -> None:
-    number = generate_uuid(7, World().source(octet)).int
+@pytest.mark.parametrize("byte", [0x00, 0xFF])
+def test_version_7_begins_with_the_unix_millisecond_and_ends_with_randomness(byte: int) -> None:
+    number = generate_uuid(7, World().source(byte)).int
     assert number >> 80 == NOON
     fixed = 0xF << 76 | 0x3 << 62
-    randomness = int.from_bytes(bytes([octet] * 10), "big")
+    randomness = int.from_bytes(bytes([byte] * 10), "big")
     assert number & ((1 << 80) - 1) & ~fixed == randomness & ~fixed
 
 

@@ -1,4 +1,4 @@
-"""HS_ADMIN: who administers, in octets, JSON, text and the order of batch files."""
+"""HS_ADMIN: who administers, in bytes, JSON, text and the order of batch files."""
 
 import pytest
 from hypothesis import given
@@ -160,12 +160,12 @@ def test_nothing_but_two_zeros_may_follow(tail: str) -> None:
 
 
 def test_an_administrator_has_a_name_in_utf_8() -> None:
-    for octets in ("0fff 00000000 000000c8", "0fff 00000001 ff 000000c8"):
+    for data in ("0fff 00000000 000000c8", "0fff 00000001 ff 000000c8"):
         with pytest.raises(InvalidData):
-            Admin.from_bytes(bytes.fromhex(octets))
+            Admin.from_bytes(bytes.fromhex(data))
 
 
-def test_a_program_cannot_make_an_administrator_that_has_no_octets() -> None:
+def test_a_program_cannot_make_an_administrator_that_has_no_bytes() -> None:
     with pytest.raises(RecordMisuse, match="has a handle"):
         Admin(ValueRef(1, ""))
     with pytest.raises(RecordMisuse, match="do not fit"):

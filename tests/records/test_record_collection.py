@@ -96,7 +96,7 @@ def test_what_not_everybody_may_read_is_not_shown() -> None:
     shown = repr(Record(HANDLE, (NOTE, secret, URL)))
     assert "admins only" not in shown
     assert "opensesame" not in shown
-    assert "<10 octets>" in shown
+    assert "<10 bytes>" in shown
     assert "https://example.org/a" in shown
 
 
@@ -104,8 +104,8 @@ def test_what_not_everybody_may_read_is_not_shown() -> None:
 @given(st.data())
 def test_files_of_values_are_read_as_they_were_written(now: int, data: st.DataObject) -> None:
     several = tuple(data.draw(st.lists(values(now), max_size=3)))
-    octets = values_to_bytes(several)
-    assert values_from_bytes(octets, now) == several
-    for wrong in (octets[:-1], octets + b"\0", b"\xff" * 4 + octets[4:]):
+    raw = values_to_bytes(several)
+    assert values_from_bytes(raw, now) == several
+    for wrong in (raw[:-1], raw + b"\0", b"\xff" * 4 + raw[4:]):
         with pytest.raises(InvalidData):
             values_from_bytes(wrong, now)

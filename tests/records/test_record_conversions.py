@@ -17,7 +17,7 @@ from tests.record_strategies import DATA, PUBLIC_KEYS, encoded, plain_objects, x
 
 KINDS = [pytest.param(class_, strategy, id=class_.__name__) for class_, strategy in DATA.items()]
 CLASSES = [*DATA, PublicKey, SecretKey]
-_any_octets = st.binary(max_size=80) | encoded | xml.map(str.encode)
+_any_bytes = st.binary(max_size=80) | encoded | xml.map(str.encode)
 _any_text = st.text(st.characters(), max_size=40) | xml
 
 
@@ -36,26 +36,26 @@ def test_every_conversion_there_and_back_gives_the_same(
     class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
 ) -> None:
     found = data.draw(strategy)
-    octets, plain, text = found.to_bytes(), found.to_json(), found.to_text()
-    assert class_.from_bytes(octets) == found
+    raw, plain, text = found.to_bytes(), found.to_json(), found.to_text()
+    assert class_.from_bytes(raw) == found
     assert class_.from_json(plain) == found
     assert class_.from_json(parse_json(write_json(plain))) == found
     assert class_.from_text(text) == found
     # canonical: the way back writes the same again
     again = class_.from_text(text)
-    assert (again.to_bytes(), again.to_json(), again.to_text()) == (octets, plain, text)
+    assert (again.to_bytes(), again.to_json(), again.to_text()) == (raw, plain, text)
 
 
 @pytest.mark.parametrize("class_", CLASSES)
-@given(octets=_any_octets)
-def test_any_octets_give_data_that_writes_them_again_or_are_refused(class_: type[Data], octets: bytes) -> None:
+@given(data=_any_bytes)
+def test_any_bytes_give_data_that_writes_them_again_or_are_refused(class_: type[Data], data: bytes) -> None:
     try:
-        found = class_.from_bytes(octets)
+        found = class_.from_bytes(data)
     except InvalidData:
         return
-    if class_ is PublicKey:  # leading zeros, the octets behind the numbers and the flags are not kept
-        found, octets = class_.from_bytes(found.to_bytes()), found.to_bytes()
-    assert found.to_bytes() == octets
+    if class_ is PublicKey:  # leading zeros, the bytes behind the numbers and the flags are not kept
+        found, data = class_.from_bytes(found.to_bytes()), found.to_bytes()
+    assert found.to_bytes() == data
 
 
 @pytest.mark.parametrize(("class_", "strategy"), KINDS)
@@ -63,8 +63,8 @@ def test_any_octets_give_data_that_writes_them_again_or_are_refused(class_: type
 def test_the_front_of_an_encoding_is_refused_or_is_an_encoding_itself(
     class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
 ) -> None:
-    octets = data.draw(strategy).to_bytes()
-    front = octets[: data.draw(st.integers(0, len(octets)))]
+    raw = data.draw(strategy).to_bytes()
+    front = raw[: data.draw(st.integers(0, len(raw)))]
     try:
         found = class_.from_bytes(front)
     except InvalidData:
@@ -75,13 +75,13 @@ def test_the_front_of_an_encoding_is_refused_or_is_an_encoding_itself(
 @pytest.mark.parametrize("class_", [class_ for class_ in DATA if class_.__name__ in ("Admin", "ValueList", "Site")])
 @given(st.data())
 def test_structures_know_their_end(class_: type[Data], data: st.DataObject) -> None:
-    octets = data.draw(DATA[class_]).to_bytes()
-    for end in range(len(octets)):
+    raw = data.draw(DATA[class_]).to_bytes()
+    for end in range(len(raw)):
         # HS_ADMIN without its two old zeros is an HS_ADMIN
-        if class_.__name__ == "Admin" and end == len(octets) - 2 and octets.endswith(b"\0\0"):
+        if class_.__name__ == "Admin" and end == len(raw) - 2 and raw.endswith(b"\0\0"):
             continue
-        assert refused(class_.from_bytes, octets[:end]), end
-    assert refused(class_.from_bytes, octets + b"\1")
+        assert refused(class_.from_bytes, raw[:end]), end
+    assert refused(class_.from_bytes, raw + b"\1")
 
 
 @pytest.mark.parametrize("class_", CLASSES)
@@ -90,10 +90,10 @@ def test_any_plain_object_gives_data_or_is_refused(class_: type[Data], plain: ob
     if not refused(class_.from_json, plain):
         found = class_.from_json(plain)
         try:
-            octets = found.to_bytes()
+            data = found.to_bytes()
         except RecordMisuse:
             return
-        assert class_.from_bytes(octets) == found
+        assert class_.from_bytes(data) == found
 
 
 @pytest.mark.parametrize("class_", CLASSES)
@@ -115,9 +115,9 @@ def test_data_is_frozen_and_can_be_a_key(
         setattr(found, fields(class_)[0].name, None)  # type: ignore[arg-type] # every class is a dataclass
 
 
-def test_public_keys_come_back_as_the_same_octets() -> None:
-    for octets in PUBLIC_KEYS:
-        assert PublicKey.from_bytes(octets).to_bytes() == octets
+def test_public_keys_come_back_as_the_same_bytes() -> None:
+    for data in PUBLIC_KEYS:
+        assert PublicKey.from_bytes(data).to_bytes() == data
 
 
 def test_every_registered_type_has_all_conversions() -> None:

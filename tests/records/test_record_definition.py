@@ -71,7 +71,7 @@ def test_data_is_of_the_type_or_a_rule_is_named() -> None:
         == 'the rule "pattern": "1:[1-9][0-9]*" is not kept at the whole'
     )
     assert str(SCALE.violation(b"1:5\n", ValidationBudget())).startswith("the rule")
-    assert str(SCALE.violation(b"\xff", ValidationBudget())) == "at octet 0: the data is not UTF-8"
+    assert str(SCALE.violation(b"\xff", ValidationBudget())) == "at byte 0: the data is not UTF-8"
     assert "too many to be checked" in str(SCALE.violation(b"1" * (MAX_CHECKED_BYTES + 1), ValidationBudget()))
     assert SIZE.violation(b'{"mm": 1}', ValidationBudget()) is None
     assert (

@@ -15,14 +15,14 @@ def test_a_target_survives_its_seeds_and_what_is_made_of_them(target: str) -> No
     for seed in seeds:
         TARGETS[target](seed)
     for _ in range(200):
-        octets = bytearray(chance.choice(seeds))
+        data = bytearray(chance.choice(seeds))
         for _ in range(chance.randint(1, 4)):
-            place = chance.randint(0, len(octets))
-            octets[place : place + chance.choice((0, 1, 1, 4))] = chance.randbytes(chance.choice((0, 1, 1, 4)))
-        TARGETS[target](bytes(octets))
+            place = chance.randint(0, len(data))
+            data[place : place + chance.choice((0, 1, 1, 4))] = chance.randbytes(chance.choice((0, 1, 1, 4)))
+        TARGETS[target](bytes(data))
 
 
-def test_the_first_octet_chooses_the_target() -> None:
+def test_the_first_byte_chooses_the_target() -> None:
     fuzz(b"")
     for seed in SEEDS[::10]:
         fuzz(seed)

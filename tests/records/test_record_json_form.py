@@ -24,7 +24,7 @@ from perseid.records.json_parsing import parse_json, write_json
 from perseid.records.record import Record
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef
 from tests.record_strategies import NOWS, plain_objects, records, values
-from tests.vector_files import load, octets
+from tests.vector_files import load, read_bytes
 
 URL = {"index": 1, "type": "URL", "data": {"format": "string", "value": "https://example.org/"}}
 
@@ -104,7 +104,7 @@ def test_what_deployed_json_has_no_place_for() -> None:
         ("HS_VLIST", bytes(4), {"format": "vlist", "value": []}),
         ("HS_NA_DELEGATE", b"\0\1\2\x0b\0\1\0\2" + bytes(12), None),
         ("HS_SITE.6", b"\0\1\2\x0b\0\1\0\2" + bytes(12), None),
-        ("HS_PUBKEY", octets("keys/rsapub.bin"), None),
+        ("HS_PUBKEY", read_bytes("keys/rsapub.bin"), None),
         ("HS_SERV", b"0.NA/0.NA", {"format": "string", "value": "0.NA/0.NA"}),
         ("HS_SECKEY", b"open", {"format": "string", "value": "open"}),
         ("10320/loc", b"<locations/>", {"format": "string", "value": "<locations/>"}),
@@ -121,7 +121,7 @@ def test_data_has_the_format_of_its_type(type_: str, data: bytes, written: objec
 
 
 def test_a_key_that_would_come_back_changed_is_written_in_base64() -> None:
-    data = octets("keys/rsapub.bin")
+    data = read_bytes("keys/rsapub.bin")
     assert value_to_json(Value(1, "HS_PUBKEY", data))["data"]["format"] == "key"  # type: ignore[index]
     dh = bytes.fromhex(next(v["encoded_hex"] for v in load("codec-records.json") if v["name"] == "hs-pubkey-dh"))
     for odd in (data[:-4], data + b"\0", data[:15] + b"\1" + data[16:], dh):
@@ -343,7 +343,7 @@ def test_as_many_values_as_a_record_has_and_no_more() -> None:
         values_from_json(most)
 
 
-def test_the_longest_data_of_a_value_passes_and_one_octet_more_does_not() -> None:
+def test_the_longest_data_of_a_value_passes_and_one_byte_more_does_not() -> None:
     value = Value(1, "X", b"\xff" * 1_048_576)
     assert value_from_json(parse_json(write_json(value_to_json(value)))) == value
     with pytest.raises(InvalidData, match="too many"):

@@ -299,9 +299,9 @@ def test_a_namespace_is_taken_apart_once_and_counts_like_a_list(monkeypatch: pyt
     parsed: list[int] = []
     from_bytes = Namespace.from_bytes
 
-    def counted(octets: bytes) -> Namespace:
-        parsed.append(len(octets))
-        return from_bytes(octets)
+    def counted(data: bytes) -> Namespace:
+        parsed.append(len(data))
+        return from_bytes(data)
 
     monkeypatch.setattr(Namespace, "from_bytes", counted)
     space = [Value.text(1, "HS_NAMESPACE", "<n>" + "".join(f"<locs>1/{n}</locs>" for n in range(50)) + "</n>")]
@@ -370,7 +370,7 @@ def test_so_many_records_are_looked_up_and_no_more() -> None:
     assert select_location(found, SelectionCriteria(), 0.5) is not None
 
 
-def test_so_many_lists_octets_and_places_and_no_more() -> None:
+def test_so_many_lists_bytes_and_places_and_no_more() -> None:
     lists = [loc('<l><location href="x"/></l>', index) for index in range(1, 2_000)]
     assert (len(places(lists).places), places(lists).truncated) == (MAX_LOCATION_LISTS, True)
     long = f"<l><location href='x'/>{' ' * (MAX_XML_BYTES - 40)}</l>"

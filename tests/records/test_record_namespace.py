@@ -41,9 +41,9 @@ def test_the_root_is_free_and_everything_has_a_default() -> None:
     assert Namespace('<n><template/><template delimiter="#"/></n>').delimiter == "#"
 
 
-def test_octets_are_kept_exactly() -> None:
-    octets = '\ufeff<?xml version="1.0"?>\r\n<n  a = "1" ><!-- é --></n>\n'.encode()
-    assert Namespace.from_bytes(octets).to_bytes() == octets
+def test_bytes_are_kept_exactly() -> None:
+    data = '\ufeff<?xml version="1.0"?>\r\n<n  a = "1" ><!-- é --></n>\n'.encode()
+    assert Namespace.from_bytes(data).to_bytes() == data
 
 
 def test_the_lowest_index_counts_and_what_does_not_parse_is_absent() -> None:

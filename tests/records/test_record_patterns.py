@@ -30,7 +30,7 @@ from perseid.records.patterns import (
         (r"[]&&]", "intersection", 3),
         (r"x[a[bc]]", "class inside a class", 4),
         (r"[[:alpha:]]", "class inside a class", 2),
-        (r"\C", "single octet", 1),
+        (r"\C", "single byte", 1),
     ],
 )
 def test_constructs_that_the_engine_lacks_or_reads_differently_are_refused_by_name(

@@ -41,7 +41,7 @@ def test_as_long_as_allowed_and_no_longer() -> None:
     longest = '"' + "x" * (MAX_JSON_BYTES - 2) + '"'
     assert parse_json(longest) == "x" * (MAX_JSON_BYTES - 2)
     for text in (longest + " ", '"' + "é" * (MAX_JSON_BYTES // 2) + '"'):
-        with pytest.raises(InvalidData, match="octets of JSON are too many"):
+        with pytest.raises(InvalidData, match="bytes of JSON are too many"):
             parse_json(text)
 
 
@@ -109,7 +109,7 @@ def test_kinds_have_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "text"),
+    ("data", "text"),
     [
         (b"", ""),
         (b"\t\n\r\x13", "\t\n\r\x13"),
@@ -123,16 +123,16 @@ def test_kinds_have_names() -> None:
         (b"\xed\xa0\x80", None),
     ],
 )
-def test_clean_text_is_what_can_be_shown(octets: bytes, text: str | None) -> None:
-    assert decode_printable(octets) == text
+def test_clean_text_is_what_can_be_shown(data: bytes, text: str | None) -> None:
+    assert decode_printable(data) == text
 
 
-def test_octets_are_a_string_or_say_how_they_are_written() -> None:
+def test_bytes_are_a_string_or_say_how_they_are_written() -> None:
     assert to_json("é\0".encode()) == "é\0"
     assert to_json(b"\xff") == {"format": "base64", "value": "/w=="}
-    for octets in (b"", b"x", b"\xff", bytes(range(256))):
-        assert from_json(to_json(octets), "x") == octets
-        assert from_base64(to_base64(octets), "x") == octets
+    for data in (b"", b"x", b"\xff", bytes(range(256))):
+        assert from_json(to_json(data), "x") == data
+        assert from_base64(to_base64(data), "x") == data
 
 
 def test_pointers_need_both_parts_in_text_and_json() -> None:

@@ -141,7 +141,7 @@ REFUSED = {
     "no word boundary": r"\B",
     "end of the last match": r"\G",
     "grapheme": r"\X",
-    "single octet": r"\C",
+    "single byte": r"\C",
     "control character": r"\cA",
     "case category": r"\p{Lu}",
     "script": r"\p{Greek}",

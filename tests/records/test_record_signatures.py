@@ -26,13 +26,13 @@ from perseid.records.signatures import (
 )
 from perseid.records.value import Permission, Value, ValueRef
 from tests.record_strategies import DSA_PRIVATE, NOWS, RSA_PRIVATE, claims
-from tests.vector_files import octets
+from tests.vector_files import read_bytes
 
 NOW = NOWS[0]
 CLAIMS = Claims(ValueRef(300, "0.NA/12345"), ValueRef(0, "12345/x"), NOW - 10, NOW - 20, NOW + 100)
 URL = Value.text(1, "URL", "https://example.org/")
 DESC = Value.text(2, "DESC", "x")
-OTHER_KEY = PublicKey.from_bytes(octets("keys/pubkey.bin"))
+OTHER_KEY = PublicKey.from_bytes(read_bytes("keys/pubkey.bin"))
 KEYS = [pytest.param(RSA_PRIVATE, id="rsa"), pytest.param(DSA_PRIVATE, id="dsa")]
 
 
@@ -81,8 +81,8 @@ def test_the_payload_is_as_deployed() -> None:
 
 
 def test_index_and_timestamp_are_not_signed_and_everything_else_is() -> None:
-    digest = ValueDigest.of(URL).octets
-    assert ValueDigest.of(Value.text(9, "URL", "https://example.org/").with_timestamp(5)).octets == digest
+    digest = ValueDigest.of(URL).digest
+    assert ValueDigest.of(Value.text(9, "URL", "https://example.org/").with_timestamp(5)).digest == digest
     for changed in (
         Value.text(1, "url", "https://example.org/"),
         Value.text(1, "URL", "https://example.org"),
@@ -90,7 +90,7 @@ def test_index_and_timestamp_are_not_signed_and_everything_else_is() -> None:
         Value(1, "URL", URL.data, permissions=Permission(0x0F)),
         Value(1, "URL", URL.data, references=(ValueRef(1, "x"),)),
     ):
-        assert ValueDigest.of(changed).octets != digest
+        assert ValueDigest.of(changed).digest != digest
 
 
 def test_values_are_compared_one_by_one() -> None:
@@ -153,8 +153,8 @@ def test_any_change_of_a_token_shows() -> None:
 def test_nothing_in_a_token_chooses_how_it_is_checked(algorithm: str) -> None:
     # Signed properly, except that the header names an algorithm that is not the key's.
     signed = f"{part({'alg': algorithm})}.{part({'iss': 'a', 'sub': 'b', 'digests': {'alg': '', 'digests': []}})}"
-    octets_ = RSA_PRIVATE.sign("SHA-256", signed.encode())
-    token = RecordSignature(f"{signed}.{base64.urlsafe_b64encode(octets_).decode().rstrip('=')}")
+    bytes_ = RSA_PRIVATE.sign("SHA-256", signed.encode())
+    token = RecordSignature(f"{signed}.{base64.urlsafe_b64encode(bytes_).decode().rstrip('=')}")
     assert not token.is_signed_by(RSA_PRIVATE.public)
 
 

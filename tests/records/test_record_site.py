@@ -7,9 +7,9 @@ import pytest
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.public_keys import PublicKey
 from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
-from tests.vector_files import octets
+from tests.vector_files import read_bytes
 
-KEY = octets("keys/rsapub.bin")
+KEY = read_bytes("keys/rsapub.bin")
 BOTH = Purpose.ADMIN | Purpose.QUERY
 TCP = Interface(BOTH, Transport.TCP, 2641)
 UDP = Interface(Purpose.QUERY, Transport.UDP, 2641)
@@ -128,7 +128,7 @@ def test_keys_come_in_four_formats() -> None:
 
 
 def test_a_key_that_would_come_back_changed_is_written_as_it_is() -> None:
-    # Without the four zeros, which readers ignore: the same key, but not the same octets.
+    # Without the four zeros, which readers ignore: the same key, but not the same bytes.
     plain = Server(1, bytes(16), KEY[:-4]).to_json()
     assert plain["publicKey"]["format"] == "base64"  # type: ignore[index]
     assert Server(1, bytes(16), KEY).to_json()["publicKey"]["format"] == "key"  # type: ignore[index]
@@ -245,10 +245,10 @@ def test_attributes_are_found_by_name() -> None:
     assert site.attribute("c") is None
 
 
-def test_a_program_cannot_make_a_site_that_has_no_octets() -> None:
-    with pytest.raises(RecordMisuse, match="16 octets"):
+def test_a_program_cannot_make_a_site_that_has_no_bytes() -> None:
+    with pytest.raises(RecordMisuse, match="16 bytes"):
         Server(1, b"\x7f\0\0\1", b"")
-    with pytest.raises(RecordMisuse, match="are octets"):
+    with pytest.raises(RecordMisuse, match="are bytes"):
         Site((), protocol_version=(2, 256))
     with pytest.raises(RecordMisuse):
         Site((), serial=40_000).to_bytes()

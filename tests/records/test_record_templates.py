@@ -304,11 +304,11 @@ def test_so_many_values_and_no_more() -> None:
         made(f'<foreach><value index="1"/></foreach>{V}', values=base)
 
 
-def test_so_many_octets_and_no_more() -> None:
+def test_so_many_bytes_and_no_more() -> None:
     around = len(Value(1, "T", b"").to_bytes())
     large = (Value(1, "T", b"a" * (MAX_TEMPLATE_BYTES - around)),)
     assert made("<foreach><value/></foreach>", values=large) == large
-    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 bytes"):
         made(f"<foreach><value/></foreach>{V}", values=large)
 
 
@@ -316,10 +316,10 @@ def test_a_text_cannot_grow_without_end() -> None:
     growing = '<def parameter="x"><value type="T" data="ab"/></def>' + (
         '<def parameter="x"><value type="T" data="${x}${x}${x}${x}"/></def>' * 30
     )
-    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 bytes"):
         made(growing)
     wide = '<foreach><value type="' + "${data}" * 1_000 + '" data=""/></foreach>'
-    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 bytes"):
         made(wide, values=(Value(1, "T", b"a" * 200_000),))
 
 
@@ -441,7 +441,7 @@ def test_a_text_is_not_longer_on_the_way_than_at_its_end(value: str, monkeypatch
     text = define % ("y" * 800) + define % ("${x}" * 40)
     assert len(data(text + '<value type="T" data="${x}"/>')[0]) == 32_000
     monkeypatch.setattr(implementation._Evaluation, "_meaning", counted)
-    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 octets"):
+    with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 bytes"):
         made(text + value)
     assert longest <= 32_000 + MAX_TEMPLATE_BYTES + 32_000
 

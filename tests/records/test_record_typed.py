@@ -26,7 +26,7 @@ from perseid.records.site import Site
 from perseid.records.text_types import Alias, Description, Email, ServiceHandle, Url
 from perseid.records.value import Value, ValueRef
 from tests.record_strategies import TYPES, encoded, plain_objects, values
-from tests.vector_files import octets
+from tests.vector_files import read_bytes
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_interpreting_never_fails_and_never_changes_anything(value: Value) -> No
         ("HS_ADMIN", "200:0.NA/P", Admin(ValueRef(200, "0.NA/P")).to_bytes()),
         ("HS_ADMIN", "200:0.NA/P:add_value,modify_value", bytes.fromhex("0050 00000006 302e4e412f50 000000c8")),
         ("HS_VLIST", "300:0.NA/P,301:0.NA/P", ValueList((ValueRef(300, "0.NA/P"), ValueRef(301, "0.NA/P"))).to_bytes()),
-        ("HS_SITE", octets("keys/siteinfo.json").decode(), octets("keys/siteinfo.bin")),
+        ("HS_SITE", read_bytes("keys/siteinfo.json").decode(), read_bytes("keys/siteinfo.bin")),
         ("HS_SECKEY", "open sesame", b"open sesame"),
         ("URL", "base64:AP8=", b"\0\xff"),
         ("HS_ADMIN", "base64:AP8", b"\0\xff"),
@@ -120,7 +120,7 @@ def test_other_text_is_refused(type_: str, text: str) -> None:
 
 def test_as_much_data_as_one_value_holds_and_no_more() -> None:
     assert len(data_from_text("URL", "x" * MAX_BYTES)) == MAX_BYTES
-    with pytest.raises(InvalidData, match="1,048,577 octets of data are too many"):
+    with pytest.raises(InvalidData, match="1,048,577 bytes of data are too many"):
         data_from_text("URL", "x" * (MAX_BYTES + 1))
     with pytest.raises(InvalidData, match="too many"):
         data_from_json("HS_ADMIN", {"handle": "x" * (MAX_BYTES + 1), "index": 1})
@@ -134,8 +134,8 @@ def test_what_is_shown_as_text_is_read_as_the_same_data(value: Value) -> None:
 def test_text_that_would_be_taken_for_base64_and_secrets_that_are_no_text_are_shown_in_base64() -> None:
     assert data_to_text(Value(1, "URL", b"base64:x")) == "base64:YmFzZTY0Ong="
     assert data_to_text(Value(1, "HS_SECKEY", b"\xff")) == "base64:/w=="
-    # the same key, but not the same octets
-    assert data_to_text(Value(1, "HS_PUBKEY", octets("keys/rsapub.bin")[:-4])).startswith("base64:")
+    # the same key, but not the same bytes
+    assert data_to_text(Value(1, "HS_PUBKEY", read_bytes("keys/rsapub.bin")[:-4])).startswith("base64:")
 
 
 def test_data_comes_from_the_json_of_its_type() -> None:

@@ -1,4 +1,4 @@
-"""Values: their octets, their permissions, and times that outlive 32 bits."""
+"""Values: their bytes, their permissions, and times that outlive 32 bits."""
 
 import pytest
 from hypothesis import given
@@ -24,9 +24,9 @@ NOW = 1_794_700_800
 
 @pytest.mark.parametrize("vector", parameters("codec-values.json"))
 def test_vector_of_a_value(vector: Vector) -> None:
-    octets = bytes.fromhex(vector["encoded_hex"])
-    value = Value.from_bytes(octets, NOW)
-    assert value.to_bytes() == octets
+    data = bytes.fromhex(vector["encoded_hex"])
+    value = Value.from_bytes(data, NOW)
+    assert value.to_bytes() == data
     given_ = fields(vector)
     assert value.index == given_["v.index"]
     assert to_wire(value.timestamp) == given_["v.timestamp"]
@@ -60,31 +60,31 @@ def test_vectors_of_values_cover_every_permission() -> None:
     vectors = load("codec-values.json")
     assert len(vectors) == 21
     assert {vector["perm"] for vector in vectors if "perm" in vector} == {
-        permissions_to_text(Permission(octet)) for octet in range(16)
+        permissions_to_text(Permission(byte)) for byte in range(16)
     }
 
 
 @pytest.mark.parametrize("now", NOWS)
 @given(st.data())
-def test_a_value_comes_back_from_its_octets_whenever_that_is(now: int, data: st.DataObject) -> None:
+def test_a_value_comes_back_from_its_bytes_whenever_that_is(now: int, data: st.DataObject) -> None:
     value = data.draw(values(now))
-    octets = value.to_bytes()
-    assert Value.from_bytes(octets, now) == value
-    front = octets[: data.draw(st.integers(0, len(octets) - 1))]
+    raw = value.to_bytes()
+    assert Value.from_bytes(raw, now) == value
+    front = raw[: data.draw(st.integers(0, len(raw) - 1))]
     with pytest.raises(InvalidData):
         Value.from_bytes(front, now)
     with pytest.raises(InvalidData):
-        Value.from_bytes(octets + b"\0", now)
+        Value.from_bytes(raw + b"\0", now)
 
 
 @pytest.mark.parametrize("now", NOWS)
-@given(octets=st.binary(min_size=26, max_size=60))
-def test_any_octets_are_a_value_that_writes_them_again_or_refused(now: int, octets: bytes) -> None:
+@given(data=st.binary(min_size=26, max_size=60))
+def test_any_bytes_are_a_value_that_writes_them_again_or_refused(now: int, data: bytes) -> None:
     try:
-        value = Value.from_bytes(octets, now)
+        value = Value.from_bytes(data, now)
     except InvalidData:
         return
-    assert value.to_bytes() == octets
+    assert value.to_bytes() == data
 
 
 @pytest.mark.parametrize("now", NOWS)

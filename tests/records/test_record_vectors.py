@@ -11,7 +11,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.record import values_from_bytes, values_to_bytes
 from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.records.value import TtlType, Value, ValueRef
-from tests.vector_files import Vector, fields, octets, parameters
+from tests.vector_files import Vector, fields, parameters, read_bytes
 
 VECTOR_FILES = ("codec-records.json", "keys/siteinfo.bin", "keys/siteinfo.json")
 NOW = 1_794_700_800
@@ -95,12 +95,12 @@ def describe_site(site: Site) -> dict[str, int | str]:
 
 
 def test_vector_of_the_recorded_site_is_the_same_in_both_files() -> None:
-    binary, text = octets("keys/siteinfo.bin"), octets("keys/siteinfo.json")
+    binary, text = read_bytes("keys/siteinfo.bin"), read_bytes("keys/siteinfo.json")
     site = Site.from_bytes(binary)
     assert site == Site.from_text(text.decode()) == Site.from_file(binary) == Site.from_file(text)
     assert site.to_bytes() == binary
     assert json.dumps(site.to_json()) == json.dumps(parse_json(text))
-    assert site.servers[0].key == PublicKey.from_bytes(octets("keys/pubkey.bin"))
+    assert site.servers[0].key == PublicKey.from_bytes(read_bytes("keys/pubkey.bin"))
     assert str(site.servers[0].ip) == "127.0.0.1"
     assert site.attribute("desc") == "cnri reference on localhost"
 

@@ -50,6 +50,6 @@ def test_other_json_is_refused(plain: object) -> None:
 
 
 def test_a_count_that_cannot_be_is_refused_before_anything_is_made() -> None:
-    for octets in ("7fffffff", "ffffffff", "00000002 00000000 00000001"):
+    for data in ("7fffffff", "ffffffff", "00000002 00000000 00000001"):
         with pytest.raises(InvalidData):
-            ValueList.from_bytes(bytes.fromhex(octets))
+            ValueList.from_bytes(bytes.fromhex(data))

@@ -38,15 +38,15 @@ BILLION_LAUGHS = b"""<?xml version="1.0"?>
 QUADRATIC = b'<!DOCTYPE a [<!ENTITY x "' + b"x" * 30_000 + b'">]><a>' + b"&x;" * 5_000 + b"</a>"
 
 
-def refusal(octets: bytes) -> str:
+def refusal(data: bytes) -> str:
     with pytest.raises(InvalidData) as caught:
-        parse_xml(octets)
+        parse_xml(data)
     return str(caught.value)
 
 
 def test_elements_keep_attributes_and_text_in_order() -> None:
-    octets = '\ufeff<?xml version="1.0"?><a b="1" c="&lt;é"> x<!-- - --><d/>y<![CDATA[<z>]]>&amp;<?pi?></a>'.encode()
-    element = parse_xml(octets)
+    data = '\ufeff<?xml version="1.0"?><a b="1" c="&lt;é"> x<!-- - --><d/>y<![CDATA[<z>]]>&amp;<?pi?></a>'.encode()
+    element = parse_xml(data)
     assert element == Element("a", (("b", "1"), ("c", "<é")), (" x", Element("d"), "y<z>&"))
     assert element.get("c") == "<é"
     assert element.get("x") is None
@@ -56,7 +56,7 @@ def test_elements_keep_attributes_and_text_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         BILLION_LAUGHS,
         QUADRATIC,
@@ -70,10 +70,10 @@ def test_elements_keep_attributes_and_text_in_order() -> None:
     ],
     ids=["laughs", "quadratic", "file", "http", "parameter", "system", "public", "bare", "attlist"],
 )
-def test_every_doctype_is_refused_in_little_time_and_memory(octets: bytes) -> None:
+def test_every_doctype_is_refused_in_little_time_and_memory(data: bytes) -> None:
     tracemalloc.start()
     began = time.process_time()
-    why = refusal(octets)
+    why = refusal(data)
     elapsed = time.process_time() - began
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -119,11 +119,11 @@ def test_attributes_as_long_as_allowed_and_no_longer() -> None:
 
 def test_the_most_that_passes_costs_little() -> None:
     attributes = " ".join(f'a{number:x}="1"' for number in range(5))
-    octets = f"<a>{f'<b {attributes}>x</b>' * 999}</a>".encode()
-    assert len(octets) <= MAX_XML_BYTES
+    data = f"<a>{f'<b {attributes}>x</b>' * 999}</a>".encode()
+    assert len(data) <= MAX_XML_BYTES
     tracemalloc.start()
     began = time.process_time()
-    parse_xml(octets)
+    parse_xml(data)
     elapsed = time.process_time() - began
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -132,7 +132,7 @@ def test_the_most_that_passes_costs_little() -> None:
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"",
         b" ",
@@ -152,8 +152,8 @@ def test_the_most_that_passes_costs_little() -> None:
         b'<a b="<"/>',
     ],
 )
-def test_what_is_not_xml_is_refused(octets: bytes) -> None:
-    assert refusal(octets)
+def test_what_is_not_xml_is_refused(data: bytes) -> None:
+    assert refusal(data)
 
 
 def test_it_is_utf_8_whatever_it_says() -> None:
@@ -171,10 +171,10 @@ def test_elements_written_are_elements_read(text: str) -> None:
     assert parse_xml(text.encode()).name == "root"
 
 
-@given(st.binary(max_size=60) | xml.map(str.encode).flatmap(lambda octets: st.sampled_from([octets[:-3], octets * 2])))
-def test_any_octets_are_xml_or_refused(octets: bytes) -> None:
+@given(st.binary(max_size=60) | xml.map(str.encode).flatmap(lambda data: st.sampled_from([data[:-3], data * 2])))
+def test_any_bytes_are_xml_or_refused(data: bytes) -> None:
     with suppress(InvalidData):
-        parse_xml(octets)
+        parse_xml(data)
 
 
 @pytest.mark.parametrize(("text", "yes"), [("yes", True), (" TRUE ", True), ("1", True), ("no", False), (None, False)])

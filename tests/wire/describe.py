@@ -1,7 +1,7 @@
 """Says in the words of the recorded descriptions what our own objects say about a message.
 
 Every field has its place, so a description that agrees in all fields also agrees in the order and size of all parts.
-Lengths and offsets come from the parsed values, never from the octets that were parsed.
+Lengths and offsets come from the parsed values, never from the bytes that were parsed.
 """
 
 from typing import Final
@@ -72,25 +72,25 @@ class Description:
         self.fields.append(Field(self.position, length, name, value))
         self.position += length
 
-    def counted(self, name: str, octets: bytes, value: str) -> None:
-        """An octet string behind its length."""
-        self.put(f"{name}.length", 4, len(octets))
-        self.put(name, len(octets), value)
+    def counted(self, name: str, data: bytes, value: str) -> None:
+        """A byte string behind its length."""
+        self.put(f"{name}.length", 4, len(data))
+        self.put(name, len(data), value)
 
-    def hexadecimal(self, name: str, octets: bytes) -> None:
-        self.counted(name, octets, octets.hex())
+    def hexadecimal(self, name: str, data: bytes) -> None:
+        self.counted(name, data, data.hex())
 
     def text(self, name: str, text: str | bytes) -> None:
-        octets = text.encode() if isinstance(text, str) else text
-        self.counted(name, octets, octets.decode())
+        data = text.encode() if isinstance(text, str) else text
+        self.counted(name, data, data.decode())
 
-    def data(self, name: str, octets: bytes) -> None:
+    def data(self, name: str, data: bytes) -> None:
         """Data is shown as text where it is printable ASCII."""
-        printable = octets.isascii() and octets.decode("ascii").isprintable()
-        self.counted(name, octets, octets.decode() if printable else octets.hex())
+        printable = data.isascii() and data.decode("ascii").isprintable()
+        self.counted(name, data, data.decode() if printable else data.hex())
 
     def inside(self, length: int) -> "Description":
-        """A description of the last `length` octets, which were described as a whole before."""
+        """A description of the last `length` bytes, which were described as a whole before."""
         return Description(self.position - length)
 
     def join(self, inner: "Description") -> None:
@@ -142,8 +142,8 @@ def describe_message(description: Description, message: Message) -> None:
         return
     padding = len(message.body) - (description.position - start)
     if padding:
-        octets = message.body[len(message.body) - padding :]
-        description.put("body.PADDING (counted in bodyLength)", padding, octets.hex())
+        data = message.body[len(message.body) - padding :]
+        description.put("body.PADDING (counted in bodyLength)", padding, data.hex())
     _credential(description, message.credential)
 
 
@@ -285,9 +285,9 @@ def _other_response(description: Description, body: ResponseBody) -> None:
             _exchange_mode(description, body.mode.value)
             description.hexadecimal("data", body.data)
         case VerificationResult():
-            put("isValid", 1, body.octet)
+            put("isValid", 1, body.flags)
         case TransactionStream():
-            put("keepAliveFlag", 1, body.octet)
+            put("keepAliveFlag", 1, body.flags)
         case SiteInfo():
             _site(description, body.site)
 
@@ -360,10 +360,10 @@ def _proof(description: Description, body: ChallengeResponse) -> None:
     description.join(inner)
 
 
-def _public_key(description: Description, name: str, octets: bytes) -> None:
-    key = PublicKey.from_bytes(octets)
-    description.hexadecimal(name, octets)
-    inner = description.inside(len(octets))
+def _public_key(description: Description, name: str, data: bytes) -> None:
+    key = PublicKey.from_bytes(data)
+    description.hexadecimal(name, data)
+    inner = description.inside(len(data))
     inner.text(f"{name}.keyType", key.KIND)
     inner.put(f"{name}.flags", 2, "0000")
     match key:
@@ -380,12 +380,12 @@ def _public_key(description: Description, name: str, octets: bytes) -> None:
 
 
 def _integer(number: int) -> bytes:
-    """Two's complement: a zero octet in front where the top bit is set."""
+    """Two's complement: a zero byte in front where the top bit is set."""
     return number.to_bytes(number.bit_length() // 8 + 1, "big")
 
 
-def _site(description: Description, octets: bytes) -> None:
-    site, put = Site.from_bytes(octets), description.put
+def _site(description: Description, data: bytes) -> None:
+    site, put = Site.from_bytes(data), description.put
     primary, multiple = PrimaryMask.PRIMARY in site.primary, PrimaryMask.MULTI_PRIMARY in site.primary
     put("site.dataFormatVersion", 2, site.version)
     put("site.majorProtocolVersion", 1, site.protocol_version[0])

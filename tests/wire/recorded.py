@@ -104,9 +104,9 @@ def key_file(name: str) -> bytes:
     return (FOLDER / "keys" / name).read_bytes()
 
 
-def fed(reader: FrameReader, octets: bytes) -> list[Frame]:
+def fed(reader: FrameReader, data: bytes) -> list[Frame]:
     """Feed a reader, and take every message that is then whole."""
-    reader.feed(octets)
+    reader.feed(data)
     return list(reader.frames())
 
 

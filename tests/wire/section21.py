@@ -117,7 +117,7 @@ KEY_FILES: Final = {
         "4d970000001006c1176b88939d0b28c38456f5e094fc"
     ),
 }
-"""21.8: the octets 0102030405 under the passphrase `pass`, by scheme."""
+"""21.8: the bytes 0102030405 under the passphrase `pass`, by scheme."""
 
 RSA_KEY: Final = (
     "0000000b5253415f5055425f4b45590000000000030100010000008100c6c254afcc5e3ee597db15d4da10ea0ca1da32fb04"

@@ -1,7 +1,7 @@
 """A client and a server that talk in memory: no socket, no clock, no randomness but what the test gives.
 
 `Host` is a server with the least application that the protocol needs; `Talk` is a client that speaks with it over one
-of three lines. A line carries octets, as the real transport does, and the UDP line treats them as badly as it may.
+of three lines. A line carries bytes, as the real transport does, and the UDP line treats them as badly as it may.
 """
 
 import random
@@ -130,13 +130,13 @@ class Host:
 
 
 class Line(Protocol):
-    """A way for octets from a client to a host and back."""
+    """A way for bytes from a client to a host and back."""
 
     def carry(self, frame: Frame, host: Host, now: float) -> list[Frame]: ...
 
 
 class Tcp:
-    """Both directions octet by octet, if `size` is 1."""
+    """Both directions byte by byte, if `size` is 1."""
 
     def __init__(self, size: int = 1) -> None:
         self.size = size
@@ -215,8 +215,8 @@ class Http:
         response = h11.Response(status_code=200, headers=http_response_headers(len(answer)))
         pieces = [connection.send(event) for event in (response, h11.Data(data=answer), h11.EndOfMessage())]
         reader, frames = HttpResponseReader(), []
-        for octet in b"".join(piece or b"" for piece in pieces):
-            frames += reader.feed(bytes((octet,)))
+        for byte in b"".join(piece or b"" for piece in pieces):
+            frames += reader.feed(bytes((byte,)))
         assert reader.is_finished
         return frames
 

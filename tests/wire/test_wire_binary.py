@@ -16,15 +16,15 @@ _SIZES = {"u8": 1, "i16": 2, "i32": 4, "u32": 4, "i64": 8}
 @EXAMPLES
 @given(U8, I16, I32, I64, OCTETS, TEXTS, st.integers(0, 0xFFFF_FFFF))
 def test_what_the_writer_wrote_the_reader_reads(
-    u8: int, i16: int, i32: int, i64: int, octets: bytes, text: str, u32: int
+    u8: int, i16: int, i32: int, i64: int, data: bytes, text: str, u32: int
 ) -> None:
-    writer = Writer().u8(u8).i16(i16).i32(i32).i64(i64).bytes_(octets).text(text).u32(u32).octets(octets)
+    writer = Writer().u8(u8).i16(i16).i32(i32).i64(i64).bytes_(data).text(text).u32(u32).raw(data)
     reader = Reader(writer.getvalue())
     assert reader.peek() == u8
     assert (reader.u8(), reader.i16(), reader.i32(), reader.i64()) == (u8, i16, i32, i64)
-    assert (reader.bytes_(), reader.text(), reader.u32()) == (octets, text, u32)
-    assert reader.remaining == len(octets)
-    assert reader.rest() == octets
+    assert (reader.bytes_(), reader.text(), reader.u32()) == (data, text, u32)
+    assert reader.remaining == len(data)
+    assert reader.rest() == data
     assert reader.offset == len(writer)
     reader.finish()
 
@@ -45,8 +45,8 @@ def test_integers_are_big_endian_and_signed() -> None:
 def test_a_number_that_is_cut_off_is_refused_with_its_place(method: str) -> None:
     size = _SIZES[method]
     reader = Reader(bytes(3 + size - 1))
-    reader.octets(3)
-    with pytest.raises(InvalidData, match=f"{size} octets are needed, {size - 1} are left") as caught:
+    reader.raw(3)
+    with pytest.raises(InvalidData, match=f"{size} bytes are needed, {size - 1} are left") as caught:
         getattr(reader, method)()
     assert caught.value.offset == 3
 
@@ -62,7 +62,7 @@ def test_a_length_outside_the_limits_is_refused_before_anything_is_taken(length:
         Reader(Writer().i32(length).getvalue()).bytes_()
 
 
-def test_the_longest_octet_string_is_written_and_read_and_one_octet_more_is_neither() -> None:
+def test_the_longest_byte_string_is_written_and_read_and_one_byte_more_is_neither() -> None:
     longest = bytes(MAX_BYTES)
     written = Writer().bytes_(longest).getvalue()
     assert Reader(written).bytes_() == longest
@@ -80,19 +80,19 @@ def test_a_smaller_limit_of_the_caller_holds_too() -> None:
 
 
 def test_a_string_longer_than_what_is_left_is_refused() -> None:
-    with pytest.raises(InvalidData, match="5 octets are needed, 4 are left"):
-        Reader(Writer().i32(5).octets(b"1234").getvalue()).bytes_()
+    with pytest.raises(InvalidData, match="5 bytes are needed, 4 are left"):
+        Reader(Writer().i32(5).raw(b"1234").getvalue()).bytes_()
 
 
-def test_a_count_that_the_remaining_octets_cannot_hold_is_refused_at_once() -> None:
-    octets = Writer().i32(3).octets(bytes(24)).getvalue()
-    assert Reader(octets).count(8) == 3
-    with pytest.raises(InvalidData, match="3 items are announced, but only 24 octets are left"):
-        Reader(octets).count(9)
+def test_a_count_that_the_remaining_bytes_cannot_hold_is_refused_at_once() -> None:
+    data = Writer().i32(3).raw(bytes(24)).getvalue()
+    assert Reader(data).count(8) == 3
+    with pytest.raises(InvalidData, match="3 items are announced, but only 24 bytes are left"):
+        Reader(data).count(9)
     with pytest.raises(InvalidData, match="a count of -1"):
         Reader(Writer().i32(-1).getvalue()).count(1)
     with pytest.raises(InvalidData, match="not between 0 and 2"):
-        Reader(octets).count(8, 2)
+        Reader(data).count(8, 2)
 
 
 def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_written() -> None:
@@ -102,10 +102,10 @@ def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_w
         Writer().text("\ud800")
 
 
-def test_octets_too_many_are_refused_when_the_structure_must_end() -> None:
+def test_bytes_too_many_are_refused_when_the_structure_must_end() -> None:
     reader = Reader(b"12")
     reader.u8()
-    with pytest.raises(InvalidData, match="1 octets too many") as caught:
+    with pytest.raises(InvalidData, match="1 bytes too many") as caught:
         reader.finish()
     assert caught.value.offset == 1
 
@@ -114,7 +114,7 @@ def test_an_inner_reader_ends_where_its_structure_does_and_the_outer_goes_on_beh
     outer = Reader(b"abcdef")
     outer.u8()
     inner = outer.inner(3)
-    assert inner.octets(3) == b"bcd"
+    assert inner.raw(3) == b"bcd"
     with pytest.raises(InvalidData):
         inner.u8()
     assert outer.rest() == b"ef"
@@ -158,8 +158,8 @@ def test_times_are_written_modulo_2_to_the_32() -> None:
 
 @EXAMPLES
 @given(st.binary(max_size=30), st.lists(st.sampled_from([*_SIZES, "bytes_", "text", "peek", "rest"]), max_size=8))
-def test_whatever_is_read_from_whatever_octets_gives_a_value_or_a_refusal(octets: bytes, methods: list[str]) -> None:
-    reader = Reader(octets)
+def test_whatever_is_read_from_whatever_bytes_gives_a_value_or_a_refusal(data: bytes, methods: list[str]) -> None:
+    reader = Reader(data)
     for method in methods:
         before, offset = reader.offset, None
         try:
@@ -167,12 +167,12 @@ def test_whatever_is_read_from_whatever_octets_gives_a_value_or_a_refusal(octets
         except InvalidData as problem:
             offset = problem.offset
             assert offset is not None, "the place is always known"
-        assert before <= (reader.offset if offset is None else offset) <= len(octets)
+        assert before <= (reader.offset if offset is None else offset) <= len(data)
 
 
 def test_an_error_must_say_whose_doing_it_was() -> None:
     with pytest.raises(TypeError, match="whose doing"):
         RecordProblem("neither")
     assert str(InvalidData("no")) == "no"
-    assert str(InvalidData("no", 3)) == "at octet 3: no"
+    assert str(InvalidData("no", 3)) == "at byte 3: no"
     assert str(RecordMisuse("no")) == "no"

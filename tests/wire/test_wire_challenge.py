@@ -50,7 +50,7 @@ def test_challenges_of_the_wire_vectors(name: str) -> None:
     for exchange in opened(CONVERSATIONS[name]):
         digest, body = decode_response(exchange.response, NOW)
         if isinstance(body, Challenge):
-            assert digest == RequestDigest.of(exchange.request.octets, exchange.response.version)
+            assert digest == RequestDigest.of(exchange.request.raw, exchange.response.version)
             assert body == Challenge(body.nonce)
             assert len(body.nonce) == 16
             assert encode_challenge(body.nonce, digest, exchange.response.version) == exchange.response.body
@@ -60,7 +60,7 @@ def test_challenges_of_the_wire_vectors(name: str) -> None:
             check_answer(challenged, exchange)
             answers += 1
             if digest is not None:
-                assert digest.matches(challenged.request.octets)
+                assert digest.matches(challenged.request.raw)
     assert answers or challenged is None
 
 
@@ -124,9 +124,9 @@ def test_verify_challenge_of_the_wire_vectors(name: str) -> None:
 @pytest.mark.parametrize("version", section21.CHALLENGES)
 def test_answer_of_the_descriptions_vectors(version: str) -> None:
     spoken = Version.parse(version)
-    octets, answer = (bytes.fromhex(part) for part in section21.CHALLENGES[version])
+    data, answer = (bytes.fromhex(part) for part in section21.CHALLENGES[version])
     request = bytes.fromhex(section21.MACED["2.4"])[: 24 + 13]
-    message = Message.from_bytes(Envelope(spoken, CURRENT_VERSION), octets, NOW)
+    message = Message.from_bytes(Envelope(spoken, CURRENT_VERSION), data, NOW)
     digest, body = decode_response(message, NOW)
     assert isinstance(body, Challenge)
     assert digest == RequestDigest.of(request, spoken)
@@ -167,7 +167,7 @@ def test_answers_with_secrets_are_right(
     secret: bytes, nonce: bytes, digest: bytes, version: Version, suggested: Version
 ) -> None:
     answer = answer_with_secret(secret, nonce, digest, version, suggested, bytes(SALT_LENGTH))
-    # The answer travels in the challenge's version; one without an octet for its algorithm only fits the oldest.
+    # The answer travels in the challenge's version; one without a byte for its algorithm only fits the oldest.
     spoken = version if suggested.at_least(1) else Version(2, 0)
     assert check_secret_answer(secret, nonce, digest, answer, spoken)
     assert not check_secret_answer(secret + b"!", nonce, digest, answer, spoken)
@@ -178,10 +178,10 @@ def test_answers_with_secrets_are_right(
 
 @given(st.binary(max_size=60), strategies.VERSIONS)
 @settings(deadline=None)
-def test_arbitrary_octets_are_a_wrong_answer(answer: bytes, version: Version) -> None:
-    for octets in (answer, b"\x22" + answer, b"\x22\0\0\0\2ab" + answer, b"\x13" + answer):
-        assert not check_secret_answer(SECRET, NONCE, DIGEST, octets, version)
-        assert not check_key_answer(RSA_KEY.public, NONCE, DIGEST, octets)
+def test_arbitrary_bytes_are_a_wrong_answer(answer: bytes, version: Version) -> None:
+    for data in (answer, b"\x22" + answer, b"\x22\0\0\0\2ab" + answer, b"\x13" + answer):
+        assert not check_secret_answer(SECRET, NONCE, DIGEST, data, version)
+        assert not check_key_answer(RSA_KEY.public, NONCE, DIGEST, data)
     assert not check_key_answer(DSA_KEY.public, NONCE, DIGEST, b"\0\0\0\4SHA1" + answer)
 
 
@@ -189,7 +189,7 @@ def test_arbitrary_octets_are_a_wrong_answer(answer: bytes, version: Version) ->
 
 
 @pytest.mark.parametrize(
-    ("version", "suggested", "octet"),
+    ("version", "suggested", "byte"),
     [
         (CURRENT_VERSION, CURRENT_VERSION, 0x22),
         (V7, CURRENT_VERSION, 0x22),
@@ -199,12 +199,12 @@ def test_arbitrary_octets_are_a_wrong_answer(answer: bytes, version: Version) ->
         (CURRENT_VERSION, V1, 0x02),
     ],
 )
-def test_the_lower_version_decides_how_to_answer(version: Version, suggested: Version, octet: int) -> None:
-    assert answer_with_secret(b"s", NONCE, DIGEST, version, suggested, bytes(16))[0] == octet
+def test_the_lower_version_decides_how_to_answer(version: Version, suggested: Version, byte: int) -> None:
+    assert answer_with_secret(b"s", NONCE, DIGEST, version, suggested, bytes(16))[0] == byte
 
 
 @pytest.mark.parametrize("version", [Version(2, 0), Version(5, 0)])
-def test_the_oldest_answer_has_no_octet_for_its_algorithm(version: Version) -> None:
+def test_the_oldest_answer_has_no_byte_for_its_algorithm(version: Version) -> None:
     answer = hashlib.md5(b"s" + NONCE + DIGEST + b"s").digest()
     for spoken, suggested in ((version, CURRENT_VERSION), (CURRENT_VERSION, version)):
         assert answer_with_secret(b"s", NONCE, DIGEST, spoken, suggested, b"") == answer

@@ -1,4 +1,4 @@
-"""The encryption of sessions: recorded octets, round trips, and octets that were never encrypted."""
+"""The encryption of sessions: recorded bytes, round trips, and bytes that were never encrypted."""
 
 from contextlib import suppress
 
@@ -21,35 +21,35 @@ OLD, NEW = Version(2, 3), Version(2, 4)
 @pytest.mark.parametrize("number", section21.HELLO)
 def test_hello_of_the_descriptions_vectors(number: int) -> None:
     cipher = Cipher(number)
-    old, new = (bytes.fromhex(octets) for octets in section21.HELLO[number])
-    for version, octets in ((OLD, old), (NEW, new), (CURRENT_VERSION, new), (Version(5, 9), old)):
-        assert decrypt(cipher, KEYS[cipher], octets, version) == b"hello"
-        assert encrypt(cipher, KEYS[cipher], b"hello", version, lambda count: new[:count]) == octets
+    old, new = (bytes.fromhex(data) for data in section21.HELLO[number])
+    for version, data in ((OLD, old), (NEW, new), (CURRENT_VERSION, new), (Version(5, 9), old)):
+        assert decrypt(cipher, KEYS[cipher], data, version) == b"hello"
+        assert encrypt(cipher, KEYS[cipher], b"hello", version, lambda count: new[:count]) == data
 
 
 @given(CIPHERS, st.binary(max_size=100), strategies.VERSIONS, st.binary(min_size=16, max_size=16))
 def test_messages_round_trip(cipher: Cipher, plaintext: bytes, version: Version, iv: bytes) -> None:
-    octets = encrypt(cipher, KEYS[cipher], plaintext, version, lambda count: iv[:count])
-    assert decrypt(cipher, KEYS[cipher], octets, version) == plaintext
+    data = encrypt(cipher, KEYS[cipher], plaintext, version, lambda count: iv[:count])
+    assert decrypt(cipher, KEYS[cipher], data, version) == plaintext
     block = 16 if cipher == Cipher.AES else 8
-    assert octets.startswith(iv[:block]) or not version.at_least(4)
-    assert len(octets) == (len(plaintext) // block + 1 + version.at_least(4)) * block
+    assert data.startswith(iv[:block]) or not version.at_least(4)
+    assert len(data) == (len(plaintext) // block + 1 + version.at_least(4)) * block
 
 
 @given(CIPHERS, st.binary(max_size=100), strategies.VERSIONS)
-def test_arbitrary_octets_are_decrypted_or_refused(cipher: Cipher, octets: bytes, version: Version) -> None:
+def test_arbitrary_bytes_are_decrypted_or_refused(cipher: Cipher, data: bytes, version: Version) -> None:
     with suppress(InvalidData):
-        assert len(decrypt(cipher, KEYS[cipher], octets, version)) < len(octets)
+        assert len(decrypt(cipher, KEYS[cipher], data, version)) < len(data)
 
 
-@pytest.mark.parametrize("octets", [b"", bytes(15), bytes(16), bytes(17), bytes(31), bytes(32)])
-def test_what_is_wrong_with_a_ciphertext_is_not_said(octets: bytes) -> None:
-    assert refused(decrypt, Cipher.AES, KEYS[Cipher.AES], octets, CURRENT_VERSION) == "the octets cannot be decrypted"
+@pytest.mark.parametrize("data", [b"", bytes(15), bytes(16), bytes(17), bytes(31), bytes(32)])
+def test_what_is_wrong_with_a_ciphertext_is_not_said(data: bytes) -> None:
+    assert refused(decrypt, Cipher.AES, KEYS[Cipher.AES], data, CURRENT_VERSION) == "the bytes cannot be decrypted"
 
 
-def test_aes_uses_the_first_sixteen_octets_of_the_key() -> None:
-    octets = encrypt(Cipher.AES, bytes(range(16)), b"text", CURRENT_VERSION, bytes)
-    assert decrypt(Cipher.AES, bytes(range(32)), octets, CURRENT_VERSION) == b"text"
+def test_aes_uses_the_first_sixteen_bytes_of_the_key() -> None:
+    data = encrypt(Cipher.AES, bytes(range(16)), b"text", CURRENT_VERSION, bytes)
+    assert decrypt(Cipher.AES, bytes(range(32)), data, CURRENT_VERSION) == b"text"
 
 
 def test_misuse() -> None:

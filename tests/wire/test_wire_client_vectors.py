@@ -1,6 +1,6 @@
-"""Our client in the place of the recorded one: it writes every recorded request to the octet and accepts every answer.
+"""Our client in the place of the recorded one: it writes every recorded request to the byte and accepts every answer.
 
-The client is given the recorded instant, request ids, salts and initialisation vectors. Three kinds of octets cannot
+The client is given the recorded instant, request ids, salts and initialisation vectors. Three kinds of bytes cannot
 agree: DSA signatures, which are random (they are verified instead); the requests of malformed.json, which no client
 writes; and that of `unknown-session`, which names a session that its client does not have.
 """
@@ -48,9 +48,9 @@ class Replay:
         self.monkeypatch = monkeypatch
 
     def _random(self, count: int) -> bytes:
-        octets = self.randomness.popleft()
-        assert len(octets) == count
-        return octets
+        data = self.randomness.popleft()
+        assert len(data) == count
+        return data
 
     def exchange(self, vector: Vector) -> None:
         """Make the request, compare it, and read the answer."""
@@ -149,7 +149,7 @@ def is_same(
 
 
 def is_same_but_for_the_signature(sent: Frame, recorded: Frame, challenge: VerifiedResponse | None) -> bool:
-    """A DSA signature is another one each time, of 46 to 48 octets; the lengths around it follow it."""
+    """A DSA signature is another one each time, of 46 to 48 bytes; the lengths around it follow it."""
     assert challenge is not None
     assert challenge.digest is not None
     assert isinstance(challenge.body, Challenge)
@@ -169,7 +169,7 @@ def is_written_by_a_client(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if is_written_by_a_client(name)])
-def test_the_requests_of_a_vector_are_written_to_the_octet_and_its_answers_accepted(
+def test_the_requests_of_a_vector_are_written_to_the_byte_and_its_answers_accepted(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Replay(monkeypatch)

@@ -68,8 +68,8 @@ def check_pbkdf2(vector: dict[str, Any]) -> None:
 def credential_message(vector: dict[str, Any]) -> tuple[Message, Message]:
     """The message of a vector, without and with its credential."""
     envelope = Envelope(Version.parse(vector["version"]), CURRENT_VERSION, vector["session_id"], vector["request_id"])
-    octets = bytes.fromhex(vector["header_and_body"])
-    bare = Message.from_bytes(envelope, octets, NOW)
+    data = bytes.fromhex(vector["header_and_body"])
+    bare = Message.from_bytes(envelope, data, NOW)
     return bare, bare.with_credential(Credential.from_bytes(bytes.fromhex(vector["credential"])))
 
 
@@ -100,25 +100,25 @@ def check_encryption(vector: dict[str, Any]) -> None:
 # Those of the description
 
 
-def described(version: str, octets: str) -> Message:
-    envelope = Envelope(Version.parse(version), CURRENT_VERSION, 9, 0x0102_0304, length=len(octets) // 2)
-    return Message.from_bytes(envelope, bytes.fromhex(octets), NOW)
+def described(version: str, data: str) -> Message:
+    envelope = Envelope(Version.parse(version), CURRENT_VERSION, 9, 0x0102_0304, length=len(data) // 2)
+    return Message.from_bytes(envelope, bytes.fromhex(data), NOW)
 
 
-@pytest.mark.parametrize(("version", "octets"), section21.MACED.items())
-def test_session_mac_of_the_descriptions_vectors(version: str, octets: str) -> None:
-    message, key = described(version, octets), bytes(range(1, 17))
+@pytest.mark.parametrize(("version", "data"), section21.MACED.items())
+def test_session_mac_of_the_descriptions_vectors(version: str, data: str) -> None:
+    message, key = described(version, data), bytes(range(1, 17))
     assert verify_mac(message, key)
     assert add_mac(replace(message, credential=None), key, 3) == message
-    assert message.payload().hex() == octets
+    assert message.payload().hex() == data
 
 
-@pytest.mark.parametrize(("version", "octets"), section21.SIGNED.items())
-def test_signed_response_of_the_descriptions_vectors(version: str, octets: str) -> None:
-    message = described(version, octets)
+@pytest.mark.parametrize(("version", "data"), section21.SIGNED.items())
+def test_signed_response_of_the_descriptions_vectors(version: str, data: str) -> None:
+    message = described(version, data)
     assert verify_signature(message, PublicKey.from_bytes(bytes.fromhex(section21.RSA_KEY)))
     assert not verify_signature(message, SERVER_PUBLIC)
-    assert message.payload().hex() == octets
+    assert message.payload().hex() == data
 
 
 # Exchanges
@@ -176,7 +176,7 @@ def test_digests_of_the_wire_vectors() -> None:
             digest, _ = decode_response(response, NOW)
             assert (digest is not None) == (OpFlag.REQUEST_DIGEST in response.header.flags)
             if digest is not None:
-                assert digest.matches(request.octets), str(vector)
+                assert digest.matches(request.raw), str(vector)
                 checked.add(vector.file)
     assert checked >= {"admin-rsa.json", "certified.json", "session.json", "verify.json", "versions.json"}
 
@@ -199,7 +199,7 @@ def test_a_signature_vouches_for_the_message(message: Message, key: PrivateKey, 
     signed = sign(message, key, counter)
     assert verify_signature(signed, key.public)
     assert verify_signature(Message.from_bytes(signed.envelope, signed.payload(), 0), key.public)
-    assert not verify_signature(replace(signed, octets=signed.octets + b"!"), key.public)
+    assert not verify_signature(replace(signed, raw=signed.raw + b"!"), key.public)
     assert not verify_signature(signed, SERVER_PUBLIC)
     assert not verify_signature(message, key.public)
 
@@ -209,7 +209,7 @@ def test_a_mac_vouches_for_the_message(message: Message, key: bytes, counter: in
     maced = add_mac(message, key, counter)
     assert verify_mac(maced, key)
     assert verify_mac(Message.from_bytes(maced.envelope, maced.payload(), 0), key)
-    assert not verify_mac(replace(maced, octets=maced.octets + b"!"), key)
+    assert not verify_mac(replace(maced, raw=maced.raw + b"!"), key)
     assert not verify_mac(maced, key + b"!")
     assert not verify_mac(message, key)
 
@@ -275,7 +275,7 @@ def example(version: Version, session_id: int = 0x0102_0304) -> Message:
 )
 def test_signature_input_by_version(version: str, prefix: str) -> None:
     message = example(Version.parse(version))
-    assert signature_input(message, 10) == bytes.fromhex(prefix) + message.octets
+    assert signature_input(message, 10) == bytes.fromhex(prefix) + message.raw
 
 
 def test_negative_ids_have_a_place_in_every_input() -> None:
@@ -351,7 +351,7 @@ def test_constructions_of_old_versions_are_not_accepted_in_new_ones() -> None:
         )
         assert not verify_mac(message.with_credential(credential), key)
     # Without the key on both sides, as the spoilt buffer of 2.5 has it, a plain hash would prove nothing.
-    hmac_named = Credential("HS_MAC", b"HMAC-SHA1", mac(Algorithm.HMAC_SHA1, b"", example(Version(2, 5)).octets), 1)
+    hmac_named = Credential("HS_MAC", b"HMAC-SHA1", mac(Algorithm.HMAC_SHA1, b"", example(Version(2, 5)).raw), 1)
     assert not verify_mac(example(Version(2, 5)).with_credential(hmac_named), b"")
 
 
@@ -423,9 +423,9 @@ def test_hashes_of_signatures_have_names_that_keys_know() -> None:
 
 
 @given(st.binary(max_size=80))
-def test_arbitrary_octets_as_a_credential(octets: bytes) -> None:
+def test_arbitrary_bytes_as_a_credential(data: bytes) -> None:
     try:
-        credential = Credential.from_bytes(octets)
+        credential = Credential.from_bytes(data)
     except InvalidData:
         return
     assert not verify_mac(example(NEW).with_credential(credential), b"key")

@@ -155,7 +155,7 @@ def test_a_strangers_longest_group_costs_little() -> None:
 
 
 def test_leading_zeros_of_the_secret_are_kept() -> None:
-    """Some secret begins with a zero octet: among a few hundred of them one in 256 does."""
+    """Some secret begins with a zero byte: among a few hundred of them one in 256 does."""
     mine = generate_key_pair(DEFAULT_GROUP, drawn(0))
     peers = (DhPublicKey(y, P, G) for y in range(3, 3000))
     secret = next(secret for peer in peers if (secret := exchange_with_pow(mine, peer))[0] == 0)
@@ -163,7 +163,7 @@ def test_leading_zeros_of_the_secret_are_kept() -> None:
     key = derive_session_key(Cipher.AES, secret)
     assert key[0] != 0
     assert secret.lstrip(b"\0").startswith(key)
-    assert derive_session_key(Cipher.DES, secret)[0] == 1  # a zero octet with its parity bit
+    assert derive_session_key(Cipher.DES, secret)[0] == 1  # a zero byte with its parity bit
 
 
 # Key pairs
@@ -241,8 +241,8 @@ def test_an_unknown_cipher_has_no_session_key() -> None:
 def test_parity_is_odd(shared: bytes) -> None:
     for cipher in (Cipher.DES, Cipher.TDES):
         key = derive_session_key(cipher, shared)
-        assert all(octet.bit_count() % 2 for octet in key)
-        assert all(octet & 0xFE == given_ & 0xFE for octet, given_ in zip(key, shared, strict=False))
+        assert all(byte.bit_count() % 2 for byte in key)
+        assert all(byte & 0xFE == given_ & 0xFE for byte, given_ in zip(key, shared, strict=False))
 
 
 def test_zeros_are_dropped_for_aes_only_while_enough_remains() -> None:
@@ -257,15 +257,15 @@ def test_zeros_are_dropped_for_aes_only_while_enough_remains() -> None:
 @pytest.mark.parametrize(("cipher", "length"), [(Cipher.DES, 8), (Cipher.TDES, 24), (Cipher.AES, 16)])
 def test_session_keys_by_rsa(cipher: Cipher, length: int) -> None:
     key, secret = rsa_key(), bytes(range(length))
-    octets = encrypt_session_key(key.public, cipher, secret, CURRENT_VERSION)
-    assert decrypt_session_key(key, octets, CURRENT_VERSION) == (cipher, secret)
+    data = encrypt_session_key(key.public, cipher, secret, CURRENT_VERSION)
+    assert decrypt_session_key(key, data, CURRENT_VERSION) == (cipher, secret)
 
 
 def test_session_keys_by_rsa_without_the_ciphers_number() -> None:
     key = rsa_key()
     old = Version(2, 1)
-    octets = encrypt_session_key(key.public, Cipher.DES, bytes(8), old)
-    assert decrypt_session_key(key, octets, old) == (Cipher.DES, bytes(8))
+    data = encrypt_session_key(key.public, Cipher.DES, bytes(8), old)
+    assert decrypt_session_key(key, data, old) == (Cipher.DES, bytes(8))
     # As deployed clients send it in the mode with the server's key.
     assert decrypt_session_key(key, key.public.encrypt(bytes(16)), CURRENT_VERSION) == (Cipher.AES, bytes(16))
 
@@ -277,9 +277,9 @@ def test_session_keys_by_rsa_that_are_none(plain: bytes) -> None:
 
 
 @given(st.binary(max_size=140))
-def test_arbitrary_octets_as_an_encrypted_key(octets: bytes) -> None:
+def test_arbitrary_bytes_as_an_encrypted_key(data: bytes) -> None:
     with pytest.raises(InvalidData):
-        decrypt_session_key(rsa_key(), octets, CURRENT_VERSION)
+        decrypt_session_key(rsa_key(), data, CURRENT_VERSION)
 
 
 def test_the_peers_key_comes_as_a_public_key() -> None:

@@ -29,21 +29,21 @@ from tests.wire.strategies import EXAMPLES, envelopes
 
 
 def packet(request_id: int, sequence: int, length: int, part: bytes | None = None) -> bytes:
-    """One packet of a message of `length` octets."""
+    """One packet of a message of `length` bytes."""
     size = min(PACKET_PAYLOAD, length - sequence * PACKET_PAYLOAD)
-    octets = bytes(max(0, size)) if part is None else part
-    return Envelope(request_id=request_id, sequence=sequence, length=length, truncated=True).to_bytes() + octets
+    data = bytes(max(0, size)) if part is None else part
+    return Envelope(request_id=request_id, sequence=sequence, length=length, truncated=True).to_bytes() + data
 
 
 def unfinished(request_id: int) -> bytes:
-    """The smallest packet that leaves a message unfinished: its last octet."""
+    """The smallest packet that leaves a message unfinished: its last byte."""
     return packet(request_id, 1, PACKET_PAYLOAD + 1)
 
 
 # Cutting up
 
 
-def test_a_packet_has_512_octets_of_which_492_are_the_messages() -> None:
+def test_a_packet_has_512_bytes_of_which_492_are_the_messages() -> None:
     assert (MAX_PACKET, PACKET_PAYLOAD) == (512, 492)
 
 
@@ -85,10 +85,10 @@ def test_what_was_cut_up_comes_together_in_any_order_with_any_duplicates(
         if result is not None:
             whole.append(result)
             break
-    ((found, octets),) = whole
-    assert octets == payload
+    ((found, data),) = whole
+    assert data == payload
     assert found == replace(Envelope.from_bytes(packets[0]), sequence=0)
-    assert (len(reassembler), reassembler.octets) == (0, 0)
+    assert (len(reassembler), reassembler.size) == (0, 0)
 
 
 # Putting together
@@ -135,7 +135,7 @@ def test_a_single_packet_is_whole_at_once() -> None:
 def test_a_packet_that_cannot_be_part_of_its_message_is_dropped(wrong: bytes) -> None:
     reassembler = Reassembler()
     assert reassembler.receive("a", wrong, 0.0) is None
-    assert (len(reassembler), reassembler.octets) == (0, 0)
+    assert (len(reassembler), reassembler.size) == (0, 0)
 
 
 def test_a_packet_that_announces_another_length_does_not_disturb_the_message() -> None:
@@ -150,7 +150,7 @@ def test_a_packet_that_announces_another_length_does_not_disturb_the_message() -
 
 def test_a_second_attempt_that_differs_is_not_mixed_with_the_first() -> None:
     """A client in a session repeats its request under the same id, but MACed and encrypted anew."""
-    first, second = [split(Envelope(request_id=1), octet * 1300, request=True) for octet in (b"1", b"2")]
+    first, second = [split(Envelope(request_id=1), byte * 1300, request=True) for byte in (b"1", b"2")]
     for came, order in [((0, 1), (0, 1, 2)), ((1, 2), (1, 0, 2)), ((0, 2), (2, 1, 0))]:
         reassembler = Reassembler()
         for number in came:
@@ -159,7 +159,7 @@ def test_a_second_attempt_that_differs_is_not_mixed_with_the_first() -> None:
         assert before == [None, None]
         assert whole is not None
         assert whole[1] == b"2" * 1300
-        assert (len(reassembler), reassembler.octets) == (0, 0)
+        assert (len(reassembler), reassembler.size) == (0, 0)
 
 
 def test_less_than_an_envelope_is_refused() -> None:
@@ -210,7 +210,7 @@ def test_what_expired_is_gone_without_a_packet_too() -> None:
     reassembler.expire(6.0)
     assert len(reassembler) == 2
     reassembler.expire(8.0)
-    assert (len(reassembler), reassembler.octets) == (0, 0)
+    assert (len(reassembler), reassembler.size) == (0, 0)
 
 
 def test_one_source_has_64_unfinished_messages_and_the_oldest_makes_room() -> None:
@@ -236,7 +236,7 @@ def test_one_source_may_keep_a_mebibyte_busy_and_the_oldest_makes_room() -> None
     assert len(reassembler) == 3
     for part in almost[3]:
         reassembler.receive("a", part, 0.0)
-        assert reassembler.octets <= MAX_SOURCE_BYTES
+        assert reassembler.size <= MAX_SOURCE_BYTES
     assert len(reassembler) == 3
     reassembler.receive("b", unfinished(1), 0.0)
     assert len(reassembler) == 4
@@ -251,7 +251,7 @@ def test_all_sources_together_may_keep_eight_mebibytes_busy_and_the_oldest_makes
     for source in range(sources):
         for part in parts:
             reassembler.receive(source, part, 0.0)
-            greatest = max(greatest, reassembler.octets)
+            greatest = max(greatest, reassembler.size)
     assert MAX_TOTAL_BYTES - MAX_MESSAGE < greatest <= MAX_TOTAL_BYTES
     assert len(reassembler) < sources
     last = split(Envelope(request_id=1), bytes(MAX_MESSAGE), request=True)[-1]
@@ -265,12 +265,12 @@ def test_the_limit_is_what_the_memory_really_costs_even_for_the_smallest_packets
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for source, octets in packets:
-            reassembler.receive(source, octets, 0.0)
+        for source, data in packets:
+            reassembler.receive(source, data, 0.0)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert reassembler.octets > MAX_TOTAL_BYTES * 0.99
+    assert reassembler.size > MAX_TOTAL_BYTES * 0.99
     assert after - before < MAX_TOTAL_BYTES * 1.25
 
 
@@ -292,9 +292,9 @@ class HostilePackets(RuleBasedStateMachine):
         for sequence in sequences:
             self.reassembler.receive(source, packet(request_id, sequence, length), self.now)
 
-    @rule(source=st.integers(0, 3), octets=st.binary(min_size=20, max_size=600))
-    def send_anything(self, source: int, octets: bytes) -> None:
-        self.reassembler.receive(source, octets, self.now)
+    @rule(source=st.integers(0, 3), data=st.binary(min_size=20, max_size=600))
+    def send_anything(self, source: int, data: bytes) -> None:
+        self.reassembler.receive(source, data, self.now)
 
     @rule(source=st.integers(0, 3), first=st.integers(0, 1000))
     def begin_many(self, source: int, first: int) -> None:
@@ -314,19 +314,19 @@ class HostilePackets(RuleBasedStateMachine):
     def wait_long(self) -> None:
         self.now += MAX_AGE + 1.0
         self.reassembler.expire(self.now)
-        assert (len(self.reassembler), self.reassembler.octets) == (0, 0)
+        assert (len(self.reassembler), self.reassembler.size) == (0, 0)
         assert not self.reassembler._sources
 
     @invariant()
     def stays_within_bounds(self) -> None:
         sources = self.reassembler._sources.values()
-        assert self.reassembler.octets == sum(source.octets for source in sources) <= MAX_TOTAL_BYTES
+        assert self.reassembler.size == sum(source.size for source in sources) <= MAX_TOTAL_BYTES
         assert len(self.reassembler) == sum(len(source.messages) for source in sources)
         for source in sources:
-            assert source.octets <= MAX_SOURCE_BYTES
+            assert source.size <= MAX_SOURCE_BYTES
             assert len(source.messages) <= MAX_PARTIAL_MESSAGES
             kept = sum(len(part) for message in source.messages.values() for part in message.parts.values())
-            assert kept < source.octets
+            assert kept < source.size
 
 
 HostilePackets.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
@@ -340,7 +340,7 @@ def test_many_strangers_at_once_stay_within_the_bound_and_are_forgotten() -> Non
         length = chance.choice((493, 5_000, 50_000, MAX_MESSAGE))
         number = chance.randrange(packet_count(length))
         reassembler.receive(chance.randrange(500), packet(chance.randrange(40), number, length), chance.random())
-        assert reassembler.octets <= MAX_TOTAL_BYTES
+        assert reassembler.size <= MAX_TOTAL_BYTES
     reassembler.expire(7.0)
-    assert (len(reassembler), reassembler.octets) == (0, 0)
+    assert (len(reassembler), reassembler.size) == (0, 0)
     assert fragments.Reassembler is Reassembler

@@ -26,7 +26,7 @@ def frame(payload: bytes, request_id: int = 1) -> Frame:
     return Frame(Envelope(request_id=request_id, length=len(payload)), payload)
 
 
-def octets_of(*frames: Frame) -> bytes:
+def bytes_of(*frames: Frame) -> bytes:
     return b"".join(one.envelope.to_bytes() + one.payload for one in frames)
 
 
@@ -57,7 +57,7 @@ def closed_answer(body: bytes, status: int) -> bytes:
 @given(st.lists(st.binary(max_size=60), max_size=5), st.lists(st.integers(1, 40), min_size=1, max_size=20))
 def test_messages_come_out_as_they_went_in_whatever_the_pieces(payloads: list[bytes], sizes: list[int]) -> None:
     frames = [frame(payload, number) for number, payload in enumerate(payloads)]
-    stream, reader, found = octets_of(*frames), FrameReader(), []
+    stream, reader, found = bytes_of(*frames), FrameReader(), []
     while stream:
         size = sizes[len(stream) % len(sizes)]
         found += fed(reader, stream[:size])
@@ -69,9 +69,9 @@ def test_messages_come_out_as_they_went_in_whatever_the_pieces(payloads: list[by
 def test_a_stream_that_ends_inside_a_message_is_not_idle() -> None:
     reader = FrameReader()
     assert reader.is_idle
-    stream = octets_of(frame(b"message"))
-    for octet in stream[:-1]:
-        assert fed(reader, bytes((octet,))) == []
+    stream = bytes_of(frame(b"message"))
+    for byte in stream[:-1]:
+        assert fed(reader, bytes((byte,))) == []
         assert not reader.is_idle
     assert fed(reader, stream[-1:]) == [frame(b"message")]
     assert reader.is_idle
@@ -80,29 +80,29 @@ def test_a_stream_that_ends_inside_a_message_is_not_idle() -> None:
 @pytest.mark.parametrize("rest", [b"stream", b"TLS\0" + bytes(37), b"\x16\x03\x01" + b"\xff" * 60])
 def test_what_comes_behind_the_last_message_is_handed_over(rest: bytes) -> None:
     reader = FrameReader()
-    reader.feed(octets_of(frame(b"message")) + rest)
+    reader.feed(bytes_of(frame(b"message")) + rest)
     assert next(reader.frames()) == frame(b"message")
     assert reader.take_buffered() == rest
     assert reader.is_idle
     assert reader.take_buffered() == b""
 
 
-def test_a_message_of_262144_octets_is_read() -> None:
+def test_a_message_of_262144_bytes_is_read() -> None:
     longest = frame(bytes(MAX_MESSAGE))
-    assert fed(FrameReader(), octets_of(longest)) == [longest]
+    assert fed(FrameReader(), bytes_of(longest)) == [longest]
 
 
 @pytest.mark.parametrize("length", [MAX_MESSAGE + 1, -1, -(1 << 31), (1 << 31) - 1])
 def test_an_impossible_length_ends_the_conversation_before_anything_is_kept(length: int) -> None:
     reader = FrameReader()
-    with pytest.raises(RemoteProtocolError, match=f"a message of {length} octets") as caught:
+    with pytest.raises(RemoteProtocolError, match=f"a message of {length} bytes") as caught:
         fed(reader, Envelope(length=length).to_bytes())
     assert caught.value.code is ResponseCode.ERROR
 
 
 def test_messages_before_an_impossible_one_are_given() -> None:
     reader = FrameReader()
-    reader.feed(octets_of(frame(b"good")) + Envelope(length=-1).to_bytes())
+    reader.feed(bytes_of(frame(b"good")) + Envelope(length=-1).to_bytes())
     frames = reader.frames()
     assert next(frames) == frame(b"good")
     with pytest.raises(RemoteProtocolError):
@@ -126,8 +126,8 @@ def test_any_stream_gives_messages_or_a_protocol_error(pieces: list[bytes]) -> N
 
 
 def test_a_request_is_laid_out_as_the_reference_says() -> None:
-    octets = http_request(b"message", b"10.1/a b/\xc3\xa9", "example.org:8000")
-    head, _, body = octets.partition(b"\r\n\r\n")
+    data = http_request(b"message", b"10.1/a b/\xc3\xa9", "example.org:8000")
+    head, _, body = data.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
         b"POST /10.1%2Fa%20b%2F%C3%A9 HTTP/1.1",
         b"Host: example.org:8000",
@@ -185,7 +185,7 @@ def test_the_domain_of_a_strangers_site_is_refused_where_it_cannot_be_one(host: 
 
 @pytest.mark.parametrize("stray", [b"", b"\r", b"\n"])
 def test_one_stray_line_end_before_the_message_is_skipped(stray: bytes) -> None:
-    stream = octets_of(frame(b"message"))
+    stream = bytes_of(frame(b"message"))
     assert fed(FrameReader(), unwrap_http_body(stray + stream)) == [frame(b"message")]
 
 
@@ -200,7 +200,7 @@ def test_an_answer_is_read_in_every_form_and_in_pieces_of_any_size_whatever_its_
     form: str, status: int, size: int
 ) -> None:
     frames = [frame(b"first"), frame(b"second")]
-    body = octets_of(*frames)
+    body = bytes_of(*frames)
     reader, found = HttpResponseReader(), []
     if form == "closed":
         answer = closed_answer(body, status)
@@ -221,7 +221,7 @@ def test_our_own_answers_have_a_length_and_are_never_chunked() -> None:
 
 
 def test_an_interim_answer_is_passed_over() -> None:
-    body = octets_of(frame(b"message"))
+    body = bytes_of(frame(b"message"))
     answer = b"HTTP/1.1 100 Continue\r\n\r\n" + http_answer(body, *http_response_headers(len(body)))
     assert HttpResponseReader().feed(answer) == [frame(b"message")]
 
@@ -232,7 +232,7 @@ def test_an_interim_answer_is_passed_over() -> None:
         b"SSH-2.0-OpenSSH\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
-        octets_of(frame(b"message")),
+        bytes_of(frame(b"message")),
         b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000,
     ],
     ids=["other", "length", "chunk", "bare", "endless"],
@@ -244,7 +244,7 @@ def test_what_is_not_http_is_refused(answer: bytes) -> None:
 
 def test_an_answer_that_breaks_off_is_refused() -> None:
     reader = HttpResponseReader()
-    answer = http_answer(octets_of(frame(b"message")), *http_response_headers(27))
+    answer = http_answer(bytes_of(frame(b"message")), *http_response_headers(27))
     assert reader.feed(answer[:-3]) == []
     with pytest.raises(RemoteProtocolError, match="the answer is not HTTP"):
         reader.feed(b"")
@@ -252,7 +252,7 @@ def test_an_answer_that_breaks_off_is_refused() -> None:
 
 def test_an_impossible_message_in_an_answer_is_refused() -> None:
     body = Envelope(length=-1).to_bytes()
-    with pytest.raises(RemoteProtocolError, match="a message of -1 octets"):
+    with pytest.raises(RemoteProtocolError, match="a message of -1 bytes"):
         HttpResponseReader().feed(http_answer(body, *http_response_headers(len(body))))
 
 

@@ -11,21 +11,21 @@ NAMES = list(TARGETS)
 
 
 def changed(seed: bytes, chance: random.Random) -> bytes:
-    """A seed with a few octets changed, put in or taken out."""
-    octets = bytearray(seed)
+    """A seed with a few bytes changed, put in or taken out."""
+    data = bytearray(seed)
     for _ in range(chance.randint(1, 4)):
-        place = chance.randrange(1, len(octets)) if len(octets) > 1 else 0
+        place = chance.randrange(1, len(data)) if len(data) > 1 else 0
         match chance.randrange(4):
             case 0 if place:
-                octets[place] = chance.randrange(256)
+                data[place] = chance.randrange(256)
             case 1:
-                octets[place or 1 : place or 1] = chance.choice(WORDS)
+                data[place or 1 : place or 1] = chance.choice(WORDS)
             case 2 if place:
-                del octets[place : place + chance.randrange(1, 20)]
+                del data[place : place + chance.randrange(1, 20)]
             case _ if place:
                 word = chance.choice(WORDS)
-                octets[place : place + len(word)] = word
-    return bytes(octets)
+                data[place : place + len(word)] = word
+    return bytes(data)
 
 
 @pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
@@ -42,16 +42,16 @@ def test_a_target_takes_its_seeds_and_what_they_become(index: int) -> None:
 
 @pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
 def test_a_target_takes_next_to_nothing(index: int) -> None:
-    for octets in (b"", b"\0", b"\xff", bytes(20), b"\xff" * 44):
-        fuzz(bytes((index,)) + octets)
+    for data in (b"", b"\0", b"\xff", bytes(20), b"\xff" * 44):
+        fuzz(bytes((index,)) + data)
     fuzz(b"")
 
 
 def test_a_target_that_finds_something_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(seed for seed in SEEDS if seed[0] == NAMES.index("credential") and b"HS_MAC" in seed)
-    octets = seed[1:]
-    octets = octets[octets.index(b"HS_MAC") - 16 :]
-    TARGETS["credential"](octets)
+    data = seed[1:]
+    data = data[data.index(b"HS_MAC") - 16 :]
+    TARGETS["credential"](data)
     monkeypatch.setattr(Credential, "to_bytes", lambda _: b"")
     with pytest.raises(AssertionError, match="a credential has one form"):
-        TARGETS["credential"](octets)
+        TARGETS["credential"](data)

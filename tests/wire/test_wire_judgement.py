@@ -216,7 +216,7 @@ UNPROTECTED_IN_ENVELOPE = {2: 0xFC, **dict.fromkeys(range(12, 16), 0xFF)}
 
 def tolerated(message: Message) -> dict[int, int]:
     """By offset, the bits that may change without harm; everything else must be noticed."""
-    credential = 20 + len(message.octets) + 4
+    credential = 20 + len(message.raw) + 4
     assert message.credential is not None
     algorithm = credential + 4 + 4 + 4 + 4 + len(message.credential.type) + 4 + 4
     return {
@@ -228,18 +228,18 @@ def tolerated(message: Message) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("kind", ["signed", "maced"])
-def test_a_changed_octet_of_a_certified_response_is_noticed(kind: str) -> None:
+def test_a_changed_byte_of_a_certified_response_is_noticed(kind: str) -> None:
     conversation = Talk()
     session = conversation.begin_proved_session() if kind == "maced" else None
     request = conversation.resolve(flags=CERTIFIED, session=session)
     (frame,) = conversation.send(request, session)
-    octets = frame.envelope.to_bytes() + frame.payload
+    data = frame.envelope.to_bytes() + frame.payload
     harmless, unnoticed = tolerated(message_in(frame)), []
-    for offset in range(len(octets)):
+    for offset in range(len(data)):
         if 16 <= offset < 20:
             continue  # the length, by which the transport finds the end
         for bit in (1 << (offset % 8), 1 << ((offset + 5) % 8)):
-            changed = bytearray(octets)
+            changed = bytearray(data)
             changed[offset] ^= bit
             spoilt = Frame(Envelope.from_bytes(bytes(changed)), bytes(changed[20:]))
             fresh = replace(session, received=type(session.received)()) if session else None
@@ -248,7 +248,7 @@ def test_a_changed_octet_of_a_certified_response_is_noticed(kind: str) -> None:
             except RemoteProtocolError:
                 continue
             unnoticed.append(offset)
-            assert bit & harmless.get(offset, 0), f"octet {offset}, bit {bit:#x}"
+            assert bit & harmless.get(offset, 0), f"byte {offset}, bit {bit:#x}"
             assert answer.body == ResolutionResult(HANDLE, (PUBLIC,)), "and it says the same"
     assert set(unnoticed) >= {12, 13, 14, 15}, "the test sees what is accepted"
     assert len(set(unnoticed)) < 20
@@ -259,11 +259,11 @@ def test_a_changed_octet_of_a_certified_response_is_noticed(kind: str) -> None:
 def test_no_spoilt_response_makes_the_client_stumble(data: st.DataObject) -> None:
     conversation = Talk()
     request, frame = answered(conversation, data.draw(st.sampled_from([CERTIFIED, DEFAULT_FLAGS])))
-    octets = bytearray(frame.envelope.to_bytes() + frame.payload)
+    raw = bytearray(frame.envelope.to_bytes() + frame.payload)
     for _ in range(data.draw(st.integers(1, 4))):
-        octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(20, len(octets)))
-    spoilt = Frame(Envelope.from_bytes(bytes(octets)), bytes(octets[20:cut]))
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(20, len(raw)))
+    spoilt = Frame(Envelope.from_bytes(bytes(raw)), bytes(raw[20:cut]))
     with suppress(RemoteProtocolError):
         assert isinstance(conversation.read(spoilt, request), VerifiedResponse)
 
@@ -406,7 +406,7 @@ def test_an_encrypted_request_shorter_than_a_header_is_an_early_failure() -> Non
 
 
 def test_altered_ciphertext_gets_one_and_the_same_answer_whatever_came_out_of_it() -> None:
-    """Otherwise the answers would tell a stranger, octet by octet, what the message says."""
+    """Otherwise the answers would tell a stranger, byte by byte, what the message says."""
     conversation = Talk()
     session = conversation.begin_session()
     request = conversation.create(flags=DEFAULT_FLAGS | OpFlag.ENCRYPT, session=session)
@@ -414,12 +414,12 @@ def test_altered_ciphertext_gets_one_and_the_same_answer_whatever_came_out_of_it
     codes = set()
     for position in range(len(frame.payload)):
         for flip in (1, 0x80):
-            octets = bytearray(frame.payload)
-            octets[position] ^= flip
-            codes.add(read_code(conversation.host.receive(Frame(frame.envelope, bytes(octets)), NOW)))
-    # Every last octet of two forged blocks: one of 256 has right padding.
-    for octet in range(256):
-        forged = bytes(15) + bytes((octet,)) + frame.payload[16:32]
+            data = bytearray(frame.payload)
+            data[position] ^= flip
+            codes.add(read_code(conversation.host.receive(Frame(frame.envelope, bytes(data)), NOW)))
+    # Every last byte of two forged blocks: one of 256 has right padding.
+    for byte in range(256):
+        forged = bytes(15) + bytes((byte,)) + frame.payload[16:32]
         envelope = replace(frame.envelope, length=len(forged))
         codes.add(read_code(conversation.host.receive(Frame(envelope, forged), NOW)))
     assert codes == {ResponseCode.SESSION_FAILED}
@@ -521,11 +521,11 @@ def test_no_spoilt_request_makes_the_server_stumble(data: st.DataObject) -> None
     session = data.draw(st.none() | st.just(conversation.begin_session()))
     request = conversation.create(values=(PUBLIC, PRIVATE), session=session)
     frame = conversation.client.pack(request, session)
-    octets = bytearray(frame.envelope.to_bytes() + frame.payload)
+    raw = bytearray(frame.envelope.to_bytes() + frame.payload)
     for _ in range(data.draw(st.integers(1, 4))):
-        octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(20, len(octets)))
-    spoilt = Frame(Envelope.from_bytes(bytes(octets)), bytes(octets[20:cut]))
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(20, len(raw)))
+    spoilt = Frame(Envelope.from_bytes(bytes(raw)), bytes(raw[20:cut]))
     try:
         reply = conversation.host.receive(spoilt, NOW)
     except KeyError:

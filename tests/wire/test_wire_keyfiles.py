@@ -150,14 +150,14 @@ def test_public_and_private_files_are_told_apart() -> None:
 def test_the_longest_file() -> None:
     longest = b"\0\0\0\1" + bytes(MAX_FILE_SIZE - 4)
     assert unprotect(longest, None) == bytes(MAX_FILE_SIZE - 4)
-    assert "octets" in refused(unprotect, longest + b"\0", None)
+    assert "bytes" in refused(unprotect, longest + b"\0", None)
 
 
 @given(st.binary(max_size=100), st.none() | st.binary(max_size=10))
-def test_arbitrary_octets_are_no_key_file(octets: bytes, passphrase: bytes | None) -> None:
+def test_arbitrary_bytes_are_no_key_file(data: bytes, passphrase: bytes | None) -> None:
     for front in (b"", b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2", b"\0\0\0\3", b"\0\0\0\4"):
         with pytest.raises(InvalidData):
-            read_key_file(front + octets, passphrase)
+            read_key_file(front + data, passphrase)
 
 
 # PBKDF2
@@ -200,7 +200,7 @@ def test_misuse_of_blocks() -> None:
 def test_a_wrong_ciphertext_is_refused_in_the_same_words() -> None:
     good = encrypt_blocks(BlockCipher.AES, bytes(16), bytes(16), b"text")
     wrong = [(bytes(16), b""), (bytes(16), good[:-1]), (bytes(8), good), (bytes(16), bytes(16))]
-    assert len({refused(decrypt_blocks, BlockCipher.AES, bytes(16), iv, octets) for iv, octets in wrong}) == 1
+    assert len({refused(decrypt_blocks, BlockCipher.AES, bytes(16), iv, data) for iv, data in wrong}) == 1
 
 
 # Secret keys

@@ -103,8 +103,8 @@ def check_exchange(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("private", "public"), KEY_FILES.items())
 def test_key_files_of_the_vectors(private: str, public: str) -> None:
-    key, octets = PublicKey.from_bytes(key_file(public)), key_file(public)
-    assert key.to_bytes() == octets
+    key, data = PublicKey.from_bytes(key_file(public)), key_file(public)
+    assert key.to_bytes() == data
     assert private_key(private).public == key
     assert write_key_file(private_key(private), None, bytes) == key_file(private)
 
@@ -120,9 +120,9 @@ def test_x509_of_the_vectors(vector: dict[str, Any]) -> None:
     assert PublicKey.from_bytes(key.to_bytes()).to_x509() == bytes.fromhex(vector["x509_hex"])
 
 
-@pytest.mark.parametrize("octets", [section21.RSA_KEY, section21.DH_PEER], ids=["RSA", "DH"])
-def test_public_key_of_the_descriptions_vectors(octets: str) -> None:
-    assert PublicKey.from_bytes(bytes.fromhex(octets)).to_bytes().hex() == octets
+@pytest.mark.parametrize("data", [section21.RSA_KEY, section21.DH_PEER], ids=["RSA", "DH"])
+def test_public_key_of_the_descriptions_vectors(data: str) -> None:
+    assert PublicKey.from_bytes(bytes.fromhex(data)).to_bytes().hex() == data
 
 
 # Round trips
@@ -178,12 +178,12 @@ def test_a_json_key_has_no_padding_and_no_leading_zero() -> None:
     assert list(rsa_key().to_json()) == ["kty", "n", "e", "d", "p", "q", "dp", "dq", "qi"]
 
 
-def test_a_missing_zero_octet_and_stray_ends_are_tolerated() -> None:
+def test_a_missing_zero_byte_and_stray_ends_are_tolerated() -> None:
     key = RsaPublicKey(65_537, SHORT_MODULUS)
-    octets = key.to_bytes()
-    without_zero = octets.replace(b"\0\0\0\x81\0\xff", b"\0\0\0\x80\xff")
-    assert len(without_zero) == len(octets) - 1
-    for variant in (without_zero, octets[:-4], octets + b"more", octets.replace(b"KEY\0\0", b"KEY\0\1")):
+    data = key.to_bytes()
+    without_zero = data.replace(b"\0\0\0\x81\0\xff", b"\0\0\0\x80\xff")
+    assert len(without_zero) == len(data) - 1
+    for variant in (without_zero, data[:-4], data + b"more", data.replace(b"KEY\0\0", b"KEY\0\1")):
         assert PublicKey.from_bytes(variant) == key
 
 
@@ -238,9 +238,9 @@ def test_a_dsa_key_of_a_length_the_library_lacks_verifies_nothing() -> None:
 def test_longest_and_shortest_keys(bits: int) -> None:
     assert RsaPublicKey(3, (1 << bits) - 1).bits == bits
     assert DsaPublicKey((1 << 160) - 1, (1 << bits) - 1, 2, 3).bits == bits
-    octets = RsaPublicKey(3, (1 << bits) - 1).to_bytes()
-    assert PublicKey.from_bytes(octets).bits == bits
-    assert not PublicKey.from_bytes(octets).verify("SHA-256", b"x" * (bits // 8), b"data")
+    data = RsaPublicKey(3, (1 << bits) - 1).to_bytes()
+    assert PublicKey.from_bytes(data).bits == bits
+    assert not PublicKey.from_bytes(data).verify("SHA-256", b"x" * (bits // 8), b"data")
 
 
 @pytest.mark.parametrize("bits", [MIN_KEY_BITS - 1, MAX_KEY_BITS + 1])
@@ -357,19 +357,19 @@ def test_a_key_without_primes_signs_like_the_whole_one(key: RsaPrivateKeyWithout
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_octets_are_no_key(octets: bytes) -> None:
+def test_arbitrary_bytes_are_no_key(data: bytes) -> None:
     for take in (PublicKey.from_bytes, PrivateKey.from_bytes, PublicKey.from_x509, PrivateKey.from_pkcs8):
         with pytest.raises(InvalidData):
-            take(octets)
+            take(data)
 
 
 @given(public_keys | private_keys.map(lambda key: key.public), st.data())
 def test_a_damaged_key_is_another_or_none(key: PublicKey, data: st.DataObject) -> None:
-    octets = bytearray(key.to_bytes())
-    place = data.draw(st.integers(0, len(octets) - 1))
-    octets[place] = data.draw(st.integers(0, 255))
+    raw = bytearray(key.to_bytes())
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] = data.draw(st.integers(0, 255))
     with suppress(InvalidData):
-        PublicKey.from_bytes(bytes(octets[: data.draw(st.integers(0, len(octets)))]))
+        PublicKey.from_bytes(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
 
 
 KEY_MEMBERS = ["kty", "n", "e", "d", "p", "q", "x", "y"]
@@ -406,9 +406,9 @@ def test_other_kinds_of_key_are_refused() -> None:
 
 
 def test_what_looks_like_an_rsa_key_at_first_is_refused() -> None:
-    """Cut short, and a key of another kind whose octets happen to be those that announce an RSA key."""
-    octets = RSA_KEY.public.to_x509()
-    assert "RSA or DSA" in refused(PublicKey.from_x509, octets[:-1])
+    """Cut short, and a key of another kind whose bytes happen to be those that announce an RSA key."""
+    data = RSA_KEY.public.to_x509()
+    assert "RSA or DSA" in refused(PublicKey.from_x509, data[:-1])
     lucky = x25519.X25519PublicKey.from_public_bytes(bytes.fromhex("06092a864886f70d010101").ljust(32, b"\0"))
     spki = lucky.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     assert "RSA or DSA" in refused(PublicKey.from_x509, spki)
@@ -429,9 +429,9 @@ def test_making_and_using_keys_warns_of_nothing() -> None:
         assert not key.verify("MD5", bytes(128), b"")
 
 
-def test_octets_for_an_rsa_key() -> None:
+def test_bytes_for_an_rsa_key() -> None:
     key = rsa_key()
     assert key.decrypt(key.public.encrypt(b"x" * 117)) == b"x" * 117
-    with pytest.raises(RecordMisuse, match="118 octets"):
+    with pytest.raises(RecordMisuse, match="118 bytes"):
         key.public.encrypt(b"x" * 118)
     refused(key.decrypt, b"too short")

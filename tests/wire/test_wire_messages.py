@@ -63,48 +63,48 @@ def response(
 @EXAMPLES
 @given(strategies.envelopes())
 def test_an_envelope_is_read_as_it_was_written(envelope: Envelope) -> None:
-    octets = envelope.to_bytes()
-    assert len(octets) == 20
-    assert Envelope.from_bytes(octets) == envelope
-    assert Envelope.from_bytes(octets + b"more") == envelope
+    data = envelope.to_bytes()
+    assert len(data) == 20
+    assert Envelope.from_bytes(data) == envelope
+    assert Envelope.from_bytes(data + b"more") == envelope
 
 
 @EXAMPLES
 @given(st.binary(min_size=20, max_size=20))
-def test_an_envelope_that_suggests_a_version_and_leaves_the_unused_bits_clear_has_one_form(octets: bytes) -> None:
-    envelope = Envelope.from_bytes(octets)
-    if octets[2] & 0x03 and not octets[2] & 0x1C:
-        assert envelope.to_bytes() == octets
+def test_an_envelope_that_suggests_a_version_and_leaves_the_unused_bits_clear_has_one_form(data: bytes) -> None:
+    envelope = Envelope.from_bytes(data)
+    if data[2] & 0x03 and not data[2] & 0x1C:
+        assert envelope.to_bytes() == data
 
 
 @EXAMPLES
 @given(st.binary(max_size=30))
-def test_any_octets_are_an_envelope_or_too_few(octets: bytes) -> None:
-    if len(octets) >= 20:
-        Envelope.from_bytes(octets)
+def test_any_bytes_are_an_envelope_or_too_few(data: bytes) -> None:
+    if len(data) >= 20:
+        Envelope.from_bytes(data)
     else:
-        with pytest.raises(InvalidData, match=f"an envelope has 20 octets, not {len(octets)}"):
-            Envelope.from_bytes(octets)
+        with pytest.raises(InvalidData, match=f"an envelope has 20 bytes, not {len(data)}"):
+            Envelope.from_bytes(data)
 
 
 def test_whoever_suggests_nothing_means_the_version_in_use() -> None:
-    octets = bytearray(Envelope(Version(2, 1)).to_bytes())
-    octets[2], octets[3] = 0xE0, 9
-    envelope = Envelope.from_bytes(bytes(octets))
+    data = bytearray(Envelope(Version(2, 1)).to_bytes())
+    data[2], data[3] = 0xE0, 9
+    envelope = Envelope.from_bytes(bytes(data))
     assert envelope.suggested == Version(2, 1)
     assert (envelope.compressed, envelope.encrypted, envelope.truncated) == (True, True, True)
 
 
 def test_the_unused_bits_of_the_flags_are_no_part_of_the_suggested_version() -> None:
-    octets = bytearray(Envelope(Version(2, 3)).to_bytes())
-    octets[2] |= 0x1C
-    assert Envelope.from_bytes(bytes(octets)) == Envelope(Version(2, 3))
+    data = bytearray(Envelope(Version(2, 3)).to_bytes())
+    data[2] |= 0x1C
+    assert Envelope.from_bytes(bytes(data)) == Envelope(Version(2, 3))
 
 
 @pytest.mark.parametrize(
     ("length", "valid"), [(-1, False), (0, True), (MAX_MESSAGE, True), (MAX_MESSAGE + 1, False), (-(1 << 31), False)]
 )
-def test_a_message_has_at_most_262144_octets_by_its_envelope(length: int, valid: bool) -> None:
+def test_a_message_has_at_most_262144_bytes_by_its_envelope(length: int, valid: bool) -> None:
     assert MAX_MESSAGE == 262_144
     assert Envelope(length=length).has_valid_length is valid
 
@@ -118,21 +118,21 @@ def test_a_message_has_at_most_262144_octets_by_its_envelope(length: int, valid:
 def test_a_header_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
     version = data.draw(strategies.VERSIONS)
     header = data.draw(strategies.headers(now, version))
-    octets = header.to_bytes(version, 77)
-    assert len(octets) == 24
-    assert Header.from_bytes(octets + b"body", version, now) == (header, 77)
+    raw = header.to_bytes(version, 77)
+    assert len(raw) == 24
+    assert Header.from_bytes(raw + b"body", version, now) == (header, 77)
 
 
 @NOWS
 @EXAMPLES
-@given(octets=st.binary(max_size=30))
-def test_any_octets_are_a_header_or_too_few_and_a_header_has_one_form(now: int, octets: bytes) -> None:
-    if len(octets) < 24:
-        with pytest.raises(InvalidData, match="a header has 24 octets"):
-            Header.from_bytes(octets, CURRENT_VERSION, now)
+@given(data=st.binary(max_size=30))
+def test_any_bytes_are_a_header_or_too_few_and_a_header_has_one_form(now: int, data: bytes) -> None:
+    if len(data) < 24:
+        with pytest.raises(InvalidData, match="a header has 24 bytes"):
+            Header.from_bytes(data, CURRENT_VERSION, now)
     else:
-        header, length = Header.from_bytes(octets, CURRENT_VERSION, now)
-        assert header.to_bytes(CURRENT_VERSION, length) == octets[:24]
+        header, length = Header.from_bytes(data, CURRENT_VERSION, now)
+        assert header.to_bytes(CURRENT_VERSION, length) == data[:24]
         assert header.is_request is (header.response_code == 0)
 
 
@@ -156,21 +156,21 @@ def test_a_credential_is_read_as_it_was_written(credential: Credential) -> None:
 
 @EXAMPLES
 @given(st.binary(max_size=60) | strategies.CREDENTIALS.map(Credential.to_bytes))
-def test_any_octets_are_a_credential_or_refused_and_a_credential_has_one_form(octets: bytes) -> None:
+def test_any_bytes_are_a_credential_or_refused_and_a_credential_has_one_form(data: bytes) -> None:
     try:
-        credential = Credential.from_bytes(octets)
+        credential = Credential.from_bytes(data)
     except InvalidData:
         return
-    assert credential.to_bytes() == octets
+    assert credential.to_bytes() == data
 
 
-def test_a_credential_with_octets_too_many_is_refused_outside_and_inside_its_signed_part() -> None:
+def test_a_credential_with_bytes_too_many_is_refused_outside_and_inside_its_signed_part() -> None:
     credential = Credential("HS_MAC", b"SHA1", b"mac")
-    with pytest.raises(InvalidData, match="1 octets too many"):
+    with pytest.raises(InvalidData, match="1 bytes too many"):
         Credential.from_bytes(credential.to_bytes() + b"\0")
     head = Writer().u8(0).u8(0).i16(0).bytes_(b"").i32(0).text("HS_MAC")
     signed = Writer().bytes_(b"SHA1").bytes_(b"mac").u8(0).getvalue()
-    with pytest.raises(InvalidData, match="1 octets too many"):
+    with pytest.raises(InvalidData, match="1 bytes too many"):
         Credential.from_bytes(head.bytes_(signed).getvalue())
 
 
@@ -182,29 +182,29 @@ def test_a_credential_with_octets_too_many_is_refused_outside_and_inside_its_sig
 @given(data=st.data())
 def test_a_message_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
     message = data.draw(strategies.messages(now))
-    octets = message.to_bytes()
-    envelope = Envelope.from_bytes(octets)
-    assert envelope.length == len(octets) - 20
-    again = Message.from_bytes(envelope, octets[20:], now)
+    raw = message.to_bytes()
+    envelope = Envelope.from_bytes(raw)
+    assert envelope.length == len(raw) - 20
+    again = Message.from_bytes(envelope, raw[20:], now)
     assert again == message
     assert again.body == message.body
-    assert again.to_bytes() == octets
+    assert again.to_bytes() == raw
 
 
 @NOWS
 @EXAMPLES
 @given(payload=st.binary(max_size=100) | st.binary(max_size=60).map(lambda rest: bytes(23) + b"\x08" + rest))
-def test_any_payload_is_a_message_or_refused_and_what_was_accepted_is_kept_to_the_octet(
+def test_any_payload_is_a_message_or_refused_and_what_was_accepted_is_kept_to_the_byte(
     now: int, payload: bytes
 ) -> None:
     try:
         message = Message.from_bytes(Envelope(length=len(payload)), payload, now)
     except InvalidData:
         return
-    assert payload.startswith(message.octets)
+    assert payload.startswith(message.raw)
     written = message.payload()
-    # Two forms are accepted that we do not write: no credential at all, and octets behind it.
-    assert payload.startswith(written) or message.octets == payload
+    # Two forms are accepted that we do not write: no credential at all, and bytes behind it.
+    assert payload.startswith(written) or message.raw == payload
 
 
 def test_a_message_that_ends_right_after_the_body_has_no_credential() -> None:
@@ -217,22 +217,22 @@ def test_a_message_that_ends_right_after_the_body_has_no_credential() -> None:
 @pytest.mark.parametrize("length", [-1, 5, 0x7FFF_FFFF])
 def test_a_body_longer_than_the_message_is_refused(length: int) -> None:
     payload = Header(OpCode.RESOLUTION).to_bytes(CURRENT_VERSION, length) + b"body"
-    with pytest.raises(InvalidData, match=f"the body has {length} octets"):
+    with pytest.raises(InvalidData, match=f"the body has {length} bytes"):
         Message.from_bytes(Envelope(), payload, NOW)
 
 
-def test_a_message_may_have_262144_octets_and_not_one_more_nor_may_its_signature_bring_it_there() -> None:
+def test_a_message_may_have_262144_bytes_and_not_one_more_nor_may_its_signature_bring_it_there() -> None:
     header = Header(OpCode.RESOLUTION)
     room = MAX_MESSAGE - 24 - 4
     assert Message.build(Envelope(), header, bytes(room)).envelope.length == MAX_MESSAGE
-    with pytest.raises(LocalProtocolError, match="262,145 octets"):
+    with pytest.raises(LocalProtocolError, match="262,145 bytes"):
         Message.build(Envelope(), header, bytes(room + 1))
     credential = Credential("HS_MAC", b"SHA1", bytes(20))
     size = len(credential.to_bytes())
     message = Message.build(Envelope(), header, bytes(room - size))
     assert message.with_credential(credential).envelope.length == MAX_MESSAGE
     message = Message.build(Envelope(), header, bytes(room - size + 1))
-    with pytest.raises(LocalProtocolError, match="262,145 octets"):
+    with pytest.raises(LocalProtocolError, match="262,145 bytes"):
         message.with_credential(credential)
 
 
@@ -251,26 +251,26 @@ def test_what_a_message_says_is_not_shown_with_it() -> None:
 def test_every_request_body_is_read_as_it_was_written(opcode: OpCode, now: int, data: st.DataObject) -> None:
     version = data.draw(strategies.VERSIONS)
     body = data.draw(strategies.requests(now, version)[opcode])
-    octets = encode_request(body, version)
-    assert REQUEST_DECODERS[opcode](Reader(octets), version, now) == body
+    raw = encode_request(body, version)
+    assert REQUEST_DECODERS[opcode](Reader(raw), version, now) == body
 
 
 @pytest.mark.parametrize("opcode", REQUEST_DECODERS)
 @EXAMPLES
-@given(octets=st.binary(max_size=120), version=strategies.VERSIONS, now=st.sampled_from(INSTANTS))
-def test_any_octets_are_a_request_body_or_refused_and_what_was_accepted_is_written_the_same(
-    opcode: OpCode, octets: bytes, version: Version, now: int
+@given(data=st.binary(max_size=120), version=strategies.VERSIONS, now=st.sampled_from(INSTANTS))
+def test_any_bytes_are_a_request_body_or_refused_and_what_was_accepted_is_written_the_same(
+    opcode: OpCode, data: bytes, version: Version, now: int
 ) -> None:
-    reader = Reader(octets)
+    reader = Reader(data)
     try:
         body = REQUEST_DECODERS[opcode](reader, version, now)
     except InvalidData:
         return
     written = encode_request(body, version)
     if opcode == OpCode.SESSION_SETUP:
-        assert written == octets[: reader.offset] + b"\0\0"
+        assert written == data[: reader.offset] + b"\0\0"
     elif not isinstance(body, VerifyChallenge):  # which has two forms of digest, of which one is written
-        assert written == octets[: reader.offset]
+        assert written == data[: reader.offset]
 
 
 def test_a_resolution_request_is_laid_out_as_the_reference_says() -> None:
@@ -281,7 +281,7 @@ def test_a_resolution_request_is_laid_out_as_the_reference_says() -> None:
 
 @pytest.mark.parametrize(("code", "length"), [(1, 16), (2, 20), (3, 32)])
 def test_a_bare_digest_behind_its_algorithm_is_understood_in_verify_challenge(code: int, length: int) -> None:
-    writer = Writer().bytes_(b"1/A").i32(300).bytes_(b"nonce").u8(code).octets(bytes(range(length))).bytes_(b"answer")
+    writer = Writer().bytes_(b"1/A").i32(300).bytes_(b"nonce").u8(code).raw(bytes(range(length))).bytes_(b"answer")
     body = REQUEST_DECODERS[OpCode.VERIFY_CHALLENGE](Reader(writer.getvalue()), CURRENT_VERSION, NOW)
     assert body == VerifyChallenge(b"1/A", 300, b"nonce", bytes(range(length)), b"answer")
 
@@ -340,14 +340,14 @@ def test_the_body_of_every_failure_is_read_as_it_was_written_with_the_digest_and
 @given(
     opcode=strategies.OPCODES,
     code=st.sampled_from(list(ResponseCode)) | strategies.I32.map(ResponseCode),
-    octets=st.binary(max_size=120),
+    data=st.binary(max_size=120),
     flags=st.sampled_from([OpFlag(0), OpFlag.REQUEST_DIGEST]),
     now=st.sampled_from(INSTANTS),
 )
-def test_any_octets_are_a_response_body_or_refused(
-    opcode: OpCode, code: ResponseCode, octets: bytes, flags: OpFlag, now: int
+def test_any_bytes_are_a_response_body_or_refused(
+    opcode: OpCode, code: ResponseCode, data: bytes, flags: OpFlag, now: int
 ) -> None:
-    message = response(opcode, code, octets, flags)
+    message = response(opcode, code, data, flags)
     try:
         digest, body = decode_response(message, now)
     except InvalidData:
@@ -355,8 +355,8 @@ def test_any_octets_are_a_response_body_or_refused(
     written = encode_response(body, digest if flags else None)
     if isinstance(body, SessionSetupResult):
         written = written[:-2]
-    old_form = flags and octets[:1] == b"\0"  # a digest as an octet string, which we never write
-    assert octets.startswith(written) or old_form
+    old_form = flags and data[:1] == b"\0"  # a digest as a byte string, which we never write
+    assert data.startswith(written) or old_form
 
 
 @pytest.mark.parametrize("opcode", [OpCode(9999), OpCode.RESERVED])
@@ -375,25 +375,25 @@ def test_an_unknown_response_code_is_an_error_with_a_text() -> None:
 
 @pytest.mark.parametrize("text", [None, b"", b"caf\xc3\xa9", b"\xff"])
 def test_the_text_of_an_error_may_be_missing_or_not_even_text(text: bytes | None) -> None:
-    octets = encode_response(Failure(text), None)
-    _, body = decode_response(response(OpCode.RESOLUTION, ResponseCode.ERROR, octets), NOW)
+    data = encode_response(Failure(text), None)
+    _, body = decode_response(response(OpCode.RESOLUTION, ResponseCode.ERROR, data), NOW)
     assert isinstance(body, Failure)
     assert body.text == text
     assert body.sentence == (text or b"").decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize(("octet", "valid"), [(0, False), (1, True), (2, False), (0xFF, True)])
-def test_only_the_lowest_bit_says_whether_an_answer_was_verified(octet: int, valid: bool) -> None:
-    assert VerificationResult(octet).is_valid is valid
+@pytest.mark.parametrize(("byte", "valid"), [(0, False), (1, True), (2, False), (0xFF, True)])
+def test_only_the_lowest_bit_says_whether_an_answer_was_verified(byte: int, valid: bool) -> None:
+    assert VerificationResult(byte).is_valid is valid
 
 
 def test_a_challenge_of_2_0_carries_its_digest_behind_the_nonce_and_one_of_2_1_before_it() -> None:
     request = b"request"
     for version, algorithm in [(Version(2, 0), DigestAlgorithm.MD5), (Version(2, 1), DigestAlgorithm.SHA1)]:
         digest = RequestDigest.of(request, version)
-        octets = encode_challenge(b"n" * 16, digest, version)
+        data = encode_challenge(b"n" * 16, digest, version)
         flags = OpFlag.REQUEST_DIGEST if version.at_least(1) else OpFlag(0)
-        message = response(OpCode.DELETE_HANDLE, ResponseCode.AUTHENTICATION_NEEDED, octets, flags, version)
+        message = response(OpCode.DELETE_HANDLE, ResponseCode.AUTHENTICATION_NEEDED, data, flags, version)
         found, body = decode_response(message, NOW)
         assert found == digest
         assert found.algorithm is algorithm
@@ -404,11 +404,11 @@ def test_a_challenge_of_2_0_carries_its_digest_behind_the_nonce_and_one_of_2_1_b
 
 
 @pytest.mark.parametrize("trailing", [b"\0", b"\0\0\0\7more"])
-def test_octets_behind_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -> None:
+def test_bytes_behind_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -> None:
     digest = RequestDigest.of(b"request", CURRENT_VERSION)
-    octets = encode_challenge(b"n" * 16, digest, CURRENT_VERSION) + trailing
+    data = encode_challenge(b"n" * 16, digest, CURRENT_VERSION) + trailing
     code = ResponseCode.AUTHENTICATION_NEEDED
-    message = response(OpCode.DELETE_HANDLE, code, octets, OpFlag.REQUEST_DIGEST)
+    message = response(OpCode.DELETE_HANDLE, code, data, OpFlag.REQUEST_DIGEST)
     assert decode_response(message, NOW) == (digest, Challenge(b"n" * 16))
 
 
@@ -435,12 +435,12 @@ def test_old_servers_name_no_handle_when_they_create_one_and_referrals_may_be_wi
         CreationResult(None),
     )
     assert encode_response(CreationResult(None), None) == b""
-    octets = encode_response(Referral(b"0.NA/1"), None)
+    data = encode_response(Referral(b"0.NA/1"), None)
     code = ResponseCode.SERVICE_REFERRAL
-    assert decode_response(response(OpCode.RESOLUTION, code, octets), NOW) == (None, Referral(b"0.NA/1", None))
+    assert decode_response(response(OpCode.RESOLUTION, code, data), NOW) == (None, Referral(b"0.NA/1", None))
 
 
-def test_octets_behind_an_empty_success_are_ignored() -> None:
+def test_bytes_behind_an_empty_success_are_ignored() -> None:
     assert decode_response(response(OpCode.DELETE_HANDLE, ResponseCode.SUCCESS, b"new"), NOW) == (None, Empty())
 
 
@@ -453,7 +453,7 @@ def test_octets_behind_an_empty_success_are_ignored() -> None:
         (OpCode.RESOLUTION, ResponseCode.SERVICE_REFERRAL, Referral),
     ],
 )
-def test_a_name_in_a_response_has_at_most_2048_octets(
+def test_a_name_in_a_response_has_at_most_2048_bytes(
     opcode: OpCode, code: ResponseCode, make: Callable[[bytes], ResponseBody]
 ) -> None:
     assert MAX_HANDLE_LENGTH == 2048
@@ -476,13 +476,13 @@ def test_a_value_is_read_as_it_was_written(now: int, data: st.DataObject) -> Non
 
 @NOWS
 @EXAMPLES
-@given(octets=st.binary(max_size=60) | st.binary(min_size=14, max_size=14).map(lambda head: head + bytes(12)))
-def test_any_octets_are_a_value_or_refused_and_a_value_has_one_form(now: int, octets: bytes) -> None:
+@given(data=st.binary(max_size=60) | st.binary(min_size=14, max_size=14).map(lambda head: head + bytes(12)))
+def test_any_bytes_are_a_value_or_refused_and_a_value_has_one_form(now: int, data: bytes) -> None:
     try:
-        value = Value.from_bytes(octets, now)
+        value = Value.from_bytes(data, now)
     except InvalidData:
         return
-    assert value.to_bytes() == octets
+    assert value.to_bytes() == data
 
 
 def test_the_values_of_the_reference_are_written_as_it_says() -> None:
@@ -504,7 +504,7 @@ def test_2048_values_are_accepted_in_one_message_and_not_one_more() -> None:
     assert len(read_values(Reader(written(MAX_VALUES)), NOW)) == MAX_VALUES
     with pytest.raises(InvalidData, match="not between 0 and 2048"):
         read_values(Reader(written(MAX_VALUES + 1)), NOW)
-    request = Writer().bytes_(b"1/2").octets(written(MAX_VALUES + 1)).getvalue()
+    request = Writer().bytes_(b"1/2").raw(written(MAX_VALUES + 1)).getvalue()
     with pytest.raises(InvalidData):
         ValuesRequest.read(Reader(request), CURRENT_VERSION, NOW)
 
@@ -524,5 +524,5 @@ def test_the_data_of_a_private_value_or_of_a_secret_key_is_not_shown() -> None:
     secret = Value(2, "hs_seckey.x", b"passphrase")
     public = Value(3, "URL", b"shown")
     assert "passphrase" not in repr((private, secret))
-    assert "<10 octets>" in repr(private)
+    assert "<10 bytes>" in repr(private)
     assert "shown" in repr(public)

@@ -110,14 +110,14 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
 ]
 
 
-@pytest.mark.parametrize(("opcode", "flags", "serial", "version", "body", "octets"), REQUESTS_OF_21_3)
+@pytest.mark.parametrize(("opcode", "flags", "serial", "version", "body", "data"), REQUESTS_OF_21_3)
 def test_a_request_vector_of_the_reference_is_written_and_read(
-    opcode: OpCode, flags: OpFlag, serial: int, version: Version, body: RequestBody, octets: str
+    opcode: OpCode, flags: OpFlag, serial: int, version: Version, body: RequestBody, data: str
 ) -> None:
     header = Header(opcode, flags=flags, site_serial=serial, expires=NOW)
     message = Message.build(Envelope(version), header, encode_request(body, version))
-    assert message.payload().hex() == octets
-    again = Message.from_bytes(Envelope(version), bytes.fromhex(octets), NOW)
+    assert message.payload().hex() == data
+    again = Message.from_bytes(Envelope(version), bytes.fromhex(data), NOW)
     assert again.header == header
     assert REQUEST_DECODERS[opcode](again.body_reader(), version, NOW) == body
 
@@ -131,7 +131,7 @@ def test_the_envelope_vector_of_the_reference_is_written_and_read() -> None:
 def test_the_session_vector_of_the_reference_carries_the_digest_of_its_request() -> None:
     header = Header(OpCode.SESSION_SETUP, flags=CERTIFIED_DIGESTED, expires=NOW)
     request = Message.build(Envelope(), header, encode_request(SETUP, CURRENT_VERSION))
-    digest = RequestDigest.of(request.octets, CURRENT_VERSION)
+    digest = RequestDigest.of(request.raw, CURRENT_VERSION)
     body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, b"\1\2\3")
     answer = Header(OpCode.SESSION_SETUP, ResponseCode.SUCCESS, CERTIFIED_DIGESTED, 1, expires=NOW)
     response = Message.build(Envelope(), answer, encode_response(body, digest))

@@ -23,7 +23,7 @@ SECRET_VALUE = Value(301, "HS_SECKEY", PASSPHRASE, permissions=Permission.ADMIN_
 
 
 def spellings(secret: bytes) -> Iterator[str]:
-    """How octets may be shown."""
+    """How bytes may be shown."""
     yield secret.hex()
     yield repr(secret)[2:-1]
     yield secret.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Our server in the place of the recorded one: every recorded request gets the recorded answer, to the octet.
+"""Our server in the place of the recorded one: every recorded request gets the recorded answer, to the byte.
 
 The server has the recorded server's key, the recorded instant, and a source of randomness that gives the recorded
 nonces and initialisation vectors. The test plays the application: it says what the recorded application said (code,
@@ -81,9 +81,9 @@ class Replay:
         self.server = Server(ServerSettings(SERVER_KEY), self._random)
 
     def _random(self, count: int) -> bytes:
-        octets = self.randomness.popleft()
-        assert len(octets) == count
-        return octets
+        data = self.randomness.popleft()
+        assert len(data) == count
+        return data
 
     def exchange(self, vector: Vector) -> None:
         """Let the server answer one recorded request and compare."""
@@ -204,7 +204,7 @@ def is_special(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if not is_special(name)])
-def test_a_vector_gets_the_recorded_answer_to_the_octet(name: str) -> None:
+def test_a_vector_gets_the_recorded_answer_to_the_byte(name: str) -> None:
     run = Replay()
     for vector in CONVERSATIONS[name]:
         run.exchange(vector)
@@ -214,7 +214,7 @@ def test_a_vector_gets_the_recorded_answer_to_the_octet(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if name.startswith("session:session-dh")])
-def test_a_diffie_hellman_session_vector_is_answered_to_the_octet_from_set_up_to_end(
+def test_a_diffie_hellman_session_vector_is_answered_to_the_byte_from_set_up_to_end(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = RecordedHalf.of(CONVERSATIONS[name][0])
@@ -232,7 +232,7 @@ def test_a_diffie_hellman_session_vector_is_answered_to_the_octet_from_set_up_to
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if "-rsa-" in name])
-def test_an_rsa_session_vector_is_refused_at_set_up_and_the_rest_is_answered_to_the_octet(name: str) -> None:
+def test_an_rsa_session_vector_is_refused_at_set_up_and_the_rest_is_answered_to_the_byte(name: str) -> None:
     """The recorded server was repaired to do the RSA modes; ours refuses them (reference, 15.3).
 
     The session is then put in by hand with its recorded key: what follows does not depend on how it was agreed. In
@@ -281,10 +281,10 @@ def test_there_are_vectors_of_every_key_exchange() -> None:
 
 
 @pytest.mark.parametrize("vector", load("malformed.json"), ids=str)
-def test_a_malformed_vector_gets_the_recorded_answer_to_the_octet(vector: Vector) -> None:
+def test_a_malformed_vector_gets_the_recorded_answer_to_the_byte(vector: Vector) -> None:
     run = Replay()
     if not vector.response:
-        # Three octets and then the end of the stream: nothing to answer.
+        # Three bytes and then the end of the stream: nothing to answer.
         reader = FrameReader()
         assert fed(reader, b"".join(vector.request)) == []
         assert not reader.is_idle

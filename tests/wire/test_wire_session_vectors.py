@@ -44,7 +44,7 @@ def test_key_of_the_session_vectors(name: str) -> None:
     first = steps[0]
     setup = SessionSetup.read(first.request.body_reader(), first.request.version, NOW)
     digest, ready = decode_response(first.response, NOW)
-    assert digest == RequestDigest.of(first.request.octets, first.response.version)
+    assert digest == RequestDigest.of(first.request.raw, first.response.version)
     assert isinstance(ready, SessionSetupResult)
     assert ready.mode == setup.mode
     match setup.mode:
@@ -131,7 +131,7 @@ def check_mac(vector: Vector, message: Message) -> None:
     assert verify_mac(message, key[1])
     # For an encrypted message the envelope's length is that of the ciphertext.
     again = add_mac(replace(message, credential=None), key[1], credential.counter)
-    assert (again.octets, again.credential) == (message.octets, message.credential)
+    assert (again.raw, again.credential) == (message.raw, message.credential)
 
 
 def test_counters_of_the_session_vectors() -> None:
@@ -157,7 +157,7 @@ def test_digests_of_the_session_vectors() -> None:
                 assert challenged is not None
                 about = challenged
             if digest is not None:
-                assert digest.matches(about.octets)
+                assert digest.matches(about.raw)
             if isinstance(body, Challenge):
                 challenged = step.request
 

@@ -39,9 +39,7 @@ def session(number: int, timeout: int = 100) -> Session:
 
 def pending(number: int, since: float = 0.0, size: int = 100) -> PendingChallenge:
     message = Message(Envelope(), Header(OpCode.DELETE_HANDLE), bytes(size - 4))  # and the credential's length
-    return PendingChallenge(
-        number, message, bytes(NONCE_LENGTH), RequestDigest.of(message.octets, CURRENT_VERSION), since
-    )
+    return PendingChallenge(number, message, bytes(NONCE_LENGTH), RequestDigest.of(message.raw, CURRENT_VERSION), since)
 
 
 # Sessions
@@ -129,7 +127,7 @@ def test_sealing_a_message_that_becomes_too_long_is_refused() -> None:
             assert envelope.length == len(payload) == MAX_MESSAGE
             assert one.open(payload) == message.payload()
         else:
-            with pytest.raises(LocalProtocolError, match="262,160 octets"):
+            with pytest.raises(LocalProtocolError, match="262,160 bytes"):
                 one.seal(message, random.Random(0).randbytes)
 
 
@@ -194,7 +192,7 @@ def test_the_oldest_challenge_makes_room() -> None:
 
 
 def test_the_requests_that_wait_have_a_size_in_all() -> None:
-    table = ChallengeTable(60.0, octets=1000)
+    table = ChallengeTable(60.0, max_bytes=1000)
     for number in range(1, 11):
         table.add(pending(number))
     assert len(table) == 10
@@ -232,7 +230,7 @@ def test_ten_thousand_challenges_and_64_mebibytes_are_kept() -> None:
 
 
 def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
-    table = ChallengeTable(60.0, octets=1000)
+    table = ChallengeTable(60.0, max_bytes=1000)
     first, second = pending(1, size=900), pending(1, size=950)
     table.add(first)
     table.add(second)
@@ -243,7 +241,7 @@ def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
 
 
 def test_what_an_answer_got_counts_too() -> None:
-    table = ChallengeTable(60.0, octets=1000)
+    table = ChallengeTable(60.0, max_bytes=1000)
     first, second = pending(1, size=400), pending(2, size=400)
     table.add(first)
     table.add(second)

@@ -196,7 +196,7 @@ def test_a_vector_is_written_as_it_was_read(vector: Vector) -> None:
             clear = decrypted(frame, vector)
             message = Message.from_bytes(clear.envelope, clear.payload, NOW)
             again = Message.build(message.envelope, message.header, rewritten(message), message.credential)
-            assert again.octets == message.octets
+            assert again.raw == message.raw
             assert again.payload() == clear.payload
             if frame.envelope.encrypted:
                 again = replace(again, envelope=frame.envelope)
@@ -220,14 +220,14 @@ def test_the_reply_of_a_malformed_vector_is_written_as_it_was_read(vector: Vecto
 
 
 @pytest.mark.parametrize("vector", [vector for vector in VECTORS if vector.transport == "tcp"], ids=str)
-def test_a_tcp_vector_comes_out_of_the_framing_when_it_goes_in_octet_by_octet(vector: Vector) -> None:
+def test_a_tcp_vector_comes_out_of_the_framing_when_it_goes_in_byte_by_byte(vector: Vector) -> None:
     for pieces, _ in sides(vector):
         stream = b"".join(pieces)
         if pieces is vector.request and vector.file == "malformed.json" and _has_bad_length(stream):
             continue
         reader, frames = FrameReader(), []
-        for octet in stream:
-            frames += fed(reader, bytes((octet,)))
+        for byte in stream:
+            frames += fed(reader, bytes((byte,)))
         if len(stream) < envelope_module.ENVELOPE_LENGTH:
             assert frames == []
             assert reader.is_idle is (not stream)
@@ -285,14 +285,14 @@ def test_the_digests_of_a_vector_are_those_of_the_request_that_is_answered(name:
             response = parsed(frame, vector)
             digest, _ = decode_response(response, NOW)
             assert (digest is not None) is (OpFlag.REQUEST_DIGEST in response.header.flags)
-            assert digest is None or digest.matches(original.octets)
+            assert digest is None or digest.matches(original.raw)
             challenged = response.header.response_code == ResponseCode.AUTHENTICATION_NEEDED
             assert (digest is not None) is (challenged or OpFlag.REQUEST_DIGEST in original.header.flags)
 
 
-def _drawn(octets: bytes, count: int) -> bytes:
-    assert len(octets) == count
-    return octets
+def _drawn(data: bytes, count: int) -> bytes:
+    assert len(data) == count
+    return data
 
 
 ENCRYPTED = [
@@ -303,7 +303,7 @@ ENCRYPTED = [
 
 
 @pytest.mark.parametrize("vector", ENCRYPTED, ids=str)
-def test_an_encrypted_vector_is_decrypted_to_its_plain_octets_and_encrypted_to_the_same(vector: Vector) -> None:
+def test_an_encrypted_vector_is_decrypted_to_its_plain_bytes_and_encrypted_to_the_same(vector: Vector) -> None:
     for pieces, messages in sides(vector):
         (frame,) = frames_of(pieces, vector.transport)
         (message,) = messages

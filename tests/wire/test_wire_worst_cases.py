@@ -18,7 +18,7 @@ NAME = b"\0\0\0\3" + b"1/x"
 SMALLEST_VALUE = bytes(26)
 
 PER_OCTET = 40
-"""How many octets of memory one octet of a message may take: an empty text costs 49 + 8 and takes four."""
+"""How many bytes of memory one byte of a message may take: an empty text costs 49 + 8 and takes four."""
 
 
 def counted(item: bytes, room: int) -> bytes:
@@ -28,7 +28,7 @@ def counted(item: bytes, room: int) -> bytes:
 
 
 def height_of(call: Callable[[], object]) -> int:
-    """The octets allocated at the height of a call, whether it ends well or not."""
+    """The bytes allocated at the height of a call, whether it ends well or not."""
     tracemalloc.start()
     try:
         kept: object = None
@@ -67,7 +67,7 @@ def test_the_longest_request_takes_memory_in_proportion_to_its_length(opcode: Op
         return REQUEST_DECODERS[opcode](read.body_reader(), CURRENT_VERSION, 0)
 
     height = height_of(decode)
-    print(f"{height / len(payload):.1f} octets of memory for one of the message")
+    print(f"{height / len(payload):.1f} bytes of memory for one of the message")
     assert height < PER_OCTET * len(payload)
 
 
@@ -81,11 +81,11 @@ ANSWERS = {
 def test_the_longest_response_takes_memory_in_proportion_to_its_length(opcode: OpCode, body: bytes) -> None:
     message = Message.build(Envelope(), Header(opcode, ResponseCode.SUCCESS), body)
     height = height_of(lambda: decode_response(message, 0))
-    print(f"{height / len(body):.1f} octets of memory for one of the message")
+    print(f"{height / len(body):.1f} bytes of memory for one of the message")
     assert height < PER_OCTET * len(body)
 
 
 @pytest.mark.parametrize("count", [-1, 1 << 20, (1 << 31) - 1])
 def test_an_announced_number_costs_nothing_by_itself(count: int) -> None:
-    octets = (count & 0xFFFF_FFFF).to_bytes(4, "big")
-    assert height_of(lambda: read_values(Reader(octets), 0)) < 10_000
+    data = (count & 0xFFFF_FFFF).to_bytes(4, "big")
+    assert height_of(lambda: read_values(Reader(data), 0)) < 10_000

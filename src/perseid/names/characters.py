@@ -1,4 +1,4 @@
-"""Which characters a registered name may hold (H3), how many octets of them (H9), and how letters fold (H5).
+"""Which characters a registered name may hold (H3), how many bytes of them (H9), and how letters fold (H5).
 
 The decision uses the table shipped with the package (`_unicode_table`), never the interpreter's, so that a name
 is legal on every machine or on none. Private-use characters and format characters other than the bidirectional
@@ -62,15 +62,15 @@ def check_blanks(part: str, label: str, offset: int) -> None:
 
 
 def check_length(text: str, limit: int, label: str) -> None:
-    """Refuse a name of more than `most` octets of UTF-8 (H9), at the first character that has no room."""
-    if len(text) <= limit // 4:  # UTF-8 needs at most four octets for each
+    """Refuse a name of more than `most` bytes of UTF-8 (H9), at the first character that has no room."""
+    if len(text) <= limit // 4:  # UTF-8 needs at most four bytes for each
         return
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= limit:
         return
     # Of the characters that begin up to the limit the last one ends beyond it; 0b10xxxxxx continues a character.
     position = sum(byte & 0xC0 != 0x80 for byte in data[: limit + 1]) - 1
-    message = f"the {label} has {len(data):,} octets in UTF-8; {limit:,} are the most"
+    message = f"the {label} has {len(data):,} bytes in UTF-8; {limit:,} are the most"
     raise InvalidName("H9", message, position=position, character=text[position])
 
 
@@ -85,5 +85,5 @@ def fold(text: str) -> str:
     """Fold ASCII letters to upper case and leave every other character alone (H5): é, ß and İ do not fold."""
     if text.isascii():
         return text.upper()
-    # bytes.upper knows ASCII only, and in UTF-8 no octet below 0x80 belongs to another character.
+    # bytes.upper knows ASCII only, and in UTF-8 no byte below 0x80 belongs to another character.
     return text.encode("utf-8", "surrogatepass").upper().decode("utf-8", "surrogatepass")

@@ -22,7 +22,7 @@ from .characters import check_blanks, check_characters, check_length, fold, surr
 from .errors import InvalidName, NameMisuse
 
 MAX_BYTES = 2048
-"""The longest handle in octets of UTF-8 (H9): the deployed protocol's own limit."""
+"""The longest handle in bytes of UTF-8 (H9): the deployed protocol's own limit."""
 
 PREFIX_OF_PREFIXES = "0.NA"
 """Every prefix P is itself described by the handle `0.NA/P`."""
@@ -159,5 +159,5 @@ def _decode(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = data[error.start]
-        message = f"octet {error.start + 1} (0x{byte:02X}) is not UTF-8; names have no other encoding"
+        message = f"byte {error.start + 1} (0x{byte:02X}) is not UTF-8; names have no other encoding"
         raise InvalidName("H4", message) from None

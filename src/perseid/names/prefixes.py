@@ -10,7 +10,7 @@ from .characters import check_blanks, check_characters, check_length, fold
 from .errors import InvalidName, NameMisuse
 
 MAX_PREFIX_BYTES = 2043
-"""The longest prefix in octets of UTF-8: the handle that describes it, `0.NA/…`, must not exceed 2,048 (H9)."""
+"""The longest prefix in bytes of UTF-8: the handle that describes it, `0.NA/…`, must not exceed 2,048 (H9)."""
 
 
 def check_structure(prefix: str) -> None:

@@ -24,7 +24,7 @@ class Source:
     clock: Callable[[], int]
     """Unix time in nanoseconds, like `time.time_ns`."""
     random: Callable[[int], bytes]
-    """So many unpredictable octets, like `secrets.token_bytes`."""
+    """So many unpredictable bytes, like `secrets.token_bytes`."""
     lease: Lease
     """Numbers that nobody else gets: see `allocator`."""
     sleep: Callable[[float], None]

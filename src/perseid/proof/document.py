@@ -40,7 +40,7 @@ FORMAT: Final = "perseid proof 1"
 """What a document of this version says it is."""
 
 MAX_DOCUMENT: Final = 16 * 1_048_576
-"""Octets of the longest document that is read. The longest record that a door accepts has 4 MiB as JSON; in a proof,
+"""Bytes of the longest document that is read. The longest record that a door accepts has 4 MiB as JSON; in a proof,
 with salts and commitments, it has less than twice as many."""
 
 MAX_LINKS: Final = 1_000
@@ -277,7 +277,7 @@ def _parse_opening(value: object, what: str) -> tuple[bytes, bytes]:
     members = _check_object(value, what, _OPENING_MEMBERS)
     salt = _decode_base64(members["salt"], f"the salt of {what}")
     if len(salt) != _SALT_LENGTH:  # where salt ends and content begins is not in the commitment
-        raise InvalidProof(f"the salt of {what} should have {_SALT_LENGTH} octets")
+        raise InvalidProof(f"the salt of {what} should have {_SALT_LENGTH} bytes")
     return salt, _decode_base64(members["content"], f"the content of {what}")
 
 
@@ -293,7 +293,7 @@ def _record_key(handle: str, exact: bool) -> str:
 
 def _parse(document: str | bytes) -> object:
     if len(document) > MAX_DOCUMENT:
-        raise InvalidProof(f"the document has more than {MAX_DOCUMENT:,} octets")
+        raise InvalidProof(f"the document has more than {MAX_DOCUMENT:,} bytes")
     try:
         text = document.decode("utf-8") if isinstance(document, bytes) else document
         value: object = json.loads(text, object_pairs_hook=_reject_duplicates)
@@ -333,7 +333,7 @@ def _check_text(value: object, what: str) -> str:
 
 
 def _decode_base64(value: object, what: str) -> bytes:
-    """Octets in base64, as it is written and not otherwise: some texts stand for the same octets."""
+    """Bytes in base64, as it is written and not otherwise: some texts stand for the same bytes."""
     text = _check_text(value, what)
     try:
         raw = base64.b64decode(text, validate=True)

@@ -8,8 +8,8 @@ library `cryptography`. Four things can be checked:
 - a *consistency proof*: a later checkpoint only added entries to an earlier one;
 - an *opening*: this value, actor or note is the one that the entry committed to.
 
-docs/reference/ledger-format.md specifies all of it. The tree is RFC 6962's (section 2.1): SHA-256, with a zero octet
-before a leaf and a one octet before two nodes. Checkpoints are signed notes as transparency logs write them:
+docs/reference/ledger-format.md specifies all of it. The tree is RFC 6962's (section 2.1): SHA-256, with a zero byte
+before a leaf and a one byte before two nodes. Checkpoints are signed notes as transparency logs write them:
 
     <origin>                                  the log's name
     <size>                                    entries, in decimal
@@ -17,7 +17,7 @@ before a leaf and a one octet before two nodes. Checkpoints are signed notes as 
                                               (an empty line)
     — <key name> <base64 of key id ‖ signature>
 
-The key id is the first four octets of SHA-256(<key name> ‖ 0A ‖ 01 ‖ Ed25519 public key).
+The key id is the first four bytes of SHA-256(<key name> ‖ 0A ‖ 01 ‖ Ed25519 public key).
 """
 
 import base64
@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 HASH_LENGTH: Final = 32
-"""Octets of a hash."""
+"""Bytes of a hash."""
 
 MAX_NOTE: Final = 16_384
-"""Octets of the longest note that is read: a checkpoint has about two hundred."""
+"""Bytes of the longest note that is read: a checkpoint has about two hundred."""
 
 MAX_PROOF: Final = 128
 """The most hashes in a proof: twice the height of a tree of 2⁶⁴ leaves, the greatest that a checkpoint can name."""
@@ -128,7 +128,7 @@ def _path_sides(position: int, last: int, count: int) -> Iterator[bool]:
 
 def _check_path(path: list[bytes]) -> None:
     if len(path) > MAX_PROOF or any(len(each) != HASH_LENGTH for each in path):
-        raise InvalidProof("a proof is a short list of 32-octet hashes")
+        raise InvalidProof("a proof is a short list of 32-byte hashes")
 
 
 # Entries
@@ -171,10 +171,10 @@ class Leaf:
             actor, note = data[start : start + HASH_LENGTH], data[start + HASH_LENGTH : start + 2 * HASH_LENGTH]
             (count,) = _COUNT.unpack_from(data, start + 2 * HASH_LENGTH)
         except (struct.error, UnicodeDecodeError):
-            raise InvalidProof("the octets are not a leaf of a ledger") from None
+            raise InvalidProof("the bytes are not a leaf of a ledger") from None
         first = start + 2 * HASH_LENGTH + _COUNT.size
         if version != 1 or case > 1 or length < 0 or count < 0 or first + count * HASH_LENGTH != len(data):
-            raise InvalidProof("the octets are not a leaf of a ledger, or of a format that is not known")
+            raise InvalidProof("the bytes are not a leaf of a ledger, or of a format that is not known")
         values = tuple(data[at_ : at_ + HASH_LENGTH] for at_ in range(first, len(data), HASH_LENGTH))
         return cls(seq, at, action, state, case == 1, handle, actor, note, values)
 
@@ -206,11 +206,11 @@ class LogKey:
     name: str
     """The key's name: that of the log."""
     public: bytes
-    """The Ed25519 key, 32 octets."""
+    """The Ed25519 key, 32 bytes."""
 
     @property
     def id(self) -> bytes:
-        """Four octets by which a signature names its key."""
+        """Four bytes by which a signature names its key."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.public).digest()[:4]
 
     def __str__(self) -> str:
@@ -283,7 +283,7 @@ class Checkpoint:
 def parse_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
     """Take a signed note apart: its text, and (name, key id, signature) of each signature line."""
     if len(_encode_utf8(note)) > MAX_NOTE:
-        raise InvalidProof(f"the note has more than {MAX_NOTE} octets")
+        raise InvalidProof(f"the note has more than {MAX_NOTE} bytes")
     text, mark, block = note.rpartition("\n\n")
     if not mark or not block.endswith("\n"):
         raise InvalidProof("a signed note is a text, an empty line, and lines with signatures")
@@ -373,5 +373,5 @@ def _decode_base64(text: str) -> bytes:
     except (binascii.Error, ValueError):
         raise InvalidProof("not base64") from None
     if base64.b64encode(data).decode("ascii") != text:
-        raise InvalidProof("base64 with stray bits: there is one way to write octets")
+        raise InvalidProof("base64 with stray bits: there is one way to write bytes")
     return data

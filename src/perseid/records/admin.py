@@ -3,7 +3,7 @@
     0   u16    permissions
     2   bytes  the administrator's handle
     …   i32    the administrator's index; 0 is any index of that handle
-    (…) 2      zeros, in records written by software up to 7.3: kept, because the octets of a value are signed
+    (…) 2      zeros, in records written by software up to 7.3: kept, because the bytes of a value are signed
 
 The same permissions are written in three orders, and mixing them up gives rights away:
 
@@ -73,7 +73,7 @@ class Admin:
     permissions: AdminPermission = ALL_PERMISSIONS
     """What they may do."""
     legacy_length: bool = False
-    """Whether the octets end in the two zeros of old software."""
+    """Whether the bytes end in the two zeros of old software."""
 
     def __post_init__(self) -> None:
         if not self.administrator.handle:
@@ -82,21 +82,21 @@ class Admin:
             raise RecordMisuse(f"permissions of {int(self.permissions):#x} do not fit 16 bits")
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take the data of a value; none or two zeros may follow."""
-        reader = Reader(octets)
-        permissions = AdminPermission(int.from_bytes(reader.octets(2), "big"))
+        reader = Reader(data)
+        permissions = AdminPermission(int.from_bytes(reader.raw(2), "big"))
         administrator = ValueRef.read(reader)
         tail = reader.rest()
         if tail not in (b"", _LEGACY_TAIL):
-            raise InvalidData(f"{len(tail)} octets follow the administrator's index; it may be two zeros")
+            raise InvalidData(f"{len(tail)} bytes follow the administrator's index; it may be two zeros")
         return cls._create(administrator, permissions, bool(tail))
 
     def to_bytes(self) -> bytes:
         """The data of a value."""
-        writer = Writer().octets(self.permissions.to_bytes(2, "big"))
+        writer = Writer().raw(self.permissions.to_bytes(2, "big"))
         self.administrator.write(writer)
-        return writer.octets(_LEGACY_TAIL if self.legacy_length else b"").getvalue()
+        return writer.raw(_LEGACY_TAIL if self.legacy_length else b"").getvalue()
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
@@ -214,9 +214,9 @@ class ValueList:
     """In their order; deployed software compares them one by one."""
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take the data of a value; nothing may follow."""
-        reader = Reader(octets)
+        reader = Reader(data)
         entries = tuple([ValueRef.read(reader) for _ in range(reader.count(_MIN_ENTRY_SIZE))])
         reader.finish()
         return cls(entries)

@@ -1,8 +1,8 @@
 """One bounded reader and one writer for every binary structure of the protocol.
 
 Integers are big-endian and, as in the deployed implementation, signed; there is no padding. A `Reader` never
-returns fewer octets than were asked for, never reads past its end, and never allocates more than its input
-justifies: a count or length that the remaining octets cannot hold is refused before anything is made.
+returns fewer bytes than were asked for, never reads past its end, and never allocates more than its input
+justifies: a count or length that the remaining bytes cannot hold is refused before anything is made.
 """
 
 from struct import Struct
@@ -11,7 +11,7 @@ from typing import Final, Self
 from .errors import InvalidData, RecordMisuse
 
 MAX_BYTES: Final = 1_048_576
-"""The longest single octet string, and the most items of a list: the deployed implementation's own limit."""
+"""The longest single byte string, and the most items of a list: the deployed implementation's own limit."""
 
 MAX_DEPTH: Final = 16
 """How deeply structures may stand in structures. The protocol's own reach four (message, credential, signed
@@ -39,52 +39,52 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """How many octets are left."""
+        """How many bytes are left."""
         return self._end - self._position
 
     @property
     def offset(self) -> int:
-        """How many octets have been read."""
+        """How many bytes have been read."""
         return self._position - self._start
 
     def u8(self) -> int:
-        """One octet."""
+        """One byte."""
         position = self._take(1)
         return self._data[position]
 
     def i16(self) -> int:
-        """Two octets, signed."""
+        """Two bytes, signed."""
         value: int = _I16.unpack_from(self._data, self._take(2))[0]
         return value
 
     def i32(self) -> int:
-        """Four octets, signed."""
+        """Four bytes, signed."""
         value: int = _I32.unpack_from(self._data, self._take(4))[0]
         return value
 
     def u32(self) -> int:
-        """Four octets, unsigned: for times, which are counted modulo 2³²."""
+        """Four bytes, unsigned: for times, which are counted modulo 2³²."""
         value: int = _U32.unpack_from(self._data, self._take(4))[0]
         return value
 
     def i64(self) -> int:
-        """Eight octets, signed."""
+        """Eight bytes, signed."""
         value: int = _I64.unpack_from(self._data, self._take(8))[0]
         return value
 
     def peek(self) -> int:
-        """The next octet, which stays unread."""
+        """The next byte, which stays unread."""
         position = self._take(1)
         self._position = position
         return self._data[position]
 
-    def octets(self, count: int) -> bytes:
-        """Exactly so many octets."""
+    def raw(self, count: int) -> bytes:
+        """Exactly so many bytes."""
         position = self._take(count)
         return self._data[position : position + count]
 
     def bytes_(self, limit: int = MAX_BYTES) -> bytes:
-        """An octet string behind its length."""
+        """A byte string behind its length."""
         length = self.i32()
         if not 0 <= length <= limit:
             raise self.problem(f"a length of {length} is not between 0 and {limit}")
@@ -93,34 +93,34 @@ class Reader:
 
     def text(self, limit: int = MAX_BYTES) -> str:
         """A UTF-8 string behind its length."""
-        octets = self.bytes_(limit)
+        data = self.bytes_(limit)
         try:
-            return octets.decode("utf-8")
+            return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self.problem(f"a text is not UTF-8 (octet {error.start} of {len(octets)})") from None
+            raise self.problem(f"a text is not UTF-8 (byte {error.start} of {len(data)})") from None
 
     def count(self, size: int, limit: int = MAX_BYTES) -> int:
-        """The number of items that follow, each of at least `size` octets."""
+        """The number of items that follow, each of at least `size` bytes."""
         count = self.i32()
         if not 0 <= count <= limit:
             raise self.problem(f"a count of {count} is not between 0 and {limit}")
         if count * size > self.remaining:
-            raise self.problem(f"{count} items are announced, but only {self.remaining} octets are left")
+            raise self.problem(f"{count} items are announced, but only {self.remaining} bytes are left")
         return count
 
     def rest(self) -> bytes:
         """Everything that is left."""
-        return self.octets(self.remaining)
+        return self.raw(self.remaining)
 
     def inner(self, length: int) -> "Reader":
-        """A reader for the next `length` octets, which this one skips."""
+        """A reader for the next `length` bytes, which this one skips."""
         position = self._take(length)
         return Reader(self._data, position, position + length, depth=self._depth + 1)
 
     def finish(self) -> None:
-        """Refuse octets that should not be there."""
+        """Refuse bytes that should not be there."""
         if self.remaining:
-            raise self.problem(f"{self.remaining} octets too many")
+            raise self.problem(f"{self.remaining} bytes too many")
 
     def problem(self, message: str) -> InvalidData:
         """An objection at the present position."""
@@ -130,7 +130,7 @@ class Reader:
         position = self._position
         after = position + count
         if after > self._end or count < 0:
-            raise self.problem(f"{count} octets are needed, {self.remaining} are left")
+            raise self.problem(f"{count} bytes are needed, {self.remaining} are left")
         self._position = after
         return position
 
@@ -147,47 +147,47 @@ class Writer:
         return len(self._buffer)
 
     def u8(self, value: int) -> Self:
-        """One octet."""
+        """One byte."""
         if not 0 <= value <= 0xFF:
-            raise RecordMisuse(f"{value} does not fit one octet")
+            raise RecordMisuse(f"{value} does not fit one byte")
         self._buffer.append(value)
         return self
 
     def i16(self, value: int) -> Self:
-        """Two octets, signed."""
+        """Two bytes, signed."""
         if not -0x8000 <= value <= 0x7FFF:
             raise RecordMisuse(f"{value} does not fit 16 bits")
         self._buffer += _I16.pack(value)
         return self
 
     def i32(self, value: int) -> Self:
-        """Four octets, signed."""
+        """Four bytes, signed."""
         if not -0x8000_0000 <= value <= 0x7FFF_FFFF:
             raise RecordMisuse(f"{value} does not fit 32 bits")
         self._buffer += _I32.pack(value)
         return self
 
     def u32(self, value: int) -> Self:
-        """Four octets, modulo 2³²."""
+        """Four bytes, modulo 2³²."""
         self._buffer += _U32.pack(value & 0xFFFF_FFFF)
         return self
 
     def i64(self, value: int) -> Self:
-        """Eight octets, signed."""
+        """Eight bytes, signed."""
         if not -(1 << 63) <= value < 1 << 63:
             raise RecordMisuse(f"{value} does not fit 64 bits")
         self._buffer += _I64.pack(value)
         return self
 
-    def octets(self, value: bytes) -> Self:
-        """Octets as they are."""
+    def raw(self, value: bytes) -> Self:
+        """Bytes as they are."""
         self._buffer += value
         return self
 
     def bytes_(self, value: bytes) -> Self:
-        """An octet string behind its length."""
+        """A byte string behind its length."""
         if len(value) > MAX_BYTES:
-            raise RecordMisuse(f"{len(value)} octets are too many for one string; {MAX_BYTES} are the most")
+            raise RecordMisuse(f"{len(value)} bytes are too many for one string; {MAX_BYTES} are the most")
         self._buffer += _I32.pack(len(value))
         self._buffer += value
         return self

@@ -9,7 +9,7 @@ would tell a stranger something about the plaintext.
 Keys from passwords: PBKDF2 with HMAC-SHA1, as deployed, within bounds.
 
 Whoever sends or writes the parameters makes us do the work, so their numbers are judged before anything is computed.
-The deployed code hands PBKDF2 a character string, one character for each octet of the password, and that is encoded
+The deployed code hands PBKDF2 a character string, one character for each byte of the password, and that is encoded
 in UTF-8 before it is used (native protocol, 13.5, "password quirk"): see `widened`.
 """
 
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from .errors import InvalidData, RecordMisuse
 
-DECRYPTION_FAILED: Final = "the octets cannot be decrypted"
+DECRYPTION_FAILED: Final = "the bytes cannot be decrypted"
 """All that is said about a wrong ciphertext."""
 
 _DES_KEY = 8
@@ -33,7 +33,7 @@ _AES_KEYS = (16, 24, 32)
 
 
 class BlockCipher(Enum):
-    """A cipher and the octets of its blocks."""
+    """A cipher and the bytes of its blocks."""
 
     DES = "DES", 8
     TDES = "3DES", 8
@@ -41,7 +41,7 @@ class BlockCipher(Enum):
 
     @property
     def block(self) -> int:
-        """Octets of a block, and of the initialisation vector."""
+        """Bytes of a block, and of the initialisation vector."""
         return self.value[1]
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class BlockCipher(Enum):
 def encrypt_blocks(cipher: BlockCipher, key: bytes, iv: bytes | None, plaintext: bytes) -> bytes:
     """Pad and encrypt; without initialisation vector in ECB mode."""
     if iv is not None and len(iv) != cipher.block:
-        raise RecordMisuse(f"an initialisation vector for {cipher} has {cipher.block} octets, not {len(iv)}")
+        raise RecordMisuse(f"an initialisation vector for {cipher} has {cipher.block} bytes, not {len(iv)}")
     padder = PKCS7(cipher.block * 8).padder()
     padded = padder.update(plaintext) + padder.finalize()
     encryptor = _library_cipher(cipher, key, iv).encryptor()
@@ -80,7 +80,7 @@ def is_valid_key_length(cipher: BlockCipher, key: bytes) -> bool:
 
 def _library_cipher(cipher: BlockCipher, key: bytes, iv: bytes | None) -> LibraryCipher[modes.ECB | modes.CBC]:
     if not is_valid_key_length(cipher, key):
-        raise RecordMisuse(f"a key of {len(key)} octets does not fit {cipher}")
+        raise RecordMisuse(f"a key of {len(key)} bytes does not fit {cipher}")
     mode = modes.ECB() if iv is None else modes.CBC(iv)  # noqa: S305 - prescribed, for versions before 2.4
     if cipher is BlockCipher.AES:
         return LibraryCipher(algorithms.AES(key), mode)
@@ -107,11 +107,11 @@ def derive_key(password: bytes, salt: bytes, iterations: int, bits: int, *, limi
         raise InvalidData(f"{iterations} iterations of PBKDF2 are not between 1 and {limit:,}")
     if not MIN_DERIVED_BITS <= bits <= MAX_DERIVED_BITS or bits % 8:
         raise InvalidData(
-            f"a derived key has {MIN_DERIVED_BITS} to {MAX_DERIVED_BITS} bits, in whole octets; not {bits}"
+            f"a derived key has {MIN_DERIVED_BITS} to {MAX_DERIVED_BITS} bits, in whole bytes; not {bits}"
         )
     return hashlib.pbkdf2_hmac("sha1", password, salt, iterations, bits // 8)
 
 
 def latin1_to_utf8(data: bytes) -> bytes:
-    """Every octet taken for a character and encoded in UTF-8: `80` becomes `c2 80`, ASCII stays what it is."""
+    """Every byte taken for a character and encoded in UTF-8: `80` becomes `c2 80`, ASCII stays what it is."""
     return data.decode("latin-1").encode("utf-8")

@@ -1,7 +1,7 @@
 """Which type of value is read by which class, and how people write its data.
 
 Every class has the same six conversions (`Data`). A type that nobody knows, and data that does not have the form
-its type demands, are not errors: the value is kept and returned as octets, and `interpret` says None, as if it were
+its type demands, are not errors: the value is kept and returned as bytes, and `interpret` says None, as if it were
 not there.
 
 The registry goes by what stands before the first dot, in any case of letters: `HS_SITE.6` is read as `HS_SITE`.
@@ -142,7 +142,7 @@ def _try_decode(class_: type[D], data: bytes) -> D | None:
 def check_data_length(data: bytes) -> bytes:
     """Refuse more data than one value can hold."""
     if len(data) > MAX_BYTES:
-        raise InvalidData(f"{len(data):,} octets of data are too many; {MAX_BYTES:,} are the most")
+        raise InvalidData(f"{len(data):,} bytes of data are too many; {MAX_BYTES:,} are the most")
     return data
 
 

@@ -1,6 +1,6 @@
-"""Octets in JSON and text: as clean text, base64 or hexadecimal.
+"""Bytes in JSON and text: as clean text, base64 or hexadecimal.
 
-Wherever JSON must hold octets of unknown kind it says how they are written: `{"format": "base64", "value": "AP8="}`.
+Wherever JSON must hold bytes of unknown kind it says how they are written: `{"format": "base64", "value": "AP8="}`.
 Both alphabets of base64 are read, with and without padding, with line ends; anything else in it is refused,
 where the deployed reader would skip it and lose data without a word.
 
@@ -36,7 +36,7 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
 def decode_printable(data: bytes) -> str | None:
-    """The text that octets stand for if it can be shown: strict UTF-8 without control characters.
+    """The text that bytes stand for if it can be shown: strict UTF-8 without control characters.
 
     As deployed, 0x09 to 0x13 count as text. Not as deployed: surrogates in UTF-8 do not, because they would not
     come back.
@@ -58,7 +58,7 @@ def from_base64(text: str, label: str) -> bytes:
     """Take base64 in either alphabet, padded or not."""
     digits = _BLANKS.sub("", text)
     if len(digits) > MAX_BYTES // 3 * 4 + 4:
-        raise InvalidData(f"{label} is too long; {MAX_BYTES:,} octets are the most")
+        raise InvalidData(f"{label} is too long; {MAX_BYTES:,} bytes are the most")
     digits = digits.translate(_URL_SAFE).rstrip("=")
     if found := _NOT_BASE64.search(digits):
         raise InvalidData(f"{label} is not base64: it has {found.group()!a} in it")
@@ -71,12 +71,12 @@ def from_base64(text: str, label: str) -> bytes:
 def from_hex(text: str, label: str) -> bytes:
     """Take hexadecimal digits without separators."""
     if not _HEXADECIMAL.fullmatch(text):
-        raise InvalidData(f"{label} should be hexadecimal digits, two for each octet")
+        raise InvalidData(f"{label} should be hexadecimal digits, two for each byte")
     return bytes.fromhex(text)
 
 
 def to_json(data: bytes) -> str | JsonObject:
-    """A JSON string if the octets are UTF-8, or else an object that says base64."""
+    """A JSON string if the bytes are UTF-8, or else an object that says base64."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -93,7 +93,7 @@ def from_json(obj: object, label: str) -> bytes:
 
 
 def decode(format_: str, text: str, label: str) -> bytes:
-    """The octets that a text stands for in a format: `string`, `base64` or `hex`."""
+    """The bytes that a text stands for in a format: `string`, `base64` or `hex`."""
     if format_ == "string":
         return _encode_utf8(text, label)
     if format_ == "base64":

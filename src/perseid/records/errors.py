@@ -1,6 +1,6 @@
 """What can go wrong with records and their encodings, and whose doing it was.
 
-`InvalidData`: octets, JSON or text from outside do not have the form they should. `RecordMisuse`: the calling
+`InvalidData`: bytes, JSON or text from outside do not have the form they should. `RecordMisuse`: the calling
 program asked for something that cannot be: a number that does not fit its field, say.
 """
 
@@ -20,15 +20,15 @@ class RecordProblem(ValueError):
 
 
 class InvalidData(RecordProblem):
-    """What came from outside is malformed; `offset` is where, in octets, if that is known."""
+    """What came from outside is malformed; `offset` is where, in bytes, if that is known."""
 
     def __init__(self, message: str, offset: int | None = None) -> None:
         super().__init__(message)
         self.offset = offset
-        """How many octets were right before the wrong one, counted from the start of the structure."""
+        """How many bytes were right before the wrong one, counted from the start of the structure."""
 
     def __str__(self) -> str:
-        return self.message if self.offset is None else f"at octet {self.offset}: {self.message}"
+        return self.message if self.offset is None else f"at byte {self.offset}: {self.message}"
 
 
 class RecordMisuse(RecordProblem):

@@ -32,7 +32,7 @@ MAX_EXPRESSION_DEPTH: Final = 32
 """How deeply groups may stand in each other."""
 
 MAX_EXPRESSION_MEMORY: Final = 1 << 18
-"""Octets that the engine may use for one expression; a larger one is refused when it is made."""
+"""Bytes that the engine may use for one expression; a larger one is refused when it is made."""
 
 GROUP_COST: Final = 500
 """What it costs to take a captured group out of the engine: as much as so many states do for a character."""

@@ -8,7 +8,7 @@ Written as deployed: `permissions` is left out when 1110, `timestamp` when 0, `r
 is `admin`, `vlist`, `site` or `key` where the type says so and the data decodes, else `string`, else `base64`. For
 what that form has no place for there is one that deployed readers pass over:
 
-- data that decodes but would come back as other octets (a key without its zeros), and a Diffie–Hellman key, which
+- data that decodes but would come back as other bytes (a key without its zeros), and a Diffie–Hellman key, which
   deployed readers of JSON do not know, is written in base64;
 - permissions with unknown bits have eight digits; deployed readers take the last four;
 - a TTL that is neither relative nor absolute, and an instant outside the years 1 to 9999, is a number with
@@ -57,12 +57,12 @@ FORMATS: Final = {
     types.HS_NA_DELEGATE: "site",
     types.HS_PUBKEY: "key",
 }
-"""The formats of data that are not octets, by the types that are written in them; all types may be read in them."""
+"""The formats of data that are not bytes, by the types that are written in them; all types may be read in them."""
 
 _TYPES = {format_: type_ for type_, format_ in FORMATS.items()}
 _LETTERS = re.compile("[r-][w-][r-][w-]")
 _USUAL_DIGITS = 4  # of permissions: those with a meaning
-_DIGITS = 8  # one for each bit of the octet
+_DIGITS = 8  # one for each bit of the byte
 _TIME_RANGE = (-(1 << 63), (1 << 63) - 1)
 
 
@@ -191,7 +191,7 @@ def _scalar_text(obj: object) -> str:
 def _parse_permissions(obj: object) -> Permission:
     """Take digits, right-aligned: a missing one keeps its default, those too many are cut off at the left.
 
-    Eight digits are the whole octet, as it is written when an unknown bit is set.
+    Eight digits are the whole byte, as it is written when an unknown bit is set.
     """
     if isinstance(obj, str) and _LETTERS.fullmatch(obj):
         digits = "".join("0" if letter == "-" else "1" for letter in obj)

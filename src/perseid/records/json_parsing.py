@@ -17,8 +17,8 @@ MAX_JSON_DEPTH: Final = 16
 """How deeply lists and objects may stand in each other. A record with a site with a key needs nine."""
 
 MAX_JSON_BYTES: Final = 4 * 1_048_576
-"""The longest JSON text. The longest message has 262,144 octets, and an octet of a record takes at most ten of
-JSON (an interface of a site); the longest single value, 1,048,576 octets, takes 1.4 million in base64."""
+"""The longest JSON text. The longest message has 262,144 bytes, and a byte of a record takes at most ten of
+JSON (an interface of a site); the longest single value, 1,048,576 bytes, takes 1.4 million in base64."""
 
 MAX_JSON_ITEMS: Final = MAX_JSON_BYTES // 2
 """The most items in a plain object: no text of the greatest length has more (`1,1,1,…`)."""
@@ -35,7 +35,7 @@ def parse_json(text: str | bytes) -> object:
         check_utf8(text, "the JSON")
         text = text.encode("utf-8")
     if len(text) > MAX_JSON_BYTES:
-        raise InvalidData(f"{len(text):,} octets of JSON are too many; {MAX_JSON_BYTES:,} are the most")
+        raise InvalidData(f"{len(text):,} bytes of JSON are too many; {MAX_JSON_BYTES:,} are the most")
     try:
         obj = msgspec.json.decode(text)
     except RecursionError:

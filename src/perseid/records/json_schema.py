@@ -235,7 +235,7 @@ class Schema:
     def violation(self, data: bytes, budget: ValidationBudget) -> Violation | None:
         """The first rule that data in JSON does not keep. InvalidData, if it is no JSON or too much to check."""
         if len(data) > MAX_CHECKED_BYTES:
-            message = f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_BYTES:,} are the most"
+            message = f"{len(data):,} bytes are too many to be checked; {MAX_CHECKED_BYTES:,} are the most"
             raise BudgetExceeded(message)
         from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see `schema_of`
 
@@ -259,7 +259,7 @@ def compile_schema(text: str) -> Schema:
 
     size = len(text.encode("utf-8"))
     if size > MAX_SCHEMA_BYTES:
-        raise InvalidData(f"the schema has more than {MAX_SCHEMA_BYTES:,} octets")
+        raise InvalidData(f"the schema has more than {MAX_SCHEMA_BYTES:,} bytes")
     wrapped = _wrap(parse_json(text))
     walk = SchemaChecker(size)
     walk.check(wrapped)

@@ -3,13 +3,13 @@
 A file begins with an i32, the scheme (native protocol, 9.7.3):
 
     1  none    the plain form
-    0  (old)   DES-ECB, key = first 8 octets of MD5(passphrase)
-    2  (old)   8 octets IV, then DES-CBC; key as before
+    0  (old)   DES-ECB, key = first 8 bytes of MD5(passphrase)
+    2  (old)   8 bytes IV, then DES-CBC; key as before
     3          bytes salt   i32 iterations   i32 key bits   bytes IV   bytes ciphertext (3DES-CBC)
     4          the same with AES-CBC; what is written when a passphrase is given
 
-Schemes 3 and 4 derive the key with PBKDF2 "over the passphrase octets (UTF-8); only ASCII passphrases have been
-checked, and the widening quirk may apply to others (a reader should try both)": we do, and write the octets as they
+Schemes 3 and 4 derive the key with PBKDF2 "over the passphrase bytes (UTF-8); only ASCII passphrases have been
+checked, and the widening quirk may apply to others (a reader should try both)": we do, and write the bytes as they
 are. "Read iterations, key length and IV length from the file, do not assume them", within the bounds of `pbkdf2`.
 
 "Scheme numbers stay below 10 while the first word of a public-key file is a string length above 10, which tells the
@@ -35,7 +35,7 @@ from .errors import InvalidData, RecordMisuse
 from .private_keys import PrivateKey
 
 MAX_FILE_SIZE: Final = 65_536
-"""Octets of the longest key file; the longest key takes about 5,000."""
+"""Bytes of the longest key file; the longest key takes about 5,000."""
 
 _SALT_SIZE = 16
 _FIRST_PUBLIC_WORD = 10  # no scheme is as high, no name of a kind of public key as short
@@ -57,31 +57,31 @@ _CIPHERS = {ProtectionScheme.TDES: (BlockCipher.TDES, 192), ProtectionScheme.AES
 """The ciphers of the schemes with PBKDF2, and the bits of the keys that are written."""
 
 
-def is_private_key_file(octets: bytes) -> bool:
+def is_private_key_file(data: bytes) -> bool:
     """Whether a file holds a private key; if not, it should be a public one."""
-    return Reader(octets).i32() < _FIRST_PUBLIC_WORD
+    return Reader(data).i32() < _FIRST_PUBLIC_WORD
 
 
-def needs_passphrase(octets: bytes) -> bool:
+def needs_passphrase(data: bytes) -> bool:
     """Whether a private key file cannot be read without a passphrase."""
-    return _read_scheme(Reader(octets)) != ProtectionScheme.NONE
+    return _read_scheme(Reader(data)) != ProtectionScheme.NONE
 
 
-def read_key_file(octets: bytes, passphrase: bytes | None) -> PrivateKey:
+def read_key_file(data: bytes, passphrase: bytes | None) -> PrivateKey:
     """Take the key from a file. A passphrase that is not needed does no harm."""
     attempts = [passphrase]
     if passphrase is not None and not passphrase.isascii():
         attempts.append(latin1_to_utf8(passphrase))
     for attempt in attempts[:-1]:
         try:
-            return PrivateKey.from_bytes(unprotect(octets, attempt))
+            return PrivateKey.from_bytes(unprotect(data, attempt))
         except InvalidData:
             continue
-    plain = unprotect(octets, attempts[-1])
+    plain = unprotect(data, attempts[-1])
     try:
         return PrivateKey.from_bytes(plain)
     except InvalidData:
-        if needs_passphrase(octets):
+        if needs_passphrase(data):
             raise InvalidData(_WRONG_PASSPHRASE) from None
         raise
 
@@ -104,13 +104,13 @@ def protect(
 ) -> bytes:
     """Put the plain form of a key into a file."""
     if passphrase is None:
-        return Writer().i32(ProtectionScheme.NONE).octets(plain).getvalue()
+        return Writer().i32(ProtectionScheme.NONE).raw(plain).getvalue()
     writer = Writer().i32(scheme)
     if scheme == ProtectionScheme.DES_ECB:
-        return writer.octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), None, plain)).getvalue()
+        return writer.raw(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), None, plain)).getvalue()
     if scheme == ProtectionScheme.DES_CBC:
         iv = random(BlockCipher.DES.block)
-        return writer.octets(iv).octets(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), iv, plain)).getvalue()
+        return writer.raw(iv).raw(encrypt_blocks(BlockCipher.DES, _des_key(passphrase), iv, plain)).getvalue()
     if scheme not in _CIPHERS:
         raise RecordMisuse(f"scheme {scheme.value} does not protect a key with a passphrase")
     cipher, bits = _CIPHERS[scheme]
@@ -119,9 +119,9 @@ def protect(
     return writer.bytes_(salt).i32(DEFAULT_ITERATIONS).i32(bits).bytes_(iv).bytes_(ciphertext).getvalue()
 
 
-def unprotect(octets: bytes, passphrase: bytes | None) -> bytes:
-    """Take the plain form of a key from a file; a wrong passphrase may go unnoticed here and give other octets."""
-    reader = Reader(octets)
+def unprotect(data: bytes, passphrase: bytes | None) -> bytes:
+    """Take the plain form of a key from a file; a wrong passphrase may go unnoticed here and give other bytes."""
+    reader = Reader(data)
     scheme = _read_scheme(reader)
     if scheme == ProtectionScheme.NONE:
         return reader.rest()
@@ -137,7 +137,7 @@ def unprotect(octets: bytes, passphrase: bytes | None) -> bytes:
             raise InvalidData(f"{bits} bits of key do not fit {cipher}")
     else:
         cipher, key = BlockCipher.DES, _des_key(passphrase)
-        iv = reader.octets(cipher.block) if scheme == ProtectionScheme.DES_CBC else b""
+        iv = reader.raw(cipher.block) if scheme == ProtectionScheme.DES_CBC else b""
         ciphertext = reader.rest()
     try:
         return decrypt_blocks(cipher, key, None if scheme == ProtectionScheme.DES_ECB else iv, ciphertext)
@@ -147,7 +147,7 @@ def unprotect(octets: bytes, passphrase: bytes | None) -> bytes:
 
 def _read_scheme(reader: Reader) -> ProtectionScheme:
     if reader.remaining > MAX_FILE_SIZE:
-        raise InvalidData(f"a key file has at most {MAX_FILE_SIZE:,} octets")
+        raise InvalidData(f"a key file has at most {MAX_FILE_SIZE:,} bytes")
     scheme = ProtectionScheme(reader.i32())
     if scheme >= _FIRST_PUBLIC_WORD:
         raise InvalidData("this is not the file of a private key; it may be that of a public one", 0)

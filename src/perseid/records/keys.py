@@ -1,9 +1,9 @@
 """The numbers of keys, on the wire and in JSON; shared by public and private keys.
 
 On the wire (native protocol, 9.7.1): "Every number is written as bytes holding a big-endian two's-complement integer:
-positive numbers whose top bit is set get a leading 00. Readers interpret the octets as unsigned, so a missing 00 is
+positive numbers whose top bit is set get a leading 00. Readers interpret the bytes as unsigned, so a missing 00 is
 tolerated on input." In JSON (9.7.4): "All base64url without padding, minimal unsigned big-endian (no leading zero
-octet)."
+byte)."
 
 How long a number may be is said here, what it may be by the key it belongs to.
 
@@ -35,10 +35,10 @@ MIN_KEY_BITS: Final = 512
 be readable all the same, and who may rely on them is a matter of policy."""
 
 MAX_NUMBER_SIZE: Final = MAX_KEY_BITS // 8 + 1
-"""Octets of the longest number: all bits of the longest key, and the zero octet that keeps it positive."""
+"""Bytes of the longest number: all bits of the longest key, and the zero byte that keeps it positive."""
 
 MAX_KIND_LENGTH: Final = 32
-"""Octets of the longest name of a kind of key; the longest known one, RSA_PRIVCRT_KEY, has 15."""
+"""Bytes of the longest name of a kind of key; the longest known one, RSA_PRIVCRT_KEY, has 15."""
 
 _MAX_DIGITS = (MAX_NUMBER_SIZE + 2) // 3 * 4  # of base64
 
@@ -109,7 +109,7 @@ def numbers_from_json(members: JsonObject, names: Iterable[str]) -> dict[str, in
         label = f"the number {name} of the key"
         text = require_text(require_member(members, name, "the key"), label)
         if len(text) > _MAX_DIGITS:
-            raise InvalidData(f"{label} is longer than {MAX_NUMBER_SIZE} octets")
+            raise InvalidData(f"{label} is longer than {MAX_NUMBER_SIZE} bytes")
         numbers[name] = int.from_bytes(from_base64(text, label), "big")
     return numbers
 
@@ -129,7 +129,7 @@ class SecretKey:
     """A secret that both sides know. `repr()` does not show it, nor its length."""
 
     secret: bytes = field(repr=False)
-    """The octets, as they are stored and used."""
+    """The bytes, as they are stored and used."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -142,7 +142,7 @@ class SecretKey:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Take a JSON string, or an object that says how the octets are written."""
+        """Take a JSON string, or an object that says how the bytes are written."""
         return cls(codec.from_json(value, "a secret key"))
 
     def to_json(self) -> str | JsonObject:

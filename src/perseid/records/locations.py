@@ -12,7 +12,7 @@ Which locations a handle has: its own lists, those that they include, its URLs, 
 
 Records are looked up by a function that is an argument, so this is the same for the present and the past, for a proxy
 and for tests. It answers what everybody may read. Whoever writes a list decides what is looked up, hence the limits: in
-depth against lists that include each other, in number against wide ones, in octets against long ones. What is beyond
+depth against lists that include each other, in number against wide ones, in bytes against long ones. What is beyond
 them is left out, and `cut` says so. XML that cannot be read counts as if it were not there.
 """
 
@@ -131,7 +131,7 @@ MAX_LOCATION_LISTS: Final = 250
 """Lists that are read for one handle, and namespaces that name some: even an empty one takes its time."""
 
 MAX_LOCATION_BYTES: Final = 1 << 20
-"""Octets of XML that are read for one handle, its own included: a tenth of a second of work."""
+"""Bytes of XML that are read for one handle, its own included: a tenth of a second of work."""
 
 MAX_PREFIX_LEVELS: Final = 32
 """Prefixes above one whose namespaces are looked at."""

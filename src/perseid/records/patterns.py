@@ -23,11 +23,11 @@ MAX_PATTERN_LENGTH: Final = 1_000
 """The longest expression, in characters. Those for identifiers and dates have a few dozen."""
 
 MAX_PATTERN_MEMORY: Final = 1 << 19
-"""How many octets a compiled expression may take; what needs more is not compiled."""
+"""How many bytes a compiled expression may take; what needs more is not compiled."""
 
 MAX_PATTERN_WORK: Final = 50_000_000
-"""How many octets of text, each times the instructions of its expression, are matched for one record: about a tenth of
-a second at worst. A thousand octets against an expression of a thousand instructions are a fiftieth of it."""
+"""How many bytes of text, each times the instructions of its expression, are matched for one record: about a tenth of
+a second at worst. A thousand bytes against an expression of a thousand instructions are a fiftieth of it."""
 
 MAX_STEPS: Final = 10_000
 """How many rules of schemas are applied for one record: some tenths of a second at worst."""
@@ -44,7 +44,7 @@ _BACK_REFERENCES: Final = ("(?P=", "\\k", *[f"\\{digit}" for digit in range(1, 1
 _CONSTRUCTS: Final = {
     **dict.fromkeys(_LOOK_AROUND, "look-around"),
     **dict.fromkeys(_BACK_REFERENCES, "a back reference"),
-    "\\C": "a single octet, which may be half of a character",
+    "\\C": "a single byte, which may be half of a character",
 }
 
 

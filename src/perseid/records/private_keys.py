@@ -1,6 +1,6 @@
 """Private keys: RSA, with and without its primes, and DSA.
 
-The plain form (native protocol, 9.7.2): a name, then numbers as in public keys, "no flags field, no trailing octets":
+The plain form (native protocol, 9.7.2): a name, then numbers as in public keys, "no flags field, no trailing bytes":
 
     DSA              str DSA_PRIV_KEY     bytes x   p   q   g
     RSA (normal)     str RSA_PRIVCRT_KEY  bytes n   e   d   p   q   d mod (p-1)   d mod (q-1)   1/q mod p
@@ -76,7 +76,7 @@ class PrivateKey(Key):
         try:
             key = load_der_private_key(raw, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            raise InvalidData("the octets are not a private key in PKCS#8 form") from None
+            raise InvalidData("the bytes are not a private key in PKCS#8 form") from None
         if isinstance(key, rsa.RSAPrivateKey):
             numbers = key.private_numbers()
             e, n = numbers.public_numbers.e, numbers.public_numbers.n
@@ -170,11 +170,11 @@ class RsaPrivateKey(PrivateKey):
         return self._library.sign(data, padding.PKCS1v15(), _hash(hash_name))
 
     def decrypt(self, raw: bytes) -> bytes:
-        """Decrypt what was encrypted for this key (PKCS#1 v1.5). What was not may come out as arbitrary octets."""
+        """Decrypt what was encrypted for this key (PKCS#1 v1.5). What was not may come out as arbitrary bytes."""
         try:
             return self._library.decrypt(raw, padding.PKCS1v15())
         except ValueError:
-            raise InvalidData("the octets cannot be decrypted") from None
+            raise InvalidData("the bytes cannot be decrypted") from None
 
     def to_pkcs8(self) -> bytes:
         return self._library.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())

@@ -1,14 +1,14 @@
 """Public keys: the data of HS_PUBKEY values, the keys of site records, and pubkey.bin.
 
-Every kind begins with its name and two octets without use, which are written as zero and ignored; then its numbers
+Every kind begins with its name and two bytes without use, which are written as zero and ignored; then its numbers
 (native protocol, 9.7.1):
 
-    RSA   str RSA_PUB_KEY   i16 0   bytes e   bytes n   four zero octets
+    RSA   str RSA_PUB_KEY   i16 0   bytes e   bytes n   four zero bytes
     DSA   str DSA_PUB_KEY   i16 0   bytes q   bytes p   bytes g   bytes y
     DH    str DH_PUB_KEY    i16 0   bytes y   bytes p   bytes g
 
 "The four trailing zeros of the RSA form come from an over-allocation in the reference encoder. They are ignored on
-reading, but the HTTPS check compares octet by octet, so always write them." Whatever else follows the numbers is
+reading, but the HTTPS check compares byte by byte, so always write them." Whatever else follows the numbers is
 ignored likewise. The JSON form (9.7.4) is a JSON Web Key, which standards know for RSA alone; DSA is as deployed,
 and DH, which never was deployed in JSON, follows the pattern.
 
@@ -65,7 +65,7 @@ SIGNATURE_HASHES: Final = MappingProxyType(
 """The hashes that signatures are made with, by the names under which the protocol writes them."""
 
 _OIDS = (bytes.fromhex("06092a864886f70d010101"), bytes.fromhex("06072a8648ce380401"))  # of RSA and DSA keys
-_OID_SEARCH_SIZE = 32  # octets from the front: two headers of at most six octets stand before it
+_OID_SEARCH_SIZE = 32  # bytes from the front: two headers of at most six bytes stand before it
 
 
 class PublicKey(Key):
@@ -77,9 +77,9 @@ class PublicKey(Key):
     """What follows the numbers on the wire."""
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take a key; called on one kind, it takes only that kind."""
-        reader = Reader(octets)
+        reader = Reader(data)
         kind = reader.text(MAX_KIND_LENGTH)
         key_class = _BY_KIND.get(kind)
         if key_class is None:
@@ -91,7 +91,7 @@ class PublicKey(Key):
         """The binary form."""
         writer = Writer().text(self.KIND).i16(0)
         write_numbers(writer, [getattr(self, name) for name in self.WIRE_FIELDS])
-        return writer.octets(self.TRAILER).getvalue()
+        return writer.raw(self.TRAILER).getvalue()
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -103,15 +103,15 @@ class PublicKey(Key):
         return cls._create(key_class, numbers_from_json(members, key_class.JSON_FIELDS))
 
     @classmethod
-    def from_x509(cls, octets: bytes) -> Self:
+    def from_x509(cls, data: bytes) -> Self:
         """Take an RSA or DSA key from the SubjectPublicKeyInfo of a certificate (DER)."""
         # The library would test a stranger's Diffie–Hellman modulus for being prime, for seconds.
-        if not any(oid in octets[:_OID_SEARCH_SIZE] for oid in _OIDS):
-            raise InvalidData("the octets are not an RSA or DSA key in X.509 form")
+        if not any(oid in data[:_OID_SEARCH_SIZE] for oid in _OIDS):
+            raise InvalidData("the bytes are not an RSA or DSA key in X.509 form")
         try:
-            key = load_der_public_key(octets)
+            key = load_der_public_key(data)
         except (ValueError, UnsupportedAlgorithm):
-            raise InvalidData("the octets are not an RSA or DSA key in X.509 form") from None
+            raise InvalidData("the bytes are not an RSA or DSA key in X.509 form") from None
         if isinstance(key, rsa.RSAPublicKey):
             rsa_numbers = key.public_numbers()
             return cls._create(RsaPublicKey, {"e": rsa_numbers.e, "n": rsa_numbers.n})
@@ -119,7 +119,7 @@ class PublicKey(Key):
             numbers = key.public_numbers()
             group = numbers.parameter_numbers
             return cls._create(DsaPublicKey, {"q": group.q, "p": group.p, "g": group.g, "y": numbers.y})
-        raise InvalidData("the octets are not an RSA or DSA key in X.509 form")
+        raise InvalidData("the bytes are not an RSA or DSA key in X.509 form")
 
     def to_x509(self) -> bytes:
         """The SubjectPublicKeyInfo (DER) of an RSA or DSA key that the cryptographic library can handle."""
@@ -176,11 +176,11 @@ class RsaPublicKey(PublicKey):
         return self.n.bit_length()
 
     def encrypt(self, plaintext: bytes) -> bytes:
-        """Encrypt some octets for the key's owner (PKCS#1 v1.5); the padding is the library's random choice."""
+        """Encrypt some bytes for the key's owner (PKCS#1 v1.5); the padding is the library's random choice."""
         try:
             return self._library_key().encrypt(plaintext, padding.PKCS1v15())
         except ValueError:
-            raise RecordMisuse(f"{len(plaintext)} octets are too many for an RSA key of {self.bits} bits") from None
+            raise RecordMisuse(f"{len(plaintext)} bytes are too many for an RSA key of {self.bits} bits") from None
 
     def _library_key(self) -> rsa.RSAPublicKey:
         return rsa.RSAPublicNumbers(self.e, self.n).public_key()

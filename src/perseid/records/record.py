@@ -79,7 +79,7 @@ def ascending(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def values_from_bytes(data: bytes, now: int) -> tuple[Value, ...]:
-    """Take a file of values (`root_info`, `resolver_service`): their length in octets, then a counted list."""
+    """Take a file of values (`root_info`, `resolver_service`): their length in bytes, then a counted list."""
     reader = Reader(data)
     inner = reader.inner(reader.i32())
     reader.finish()
@@ -89,7 +89,7 @@ def values_from_bytes(data: bytes, now: int) -> tuple[Value, ...]:
 
 
 def values_to_bytes(values: tuple[Value, ...]) -> bytes:
-    """The octets of a file of values."""
+    """The bytes of a file of values."""
     writer = Writer()
     write_values(writer, values)
     return Writer().bytes_(writer.getvalue()).getvalue()

@@ -61,7 +61,7 @@ class JwsSignature:
     """The header that it covers, still in base64url."""
     algorithm: str
     """What the header names."""
-    octets: bytes
+    signature: bytes
     """The signature itself."""
 
 
@@ -90,7 +90,7 @@ class Jws(Text):
         algorithm = ALGORITHMS.get(key.KTY)
         return any(
             signature.algorithm == algorithm
-            and key.verify(_HASH, signature.octets, f"{signature.protected}.{self._encoded}".encode("ascii"))
+            and key.verify(_HASH, signature.signature, f"{signature.protected}.{self._encoded}".encode("ascii"))
             for signature in self.signatures
         )
 
@@ -144,8 +144,8 @@ def _decode(part: str, label: str) -> bytes:
     return from_base64(part, f"{label} of the token")
 
 
-def _encode(octets: bytes) -> str:
-    return urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")
+def _encode(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 MAX_CHAIN: Final = 50
@@ -237,7 +237,7 @@ class ValueDigest:
 
     index: int
     """Which value."""
-    octets: bytes
+    digest: bytes
     """SHA-256, as far as is known."""
 
     @classmethod
@@ -283,7 +283,7 @@ class RecordSignature(_SignedClaims):
     def sign(cls, claims: Claims, values: Iterable[Value], key: PrivateKey) -> Self:
         """Sign values of the handle that the claims name as subject."""
         digests = [ValueDigest.of(value) for value in values]
-        items = [{"index": digest.index, "digest": to_base64(digest.octets)} for digest in digests]
+        items = [{"index": digest.index, "digest": to_base64(digest.digest)} for digest in digests]
         added: JsonObject = {"digests": {"alg": DIGEST_ALGORITHM, "digests": items}}
         return cls(sign_compact(claims.to_json() | added, key))
 
@@ -292,12 +292,12 @@ class RecordSignature(_SignedClaims):
         found = {value.index: value for value in values}
         signed: dict[int, set[bytes]] = {}
         for digest in self.digests:
-            signed.setdefault(digest.index, set()).add(digest.octets)
+            signed.setdefault(digest.index, set()).add(digest.digest)
         known = self.digest_algorithm.upper() in _HASH_SPELLINGS
         good = {
             index
-            for index, octets in signed.items()
-            if known and index in found and octets == {ValueDigest.of(found[index]).octets}
+            for index, digests in signed.items()
+            if known and index in found and digests == {ValueDigest.of(found[index]).digest}
         }
         return Comparison(
             verified=tuple(sorted(good)),

@@ -131,15 +131,15 @@ class Server:
     server_id: int
     """A label, matched against the server's own configuration."""
     address: bytes
-    """Sixteen octets: IPv6, or IPv4 behind twelve zeros; all zeros if the site's attributes name a domain."""
+    """Sixteen bytes: IPv6, or IPv4 behind twelve zeros; all zeros if the site's attributes name a domain."""
     public_key: bytes
-    """What the server signs with, as octets; `key` reads them."""
+    """What the server signs with, as bytes; `key` reads them."""
     interfaces: tuple[Interface, ...] = ()
     """Where it listens."""
 
     def __post_init__(self) -> None:
         if len(self.address) != ADDRESS_LENGTH:
-            raise RecordMisuse(f"an address has {ADDRESS_LENGTH} octets, not {len(self.address)}")
+            raise RecordMisuse(f"an address has {ADDRESS_LENGTH} bytes, not {len(self.address)}")
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -148,7 +148,7 @@ class Server:
 
     @property
     def key(self) -> PublicKey | None:
-        """The public key; None if the octets are no key that we know."""
+        """The public key; None if the bytes are no key that we know."""
         try:
             return PublicKey.from_bytes(self.public_key)
         except InvalidData:
@@ -162,14 +162,14 @@ class Server:
     def read(cls, reader: Reader) -> Self:
         """Take it from the binary form."""
         server_id = reader.i32()
-        address = reader.octets(ADDRESS_LENGTH)
+        address = reader.raw(ADDRESS_LENGTH)
         public_key = reader.bytes_()
         interfaces = tuple([Interface.read(reader) for _ in range(reader.count(_MIN_INTERFACE_SIZE))])
         return cls(server_id, address, public_key, interfaces)
 
     def write(self, writer: Writer) -> None:
         """Add the binary form."""
-        writer.i32(self.server_id).octets(self.address).bytes_(self.public_key).i32(len(self.interfaces))
+        writer.i32(self.server_id).raw(self.address).bytes_(self.public_key).i32(len(self.interfaces))
         for interface in self.interfaces:
             interface.write(writer)
 
@@ -270,7 +270,7 @@ class Site:
 
     def __post_init__(self) -> None:
         if not all(0 <= byte <= 0xFF for byte in (*self.protocol_version, self.primary, self.hash_option)):
-            raise RecordMisuse("protocol version, primary mask and hash option of a site are octets")
+            raise RecordMisuse("protocol version, primary mask and hash option of a site are bytes")
 
     def attribute(self, name: str) -> str | None:
         """The first attribute of this name as text; None if there is none or it is no text."""
@@ -283,9 +283,9 @@ class Site:
         return PrimaryMask.PRIMARY in self.primary
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take the data of a value, or a file; nothing may follow."""
-        reader = Reader(octets)
+        reader = Reader(data)
         version = reader.i16()
         protocol_version = (reader.u8(), reader.u8())
         serial = reader.i16()
@@ -359,14 +359,14 @@ class Site:
         return write_json(self.to_json())
 
     @classmethod
-    def from_file(cls, octets: bytes) -> Self:
+    def from_file(cls, data: bytes) -> Self:
         """Take the contents of a file: JSON if it is clean text, binary if not."""
-        text = decode_printable(octets)
-        return cls.from_bytes(octets) if text is None else cls.from_text(text)
+        text = decode_printable(data)
+        return cls.from_bytes(data) if text is None else cls.from_text(text)
 
 
 def _serial_from_json(obj: object) -> int:
-    """Sixteen bits; whoever counts them without a sign means the same octets."""
+    """Sixteen bits; whoever counts them without a sign means the same bytes."""
     if obj is None:
         return 0
     number = require_int(obj, "the serial number", -0x8000, 0xFFFF)

@@ -3,7 +3,7 @@
 - Members may begin with a capital, and `servers`, `interfaces` may be called `serverList`, `interfaceList`: so
   wrote old software.
 - Attributes are an array of `{"name":…, "value":…}`, or an object of name → text or texts.
-- A public key is `{"format": "key", "value": {…}}`, or octets in base64 or hexadecimal; a bare string is
+- A public key is `{"format": "key", "value": {…}}`, or bytes in base64 or hexadecimal; a bare string is
   hexadecimal, which is how old software wrote it.
 - Protocols are called by name, or by number if nobody has named them.
 
@@ -77,7 +77,7 @@ def attributes_to_json(attributes: list[tuple[str, bytes]]) -> list[JsonObject]:
 
 
 def key_from_json(obj: object) -> bytes:
-    """The octets of a public key in any of its formats."""
+    """The bytes of a public key in any of its formats."""
     if isinstance(obj, str):
         return from_hex(obj, "the public key")
     members = require_object(obj, "the public key")
@@ -91,7 +91,7 @@ def key_from_json(obj: object) -> bytes:
 
 
 def key_to_json(data: bytes) -> JsonObject:
-    """A public key as a JSON key if it comes back as the same octets, or else in base64."""
+    """A public key as a JSON key if it comes back as the same bytes, or else in base64."""
     key = key_for_json(data)
     if key is None:
         return {"format": "base64", "value": to_base64(data)}
@@ -99,7 +99,7 @@ def key_to_json(data: bytes) -> JsonObject:
 
 
 def key_for_json(data: bytes) -> PublicKey | None:
-    """A public key, if its JSON form gives the same octets back and deployed software reads it."""
+    """A public key, if its JSON form gives the same bytes back and deployed software reads it."""
     try:
         key = PublicKey.from_bytes(data)
     except InvalidData:
@@ -108,7 +108,7 @@ def key_for_json(data: bytes) -> PublicKey | None:
 
 
 def address_from_json(obj: object) -> bytes:
-    """Sixteen octets of an address in text; an IPv4 address is put behind twelve zeros."""
+    """Sixteen bytes of an address in text; an IPv4 address is put behind twelve zeros."""
     text = require_text(obj, "the address")
     try:
         address = ipaddress.ip_address(text)

@@ -28,7 +28,7 @@ extension, a number of at most four digits; a backslash takes the meaning from t
 `extension` are always there. A parameter keeps what it was given until it is given something else; one that nobody gave
 anything is empty.
 
-What a stranger's template may cost is bounded: values, octets, steps, references. What cannot be used counts as if it
+What a stranger's template may cost is bounded: values, bytes, steps, references. What cannot be used counts as if it
 were not there: a regular expression that is refused matches nothing. `template_checks` says so before it is written.
 
 What is wrong with a template, for whoever writes it.
@@ -54,7 +54,7 @@ MAX_TEMPLATE_VALUES: Final = 2_048
 """The most values that are made: what deployed clients read in one response."""
 
 MAX_TEMPLATE_BYTES: Final = 262_144
-"""Octets of all values together, and of any text on the way there: the longest message."""
+"""Bytes of all values together, and of any text on the way there: the longest message."""
 
 MAX_TEMPLATE_STEPS: Final = 10_000
 """Work for one name: an element takes a step, and what is long or hard takes more; see `_Steps`. It lasts a fraction of
@@ -454,12 +454,12 @@ class _Evaluation:
 
 
 def _decode_text(data: bytes) -> str:
-    """Data as a parameter; what is no text becomes one in which the wrong octets can be seen to be wrong."""
+    """Data as a parameter; what is no text becomes one in which the wrong bytes can be seen to be wrong."""
     return data.decode("utf-8", "replace")
 
 
 def _length_error() -> TemplateBudgetExceeded:
-    return TemplateBudgetExceeded(f"the template makes more than {MAX_TEMPLATE_BYTES:,} octets")
+    return TemplateBudgetExceeded(f"the template makes more than {MAX_TEMPLATE_BYTES:,} bytes")
 
 
 MAX_TEMPLATE_EXPRESSIONS: Final = 64

@@ -44,7 +44,7 @@ class Definition(Text):
         Text.__post_init__(self)
         data = self.to_bytes()
         if len(data) > MAX_DEFINITION_BYTES:
-            message = f"{len(data):,} octets are too many for a definition; {MAX_DEFINITION_BYTES:,} are the most"
+            message = f"{len(data):,} bytes are too many for a definition; {MAX_DEFINITION_BYTES:,} are the most"
             raise InvalidData(message)
         members = require_object(parse_json(data), "the definition of a type")
         name = require_text(require_member(members, "name", "the definition"), "the name of the type")
@@ -107,7 +107,7 @@ class Definition(Text):
 
     def _check_pattern(self, pattern: str, data: bytes, budget: ValidationBudget) -> Violation | None:
         if len(data) > MAX_CHECKED_BYTES:
-            raise BudgetExceeded(f"{len(data):,} octets are too many to be checked; {MAX_CHECKED_BYTES:,} are the most")
+            raise BudgetExceeded(f"{len(data):,} bytes are too many to be checked; {MAX_CHECKED_BYTES:,} are the most")
         text = Text.from_bytes(data).text
         matcher = compile_pattern(pattern)
         budget.prepare(pattern, matcher.cost)

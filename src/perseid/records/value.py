@@ -116,7 +116,7 @@ class Value:
     type: str
     """What kind of data: `URL`, `HS_ADMIN` …"""
     data: bytes
-    """The data, as octets; see `typed` for what they say."""
+    """The data, as bytes; see `typed` for what they say."""
     ttl: int = DEFAULT_TTL
     """Seconds, or the instant of expiry."""
     ttl_type: TtlType = TtlType.RELATIVE
@@ -174,7 +174,7 @@ class Value:
 
     @classmethod
     def from_bytes(cls, data: bytes, now: int) -> Self:
-        """Take a value that fills the given octets."""
+        """Take a value that fills the given bytes."""
         reader = Reader(data)
         value = cls.read(reader, now)
         reader.finish()
@@ -201,7 +201,7 @@ class Value:
     def __repr__(self) -> str:
         """Without the data where not everybody may see it."""
         secret = not self.is_public or self.type.upper().partition(".")[0] == _SECRET_TYPE
-        data = f"<{len(self.data)} octets>" if secret else repr(self.data)
+        data = f"<{len(self.data)} bytes>" if secret else repr(self.data)
         return (
             f"Value(index={self.index}, type={self.type!r}, data={data}, ttl={self.ttl}, ttl_type={self.ttl_type!s}, "
             f"permissions={permissions_to_text(self.permissions)!r}, timestamp={self.timestamp}, "

@@ -65,7 +65,7 @@ class Element:
 def parse_xml(data: bytes) -> Element:
     """The root element of a document."""
     if len(data) > MAX_XML_BYTES:
-        raise InvalidData(f"{len(data):,} octets of XML are too many; {MAX_XML_BYTES:,} are the most")
+        raise InvalidData(f"{len(data):,} bytes of XML are too many; {MAX_XML_BYTES:,} are the most")
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:

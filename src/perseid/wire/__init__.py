@@ -1,4 +1,4 @@
-"""The native protocol without sockets: octets in, messages out.
+"""The native protocol without sockets: bytes in, messages out.
 
 Nothing here opens a connection, reads a clock or draws a random number: time and randomness are arguments. `Server`
 and `Client` hold the two sides of every conversation; below them stand the codecs, each reading and writing one

@@ -1,18 +1,18 @@
 """Answers to challenges: who proves what, with a private key or with a secret (native protocol, 13).
 
-X = nonce and digest, in that order, raw octets.
+X = nonce and digest, in that order, raw bytes.
 
 A public-key answer (13.4) is `bytes` hash name, `bytes` signature of X, with the hash of the challenge's version. A
 secret-key answer (13.5) follows the lower of the challenge's version and its suggested version, with K the secret:
 
     2.7 and later   22   bytes salt   i32 iterations   i32 key bits   bytes HMAC-SHA1(PBKDF2(K, salt …), X)
     2.1 to 2.6      02   SHA-1(K X K)
-    before          MD5(K X K), without an octet for the algorithm
+    before          MD5(K X K), without a byte for the algorithm
 
-"A verifier must accept, by first octet (request version 2.1 and later): 0 or 1 MD5(K X K); 2 SHA-1(K X K); 3
+"A verifier must accept, by first byte (request version 2.1 and later): 0 or 1 MD5(K X K); 2 SHA-1(K X K); 3
 SHA-256(K X K); 0x12 HMAC-SHA1(K, X); 0x13 HMAC-SHA256(K, X); 0x22 PBKDF2 with the salt, iteration count and key length
 given in the answer (bound them!). The whole remainder, parameters included, is compared." In code 22, and only there,
-the octets of K are widened (see `pbkdf2`). A malformed answer is a wrong answer.
+the bytes of K are widened (see `pbkdf2`). A malformed answer is a wrong answer.
 
 Challenges that a server has given out and not yet seen answered.
 
@@ -40,7 +40,7 @@ DERIVED_KEY_BITS: Final = 160
 """The length of the derived key that deployed clients ask for."""
 
 SALT_LENGTH: Final = 16
-"""Octets of salt that deployed clients take."""
+"""Bytes of salt that deployed clients take."""
 
 
 def answer_with_key(key: PrivateKey, nonce: bytes, digest: bytes, version: Version) -> bytes:
@@ -64,7 +64,7 @@ def check_key_answer(key: PublicKey, nonce: bytes, digest: bytes, answer: bytes)
 def answer_with_secret(
     secret: bytes, nonce: bytes, digest: bytes, version: Version, suggested: Version, salt: bytes
 ) -> bytes:
-    """Prove that one knows a secret; the versions are the challenge's, the salt is fresh (`SALT_LENGTH` octets)."""
+    """Prove that one knows a secret; the versions are the challenge's, the salt is fresh (`SALT_LENGTH` bytes)."""
     data = nonce + digest
     if version.at_least(7) and suggested.at_least(7):
         return bytes((Algorithm.PBKDF2_HMAC_SHA1,)) + pbkdf2_mac(
@@ -108,17 +108,17 @@ def pbkdf2_mac(secret: bytes, salt: bytes, iterations: int, bits: int, data: byt
 
 
 NONCE_LENGTH: Final = 16
-"""Octets of a nonce, as every deployed server sends it."""
+"""Bytes of a nonce, as every deployed server sends it."""
 
 MAX_CHALLENGES: Final = 10_000
 """Unanswered challenges at a time; the oldest makes room."""
 
 MAX_PENDING_BYTES: Final = 64 << 20
-"""Octets of the requests that wait for an answer: anybody can make the server keep one, so there is an end. The
+"""Bytes of the requests that wait for an answer: anybody can make the server keep one, so there is an end. The
 largest goes first, so that small honest requests survive a flood of large ones."""
 
 MAX_REPLY: Final = 65_536
-"""Octets of the longest reply that is kept for a repeated answer: only UDP repeats, and long ones do not go there."""
+"""Bytes of the longest reply that is kept for a repeated answer: only UDP repeats, and long ones do not go there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +145,7 @@ class PendingChallenge:
     def matches_request(self, request: Message) -> bool:
         """Whether it waits for the answer about this very request, which may have come twice (UDP)."""
         same = self.request.envelope.request_id == request.envelope.request_id
-        return same and self.request.octets == request.octets and self.used_by is None
+        return same and self.request.raw == request.raw and self.used_by is None
 
     @property
     def size(self) -> int:
@@ -156,10 +156,10 @@ class PendingChallenge:
 class ChallengeTable:
     """All pending challenges, oldest first."""
 
-    def __init__(self, life: float, limit: int = MAX_CHALLENGES, octets: int = MAX_PENDING_BYTES) -> None:
+    def __init__(self, life: float, limit: int = MAX_CHALLENGES, max_bytes: int = MAX_PENDING_BYTES) -> None:
         self._life = life
         self._limit = limit
-        self._max_bytes = octets
+        self._max_bytes = max_bytes
         self._pending: OrderedDict[int, PendingChallenge] = OrderedDict()
         self._size = 0
 

@@ -169,7 +169,7 @@ class Client:
         if common_version(message.version) < common_version(original.version):
             # The versions are not under the digest: somebody on the way may have lowered what was suggested.
             raise RemoteProtocolError("the response is written in an older version than the request")
-        if digest is not None and not digest.matches(original.octets):
+        if digest is not None and not digest.matches(original.raw):
             raise RemoteProtocolError("the response carries the digest of another request")
         digest_required = OpFlag.REQUEST_DIGEST in original.header.flags and message.version.at_least(1)
         if digest_required and digest is None:
@@ -198,11 +198,11 @@ class Client:
         proof: PrivateKey | bytes,
         now: float,
     ) -> Message:
-        """Answer a challenge to `request` as `identity`: with a private key, or with a secret (octets)."""
+        """Answer a challenge to `request` as `identity`: with a private key, or with a secret (bytes)."""
         body = challenge.body
         if not isinstance(body, Challenge) or challenge.digest is None:
             raise LocalProtocolError("only a challenge can be answered")
-        if not challenge.digest.matches(request.octets):
+        if not challenge.digest.matches(request.raw):
             raise RemoteProtocolError("the challenge is about another request; it is not answered")
         envelope = challenge.message.envelope
         version, digest = common_version(envelope.version, self._version), challenge.digest.digest

@@ -2,7 +2,7 @@
 
     string, written     SHA1   SHA-256   MD5   HMAC-SHA1   HMAC-SHA256
     string, accepted    SHA-1   SHA256
-    one octet           1 MD5   2 SHA-1   3 SHA-256   12 HMAC-SHA1   13 HMAC-SHA256   22 PBKDF2-HMAC-SHA1
+    one byte           1 MD5   2 SHA-1   3 SHA-256   12 HMAC-SHA1   13 HMAC-SHA256   22 PBKDF2-HMAC-SHA1
 
 "Algorithm names are compared ignoring case and punctuation for the HMAC names"; we are as tolerant with the others.
 
@@ -19,10 +19,10 @@ ctr = the counter in the credential:
     signature input, HS_SIGNED             MAC, HS_MAC, with the session's key K
     2.8 and later   V S sid rid ctr HB     2.8 and later   HMAC-SHA-256(K, V S sid rid ctr HB)
     2.7             V sid rid ctr HB       2.7             HMAC-SHA-256(K, V sid rid ctr HB)
-    2.6             14 octets, HB          2.5 and 2.6     SHA-1(K[0:4] HB K zeros), as many zeros as K has octets + 10
+    2.6             14 bytes, HB          2.5 and 2.6     SHA-1(K[0:4] HB K zeros), as many zeros as K has bytes + 10
     before          HB                     before          SHA-1(K HB K)
 
-Two of these are bugs that became the protocol. "The 2.6 prefix: take 14 zero octets, put V at 0-1, sid at 2-5, then
+Two of these are bugs that became the protocol. "The 2.6 prefix: take 14 zero bytes, put V at 0-1, sid at 2-5, then
 overwrite 4-7 with rid and then 4-7 again with ctr." And the MAC of 2.5 and 2.6, meant to cover the envelope, "was
 spoilt by an offset bug": version, ids and counter do not survive, so nothing but the message itself is protected.
 
@@ -53,8 +53,8 @@ _IDS = Struct(">iii")
 _COUNTER = Struct(">i")
 _MAX_COUNTER = 0x7FFF_FFFF
 _SUGGESTED_MAJOR = 0x03  # the bits that the major version has in the envelope
-_KEY_PREFIX_LENGTH = 4  # octets of the key at the front of the spoilt buffer
-_LOST_LENGTH = 10  # octets of version, ids and counter that were meant to be in it
+_KEY_PREFIX_LENGTH = 4  # bytes of the key at the front of the spoilt buffer
+_LOST_LENGTH = 10  # bytes of version, ids and counter that were meant to be in it
 
 
 def signature_input(message: Message, counter: int) -> bytes:
@@ -66,8 +66,8 @@ def signature_input(message: Message, counter: int) -> bytes:
         prefix[0:2] = bytes(message.version)
         prefix[2:6] = message.envelope.session_id.to_bytes(4, "big", signed=True)
         prefix[4:8] = _COUNTER.pack(counter)
-        return bytes(prefix) + message.octets
-    return message.octets
+        return bytes(prefix) + message.raw
+    return message.raw
 
 
 def sign(message: Message, key: PrivateKey, counter: int = 0) -> Message:
@@ -112,7 +112,7 @@ def verify_mac(message: Message, session_key: bytes) -> bool:
 
 
 def _mac(message: Message, key: bytes, algorithm: Algorithm, counter: int) -> bytes:
-    version, content = message.version, message.octets
+    version, content = message.version, message.raw
     if version.at_least(7):
         return mac(algorithm, key, _protected_bytes(message, counter))
     if version.at_least(5):
@@ -131,7 +131,7 @@ def _protected_bytes(message: Message, counter: int) -> bytes:
     versions = bytes(envelope.version)
     if envelope.version.at_least(8):
         versions += bytes((envelope.suggested.major & _SUGGESTED_MAJOR, envelope.suggested.minor))
-    return versions + _IDS.pack(envelope.session_id, envelope.request_id, counter) + message.octets
+    return versions + _IDS.pack(envelope.session_id, envelope.request_id, counter) + message.raw
 
 
 def _check_counter(counter: int) -> None:

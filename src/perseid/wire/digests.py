@@ -11,7 +11,7 @@ from perseid.wire.codes import Version
 
 
 class DigestAlgorithm(OpenEnum):
-    """Hashes, by the octet that stands for them."""
+    """Hashes, by the byte that stands for them."""
 
     MD5 = 1
     SHA1 = 2
@@ -19,14 +19,14 @@ class DigestAlgorithm(OpenEnum):
 
 
 DIGEST_LENGTHS: Final = {1: 16, 2: 20, 3: 32}
-"""Octets of a digest, by algorithm."""
+"""Bytes of a digest, by algorithm."""
 
 _HASH_NAMES = {DigestAlgorithm.MD5: "md5", DigestAlgorithm.SHA1: "sha1", DigestAlgorithm.SHA256: "sha256"}
 
 
-def hash_bytes(algorithm: DigestAlgorithm, octets: bytes) -> bytes:
-    """The hash of some octets; the protocol prescribes which one."""
-    return hashlib.new(_HASH_NAMES[algorithm], octets, usedforsecurity=False).digest()
+def hash_bytes(algorithm: DigestAlgorithm, data: bytes) -> bytes:
+    """The hash of some bytes; the protocol prescribes which one."""
+    return hashlib.new(_HASH_NAMES[algorithm], data, usedforsecurity=False).digest()
 
 
 def digest_algorithm_for(version: Version) -> DigestAlgorithm:
@@ -51,17 +51,17 @@ class RequestDigest:
 
     @classmethod
     def read(cls, reader: Reader) -> Self:
-        """Take a digest: algorithm octet and bare octets, or the older form, which is an octet string (MD5)."""
+        """Take a digest: algorithm byte and bare bytes, or the older form, which is a byte string (MD5)."""
         if reader.peek() == 0:
             return cls(DigestAlgorithm.MD5, reader.bytes_(DIGEST_LENGTHS[1]))
         algorithm = DigestAlgorithm(reader.u8())
         if algorithm not in DIGEST_LENGTHS:
             raise reader.problem(f"the digest algorithm {algorithm.value} is not known")
-        return cls(algorithm, reader.octets(DIGEST_LENGTHS[algorithm]))
+        return cls(algorithm, reader.raw(DIGEST_LENGTHS[algorithm]))
 
     def write(self, writer: Writer) -> None:
-        """Add algorithm octet and digest."""
-        writer.u8(self.algorithm).octets(self.digest)
+        """Add algorithm byte and digest."""
+        writer.u8(self.algorithm).raw(self.digest)
 
     def matches(self, request_bytes: bytes) -> bool:
         """Whether this is the digest of that request."""

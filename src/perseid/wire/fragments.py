@@ -1,6 +1,6 @@
 """Messages in UDP packets: cutting them up and putting them together again.
 
-A packet has at most 512 octets: the envelope with the packet's number, and up to 492 octets of the message; all
+A packet has at most 512 bytes: the envelope with the packet's number, and up to 492 bytes of the message; all
 packets but the last are full. Packets come in any order, twice, or never. The number of packets follows from the
 length that every envelope states; a request says by its TC flag that there are several, a response need not.
 
@@ -17,10 +17,10 @@ from . import message as envelope_module
 from .message import Envelope
 
 MAX_PACKET: Final = 512
-"""Octets of a packet, envelope included: deployed peers read with a buffer of this size."""
+"""Bytes of a packet, envelope included: deployed peers read with a buffer of this size."""
 
 PACKET_PAYLOAD: Final = MAX_PACKET - envelope_module.ENVELOPE_LENGTH
-"""Octets of the message in a full packet."""
+"""Bytes of the message in a full packet."""
 
 MAX_AGE: Final = 5.0
 """Seconds after its first packet at which an unfinished message is given up, as deployed servers do."""
@@ -34,12 +34,12 @@ MAX_SOURCE_BYTES: Final = 1 << 20
 MAX_TOTAL_BYTES: Final = 8 << 20
 """What all unfinished messages may cost: what one process may spend on strangers who never finish."""
 
-_PACKET_OVERHEAD = 128  # what keeping a packet costs beside its octets
-_MESSAGE_OVERHEAD = 768  # and keeping a message beside its packets, which may be a single octet each
+_PACKET_OVERHEAD = 128  # what keeping a packet costs beside its bytes
+_MESSAGE_OVERHEAD = 768  # and keeping a message beside its packets, which may be a single byte each
 
 
 def packet_count(length: int) -> int:
-    """How many packets a message of so many octets takes; an empty one takes one."""
+    """How many packets a message of so many bytes takes; an empty one takes one."""
     return max(1, -(-length // PACKET_PAYLOAD))
 
 
@@ -60,7 +60,7 @@ class _PartialMessage:
     envelope: Envelope
     since: float
     parts: dict[int, bytes] = field(default_factory=dict)
-    octets: int = 0
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class _Source:
     """What one source has under way, oldest first."""
 
     messages: dict[int, _PartialMessage] = field(default_factory=dict)
-    octets: int = 0
+    size: int = 0
 
 
 class Reassembler:
@@ -80,7 +80,7 @@ class Reassembler:
         self._size = 0
 
     @property
-    def octets(self) -> int:
+    def size(self) -> int:
         """What the unfinished messages cost."""
         return self._size
 
@@ -133,22 +133,22 @@ class Reassembler:
         self._charge(source, message, len(part) + _PACKET_OVERHEAD)
 
     def _charge(self, source: Hashable, message: _PartialMessage, cost: int) -> None:
-        message.octets += cost
-        self._sources[source].octets += cost
+        message.size += cost
+        self._sources[source].size += cost
         self._size += cost
 
     def _drop(self, source: Hashable, request_id: int) -> None:
         message = self._order.pop((source, request_id))
-        self._size -= message.octets
+        self._size -= message.size
         source_state = self._sources[source]
-        source_state.octets -= message.octets
+        source_state.size -= message.size
         del source_state.messages[request_id]
         if not source_state.messages:
             del self._sources[source]
 
     def _evict(self, source: Hashable) -> None:
         while (source_state := self._sources.get(source)) and (
-            source_state.octets > MAX_SOURCE_BYTES or len(source_state.messages) > MAX_PARTIAL_MESSAGES
+            source_state.size > MAX_SOURCE_BYTES or len(source_state.messages) > MAX_PARTIAL_MESSAGES
         ):
             self._drop(source, next(iter(source_state.messages)))
         while self._size > MAX_TOTAL_BYTES:

@@ -1,7 +1,7 @@
 """Messages in a TCP stream, and in the body of an HTTP request or response.
 
-On TCP a message is an envelope and as many octets as it announces; nothing else separates messages. Over HTTP
-the same octets are the body of a POST and of its answer, marked by their media type.
+On TCP a message is an envelope and as many bytes as it announces; nothing else separates messages. Over HTTP
+the same bytes are the body of a POST and of its answer, marked by their media type.
 """
 
 from collections.abc import Iterator
@@ -39,9 +39,9 @@ class FrameReader:
         self._buffer = bytearray()
         self._envelope: Envelope | None = None
 
-    def feed(self, octets: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Take what came."""
-        self._buffer += octets
+        self._buffer += data
 
     def frames(self) -> Iterator[Frame]:
         """The messages that are whole, as long as the caller goes on asking. A bad length ends the conversation."""
@@ -55,7 +55,7 @@ class FrameReader:
 
     @property
     def buffered(self) -> int:
-        """How many octets have come that are not given out."""
+        """How many bytes have come that are not given out."""
         return len(self._buffer)
 
     def take_buffered(self) -> bytes:
@@ -70,7 +70,7 @@ class FrameReader:
                 return None
             envelope = Envelope.from_bytes(bytes(self._buffer[: envelope_module.ENVELOPE_LENGTH]))
             if not envelope.has_valid_length:
-                message = f"a message of {envelope.length} octets is announced; {MAX_MESSAGE} are the most"
+                message = f"a message of {envelope.length} bytes is announced; {MAX_MESSAGE} are the most"
                 raise RemoteProtocolError(message, ResponseCode.ERROR)
             del self._buffer[: envelope_module.ENVELOPE_LENGTH]
             self._envelope = envelope
@@ -132,11 +132,11 @@ class HttpResponseReader:
         self.is_finished = False
         """Whether the whole answer has come."""
 
-    def feed(self, octets: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[Frame]:
         """Take what came; `b""` says that the connection was closed."""
         frames: list[Frame] = []
         try:
-            self._connection.receive_data(octets)
+            self._connection.receive_data(data)
             while (event := self._connection.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
                 if isinstance(event, h11.Data):
                     self._frames.feed(bytes(event.data))

@@ -11,11 +11,11 @@ from perseid.wire.codes import Version
 from perseid.wire.digests import DigestAlgorithm, hash_bytes
 
 MAX_IDENTIFIER: Final = 32
-"""Octets of the longest identifier; the longest known one, PBKDF2-HMAC-SHA1, has 16."""
+"""Bytes of the longest identifier; the longest known one, PBKDF2-HMAC-SHA1, has 16."""
 
 
 class Algorithm(OpenEnum):
-    """Hashes and MACs, by the octet that stands for them."""
+    """Hashes and MACs, by the byte that stands for them."""
 
     MD5 = 0x01
     SHA1 = 0x02
@@ -57,7 +57,7 @@ _BY_CODE = {bytes((algorithm.value,)): algorithm for algorithm in _SPELLINGS}
 
 
 def find_algorithm(identifier: bytes) -> Algorithm | None:
-    """The algorithm that an identifier means: one octet, or a name in any spelling. None if there is none."""
+    """The algorithm that an identifier means: one byte, or a name in any spelling. None if there is none."""
     if len(identifier) > MAX_IDENTIFIER:
         return None
     return _BY_CODE.get(identifier) or _BY_NAME.get(_strip_punctuation(identifier))

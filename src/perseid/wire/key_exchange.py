@@ -1,11 +1,11 @@
 """The agreement on a session's key (native protocol, 15.3, 15.4, 21.6).
 
 Diffie–Hellman: the client chooses a group and sends y, p, g; the server makes a key pair in the client's group and
-returns its own y, p, g. Both have then the same secret Z, of as many octets as the modulus, leading zeros kept:
+returns its own y, p, g. Both have then the same secret Z, of as many bytes as the modulus, leading zeros kept:
 
-    AES    drop leading zero octets of Z (while more than 32 octets remain), take the first 32
-    DES    the first 8 octets of Z, parity bits set to odd
-    3DES   the first 24 octets of Z, parity adjusted
+    AES    drop leading zero bytes of Z (while more than 32 bytes remain), take the first 32
+    DES    the first 8 bytes of Z, parity bits set to odd
+    3DES   the first 24 bytes of Z, parity adjusted
 
 "No hashing is involved." The RSA modes encrypt the key itself: "i32 cipher id, key", or the key alone before 2.2.
 
@@ -126,7 +126,7 @@ def exchange_with_pow(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
 
 
 def derive_session_key(cipher: Cipher, shared: bytes) -> bytes:
-    """The session's key: all of it for MACs, its first octets for the cipher."""
+    """The session's key: all of it for MACs, its first bytes for the cipher."""
     if cipher == Cipher.AES:
         while len(shared) > _AES_KEY_LENGTH and shared[0] == 0:
             shared = shared[1:]
@@ -142,16 +142,16 @@ def derive_session_key(cipher: Cipher, shared: bytes) -> bytes:
 
 def encrypt_session_key(public: RsaPublicKey, cipher: Cipher, key: bytes, version: Version) -> bytes:
     """A session's key encrypted for the owner of an RSA key (PKCS#1 v1.5), with the cipher's number from 2.2 on."""
-    plain = Writer().i32(cipher).octets(key).getvalue() if version.at_least(2) else key
+    plain = Writer().i32(cipher).raw(key).getvalue() if version.at_least(2) else key
     return public.encrypt(plain)
 
 
-def decrypt_session_key(private: RsaPrivateKey, octets: bytes, version: Version) -> tuple[Cipher, bytes]:
+def decrypt_session_key(private: RsaPrivateKey, data: bytes, version: Version) -> tuple[Cipher, bytes]:
     """The cipher and key of a session that the other side chose.
 
     Recorded clients send the key without the cipher's number even where it belongs (mode 2); the lengths tell.
     """
-    plain = private.decrypt(octets)
+    plain = private.decrypt(data)
     if version.at_least(2) and len(plain) != _RSA_MODE_KEY_LENGTHS[Cipher.AES]:
         reader = Reader(plain)
         cipher, key = Cipher(reader.i32()), reader.rest()
@@ -163,13 +163,13 @@ def decrypt_session_key(private: RsaPrivateKey, octets: bytes, version: Version)
 
 
 def _set_odd_parity(byte: int) -> int:
-    """The octet with its lowest bit such that an odd number of bits is set."""
+    """The byte with its lowest bit such that an odd number of bits is set."""
     return byte & 0xFE | (1 - (byte >> 1).bit_count() % 2)
 
 
 def _is_named_group(key: DhPublicKey) -> bool:
-    octets = key.p.to_bytes((key.p.bit_length() + 7) // 8, "big")
-    return key.g == 2 and hashlib.sha256(octets).hexdigest() in _NAMED_GROUPS
+    data = key.p.to_bytes((key.p.bit_length() + 7) // 8, "big")
+    return key.g == 2 and hashlib.sha256(data).hexdigest() in _NAMED_GROUPS
 
 
 _EXCHANGE_FAILED = "the key exchange gives no secret"

@@ -1,21 +1,21 @@
-"""The envelope: twenty octets before every message and every UDP packet, never encrypted.
+"""The envelope: twenty bytes before every message and every UDP packet, never encrypted.
 
 0   u8   major version          2   u8   flags (CP 80, EC 40, TC 20) and, in 03, the suggested major version
 1   u8   minor version          3   u8   suggested minor version
 4   i32  session id             8   i32  request id
 12  i32  sequence number        16  i32  message length, envelope excluded
 
-The header: twenty-four octets at the front of every message.
+The header: twenty-four bytes at the front of every message.
 
 0   i32  opcode                 12  i16  site information serial number, -1 for unknown
 4   i32  response code          14  u8   recursion count        15  u8  reserved
 8   u32  flags                  16  u32  expiration time        20  i32 body length
 
-A message: envelope, header, body and credential, with the very octets it was made of.
+A message: envelope, header, body and credential, with the very bytes it was made of.
 
     header (24) ‖ body (as long as the header says) ‖ i32 credential length ‖ credential
 
-The octets of header and body are kept as they came: digests, signatures and MACs are over them, and encoding a
+The bytes of header and body are kept as they came: digests, signatures and MACs are over them, and encoding a
 parsed message anew would lose what this version does not understand.
 """
 
@@ -40,7 +40,7 @@ from .codes import (
 from .errors import LocalProtocolError
 
 ENVELOPE_LENGTH: Final = 20
-"""Octets of an envelope."""
+"""Bytes of an envelope."""
 
 MAX_MESSAGE: Final = 262_144
 """The longest message, envelope excluded: both sides of the deployed protocol refuse longer ones."""
@@ -68,7 +68,7 @@ class Envelope:
     sequence: int = 0
     """Which packet of a UDP message."""
     length: int = 0
-    """Octets of the whole message behind the envelope."""
+    """Bytes of the whole message behind the envelope."""
     encrypted: bool = False
     """EC: what follows is encrypted under the session's key."""
     truncated: bool = False
@@ -77,11 +77,11 @@ class Envelope:
     """CP: never acted on, as deployed; kept so that it can be echoed."""
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
-        """Take the envelope at the front of the octets."""
-        if len(octets) < ENVELOPE_LENGTH:
-            raise InvalidData(f"an envelope has {ENVELOPE_LENGTH} octets, not {len(octets)}", len(octets))
-        major, minor, flags, suggested_minor, session_id, request_id, sequence, length = _ENVELOPE.unpack_from(octets)
+    def from_bytes(cls, data: bytes) -> Self:
+        """Take the envelope at the front of the bytes."""
+        if len(data) < ENVELOPE_LENGTH:
+            raise InvalidData(f"an envelope has {ENVELOPE_LENGTH} bytes, not {len(data)}", len(data))
+        major, minor, flags, suggested_minor, session_id, request_id, sequence, length = _ENVELOPE.unpack_from(data)
         version = Version(major, minor)
         suggested_major = flags & _SUGGESTED_MAJOR
         return cls(
@@ -98,7 +98,7 @@ class Envelope:
         )
 
     def to_bytes(self) -> bytes:
-        """The twenty octets."""
+        """The twenty bytes."""
         flags = self.suggested.major & _SUGGESTED_MAJOR
         flags |= _ENCRYPTED * self.encrypted | _TRUNCATED * self.truncated | _COMPRESSED * self.compressed
         return _ENVELOPE.pack(
@@ -112,7 +112,7 @@ class Envelope:
 
 
 HEADER_LENGTH: Final = 24
-"""Octets of a header."""
+"""Bytes of a header."""
 
 MESSAGE_LIFETIME: Final = 43_200
 """Seconds after which clients reject a response: twelve hours, as every deployed server sets it."""
@@ -140,14 +140,14 @@ class Header:
     expires: int = 0
     """When the message stops being valid, in seconds since 1970."""
     reserved: int = 0
-    """An octet without meaning, kept."""
+    """A byte without meaning, kept."""
 
     @classmethod
-    def from_bytes(cls, octets: bytes, version: Version, now: int) -> tuple[Self, int]:
-        """Take the header at the front of the octets; also the body's length, which is not judged here."""
-        if len(octets) < HEADER_LENGTH:
-            raise InvalidData(f"a header has {HEADER_LENGTH} octets, not {len(octets)}", len(octets))
-        opcode, code, flags, serial, recursion, reserved, expires, length = _HEADER.unpack_from(octets)
+    def from_bytes(cls, data: bytes, version: Version, now: int) -> tuple[Self, int]:
+        """Take the header at the front of the bytes; also the body's length, which is not judged here."""
+        if len(data) < HEADER_LENGTH:
+            raise InvalidData(f"a header has {HEADER_LENGTH} bytes, not {len(data)}", len(data))
+        opcode, code, flags, serial, recursion, reserved, expires, length = _HEADER.unpack_from(data)
         header = cls(
             OpCode(opcode),
             response_code_from_wire(code, version),
@@ -160,7 +160,7 @@ class Header:
         return header, length
 
     def to_bytes(self, version: Version, body_length: int) -> bytes:
-        """The twenty-four octets."""
+        """The twenty-four bytes."""
         return _HEADER.pack(
             self.opcode,
             response_code_to_wire(self.response_code, version),
@@ -179,7 +179,7 @@ class Header:
 
 
 MAX_CREDENTIAL: Final = 4_096
-"""Octets of the longest credential: the signature of the longest key has 1,024, names and lengths some dozens."""
+"""Bytes of the longest credential: the signature of the longest key has 1,024, names and lengths some dozens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,9 @@ class Credential:
     options: int = 0
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> Self:
+    def from_bytes(cls, data: bytes) -> Self:
         """Take a credential without its length word."""
-        reader = Reader(octets)
+        reader = Reader(data)
         version, reserved, options = reader.u8(), reader.u8(), reader.i16()
         signer, counter, type_ = reader.bytes_(), reader.i32(), reader.text()
         signed = reader.inner(reader.i32())
@@ -213,7 +213,7 @@ class Credential:
         return cls(type_, algorithm, signature, counter, signer, version, reserved, options)
 
     def to_bytes(self) -> bytes:
-        """The octets without their length word."""
+        """The bytes without their length word."""
         writer = Writer().u8(self.version).u8(self.reserved).i16(self.options)
         writer.bytes_(self.signer).i32(self.counter).text(self.type)
         signed = Writer().bytes_(self.algorithm).bytes_(self.signature).getvalue()
@@ -228,7 +228,7 @@ class Message:
     """How it travels."""
     header: Header
     """What it is about."""
-    octets: bytes = field(repr=False)
+    raw: bytes = field(repr=False)
     """Header and body exactly as transmitted (decrypted): what digests and signatures cover."""
     credential: Credential | None = None
     """The signature or MAC, if there is one."""
@@ -236,8 +236,8 @@ class Message:
     @classmethod
     def build(cls, envelope: Envelope, header: Header, body: bytes, credential: Credential | None = None) -> Self:
         """Put a message together; the lengths follow from the parts."""
-        octets = header.to_bytes(envelope.version, len(body)) + body
-        message = cls(envelope, header, octets, credential)
+        data = header.to_bytes(envelope.version, len(body)) + body
+        message = cls(envelope, header, data, credential)
         return replace(message, envelope=message.with_length())
 
     @classmethod
@@ -246,14 +246,14 @@ class Message:
         header, length = Header.from_bytes(payload, envelope.version, now)
         end = HEADER_LENGTH + length
         if length < 0 or end > len(payload):
-            raise InvalidData(f"the body has {length} octets by its header, which the message does not hold", 20)
+            raise InvalidData(f"the body has {length} bytes by its header, which the message does not hold", 20)
         credential = None
         if end < len(payload):
             reader = Reader(payload, end)
-            octets = reader.bytes_(MAX_CREDENTIAL)
+            data = reader.bytes_(MAX_CREDENTIAL)
             # Nothing protects what would follow, so nothing may.
             reader.finish()
-            credential = Credential.from_bytes(octets) if octets else None
+            credential = Credential.from_bytes(data) if data else None
         return cls(envelope, header, payload[:end], credential)
 
     @property
@@ -264,11 +264,11 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body alone."""
-        return self.octets[HEADER_LENGTH:]
+        return self.raw[HEADER_LENGTH:]
 
     def body_reader(self) -> Reader:
         """A reader of the body."""
-        return Reader(self.octets, HEADER_LENGTH)
+        return Reader(self.raw, HEADER_LENGTH)
 
     def with_credential(self, credential: Credential) -> Self:
         """The same message, signed."""
@@ -278,13 +278,13 @@ class Message:
     def payload(self) -> bytes:
         """Everything behind the envelope. The credential's length word is always there."""
         credential = b"" if self.credential is None else self.credential.to_bytes()
-        return self.octets + len(credential).to_bytes(4, "big") + credential
+        return self.raw + len(credential).to_bytes(4, "big") + credential
 
     def with_length(self) -> Envelope:
         """The envelope with the length of what follows it; a message longer than any peer accepts is refused."""
         length = len(self.payload())
         if length > MAX_MESSAGE:
-            raise LocalProtocolError(f"the message has {length:,} octets; {MAX_MESSAGE:,} are the most")
+            raise LocalProtocolError(f"the message has {length:,} bytes; {MAX_MESSAGE:,} are the most")
         return replace(self.envelope, length=length)
 
     def to_bytes(self) -> bytes:

@@ -1,6 +1,6 @@
 """The bodies of requests, by opcode. Reading and writing of a body stand next to each other.
 
-Names are octets here: a server must be able to answer a name that is not UTF-8. Octets behind the described
+Names are bytes here: a server must be able to answer a name that is not UTF-8. Bytes behind the described
 fields are ignored, as deployed.
 """
 
@@ -19,7 +19,7 @@ NO_HANDLE: Final = b"/"
 """What stands for the handle in requests that have none."""
 
 MAX_HANDLE_LENGTH: Final = 2048
-"""Octets of the longest handle that stands for somebody, or that a response may hold. Names that a request is about
+"""Bytes of the longest handle that stands for somebody, or that a response may hold. Names that a request is about
 may be longer, as far as the message goes: that no such record exists is for the registry to say."""
 
 ANONYMOUS_INDEX: Final = -1
@@ -30,7 +30,7 @@ class RequestBody(Protocol):
     """What every request body can do."""
 
     def write(self, writer: Writer, version: Version) -> None:
-        """Add the octets of the body in a version."""
+        """Add the bytes of the body in a version."""
         ...
 
 
@@ -131,9 +131,9 @@ class VerifyChallenge:
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
         handle, index, nonce = reader.bytes_(MAX_HANDLE_LENGTH), reader.i32(), reader.bytes_()
-        # A first octet of 1, 2 or 3 is the algorithm of a bare digest; 0 begins the length of an octet string.
+        # A first byte of 1, 2 or 3 is the algorithm of a bare digest; 0 begins the length of a byte string.
         first = reader.peek()
-        digest = reader.octets(1 + DIGEST_LENGTHS[first])[1:] if first in DIGEST_LENGTHS else reader.bytes_()
+        digest = reader.raw(1 + DIGEST_LENGTHS[first])[1:] if first in DIGEST_LENGTHS else reader.bytes_()
         return cls(handle, index, nonce, digest, reader.bytes_())
 
     def write(self, writer: Writer, _version: Version) -> None:
@@ -186,8 +186,8 @@ class SessionSetup:
             writer.bytes_(self.public_key)
         elif self.mode == ExchangeMode.HANDLE_KEY:
             writer.bytes_(self.key_handle).i32(self.key_index)
-        # Deployed software reserves four octets for the mode and writes two: the body ends with the other two.
-        writer.octets(b"\0\0")
+        # Deployed software reserves four bytes for the mode and writes two: the body ends with the other two.
+        writer.raw(b"\0\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ REQUEST_DECODERS: dict[OpCode, Callable[[Reader, Version, int], RequestBody]] = 
 
 
 def encode_request(body: RequestBody, version: Version) -> bytes:
-    """The octets of a request's body."""
+    """The bytes of a request's body."""
     writer = Writer()
     body.write(writer, version)
     return writer.getvalue()

@@ -23,7 +23,7 @@ class ResponseBody(Protocol):
     """What every response body can do."""
 
     def write(self, writer: Writer) -> None:
-        """Add the octets of the body."""
+        """Add the bytes of the body."""
         ...
 
 
@@ -43,14 +43,14 @@ class Empty:
 class UnknownBody:
     """A body that this version does not understand, as it came."""
 
-    octets: bytes = field(repr=False)
+    raw: bytes = field(repr=False)
 
     @classmethod
     def read(cls, reader: Reader, _now: int) -> Self:
         return cls(reader.rest())
 
     def write(self, writer: Writer) -> None:
-        writer.octets(self.octets)
+        writer.raw(self.raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class SiteInfo:
         return cls(reader.rest())
 
     def write(self, writer: Writer) -> None:
-        writer.octets(self.site)
+        writer.raw(self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +117,19 @@ class HandleList:
 class VerificationResult:
     """VERIFY_CHALLENGE: whether the answer was right."""
 
-    octet: int
+    flags: int
 
     @classmethod
     def read(cls, reader: Reader, _now: int) -> Self:
         return cls(reader.u8())
 
     def write(self, writer: Writer) -> None:
-        writer.u8(self.octet)
+        writer.u8(self.flags)
 
     @property
     def is_valid(self) -> bool:
         """Only the lowest bit counts."""
-        return bool(self.octet & 1)
+        return bool(self.flags & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class SessionSetupResult:
         return cls(ExchangeMode(reader.i16()), reader.bytes_())
 
     def write(self, writer: Writer) -> None:
-        # Two octets too many, as in the request.
-        writer.i16(self.mode).bytes_(self.data).octets(b"\0\0")
+        # Two bytes too many, as in the request.
+        writer.i16(self.mode).bytes_(self.data).raw(b"\0\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class NextTransactionId:
 class TransactionStream:
     """RETRIEVE_TXN_LOG: a stream begins behind this message."""
 
-    octet: int = 0
+    flags: int = 0
     """Bit 0: the connection is kept alive."""
 
     @classmethod
@@ -174,7 +174,7 @@ class TransactionStream:
         return cls(reader.u8())
 
     def write(self, writer: Writer) -> None:
-        writer.u8(self.octet)
+        writer.u8(self.flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def decode_response(message: Message, now: int) -> tuple[RequestDigest | None, R
 
 
 def encode_response(body: ResponseBody, digest: RequestDigest | None) -> bytes:
-    """The octets of a response's body."""
+    """The bytes of a response's body."""
     writer = Writer()
     if digest is not None:
         digest.write(writer)
@@ -301,7 +301,7 @@ def encode_response(body: ResponseBody, digest: RequestDigest | None) -> bytes:
 
 
 def encode_challenge(nonce: bytes, digest: RequestDigest, version: Version) -> bytes:
-    """The octets of a challenge: before 2.1 the digest stands behind the nonce, and no algorithm is named."""
+    """The bytes of a challenge: before 2.1 the digest stands behind the nonce, and no algorithm is named."""
     if version.at_least(1):
         return encode_response(Challenge(nonce), digest)
     return encode_response(Challenge(nonce, digest.digest), None)

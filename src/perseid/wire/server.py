@@ -1,6 +1,6 @@
 """The server's side of every conversation, without sockets, clock or storage.
 
-    octets ──► receive ──┬──► Reply      send it: an early failure, a session that began or ended …
+    bytes ──► receive ──┬──► Reply      send it: an early failure, a session that began or ended …
                          ├──► Request    do it, then `respond`; if it needs an identity, ask `identify` first
                          └──► Proof      a challenge was answered: look the key up, check, `accept` or `respond`
 
@@ -333,7 +333,7 @@ class Server:
             except RemoteProtocolError as error:
                 return self.respond(request, error.code, Failure.of(error.message), now)
         if pending is None or not known:
-            digest = RequestDigest.of(message.octets, version)
+            digest = RequestDigest.of(message.raw, version)
             pending = PendingChallenge(challenge_id, message, self._random(NONCE_LENGTH), digest, now)
             self.challenges.add(pending)
         header = self._header(request, ResponseCode.AUTHENTICATION_NEEDED, now)
@@ -366,7 +366,7 @@ class Server:
         """Answer the second answer to a challenge: with what the first one got if it is the same, else not at all."""
         if pending.used_by == (answer.response_request_id, proof):
             # Nothing yet while the first is being worked on.
-            return Reply(tuple(_parse_frame(octets) for octets in pending.reply))
+            return Reply(tuple(_parse_frame(data) for data in pending.reply))
         return self.respond(replace(answer, challenge=None), ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
 
     # Sessions
@@ -441,7 +441,7 @@ class Server:
                 flags |= request.flags & OpFlag.MINT_SUFFIX
             flags |= OpFlag.OVERWRITE * overwritten
         flags |= OpFlag.CONTINUOUS * more
-        digest = RequestDigest.of(request.message.octets, version) if OpFlag.REQUEST_DIGEST in flags else None
+        digest = RequestDigest.of(request.message.raw, version) if OpFlag.REQUEST_DIGEST in flags else None
         envelope = self._envelope(request)
         if session_id is not None:
             envelope = replace(envelope, session_id=session_id)
@@ -493,8 +493,8 @@ class Server:
             return
         pending.is_list |= more
         if not pending.is_list:
-            octets = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
-            self.challenges.settle(pending, octets)
+            data = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
+            self.challenges.settle(pending, data)
 
 
 class _EarlyFailure(Exception):
@@ -524,6 +524,6 @@ def _is_private(body: ResponseBody) -> bool:
     return not all(value.is_public for value in values)
 
 
-def _parse_frame(octets: bytes) -> Frame:
-    envelope = Envelope.from_bytes(octets)
-    return Frame(envelope, octets[-envelope.length :] if envelope.length else b"")
+def _parse_frame(data: bytes) -> Frame:
+    envelope = Envelope.from_bytes(data)
+    return Frame(envelope, data[-envelope.length :] if envelope.length else b"")

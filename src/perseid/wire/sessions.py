@@ -5,7 +5,7 @@
     DES      DES-CBC, IV in front            DES-ECB
     3DES     3DES-CBC, IV in front           3DES-ECB
 
-Padding is PKCS#7 throughout, the IV is random, and the version is that of the session. "MACs use all 32 octets; AES
+Padding is PKCS#7 throughout, the IV is random, and the version is that of the session. "MACs use all 32 bytes; AES
 uses the first 16": the session's key may be longer than the cipher's.
 
 Encryption protects against reading only: the protocol checks the MAC inside after decryption. An undecryptable
@@ -46,7 +46,7 @@ _CIPHERS = {
     Cipher.TDES: (BlockCipher.TDES, 24),
     Cipher.AES: (BlockCipher.AES, 16),
 }
-"""Each cipher and the octets of its key, which are the first of the session's."""
+"""Each cipher and the bytes of its key, which are the first of the session's."""
 
 
 def encrypt(cipher: Cipher, key: bytes, plaintext: bytes, version: Version, random: Callable[[int], bytes]) -> bytes:
@@ -58,14 +58,14 @@ def encrypt(cipher: Cipher, key: bytes, plaintext: bytes, version: Version, rand
     return iv + encrypt_blocks(block, used, iv, plaintext)
 
 
-def decrypt(cipher: Cipher, key: bytes, octets: bytes, version: Version) -> bytes:
+def decrypt(cipher: Cipher, key: bytes, data: bytes, version: Version) -> bytes:
     """Decrypt a message under a session's key."""
     block, used = _select_cipher(cipher, key)
     if not version.at_least(4):
-        return decrypt_blocks(block, used, None, octets)
-    if len(octets) < block.block:
+        return decrypt_blocks(block, used, None, data)
+    if len(data) < block.block:
         raise InvalidData(DECRYPTION_FAILED)
-    return decrypt_blocks(block, used, octets[: block.block], octets[block.block :])
+    return decrypt_blocks(block, used, data[: block.block], data[block.block :])
 
 
 def _select_cipher(cipher: Cipher, key: bytes) -> tuple[BlockCipher, bytes]:
@@ -73,7 +73,7 @@ def _select_cipher(cipher: Cipher, key: bytes) -> tuple[BlockCipher, bytes]:
         raise LocalProtocolError(f"sessions with cipher {cipher.value} are not known")
     block, length = _CIPHERS[cipher]
     if len(key) < length:
-        raise LocalProtocolError(f"a session's key for {block} has at least {length} octets, not {len(key)}")
+        raise LocalProtocolError(f"a session's key for {block} has at least {length} bytes, not {len(key)}")
     return block, key[:length]
 
 
@@ -191,7 +191,7 @@ class Session:
         """Encrypt a message: its envelope and what follows it."""
         payload = encrypt(self.cipher, self.key, message.payload(), self.version, random)
         if len(payload) > MAX_MESSAGE:
-            raise LocalProtocolError(f"encrypted the message has {len(payload):,} octets; {MAX_MESSAGE:,} are the most")
+            raise LocalProtocolError(f"encrypted the message has {len(payload):,} bytes; {MAX_MESSAGE:,} are the most")
         return replace(message.envelope, encrypted=True, length=len(payload)), payload
 
     def open(self, payload: bytes) -> bytes:
