@@ -121,13 +121,13 @@ def test_rfc_9264_the_json_has_the_structure_that_is_demanded(given_links: list[
     document = json.loads(to_linkset_json(given_links, CONTEXT))
     assert list(document) == ["linkset"]
     found: list[tuple[str, str, dict[str, Any]]] = []
-    for context in document["to_linkset"]:
+    for context in document["linkset"]:
         anchor = context.pop("anchor")
         assert isinstance(anchor, str)
         for relation, targets in context.items():
             assert targets, "a relation without targets is left out"
             found += [(anchor, relation, target) for target in targets]
-    assert len(document["to_linkset"]) == len({link.anchor or CONTEXT for link in given_links})
+    assert len(document["linkset"]) == len({link.anchor or CONTEXT for link in given_links})
     expected = [(link.anchor or CONTEXT, relation, link) for link in given_links for relation in link.relations]
     assert len(found) == len(expected)
     for anchor, relation, link in expected:

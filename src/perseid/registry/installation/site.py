@@ -168,7 +168,7 @@ def read_key(path: Path, directory: Path, config: Config) -> KeyFile:
 def load_passphrase(directory: Path, config: Config) -> tuple[bytes | None, str]:
     """The passphrase that the settings give for the server's key, if any, and where it comes from."""
     if config.keys_passphrase:
-        return config.keys_passphrase.encode(), config.sources["keys.load_passphrase"]
+        return config.keys_passphrase.encode(), config.sources["keys.passphrase"]
     if not config.keys_passphrase_file:
         return None, ""
     path = directory / config.keys_passphrase_file

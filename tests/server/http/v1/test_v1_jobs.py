@@ -79,7 +79,7 @@ def parsed(octets: bytes) -> list[tuple[str, str, Any]]:
     for block in octets.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
         if "data" in fields:
-            found.append((fields["format_event"], fields["id"], json.loads(fields["data"])))
+            found.append((fields["event"], fields["id"], json.loads(fields["data"])))
     return found
 
 
