@@ -1,5 +1,5 @@
-"""The doors that listen: resolver processes, native TCP, HTTP, and the supervision of all of them.
+"""Network interfaces: resolver processes, the native protocol, HTTP, and their supervision.
 
-A door translates: octets in, a call of the registry or a look at the answers view, octets out. No rule lives here.
-Nothing is imported by this package itself, so that a resolver process loads only what it uses.
+Interfaces translate: bytes in, a call of the registry or a lookup in the answers view, bytes out. Rules belong to the
+registry. This package imports nothing, so that a resolver process loads only what it uses.
 """

@@ -263,13 +263,13 @@ def test_requests_and_handshakes_are_counted_and_logged(tmp_path: Path) -> None:
     shown = [re.sub(r"microseconds=\d+", "microseconds=", line) for line in lines]
     plain, secure = (f"transport={transport} address=127.0.0.1" for transport in ("http", "https"))
     assert shown == [
-        f"{plain} method=GET name={PREFIX}/n1 status=302 code=SUCCESS microseconds= who=-",
-        f"{secure} method=GET name={PREFIX}/absent status=404 code=HANDLE_NOT_FOUND microseconds= who=-",
-        f"{plain} method=GET path=/healthz status=200 code=- microseconds= who=-",
-        f"{secure} method=GET name={PREFIX}/n1 status=200 code=SUCCESS microseconds= who={ADMINISTRATOR}",
-        f"{secure} method=GET name={PREFIX}/n1 status=401 code=AUTHENTICATION_FAILED microseconds= who=-",
-        f'{plain} method=- path="" status=400 code=PROTOCOL_ERROR microseconds= who=-',
-        f"{plain} operation=RESOLUTION name={PREFIX}/n1 code=SUCCESS microseconds= who=-",
+        f"{plain} method=GET name={PREFIX}/n1 status=302 code=SUCCESS microseconds= identity=-",
+        f"{secure} method=GET name={PREFIX}/absent status=404 code=HANDLE_NOT_FOUND microseconds= identity=-",
+        f"{plain} method=GET path=/healthz status=200 code=- microseconds= identity=-",
+        f"{secure} method=GET name={PREFIX}/n1 status=200 code=SUCCESS microseconds= identity={ADMINISTRATOR}",
+        f"{secure} method=GET name={PREFIX}/n1 status=401 code=AUTHENTICATION_FAILED microseconds= identity=-",
+        f'{plain} method=- path="" status=400 code=PROTOCOL_ERROR microseconds= identity=-',
+        f"{plain} operation=RESOLUTION name={PREFIX}/n1 code=SUCCESS microseconds= identity=-",
     ]
     assert len(failed) == 1
     assert "address=127.0.0.1" in failed[0]
@@ -281,7 +281,7 @@ def test_requests_and_handshakes_are_counted_and_logged(tmp_path: Path) -> None:
         'perseid_requests_total{code="success",operation="resolution",transport="http"} 1.0',
         'perseid_tls_handshakes_total{result="done"} 3.0',
         'perseid_tls_handshakes_total{result="refused"} 1.0',
-        'perseid_failed_proofs_total{transport="https"} 1.0',
+        'perseid_authentication_failures_total{transport="https"} 1.0',
         'perseid_pool_done_total{kind="handshake"}',
         "perseid_http_connections 0.0",
     ):
@@ -328,13 +328,13 @@ def test_another_certificate_counts_after_sighup_and_open_connections_go_on(tmp_
             assert shown_certificate(server) == second
             assert ask(pending, "/healthz")[0].status == 200
             (directory / "web.key").write_text("nothing")
-            reload(server, "everything stays as it was: ")
+            reload(server, "reload failed, nothing was changed: ")
             assert "web.key holds no private key in PEM" in server.errors
             assert shown_certificate(server) == second
             assert ask(pending, "/healthz")[0].status == 200
         # A control process that is started anew goes on without TLS rather than not at all.
         os.kill(named(server)["control"], signal.SIGKILL)
-        eventually(lambda: "HTTPS is not spoken: " in server.errors, "the reason in the log")
+        eventually(lambda: "HTTPS is disabled: " in server.errors, "the reason in the log")
         eventually(lambda: is_alive(server), "HTTP is back")
         with pytest.raises(ssl.SSLError):
             shown_certificate(server)
@@ -415,7 +415,7 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(running: Serving, tmp_pat
     done = run(copy_to(tmp_path), PERSEID_HTTP_PORT=str(running.http[1]))
     assert done.returncode == 1
     assert f"HTTP cannot be served at 127.0.0.1:{running.http[1]}: Address already in use; process " in done.stderr
-    assert "choose another one with http.port" in done.stderr
+    assert "choose another port with http.port" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -25,7 +25,7 @@ def test_an_address_has_so_many_answers_at_once_in_a_second(shared: Harness) -> 
     one, other = (MonitoredService(every, host, secure=False) for host in ("192.0.2.1", "192.0.2.2"))
     assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(5)] == [ANSWER] * 3 + [None] * 2
     assert other.handle_fast(arrived("192.0.2.2")) == ANSWER
-    assert every.counts.limits() == {"requests at once": 2}
+    assert every.counts.limits() == {"concurrent_requests": 2}
     every.taken.clear()  # as is done each second
     assert one.handle_fast(arrived("192.0.2.1")) == ANSWER
 

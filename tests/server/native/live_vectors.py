@@ -197,7 +197,7 @@ class Conversation:
         if opcode == OpCode.RESPONSE_TO_CHALLENGE and self._challenge is not None:
             message = Message.build(envelope, recorded.header, self._answer(vector, recorded))
         elif opcode != OpCode.RESPONSE_TO_CHALLENGE:
-            self._request = recorded.octets
+            self._request = recorded.raw
         if recorded.credential is not None:
             assert self._session is not None
             assert recorded.credential.type == "HS_MAC"

@@ -183,7 +183,7 @@ def test_of_too_many_unfinished_octets_the_longest_message_is_cut_and_the_others
                     other.sendall(message[200 << 10 :])
                     (answer,) = read_frames(other, 1)
                     assert int.from_bytes(answer.payload[4:8], "big") == ResponseCode.AUTHENTICATION_NEEDED
-            assert metrics(server)['perseid_limits_triggered_total{limit="unfinished octets"}'] == cut
+            assert metrics(server)['perseid_limits_triggered_total{limit="unfinished_bytes"}'] == cut
 
 
 def test_a_message_that_is_longer_than_any_is_refused_before_it_has_come(server: Serving) -> None:

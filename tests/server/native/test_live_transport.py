@@ -245,7 +245,7 @@ def test_requests_on_a_connection_are_answered_in_order_however_they_are_cut(
         for request in requests:
             frame = _frame(connection)
             assert frame.envelope.request_id == request.envelope.request_id
-            assert frame.payload[:4] == request.octets[:4]
+            assert frame.payload[:4] == request.raw[:4]
 
 
 def _frame(connection: socket.socket) -> Frame:

@@ -144,7 +144,7 @@ def test_an_answer_that_no_message_can_hold_is_refused(registry: Registry, visit
     registry.do(Create(Handle.parse(NEW.decode()), large), OPERATOR, "cli")
     answer = visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(NEW)))
     assert answer.code is ResponseCode.ERROR
-    assert text_of(answer) == "the answer is too long for a message; ask for fewer values"
+    assert text_of(answer) == "the response is too long for a message; request fewer values"
     assert visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(NEW, (1, 2)))).code is ResponseCode.SUCCESS
 
 
@@ -435,6 +435,6 @@ def test_a_wrong_clock_stops_changes_and_not_resolution() -> None:
         machine.wall -= 3_600 * 1_000_000
         answer = visitor.ask_as(SEC, create(visitor))
         assert answer.code is ResponseCode.ERROR
-        assert text_of(answer) == "the server's clock cannot be right, so nothing was changed"
+        assert text_of(answer) == "the clock of the server is wrong; nothing was changed"
         assert visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))).code is ResponseCode.SUCCESS
         assert isinstance(registry.rules, Rules)

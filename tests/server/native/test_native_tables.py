@@ -23,7 +23,7 @@ LIFE = 60.0
 def pending(number: int, octets: int = 0) -> PendingChallenge:
     client = Client(lambda count: number.to_bytes(count, "big"))
     request = client.request(OpCode.DELETE_HANDLE, HandleRequest(b"1/" + b"x" * octets), NOW)
-    return PendingChallenge(number, request, bytes(16), RequestDigest.of(request.octets, CURRENT_VERSION), NOW)
+    return PendingChallenge(number, request, bytes(16), RequestDigest.of(request.raw, CURRENT_VERSION), NOW)
 
 
 def given(table: Challenges, challenge: PendingChallenge, *, udp: bool) -> None:

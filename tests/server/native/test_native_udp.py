@@ -129,13 +129,13 @@ def test_the_short_answer_to_several_packets_is_one_to_the_whole_request(memory:
     assert answer.code is ResponseCode.ERROR
     assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags), "and that it is right is checked"
     assert parcel.local == LOCAL
-    assert service.drops == {"octets": 1}
+    assert service.drops == {"rate_limit": 1}
 
 
 def test_what_is_no_message_gets_no_short_answer(memory: int) -> None:
     service = Service()
     assert hand_over(service, TrafficLimit(memory, 1e-9, 1), b"abc") == []
-    assert service.drops == {"octets": 1}
+    assert service.drops == {"rate_limit": 1}
 
 
 def test_an_answer_of_several_packets_that_comes_back_gets_nothing(memory: int) -> None:

@@ -190,7 +190,7 @@ def test_a_client_takes_the_answer_with_its_digest(here: World) -> None:
     message = Message.from_bytes(Envelope.from_bytes(octets), octets[20:], NOW)
     digest, body = decode_response(message, NOW)
     assert digest is not None
-    assert digest.matches(request.octets)
+    assert digest.matches(request.raw)
     assert isinstance(body, ResolutionResult)
     assert len(body.values) == 3
 

@@ -112,7 +112,7 @@ def test_no_answer_to_an_answer_is_even_handed_over(server: Serving) -> None:
             for packet in over_udp(server.native, packets)
             if kind != "found, asked and answered in several packets"
         ]
-    name = "perseid_udp_handed_over_total"
+    name = "perseid_udp_forwarded_total"
     before = metrics(server)[name]
     assert answers_before_a_signed_one(server.native, answers) == []
     assert metrics(server)[name] == before + 1, "the request behind them alone"

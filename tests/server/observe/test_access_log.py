@@ -67,10 +67,10 @@ def test_a_line_says_who_asked_for_what_and_how_it_went(text: AccessLog, output:
     shown = [line.removesuffix("\n").removeprefix(begin) for line in output.written]
     tcp, udp = "transport=tcp address=192.0.2.7", "transport=udp address=2001:db8::1"
     assert shown == [
-        f"{tcp} operation=CREATE_HANDLE name=12345/x code=SUCCESS microseconds=812 who=300:0.NA/12345",
-        f'{udp} operation=RESOLUTION name="12345/a b" code=HANDLE_NOT_FOUND microseconds=9 who=-',
-        f'{tcp} operation=4711 name="" code=999 microseconds=9 who=-',
-        f'{tcp} operation=SESSION_SETUP name="\\xff\\n" code=- microseconds=9 who=-',
+        f"{tcp} operation=CREATE_HANDLE name=12345/x code=SUCCESS microseconds=812 identity=300:0.NA/12345",
+        f'{udp} operation=RESOLUTION name="12345/a b" code=HANDLE_NOT_FOUND microseconds=9 identity=-',
+        f'{tcp} operation=4711 name="" code=999 microseconds=9 identity=-',
+        f'{tcp} operation=SESSION_SETUP name="\\xff\\n" code=- microseconds=9 identity=-',
     ]
 
 
@@ -85,10 +85,10 @@ def test_over_http_there_are_a_method_and_a_status(text: AccessLog, output: Line
     shown = [line.removesuffix("\n").removeprefix(begin) for line in output.written]
     plain, secure = (f"transport={transport} address=192.0.2.7" for transport in ("http", "https"))
     assert shown == [
-        f"{secure} method=PUT name=12345/x status=201 code=SUCCESS microseconds=812 who=300:0.NA/12345",
-        f'{plain} method=GET path="/a b\\xff" status=404 code=- microseconds=9 who=-',
-        f'{plain} method="xxxxxxxxxxx…" path="" status=501 code=- microseconds=9 who=-',
-        f'{plain} method="" path=/ status=400 code=999 microseconds=9 who=-',
+        f"{secure} method=PUT name=12345/x status=201 code=SUCCESS microseconds=812 identity=300:0.NA/12345",
+        f'{plain} method=GET path="/a b\\xff" status=404 code=- microseconds=9 identity=-',
+        f'{plain} method="xxxxxxxxxxx…" path="" status=501 code=- microseconds=9 identity=-',
+        f'{plain} method="" path=/ status=400 code=999 microseconds=9 identity=-',
     ]
 
 
@@ -218,4 +218,4 @@ def test_lines_reach_a_real_file(descriptor: int, tmp_path: Path) -> None:
     access.flush()
     lines = (tmp_path / "log").read_text().splitlines()
     assert len(lines) == 3 * BATCH_LINES
-    assert all(line.endswith(" name=12345/x code=SUCCESS microseconds=3 who=-") for line in lines)
+    assert all(line.endswith(" name=12345/x code=SUCCESS microseconds=3 identity=-") for line in lines)

@@ -14,21 +14,21 @@ from perseid.wire.codes import ResponseCode
 
 RESOLVER = """
 import sys
-from perseid.server.observe.counters import Board
+from perseid.server.observe.counters import SharedCounters
 
-board = Board(int(sys.argv[1]))
-counters = board.counters(int(sys.argv[2]))
+shared_counters = SharedCounters(int(sys.argv[1]))
+counters = shared_counters.counters(int(sys.argv[2]))
 answer = bytes(27) + bytes((int(sys.argv[3]),)) + bytes(12)
 for number in range(int(sys.argv[4])):
     counters.answered(answer)
-    counters.handed_over()
+    counters.forwarded()
 print("counted", flush=True)
 sys.stdin.readline()
 """
 
 
 @pytest.fixture
-def board() -> Iterator[SharedCounters]:
+def shared_counters() -> Iterator[SharedCounters]:
     made = SharedCounters.create(3)
     yield made
     made.close()
@@ -39,31 +39,31 @@ def answer(code: int, octets: int = 40) -> bytes:
     return bytes(24) + code.to_bytes(4, "big") + bytes(octets - 28)
 
 
-def test_each_kind_of_event_has_its_counter(board: SharedCounters) -> None:
-    counters = board.counters(1)
+def test_each_kind_of_event_has_its_counter(shared_counters: SharedCounters) -> None:
+    counters = shared_counters.counters(1)
     for code in (1, 1, 1, 100, 301, 12_345):
         counters.answered(answer(code))
-    counters.handed_over()
-    counters.handed_over()
+    counters.forwarded()
+    counters.forwarded()
     counters.dropped()
     counters.sent(400)
-    counters.forwarded(600)
+    counters.relayed(600)
     expected = CounterTotals(
         {ResponseCode.SUCCESS: 3, ResponseCode.HANDLE_NOT_FOUND: 1, ResponseCode.SERVER_NOT_RESP: 1}, 1, 2, 1, 1_240
     )
     assert counters.read() == expected
     assert (expected.answered, expected.received) == (6, 9)
-    assert board.read() == [CounterTotals(), expected, CounterTotals()]
-    assert board.total() == expected
-    assert len(board) == 3
+    assert shared_counters.read() == [CounterTotals(), expected, CounterTotals()]
+    assert shared_counters.total() == expected
+    assert len(shared_counters) == 3
 
 
-def test_every_response_code_is_told_from_the_others(board: SharedCounters) -> None:
+def test_every_response_code_is_told_from_the_others(shared_counters: SharedCounters) -> None:
     for number, code in enumerate(ResponseCode, 1):
         for _ in range(number):
-            board.counters(0).answered(answer(code))
-    assert board.total().by_code == {code: number for number, code in enumerate(ResponseCode, 1)}
-    assert board.total().other_code == 0
+            shared_counters.counters(0).answered(answer(code))
+    assert shared_counters.total().by_code == {code: number for number, code in enumerate(ResponseCode, 1)}
+    assert shared_counters.total().other_code == 0
 
 
 def test_counts_are_added_up() -> None:
@@ -72,20 +72,20 @@ def test_counts_are_added_up() -> None:
     assert first + second == CounterTotals({ResponseCode.SUCCESS: 11, ResponseCode.ERROR: 2}, 33, 44, 55, 66)
 
 
-def test_what_other_processes_count_is_seen_while_they_live_and_after(board: SharedCounters) -> None:
+def test_what_other_processes_count_is_seen_while_they_live_and_after(shared_counters: SharedCounters) -> None:
     """The third resolver is killed and started anew: it goes on where it ended."""
 
     def start(resolver: int, code: int, times: int) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-c", RESOLVER, *map(str, (board.descriptor, resolver, code, times))]
+        command = [sys.executable, "-c", RESOLVER, *map(str, (shared_counters.descriptor, resolver, code, times))]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        return subprocess.Popen(command, pass_fds=(board.descriptor,), **pipes)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(command, pass_fds=(shared_counters.descriptor,), **pipes)  # type: ignore[call-overload,no-any-return]
 
     resolvers = [start(0, 1, 1_000), start(1, 100, 2_000), start(2, 200, 300)]
     try:
         for resolver in resolvers:
             assert resolver.stdout is not None
             assert resolver.stdout.readline() == b"counted\n"
-        assert [count.answered for count in board.read()] == [1_000, 2_000, 300]
+        assert [count.answered for count in shared_counters.read()] == [1_000, 2_000, 300]
         resolvers[2].kill()
         resolvers[2].communicate()
         resolvers[2] = start(2, 200, 33)
@@ -95,11 +95,11 @@ def test_what_other_processes_count_is_seen_while_they_live_and_after(board: Sha
             resolver.kill()
             resolver.communicate()
     expected = {ResponseCode.SUCCESS: 1_000, ResponseCode.HANDLE_NOT_FOUND: 2_000, ResponseCode.VALUES_NOT_FOUND: 333}
-    assert board.total() == CounterTotals(expected, handed_over=3_333, bytes_sent=40 * 3_333)
+    assert shared_counters.total() == CounterTotals(expected, forwarded=3_333, bytes_sent=40 * 3_333)
 
 
-def test_a_reader_never_sees_a_counter_go_back(board: SharedCounters) -> None:
-    counters, done = board.counters(0), threading.Event()
+def test_a_reader_never_sees_a_counter_go_back(shared_counters: SharedCounters) -> None:
+    counters, done = shared_counters.counters(0), threading.Event()
 
     def count() -> None:
         for _ in range(200_000):
@@ -110,28 +110,28 @@ def test_a_reader_never_sees_a_counter_go_back(board: SharedCounters) -> None:
     thread.start()
     seen = 0
     while not done.is_set():
-        now = board.counters(0).read().bytes_sent
+        now = shared_counters.counters(0).read().bytes_sent
         assert now >= seen
         assert now % 255 == 0
         seen = now
     thread.join()
-    assert board.total().bytes_sent == 200_000 * 255
+    assert shared_counters.total().bytes_sent == 200_000 * 255
 
 
-def test_the_two_threads_of_a_resolver_never_add_to_the_same_word(board: SharedCounters) -> None:
+def test_the_two_threads_of_a_resolver_never_add_to_the_same_word(shared_counters: SharedCounters) -> None:
     """Where an addition can be interrupted, one of two would be lost."""
-    counters = board.counters(0)
+    counters = shared_counters.counters(0)
 
     def changed(*calls: Callable[[], None]) -> set[int]:
-        before = bytes(board._whole[:PAGE])
+        before = bytes(shared_counters._whole[:PAGE])
         for call in calls:
             call()
-        return {at // 8 for at, old in enumerate(before) if board._whole[at] != old}
+        return {at // 8 for at, old in enumerate(before) if shared_counters._whole[at] != old}
 
     by_one = changed(
-        lambda: counters.answered(answer(1)), counters.dropped, counters.handed_over, partial(counters.sent, 1)
+        lambda: counters.answered(answer(1)), counters.dropped, counters.forwarded, partial(counters.sent, 1)
     )
-    by_the_other = changed(lambda: counters.forwarded(5))
+    by_the_other = changed(lambda: counters.relayed(5))
     assert len(by_the_other) == 1
     assert not by_one & by_the_other
 

@@ -197,7 +197,7 @@ def test_a_record_that_breaks_the_formatter_is_replaced_by_a_line_that_says_so()
         handler.emit(broken)
         handler.close()
         line = os.read(found.fileno(), 4096)
-    assert json.loads(line)["message"] == "a line of the log could not be written: perseid.x"
+    assert json.loads(line)["message"] == "cannot format a log record of perseid.x"
 
 
 @pytest.mark.usefixtures("quiet")
@@ -288,10 +288,10 @@ def test_errors_that_nobody_catches_become_lines_too() -> None:
     assert SECRET not in done.stderr
     found = [json.loads(line) for line in done.stderr.splitlines()]
     assert [each["message"].split("\n")[0] for each in found][1:] == [
-        "a thread ended by an error: worker",
-        "an error that nobody could be told",
-        "in the event loop: Exception in callback fail",
-        "the process ends by an error",
+        "uncaught exception in thread worker",
+        "unraisable exception",
+        "error in the event loop: Exception in callback fail",
+        "uncaught exception, the process ends",
     ]
     assert "a warning\nin two lines" in found[0]["message"]
     assert all(each["exception"].startswith("ValueError in ") for each in found[1:])

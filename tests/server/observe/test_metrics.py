@@ -33,7 +33,7 @@ STATE = LedgerState(entries=30, checkpoint=28, applied=29, ready=True)
 
 
 @pytest.fixture
-def board() -> Iterator[SharedCounters]:
+def shared_counters() -> Iterator[SharedCounters]:
     made = SharedCounters.create(2)
     yield made
     made.close()
@@ -59,11 +59,11 @@ def answer(code: int) -> bytes:
     return bytes(24) + code.to_bytes(4, "big") + bytes(12)
 
 
-def test_requests_of_all_processes_are_counted_together(board: SharedCounters, counts: ControlCounters) -> None:
+def test_requests_of_all_processes_are_counted_together(shared_counters: SharedCounters, counts: ControlCounters) -> None:
     for number, code in ((0, 1), (1, 1), (1, 100), (1, 12_345)):
-        board.counters(number).answered(answer(code))
-    board.counters(0).handed_over()
-    board.counters(1).dropped()
+        shared_counters.counters(number).answered(answer(code))
+    shared_counters.counters(0).forwarded()
+    shared_counters.counters(1).dropped()
     counts.count_fast_response((1).to_bytes(4, "big"))
     counts.count_fast_response((1).to_bytes(4, "big"))
     counts.count_fast_response((777).to_bytes(4, "big"))
@@ -72,9 +72,9 @@ def test_requests_of_all_processes_are_counted_together(board: SharedCounters, c
     counts.served(Transport.TCP, OpCode(4711), None, 300)
     counts.served(Transport.TCP, OpCode(4712), None, 300)
     counts.dropped("too old")
-    counts.limited("slow connection")
+    counts.limited("slow_connection")
     found = scraped(
-        MetricSources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE, limits=lambda: {"x": 2})
+        MetricSources(shared_counters=shared_counters, counts=counts, ready=lambda: "", ledger=lambda: STATE, limits=lambda: {"x": 2})
     )
     requests = {key[1:]: value for key, value in found.items() if key[0] == "perseid_requests_total"}
     assert requests == {  # code, operation, transport
@@ -86,12 +86,12 @@ def test_requests_of_all_processes_are_counted_together(board: SharedCounters, c
         ("authentication_failed", "create_handle", "tcp"): 1,
         ("none", "other", "tcp"): 2,
     }
-    assert found["perseid_failed_proofs_total", "tcp"] == 1
-    assert found["perseid_udp_handed_over_total",] == 1
-    assert found["perseid_udp_dropped_total", "in a resolver"] == 1
+    assert found["perseid_authentication_failures_total", "tcp"] == 1
+    assert found["perseid_udp_forwarded_total",] == 1
+    assert found["perseid_udp_dropped_total", "resolver"] == 1
     assert found["perseid_udp_dropped_total", "too old"] == 1
     assert found["perseid_udp_sent_bytes_total",] == 160
-    assert found["perseid_limits_triggered_total", "slow connection"] == 1
+    assert found["perseid_limits_triggered_total", "slow_connection"] == 1
     assert found["perseid_limits_triggered_total", "x"] == 2
     assert found["perseid_request_duration_seconds_count", "tcp"] == 3
     assert found["perseid_request_duration_seconds_bucket", "0.0005", "tcp"] == 3
@@ -105,10 +105,10 @@ def test_strangers_make_no_new_series(counts: ControlCounters) -> None:
     assert len(counts._served) == 1
 
 
-def test_the_state_of_everything_is_shown(board: SharedCounters, counts: ControlCounters) -> None:
+def test_the_state_of_everything_is_shown(shared_counters: SharedCounters, counts: ControlCounters) -> None:
     counts.loop_lag = 0.02
     sources = MetricSources(
-        board=board,
+        shared_counters=shared_counters,
         counts=counts,
         ready=lambda: "the view is built anew",
         ledger=lambda: STATE,
@@ -129,7 +129,7 @@ def test_the_state_of_everything_is_shown(board: SharedCounters, counts: Control
         ("perseid_pool_waiting", "sign"): 4,
         ("perseid_pool_done_total", "sign"): 100,
         ("perseid_pool_refused_total", "sign", "full"): 5,
-        ("perseid_pool_refused_total", "sign", "over budget"): 6,
+        ("perseid_pool_refused_total", "sign", "over_budget"): 6,
         ("perseid_pool_cpu_seconds_total", "sign"): 1.5,
         ("perseid_ledger_entries",): 30,
         ("perseid_ledger_checkpoint_entries",): 28,
@@ -143,18 +143,18 @@ def test_the_state_of_everything_is_shown(board: SharedCounters, counts: Control
     }
     assert {key: found[key] for key in expected} == expected
     assert counts.loop_lag == 0.02
-    assert 0 <= found["perseid_loop_silence_seconds",] < 30
+    assert 0 <= found["perseid_loop_last_tick_seconds",] < 30
     assert found["perseid_process_resident_memory_bytes", "control"] > 1 << 20
     assert found["perseid_process_cpu_seconds_total", "control"] > 0
     assert found["perseid_process_open_fds", "control"] > 2
 
 
-def test_what_cannot_be_read_hides_nothing_else(board: SharedCounters, counts: ControlCounters) -> None:
+def test_what_cannot_be_read_hides_nothing_else(shared_counters: SharedCounters, counts: ControlCounters) -> None:
     def away() -> LedgerState:
         raise ConnectionError("the database is away")
 
     sources = MetricSources(
-        board=board, counts=counts, ready=lambda: "", ledger=away, processes=lambda: {"resolver-1": 2**22 + 1}
+        shared_counters=shared_counters, counts=counts, ready=lambda: "", ledger=away, processes=lambda: {"resolver-1": 2**22 + 1}
     )
     found = scraped(sources)
     assert found["perseid_scrape_errors_total",] == 1
@@ -162,8 +162,8 @@ def test_what_cannot_be_read_hides_nothing_else(board: SharedCounters, counts: C
     assert not any(name[0].startswith(("perseid_ledger_", "perseid_process_")) for name in found)
 
 
-def test_the_families_are_what_the_collector_gives(board: SharedCounters, counts: ControlCounters) -> None:
-    sources = MetricSources(board=board, counts=counts, ready=lambda: "", ledger=lambda: STATE)
+def test_the_families_are_what_the_collector_gives(shared_counters: SharedCounters, counts: ControlCounters) -> None:
+    sources = MetricSources(shared_counters=shared_counters, counts=counts, ready=lambda: "", ledger=lambda: STATE)
     text = generate_latest(create_registry(sources)).decode()
     given = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
     assert sorted(given) == sorted((name, family.kind) for name, family in FAMILIES.items())

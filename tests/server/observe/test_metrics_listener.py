@@ -19,11 +19,11 @@ from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsList
 class Server:
     """What the listener looks at."""
 
-    def __init__(self, board: SharedCounters) -> None:
+    def __init__(self, shared_counters: SharedCounters) -> None:
         self.counts = ControlCounters()
         self.reason = ""
         self.sources = MetricSources(
-            board=board, counts=self.counts, ready=self.ready, ledger=lambda: LedgerState(1, 1, 1, ready=True)
+            shared_counters=shared_counters, counts=self.counts, ready=self.ready, ledger=lambda: LedgerState(1, 1, 1, ready=True)
         )
 
     def ready(self) -> str:
@@ -34,10 +34,10 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    board = SharedCounters.create(1)
-    yield Server(board)
-    board.close()
-    os.close(board.descriptor)
+    shared_counters = SharedCounters.create(1)
+    yield Server(shared_counters)
+    shared_counters.close()
+    os.close(shared_counters.descriptor)
 
 
 @pytest.fixture

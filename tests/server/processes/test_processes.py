@@ -399,7 +399,7 @@ def test_a_port_of_metrics_that_is_taken_is_named_at_the_start(tmp_path: Path) -
         port = str(taken.getsockname()[1])
         done = run(copy_to(tmp_path), "--native-port", "0", PERSEID_METRICS_PORT=port)
     assert done.returncode == 1
-    assert f"metrics cannot be served at 127.0.0.1 port {port}" in done.stderr
+    assert f"Cannot serve metrics at 127.0.0.1 port {port}" in done.stderr
     assert "Traceback" not in done.stderr
 
 

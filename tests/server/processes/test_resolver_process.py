@@ -54,7 +54,7 @@ class Running:
     udp: socket.socket
     control: socket.socket
     """Control's end."""
-    board: SharedCounters
+    shared_counters: SharedCounters
     lifeline: int
     supervisor: int
     """The supervisor's end of the lifeline."""
@@ -66,7 +66,7 @@ class Running:
 
     @property
     def count(self) -> CounterTotals:
-        return self.board.total()
+        return self.shared_counters.total()
 
     def handed_over(self) -> ForwardedDatagram:
         self.control.settimeout(PATIENCE)
@@ -87,11 +87,11 @@ def idle_resolver_at(host: str) -> Iterator[Running]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline, supervisor = os.pipe()
     memory = TrafficLimit.create(1)
-    board, traffic = SharedCounters.create(1), TrafficLimit(memory, 0, 0)
-    made = Resolver(udp, theirs, ANSWERS.get, board.counters(0), traffic, traffic, all_handovers=RateLimit(0, 0))
+    shared_counters, traffic = SharedCounters.create(1), TrafficLimit(memory, 0, 0)
+    made = Resolver(udp, theirs, ANSWERS.get, shared_counters.counters(0), traffic, traffic, total_forward_limit=RateLimit(0, 0))
     with listener, udp, ours, theirs:
-        yield Running(made, udp, ours, board, lifeline, supervisor)
-    for descriptor in (lifeline, supervisor, memory, board.descriptor):
+        yield Running(made, udp, ours, shared_counters, lifeline, supervisor)
+    for descriptor in (lifeline, supervisor, memory, shared_counters.descriptor):
         os.close(descriptor)
 
 
@@ -143,7 +143,7 @@ def test_answers_come_from_the_address_that_was_asked(bound: str, asked: str) ->
         octets = len(ANSWER) + sum(map(len, packets)) + len(b"said by control")
         count = running.wait_until(lambda count: count.bytes_sent >= octets and count.received == 3)
         assert count.bytes_sent == octets
-        assert (count.answered, count.handed_over, count.dropped) == (2, 1, 0)
+        assert (count.answered, count.forwarded, count.dropped) == (2, 1, 0)
 
 
 def test_one_socket_answers_at_many_addresses_and_remembers_some() -> None:
@@ -202,7 +202,7 @@ def test_what_says_that_it_comes_from_the_server_itself_gets_nothing(bound: str,
         with client_of(asked, running.port) as client:
             client.send(ANSWERED)
             assert client.recv(600) == ANSWER
-        assert (count.answered, count.handed_over, count.dropped) == (0, 0, len(kinds))
+        assert (count.answered, count.forwarded, count.dropped) == (0, 0, len(kinds))
         assert running.wait_until(lambda count: count.answered > 0).received == len(kinds) + 1, "nothing came of it"
 
 
@@ -227,7 +227,7 @@ def test_answers_get_nothing_and_are_not_handed_over(bound: str, asked: str) -> 
             client.send(packet)
         assert client.recv(600) == ANSWER
         count = running.wait_until(lambda count: count.answered == 2)
-        assert (count.handed_over, count.dropped) == (0, len(reflected))
+        assert (count.forwarded, count.dropped) == (0, len(reflected))
 
 
 def test_nobody_has_port_0(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_nobody_has_port_0(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(running.resolver._datagrams, "receive", receive)
         running.resolver.run()
-        assert (running.count.answered, running.count.handed_over, running.count.dropped) == (0, 0, 2)
+        assert (running.count.answered, running.count.forwarded, running.count.dropped) == (0, 0, 2)
         running.control.setblocking(False)
         with pytest.raises(BlockingIOError):
             running.control.recv(MAX_FORWARDED_BYTES)
@@ -278,7 +278,7 @@ def test_the_process_ends_if_answers_of_control_cannot_be_sent_any_more(
         with pytest.raises(Ended):
             running.resolver.forward(running.lifeline)
     assert ended_with == [1], "the supervisor starts it again"
-    assert "answers of control cannot be sent any more" in caplog.text
+    assert "cannot send the responses of control; exiting" in caplog.text
 
 
 def test_an_answer_that_the_network_does_not_take_is_lost_alone(ended_with: list[int]) -> None:

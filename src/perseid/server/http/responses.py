@@ -1,13 +1,11 @@
-"""Answers in JSON, as deployed servers write them (http-api reference, 3.5 and 4).
+"""JSON responses and errors, as deployed servers write them (http-api reference, 3.5 and 4).
 
-One object, compact unless `pretty` was asked for. Characters beyond ASCII go out as UTF-8, but for U+2028 and U+2029,
-which end lines in older JavaScript. With `callback` the same is the argument of a call, for scripts of other pages that
-can do no better. In the name of the function nothing is left that could be anything but a name.
+JSON is one object, compact unless `pretty` is set. Characters beyond ASCII are sent as UTF-8, except U+2028 and
+U+2029, which end lines in older JavaScript. With `callback` (JSONP) the object is the argument of a call; the function
+name is sanitized.
 
-What a client is told when something does not go as it wished: a status, a code of the Handle System, a sentence.
-
-Statuses are those of deployed servers (http-api reference, 4.1). What goes wrong inside is the operator's business: the
-client gets a number, under which the log has the kind of error and where it came from.
+An error has a status (http-api reference, 4.1), a Handle System response code and a message. An unexpected error
+gets a number, under which the log has its type and origin.
 """
 
 from collections.abc import Sequence
@@ -37,8 +35,7 @@ JAVASCRIPT: Final = "application/javascript;charset=utf-8"
 INDENT: Final = 2
 
 MAX_INLINE_BYTES: Final = 16_384
-"""Octets of values, as `page_room` counts them, that are written as JSON in the event loop, where others wait
-meanwhile: some milliseconds, whatever they are."""
+"""Size of values, as `values_size` counts it, up to which they are encoded in the event loop: a few milliseconds."""
 
 _LINE_ENDS: Final = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
 _NAME_SYMBOLS: Final = "_$"
@@ -47,56 +44,56 @@ _DIGITS: Final = "0123456789"
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """How somebody wants JSON."""
+    """The JSON format that a client requests."""
 
     pretty: bool = False
     callback: str | None = None
-    """The function that a script has for it; None for JSON itself."""
+    """The JSONP function; None for plain JSON."""
 
     @classmethod
     def of(cls, parameters: Parameters) -> "JsonFormat":
-        """The form that the parameters of a request ask for."""
+        """Read the format from the parameters of a request."""
         return cls(parameters.flag("pretty"), parameters.first("callback"))
 
     @property
     def content_type(self) -> tuple[str, str]:
-        """The header that says what comes."""
+        """The `Content-Type` header."""
         return "Content-Type", JSON if self.callback is None else JAVASCRIPT
 
     def wrap(self) -> tuple[bytes, bytes]:
-        """What stands before and behind the JSON."""
+        """What precedes and follows the JSON."""
         return (b"", b"") if self.callback is None else (sanitize_callback(self.callback).encode() + b"(", b");")
 
     def encode(self, plain: object) -> bytes:
-        """The octets of a plain object."""
-        before, behind = self.wrap()
-        return before + encode_json(plain, pretty=self.pretty) + behind
+        """Encode a plain object."""
+        before, after = self.wrap()
+        return before + encode_json(plain, pretty=self.pretty) + after
 
 
 DEFAULT_FORMAT: Final = JsonFormat()
 
 
 def encode_json(plain: object, *, pretty: bool = False) -> bytes:
-    """A plain object as JSON in UTF-8."""
+    """Encode a plain object as JSON in UTF-8."""
     data = msgspec.json.encode(plain)
     if pretty:
         data = msgspec.json.format(data, indent=INDENT)
     for character, escaped in _LINE_ENDS:
-        data = data.replace(character, escaped)  # neither stands anywhere but in a string
+        data = data.replace(character, escaped)  # both can occur only in strings
     return data
 
 
 def is_small(values: Sequence[Value]) -> bool:
-    """Whether values are written so soon that nobody needs to have it done elsewhere."""
+    """Whether values are small enough to be encoded in the event loop."""
     return values_size(values) <= MAX_INLINE_BYTES
 
 
 def sanitize_callback(text: str) -> str:
-    """A name that a script may call, with `_` for whatever cannot stand in one.
+    """Replace everything with `_` that is not allowed in a function name.
 
-    Beyond ASCII deployed servers let everything stand, blanks and ends of lines too; here it is letters and digits.
+    Beyond ASCII deployed servers allow everything, even spaces and line ends; here only letters and digits.
     """
-    name = "".join([sign if sign.isalnum() or sign in _NAME_SYMBOLS else "_" for sign in text])
+    name = "".join([each if each.isalnum() or each in _NAME_SYMBOLS else "_" for each in text])
     return "_" + name[1:] if name[:1] in _DIGITS and name else name
 
 
@@ -109,7 +106,7 @@ def json_response(
     name: str = "",
     identity: str = "",
 ) -> Response:
-    """An answer; its code is the one that the object has."""
+    """Create a JSON response; its code is the `responseCode` of the object."""
     code = plain.get("responseCode", 0)
     return Response(
         status,
@@ -122,7 +119,7 @@ def json_response(
 
 
 def error_body(code: ResponseCode, message: str, handle: str | None) -> JsonObject:
-    """What is said where something was not done."""
+    """Create the body of an error."""
     plain: JsonObject = {"responseCode": int(code)}
     if message:
         plain["message"] = message
@@ -144,7 +141,7 @@ NOT_IMPLEMENTED: Final = 501
 SERVICE_UNAVAILABLE: Final = 503
 
 RETRY_SECONDS: Final = 1
-"""After how many seconds a client may come again that was too much: queues are that short."""
+"""Seconds after which an overloaded server can be retried: queues are short."""
 
 NO_STORE: Final = ("Cache-Control", "no-store")
 
@@ -169,7 +166,7 @@ _STATUSES: Final = {
     ResponseCode.AUTHENTICATION_FAILED: FORBIDDEN,
     ResponseCode.INVALID_CREDENTIAL: FORBIDDEN,
 }
-"""All others are 500."""
+"""All other codes are 500."""
 
 _CODES_BY_STATUS: Final = {
     UNAUTHORIZED: ResponseCode.AUTHENTICATION_NEEDED,
@@ -180,36 +177,36 @@ _CODES_BY_STATUS: Final = {
 }
 
 HTTPS_REQUIRED: Final = (
-    "credentials count over TLS (https) or from this machine itself only; over plain HTTP nobody is known"
+    "credentials are accepted only over HTTPS or from the server's own machine; repeat the request with https"
 )
-"""What is said to whoever would have to be known and comes where others can read along."""
+"""The reason given when authentication is required on a connection that is not private."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What somebody is told."""
+    """An error to be returned."""
 
     status: int
     code: ResponseCode
     message: str
     headers: HeaderList = ()
     echo_name: bool = True
-    """Whether the name is told that it was about; not where the request itself could not be understood."""
+    """Whether the response contains the handle; not if the request itself is invalid."""
     referral: ReferralError | None = None
 
 
 def status_of(code: ResponseCode) -> int:
-    """The status of an answer with a code."""
+    """The HTTP status for a response code."""
     return _STATUSES.get(code, SERVER_ERROR)
 
 
 def code_of(status: int) -> ResponseCode:
-    """The code that goes with a status where nothing else is known."""
+    """The default response code for an HTTP status."""
     return _CODES_BY_STATUS.get(status, ResponseCode.ERROR if status >= SERVER_ERROR else ResponseCode.PROTOCOL_ERROR)
 
 
 def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
-    """What a problem is to the client; one that nobody expected is logged."""
+    """Convert an exception to an error; an unexpected exception is logged."""
     match problem:
         case BadRequest():
             return Failure(problem.status, problem.code, problem.message, problem.headers, problem.echo_name)
@@ -224,7 +221,7 @@ def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
         case Refused():
             return _failure_from_refusal(problem, request_context)
         case Busy():
-            message = "the server is too busy; try again shortly"
+            message = "the server is too busy; retry shortly"
             return Failure(SERVICE_UNAVAILABLE, ResponseCode.SERVER_TOO_BUSY, message, (_retry_after(RETRY_SECONDS),))
     if (known := known_failure(problem)) is not None:
         code, message = known
@@ -235,7 +232,7 @@ def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
 
 
 def failure_response(request_context: RequestContext, problem: Exception) -> Response:
-    """The answer where no part of the service has given one."""
+    """Create the response for an exception that no handler has converted."""
     failure = to_failure(problem, request_context)
     return plain(request_context.request, failure.status, failure.message, failure.code, failure.headers)
 
@@ -243,7 +240,7 @@ def failure_response(request_context: RequestContext, problem: Exception) -> Res
 def plain(
     request: Request, status: int, message: str, code: ResponseCode | None = None, headers: HeaderList = ()
 ) -> Response:
-    """An answer of one sentence: in JSON below `/api`, as text elsewhere."""
+    """Create an error response: JSON below `/api`, plain text elsewhere."""
     code = code_of(status) if code is None else code
     if is_api(request.path):
         plain = error_body(code, message, None)

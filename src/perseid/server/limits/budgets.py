@@ -1,14 +1,13 @@
-"""How much work strangers may cause: by address, in all, and by transport; and how many connections they may have.
+"""Budgets for the work and the connections of clients: by source, in total, and by transport.
 
-What work costs is measured, in seconds of a processor, because no estimate fits: checking a signature takes 50 µs and
-checking a secret up to 0.1 s. A budget is a share of a core. Work is let in at a typical price, and when it is done the
-difference is settled; so whoever asks for expensive things may ask for fewer of them, and those who ask for cheap ones
-never notice.
+Costs are measured in CPU seconds, because no estimate fits: checking a signature takes 50 µs and checking a secret up
+to 0.1 s. A budget is a share of a core. Work is admitted at a typical price, and the difference is settled when it is
+done; so clients that ask for expensive work get less of it, and the others never notice.
 
-Everything is kept twice, for UDP and for the others. Addresses over UDP can be forged: a flood there uses up what UDP
-may use, and nobody who comes over TCP is refused for it, least of all the one whose address was forged.
+UDP and other transports are counted separately. Addresses over UDP can be forged: a flood there uses up the budget of
+UDP, and no client over TCP is refused for it, least of all the one whose address was forged.
 
-Nothing here has a clock or a lock: the control process asks from its event loop, and says what time it is.
+Nothing here has a clock or a lock: the control process calls it from its event loop and passes the time.
 """
 
 import resource
@@ -28,29 +27,29 @@ if TYPE_CHECKING:
 
 IPV4_SOURCE_BITS: Final = 32
 IPV6_SOURCE_BITS: Final = 64
-"""How much of an address tells sources apart where addresses are real: a host of IPv6 has a /64 to choose from."""
+"""Bits of an address that identify a source where addresses are real: an IPv6 host has a /64 to choose from."""
 
 IPV6_CUSTOMER_BITS: Final = 56
 IPV6_SITE_BITS: Final = 48
-"""What one customer, and one site, commonly have of IPv6: 256 and 65,536 such sources. Hosting companies give a /64 to
-each customer, so neither bound could stand for all three."""
+"""What one customer and one site commonly have of IPv6: 256 and 65,536 sources. Hosting companies give each customer a
+/64, so one limit would not suit all three."""
 
 CUSTOMER_FACTOR: Final = 2
 SITE_FACTOR: Final = 4
-"""How many times what one source may have, all of a /56 and all of a /48 may have together."""
+"""The limit of a whole /56 and of a whole /48, as a multiple of the limit of one source."""
 
 LEVEL_FACTORS: Final = (1, CUSTOMER_FACTOR, SITE_FACTOR)
 """The same for the networks of a `Source`, in their order."""
 
 MAX_SOURCES: Final = 16_384
-"""Networks that a budget remembers, in some 2 MiB; the one that was not seen for longest makes room. It gets a full
-budget back by that, and the budget in all still holds."""
+"""Networks that a budget remembers, in some 2 MiB; the least recently used one is evicted. It gets a full budget back
+by that, and the total budget still holds."""
 
 BURST_SECONDS: Final = 5.0
-"""For how long a source that did nothing may do as much at once as it may do in that time."""
+"""Seconds of its budget that an idle source can use at once."""
 
 OTHER_DESCRIPTORS: Final = 128
-"""Descriptors that the process needs beside its connections: databases, sockets, pipes, the log."""
+"""File descriptors that the process needs besides its connections: databases, sockets, pipes, the log."""
 
 PRICES: Final[Mapping[WorkKind, float]] = {
     WorkKind.READ: 0.0005,
@@ -60,22 +59,22 @@ PRICES: Final[Mapping[WorkKind, float]] = {
     WorkKind.AGREE: 0.003,
     WorkKind.HANDSHAKE: 0.0005,
 }
-"""What work of each kind typically costs, in seconds of a processor: the price at which it is let in."""
+"""Typical cost of each kind of work in CPU seconds: the price at which it is admitted."""
 
 
 Source: TypeAlias = tuple[int, ...]
-"""Whom something counts for: networks, each in the next one. Nothing for somebody to whom no limit by source applies.
-The first of them is what the manual calls an address."""
+"""The networks that a client belongs to, each contained in the next; empty for clients exempt from limits. The manual
+calls the first of them an address."""
 
 EXEMPT: Final[Source] = ()
 
-_TAG = 8  # bits in which a network says how long it is, so that none is taken for one of another length
+_TAG = 8  # bits for the length of a network, so that networks of different lengths differ
 
 
 @lru_cache(maxsize=MAX_SOURCES)
 def get_source(host: str) -> Source:
-    """Whom an address counts for: for itself, or for IPv6 its /64, and the networks around that."""
-    if network_to_int(host, IPV4_SOURCE_BITS, 0):  # of IPv6 nothing is left, of IPv4 at least the mark of it
+    """Return the networks of an address: itself, or for IPv6 its /64 and the networks around it."""
+    if network_to_int(host, IPV4_SOURCE_BITS, 0):  # IPv6 becomes 0; IPv4 keeps its marker bit
         lengths: tuple[int, ...] = (IPV4_SOURCE_BITS,)
     else:
         lengths = (IPV6_SOURCE_BITS, IPV6_CUSTOMER_BITS, IPV6_SITE_BITS)
@@ -84,18 +83,17 @@ def get_source(host: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So much a second, and so much at once. Nothing a second means that there is no limit."""
+    """An amount per second, and a burst. Zero per second means no limit."""
 
     per_second: float
     burst: float
 
     @classmethod
     def share(cls, percent: float) -> "Rate":
-        """A share of a core."""
+        """Return a share of a core."""
         return cls(percent / 100, percent / 100 * BURST_SECONDS)
 
     def scale(self, factor: float) -> "Rate":
-        """So many times as much."""
         return Rate(self.per_second * factor, self.burst * factor)
 
 
@@ -103,11 +101,11 @@ NO_LIMIT: Final = Rate(0, 0)
 
 
 class Budget:
-    """A budget of each source, and one of all sources together.
+    """A budget for each source, and a total one.
 
-    Known sources, from which somebody has proved who they are, have so many times the share of others; and so much of
-    the whole is reserved for them and for who is exempt. So strangers, however many addresses they have, never use up
-    all of it.
+    Known sources, where somebody has authenticated, have `known_factor` times the share of others, and the part
+    `reserved` of the total is for them and for exempt clients. So anonymous clients never use up all of it, however
+    many addresses they have.
     """
 
     def __init__(
@@ -127,7 +125,7 @@ class Budget:
         self._total = total
         self._unknown_rate = total.scale(1.0 - reserved)
         self._max_sources = max_sources
-        # For each the moment at which it will have its whole budget again; see `limits`. Least recently seen first.
+        # When each network has its whole budget again; see `udp`. Least recently used first.
         self._due: dict[int, float] = {}
         self._due_total = 0.0
         self._due_unknown = 0.0
@@ -136,7 +134,7 @@ class Budget:
         return len(self._due)
 
     def take(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
-        """Whether a source may have it; then it is counted."""
+        """Charge a source; return whether it was within the limits. If not, nothing is charged."""
         due_by_network = self._compute_due(source, now, cost, known=known)
         if due_by_network is None:
             return False
@@ -148,7 +146,7 @@ class Budget:
         return True
 
     def settle(self, source: Source, difference: float, *, known: bool = False) -> None:
-        """Count what something cost more, or less if it is negative, than was thought when it was taken."""
+        """Charge the difference between the actual and the assumed cost; it may be negative."""
         if self._total.per_second:
             self._due_total += difference / self._total.per_second
             if source and not known:
@@ -162,7 +160,7 @@ class Budget:
         return self._compute_due(source, now, cost, known=known) is None
 
     def _compute_due(self, source: Source, now: float, cost: float, *, known: bool) -> dict[int, float] | None:
-        """What is due of each network of a source if it takes something; None if that is too much for anybody."""
+        """The new due time of each network of a source; None if a limit is exceeded."""
         if _exceeds_rate(self._due_total, self._total, now, cost):
             return None
         if source and not known and _exceeds_rate(self._due_unknown, self._unknown_rate, now, cost):
@@ -188,14 +186,14 @@ def _advance_due(due: float, rate: Rate, now: float, cost: float) -> float:
 
 
 def _exceeds_rate(due: float, rate: Rate, now: float, cost: float) -> bool:
-    """Whether something costs more than is left; what costs more than there can ever be needs all of that."""
+    """Whether the cost exceeds the rest of the budget; one above the burst needs the whole burst."""
     if not rate.per_second:
         return False
     return _advance_due(due, rate, now, min(cost, rate.burst)) - now > rate.burst / rate.per_second
 
 
 class RecentSet:
-    """Some things that were seen, of which the one that was not seen for longest makes room."""
+    """A bounded set that evicts the least recently added item."""
 
     def __init__(self, max_size: int = MAX_SOURCES) -> None:
         self._max_size = max_size
@@ -205,7 +203,6 @@ class RecentSet:
         return item in self._items
 
     def add(self, item: Hashable) -> None:
-        """Note that something was seen."""
         self._items.pop(item, None)
         self._items[item] = None
         if len(self._items) > self._max_size:
@@ -213,19 +210,16 @@ class RecentSet:
 
 
 class Budgets:
-    """All budgets for work, and the failures that lead to a lock-out.
+    """All budgets for work, and the failures that lead to a lockout.
 
-    There are two lock-outs. An address that failed too often has no proof looked at. And where VERIFY_CHALLENGE was too
-    often about wrong answers for one handle, from wherever, it judges no more of them: many addresses do not give many
-    guesses. That second one any stranger can bring about, so it touches nobody who proves their own identity here, nor
-    a server whose questions about that handle had right answers before.
+    There are two lockouts. After too many failures, authentication is refused for an address. And after too many wrong
+    VERIFY_CHALLENGE answers about one handle, from any address, no more are checked for it: many addresses do not give
+    many guesses. Anybody can cause the second one, so it does not affect users who authenticate to this server, nor
+    servers that had right answers for that handle before.
     """
 
     def __init__(self, config: Config, old: "Budgets | None" = None) -> None:
-        """What is exempt has no budget of its own; what holds in all holds for everybody.
-
-        Who is known is known still if there were `old` budgets, with other settings.
-        """
+        """Exempt networks have no budget of their own, but total budgets apply. `old` budgets pass on known sources."""
         self._exempt = NetworkSet(config.limits_exempt_networks)
         shares = {
             WorkKind.READ: config.limits_read_share,
@@ -254,10 +248,10 @@ class Budgets:
             self._known = {udp: RecentSet() for udp in (False, True)}
             self._right_guesses = {udp: RecentSet() for udp in (False, True)}
         else:
-            self._known, self._right_guesses = old._known, old._right_guesses  # noqa: SLF001 - its own kind
+            self._known, self._right_guesses = old._known, old._right_guesses  # noqa: SLF001 - same class
 
     def source_for(self, host: str) -> Source:
-        """Whose budget an address uses."""
+        """Return the source whose budget an address uses."""
         return EXEMPT if host in self._exempt else get_source(host)
 
     def take(
@@ -270,9 +264,9 @@ class Budgets:
         secret_of: bytes | None = None,
         price: float | None = None,
     ) -> bool:
-        """Whether work may be done; then it is paid at its typical price, or at another one if that is known.
+        """Charge work at its typical price, or at `price` if that is known; return whether it is allowed.
 
-        If it is to answer VERIFY_CHALLENGE, `secret_of` says whose secret that is about.
+        For VERIFY_CHALLENGE, `secret_of` is the handle whose secret is checked.
         """
         is_proof = kind in _PROOF_KINDS or secret_of is not None
         if is_proof and self.is_locked_out(source, udp=udp, now=now):
@@ -283,87 +277,87 @@ class Budgets:
         return self._work[kind, udp].take(source, now, cost, known=self.is_known(source, udp=udp))
 
     def settle(self, kind: WorkKind, source: Source, seconds: float, *, udp: bool, price: float | None = None) -> None:
-        """Say what work has cost in the end, for which that price was paid."""
+        """Correct the charge of finished work to its actual cost."""
         paid = PRICES[kind] if price is None else price
         self._work[kind, udp].settle(source, seconds - paid, known=self.is_known(source, udp=udp))
 
     def proved(self, source: Source, *, udp: bool) -> None:
-        """Note that somebody has proved who they are."""
+        """Record a successful authentication."""
         if source:
             self._known[udp].add(source[0])
 
     def is_known(self, source: Source, *, udp: bool) -> bool:
-        """Whether somebody at that address has proved who they are, not too long ago."""
+        """Whether somebody at that address has authenticated recently."""
         return bool(source) and source[0] in self._known[udp]
 
     def failed(self, source: Source, *, udp: bool, now: float) -> None:
-        """Note that somebody failed to prove who they are."""
+        """Record a failed authentication."""
         if source:
             self._failures[udp].take(source, now)
 
     def record_guess(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
-        """Note what an answer came to that VERIFY_CHALLENGE asked about."""
-        target = _hash_handle(secret_of)
+        """Record the result of a VERIFY_CHALLENGE request."""
+        handle_hash = _hash_handle(secret_of)
         if not right:
             self.failed(source, udp=udp, now=now)
-            self._wrong_guesses[udp].take((target,), now)
-        else:  # of those without a limit by source nothing is left, so that together they are one
-            self._right_guesses[udp].add((source[:1], target))
+            self._wrong_guesses[udp].take((handle_hash,), now)
+        else:  # exempt sources are empty, so together they are one
+            self._right_guesses[udp].add((source[:1], handle_hash))
 
     def is_locked_out(self, source: Source, *, udp: bool, now: float) -> bool:
-        """Whether somebody failed so often that no proof is looked at until some time has passed."""
+        """Whether a source failed so often that authentication is refused for a while."""
         return bool(source) and self._failures[udp].is_exhausted(source, now)
 
     def _is_secret_locked(self, secret_of: bytes, source: Source, *, udp: bool, now: float) -> bool:
-        """Whether so many answers about a handle were wrong that a source gets no other one judged for a while."""
-        target = _hash_handle(secret_of)
-        if (source[:1], target) in self._right_guesses[udp]:
+        """Whether so many answers about a handle were wrong that no other is checked for a while."""
+        handle_hash = _hash_handle(secret_of)
+        if (source[:1], handle_hash) in self._right_guesses[udp]:
             return False
-        return self._wrong_guesses[udp].is_exhausted((target,), now)
+        return self._wrong_guesses[udp].is_exhausted((handle_hash,), now)
 
 
 _PROOF_KINDS = frozenset((WorkKind.VERIFY, WorkKind.AGREE))
 
 
 def _hash_handle(handle: bytes) -> int:
-    """A handle as a number, however its letters are written: names are long, and there may be many of them.
+    """Hash a handle, ignoring case: handles are long, and there may be many of them.
 
-    Its indexes are not told apart. Index 0 stands for all of them, so each would be a way around the others.
+    Indexes are not part of it: index 0 means all of them, so each would be a way around the limit.
     """
     return hash(handle.upper())
 
 
 class Connections:
-    """How many connections there are, in all and of one source, and for how long they may do nothing."""
+    """Limits on connections, in total and by source, and their timeouts."""
 
     def __init__(self, config: Config) -> None:
         self._count: dict[int, int] = {}
         self._total = 0
         self.refused = 0
-        """Connections that were not admitted."""
+        """Number of refused connections."""
         self.unfinished: UnfinishedMessages[Connection] = UnfinishedMessages()
-        """What has come over them of messages that are not whole."""
+        """Incomplete messages on all connections."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Take settings; what is open stays open."""
+        """Apply settings; open connections stay open."""
         self.limit = min(config.limits_connections, _raise_descriptor_limit(config.limits_connections))
-        """Connections in all: what the settings say, or what the system lets the process have."""
+        """Maximum number of connections: the setting, or what the system allows the process."""
         self._per_source = config.limits_connections_per_address
         self._exempt = NetworkSet(config.limits_exempt_networks)
         self.unfinished.limit = config.limits_tcp_unfinished_octets
         self.message_timeout: float = config.limits_message_time
-        """Seconds in which a whole message must have come."""
+        """Seconds for a complete message to arrive."""
         self.idle_timeout: float = config.limits_idle_time
-        """Seconds that a kept connection may be silent between two messages."""
+        """Seconds that a kept connection may be idle between two messages."""
         self.write_timeout: float = config.limits_take_time
-        """Seconds in which a client must take what it asked for."""
+        """Seconds for a client to read its response."""
 
     def __len__(self) -> int:
         return self._total
 
     def admit(self, host: str) -> bool:
-        """Whether an address may have another connection; then `leave` has to follow."""
+        """Return whether an address may have another connection; if so, `leave` must follow."""
         source = get_source(host)
         if self._total >= self.limit or (not self._has_room(source) and host not in self._exempt):
             self.refused += 1
@@ -378,7 +372,7 @@ class Connections:
         return all(self._count.get(network, 0) < self._per_source * scale for network, scale in levels)
 
     def leave(self, host: str) -> None:
-        """Say that a connection has ended which was admitted."""
+        """Record the end of an admitted connection."""
         self._total -= 1
         for network in get_source(host):
             count = self._count[network] - 1
@@ -388,11 +382,11 @@ class Connections:
                 del self._count[network]
 
 
-def _raise_descriptor_limit(wanted: int) -> int:
-    """For how many connections the system gives descriptors; as many as wanted if it may be asked for them."""
+def _raise_descriptor_limit(connections: int) -> int:
+    """Raise the descriptor limit if allowed; return how many connections it is sufficient for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + OTHER_DESCRIPTORS
+    needed = connections + OTHER_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else max(1, soft - OTHER_DESCRIPTORS)
+    return connections if soft == resource.RLIM_INFINITY else max(1, soft - OTHER_DESCRIPTORS)

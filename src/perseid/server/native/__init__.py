@@ -1,1 +1,1 @@
-"""The native Handle protocol: UDP, TCP, authentication and sessions."""
+"""The native protocol of the Handle System."""

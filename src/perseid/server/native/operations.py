@@ -1,7 +1,7 @@
-"""What the operations of the native protocol are to the registry, and what its results are to a client.
+"""Translation of native protocol operations to registry commands, and of their results to responses.
 
-No rule is decided here. What belongs to the protocol alone is: names that are no names, how a request for a prefix may
-be spelt, which server of a site is asked, whether a client understands referrals, lists in pieces.
+Rules are decided by the registry. Here is what belongs to the protocol alone: invalid names, spellings of prefix
+requests, which server of a site is responsible, whether a client understands referrals, and lists in several messages.
 """
 
 from collections.abc import Callable
@@ -44,12 +44,12 @@ from .decisions import (
 )
 
 LIST_PAGE_SIZE: Final = 500
-"""Names read at once for a list: ten messages, so that the right to list is decided once for them."""
+"""Names read at once for a list: ten messages, so that permission is checked once for them."""
 
 STATUS_SUFFIX: Final = "STATUS"
-"""The suffix, under `0.SITE`, of what a server says about itself; letters of any case."""
+"""The suffix under `0.SITE` of the server status, in any case."""
 
-_REFERRALS_SINCE: Final = 10  # the minor version from which clients follow referrals of changes
+_REFERRALS_SINCE: Final = 10  # minor version from which clients follow referrals of changes
 _SLASH: Final = b"/"
 _PREFIX_HANDLES: Final = f"{PREFIX_OF_PREFIXES}/".encode()
 
@@ -65,24 +65,24 @@ _WRITE_OPCODES: Final = frozenset(
     )
 )
 CHANGING_OPCODES: Final = _WRITE_OPCODES | {OpCode.BACKUP_SERVER}
-"""Operations that do something, and must not be done twice for one request."""
+"""Operations with effects, which must not be executed twice for one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeContext:
-    """What a door knows beside the registry: the site, which of its servers this is, and what it can do itself."""
+    """What an operation needs besides the registry: the site and the position of this server in it."""
 
     registry: Registry
     site: Site
     position: int
     status: Callable[[], tuple[Value, ...]]
-    """The values of `0.SITE/status`."""
+    """Returns the values of `0.SITE/status`."""
     checkpoint: Callable[[], bool] | None = None
-    """Makes a checkpoint, and says whether there is one then; None if this process has no key for it."""
+    """Creates a checkpoint and returns whether it succeeded; None if this process has no key for it."""
 
 
 class SitePosition(Protocol):
-    """Which server of which site somebody is."""
+    """A site and the position of a server in it."""
 
     @property
     def site(self) -> Site: ...
@@ -92,7 +92,7 @@ class SitePosition(Protocol):
 
 
 def translate(request: Request, native: NativeContext) -> RegistryRequest:
-    """What a request asks for; raises `Refused` for what no registry has to decide."""
+    """Translate a request; raise `Refused` for what the protocol alone decides."""
     opcode, body = request.opcode, request.body
     if opcode in _WRITE_OPCODES and not native.site.is_primary:
         raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
@@ -109,7 +109,7 @@ def translate(request: Request, native: NativeContext) -> RegistryRequest:
         case HandleRequest():
             registry_request = _translate_name(opcode, body.handle, native)
     if registry_request is None:
-        reason = f"the operation {opcode.value} is not supported here"
+        reason = f"operation {opcode.value} is not supported"
         raise Refused(ResponseCode.OPERATION_NOT_SUPPORTED, reason)
     if opcode == OpCode.RESOLUTION:
         return registry_request
@@ -119,7 +119,7 @@ def translate(request: Request, native: NativeContext) -> RegistryRequest:
 
 
 def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -> tuple[bytes, ...]:
-    """The secrets that an answer to another server's challenge may have been made with. Raises `Refused`."""
+    """Return the secrets that may match a response to another server's challenge. Raises `Refused`."""
     check_partition(body.handle, native)
     handle = parse_lenient(body.handle)
     with native.registry.snapshot() as snapshot:
@@ -132,7 +132,7 @@ def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -
 
 
 def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:
-    """What a server can say about itself: whether all is well, how much there is, and what it counts."""
+    """Return the status of the server: whether it is ready, and counts."""
     with registry.ledger.reading() as reading:
         counts = {"entries": reading.size} | counts
     lines = [("DESC", "a Perseid server"), ("READY", "yes" if registry.ledger.ready else "no")]
@@ -147,7 +147,7 @@ def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:
 
 
 def check_partition(name: bytes, native: "SitePosition") -> None:
-    """Refuse a name that is another server's of this site."""
+    """Refuse a name that belongs to another server of this site."""
     site = native.site
     if len(site.servers) > 1 and find_server_index(name, site.hash_option, len(site.servers)) != native.position:
         raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
@@ -174,13 +174,13 @@ def _translate_resolution(request: Request, body: Resolve, native: NativeContext
 
 
 def _status(context: Context, body: Resolve, native: NativeContext, public_only: bool) -> RequestResult:
-    """What the server says about itself, to administrators (12.2)."""
+    """The server status, for administrators (12.2)."""
     if public_only:
-        raise Refused(ResponseCode.VALUES_NOT_FOUND, "what this server says about itself is not public")
+        raise Refused(ResponseCode.VALUES_NOT_FOUND, "the server status is not public")
     context.require(permissions.status())
     values = select(native.status(), body.indexes, body.types)
     if not values:
-        raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")
+        raise Refused(ResponseCode.VALUES_NOT_FOUND, "the server status has no such values")
     return RequestResult(ResolutionResult(body.handle, values))
 
 
@@ -210,18 +210,18 @@ def _translate_values(request: Request, body: ValuesRequest, native: NativeConte
 
 
 def _translate_mint(body: ValuesRequest, native: NativeContext) -> RegistryRequest:
-    """CREATE with MN: the server completes the name that was begun (16.2)."""
+    """CREATE with MN: the server completes the name (16.2)."""
     try:
-        where = body.handle.decode("utf-8")
+        prefix = body.handle.decode("utf-8")
     except UnicodeDecodeError:
-        return _request(UnstorableName(body.handle, "the name is not UTF-8", ResponseCode.INVALID_HANDLE))
+        return _request(UnstorableName(body.handle, "the handle is not valid UTF-8", ResponseCode.INVALID_HANDLE))
     inputs = MintInputs.of(native.registry)
 
     def to_created(result: MintResult) -> RequestResult:
         return RequestResult(CreationResult(result.handles[0].to_bytes()))
 
     return RegistryRequest(
-        lambda since: MappedCommand(Mint(inputs, where, since=since, values=body.values), to_created)
+        lambda since: MappedCommand(Mint(inputs, prefix, since=since, values=body.values), to_created)
     )
 
 
@@ -266,9 +266,9 @@ def _check_backup(context: Context) -> RequestResult:
 
 def _create_checkpoint(native: NativeContext) -> None:
     if native.checkpoint is None:
-        raise Refused(ResponseCode.ERROR, "this server has no key to make a checkpoint with")
+        raise Refused(ResponseCode.ERROR, "this server has no key to sign a checkpoint")
     if not native.checkpoint():
-        raise Refused(ResponseCode.ERROR, "no checkpoint could be signed", "look into the log of the server")
+        raise Refused(ResponseCode.ERROR, "cannot sign a checkpoint", "see the log of the server")
 
 
 def _request_on_handle(
@@ -277,7 +277,7 @@ def _request_on_handle(
     make: Callable[[Handle], Command[RequestResult]],
     code: ResponseCode = ResponseCode.HANDLE_NOT_FOUND,
 ) -> RegistryRequest:
-    """An operation on a name; with the code for one that no record can have."""
+    """A request about a handle; `code` is for a name that no record can have."""
     check_partition(name, native)
     handle = parse_lenient(name, code)
     return _request(handle if isinstance(handle, UnstorableName) else make(handle))
@@ -292,9 +292,8 @@ def _to_result(changed: ChangeResult) -> RequestResult:
 
 
 def _decode_prefix(name: bytes) -> str:
-    """A name that has to be a prefix's; raises `Refused`."""
     try:
         return name.decode("utf-8")
     except UnicodeDecodeError:
-        advice = f"{display_name(name.decode('utf-8', 'replace'))} is not UTF-8"
+        advice = f"{display_name(name.decode('utf-8', 'replace'))} is not valid UTF-8"
         raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", advice) from None

@@ -1,13 +1,12 @@
-"""Answering public resolution from the answers view and nothing else: one datagram in, one answer out, or None.
+"""Fast path of public resolution: one datagram in, one response from the answers view out, or None.
 
-`None` means "not mine, hand it over": the control process has the ledger, the rules, the keys, the sessions and the
-limits, and answers everything. So this module knows exactly the requests that need none of those, and hands over
-whatever it is not sure of: a damaged view, a flag nobody has named, a record that was kept under another case rule than
-its namespace has. What it does answer is, octet for octet, what `wire.Server` and `registry.resolving` say together;
-tests/serve compares them.
+None means: forward the request to the control process, which has the ledger, the rules, the keys, the sessions and the
+limits. This module handles exactly the requests that need none of those, and forwards everything uncertain: a damaged
+view, an unknown flag, a record stored under another case rule than its namespace has. Its responses are byte for byte
+those of `wire.server` with `registry.queries.resolve`; tests/server/native compares them.
 
-Requests are taken apart at fixed offsets and values are copied as they lie in the view: no object is made for what
-passes through. The layout of the view is specified in docs/reference/answers-format.md.
+Requests are parsed at fixed offsets and values are copied from the view: no objects are created. The layout of the view
+is in docs/reference/answers-format.md.
 
     0   envelope        44  length of the name      …   credential's length: nothing or zero
     20  header          48  name, list of indexes, list of types
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is a class, whatever its module calls it
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Final, Protocol, TypeAlias
 
 from perseid.ledger.errors import LedgerError
@@ -34,64 +33,64 @@ from perseid.wire.partition import HashOption, find_server_index
 from .selection import FastPathMiss, Selection, is_utf8, parse_selection, read_item, read_plain_record, read_scheme
 
 MAX_PACKETS: Final = 16
-"""Packets of the longest answer. Longer ones are handed over: over UDP a request of 86 octets must not draw a record of
-256 KiB, and how much a source may draw is for the control process to limit."""
+"""Packets of the longest response over UDP. Requests for longer ones are forwarded: a request of 86 bytes must not
+cause a response of 256 KiB, and the control process limits traffic."""
 
 MAX_LEVELS: Final = 32
-"""Levels of a derived prefix above which somebody is only making us search: each costs a look-up, real prefixes have
-three or four, and a datagram has room for hundreds of dots."""
+"""Levels of a derived prefix that are searched: each costs a lookup, real prefixes have three or four, and a datagram
+has room for hundreds of dots."""
 
 MAX_PLAIN_PREFIXES: Final = 1_024
-"""Prefixes that are remembered as plain, with their items: more than a site serves. Spellings of strangers may fill
-that at any time; then all are forgotten, and found out again."""
+"""Prefixes cached as plain, with their items: more than a site serves. Spellings by clients may fill the cache at any
+time; it is then cleared."""
 
 WRONG_SERVER: Final = "Request was hashed incorrectly"
 WRONG_PREFIX: Final = "That prefix doesn't live here"
-"""What deployed servers say with RC_SERVER_NOT_RESP."""
+"""Texts of deployed servers with RC_SERVER_NOT_RESP."""
 
 
 class AnswersView(Protocol):
-    """What is needed of the answers view; `ledger.AnswersReader` is one."""
+    """The interface of the answers view; `AnswersReader` implements it."""
 
     def get_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
-        """The item of a prefix and the items of a handle, in one state of the view."""
+        """Return the item of a prefix and the items of a handle, in one state of the view."""
         ...
 
     def get_prefix(self, prefix: bytes) -> bytes | None:
-        """The item of a prefix."""
+        """Return the item of a prefix."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ResolutionSettings:
-    """What a site is, as far as its answers show it."""
+    """What responses show of the site and the settings."""
 
     serial: int = 1
     """Serial number of the site record."""
     is_primary: bool = True
     """Whether the site accepts changes; shown by the AT flag."""
     follows: bool = False
-    """Whether this node follows another's writes: then whoever asks for an authoritative answer is handed over."""
+    """Whether this node follows another's writes: then requests for authoritative responses are forwarded."""
     recursive: bool = False
-    """Whether the control process asks elsewhere for names that are not here, if a request allows it."""
+    """Whether the control process resolves names elsewhere, if a request allows it."""
     servers: int = 1
-    """How many servers the site has; each answers for its share of the names."""
+    """Number of servers of the site; each has a share of the names."""
     position: int = 0
-    """Which of them this one is."""
+    """Position of this server among them."""
     hash_option: int = HashOption.WHOLE
-    """Which part of a name decides whose it is."""
+    """Which part of a name decides which server is responsible."""
     default_scheme: str = "free"
     """The suffix scheme of a prefix that is homed without a policy."""
     default_sensitive: bool = False
-    """Whether small and capital letters are told apart there."""
+    """Whether such a prefix is case-sensitive."""
     templates: bool = False
-    """Whether the settings name a delimiter, so that any name without a record may be made from a base."""
+    """Whether the settings have a template delimiter, so that names without a record may resolve."""
 
     def __post_init__(self) -> None:
         if not -0x8000 <= self.serial <= 0x7FFF:
-            raise ValueError(f"a site's serial number has 16 bits; {self.serial} does not fit")
+            raise ValueError(f"invalid serial number {self.serial}: it must fit in 16 bits")
         if not 0 <= self.position < self.servers:
-            raise ValueError(f"a site of {self.servers} servers has none at position {self.position}")
+            raise ValueError(f"invalid position {self.position}: the site has {self.servers} servers")
 
 
 _Outcome: TypeAlias = tuple[bytes, bytes]  # opcode and response code, body
@@ -107,7 +106,7 @@ _HEADERS = _ENVELOPE + message.HEADER_LENGTH
 _NAME_OFFSET = _HEADERS + 4
 _NO_LISTS = bytes(12)  # two empty lists and no credential
 _NO_CREDENTIAL = bytes(4)
-_EMPTY_LISTS_LENGTH = 12  # octets of a body beside the name, if its lists are empty
+_EMPTY_LISTS_LENGTH = 12  # bytes of a body besides the name, if its lists are empty
 _MAX_RESPONSE = MAX_PACKETS * PACKET_PAYLOAD
 
 _KNOWN_FLAGS = sum(OpFlag)
@@ -125,7 +124,7 @@ _ECHOED_FLAGS = int(
     | OpFlag.REQUEST_DIGEST
 )
 
-# The first octet of a handle's item, and of a prefix's.
+# The first byte of a handle's item, and of a prefix's.
 _STATE = 0x07
 _PRIVATE = 0x10
 _PUBLISHED = (State.NORMAL.value, State.TOMBSTONE.value)
@@ -135,11 +134,11 @@ _SENSITIVE = 0x10
 
 _PREFIX_OF_PREFIXES = b"0.NA"
 _SITE_PREFIX = b"0.SITE"
-_SYSTEM = b"0."  # how both begin
+_SYSTEM = b"0."  # both start with it
 _CORDRA = b"cordra"
 
-_HAND_OVER_ERRORS = (LedgerError, OSError, IndexError, StructError, FastPathMiss)
-"""What says that somebody else has to answer: no view, a damaged one, a request that is none."""
+_FORWARD_ERRORS = (LedgerError, OSError, IndexError, StructError, FastPathMiss)
+"""Errors that forward a request: no view, a damaged one, or an invalid request."""
 
 
 def _result(code: ResponseCode) -> bytes:
@@ -157,11 +156,11 @@ _NOT_FOUND = _failure(ResponseCode.HANDLE_NOT_FOUND)
 _NO_VALUES = _failure(ResponseCode.VALUES_NOT_FOUND)
 _WRONG_SERVER = _failure(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
 _WRONG_PREFIX = _failure(ResponseCode.SERVER_NOT_RESP, WRONG_PREFIX)
-_NO_HANDLE = bytes(4)  # where a referral could name one
+_NO_HANDLE = bytes(4)  # a referral could contain one
 
 
 class PublicResolver:
-    """Answers datagrams. A resolver has one; all it keeps is which items of prefixes turned out to be plain."""
+    """Answers datagrams. Its only state is a cache of plain prefixes."""
 
     __slots__ = ("_always", "_clock", "_get_pair", "_get_prefix", "_plain", "_refused", "_settings")
 
@@ -175,14 +174,14 @@ class PublicResolver:
         self._always = _RECURSIVE | _AUTHORITATIVE * settings.is_primary
 
     def __call__(self, datagram: bytes) -> bytes | None:
-        """The answer, envelope and all, as it goes over TCP; `packets` cuts it for UDP. None: hand it over."""
+        """Return the response with envelope, as over TCP (`packets` splits it for UDP); None to forward."""
         try:
             fields = _REQUEST.unpack_from(datagram)
             head, session, request_id, sequence, length, requested, flags, hops, body_length, name_length = fields
-            terms = _VERSION_RULES.get(head)
+            rules = _VERSION_RULES.get(head)
             size = len(datagram)
             if (
-                terms is None
+                rules is None
                 or requested != _REQUESTED
                 or flags & self._refused
                 or session
@@ -200,9 +199,9 @@ class PublicResolver:
                 selected = parse_selection(datagram[name_end:end])
             else:
                 return None
-            answer_head, copied, digest, allow_referrals = terms
+            answer_head, copied, digest, allow_referrals = rules
             outcome = self._resolve(datagram[_HEADERS:name_end], selected, flags, allow_referrals)
-        except _HAND_OVER_ERRORS:
+        except _FORWARD_ERRORS:
             return None
         if outcome is None:
             return None
@@ -221,7 +220,7 @@ class PublicResolver:
     def _resolve(
         self, requested: bytes, selected: Selection | None, flags: int, allow_referrals: bool
     ) -> _Outcome | None:
-        """What there is to say about a name, which stands behind its length."""
+        """Resolve a name, which is preceded by its length."""
         name, prefix, suffix, is_prefix_handle = _split(requested[4:])
         site = self._settings
         if site.servers > 1 and find_server_index(name, site.hash_option, site.servers) != site.position:
@@ -255,27 +254,27 @@ class PublicResolver:
         return None if head & _TEMPLATES or self._may_inherit(prefix) else _NOT_FOUND
 
     def _is_sensitive(self, prefix: bytes, prefix_item: bytes, suffix: bytes) -> bool:
-        """Whether letters are told apart in the names of a prefix; a name that is more than a record's is not ours."""
+        """Whether the names of a prefix are case-sensitive; raises `FastPathMiss` for names with parameters."""
         case, site = prefix_item[0] & _CASE, self._settings
         if not case and prefix_item[1]:
-            raise FastPathMiss("a policy names a scheme and no case rule")
+            raise FastPathMiss("a policy with a scheme and no case rule")
         sensitive = case == _SENSITIVE if case else site.default_sensitive
         scheme = read_scheme(prefix_item) if case else site.default_scheme.encode()
         if scheme == _CORDRA:
             if b"?" in suffix or b"#" in suffix:
-                raise FastPathMiss("the name has a query or a fragment, which is not part of the record's name")
+                raise FastPathMiss("the name has a query or a fragment, which is not part of the handle")
         elif not sensitive:
             self._remember(prefix, prefix_item)
         return sensitive
 
     def _remember(self, prefix: bytes, prefix_item: bytes) -> None:
-        """Note that names of a prefix are looked up as they stand, for as long as its item is this one."""
+        """Cache that names of a prefix are looked up unchanged, as long as its item is this one."""
         if len(self._plain) >= MAX_PLAIN_PREFIXES:
             self._plain.clear()
         self._plain[prefix] = prefix_item
 
     def _may_inherit(self, prefix: bytes) -> bool:
-        """Whether a template of the settings, or of a prefix that this one is derived from, may make values."""
+        """Whether a template of the settings, or of an ancestor prefix, may apply."""
         if self._settings.templates:
             return True
         ancestor = islice(_ancestors(prefix), MAX_LEVELS)
@@ -284,19 +283,19 @@ class PublicResolver:
         )
 
     def _is_marked(self, prefix: bytes) -> bool:
-        """Whether this server holds the prefix handles below an ancestor of a prefix."""
+        """Whether this server hosts the prefix handles below an ancestor of a prefix."""
         for ancestor in _ancestors(prefix):
             prefix_item = self._get_prefix(ancestor)
             if prefix_item is None:
                 continue
             if prefix_item[0] & _UNUSED:
-                raise FastPathMiss("the prefix has more to it than this version of the program knows")
+                raise FastPathMiss("the prefix has flags that this version does not know")
             if prefix_item[0] & _MARKER:
                 return True
         return False
 
     def _referral(self, prefix: bytes) -> _Outcome | None:
-        """Where the service of a derived prefix can be learnt: from the nearest ancestor that says so."""
+        """The referral for a derived prefix, from its nearest ancestor that has one."""
         for ancestor in _ancestors(prefix):
             prefix_item = self._get_prefix(ancestor)
             if prefix_item is not None and (values := PrefixItem.from_bytes(prefix_item).referrals):
@@ -307,7 +306,7 @@ class PublicResolver:
 def _read_record(
     requested: bytes, name: bytes, items: bytes, sensitive: bool, selected: Selection | None, flags: int
 ) -> _Outcome | None:
-    """What a record says; not found, if there is none so spelled or the public may not know of it."""
+    """The values of a record; not found if the spelling differs or it is not public."""
     item = read_item(name, items, sensitive=sensitive)
     if item is None:
         return _NOT_FOUND
@@ -324,13 +323,13 @@ def _read_record(
 
 
 def packets(answer: bytes) -> list[bytes]:
-    """An answer as it goes over UDP: packets of at most 512 octets, each with the envelope and its number."""
+    """Split a response for UDP: packets of at most 512 bytes, each with the envelope and its number."""
     if len(answer) <= MAX_PACKET:
         return [answer]
-    before, behind = answer[:12], answer[16:_ENVELOPE]
+    before, after = answer[:12], answer[16:_ENVELOPE]
     starts = range(_ENVELOPE, len(answer), PACKET_PAYLOAD)
     return [
-        b"".join((before, number.to_bytes(4, "big"), behind, answer[start : start + PACKET_PAYLOAD]))
+        b"".join((before, number.to_bytes(4, "big"), after, answer[start : start + PACKET_PAYLOAD]))
         for number, start in enumerate(starts)
     ]
 
@@ -339,20 +338,20 @@ def packets(answer: bytes) -> list[bytes]:
 
 
 def _split(name: bytes) -> tuple[bytes, bytes, bytes, bool]:
-    """A name as it is looked up, its prefix and suffix, and whether it describes a prefix."""
+    """The name to look up, its prefix and suffix, and whether it is a prefix handle."""
     prefix, slash, suffix = name.partition(b"/")
     if not slash:
         name, prefix, suffix = b"0.NA/" + name, _PREFIX_OF_PREFIXES, name
     if not prefix or not suffix or not (name.isascii() or is_utf8(name)):
-        raise FastPathMiss("there can be no record of that name")
+        raise FastPathMiss("no record can have that name")
     if not prefix.startswith(_SYSTEM):
         return name, prefix, suffix, False
     folded = prefix.upper()
     if folded == _SITE_PREFIX:
-        raise FastPathMiss("the name is the installation's own")
+        raise FastPathMiss("the name belongs to the installation")
     is_prefix_handle = folded == _PREFIX_OF_PREFIXES
     if is_prefix_handle and (b"/" in suffix or suffix.count(b".") > MAX_LEVELS):
-        raise FastPathMiss("the view knows nothing of such a prefix")
+        raise FastPathMiss("the view does not contain such prefixes")
     return name, prefix, suffix, is_prefix_handle
 
 
@@ -377,14 +376,14 @@ def _sha_1(data: bytes) -> bytes:
 
 _SHA_256, _SHA_1 = bytes((DigestAlgorithm.SHA256,)), bytes((DigestAlgorithm.SHA1,))
 _DIGESTS: dict[DigestAlgorithm, _Digest] = {DigestAlgorithm.SHA256: _sha_256, DigestAlgorithm.SHA1: _sha_1}
-_REFERRALS_SINCE = 10  # the version from which clients follow referrals; older ones the control process looks after
+_REFERRALS_SINCE = 10  # minor version from which clients follow referrals; control handles older ones
 
 
 def _version_rules() -> Iterator[tuple[bytes, _VersionRules]]:
-    """What follows from the first four octets of an envelope; what is not here is handed over.
+    """What follows from the first four bytes of an envelope; requests that match none are forwarded.
 
-    Versions 2.0 to 2.11, each suggesting one of them or nothing, and no flag set: neither encrypted nor in several
-    packets nor compressed.
+    Versions 2.0 to 2.11, each suggesting one of them or nothing, without flags: not encrypted, not in several packets
+    and not compressed.
     """
     versions = [Version(CURRENT_VERSION.major, minor) for minor in range(CURRENT_VERSION.minor + 1)]
     for version in versions:
@@ -402,7 +401,7 @@ _VERSION_RULES: Final[dict[bytes, _VersionRules]] = dict(_version_rules())
 
 
 def _plain(settings: ResolutionSettings) -> dict[str, bool | int | str]:
-    """The settings as JSON has them; some numbers have a name besides."""
+    """The settings as JSON types; some numbers are enums."""
     values = asdict(settings).items()
     return {name: value if isinstance(value, bool | str) else int(value) for name, value in values}
 
@@ -411,13 +410,13 @@ _KINDS: Final = {name: type(value) for name, value in _plain(ResolutionSettings(
 
 
 def settings_to_json(settings: ResolutionSettings) -> str:
-    """One line of JSON."""
+    """Return the settings as one line of JSON."""
     return json.dumps(_plain(settings))
 
 
 def settings_from_json(text: str) -> ResolutionSettings:
-    """Take what `settings_to_json` made; ValueError for anything else."""
+    """Parse the output of `settings_to_json`; raise ValueError for anything else."""
     plain = json.loads(text)
     if not isinstance(plain, dict) or {name: type(value) for name, value in plain.items()} != _KINDS:
-        raise ValueError("these are not the settings of answering")
+        raise ValueError("invalid resolution settings")
     return ResolutionSettings(**plain)

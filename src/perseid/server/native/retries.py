@@ -1,4 +1,14 @@
-"""Requests that come twice over UDP: the second gets the response of the first, and is not executed again."""
+"""Replies to requests repeated over UDP.
+
+A client without a response sends its request again under the same request id. Deployed servers execute it again; here a
+change, or a session setup, is remembered for a minute with its reply. Two messages are one request if they come from
+the same address and are the same bytes; or if they are in the same session, have the same content and id, and differ in
+the MAC only, because clients count each attempt. While the first is executed, the second gets no reply: the client will
+retry.
+
+Only executed requests are remembered, never a challenge or the refusal of an anonymous client. So the table cannot be
+filled with requests that cost the sender nothing.
+"""
 
 import hashlib
 from collections import OrderedDict
@@ -11,38 +21,38 @@ from perseid.wire.message import Message
 from perseid.wire.server import Reply
 
 RETENTION_SECONDS: Final = 60.0
-"""Seconds for which an answer is remembered: deployed clients give up after three."""
+"""Seconds for which a reply is remembered: deployed clients give up after three."""
 
 MAX_REPLIES: Final = 16_384
-"""Answers to remember: changes normally go over TCP, so this is a minute of a busy client. The oldest makes room."""
+"""Replies remembered: changes normally use TCP, so this is a minute of a busy client. The oldest is evicted."""
 
 MAX_TOTAL_BYTES: Final = 8 << 20
-"""Octets of all remembered answers. An answer to a change has some dozens."""
+"""Bytes of all remembered replies. A reply to a change has some dozens."""
 
 MAX_REPLY_BYTES: Final = 4_096
-"""Octets of the longest answer that is remembered; what a change or a wish for a session gets is far shorter."""
+"""Bytes of the longest remembered reply; replies to changes and session setups are far shorter."""
 
 MAX_SETUPS: Final = 1_000
-"""Answers to wishes for sessions, which anybody can send: as many as there may be sessions in which nobody has proved
-anything. They have a table of their own, so that they never take the place of changes."""
+"""Replies to session setups, which anybody can send: as many as there may be unauthenticated sessions. They have their
+own table, so that they never evict changes."""
 
-_OVERHEAD = 256  # octets that remembering costs beside the answer
+_OVERHEAD = 256  # bytes for each reply besides its content
 
 Key: TypeAlias = tuple[Hashable, int, int, bytes]
-"""Where a request came from, its session and request id, and a hash of what it says."""
+"""Source, session id, request id, and a hash of the content."""
 
 
 def frame_key(source: Hashable, frame: Frame) -> Key:
-    """What a message as it came is known by."""
+    """Return the key of a message as it arrived."""
     envelope = frame.envelope
     digest = hashlib.sha256(envelope.to_bytes() + frame.payload).digest()
     return source, envelope.session_id, envelope.request_id, digest
 
 
 def content_key(source: Hashable, message: Message) -> Key:
-    """What a request in a session is known by, whatever its MAC."""
+    """Return the key of a request in a session, regardless of its MAC."""
     envelope = message.envelope
-    return source, envelope.session_id, envelope.request_id, hashlib.sha256(message.octets).digest()
+    return source, envelope.session_id, envelope.request_id, hashlib.sha256(message.raw).digest()
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +64,7 @@ class _CachedReply:
 
 
 class ReplyCache:
-    """What requests got, oldest first."""
+    """Replies to requests, oldest first."""
 
     def __init__(self, limit: int = MAX_REPLIES, size: int = MAX_TOTAL_BYTES) -> None:
         self._limit = limit
@@ -70,11 +80,11 @@ class ReplyCache:
 
     @property
     def size(self) -> int:
-        """What remembering costs."""
+        """Bytes used."""
         return self._total_bytes
 
     def find(self, key: Key, now: float) -> Reply | None:
-        """What the request got; nothing at all while it is worked on; None if it has not been seen."""
+        """Return the reply to a request; an empty one while it is executed; None if it is unknown."""
         self.purge(now)
         number = self._by_key.get(key)
         if number is not None:
@@ -82,7 +92,7 @@ class ReplyCache:
         return Reply(()) if key in self._in_progress else None
 
     def find_concurrent(self, key: Key, now: float) -> Reply | None:
-        """The same for one who works on it: what another attempt got; nothing at all while another is worked on."""
+        """The same for a running attempt: whether another attempt has a reply or is running."""
         self.purge(now)
         number = self._by_key.get(key)
         if number is not None:
@@ -90,12 +100,12 @@ class ReplyCache:
         return Reply(()) if self._in_progress.get(key, 0) > 1 else None
 
     def begin(self, keys: tuple[Key, ...]) -> None:
-        """Note that a request is worked on. `end` must follow."""
+        """Mark a request as running. `end` must follow."""
         for key in keys:
             self._in_progress[key] = self._in_progress.get(key, 0) + 1
 
     def end(self, keys: tuple[Key, ...], reply: Reply | None, now: float) -> None:
-        """Note what it got, or with None that it may come again."""
+        """Store the reply, or None if the request may be executed again."""
         for key in keys:
             self._in_progress[key] -= 1
             if not self._in_progress[key]:
@@ -113,7 +123,6 @@ class ReplyCache:
             self._drop()
 
     def purge(self, now: float) -> None:
-        """Forget what is too old."""
         while self._replies:
             oldest = next(iter(self._replies.values()))
             if abs(now - oldest.since) <= RETENTION_SECONDS:
@@ -121,7 +130,7 @@ class ReplyCache:
             self._drop()
 
     def _drop(self) -> None:
-        _, answer = self._replies.popitem(last=False)
-        self._total_bytes -= answer.size
-        for key in answer.keys:
+        _, dropped = self._replies.popitem(last=False)
+        self._total_bytes -= dropped.size
+        for key in dropped.keys:
             del self._by_key[key]

@@ -1,12 +1,12 @@
-"""What a resolution asks for and what the answers view has, as octets: which values, of which item.
+"""Selection of values from the answers view, as raw bytes.
 
-A request names values by index and type (§9.3 of the protocol). The view keeps values as the wire has them, so they are
-chosen and copied without taking any apart: an index is compared as its four octets, a type as its octets with folded
-letters. Folding touches ASCII letters only, so on UTF-8 this finds what `records.types.TypeQuery` finds on text; a test
+A request selects values by index and type (§9.3 of the protocol). The view stores values in wire format, so they are
+selected and copied without parsing: an index is compared as its four bytes, a type as its bytes with folded case.
+Folding changes ASCII letters only, so on UTF-8 this matches what `records.types.TypeQuery` matches on text; a test
 compares them.
 
-Items are read as docs/reference/answers-format.md says. Nearly always one stands alone under its key, and that is read
-here; several, or what is none, are left to `ledger.answer_format`.
+Items are read as docs/reference/answers-format.md says. Nearly always there is one item under a key, which is read
+here; several items, or invalid ones, are left to `ledger.views.answers_format`.
 """
 
 from functools import lru_cache
@@ -18,33 +18,33 @@ from perseid.ledger.views.answers_format import choose_item, decode_handle, stor
 
 INDEX_SIZE: Final = 4
 TYPE_LENGTH_OFFSET: Final = 14
-"""Where the length of its type stands in a value."""
+"""Offset of the length of the type in a value."""
 TYPE_OFFSET: Final = 18
-"""Where the type itself stands."""
+"""Offset of the type."""
 
 MAX_CACHED_SELECTIONS: Final = 256
-"""How many are kept to be used again: clients ask for a handful, over and over. One takes at most some 15 KiB."""
+"""Cached selections: clients use a handful, over and over. One needs at most some 15 KiB."""
 
 _NUMBER = Struct(">i")
 _FAMILY = b"."  # at the end of a query: the type and all below it
 
 
-# The first octet of a handle's item.
+# The first byte of a handle's item.
 _EXACT, _SPELLED = 0x08, 0x80
 _STATE, _NORMAL = 0x07, State.NORMAL.value
-_NOT_PLAIN = 0x10 | _EXACT  # private values exist, or letters are told apart
+_NOT_PLAIN = 0x10 | _EXACT  # has private values, or is case-sensitive
 
 _COUNTS = [count.to_bytes(4, "big") for count in range(0x80)]
-_CONTINUED = 0x80  # of an octet of a number in the view: another one follows
-_MAX_SHIFT = 28  # numbers have at most five octets
+_CONTINUED = 0x80  # another byte of the number follows
+_MAX_SHIFT = 28  # numbers have at most five bytes
 
 
 class FastPathMiss(Exception):
-    """Somebody else shall judge this: a request, or an item of the view, that is not of a kind known here."""
+    """A request, or an item of the view, that the fast path does not handle."""
 
 
 class Selection:
-    """The values that a request names; a value qualifies by its index or by its type."""
+    """The values that a request selects, by index or by type."""
 
     __slots__ = ("_exact", "_families", "_indexes", "_lengths")
 
@@ -56,7 +56,7 @@ class Selection:
         self._lengths = frozenset([len(type_) for type_ in self._families])
 
     def choose(self, data: bytes, at: int, lengths: list[int]) -> list[bytes]:
-        """Those of the values that qualify; they stand side by side from `at` on and have these lengths."""
+        """Return the matching values; all of them are contiguous from `at` on and have these lengths."""
         indexes, exact, families = self._indexes, self._exact, self._families
         chosen = []
         for length in lengths:
@@ -75,7 +75,7 @@ class Selection:
 
 @lru_cache(MAX_CACHED_SELECTIONS)
 def parse_selection(lists: bytes) -> Selection | None:
-    """Take the lists of indexes and types of a request; None if they are empty: then everything is asked for.
+    """Parse the lists of indexes and types of a request; None if they are empty, which selects everything.
 
     What follows them in the body is ignored, as deployed.
     """
@@ -89,13 +89,13 @@ def parse_selection(lists: bytes) -> Selection | None:
         at = start + length
         type_ = lists[start:at]
         if len(type_) < length or not is_utf8(type_):
-            raise FastPathMiss("a type is cut, or not UTF-8")
+            raise FastPathMiss("a type is truncated, or not UTF-8")
         types.append(type_)
     return Selection(indexes, types) if indexes or types else None
 
 
 def is_utf8(data: bytes) -> bool:
-    """Whether octets are UTF-8."""
+    """Whether data is valid UTF-8."""
     if data.isascii():
         return True
     try:
@@ -109,9 +109,9 @@ def is_utf8(data: bytes) -> bool:
 
 
 def read_item(name: bytes, data: bytes, *, sensitive: bool) -> tuple[int, bytes, int, list[int]] | None:
-    """The item that a name means: its head, octets, where in them its values begin, and how long each is.
+    """Return the matching item: its head, data, offset of its values, and the length of each; None if there is none.
 
-    None if there is none. An item that was kept under another case rule than the namespace has now is not for us.
+    Raises `FastPathMiss` for an item stored under another case rule than the namespace has now.
     """
     head = data[0]
     start, at = 1, 1
@@ -122,9 +122,9 @@ def read_item(name: bytes, data: bytes, *, sensitive: bool) -> tuple[int, bytes,
     if values_at + sum(lengths) != len(data):
         return _read_matching_item(name, data, sensitive)
     if bool(head & _EXACT) is not sensitive:
-        raise FastPathMiss("the record was kept under another case rule")
+        raise FastPathMiss("the record was stored under another case rule")
     if sensitive:
-        # Both have the same folded letters, so they are alike in length; of the prefix letters never count.
+        # Both fold to the same letters, so they have the same length; the case of the prefix is ignored.
         spelling = data[start:at] if head & _SPELLED else name.upper()
         slash = name.index(b"/")
         if spelling[slash:] != name[slash:]:
@@ -133,10 +133,10 @@ def read_item(name: bytes, data: bytes, *, sensitive: bool) -> tuple[int, bytes,
 
 
 def read_plain_record(data: bytes) -> tuple[bytes, bytes] | None:
-    """How many values an item has, as an answer says it, and the values, if the item is as most are.
+    """Return the number of values as in a response, and the values, if the item is plain; else None.
 
-    That is: a single published one without private values, in a namespace that does not tell letters apart, with no
-    number in it that takes more than an octet. None if it is anything else, or damaged: `read_item` then has a look.
+    Plain means: a single published item without private values, in a namespace that ignores case, with only one-byte
+    numbers. Anything else, or a damaged item, is left to `read_item`.
     """
     head = data[0]
     at = 1
@@ -157,26 +157,26 @@ def read_plain_record(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def read_scheme(data: bytes) -> bytes:
-    """The suffix scheme that the item of a prefix names."""
+    """Return the suffix scheme in the item of a prefix."""
     length, at = _read_varint(data, 1)
     return data[at : at + length]
 
 
 def _read_matching_item(name: bytes, data: bytes, sensitive: bool) -> tuple[int, bytes, int, list[int]] | None:
-    """The same where names differ in their letters alone."""
+    """The same for names that differ in case alone."""
     items = decode_handle(store_key(name), data)
     if not sensitive or not all(item.exact for item in items):
-        raise FastPathMiss("the record was kept under another case rule")
+        raise FastPathMiss("the record was stored under another case rule")
     item = choose_item(items, name)
     if item is None:
         return None
-    whole = item.to_bytes(item.spelling)  # which is then left out
+    whole = item.to_bytes(item.spelling)  # so that it is left out
     lengths, at = read_lengths(whole, 1)
     return whole[0], whole, at, lengths
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of the view, and where it ends."""
+    """A number of the view, and its end."""
     byte = data[at]
     number, shift, at = byte & 0x7F, 0, at + 1
     while byte & _CONTINUED:
@@ -190,7 +190,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_lengths(data: bytes, at: int) -> tuple[list[int], int]:
-    """The lengths of a run of values, and where the values begin."""
+    """Return the lengths of a run of values, and the offset of the values."""
     count, at = _read_varint(data, at)
     lengths = []
     for _ in range(count):
@@ -206,10 +206,10 @@ def read_lengths(data: bytes, at: int) -> tuple[list[int], int]:
 
 
 def _read_int(lists: bytes, at: int) -> tuple[int, int]:
-    """A length or a count, and where it ends."""
+    """A length or a count, and its end."""
     after = at + _NUMBER.size
     if after > len(lists):
-        raise FastPathMiss("a list is cut")
+        raise FastPathMiss("a list is truncated")
     number: int = _NUMBER.unpack_from(lists, at)[0]
     if number < 0:
         raise FastPathMiss("a length or a count is negative")
@@ -217,8 +217,8 @@ def _read_int(lists: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_count(lists: bytes, at: int) -> tuple[int, int]:
-    """How many items follow, each of at least four octets; never more than there is room for."""
+    """The number of items, each of at least four bytes; never more than fit."""
     count, at = _read_int(lists, at)
     if at + INDEX_SIZE * count > len(lists):
-        raise FastPathMiss("more items are announced than there are")
+        raise FastPathMiss("a list is shorter than its count")
     return count, at

@@ -1,15 +1,15 @@
-"""The native door: octets in, calls of the registry, octets out, for every operation of the protocol (6.1).
+"""Native protocol server without sockets: bytes in, registry commands, bytes out, for every operation (6.1).
 
-It has no sockets, no threads and no clock. `steps` is the door itself, for one message: a generator of answers to send
-and of work to be done elsewhere (see `native_steps`); `receive` is the same for a caller who just wants the answers.
+It has no threads and no clock. `steps` handles one message: a generator of responses to send and of work to do
+elsewhere (see `native.steps`); `receive` is the same for a caller who only wants the responses.
 
-    message ──► protocol ──┬──► what the protocol answers by itself: early failures, sessions that end …
-                           ├──► a request: carried out for nobody in particular; if the registry wants to know who
-                           │    asks, for whom the session has proved, or else challenged
-                           └──► an answer to a challenge: may they, if they are who they say? are they? then it is done
+    message ──► protocol ──┬──► answered by the protocol itself: early failures, ended sessions …
+                           ├──► request: executed as anonymous; if the registry requires an identity, as the
+                           │    identity of the session, else challenged
+                           └──► challenge response: permission first, then verification, then executed
 
-Better than deployed servers on purpose: an answered challenge cannot be used again; a change that comes twice over UDP
-is made once; a session, and an answer to a challenge, counts only while the key that proved it is what it was.
+Improvements over deployed servers: a challenge response cannot be used twice; a change sent twice over UDP is made
+once; a session, and a challenge response, is valid only while the key that proved it is unchanged.
 """
 
 import logging
@@ -43,7 +43,7 @@ from .authentication import (
     authentication_failed,
     caller_identity,
     find_proving_key,
-    holder,
+    key_identity,
     prove_identity,
     with_identity,
 )
@@ -73,7 +73,7 @@ from .steps import (
 )
 
 REFERENCE_BYTES: Final = 6
-"""Of the number under which an unexpected error is logged: enough to be found, short enough to be read out."""
+"""Bytes of the reference of an unexpected error: enough to find it, short enough to read out."""
 
 _LIST_OPCODES: Final = frozenset((OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS))
 _ADMIN_OPCODES: Final = (
@@ -86,41 +86,40 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NativeSettings:
-    """How a door behaves."""
+    """Settings of the native server."""
 
     position: int = 0
-    """Which of the site's servers this is, counted from 0."""
+    """Position among the site's servers, from 0."""
     sessions_required: bool = False
-    """Whether who identifies themselves must do so in a session."""
+    """Whether authentication requires a session."""
     ports: Mapping[Transport, int] = field(default_factory=dict)
-    """Where the door listens, to be compared with what the site record promises for each interface (2.5)."""
+    """Listening ports, to be compared with the interfaces in the site record (2.5)."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """One message that is being answered."""
+    """One message that is being handled."""
 
     envelope: Envelope
-    """How it came."""
     source: Hashable
     now: float
     transport: Transport
     request: Request | None = None
-    """What is answered, once it is understood."""
+    """The request, once it is parsed."""
     identity: str = ""
     proved: ProvenIdentity | None = None
     guess: SecretGuess | None = None
-    """What the answer says about a secret."""
+    """What the response reveals about a secret."""
     is_final: bool = False
-    """Whether the answer is the last word: something was done, or may have been, or a counter was used up."""
+    """Whether the response is final: something was done, or may have been, or a counter was used up."""
     last: Reply | None = None
-    """What was sent last."""
+    """The last reply sent."""
     content: Key | None = None
-    """By what another attempt in the same session is recognised, if it is a change over UDP."""
+    """Key of other attempts in the same session, if this is a change over UDP."""
 
 
 class NativeServer:
-    """A server of the native protocol without its sockets. One thread at a time makes its steps; see `native_steps`."""
+    """A server of the native protocol without sockets. Its steps run in one thread at a time; see `steps`."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class NativeServer:
         self._native = NativeContext(registry, site, self._settings.position, status or self.status, checkpoint)
         self._purposes = _purposes(site, self._settings)
         self.resolution_enabled = {each: self._accepts(each, OpCode.RESOLUTION) for each in Transport}
-        """Whether resolution may be answered without asking the door; some sites keep it out of a transport (2.5)."""
+        """Whether resolution may use the fast path; some sites exclude it from a transport (2.5)."""
         self._do = do
         self._random = registry.ledger.log.random
         self._lock = Lock()
@@ -147,11 +146,11 @@ class NativeServer:
         self.setups = ReplyCache(MAX_SETUPS)
 
     def receive(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Iterator[NativeResponse]:
-        """The answers to a message, as they are asked for. For any number of threads; work is done as `do` says."""
+        """Yield the responses to a message. Thread-safe; work is done by `do`."""
         return run_steps(self.steps(frame, source, now, transport=transport), self._do, self._lock)
 
     def purge_expired(self, now: float) -> None:
-        """Forget what has timed out; about once a minute."""
+        """Remove expired state; call about once a minute."""
         with self._lock:
             self.server.sessions.purge(now)
             self.server.challenges.purge(now)
@@ -159,18 +158,18 @@ class NativeServer:
             self.setups.purge(now)
 
     def status(self) -> tuple[Value, ...]:
-        """What this server says about itself to its administrators, as `0.SITE/status`."""
+        """Return the values of `0.SITE/status`, for administrators."""
         return status_values(self.registry, sessions=len(self.server.sessions), challenges=len(self.server.challenges))
 
     def adopt_state(self, old: "NativeServer") -> None:
-        """Go on where another door ends, whose settings have changed: with its sessions, challenges and answers."""
+        """Take over sessions, challenges and replies of a server with old settings."""
         self.server.adopt_state(old.server)
         self.changes, self.setups = old.changes, old.setups
 
     # One message
 
     def steps(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Steps:
-        """Answer a message that came from a source: the address, without the port, which clients may change."""
+        """Handle a message from a source: the address without the port, which clients may change."""
         call = _Call(frame.envelope, source, now, transport)
         frame_id = frame_key(source, frame) if transport == Transport.UDP else None
         if frame_id is not None:
@@ -188,20 +187,20 @@ class NativeServer:
                 call.request = received.request
                 keys = _keys(frame_id)
                 if received.request.session is not None:
-                    # Another attempt of the request itself may still be on its way, and would find the session proved.
+                    # Another attempt of the request may still arrive, and would find the session authenticated.
                     keys += (content_key(source, received.request.message),)
                 yield from self._run_once(call, self.changes, keys, self._authenticate(call, received))
             else:
                 call.request = received
                 yield from self._handle_request(call, received, frame_id)
-        except Exception as error:  # noqa: BLE001 - whatever happens, there is an answer
+        except Exception as error:  # noqa: BLE001 - there is always a response
             yield from self._respond_error(call, error)
 
     def _handle_request(self, call: _Call, request: Request, frame_id: Key | None) -> Steps:
-        """Answer a request, unless the interface is not for it, or it is another attempt of one that was answered."""
+        """Handle a request, unless the interface does not accept it or it is a retry."""
         opcode = request.opcode
         if not self._accepts(call.transport, opcode):
-            text = f"This interface is not for operation {opcode.value}"
+            text = f"This interface does not accept operation {opcode.value}"
             code = ResponseCode.PROTOCOL_ERROR
             early = self.server.early_failure(code, text, call.now, opcode=opcode, answered=call.envelope)
             yield from self._send(call, early)
@@ -224,12 +223,12 @@ class NativeServer:
             yield from self._run_once(call, self.changes, keys, self._respond_to(call, request))
 
     def _repeat(self, call: _Call, request: Request, previous: Reply) -> Steps:
-        """Answer another attempt in a session. Its counter is used up like any other, or it could be replayed later.
+        """Repeat the response to another attempt in a session. Its counter is used up, or it could be replayed later.
 
-        That it may be used up already, because the network has made a copy of this attempt, is no reason to refuse it:
-        nothing is done but to say again what was said, and a refusal might be all that comes through.
+        A counter that is used up already, because the network duplicated this attempt, is no reason to refuse: nothing
+        is executed, and a refusal might be all that arrives.
         """
-        assert request.session is not None  # noqa: S101 - only sessions count attempts
+        assert request.session is not None  # noqa: S101 - attempts are counted in sessions only
         try:
             request.session.check(request.message, allow_replay=True)
         except RemoteProtocolError as error:
@@ -238,18 +237,18 @@ class NativeServer:
             yield _repeated_response(previous)
 
     def _run_once(self, call: _Call, table: ReplyCache, keys: tuple[Key, ...], steps: Steps) -> Steps:
-        """Make the steps, and remember what came of them if something was done."""
+        """Run the steps, and remember the reply if something was done."""
         table.begin(keys)
         try:
             try:
                 yield from steps
-            except Exception as error:  # noqa: BLE001 - the answer to it is remembered too
+            except Exception as error:  # noqa: BLE001 - its response is remembered too
                 yield from self._respond_error(call, error)
         finally:
             table.end(keys, call.last if call.is_final else None, call.now)
 
     def _accepts(self, transport: Transport, opcode: OpCode) -> bool:
-        """Whether the interface is for such a request; one that the site record does not name is for all (2.5)."""
+        """Whether the interface is for such requests; one that the site record does not list is for all (2.5)."""
         purposes = self._purposes.get(transport)
         if purposes is None:
             return True
@@ -267,29 +266,29 @@ class NativeServer:
             yield from self._verify(call, request, request.body)
             return
         if request.opcode in _LIST_OPCODES and call.transport == Transport.UDP:
-            raise Refused(ResponseCode.PROTOCOL_ERROR, "lists are not given over UDP", "ask over TCP")
+            raise Refused(ResponseCode.PROTOCOL_ERROR, "lists are not available over UDP", "use TCP")
         registry_request = translate(request, self._native)
         session = request.session
         if session is None or session.proved is None or not registry_request.needs_identity:
             try:
-                done = yield from self._execute(call, registry_request, None)
+                result = yield from self._execute(call, registry_request, None)
             except Refused as refused:
                 previous = None if call.content is None else self.changes.find_concurrent(call.content, call.now)
                 if previous is not None:
-                    # Meanwhile another attempt was carried out, or is being: its challenge was answered.
+                    # Another attempt was executed in the meantime, or is running: its challenge was answered.
                     yield _repeated_response(previous)
                     return
                 if refused.code != ResponseCode.AUTHENTICATION_NEEDED:
                     raise
             else:
-                yield from self._send_result(call, done)
+                yield from self._send_result(call, result)
                 return
         self._check_session_required(request)
-        found = self.server.identify(request, call.now, udp=call.transport == Transport.UDP)
-        if isinstance(found, Reply):
-            yield from self._send(call, found)
+        identity = self.server.identify(request, call.now, udp=call.transport == Transport.UDP)
+        if isinstance(identity, Reply):
+            yield from self._send(call, identity)
         else:
-            yield from self._execute_authenticated(call, registry_request, found)
+            yield from self._execute_authenticated(call, registry_request, identity)
 
     def _start_session(self, call: _Call, request: Request) -> Steps:
         try:
@@ -302,10 +301,9 @@ class NativeServer:
         yield from self._send(call, reply)
 
     def _verify(self, call: _Call, request: Request, body: VerifyChallenge) -> Steps:
-        """Say to another server whether somebody who has a secret here gave an answer (13.5).
+        """Tell another server whether a response matches a secret stored here (13.5).
 
-        Or to a stranger whether a guess is right: so whoever has the work done is told whose secret it is about, before
-        any of it and when it is known what came of it.
+        The sender may be guessing: so the pools get the handle of the secret before the work, and the result after it.
         """
         refer, secret_handle = OpFlag.DO_NOT_REFER not in request.flags, body.handle
         secrets = yield from do_work(
@@ -320,17 +318,17 @@ class NativeServer:
         call.guess = SecretGuess(secret_handle, valid)
         yield from self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(valid)))
 
-    # Who asks
+    # Authentication
 
     def _authenticate(self, call: _Call, proof: ChallengeProof) -> Steps:
-        """Take an answer to a challenge: first what they may, then who they are (14)."""
+        """Handle a challenge response: first permission, then identity (14)."""
         request = proof.request
         kind = PROOF_KINDS.get(proof.auth_type)
         if kind is None:
-            reason = f"{quote_text(proof.auth_type)} is no way to prove an identity"
+            reason = f"{quote_text(proof.auth_type)} is not a supported authentication type"
             raise Refused(ResponseCode.INVALID_CREDENTIAL, reason)
         self._check_session_required(request)
-        identity: KeyIdentity = holder(proof.identity, kind, session=request.session is not None)
+        identity: KeyIdentity = key_identity(proof.identity, kind, session=request.session is not None)
         registry_request = translate(request, self._native)
         check = yield from do_work(WorkKind.READ, lambda: check_claim(self.registry, registry_request, identity))
         key = None
@@ -348,71 +346,71 @@ class NativeServer:
 
     def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:
-            reason = "this server wants to know who asks, and accepts that within a session only"
-            raise Refused(ResponseCode.INVALID_CREDENTIAL, reason, "begin a session first")
+            reason = "this server accepts authentication within a session only"
+            raise Refused(ResponseCode.INVALID_CREDENTIAL, reason, "start a session first")
 
     def _execute_authenticated(self, call: _Call, registry_request: RegistryRequest, identity: object) -> Steps:
-        """Carry a request out for somebody who has proved who they are."""
+        """Execute a request for an authenticated identity."""
         if not isinstance(identity, ProvenIdentity):
-            raise TypeError("a session was proved by somebody else than this door")
+            raise TypeError("the identity of the session was not proved by this server")
         call.proved = identity
         try:
-            done = yield from self._execute(call, registry_request, identity)
+            result = yield from self._execute(call, registry_request, identity)
         except KeyChanged:
-            # The session is no longer anybody's. What is answered now is the last that is said in it.
+            # The session is no longer valid; this response is the last one in it.
             if call.request is not None and call.request.session is not None:
                 self.server.sessions.end(call.request.session)
             raise
-        yield from self._send_result(call, done)
+        yield from self._send_result(call, result)
 
     def _execute(
         self, call: _Call, registry_request: RegistryRequest, proved: ProvenIdentity | None
     ) -> StepsResult[RequestResult]:
-        """Have it done, for somebody or for nobody in particular."""
+        """Execute a request, authenticated or anonymous."""
         request = call.request
         session = request is not None and request.session is not None
         identity = caller_identity(proved, session=session)
         call.identity = "" if isinstance(identity, Anonymous) else str(identity)
         guard = None if proved is None else Guard(proved, session)
         kind = WorkKind.WRITE if registry_request.changes else WorkKind.READ
-        # Whoever has proved who they are has used up a challenge or a counter: the same message would not do twice.
+        # Authentication has used up a challenge or a counter: the same message would not work twice.
         call.is_final = call.is_final or proved is not None
         if proved is None and registry_request.changes:
-            # Anybody may ask for a change, and nearly all who are unknown are asked who they are. So that is found out
-            # at the price of reading: what writers may take is for those who may write.
+            # Nearly all anonymous changes need authentication. A dry run finds that out at the price of a read, so that
+            # the write budget is left for callers who are allowed to write.
             yield from do_work(WorkKind.READ, lambda: dry_run(self.registry, registry_request, identity))
-        done = yield from do_work(kind, lambda: execute_request(self.registry, registry_request, identity, guard))
+        result = yield from do_work(kind, lambda: execute_request(self.registry, registry_request, identity, guard))
         call.is_final = call.is_final or registry_request.changes
-        return done
+        return result
 
-    # Answers
+    # Responses
 
-    def _send_result(self, call: _Call, done: RequestResult) -> Steps:
-        """Say what a request came to: in one message, or a list in several."""
-        if done.names is None:
-            yield from self._respond(call, ResponseCode.SUCCESS, done.body, overwritten=done.overwritten)
+    def _send_result(self, call: _Call, result: RequestResult) -> Steps:
+        """Send the result of a request: one message, or several for a list."""
+        if result.names is None:
+            yield from self._respond(call, ResponseCode.SUCCESS, result.body, overwritten=result.overwritten)
             return
-        names, next_page = done.names, done.next_page
+        names, next_page = result.names, result.next_page
         while next_page is not None or len(names) > HANDLES_PER_MESSAGE:
             if len(names) > HANDLES_PER_MESSAGE:
                 part, names = names[:HANDLES_PER_MESSAGE], names[HANDLES_PER_MESSAGE:]
                 yield from self._respond(call, ResponseCode.SUCCESS, HandleList(part), more=True)
                 continue
-            assert next_page is not None  # noqa: S101 - or there would be no more names
-            done = yield from self._execute(call, next_page, call.proved)
-            names, next_page = names + (done.names or ()), done.next_page
+            assert next_page is not None  # noqa: S101 - else there are enough names
+            result = yield from self._execute(call, next_page, call.proved)
+            names, next_page = names + (result.names or ()), result.next_page
         yield from self._respond(call, ResponseCode.SUCCESS, HandleList(names))
 
     def _respond(
         self, call: _Call, code: ResponseCode, body: ResponseBody, *, more: bool = False, overwritten: bool = False
     ) -> Steps:
         request = call.request
-        assert request is not None  # noqa: S101 - who answers knows what
+        assert request is not None  # noqa: S101 - set before any response
         reply = self.server.respond(request, code, body, call.now, more=more, overwritten=overwritten)
         yield from self._send(call, reply, code, more=more)
 
     def _send(self, call: _Call, reply: Reply, code: ResponseCode | None = None, *, more: bool = False) -> Steps:
-        """Send what the protocol says, signed if it has to be."""
+        """Send a reply, signed if required."""
         request = call.request
         if any(isinstance(frame, UnsignedFrame) for frame in reply.frames):
             frames = []
@@ -432,27 +430,27 @@ class NativeServer:
         yield NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess)
 
     def _sign_frame(self, frame: Frame) -> StepsResult[Frame]:
-        """A frame with its signature; without it if that cannot be made, as deployed servers do (5.5)."""
+        """Sign a frame; unsigned if that fails, as deployed servers do (5.5)."""
         if not isinstance(frame, UnsignedFrame):
             return frame
         try:
             message = yield from do_work(WorkKind.SIGN, self.server.signing(frame.message))
             return self.server.signed(frame, message)
-        except Busy:  # the metrics say how often
+        except Busy:  # counted by the metrics
             return Frame(frame.envelope, frame.payload)
-        except Exception as error:  # noqa: BLE001 - what was done is done, and this is its answer
-            _logger.warning("an answer goes out unsigned: %s", type(error).__qualname__)
+        except Exception as error:  # noqa: BLE001 - the request was executed, and this is its response
+            _logger.warning("sending a response unsigned: %s", type(error).__qualname__)
             return Frame(frame.envelope, frame.payload)
 
     def _respond_error(self, call: _Call, error: Exception) -> Steps:
-        """Answer an error. Where even that fails, there is a last word, which knows nothing of the request."""
+        """Send an error response. If even that fails, send one that does not depend on the request."""
         request = call.request
         try:
             if request is not None:
                 code, body = error_response(error, request, self._reference)
                 yield from self._respond(call, code, body)
                 return
-        except Exception as second_error:  # noqa: BLE001 - nothing may bring the door down
+        except Exception as second_error:  # noqa: BLE001 - no error may end the server
             error = second_error
         text = internal_error(error, self._reference())
         early = self.server.early_failure(ResponseCode.ERROR, text, call.now, answered=call.envelope)
@@ -472,12 +470,18 @@ def _repeated_response(reply: Reply) -> NativeResponse:
 
 
 def _purposes(site: Site, settings: NativeSettings) -> dict[Transport, Purpose]:
-    """What the interfaces serve, as far as the site record names them."""
-    found: dict[Transport, Purpose] = {}
+    """The purposes of the interfaces that the site record lists."""
+    purposes_by_transport: dict[Transport, Purpose] = {}
     interfaces = site.servers[settings.position].interfaces if settings.position < len(site.servers) else ()
     for interface in interfaces:
         if settings.ports.get(interface.transport) == interface.port:
-            found[interface.transport] = found.get(interface.transport, Purpose(0)) | interface.purpose
-    if Transport.HTTP in found and settings.ports.get(Transport.HTTPS) == settings.ports.get(Transport.HTTP):
-        found.setdefault(Transport.HTTPS, found[Transport.HTTP])  # one port for both: what the one allows, so the other
-    return found
+            purposes_by_transport[interface.transport] = (
+                purposes_by_transport.get(interface.transport, Purpose(0)) | interface.purpose
+            )
+    if Transport.HTTP in purposes_by_transport and settings.ports.get(Transport.HTTPS) == settings.ports.get(
+        Transport.HTTP
+    ):
+        purposes_by_transport.setdefault(
+            Transport.HTTPS, purposes_by_transport[Transport.HTTP]
+        )  # one port for both, so the same purposes
+    return purposes_by_transport

@@ -1,7 +1,7 @@
-"""What the transports of the native protocol share in the control process: the door, its work, and what is noted.
+"""Native protocol in the control process: the server, its work and its counters, shared by all transports.
 
-Everything here runs in the event loop and never waits. `answer_at_once` is for public resolution, which the answers
-view settles in microseconds; everything else goes through the door, whose work is done in the pools.
+Everything here runs in the event loop and never blocks. `try_fast_path` handles public resolution, which the answers
+view answers in microseconds; for everything else `NativeServer` runs its work in the pools.
 """
 
 import logging
@@ -47,11 +47,11 @@ class NativeService:
         self.native_server = native_server
         self.pools = pools
         self.connections = connections
-        """Who is let in."""
+        """Limits of connections."""
         self.open: set[Connection] = set()
-        """Connections, for those who look after them."""
+        """Open connections."""
         self.draining = False
-        """Whether no connection is kept after its answer, because all is to end."""
+        """Whether connections are closed after their response, because the server is stopping."""
         self.counts = counts
         self.access = access
         self.public_resolver = public_resolver
@@ -59,14 +59,14 @@ class NativeService:
         self.time: Callable[[], float] = time
 
     def try_fast_path(self, data: bytes, host: str) -> bytes | None:
-        """The answer to what came over TCP, if it is one whole public resolution; None if it is anything else."""
+        """Return the response to data from TCP if it is exactly one public resolution, else None."""
         if not self.native_server.resolution_enabled[Transport.TCP]:
             return None
         access = self.access
         started = perf_counter_ns() if access is not None else 0
-        answer = self.public_resolver(data)
-        if answer is not None:
-            code = answer[_CODE]
+        response = self.public_resolver(data)
+        if response is not None:
+            code = response[_CODE]
             self.counts.count_fast_response(code)
             if access is not None:
                 end = _NAME_OFFSET + int.from_bytes(data[44:_NAME_OFFSET], "big")
@@ -74,10 +74,10 @@ class NativeService:
                 access.log_request(
                     host, "tcp", OpCode.RESOLUTION, int.from_bytes(code, "big"), data[_NAME_OFFSET:end], elapsed
                 )
-        return answer
+        return response
 
     async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
-        """The answers to a message, as they are made; each is counted and noted."""
+        """Yield the responses to a message; each is counted and logged."""
         started = perf_counter_ns()
 
         def do(work: Work) -> Awaitable[object]:
@@ -86,15 +86,14 @@ class NativeService:
         steps = self.native_server.steps(frame, host, self.time(), transport=transport)
         async with aclosing(run_steps_async(steps, do)) as answers:
             async for served in answers:
-                self._record_outcome(
-                    served, host, transport
-                )  # before the client knows, who might be quicker with the next one
+                # Before the client sees it, because its next request might arrive first.
+                self._record_outcome(served, host, transport)
                 yield served
                 if not served.more:
                     self._log_request(served, host, transport, (perf_counter_ns() - started) // 1000)
 
     def _record_outcome(self, served: NativeResponse, host: str, transport: Transport) -> None:
-        """Note what an answer says about those at an address: that they are who they say, or that they are not."""
+        """Record whether somebody at an address has authenticated, or failed to."""
         if served.guess is not None:
             self.pools.record_guess(served.guess, host, transport)
         elif served.is_authentication_failure:
@@ -105,20 +104,22 @@ class NativeService:
     def _log_request(self, served: NativeResponse, host: str, transport: Transport, microseconds: int) -> None:
         self.counts.served(transport, served.opcode, served.code, microseconds)
         if self.access is not None:
-            how, opcode = transport.name.lower(), served.opcode
-            self.access.log_request(host, how, opcode, served.code, served.name, microseconds, served.identity)
+            transport_name, opcode = transport.name.lower(), served.opcode
+            self.access.log_request(
+                host, transport_name, opcode, served.code, served.name, microseconds, served.identity
+            )
 
     def early_failure(self, code: ResponseCode, text: str) -> Reply:
-        """What is answered to something that is no message."""
+        """Return the reply to something that is not a message."""
         return self.native_server.server.early_failure(code, text, self.time())
 
     def dropped(self, reason: str) -> None:
-        """Something over UDP gets no answer, or a shorter one."""
+        """Count a datagram that gets no response, or a short one."""
         self.counts.dropped(reason)
 
     def close_expired_connections(self) -> None:
-        """Cut connections whose time is up; about once a second."""
+        """Abort connections whose deadline has passed; call about once a second."""
         now = self.now()
         for connection in [one for one in self.open if one.deadline < now]:
-            self.counts.limited("slow connection")
+            self.counts.limited("slow_connection")
             connection.cut()

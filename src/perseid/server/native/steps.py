@@ -1,16 +1,14 @@
-"""How a door says what is to be done while it waits, and how it is driven.
+"""Steps of the native server, and the protocol server whose expensive steps run elsewhere.
 
-A door is a generator: it hands out an answer to send (`Served`), or work to do (`Work`) whose result it wants back. So
-it waits for nothing itself and knows no threads. Whoever drives it decides where work is done, how much of each kind at
-a time and for whom, and says `Busy` to what is too much. The state of the protocol changes between two steps only, and
-never while work is done.
+Handling a message is a generator: it yields responses to send (`NativeResponse`), or work to do (`Work`) whose result
+it gets back. So it never blocks and knows no threads. The driver decides where work is done, how much of each kind at a
+time and for whom, and raises `Busy` for excess work. The protocol state changes only between two steps, never while
+work is done.
 
-The protocol's server with its expensive steps taken out, so that whoever drives it can have them done elsewhere.
-
-`wire.Server` signs an answer and agrees on a session's key where it stands: 1 to 20 ms of arithmetic in the middle of
-what must not wait. Here an answer that has to be signed comes back `Unsigned`, and the wish for a session comes back as
-a request; the arithmetic is a function without side effects, for a pool. What changes the state of the server, sessions
-and challenges and counters, is done before and after it and is quick. Everything else is `wire.Server`.
+`wire.Server` signs responses and agrees on session keys directly: 1 to 20 ms of computation. Here a response that must
+be signed is returned as `UnsignedFrame`, and a session setup is returned as a request; the computation is a function
+without side effects, for a pool. Changes of the server's state (sessions, challenges, counters) happen before and after
+it and are quick. Everything else is `wire.Server`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
@@ -40,68 +38,66 @@ T = TypeVar("T")
 
 
 class WorkKind(Enum):
-    """What sort of work it is: each has a price of its own."""
+    """Kinds of work; each has its own price."""
 
     READ = "read"
     """Reads the ledger: up to a few milliseconds of SQL."""
     WRITE = "write"
     """May append to the ledger: waits for the disk."""
     SIGN = "sign"
-    """Signs an answer with the server's key: about a millisecond of arithmetic."""
+    """Signs a response with the server's key: about a millisecond."""
     VERIFY = "verify"
-    """Checks an answer to a challenge: 50 µs for a signature, 5 ms and up to 0.1 s for a secret, several times that
-    where it may be one of several keys."""
+    """Checks a challenge response: 50 µs for a signature, 5 ms and up to 0.1 s for a secret, several times that if
+    several keys are possible."""
     AGREE = "agree"
-    """Agrees on a session's key: 2 to 20 ms of arithmetic."""
+    """Agrees on a session key: 2 to 20 ms."""
     HANDSHAKE = "handshake"
-    """A step of a TLS handshake: about half a millisecond, most of it the signature of the server."""
+    """A step of a TLS handshake: about half a millisecond, most of it the server's signature."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something to be done elsewhere; in any thread."""
+    """Something to do elsewhere, in any thread."""
 
     kind: WorkKind
     call: Callable[[], object] = field(repr=False)
     secret_of: bytes | None = None
-    """Whose secret somebody gets a word about by it, where VERIFY_CHALLENGE asks for one."""
+    """The handle whose secret VERIFY_CHALLENGE asks about."""
     price: float | None = None
-    """What it will cost in seconds of a processor, if that can be told and is not what such work costs."""
+    """Expected CPU seconds, if known and not the typical price of the kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretGuess:
-    """What an answer came to that VERIFY_CHALLENGE asked about. Whoever asks may be guessing."""
+    """The result of VERIFY_CHALLENGE. The sender may be guessing."""
 
     secret_of: bytes
-    """The handle, as it came from the network."""
+    """The handle, as received."""
     right: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NativeResponse:
-    """An answer, or one of several messages of it, and what may be said about it in a log."""
+    """A response, or one of its messages, with what the log may show about it."""
 
     reply: Reply
-    """What to send; no messages at all where silence is the answer."""
+    """What to send; no messages if there is no response."""
     opcode: OpCode = OpCode.RESERVED
-    """What was asked for."""
     code: ResponseCode | None = None
-    """How it went; None where nothing, or nothing readable, is sent."""
+    """The response code; None if nothing, or nothing readable, is sent."""
     identity: str = ""
-    """Who asked, as far as they have proved it."""
+    """The authenticated identity."""
     name: bytes = b""
-    """What it was about, as it came from the network."""
+    """The requested name, as received."""
     more: bool = False
-    """Whether another message of the same answer follows."""
+    """Whether another message of the same response follows."""
     keep_alive: bool = False
     """Whether the client asked to keep the connection (KC)."""
     guess: SecretGuess | None = None
-    """What it says about a secret, if that is what was asked for; the code is SUCCESS then, right or wrong."""
+    """The result of VERIFY_CHALLENGE; the code is SUCCESS then, right or wrong."""
 
     @property
     def is_authentication_failure(self) -> bool:
-        """Whether somebody tried to be who they are not, or not yet."""
         if self.guess is not None:
             return not self.guess.right
         return self.code in (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY)
@@ -109,20 +105,20 @@ class NativeResponse:
 
 Step: TypeAlias = Work | NativeResponse
 Steps: TypeAlias = Generator[Step, Any, None]
-"""What a door does for one request."""
+"""The steps for one request."""
 
 StepsResult: TypeAlias = Generator[Step, Any, T]
-"""A part of that, with a result."""
+"""A part of them, with a result."""
 
 
 def do_work(kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None) -> StepsResult[T]:
-    """Have something done."""
+    """Have work done; return its result."""
     result: T = yield Work(kind, call, secret_of)
     return result
 
 
 def run_steps(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterator[NativeResponse]:
-    """The answers, with all work done as the caller says, in the caller's thread. The lock guards the steps alone."""
+    """Yield the responses; work is done by `do` in the caller's thread. The lock guards the steps alone."""
     result: object = None
     error: Exception | None = None
     try:
@@ -137,7 +133,7 @@ def run_steps(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterato
                 continue
             try:
                 result = do(step)
-            except Exception as problem:  # noqa: BLE001 - the door answers it
+            except Exception as problem:  # noqa: BLE001 - the steps respond to it
                 error = problem
     finally:
         with lock:
@@ -147,7 +143,7 @@ def run_steps(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterato
 async def run_steps_async(
     steps: Steps, do: Callable[[Work], Awaitable[object]]
 ) -> AsyncGenerator[NativeResponse, None]:
-    """The same in an event loop, in whose thread all steps are made."""
+    """The same in an event loop, whose thread runs all steps."""
     result: object = None
     error: Exception | None = None
     with closing(steps):
@@ -158,12 +154,12 @@ async def run_steps_async(
                 continue
             try:
                 result = await do(step)
-            except Exception as problem:  # noqa: BLE001 - the door answers it
+            except Exception as problem:  # noqa: BLE001 - the steps respond to it
                 error = problem
 
 
 def _advance(steps: Steps, result: object, error: Exception | None) -> Step | None:
-    """The next step, given what the work of the last one came to; None at the end."""
+    """The next step, given the result of the last one's work; None at the end."""
     try:
         return steps.send(result) if error is None else steps.throw(error)
     except StopIteration:
@@ -171,7 +167,7 @@ def _advance(steps: Steps, result: object, error: Exception | None) -> Step | No
 
 
 def read_codes(frame: Frame) -> tuple[OpCode, ResponseCode | None]:
-    """The opcode and code that a message shows to everybody; nothing, if it is encrypted."""
+    """Return the visible opcode and code of a message; none if it is encrypted."""
     if frame.envelope.encrypted:
         return OpCode.RESERVED, None
     shown, _ = message.Header.from_bytes(frame.payload, frame.envelope.version, 0)
@@ -179,30 +175,30 @@ def read_codes(frame: Frame) -> tuple[OpCode, ResponseCode | None]:
 
 
 _SIGNED_IN_SESSIONS: Final = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
-_CIPHER_SENT_SINCE: Final = 4  # the minor version
+_CIPHER_SENT_SINCE: Final = 4  # minor version
 
 
 @dataclass(frozen=True, slots=True)
 class UnsignedFrame(Frame):
-    """A message that still has to be signed with the server's key. As it stands it is whole, and clients refuse it."""
+    """A message that still has to be signed with the server's key. It is complete, but clients reject it."""
 
     message: Message = field(kw_only=True)
     encrypt_session: Session | None = field(kw_only=True, default=None)
-    """The session under whose key it is then encrypted."""
+    """The session whose key encrypts it after signing."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyAgreement:
-    """What a key exchange came to."""
+    """The result of a key exchange."""
 
     public: DhPublicKey
-    """Our half, for the client."""
+    """The server's public key for the client."""
     key: bytes = field(repr=False)
     cipher: Cipher
 
 
 class ProtocolServer(Server):
-    """One server's conversations; `respond`, `identify` and `accept` never compute long. Not for several threads."""
+    """Protocol state; `respond`, `identify` and `accept` never compute for long. Not thread-safe."""
 
     challenges: Challenges
 
@@ -215,37 +211,37 @@ class ProtocolServer(Server):
         self.challenges = Challenges(settings.challenge_life, sizes)
 
     def identify(self, request: Request, now: float, *, udp: bool = False) -> Identity | Reply:
-        """Who makes a request; a challenge that is given over UDP is kept apart from the others."""
+        """Identify the caller; challenges issued over UDP have their own table."""
         self.challenges.issuing_over_udp = udp
         return super().identify(request, now)
 
     def set_last_id(self, last: int) -> None:
         """Number sessions and challenges from here on.
 
-        Whoever holds one of a server that was started anew must not meet somebody else's under the same number: their
-        messages would then look forged, and not out of date.
+        After a restart, the ids of old sessions must not be reused soon: their messages would look forged instead of
+        expired.
         """
         self._last_id = last
 
     def adopt_state(self, old: "ProtocolServer") -> None:
-        """Go on with the conversations of another server, whose settings have changed."""
-        self.sessions, self.challenges, self._last_id = old.sessions, old.challenges, old._last_id  # noqa: SLF001 - its own kind
+        """Take over the state of a server with old settings."""
+        self.sessions, self.challenges, self._last_id = old.sessions, old.challenges, old._last_id  # noqa: SLF001 - same class
 
     # Signing
 
     def signing(self, message: Message) -> Callable[[], Message]:
-        """The computation that signs a message; it may run in another thread."""
+        """Return the function that signs a message; it may run in another thread."""
         key = self._settings.key
         return lambda: sign(message, key)
 
     def signed(self, frame: UnsignedFrame, message: Message) -> Frame:
-        """What is sent instead of an unsigned frame, given its message with the signature."""
+        """Return the frame to send for an unsigned one, given its signed message."""
         if frame.encrypt_session is not None:
             return Frame(*frame.encrypt_session.seal(message, self._random))
         return Frame(message.envelope, message.payload())
 
     def remember(self, request: Request, reply: Reply, *, more: bool) -> None:
-        """Note what the answer to a challenge got in the end, for the case that it comes again."""
+        """Store the final reply to a challenge response, in case it is sent again."""
         self._store_reply(request, reply, more=more)
 
     def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
@@ -254,21 +250,21 @@ class ProtocolServer(Server):
         if has_mac or OpFlag.CERTIFY not in message.header.flags:
             return super()._finish(message, request, private=private)
         if message.envelope.length > MAX_MESSAGE - MAX_CREDENTIAL:
-            raise LocalProtocolError("with a signature the message is longer than any peer accepts")
+            raise LocalProtocolError("with a signature the message is too long")
         encrypt_session = session if OpFlag.ENCRYPT in message.header.flags else None
         return UnsignedFrame(message.envelope, message.payload(), message=message, encrypt_session=encrypt_session)
 
     def _store_reply(self, request: Request, reply: Reply, *, more: bool) -> None:
-        # What is not signed yet is not what the answer got; until it is, a repetition gets nothing.
+        # Not the final reply while unsigned; until then, a retry gets no reply.
         if not any(isinstance(frame, UnsignedFrame) for frame in reply.frames):
             super()._store_reply(request, reply, more=more)
 
     # Sessions
 
     def prepare_key_agreement(self, request: Request) -> Callable[[], KeyAgreement]:
-        """The computation that agrees on a session's key; it may run in another thread, and raises `InvalidData`."""
+        """Return the function that agrees on a session key; for any thread. It raises `InvalidData`."""
         setup = request.body
-        assert isinstance(setup, SessionSetup)  # noqa: S101 - made so by `_dispatch`
+        assert isinstance(setup, SessionSetup)  # noqa: S101 - checked by `_dispatch`
         sends_cipher = request.message.envelope.suggested.at_least(_CIPHER_SENT_SINCE)
         cipher = self._settings.cipher if sends_cipher else Cipher.DES
         random, data = self._random, setup.public_key
@@ -283,9 +279,9 @@ class ProtocolServer(Server):
         return agree
 
     def begin_session(self, request: Request, key_agreement: KeyAgreement, now: float) -> Reply:
-        """Begin the session that a request wishes for, with the key that was agreed on."""
+        """Start the requested session with the agreed key."""
         setup, suggested = request.body, request.message.envelope.suggested
-        assert isinstance(setup, SessionSetup)  # noqa: S101 - made so by `_dispatch`
+        assert isinstance(setup, SessionSetup)  # noqa: S101 - checked by `_dispatch`
         timeout = min(setup.timeout, MAX_TIMEOUT) if setup.timeout > 0 else self._settings.session_life
         identity = Identity(setup.handle, setup.index) if setup.handle else None
         session = Session(
@@ -294,11 +290,11 @@ class ProtocolServer(Server):
         self.sessions.add(session, now)
         prefix = key_agreement.cipher.to_bytes(4, "big") if suggested.at_least(_CIPHER_SENT_SINCE) else b""
         body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, prefix + key_agreement.public.to_bytes())
-        # The new session is answered under its own id: an older one that the request came in has no part in it.
+        # The response has the id of the new session, not of one that the request was sent in.
         return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
 
     def refuse_session(self, request: Request, problem: InvalidData, now: float) -> Reply:
-        """Say that no key could be agreed on."""
+        """Return the reply to a failed key agreement."""
         return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(problem.message), now)
 
     def _dispatch(self, request: Request, now: float) -> Received:

@@ -1,18 +1,15 @@
-"""The native protocol over TCP: connections, their time limits, and messages in both directions.
+"""Native protocol over TCP: accepting connections, timeouts, and messages in both directions.
 
-Most clients bring one public resolution and are answered before they get here; see `native_accept`. What is here is
-what lasts longer. Public resolutions over a kept connection are answered at once too: the octets that came are tried as
-they are. Everything else goes through the door, one message of a connection at a time; what the client sends meanwhile
-waits in the kernel. A client that sets KC (keep the connection) may go on asking.
+Deployed clients open a connection for every request, which costs more than the response. So a connection is attached to
+the event loop only if necessary. The kernel holds it back until data has arrived; then it is accepted, read, answered
+and closed at once. Clients that sent only a part, need more than the fast path, or keep the connection get a
+`Connection` with the data read so far.
 
-Time is looked at once a second for all connections together, which costs nothing where nothing is late.
+Public resolutions over a kept connection use the fast path too: the received data is tried as it is. Everything else
+goes through `NativeService`, one message of a connection at a time; further data waits in the kernel. A client that
+sets KC (keep the connection) may send more requests.
 
-Letting TCP connections in, and answering at once those that bring one public resolution.
-
-Deployed clients make a connection for every request, and its making costs more than the answer. So a connection becomes
-one of the event loop only if there is more to it. The kernel holds it back until something has come; then it is
-accepted, read, answered and closed in one go. Whoever sent only a part, asks for more than the answers view can tell,
-or wants to keep the connection gets a `Connection` with what came so far.
+Deadlines of all connections are checked together, once a second.
 """
 
 import asyncio
@@ -31,24 +28,24 @@ if TYPE_CHECKING:
     from .service import NativeService
 
 LINGER_SECONDS: Final = 2.0
-"""Seconds for a client to read a refusal and go, before the connection is cut."""
+"""Seconds for a client to read a refusal before the connection is aborted."""
 
 KEEP_ALIVE_OFFSET: Final = 28
 KEEP_ALIVE_BIT: Final = 0x02
-"""Where in a request the flag KC stands, and which bit of the octet it is."""
+"""Offset of the byte with the KC flag in a request, and its bit."""
 
 _NEVER = float("inf")
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection."""
+    """A TCP connection."""
 
     __slots__ = (
         "_closing",
-        "_ended",
+        "_eof",
         "_keep",
-        "_kept",
         "_reader",
+        "_recorded_size",
         "_service",
         "_task",
         "_transport",
@@ -62,10 +59,10 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, service: "NativeService", host: str, *, unread: bytes = b"", unsent: bytes = b"", keep: bool = True
     ) -> None:
-        """Take on a client that was admitted.
+        """Create a connection for an admitted client.
 
-        `unread` has come already; `unsent` is the rest of an answer, after which the connection ends unless the client
-        wants to `keep` it.
+        `unread` was received already; `unsent` is the rest of a response, after which the connection ends unless `keep`
+        is set.
         """
         self._service = service
         self._unread, self._unsent, self._keep = unread, unsent, keep
@@ -74,16 +71,15 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._closing = False
-        self._ended = False
-        self._kept = 0  # octets that wait in the reader, as they were counted last
+        self._eof = False
+        self._recorded_size = 0  # bytes in the reader, as last recorded
         self.host = host
         self.deadline = _NEVER
-        """When the connection is cut unless something happens."""
+        """When the connection is aborted unless something happens."""
 
-    # What the loop calls
+    # Protocol callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with what came before."""
         self._transport = cast("asyncio.Transport", transport)
         self.deadline = self._service.now() + self._service.connections.message_timeout
         self._service.open.add(self)
@@ -98,13 +94,12 @@ class Connection(asyncio.Protocol):
         self._unread = self._unsent = b""
 
     def data_received(self, data: bytes) -> None:
-        """Take what came: at once, if it is one public resolution."""
         if self._closing:
             return
         if self._reader is None:
-            answer = self._service.try_fast_path(data, self.host)
-            if answer is not None:
-                self._send_fast_response(answer, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
+            response = self._service.try_fast_path(data, self.host)
+            if response is not None:
+                self._send_fast_response(response, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
                 return
             self._reader = FrameReader()
         self._reader.feed(data)
@@ -113,24 +108,23 @@ class Connection(asyncio.Protocol):
         else:
             self._count_buffered()
 
-    def _send_fast_response(self, answer: bytes, *, keep: bool) -> None:
-        """Send an answer that took no time; the connection ends unless the client wants to keep it."""
-        assert self._transport is not None  # noqa: S101 - it brought the request
-        self._transport.write(answer)
+    def _send_fast_response(self, response: bytes, *, keep: bool) -> None:
+        assert self._transport is not None  # noqa: S101 - it received the request
+        self._transport.write(response)
         if not keep:
             self._finish()
         elif self._writable is None:
             self.deadline = self._service.now() + self._service.connections.idle_timeout
 
     def eof_received(self) -> bool:
-        """The client has said everything; what is being answered still goes out."""
+        """Keep the connection open for a response in progress."""
         if self._task is None:
             return False
-        self._ended = True
+        self._eof = True
         return True
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Forget the connection. What was begun for it is done all the same."""
+        """Forget the connection. Started work is finished."""
         if self in self._service.open:
             self._service.open.discard(self)
             self._service.connections.leave(self.host)
@@ -140,7 +134,7 @@ class Connection(asyncio.Protocol):
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        """The client takes its answers slowly: make no more of them, and take no more requests."""
+        """Stop reading and responding while the client does not read."""
         if self._writable is None:
             self._writable = asyncio.get_running_loop().create_future()
         if self._task is None and self._transport is not None:
@@ -148,7 +142,6 @@ class Connection(asyncio.Protocol):
             self.deadline = self._service.now() + self._service.connections.write_timeout
 
     def resume_writing(self) -> None:
-        """Go on."""
         if self._writable is not None:
             if not self._writable.done():
                 self._writable.set_result(None)
@@ -163,51 +156,51 @@ class Connection(asyncio.Protocol):
     # Messages
 
     def _next(self) -> None:
-        """Go on with the messages that have come, up to one that takes time; what is left of them then counts."""
+        """Handle received messages, up to one that needs the service, and record what is left of them."""
         self._take_messages()
         self._count_buffered()
 
     def _count_buffered(self) -> None:
-        """Have it counted what waits here, if that has changed; together there may be too much of it."""
+        """Record the buffered size, if it changed; the total of all connections is limited."""
         buffered = 0 if self._reader is None else self._reader.buffered
-        if buffered != self._kept:
-            self._kept = buffered
+        if buffered != self._recorded_size:
+            self._recorded_size = buffered
             for longest in self._service.connections.unfinished.note(self, buffered):
-                self._service.counts.limited("unfinished octets")
+                self._service.counts.limited("unfinished_bytes")
                 longest.cut()
 
     def _take_messages(self) -> None:
-        assert self._reader is not None and self._transport is not None  # noqa: S101, PT018 - there is data
+        assert self._reader is not None and self._transport is not None  # noqa: S101, PT018 - data was received
         try:
             for frame in self._reader.frames():
                 data = frame.envelope.to_bytes() + frame.payload
-                answer = self._service.try_fast_path(data, self.host)
-                if answer is None:
+                response = self._service.try_fast_path(data, self.host)
+                if response is None:
                     self.deadline = _NEVER
                     self._transport.pause_reading()
                     self._task = asyncio.get_running_loop().create_task(self._serve(frame))
                     return
-                self._send_fast_response(answer, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
+                self._send_fast_response(response, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
                 if self._closing or self._writable is not None:
-                    return  # nobody reads more; or not before these answers are taken
+                    return  # closing, or the client must read its responses first
         except RemoteProtocolError:
             self._refuse()
             return
-        if self._ended:
+        if self._eof:
             self._finish()
         elif self._reader.is_idle:
             self._reader = None
-        else:  # what has begun must end soon, however long the connection may be silent in between
+        else:  # a started message must end soon, even on a kept connection
             self.deadline = min(self.deadline, self._service.now() + self._service.connections.message_timeout)
 
     async def _serve(self, frame: Frame) -> None:
-        """Answer a message, then take the next one or end."""
+        """Handle a message, then continue with the next one or close."""
         transport = self._transport
-        assert transport is not None  # noqa: S101 - it brought the message
+        assert transport is not None  # noqa: S101 - it received the message
         try:
-            keep = await self._answer(frame, transport)
+            keep = await self._respond(frame, transport)
         except BaseException:
-            transport.abort()  # nobody would look after it any more
+            transport.abort()  # nothing else would close it
             raise
         self._task = None
         if keep and not self._closing and not self._service.draining:
@@ -218,26 +211,26 @@ class Connection(asyncio.Protocol):
         else:
             self._finish()
 
-    async def _answer(self, frame: Frame, transport: asyncio.Transport) -> bool:
-        """Answer a message; whether the client wants to keep the connection."""
+    async def _respond(self, frame: Frame, transport: asyncio.Transport) -> bool:
+        """Send the responses to a message; return whether the client keeps the connection."""
         keep = False
         async with aclosing(self._service.served(frame, self.host, Transport.TCP)) as answers:
             async for served in answers:
                 keep = served.keep_alive
                 if transport.is_closing():
                     if served.more:
-                        break  # nobody listens any more
+                        break  # the client has disconnected
                     continue
                 transport.write(served.reply.to_stream())
-                if (served.more or keep) and self._writable is not None:  # before more is made, or asked for
+                if (served.more or keep) and self._writable is not None:  # wait before more is created or read
                     self.deadline = self._service.now() + self._service.connections.write_timeout
                     await self._writable
                     self.deadline = _NEVER
         return keep
 
     def _refuse(self) -> None:
-        """Answer what cannot be a message, and wait a moment: cut at once, the answer might not be read."""
-        assert self._transport is not None  # noqa: S101 - it brought the octets
+        """Respond to invalid data, and wait a moment: after an immediate abort the client might not see it."""
+        assert self._transport is not None  # noqa: S101 - it received the data
         reply = self._service.early_failure(ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT)
         self._transport.write(reply.to_stream())
         self._closing = True
@@ -246,47 +239,46 @@ class Connection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _finish(self) -> None:
-        """Close when everything is sent, or when the client has not taken it in time."""
-        assert self._transport is not None  # noqa: S101 - it is being answered
+        """Close when everything is sent, or when the client has not read it in time."""
+        assert self._transport is not None  # noqa: S101 - it is connected
         self._closing = True
         self.deadline = self._service.now() + self._service.connections.write_timeout
         self._transport.close()
 
     def cut(self) -> None:
-        """End it now: it took too long."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def close_if_idle(self) -> None:
-        """End it, unless a message of it is being answered."""
+        """Close, unless a message is being handled."""
         if self._task is None and self._transport is not None:
             self._transport.close()
 
 
-if TYPE_CHECKING:
-    from .service import NativeService
-
-_MAX_READ = 2_048  # more than a public resolution has; what is longer is read on by the connection
+_MAX_READ = 2_048  # more than a public resolution has; a connection reads the rest
 
 
 class NativeAcceptLoop(AcceptLoop):
-    """Takes connections from a listening socket."""
+    """Accepts connections of the native protocol."""
 
     def __init__(self, service: "NativeService", listener: socket.socket) -> None:
         super().__init__(listener, service.connections, service.counts.limited)
         self._service = service
 
     def take(self, client: socket.socket, host: str) -> Connection | None:
-        """Answer what a client has sent; the connection to be, if there is more to come."""
+        """Answer a client at once; return a connection if there is more to do."""
         try:
             data = client.recv(_MAX_READ, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # it was held back as long as can be, and still nothing came
+        except BlockingIOError:  # the kernel's time limit passed without data
             return Connection(self._service, host)
         if not data:
             return None
-        answer = self._service.try_fast_path(data, host)
-        if answer is None:
+        response = self._service.try_fast_path(data, host)
+        if response is None:
             return Connection(self._service, host, unread=data)
-        sent = client.send(answer, socket.MSG_DONTWAIT)
+        sent = client.send(response, socket.MSG_DONTWAIT)
         keep = bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT)
-        return Connection(self._service, host, unsent=answer[sent:], keep=keep) if keep or sent < len(answer) else None
+        return (
+            Connection(self._service, host, unsent=response[sent:], keep=keep) if keep or sent < len(response) else None
+        )

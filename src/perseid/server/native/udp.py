@@ -1,18 +1,7 @@
-"""Requests that come twice over UDP: the second gets what the first one got, and nothing is done again.
+"""Native protocol over UDP in the control process: datagrams that resolvers forward.
 
-A client that hears nothing sends its request again, under the same request id. Deployed servers execute it again; here
-a change, or the wish for a session, is remembered for a minute with its answer. Two messages are one request if they
-come from the same address and are the same octets; or if they come in the same session, say the same under the same
-id, and differ in the MAC only, because clients count each attempt. While the first is still being worked on, the second
-gets nothing: the client will ask once more.
-
-Only what was done is remembered, never a challenge or a refusal of somebody unknown. So strangers cannot fill the table
-with requests that cost them nothing.
-
-The native protocol over UDP as far as it needs state: what the resolvers do not answer themselves.
-
-They hand it over with the address it came from, and the answers go back through them. Messages of several datagrams are
-put together here, whichever resolvers their parts came by.
+Responses go back through the same resolver. Messages of several datagrams are reassembled here, whichever resolvers
+received the parts.
 """
 
 import asyncio
@@ -42,59 +31,58 @@ if TYPE_CHECKING:
     from .service import NativeService
 
 MAX_BATCH: Final = 4
-"""Datagrams that are taken from one resolver before others get their turn, TCP above all: a message costs the loop up
-to half a millisecond, and what waits in the kernel waits for nobody else."""
+"""Datagrams read from one resolver before others get their turn, above all TCP: a message costs the loop up to half a
+millisecond, and datagrams can wait in the kernel."""
 
 MAX_IN_FLIGHT: Final = 128
-"""Messages over UDP that are being answered at a time: as many as may wait in the longest queue. More would only be
-refused there, which costs more than dropping them."""
+"""Messages over UDP handled at a time: as many as fit in the longest queue. More would only be refused there, which
+costs more than dropping them."""
 
-_CODE = slice(4, 8)  # where the response code stands in a message
+_CODE = slice(4, 8)  # the response code in a message
 
 
 class UdpServer:
-    """Answers what resolvers hand over."""
+    """Handles datagrams that resolvers forward."""
 
     def __init__(self, service: "NativeService", sockets: list[socket.socket], traffic: TrafficLimit) -> None:
         self._service = service
         self._sockets = sockets
         self.traffic = traffic
-        """What networks may draw."""
+        """Byte limits of networks."""
         self._reassembler = Reassembler()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals = 0
 
     @property
     def in_flight(self) -> int:
-        """Messages that are being answered."""
+        """Number of messages being handled."""
         return len(self._tasks)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Listen to the resolvers."""
-        for one in self._sockets:
-            one.setblocking(False)
-            loop.add_reader(one.fileno(), self._readable, one)
+        for sock in self._sockets:
+            sock.setblocking(False)
+            loop.add_reader(sock.fileno(), self._readable, sock)
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take nothing more; what was begun goes on."""
-        for one in self._sockets:
-            loop.remove_reader(one.fileno())
+        """Read nothing more; started work continues."""
+        for sock in self._sockets:
+            loop.remove_reader(sock.fileno())
 
     def purge_expired(self, now: float) -> None:
-        """Forget messages of which the rest never came."""
+        """Drop messages whose remaining packets never arrived."""
         self._reassembler.expire(now)
 
     def _readable(self, resolver: socket.socket) -> None:
         now = monotonic()
         for _ in range(MAX_BATCH):
             try:
-                octets = resolver.recv(MAX_FORWARDED_BYTES)
+                data = resolver.recv(MAX_FORWARDED_BYTES)
             except BlockingIOError:
                 return
-            if not octets:  # nobody is there any more, not even the supervisor
+            if not data:  # the supervisor has ended
                 asyncio.get_running_loop().remove_reader(resolver.fileno())
                 return
-            forwarded = unpack_datagram(octets)
+            forwarded = unpack_datagram(data)
             if now - forwarded.at > MAX_AGE:
                 self._service.dropped("late")
             else:
@@ -113,11 +101,11 @@ class UdpServer:
                 return
             frame = Frame(*whole)
             if not frame.envelope.encrypted and any(frame.payload[_CODE]):
-                # An answer that came back: by its packets alone it could not be told from a request.
-                self._service.dropped("answer")
+                # A reflected response: its packets alone look like those of a request.
+                self._service.dropped("response")
                 return
         if len(self._tasks) >= MAX_IN_FLIGHT:
-            self._service.dropped("in flight")
+            self._service.dropped("in_flight")
             return
         task = asyncio.get_running_loop().create_task(self._serve(resolver, forwarded, frame))
         self._tasks.add(task)
@@ -127,27 +115,27 @@ class UdpServer:
         async for served in self._service.served(frame, forwarded.address[0], Transport.UDP):
             self._send(resolver, forwarded, served.reply, frame.payload)
 
-    def _send(self, resolver: socket.socket, forwarded: ForwardedDatagram, reply: Reply, asked: bytes = b"") -> None:
-        """Send an answer, unless it is more than an address that may be forged should draw (2.7).
+    def _send(self, resolver: socket.socket, forwarded: ForwardedDatagram, reply: Reply, request: bytes = b"") -> None:
+        """Send a reply, unless it is more than a possibly forged address should get (2.7).
 
-        The parcel is the one by which a request came, or the last of its packets; `asked` is the whole request.
+        `forwarded` is the datagram of the request, or the last of its packets; `request` is the whole request.
         """
         packets = reply.to_packets()
-        octets = sum(map(len, packets))
+        size = sum(map(len, packets))
         now = monotonic()
-        if len(packets) > MAX_PACKETS or not self.traffic.allows(forwarded.address[0], octets, now):
-            self._service.dropped("octets")
+        if len(packets) > MAX_PACKETS or not self.traffic.allows(forwarded.address[0], size, now):
+            self._service.dropped("rate_limit")
             self._refusals += 1
-            packets = [] if (short := self._short_response(forwarded, asked)) is None else [short]
+            packets = [] if (short := self._short_response(forwarded, request)) is None else [short]
         for packet in packets:
             try:
                 resolver.send(pack_datagram(now, forwarded.address, packet, forwarded.local))
-            except OSError:  # the resolver is away or has its hands full; the client asks again
-                self._service.dropped("resolver")
+            except OSError:  # the resolver is not running or overloaded; the client retries
+                self._service.dropped("resolver_busy")
                 return
 
-    def _short_response(self, forwarded: ForwardedDatagram, asked: bytes) -> bytes | None:
-        """A word for every other request that draws too much. It echoes the header, which only the first packet has."""
+    def _short_response(self, forwarded: ForwardedDatagram, request: bytes) -> bytes | None:
+        """A short response for every other request over the limit. It echoes the header in the first packet."""
         if not self._refusals & 1:
             return None
-        return short_response(forwarded.datagram[: envelope_module.ENVELOPE_LENGTH] + asked, self._service.time())
+        return short_response(forwarded.datagram[: envelope_module.ENVELOPE_LENGTH] + request, self._service.time())

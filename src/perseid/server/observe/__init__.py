@@ -1,1 +1,1 @@
-"""Logs, access log, metrics."""
+"""Logs, access log and metrics."""

@@ -1,16 +1,16 @@
-"""The access log: one line for each request, with who asked, from where, what for, how it went and how long it took.
+"""Access log: one line for each request.
 
     2026-03-01T12:00:00.123Z INFO control access transport=tcp address=192.0.2.7 operation=CREATE_HANDLE
-        name=12345/x code=SUCCESS microseconds=812 who=300:0.NA/12345                       (one line)
+        name=12345/x code=SUCCESS microseconds=812 identity=300:0.NA/12345                  (one line)
 
-Over HTTP there are a method and a status in the place of the operation, and a path where no name was asked for:
+Lines of HTTP have a method and a status instead of the operation, and a path if no handle was requested:
 
     2026-03-01T12:00:00.123Z INFO control access transport=https address=192.0.2.7 method=GET name=12345/x
-        status=302 code=- microseconds=52 who=-                                             (one line)
+        status=302 code=- microseconds=52 identity=-                                        (one line)
 
-Requests are many and lines are cheap only in numbers. A line is put together without the library of logging, and lines
-are written together: when there are enough of them, when a new second begins, and when the owner says `flush`, which it
-does about once a second and at its end. Whoever does not want the log has none at all: there is no flag to ask.
+Lines are formatted without the logging library and written in batches: when there are enough of them, when a new second
+starts, and on `flush`, which the owner calls about once a second and at its end. A process without access log has no
+`AccessLog` at all, so there is no flag to check.
 """
 
 import logging
@@ -23,16 +23,16 @@ from perseid.wire.codes import OpCode, ResponseCode
 from .logs import Log, decode_text, format_field, format_json, format_time
 
 MAX_NAME: Final = 2_048
-"""Octets of the longest name as written: the longest name that there is, if nothing in it needs escaping."""
+"""Bytes of the longest name as written: the longest valid name, if nothing in it needs escaping."""
 
 MAX_METHOD: Final = 16
-"""Octets of a method of HTTP as written: those that are known have no more than seven."""
+"""Bytes of an HTTP method as written; known ones have at most seven."""
 
 BATCH_LINES: Final = 128
-"""Lines that are written together: then the cost of writing is a small part of each."""
+"""Lines written together, so that the cost of writing is a small part of each."""
 
 MISSING: Final = "-"
-"""Stands for what a request does not have: an identity that was proved, or an answer."""
+"""Written for a missing value: no identity, or no response."""
 
 _JSON_MISSING = format_json(MISSING)
 _OPERATIONS = {opcode.value: opcode.name for opcode in OpCode}
@@ -40,19 +40,19 @@ _CODES = {code.value: code.name for code in ResponseCode}
 
 
 class HttpExchange(NamedTuple):
-    """What was asked for over HTTP, and how it went."""
+    """An HTTP request and its result."""
 
     method: str
     status: int
-    about: bytes
-    """A name, or the path if no name was asked for."""
+    target: bytes
+    """A handle, or the path if no handle was requested."""
     is_name: bool
     code: int = 0
-    """Of the Handle System; 0 for none."""
+    """Response code of the Handle System; 0 for none."""
 
 
 class AccessLog:
-    """The access log of one process, for one thread of it."""
+    """The access log of one process, for one of its threads."""
 
     __slots__ = ("_begin", "_clock", "_json", "_lines", "_output", "_second", "_style")
 
@@ -63,7 +63,7 @@ class AccessLog:
         self._clock = clock
         self._lines: list[str] = []
         self._second = 0
-        self._begin = ("", "")  # what stands before and behind the milliseconds
+        self._begin = ("", "")  # before and after the milliseconds
 
     def log_request(
         self,
@@ -75,9 +75,9 @@ class AccessLog:
         microseconds: int,
         identity: str = "",
     ) -> None:
-        """One request. `code` is None if nothing, or nothing readable, was answered; `who` is who proved it.
+        """Log a request. `code` is None if nothing, or nothing readable, was sent; `identity` is authenticated.
 
-        `transport` is a word of ours and written as it is; everything else may come from strangers.
+        `transport` is written as it is; everything else is untrusted.
         """
         begin = self._current_line_start()
         operation = _OPERATIONS.get(opcode) or str(int(opcode))
@@ -86,20 +86,21 @@ class AccessLog:
             line = (
                 f'{begin},"message":"access","transport":"{transport}","address":{format_json(address)},'
                 f'"operation":"{operation}","name":{format_json(decode_text(name), MAX_NAME)},"code":"{code_name}",'
-                f'"microseconds":{int(microseconds)},"who":{format_json(identity) if identity else _JSON_MISSING}}}\n'
+                f'"microseconds":{int(microseconds)},'
+                f'"identity":{format_json(identity) if identity else _JSON_MISSING}}}\n'
             )
         else:
             line = (
                 f"{begin} access transport={transport} address={format_field(address)} operation={operation} "
                 f"name={format_field(decode_text(name), MAX_NAME)} code={code_name} microseconds={int(microseconds)} "
-                f"who={format_field(identity) if identity else MISSING}\n"
+                f"identity={format_field(identity) if identity else MISSING}\n"
             )
         self._add(line)
 
     def log_http_request(
         self, address: str, transport: str, exchange: "HttpExchange", microseconds: int, identity: str = ""
     ) -> None:
-        """One request over HTTP."""
+        """Log an HTTP request."""
         begin = self._current_line_start()
         method, status, target, is_name, code = exchange
         code_name = MISSING if not code else _CODES.get(code) or str(int(code))
@@ -108,20 +109,19 @@ class AccessLog:
             line = (
                 f'{begin},"message":"access","transport":"{transport}","address":{format_json(address)},'
                 f'"method":{format_json(method, MAX_METHOD)},"{kind}":{format_json(decode_text(target), MAX_NAME)},'
-                f'"status":{int(status)},"code":"{code_name}",'
-                f'"microseconds":{int(microseconds)},"who":{format_json(identity) if identity else _JSON_MISSING}}}\n'
+                f'"status":{int(status)},"code":"{code_name}","microseconds":{int(microseconds)},'
+                f'"identity":{format_json(identity) if identity else _JSON_MISSING}}}\n'
             )
         else:
             line = (
                 f"{begin} access transport={transport} address={format_field(address)} "
                 f"method={format_field(method, MAX_METHOD)} "
                 f"{kind}={format_field(decode_text(target), MAX_NAME)} status={int(status)} code={code_name} "
-                f"microseconds={int(microseconds)} who={format_field(identity) if identity else MISSING}\n"
+                f"microseconds={int(microseconds)} identity={format_field(identity) if identity else MISSING}\n"
             )
         self._add(line)
 
     def _current_line_start(self) -> str:
-        """How a line of this moment begins."""
         now = self._clock()
         second = int(now)
         if second != self._second:
@@ -137,7 +137,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write the lines that wait; also those that the reader of the log had no room for before."""
+        """Write pending lines, including those that the reader of the log had no room for before."""
         if self._lines:
             lines, self._lines = self._lines, []
             self._output.write(lines)
@@ -145,8 +145,8 @@ class AccessLog:
             self._output.flush()
 
     def _make_line_start(self, second: int) -> tuple[str, str]:
-        """How lines of this second begin, around the place of the milliseconds; in the journal they have none."""
+        """How lines of this second start, before and after the milliseconds; the journal has no time."""
         at = format_time(second)
         begin = self._style.begin(logging.INFO, at)
-        before, found, after = begin.partition(at)
-        return (before + at.removesuffix("000Z"), "Z" + after) if found else (begin, "")
+        before, separator, after = begin.partition(at)
+        return (before + at.removesuffix("000Z"), "Z" + after) if separator else (begin, "")

@@ -1,4 +1,8 @@
-"""What the control process counts: plain numbers, which `metrics` names when they are collected."""
+"""Counters of the control process: plain numbers, which `metrics` names when they are collected.
+
+Only the event loop counts. Readers copy each table in one step, so they can be in any thread; they may see one request
+partly counted. No table grows with what clients send: unknown codes are counted together.
+"""
 
 from bisect import bisect_left
 from collections import Counter
@@ -24,30 +28,30 @@ DURATION_BOUNDS: Final = (
     1_000_000,
     5_000_000,
 )
-"""Upper bounds of the buckets for requests, in microseconds: from a look-up to a write that waits for others."""
+"""Upper bounds of the buckets for requests, in microseconds: from a lookup to a write that waits for others."""
 
 LAG_BOUNDS: Final = (1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000)
 """Upper bounds of the buckets for the lag of the event loop, in microseconds."""
 
 OTHER: Final = "other"
-"""Stands for codes that nobody knows: whoever sends them must not make new series."""
+"""Label of unknown codes: clients must not be able to create new series."""
 
 NO_RESPONSE: Final = "none"
-"""Stands for the code where nothing, or nothing readable, was answered."""
+"""Label of the code if nothing, or nothing readable, was sent."""
 
 _MICROSECONDS = 1_000_000
 
 RESOLUTION: Final = OpCode.RESOLUTION.name.lower()
 
 METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "CONNECT"))
-"""Methods of HTTP that are counted by themselves."""
+"""HTTP methods with their own series."""
 
 _OPCODES = frozenset(OpCode)
 _RESPONSE_CODES = frozenset(ResponseCode)
 
 
 class Histogram:
-    """Plain numbers behind a histogram; in microseconds."""
+    """The plain numbers of a histogram, in microseconds."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -57,12 +61,11 @@ class Histogram:
         self._sum = 0
 
     def add(self, microseconds: int) -> None:
-        """One more."""
         self._counts[bisect_left(self._bounds, microseconds)] += 1
         self._sum += microseconds
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """The buckets as Prometheus has them, each with all below it, and the sum; in seconds."""
+        """Return cumulative buckets as Prometheus has them, and the sum; in seconds."""
         total, buckets = 0, []
         for bound, count in zip((*self._bounds, None), self._counts.copy(), strict=True):
             total += count
@@ -71,100 +74,100 @@ class Histogram:
 
 
 class ControlCounters:
-    """What the control process counts, in its event loop."""
+    """The counters of the control process, for its event loop."""
 
     def __init__(self) -> None:
-        self._at_once = dict.fromkeys([code.to_bytes(4, "big") for code in ResponseCode], 0)
+        self._fast_responses = dict.fromkeys([code.to_bytes(4, "big") for code in ResponseCode], 0)
         self._served: Counter[tuple[Transport, OpCode, ResponseCode | None]] = Counter()
         self._dropped: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
         self._http: Counter[tuple[Transport, str, int]] = Counter()
         self.http_fast_responses: dict[tuple[bool, str, int], int] = {}
-        """Requests over HTTP that were answered from the view: over TLS or not, method, first digit of the status."""
-        self._http_failed: Counter[Transport] = Counter()
+        """HTTP requests answered from the view: over TLS or not, method, first digit of the status."""
+        self._http_authentication_failures: Counter[Transport] = Counter()
         self.durations = {transport: Histogram(DURATION_BOUNDS) for transport in Transport}
         self.lags = Histogram(LAG_BOUNDS)
         self._loop_lag = 0.0
-        self._seen = monotonic()
+        self._last_tick = monotonic()
 
     def count_fast_response(self, code: bytes) -> None:
-        """A public resolution over TCP was answered from the view; `code` as it stands in the answer."""
-        self._at_once[code] = self._at_once.get(code, 0) + 1
+        """Count a public resolution over TCP answered from the view; `code` as in the response."""
+        self._fast_responses[code] = self._fast_responses.get(code, 0) + 1
 
     def served(self, transport: Transport, opcode: OpCode, code: ResponseCode | None, microseconds: int) -> None:
-        """A request went through the door."""
-        if opcode not in _OPCODES:  # whoever counts through all of them must not fill the memory
+        """Count a request of the native protocol."""
+        if opcode not in _OPCODES:  # a client that tries all numbers must not fill the memory
             opcode = OpCode.RESERVED
         self._served[transport, opcode, code] += 1
         self.durations[transport].add(microseconds)
 
     def http(self, transport: Transport, method: str, status: int) -> None:
-        """A request over HTTP was answered."""
+        """Count an HTTP request."""
         self._http[transport, method if method in METHODS else OTHER, status // 100] += 1
 
     def count_http_failed_proof(self, transport: Transport) -> None:
-        """Somebody tried to prove an identity over HTTP and failed."""
-        self._http_failed[transport] += 1
+        """Count a failed authentication over HTTP."""
+        self._http_authentication_failures[transport] += 1
 
     def dropped(self, reason: str) -> None:
-        """Something that resolvers handed over gets no answer, or a short one. The reason is a word of ours."""
+        """Count a forwarded datagram that gets no response, or a short one. The reason is a label of ours."""
         self._dropped[reason] += 1
 
     def limited(self, limit: str) -> None:
-        """A limit was reached. Its name is a word of ours."""
+        """Count a limit that was reached. Its name is a label of ours."""
         self._limited[limit] += 1
 
     @property
     def loop_lag(self) -> float:
-        """How late the event loop was when it last looked, in seconds. Setting it says that the loop is at work."""
+        """How late the event loop was at its last tick, in seconds. Setting it records a tick."""
         return self._loop_lag
 
     @loop_lag.setter
     def loop_lag(self, seconds: float) -> None:
         self._loop_lag = seconds
-        self._seen = monotonic()
+        self._last_tick = monotonic()
         self.lags.add(int(seconds * _MICROSECONDS))
 
     @property
-    def silence(self) -> float:
-        """Seconds since the event loop was last seen at work."""
-        return monotonic() - self._seen
+    def seconds_since_tick(self) -> float:
+        """Seconds since the last tick of the event loop."""
+        return monotonic() - self._last_tick
 
     def requests(self) -> Counter[tuple[str, str, str]]:
-        """Requests by transport, operation and code."""
-        found: Counter[tuple[str, str, str]] = Counter()
-        for octets, count in self._at_once.copy().items():
+        """Return requests by transport, operation and code."""
+        totals: Counter[tuple[str, str, str]] = Counter()
+        for code_bytes, count in self._fast_responses.copy().items():
             if count:
-                found["tcp", RESOLUTION, _code_label(int.from_bytes(octets, "big"))] += count
+                totals["tcp", RESOLUTION, _code_label(int.from_bytes(code_bytes, "big"))] += count
         for (transport, opcode, code), count in self._served.copy().items():
-            found[transport.name.lower(), _operation_label(opcode), _code_label(code)] += count
-        return found
+            totals[transport.name.lower(), _operation_label(opcode), _code_label(code)] += count
+        return totals
 
-    def failed_proofs(self) -> Counter[str]:
-        """Requests by transport that were to prove something and did not."""
-        found: Counter[str] = Counter()
+    def authentication_failures(self) -> Counter[str]:
+        """Return failed authentications by transport."""
+        totals: Counter[str] = Counter()
         for (transport, _, code), count in self._served.copy().items():
             if code in (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY):
-                found[transport.name.lower()] += count
-        for transport, count in self._http_failed.copy().items():
-            found[transport.name.lower()] += count
-        return found
+                totals[transport.name.lower()] += count
+        for transport, count in self._http_authentication_failures.copy().items():
+            totals[transport.name.lower()] += count
+        return totals
 
     def http_requests(self) -> Counter[tuple[str, str, str]]:
-        """Requests over HTTP by transport, method and class of status."""
-        found: Counter[tuple[str, str, str]] = Counter()
+        """Return HTTP requests by transport, method and class of status."""
+        totals: Counter[tuple[str, str, str]] = Counter()
         for (transport, method, hundreds), count in self._http.copy().items():
-            found[transport.name.lower(), method, f"{hundreds}xx"] += count
+            totals[transport.name.lower(), method, f"{hundreds}xx"] += count
         for (secure, method, digit), count in self.http_fast_responses.copy().items():
-            found["https" if secure else "http", method, f"{chr(digit)}xx"] += count
-        return found
+            totals["https" if secure else "http", method, f"{chr(digit)}xx"] += count
+        return totals
 
     def drops(self) -> Counter[str]:
-        """What was dropped, by reason."""
+        """Return dropped datagrams by reason."""
         return self._dropped.copy()
 
     def limits(self) -> Counter[str]:
-        """Limits that were reached."""
+        """Return how often limits were reached."""
         return self._limited.copy()
 
 

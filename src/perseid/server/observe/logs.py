@@ -1,42 +1,31 @@
-r"""Texts of strangers in the log: one line of printable characters, of bounded length, that can be read back.
-
-Names, texts and identities come from the network and may hold anything: line breaks that would forge lines of the log,
-codes that a terminal obeys, marks that turn the direction of writing. What `str.isprintable` does not call printable is
-escaped, and that is all of these: controls, formats, separators other than the space, surrogates, and what the
-interpreter's Unicode table does not know.
-
-    \n \r \t            as in Python        \x1b    another control of ASCII
-    \u202e \U000e0001   a character         \xff    an octet of 0x80 and above that is no UTF-8
-
-Limits are in octets as written, so that a whole line has a limit (see `log_output`).
-
-Lines of the log on their way out of the process: whole, and without ever making it wait.
-
-All processes of a server write to the same standard error: a pipe, a socket of the journal, a file, a terminal. Who
-reads it may be slow or stopped, and a server must not stand still for that reason. So a line that cannot be written at
-once waits here, up to a bound, and beyond it is lost and counted; when there is room again a line says how many were
-lost. Writes have at most PIPE_BUF octets, which a pipe takes whole or not at all, so that lines of several processes do
-not run into each other.
-
-The log: one line for each thing worth telling, on standard error, as text for people or JSON for programs.
+r"""Logs: one line for each event on standard error, as text for people or JSON for programs.
 
     2026-03-01T12:00:00.123Z WARNING control the answers view cannot follow seq=17
     {"time":"2026-03-01T12:00:00.123Z","level":"warning","process":"control","logger":"perseid.…","message":"…","seq":17}
 
-Modules log with the standard library, `logging.getLogger(__name__)`, and give fields with `extra=fields(seq=17)`. Every
-process of the server calls `configure` once, before anything else can go wrong.
+Modules use the standard library, `logging.getLogger(__name__)`, and pass fields with `extra=fields(seq=17)`. Every
+process of the server calls `configure` once, before anything else can fail.
 
-- Nothing breaks out of its line (`log_text`), whoever wrote it: message, fields, exceptions.
-- An exception is logged by its kind and the places it came through, without its words: those may hold anything, a
-  statement with its parameters for example, and no secret may stand in a log. Only errors of the operating system are
-  quoted, for their words are its own. Who knows that the words of an error are harmless puts them into the message.
-- The loggers of libraries stay at WARNING, whatever level is asked for: some of them write data at lower ones.
-- A record that cannot be written is replaced by one that says so. Logging never raises and never waits.
+- Exceptions are logged by type and stack, without their messages, which may contain anything (for example a statement
+  with its parameters): no secret may appear in a log. Only errors of the operating system are quoted. Code that knows
+  that the text of an error is harmless puts it into the log message.
+- The loggers of libraries stay at WARNING, whatever level is configured: some of them write data at lower levels.
+- A record that cannot be formatted is replaced by one that says so. Logging never raises and never blocks.
+- If standard error is the journal of systemd, each line starts with its priority (`<4>`), which the journal removes,
+  and text has no time, because the journal has one.
 
-Where standard error is the journal of systemd, each line has its priority in front (`<4>`), which the journal takes
-off, and text has no time, for the journal has one.
+Names, messages and identities come from the network and are untrusted: line breaks could forge lines, escape sequences
+control a terminal, bidirectional marks reorder text. Whatever `str.isprintable` rejects is escaped: controls, formats,
+separators other than the space, surrogates, and unassigned characters. Limits are in bytes as written, so that a whole
+line has a limit.
 
-A log that strangers cannot fill: so many lines a second, and how many were left out.
+    \n \r \t            as in Python        \x1b    another ASCII control
+    \u202e \U000e0001   a character         \xff    a byte of 0x80 and above that is not UTF-8
+
+All processes write to the same standard error: a pipe, a journal socket, a file or a terminal. Its reader may be slow
+or stopped, and the server must not block for that. A line that cannot be written at once is queued, up to a limit;
+beyond it lines are dropped and counted, and a later line reports how many. Writes have at most PIPE_BUF bytes, which a
+pipe accepts whole or not at all, so that lines of several processes do not mix.
 """
 
 import logging
@@ -61,13 +50,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 MAX_TEXT: Final = 512
-"""Octets of one text in a line, unless said otherwise: longer than nearly every name."""
+"""Bytes of one text in a line, by default: longer than nearly every handle."""
 
 ELLIPSIS: Final = "…"
-"""Stands where a text was cut."""
+"""Marks truncated text."""
 
 _PLAIN = re.compile(r"[!#-\[\]-~]+")  # printable ASCII without space, quotation mark and backslash
-_ESCAPED_BYTES = range(0xDC80, 0xDD00)  # what the error handler surrogateescape makes of octets
+_ESCAPED_BYTES = range(0xDC80, 0xDD00)  # from the error handler surrogateescape
 _SURROGATES = range(0xD800, 0xE000)
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ELLIPSIS_BYTES = len(ELLIPSIS.encode())
@@ -75,34 +64,34 @@ _JSON_ELLIPSIS = encode_basestring_ascii(ELLIPSIS)[1:-1]
 _QUOTED = '"\\'
 
 
-def decode_text(octets: bytes) -> str:
-    """Octets from the network as text; what is no UTF-8 becomes surrogates, which the functions below escape."""
-    return octets.decode("utf-8", "surrogateescape")
+def decode_text(data: bytes) -> str:
+    """Decode bytes from the network; invalid UTF-8 becomes surrogates, which the functions below escape."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def escape_text(text: str, limit: int = MAX_TEXT) -> str:
-    """A text as part of a line, of at most so many octets."""
+    """Escape a text for a line, truncated to `limit` bytes."""
     if len(text) * 4 <= limit and text.isprintable():
         return text
     return _escape_and_truncate(text, limit, "")
 
 
 def format_field(text: str, limit: int = MAX_TEXT) -> str:
-    """A text as the value of a field: in quotation marks unless it is one plain word."""
+    """Format the value of a field: quoted unless it is one plain word."""
     if len(text) <= limit and _PLAIN.fullmatch(text):
         return text
     return f'"{_escape_and_truncate(text, limit - 2, _QUOTED)}"'
 
 
 def format_json(text: str, limit: int = MAX_TEXT) -> str:
-    """A text as JSON, in ASCII. Surrogates, which not every reader of JSON takes, are escaped once more."""
+    """Format a text as ASCII JSON. Surrogates, which some JSON parsers reject, are escaped twice."""
     if len(text) <= limit:
         written = _encode_json(text)
         if len(written) <= limit:
             return written
     parts: list[str] = []
     room = limit - 2 - len(_JSON_ELLIPSIS)
-    for part in (_encode_json(character)[1:-1] for character in text):  # pragma: no branch - it does not all fit
+    for part in (_encode_json(character)[1:-1] for character in text):  # pragma: no branch - not all of it fits
         room -= len(part)
         if room < 0:
             break
@@ -111,19 +100,18 @@ def format_json(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _escape_and_truncate(text: str, limit: int, quoted: str) -> str:
-    """The text escaped, and cut at the last character that leaves room for the mark."""
     parts: list[str] = []
-    octets = kept = 0
+    size = fitting = 0
     for character in text:
         part = character if character.isprintable() else _escape(character)
         if character in quoted:
             part = "\\" + character
-        octets += len(part.encode())
-        if octets > limit:
-            return "".join(parts[:kept]) + ELLIPSIS
+        size += len(part.encode())
+        if size > limit:
+            return "".join(parts[:fitting]) + ELLIPSIS
         parts.append(part)
-        if octets <= limit - _ELLIPSIS_BYTES:
-            kept = len(parts)
+        if size <= limit - _ELLIPSIS_BYTES:
+            fitting = len(parts)
     return "".join(parts)
 
 
@@ -137,63 +125,63 @@ def _escape(character: str) -> str:
 
 
 def _encode_json(text: str) -> str:
-    """A text as JSON of printable ASCII: the library leaves DEL as it is."""
+    """Encode printable ASCII JSON: the library does not escape DEL."""
     if not text.isascii():
         text = "".join(_escape(each) if ord(each) in _SURROGATES else each for each in text)
     return encode_basestring_ascii(text).replace("\x7f", "\\u007f")
 
 
 MAX_LINE: Final = select.PIPE_BUF
-"""Octets of the longest line, its end included."""
+"""Bytes of the longest line, with its line break."""
 
 MAX_WAITING_BYTES: Final = 1 << 20
-"""Octets that wait for a reader: some seconds of a busy log, and nothing that a machine would notice."""
+"""Bytes queued for a slow reader: some seconds of a busy log."""
 
 
 class LogOutput:
-    """Where lines go. For any number of threads."""
+    """Non-blocking output of lines, for any number of threads."""
 
-    def __init__(self, descriptor: int, lost_message: Callable[[int], str] = "{} lines were lost".format) -> None:
-        """`complaint` makes the line that says how many were lost. The descriptor stays the caller's."""
+    def __init__(self, descriptor: int, lost_message: Callable[[int], str] = "{} log lines were lost".format) -> None:
+        """`lost_message` formats the line that reports lost lines. The descriptor stays the caller's."""
         self.lost = 0
-        """Lines that nobody will ever read."""
+        """Number of lost lines."""
         self._lost_message = lost_message
-        self._reported = 0  # how many of those lost were mentioned
+        self._reported = 0  # lost lines already reported
         self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0  # of what waits
-        self._lock = RLock()  # a signal may interrupt a write, and what it does may be worth a line
+        self._waiting_bytes = 0
+        self._lock = RLock()  # reentrant: a signal handler may log during a write
         self._pushing = False
         self._descriptor = descriptor
-        self._reopened: int | None = None  # a descriptor of ours, which does not wait
+        self._reopened: int | None = None  # our own non-blocking descriptor
         self._socket: socket.socket | None = None
         self._open()
 
     def _open(self) -> None:
-        """Find the way not to wait: that of the descriptor itself is shared with other processes, and theirs too."""
+        """Open a non-blocking duplicate: the flags of the descriptor itself are shared with other processes."""
         with suppress(OSError):
             mode = os.fstat(self._descriptor).st_mode
             if stat.S_ISSOCK(mode):
                 self._socket = socket.socket(fileno=os.dup(self._descriptor))
             elif stat.S_ISFIFO(mode):
-                # Opened anew it is the same pipe; refused where the pipe is somebody else's, and then we ask first.
+                # The same pipe with its own flags; not permitted if another user owns it, then we poll first.
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
                 self._reopened = os.open(f"/proc/self/fd/{self._descriptor}", flags)
 
     def write(self, lines: Iterable[str]) -> None:
-        """Write lines, each with its end; what cannot be written at once waits."""
+        """Write complete lines; queue what cannot be written at once."""
         with self._lock:
             for line in lines:
                 self._put(line.encode("utf-8", "backslashreplace"))
             self._push()
 
     def flush(self) -> None:
-        """Try again to write what waits; to be called now and then."""
+        """Retry queued lines; call this now and then."""
         if self._waiting:
             with self._lock:
                 self._push()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Write what waits, for so long as that may take at most, and give up the rest."""
+        """Write queued lines within `seconds`, and give up the rest."""
         deadline = monotonic() + seconds
         with self._lock:
             while not self._push() and (left := deadline - monotonic()) > 0:
@@ -218,8 +206,8 @@ class LogOutput:
             self._waiting.append(line)
 
     def _push(self) -> bool:
-        """Write as much as there is room for; whether that was all."""
-        if self._pushing:  # interrupted in the middle of it: whoever was interrupted goes on with this too
+        """Write as much as possible; return whether that was all."""
+        if self._pushing:  # called from a signal handler: the interrupted call writes this too
             return True
         self._pushing = True
         try:
@@ -244,7 +232,7 @@ class LogOutput:
             self._pushing = False
 
     def _write(self, block: bytes) -> int | None:
-        """How many octets were taken; None if nobody is there to take any, or the disk is full."""
+        """Return the number of bytes written; None if there is no reader, or the disk is full."""
         try:
             if self._socket is not None:
                 return self._socket.send(block, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -263,22 +251,22 @@ class LogOutput:
 
 
 if TYPE_CHECKING:
-    # Some processes need neither, and do not load them.
+    # Resolvers do not load these.
     from asyncio import AbstractEventLoop
 
     from perseid.registry.installation.setting_keys import LogFormat
 
 MAX_MESSAGE: Final = 2_048
-"""Octets of the longest message."""
+"""Bytes of the longest message."""
 
 MAX_EXCEPTION: Final = 768
-"""Octets of the longest account of an exception: some dozen places."""
+"""Bytes of the longest description of an exception: about a dozen frames."""
 
 MAX_FRAMES: Final = 16
-"""How many places of an exception are told, the innermost first; the way there is the same for many."""
+"""Frames of an exception that are logged, innermost first; the outer ones are often the same."""
 
 MAX_CAUSES: Final = 4
-"""How many exceptions behind an exception are told."""
+"""Exceptions in a chain that are logged."""
 
 JSON: Final = "json"
 
@@ -287,24 +275,24 @@ STDERR: Final = 2
 _STANDARD = frozenset(("time", "level", "process", "logger", "message", "exception", "cut"))
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _DEBUG_PRIORITY = 7
-_INTEGERS = range(-(1 << 63), 1 << 64)  # what readers of JSON take for whole numbers
-_CUT_FIELDS_BYTES = 24  # octets left for saying that there were more fields
+_INTEGERS = range(-(1 << 63), 1 << 64)  # integers that JSON parsers accept
+_CUT_FIELDS_BYTES = 24  # reserved for the mark of omitted fields
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LineStyle:
-    """How lines look."""
+    """Format of lines."""
 
     process: str
-    """Which process of the server writes them."""
+    """The process that writes them."""
     json: bool = False
     journal: bool = False
-    """Whether the journal reads them, which keeps the time itself and wants to know priorities."""
+    """Whether the journal reads them: it adds the time and expects priorities."""
 
     def begin(self, level: int, at: str) -> str:
-        """How a line begins: all that stands before what is particular to it."""
+        """Return the start of a line: everything before the message."""
         front = f"<{_priority(level)}>" if self.journal else ""
         name = logging.getLevelName(level)
         if self.json:
@@ -315,14 +303,14 @@ class LineStyle:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Where a process logs, and how; what `configure` made."""
+    """The log of a process, created by `configure`."""
 
     style: LineStyle
     output: LogOutput
 
 
 class LineFormatter(logging.Formatter):
-    """A record as one line, its end included."""
+    """Formats a record as one line, with its line break."""
 
     def __init__(self, style: LineStyle) -> None:
         super().__init__()
@@ -347,7 +335,7 @@ class LineFormatter(logging.Formatter):
 
 
 class LineHandler(logging.Handler):
-    """Writes records as lines; one that cannot be written is replaced by one that says so."""
+    """Writes records as lines; one that cannot be formatted is replaced by one that says so."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -357,27 +345,29 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - whatever it is, logging must not be what fails
-            line = format_notice(
-                self._log.style, logging.ERROR, f"a line of the log could not be written: {record.name}"
-            )
+        except Exception:  # noqa: BLE001 - logging must not fail
+            line = format_notice(self._log.style, logging.ERROR, f"cannot format a log record of {record.name}")
         self._log.output.write((line,))
 
     def close(self) -> None:
-        """Write what waits; the library does it at the end of the process."""
+        """Flush; the library calls this at the end of the process."""
         super().close()
         self._log.output.close()
 
 
-def configure(process: str, form: "LogFormat | str", *, level: int = logging.INFO, descriptor: int = STDERR) -> Log:
-    """Have this process log in one of the two forms; called again, it replaces what it did before.
+def configure(
+    process: str, log_format: "LogFormat | str", *, level: int = logging.INFO, descriptor: int = STDERR
+) -> Log:
+    """Configure the log of this process; called again, it replaces the earlier configuration.
 
-    Exceptions that nobody catches, in any thread, and warnings of Python become lines of the log too.
+    Uncaught exceptions in any thread and warnings of Python are logged too.
     """
     style = LineStyle(
-        process, getattr(form, "value", form) == JSON, _is_journal(descriptor, os.environ.get("JOURNAL_STREAM", ""))
+        process,
+        getattr(log_format, "value", log_format) == JSON,
+        _is_journal(descriptor, os.environ.get("JOURNAL_STREAM", "")),
     )
-    lost = "lines of the log were lost, because their reader did not keep up"
+    lost = "log lines were lost because the reader was too slow"
     log = Log(style, LogOutput(descriptor, lambda lines: format_notice(style, logging.WARNING, f"{lines} {lost}")))
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, LineHandler)]:
@@ -394,19 +384,19 @@ def configure(process: str, form: "LogFormat | str", *, level: int = logging.INF
 
 
 def fields(**values: object) -> dict[str, dict[str, object]]:
-    """Fields of a record, for the argument `extra` of a logger's methods."""
+    """Return fields of a record, for the argument `extra` of a logger's methods."""
     return {"fields": values}
 
 
 def loop_exception_handler(_loop: "AbstractEventLoop", context: dict[str, Any]) -> None:
-    """For `loop.set_exception_handler`: the library's own writes several lines, and what exceptions say."""
-    # "Exception in callback data_received(b'…')": the name of a function, with all that it was called with.
+    """Log errors of the event loop; the default handler writes several lines, and exception messages."""
+    # "Exception in callback data_received(b'…')": without the arguments, which may be data.
     words = str(context.get("message", "")).partition("(")[0]
-    _logger.error("in the event loop: %s", words, exc_info=context.get("exception"))
+    _logger.error("error in the event loop: %s", words, exc_info=context.get("exception"))
 
 
 def describe_exception(error: BaseException) -> str:
-    """The kind of an exception and the places it came through, and those of the exceptions behind it."""
+    """Return type and stack of an exception and of its causes."""
     descriptions: list[str] = []
     current: BaseException | None = error
     while current is not None and len(descriptions) < MAX_CAUSES:
@@ -417,19 +407,19 @@ def describe_exception(error: BaseException) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A time as it stands in lines: in UTC, with milliseconds."""
+    """Format a time in UTC, with milliseconds."""
     whole = int(seconds)
     return f"{strftime('%Y-%m-%dT%H:%M:%S', gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
 
 
 def format_notice(style: LineStyle, level: int, message: str) -> str:
-    """A line about the log itself, made without the library."""
+    """Format a line about the log itself, without the library."""
     begin = style.begin(level, format_time(time()))
     return f'{begin},"message":{format_json(message)}}}\n' if style.json else f"{begin} {escape_text(message)}\n"
 
 
 def _format_frames(trace: TracebackType | None) -> str:
-    """Where an exception came through, the innermost place first, without reading any source."""
+    """The frames of an exception, innermost first, without reading any source."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
     places = [f"{code.co_name}:{line}" for code, line in reversed(frames[-MAX_FRAMES:])]
     return " in " + " < ".join(places) if places else ""
@@ -438,12 +428,12 @@ def _format_frames(trace: TracebackType | None) -> str:
 def _get_message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001 - an argument that has no text, or one too many
-        return f"{_to_text(record.msg)} (its arguments do not fit)"
+    except Exception:  # noqa: BLE001 - wrong number of arguments, or one without text
+        return f"{_to_text(record.msg)} (invalid arguments)"
 
 
 def _get_fields(record: logging.LogRecord) -> dict[str, object]:
-    """The fields of a record; one that is called like something else in the line gets another name."""
+    """The fields of a record; names that clash with standard ones get a suffix."""
     extra = getattr(record, "fields", None)
     if not isinstance(extra, Mapping):
         return {}
@@ -451,12 +441,11 @@ def _get_fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _to_text(value: object) -> str:
-    """Any value as text."""
     try:
         if isinstance(value, bytes):
             return decode_text(value)
         return value.name if isinstance(value, Enum) else str(value)
-    except Exception:  # noqa: BLE001 - the objects of others
+    except Exception:  # noqa: BLE001 - objects of other libraries
         return f"<{type(value).__name__} without text>"
 
 
@@ -473,7 +462,7 @@ def _format_json_value(value: object) -> str:
 
 
 def _fit_fields(parts: list[str], more: list[str], mark: str) -> list[str]:
-    """The parts of a line, and of the fields as many as there is room for."""
+    """The parts of a line, with as many fields as fit."""
     room = MAX_LINE - _CUT_FIELDS_BYTES - sum(len(part.encode()) + 1 for part in parts)
     for each in more:
         room -= len(each.encode()) + 1
@@ -488,7 +477,7 @@ def _priority(level: int) -> int:
 
 
 def _is_journal(descriptor: int, stream: str) -> bool:
-    """Whether a descriptor is the stream that systemd named: it may have been redirected since."""
+    """Whether a descriptor is the stream that systemd named: it may have been redirected."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -498,14 +487,14 @@ def _is_journal(descriptor: int, stream: str) -> bool:
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
-        _logger.critical("the process ends by an error", exc_info=(kind, error, trace))
+        _logger.critical("uncaught exception, the process ends", exc_info=(kind, error, trace))
 
 
 def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
     name = arguments.thread.name if arguments.thread else "unknown"
     if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
-        _logger.error("a thread ended by an error: %s", name, exc_info=arguments.exc_value)
+        _logger.error("uncaught exception in thread %s", name, exc_info=arguments.exc_value)
 
 
 def _log_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
-    _logger.error("an error that nobody could be told", exc_info=arguments.exc_value)
+    _logger.error("unraisable exception", exc_info=arguments.exc_value)

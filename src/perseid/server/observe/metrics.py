@@ -1,12 +1,12 @@
-"""Metrics for Prometheus: what there is, and how it is put together when somebody asks.
+"""Metrics for Prometheus.
 
-A counter of the metrics library costs as much as a tenth of a request. So requests are counted in plain numbers: those
-of resolvers in shared memory (`counters`), those of control in its own (`control_counts`). The library comes in when
-somebody scrapes: a collector reads the numbers and names them. `FAMILIES` says once what there is, for the collector
+A counter of the metrics library costs a tenth of a request. So requests are counted in plain numbers: those of
+resolvers in shared memory (`counters`), those of control in its own (`control_counts`). The library is used only when
+metrics are collected: a collector reads the numbers and names them. `FAMILIES` defines all metrics, for the collector
 and for the manual.
 
-The collector runs in another thread than the event loop. It copies each table of numbers in one step, and calls what
-`Sources` names; what fails there is left out, and counted, and the rest is shown.
+The collector runs in another thread than the event loop. It copies each table in one step and calls the functions of
+`MetricSources`; what fails there is left out and counted.
 """
 
 import logging
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric."""
+    """A metric."""
 
     kind: str
     about: str
@@ -46,73 +46,73 @@ class MetricFamily:
 
 
 FAMILIES: Final[Mapping[str, MetricFamily]] = {
-    "perseid_build_info": MetricFamily(GAUGE, "Always 1; the version of the program is a label.", ("version",)),
-    "perseid_ready": MetricFamily(GAUGE, "1 if the server should get requests, as /ready says."),
+    "perseid_build_info": MetricFamily(GAUGE, "Always 1; the label is the version of Perseid.", ("version",)),
+    "perseid_ready": MetricFamily(GAUGE, "1 if the server is ready for requests, like /ready."),
     "perseid_requests_total": MetricFamily(
-        COUNTER, "Requests by how they came, what they asked for and how they went.", ("transport", "operation", "code")
+        COUNTER,
+        "Requests of the native protocol by transport, operation and response code.",
+        ("transport", "operation", "code"),
     ),
     "perseid_request_duration_seconds": MetricFamily(
-        HISTOGRAM, "How long requests took that were more than a look at the answers view.", ("transport",)
+        HISTOGRAM, "Duration of requests that were not answered from the answers view alone.", ("transport",)
     ),
     "perseid_http_requests_total": MetricFamily(
-        COUNTER, "Requests over HTTP by method and class of status.", ("transport", "method", "status")
+        COUNTER, "HTTP requests by method and status class.", ("transport", "method", "status")
     ),
     "perseid_tls_handshakes_total": MetricFamily(
-        COUNTER, "TLS handshakes: done, or why they came to nothing.", ("result",)
+        COUNTER, "TLS handshakes by result: `done`, or why they failed.", ("result",)
     ),
-    "perseid_failed_proofs_total": MetricFamily(
-        COUNTER, "Requests whose sender tried to prove an identity and failed.", ("transport",)
-    ),
-    "perseid_udp_handed_over_total": MetricFamily(COUNTER, "Datagrams that resolvers handed over to control."),
-    "perseid_udp_dropped_total": MetricFamily(COUNTER, "Datagrams that got no answer, or a short one.", ("reason",)),
-    "perseid_udp_sent_bytes_total": MetricFamily(COUNTER, "Octets sent over UDP."),
+    "perseid_authentication_failures_total": MetricFamily(COUNTER, "Failed authentications.", ("transport",)),
+    "perseid_udp_forwarded_total": MetricFamily(COUNTER, "Datagrams that resolvers forwarded to control."),
+    "perseid_udp_dropped_total": MetricFamily(COUNTER, "Datagrams that got no response, or a short one.", ("reason",)),
+    "perseid_udp_sent_bytes_total": MetricFamily(COUNTER, "Bytes sent over UDP."),
     "perseid_limits_triggered_total": MetricFamily(COUNTER, "How often a limit was reached.", ("limit",)),
-    "perseid_connections": MetricFamily(GAUGE, "TCP connections that are open, those of HTTP included."),
-    "perseid_http_connections": MetricFamily(GAUGE, "Those of HTTP."),
-    "perseid_sessions": MetricFamily(GAUGE, "Sessions."),
-    "perseid_challenges_pending": MetricFamily(GAUGE, "Challenges that wait for an answer."),
-    "perseid_pool_busy": MetricFamily(GAUGE, "Pieces of work that are being done.", ("kind",)),
-    "perseid_pool_waiting": MetricFamily(GAUGE, "Pieces of work that wait to be done.", ("kind",)),
-    "perseid_pool_done_total": MetricFamily(COUNTER, "Pieces of work that were done.", ("kind",)),
-    "perseid_pool_cpu_seconds_total": MetricFamily(
-        COUNTER, "What they have cost, in seconds of a processor.", ("kind",)
-    ),
+    "perseid_connections": MetricFamily(GAUGE, "Open TCP connections, including HTTP."),
+    "perseid_http_connections": MetricFamily(GAUGE, "Open HTTP connections."),
+    "perseid_sessions": MetricFamily(GAUGE, "Open sessions."),
+    "perseid_challenges_pending": MetricFamily(GAUGE, "Challenges waiting for a response."),
+    "perseid_pool_busy": MetricFamily(GAUGE, "Tasks running in a thread pool.", ("kind",)),
+    "perseid_pool_waiting": MetricFamily(GAUGE, "Tasks waiting for a thread pool.", ("kind",)),
+    "perseid_pool_done_total": MetricFamily(COUNTER, "Finished tasks.", ("kind",)),
+    "perseid_pool_cpu_seconds_total": MetricFamily(COUNTER, "CPU seconds of finished tasks.", ("kind",)),
     "perseid_pool_refused_total": MetricFamily(
-        COUNTER, "Pieces of work that were refused: too much of it waited, or a budget was used up.", ("kind", "reason")
+        COUNTER, "Refused tasks: the queue was full, or a budget was used up.", ("kind", "reason")
     ),
-    "perseid_loop_lag_seconds": MetricFamily(HISTOGRAM, "How late control's event loop was, looked at once a second."),
-    "perseid_loop_silence_seconds": MetricFamily(GAUGE, "Seconds since control's event loop was last seen at work."),
-    "perseid_ledger_entries": MetricFamily(GAUGE, "Entries of the ledger: the number of the last one."),
-    "perseid_ledger_checkpoint_entries": MetricFamily(GAUGE, "Entries under the last signed checkpoint."),
+    "perseid_loop_lag_seconds": MetricFamily(HISTOGRAM, "Lag of control's event loop, measured once a second."),
+    "perseid_loop_last_tick_seconds": MetricFamily(GAUGE, "Seconds since the last tick of control's event loop."),
+    "perseid_ledger_entries": MetricFamily(GAUGE, "Entries in the ledger."),
+    "perseid_ledger_checkpoint_entries": MetricFamily(GAUGE, "Entries covered by the last signed checkpoint."),
     "perseid_answers_lag_entries": MetricFamily(GAUGE, "Entries that the answers view has not applied yet."),
-    "perseid_answers_ready": MetricFamily(GAUGE, "1 if the answers view may be used; otherwise records are read."),
-    "perseid_restarts_total": MetricFamily(COUNTER, "Processes that were started again.", ("process",)),
-    "perseid_log_lines_lost_total": MetricFamily(COUNTER, "Lines of control's log that nobody read in time."),
-    "perseid_process_cpu_seconds_total": MetricFamily(COUNTER, "Seconds of a processor that were used.", ("process",)),
-    "perseid_process_resident_memory_bytes": MetricFamily(GAUGE, "Memory in use.", ("process",)),
-    "perseid_process_open_fds": MetricFamily(GAUGE, "Open descriptors.", ("process",)),
-    "perseid_scrape_errors_total": MetricFamily(
-        COUNTER, "Numbers that could not be read when somebody asked for them."
+    "perseid_answers_ready": MetricFamily(
+        GAUGE, "1 if the answers view is in use; otherwise resolution reads the records."
     ),
+    "perseid_restarts_total": MetricFamily(COUNTER, "Restarted processes.", ("process",)),
+    "perseid_log_lines_lost_total": MetricFamily(
+        COUNTER, "Log lines of control that were lost because the reader was too slow."
+    ),
+    "perseid_process_cpu_seconds_total": MetricFamily(COUNTER, "CPU seconds used.", ("process",)),
+    "perseid_process_resident_memory_bytes": MetricFamily(GAUGE, "Resident memory.", ("process",)),
+    "perseid_process_open_fds": MetricFamily(GAUGE, "Open file descriptors.", ("process",)),
+    "perseid_scrape_errors_total": MetricFamily(COUNTER, "Metrics that could not be read during a scrape."),
 }
-"""Every metric by its name."""
+"""All metrics by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """How far the ledger and its views are."""
+    """Progress of the ledger and its views."""
 
     entries: int
     checkpoint: int
-    """Entries under the last signed checkpoint."""
+    """Entries covered by the last signed checkpoint."""
     applied: int
     """Entries that the answers view has applied."""
     ready: bool
-    """Whether the answers view may be used, and somebody looks after it."""
+    """Whether the answers view can be used and is being updated."""
 
 
 def get_ledger_state(ledger: "Ledger") -> LedgerState:
-    """How far a ledger is; reads its database, so it is nothing for an event loop."""
+    """Read the state of a ledger from its database; blocks, so do not call it in an event loop."""
     with ledger.reading() as reading:
         entries, checkpoint = reading.size, reading.checkpoint_size() or 0
     ready = ledger.ready
@@ -133,42 +133,42 @@ def _this_process() -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSources:
-    """Where numbers come from. All are called in the thread of the metrics, and may take some milliseconds."""
+    """Sources of numbers. All are called in the metrics thread, and may take some milliseconds."""
 
-    board: SharedCounters
+    shared_counters: SharedCounters
     counts: ControlCounters
     ready: Callable[[], str]
-    """Why the server should get no requests; empty if it should."""
+    """Why the server should not get requests; empty if it should."""
     ledger: Callable[[], LedgerState]
     connections: Callable[[], int] = _zero
     http_connections: Callable[[], int] = _zero
     handshakes: Callable[[], Mapping[str, int]] = _empty
-    """TLS handshakes by what came of them."""
+    """TLS handshakes by result."""
     sessions: Callable[[], int] = _zero
     challenges: Callable[[], int] = _zero
     pools: Callable[[], "Mapping[WorkKind, PoolStats]"] = dict
-    """What is done in the pools, by kind of work."""
+    """Statistics of the thread pools, by kind of work."""
     limits: Callable[[], Mapping[str, int]] = _empty
-    """Limits that were reached and counted elsewhere than in `counts`."""
+    """Limits reached that are counted elsewhere than in `counts`."""
     restarts: Callable[[], Mapping[str, int]] = _empty
-    """Processes that were started again, by their kind."""
+    """Restarts by kind of process."""
     lines_lost: Callable[[], int] = _zero
     processes: Callable[[], Mapping[str, int]] = _this_process
-    """Processes of the server whose numbers are in /proc: names and ids."""
+    """Names and ids of the server's processes, to read their numbers from /proc."""
 
 
 _Sample = tuple[tuple[str, ...], float]
 
 
 class ServerCollector(Collector):
-    """Gives all metrics, read at the moment when somebody asks."""
+    """Collects all metrics."""
 
     def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
         self._errors = 0
 
     def describe(self) -> Iterable[Metric]:
-        """What `register` compares names by, without reading anything."""
+        """Return the families without values, for `register`."""
         return [
             (_create_histogram if about.kind == HISTOGRAM else _create_family)(name) for name, about in FAMILIES.items()
         ]
@@ -180,7 +180,7 @@ class ServerCollector(Collector):
         for read in readers:
             try:
                 samples = read()
-            except Exception as error:  # noqa: BLE001 - one number that is missing must not hide the others
+            except Exception as error:  # noqa: BLE001 - a missing number must not hide the others
                 self._errors += 1
                 _logger.warning("metrics are incomplete: %s", type(error).__qualname__)
                 continue
@@ -198,30 +198,30 @@ class ServerCollector(Collector):
         return {
             "perseid_build_info": [((__version__,), 1)],
             "perseid_ready": [((), not self._sources.ready())],
-            "perseid_loop_silence_seconds": [((), self._sources.counts.silence)],
+            "perseid_loop_last_tick_seconds": [((), self._sources.counts.seconds_since_tick)],
         }
 
     def _requests(self) -> Mapping[str, Iterable[_Sample]]:
         requests = self._sources.counts.requests()
-        total = self._sources.board.total()
+        total = self._sources.shared_counters.total()
         for code, count in total.by_code.items():
             requests["udp", RESOLUTION, code.name.lower()] += count
         if total.other_code:
             requests["udp", RESOLUTION, OTHER] += total.other_code
-        failed = self._sources.counts.failed_proofs()
+        failures = self._sources.counts.authentication_failures()
         return {
             "perseid_requests_total": sorted(requests.items()),
             "perseid_http_requests_total": sorted(self._sources.counts.http_requests().items()),
             "perseid_tls_handshakes_total": _samples_by_label(self._sources.handshakes()),
-            "perseid_failed_proofs_total": sorted(((transport,), count) for transport, count in failed.items()),
+            "perseid_authentication_failures_total": _samples_by_label(failures),
         }
 
     def _udp(self) -> Mapping[str, Iterable[_Sample]]:
-        total: CounterTotals = self._sources.board.total()
+        total: CounterTotals = self._sources.shared_counters.total()
         dropped = self._sources.counts.drops()
-        dropped["in a resolver"] += total.dropped
+        dropped["resolver"] += total.dropped
         return {
-            "perseid_udp_handed_over_total": [((), total.handed_over)],
+            "perseid_udp_forwarded_total": [((), total.forwarded)],
             "perseid_udp_dropped_total": _samples_by_label(dropped),
             "perseid_udp_sent_bytes_total": [((), total.bytes_sent)],
         }
@@ -244,7 +244,7 @@ class ServerCollector(Collector):
             "perseid_pool_refused_total": [
                 sample
                 for kind, stats in pools
-                for sample in (((kind, "full"), stats.full), ((kind, "over budget"), stats.over_budget))
+                for sample in (((kind, "full"), stats.full), ((kind, "over_budget"), stats.over_budget))
             ],
             "perseid_restarts_total": _samples_by_label(sources.restarts()),
             "perseid_log_lines_lost_total": [((), sources.lines_lost())],
@@ -279,15 +279,15 @@ class ServerCollector(Collector):
 
 
 def create_registry(sources: MetricSources) -> CollectorRegistry:
-    """A registry of our own with everything in it: what libraries register for themselves is no business of ours."""
+    """Create a registry with the metrics of the server only, without those of libraries."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ServerCollector(sources))
     return registry
 
 
 def format_table() -> str:
-    """The manual's table: one row for each metric."""
-    rows = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
+    """Return the manual's table: one row for each metric."""
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for name, family in FAMILIES.items():
         labels = ", ".join(f"`{label}`" for label in family.labels) or "–"
         rows.append(f"| `{name}` | {family.kind} | {labels} | {family.about} |")

@@ -1,14 +1,13 @@
-"""Where metrics are asked for: a small HTTP listener of its own, on the loopback interface unless told otherwise.
+"""HTTP listener for metrics, on the loopback interface by default.
 
-    GET /metrics   everything, in the text format of Prometheus
+    GET /metrics   all metrics, in the text format of Prometheus
     GET /ready     200 if the server should get requests, 503 with the reason if not; for load balancers
-    GET /live      200 if control's event loop is at work, 503 if it is stuck
+    GET /live      200 if control's event loop is running, 503 if it is stuck
 
-It has a thread with an event loop of its own, not that of control, for two reasons. Putting the text together takes
-milliseconds, and reads the database, in which time nobody's request should wait. And when control's loop is stuck, this
-is where one sees it. HTTP is read and written by h11, which is strict and bounds what it reads. There are at most
-`MAX_CONNECTIONS` connections, each with one request, within `TIMEOUT` seconds. There is nothing to log in with, so
-there is nothing in the answers that is anybody's secret: numbers, and no names.
+It has its own thread and event loop. Collecting takes milliseconds and reads the database, and requests of clients must
+not wait for it; and it must respond when control's loop is stuck. h11 parses HTTP strictly and within limits. At most
+`MAX_CONNECTIONS` connections are open, each with one request, for at most `TIMEOUT` seconds. There is no
+authentication, so responses contain no secrets: numbers, and no handles.
 """
 
 import asyncio
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
     from perseid.registry.installation.settings import Config
 
 MAX_CONNECTIONS: Final = 16
-"""Connections at a time: some scrapers and load balancers. Further ones are closed unanswered."""
+"""Connections at a time: some scrapers and load balancers. Further ones are closed without a response."""
 
 TIMEOUT: Final = 5.0
-"""Seconds for a connection, from its beginning to its end."""
+"""Seconds for a connection, from start to end."""
 
 MAX_REQUEST_BYTES: Final = 8_192
-"""Octets of the longest request."""
+"""Bytes of the longest request."""
 
-MAX_SILENCE: Final = 10.0
-"""Seconds after which an event loop that looks up every second is called stuck."""
+MAX_TICK_AGE: Final = 10.0
+"""Seconds without a tick after which the event loop is reported as stuck; it ticks every second."""
 
 _PLAIN = "text/plain; charset=utf-8"
 _JOIN_TIMEOUT = 2.0  # seconds for the thread to end
@@ -51,7 +50,7 @@ class MetricsListener:
     """Serves metrics while it is entered as a context."""
 
     def __init__(self, sources: MetricSources, sock: socket.socket | None) -> None:
-        """Serve at a listening socket, which from here on is the listener's; without one nothing is served."""
+        """Serve at a listening socket, which the listener then owns; None disables it."""
         self._sources = sources
         self._registry = create_registry(sources)
         self._socket = sock
@@ -66,14 +65,14 @@ class MetricsListener:
 
     @classmethod
     def of(cls, config: "Config", sources: MetricSources) -> Self:
-        """The listener that the settings ask for; OSError if there is no listening where they say."""
+        """Create the listener that the settings ask for; raise OSError if it cannot listen."""
         if not config.metrics_enabled:
             return cls(sources, None)
         return cls(sources, create_listener(config.metrics_host, config.metrics_port))
 
     @property
     def address(self) -> str | None:
-        """Where to look, as a URL; None if nothing is served."""
+        """The URL of the metrics; None if disabled."""
         if self._socket is None:
             return None
         host, port = self._socket.getsockname()[:2]
@@ -96,12 +95,14 @@ class MetricsListener:
     def _run(self, sock: socket.socket, started: "Future[None]") -> None:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             loop = self._loop = runner.get_loop()
-            server = loop.run_until_complete(asyncio.start_server(self._connected, sock=sock, limit=MAX_REQUEST_BYTES))
+            server = loop.run_until_complete(
+                asyncio.start_server(self._on_connection, sock=sock, limit=MAX_REQUEST_BYTES)
+            )
             started.set_result(None)
             loop.run_forever()
             server.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None or len(self._connections) >= MAX_CONNECTIONS:
             writer.transport.abort()
@@ -117,17 +118,17 @@ class MetricsListener:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read one request, answer it, and be done."""
+        """Read one request and respond."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_BYTES)
         request: h11.Request | None = None
         try:
             request = await _read_request(connection, reader)
             if request is None:
                 return
-            # In a thread: the ledger is asked, and a database that hangs must not hold up whoever asks for /live.
-            status, kind, text = await asyncio.to_thread(self._answer, request)
+            # In a thread: a database that hangs must not block requests for /live.
+            status, kind, text = await asyncio.to_thread(self._respond, request)
         except h11.RemoteProtocolError as error:
-            status, kind, text = error.error_status_hint, _PLAIN, b"this is no request that can be answered here\n"
+            status, kind, text = error.error_status_hint, _PLAIN, b"invalid request\n"
         headers = [("Content-Type", kind), ("Content-Length", str(len(text))), ("Connection", "close")]
         if status == 405:
             headers.append(("Allow", "GET, HEAD"))
@@ -136,19 +137,19 @@ class MetricsListener:
             writer.write(connection.send(event) or b"")
         await writer.drain()
         writer.write_eof()
-        await reader.read(MAX_REQUEST_BYTES)  # until the client has closed too: a reset could overtake the answer
+        await reader.read(MAX_REQUEST_BYTES)  # until the client has closed too: a reset could overtake the response
 
-    def _answer(self, request: h11.Request) -> Response:
+    def _respond(self, request: h11.Request) -> Response:
         page = self._pages.get(request.target.decode("ascii").partition("?")[0])
         if page is None:
-            return 404, _PLAIN, b"there is /metrics, /ready and /live\n"
+            return 404, _PLAIN, b"not found; available: /metrics, /ready, /live\n"
         if request.method not in (b"GET", b"HEAD"):
-            return 405, _PLAIN, b"only GET and HEAD are answered\n"
+            return 405, _PLAIN, b"method not allowed; use GET or HEAD\n"
         try:
             return page()
-        except Exception as error:  # noqa: BLE001 - whoever looks is told, and the others are served
-            _logger.warning("%s cannot be answered: %s", page.__name__, type(error).__qualname__)
-            return 503, _PLAIN, b"it cannot be told; the log says why\n"
+        except Exception as error:  # noqa: BLE001 - reported to this client; others are served
+            _logger.warning("cannot respond to %s: %s", page.__name__, type(error).__qualname__)
+            return 503, _PLAIN, b"internal error; see the log\n"
 
     def _metrics(self) -> Response:
         return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
@@ -162,12 +163,12 @@ class MetricsListener:
         return (503, _PLAIN, f"{reason}\n".encode()) if reason else (200, _PLAIN, b"live\n")
 
     def _stuck(self) -> str:
-        silence = self._sources.counts.silence
-        return f"the event loop has been stuck for {silence:.0f} s" if silence > MAX_SILENCE else ""
+        age = self._sources.counts.seconds_since_tick
+        return f"the event loop has been stuck for {age:.0f} s" if age > MAX_TICK_AGE else ""
 
 
 async def _read_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-    """The request that comes; None if the client went away instead."""
+    """Return the request; None if the client disconnected."""
     while True:
         event = connection.next_event()
         if isinstance(event, h11.Request):
@@ -178,6 +179,6 @@ async def _read_request(connection: h11.Connection, reader: asyncio.StreamReader
 
 
 def create_listener(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 finds a free one."""
+    """Create a listening socket; port 0 finds a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)

@@ -1,13 +1,13 @@
-"""The processes of a server: supervisor, control and resolvers, their sockets and pools."""
+"""Processes of a server: supervisor, control and resolvers, with their sockets and thread pools."""
 
 import signal
 from typing import Final
 
 CHILD_SIGNALS: Final = frozenset((signal.SIGINT, signal.SIGHUP))
-"""A terminal sends them to all processes at once, also to one that has just begun and would be ended by them. So the
-supervisor starts processes with these signals blocked."""
+"""Signals that a terminal sends to all processes at once. The supervisor starts children with these blocked, because a
+child without handlers would be ended by them."""
 
 
 def unblock_signals() -> None:
-    """Handle signals that came since the process was started, now that it has handlers for them."""
+    """Deliver the signals that arrived since the process was started, now that it has handlers."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)

@@ -1,4 +1,9 @@
-"""Accepting TCP connections: what every listening socket has in common."""
+"""Accept loop shared by all listening TCP sockets.
+
+The kernel holds a connection back until data has arrived (TCP_DEFER_ACCEPT), so a client that only connects costs
+nothing. Each connection is admitted by its address, or closed. When the system has no descriptors left, accepting
+pauses for a moment and connections wait in the kernel.
+"""
 
 import asyncio
 import errno
@@ -10,51 +15,48 @@ from typing import Final
 from perseid.server.limits.budgets import Connections
 
 MAX_AT_ONCE: Final = 64
-"""Connections that are taken before others get their turn: a millisecond or two of work."""
+"""Connections accepted before other tasks get their turn: one or two milliseconds of work."""
 
-HELD_BACK: Final = 5
-"""Seconds for which the kernel holds back a connection over which nothing came. One that says nothing for longer is
-handed out all the same, and then has the time that every message has."""
+DEFER_SECONDS: Final = 5
+"""Seconds for which the kernel holds back a connection without data. After that it is accepted anyway and has the
+normal time limit for a message."""
 
 NO_DESCRIPTORS_PAUSE: Final = 0.1
-"""Seconds without new connections after the system had no descriptor for one. They wait in the kernel meanwhile."""
+"""Seconds to stop accepting after the system ran out of descriptors. Connections wait in the kernel."""
 
-_OUT_OF = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class AcceptLoop(ABC):
-    """Takes connections from a listening socket."""
+    """Accepts connections from a listening socket."""
 
     def __init__(self, listener: socket.socket, connections: Connections, limited: Callable[[str], None]) -> None:
-        """Take the socket, who says whom to let in, and whom to tell that a limit was reached."""
         self._listener = listener
         self._connections = connections
         self._limited = limited
         self._adopting: set[asyncio.Task[None]] = set()
         self._stopped = True
         listener.setblocking(False)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, HELD_BACK)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER_SECONDS)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let clients in."""
         self._stopped = False
         loop.add_reader(self._listener.fileno(), self._readable, loop)
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let nobody in any more."""
         self._stopped = True
         loop.remove_reader(self._listener.fileno())
 
     @property
     def attaching(self) -> int:
-        """Connections on their way into the event loop."""
+        """Connections that are being attached to the event loop."""
         return len(self._adopting)
 
     @abstractmethod
     def take(self, client: socket.socket, host: str) -> asyncio.Protocol | None:
-        """What becomes of a client that was admitted: a protocol for the event loop, or None if it is done with.
+        """Handle an admitted client: return a protocol for the event loop, or None if it is done.
 
-        An OSError says that the client has gone.
+        Raises OSError if the client has disconnected.
         """
 
     def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,26 +67,26 @@ class AcceptLoop(ABC):
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _OUT_OF:
+                if error.errno in _EXHAUSTED:
                     self._limited("descriptors")
                     loop.remove_reader(self._listener.fileno())
-                    loop.call_later(NO_DESCRIPTORS_PAUSE, self._again, loop)
+                    loop.call_later(NO_DESCRIPTORS_PAUSE, self._resume, loop)
                     return
-                continue  # the client went away before it was let in
+                continue  # the client disconnected before it was accepted
             self._take(client, address[0])
 
-    def _again(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _resume(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._stopped:
             self.start(loop)
 
     def _take(self, client: socket.socket, host: str) -> None:
-        """Admit a client, and give it to the event loop if there is more to do."""
+        """Admit a client, and attach it to the event loop if there is more to do."""
         if not self._connections.admit(host):
             client.close()
             return
         try:
             protocol = self.take(client, host)
-        except OSError:  # the client has gone
+        except OSError:  # the client has disconnected
             protocol = None
         if protocol is None:
             client.close()
@@ -95,9 +97,8 @@ class AcceptLoop(ABC):
             task.add_done_callback(self._adopting.discard)
 
     async def _adopt(self, client: socket.socket, host: str, protocol: asyncio.Protocol) -> None:
-        """Give a client to the event loop."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, client)
-        except OSError:  # it has gone meanwhile
+        except OSError:  # the client has disconnected
             client.close()
             self._connections.leave(host)

@@ -1,14 +1,12 @@
-"""What the processes of a server have in common: which signals wait until a process is ready for them.
+"""Control process: native TCP, HTTP, forwarded datagrams, the writer, the views and the metrics.
 
-The control process: native TCP, HTTP, what resolvers hand over, the writer, the views, the metrics.
+One event loop that never blocks: SQL, disk access and long computations run in threads. The supervisor starts the
+process with open sockets. Over a pipe the process reports when it is ready and which options resolvers need, and then
+once a second that it is alive.
 
-One event loop, which never waits: SQL, the disk and long arithmetic are in threads of their own. The supervisor starts
-it with open sockets and hears from it over a pipe: when it is ready and what resolvers are to know, and then once a
-second that it is alive.
-
-SIGTERM drains: nothing new is taken, what was begun is finished and answered, and the ledger is closed. SIGHUP reads
-settings, keys, certificates and site information again; sessions go on. What needs other sockets (addresses, ports,
-the number of resolvers) and the database count from the next start.
+SIGTERM drains: no new work is accepted, started work is finished and answered, and the ledger is closed. SIGHUP reloads
+settings, keys, certificates and site information; sessions continue. Settings that need other sockets (addresses,
+ports, the number of resolvers) and the database take effect at the next start.
 """
 
 import asyncio
@@ -57,63 +55,57 @@ from perseid.server.processes import unblock_signals
 from perseid.server.processes.site_settings import ServerIdentity, load_identity
 
 from .pools import Pools
+from .sockets import StartupError
 
 DRAIN_SECONDS: Final = 8.0
-"""Seconds in which what was begun is finished at the end; the supervisor waits two more."""
+"""Seconds to finish started work on shutdown; the supervisor waits two more."""
 
 PURGE_INTERVAL: Final = 60
-"""Seconds between two looks at what has timed out."""
+"""Seconds between purges of expired state."""
 
 _STARTUP_ERRORS = (
     InvalidConfig,
     InvalidData,
     LedgerError,
     OSError,
-)  # with settings and files; their messages say what to do
-_SECOND = 1.0
+)  # from settings and files; their messages say how to fix them
+_TICK_SECONDS = 1.0
 _POLL_INTERVAL = 0.02
-_MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever has to say at a time
+_MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever sends at a time
 
-_logger = logging.getLogger(
-    "perseid.server.processes.control"
-)  # the module is run as a program, and named otherwise then
+_logger = logging.getLogger("perseid.server.processes.control")  # run as a program, its __name__ is __main__
 
 
 @dataclass(frozen=True, slots=True)
 class ControlOptions:
-    """What control is started with."""
+    """Options that the supervisor passes to the control process. Integers without a comment are descriptors."""
 
     directory: str
     accept_clock: bool
     is_first: bool
-    """Whether the server is being started, and not only this process."""
+    """Whether the whole server is starting, and not only this process."""
     port: int
-    """The native port that was found."""
+    """The native port that was bound."""
     listener: int
     http_port: int
-    """The port of HTTP that was found."""
+    """The HTTP port that was bound."""
     http: list[int]
-    """The listening socket of HTTP, if that is served."""
+    """The listening socket of HTTP, if HTTP is enabled."""
     resolvers: list[int]
-    board: int
+    counters: int
     traffic: int
     status: int
-    """Where the supervisor is told things."""
+    """Pipe to the supervisor."""
     news: int
-    """Where it tells things; at its end the supervisor has ended."""
+    """Pipe from the supervisor; end of file means that the supervisor has ended."""
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what the supervisor wrote."""
         return cls(**json.loads(text))
 
 
-class StartupError(Exception):
-    """Serving cannot begin; the message says why."""
-
-
 class Control:
-    """Everything in the control process."""
+    """The control process."""
 
     def __init__(self, options: ControlOptions, installation: Installation) -> None:
         self._options = options
@@ -121,7 +113,7 @@ class Control:
         config = installation.config
         server_identity = load_identity(installation.directory, config)
         self._log = logs.configure("control", config.log_format, level=config.log_level)
-        self._shared_counters = SharedCounters(options.board)
+        self._shared_counters = SharedCounters(options.counters)
         self._counts = ControlCounters()
         self._pools = Pools(config)
         native_server, public_resolver = self._create_native_server(config, server_identity)
@@ -138,8 +130,8 @@ class Control:
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
 
     def _traffic(self, config: Config) -> TrafficLimit:
-        octets, burst = config.limits_udp_octets, config.limits_udp_burst
-        return TrafficLimit(self._options.traffic, octets, burst, config.limits_exempt_networks)
+        rate, burst = config.limits_udp_octets, config.limits_udp_burst
+        return TrafficLimit(self._options.traffic, rate, burst, config.limits_exempt_networks)
 
     def _create_native_server(
         self, config: Config, server_identity: ServerIdentity
@@ -169,7 +161,10 @@ class Control:
         return native_server, PublicResolver(ledger.answers, server_identity.resolution_settings(), time)
 
     def _create_http(self, config: Config, server_identity: ServerIdentity) -> HttpServer | None:
-        """HTTP, if it is served. Without a certificate a server does not start; one that runs goes on without TLS."""
+        """Return the HTTP server, if enabled.
+
+        Without a certificate a server does not start; a running one continues without TLS.
+        """
         if not self._options.http:
             return None
         try:
@@ -177,7 +172,7 @@ class Control:
         except CertificateError as problem:
             if self._options.is_first:
                 raise
-            _logger.error("HTTPS is not spoken: %s", problem)  # noqa: TRY400 - said in full
+            _logger.error("HTTPS is disabled: %s", problem)  # noqa: TRY400 - the message is complete
             context = None
         installed = HttpConfig(
             config, server_identity, self._service.native_server.registry, context, self._service.access
@@ -192,7 +187,7 @@ class Control:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(logs.loop_exception_handler)
         loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to all
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal sends it to all processes
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         unblock_signals()
         loop.add_reader(self._options.news, self._on_news)
@@ -203,9 +198,9 @@ class Control:
             self._udp.start(loop)
             if self._http is not None:
                 self._http.start(loop)
-            self._send_status({"resolvers": self._resolver_options, "facts": {"metrics": metrics.address}})
+            self._send_status({"resolvers": self._resolver_options, "details": {"metrics": metrics.address}})
             http = f", HTTP at port {self._options.http_port}" if self._http is not None else ""
-            _logger.info("ready, at port %d%s", self._options.port, http)
+            _logger.info("ready: native protocol at port %d%s", self._options.port, http)
             await self._run_periodic_tasks()
             accept_loop.stop(loop)
             self._udp.stop(loop)
@@ -215,11 +210,11 @@ class Control:
         self._pools.close()
 
     async def _run_periodic_tasks(self) -> None:
-        """What is done once a second, until the end."""
+        """Run the once-a-second tasks until shutdown."""
         loop = asyncio.get_running_loop()
         due = loop.time()
-        for second in range(1 << 62):
-            due += _SECOND
+        for tick in range(1 << 62):
+            due += _TICK_SECONDS
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), max(0.0, due - loop.time()))
                 return
@@ -233,7 +228,7 @@ class Control:
                 self._service.access.flush()
             else:
                 self._log.output.flush()
-            if second % PURGE_INTERVAL == 0:
+            if tick % PURGE_INTERVAL == 0:
                 self._service.native_server.purge_expired(time())
                 self._udp.purge_expired(monotonic())
                 if self._http is not None:
@@ -241,60 +236,61 @@ class Control:
             self._send_status({})
 
     async def _drain(self, accept_loop: NativeAcceptLoop) -> None:
-        """Finish what was begun, for as long as there is time."""
+        """Finish started work, within the time limit."""
         self._service.draining = True
         for connection in list(self._service.open):
             connection.close_if_idle()
         deadline = monotonic() + DRAIN_SECONDS
         while (accept_loop.attaching or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_INTERVAL)  # many end, each in its own way
+            await asyncio.sleep(_POLL_INTERVAL)  # connections end in many ways
         if self._service.access is not None:
             self._service.access.flush()
         if remaining := self._in_flight:
-            _logger.warning("stopped; %d requests were not finished in time", remaining)
+            _logger.warning("stopped; %d requests did not finish in time", remaining)
         else:
             _logger.info("stopped")
 
     @property
     def _in_flight(self) -> int:
-        """What was begun and is not finished."""
         http = self._http.in_flight if self._http is not None else 0
         return len(self._service.open) + self._udp.in_flight + http
 
     def _not_ready_reason(self) -> str:
-        """Why the server should get no requests; empty if it should."""
+        """Why the server should not get requests; empty if it should."""
         if self._stopping.is_set():
             return "stopping"
-        return "" if self._installation.ledger.ready else "the answers view does not follow the ledger"
+        return "" if self._installation.ledger.ready else "the answers view is not up to date"
 
     def _metrics(self) -> MetricsListener:
-        """The listener for metrics. Where its port is taken a server does not start; one that runs goes on without."""
+        """Return the metrics listener.
+
+        If its port is in use, a server does not start; a running one continues without.
+        """
         config, sources = self._installation.config, self._sources()
         try:
             return MetricsListener.of(config, sources)
         except OSError as error:
             where = f"{config.metrics_host} port {config.metrics_port}"
-            problem = f"metrics cannot be served at {where} (settings metrics.host, metrics.port): {error.strerror}"
+            problem = f"Cannot serve metrics at {where}: {error.strerror}. Change metrics.host or metrics.port"
             if self._options.is_first:
                 raise StartupError(problem) from error
-            _logger.warning("%s; this process goes on without", problem)
+            _logger.warning("%s; continuing without metrics", problem)
             return MetricsListener(sources, None)
 
     def _on_news(self) -> None:
-        """Take what the supervisor says: lines of JSON, the last of which counts."""
-        octets = os.read(self._options.news, _MAX_NEWS_BYTES)
-        *lines, self._unread_news = (self._unread_news + octets).split(b"\n")
+        """Read the supervisor's lines of JSON; only the last one matters."""
+        data = os.read(self._options.news, _MAX_NEWS_BYTES)
+        *lines, self._unread_news = (self._unread_news + data).split(b"\n")
         if lines:
             self._news = json.loads(lines[-1])
-        if not octets:  # it has ended, and nobody would start this process again
+        if not data:  # the supervisor has ended, so nothing would restart this process
             asyncio.get_running_loop().remove_reader(self._options.news)
             self._stopping.set()
 
     def _sources(self) -> MetricSources:
-        """Where the metrics take their numbers from."""
         ledger, service, pools, http = self._installation.ledger, self._service, self._pools, self._http
         return MetricSources(
-            board=self._shared_counters,
+            shared_counters=self._shared_counters,
             counts=self._counts,
             ready=self._not_ready_reason,
             ledger=lambda: get_ledger_state(ledger),
@@ -311,17 +307,17 @@ class Control:
         )
 
     def _reload(self) -> None:
-        """Read settings, keys and site information again; what cannot be used changes nothing."""
+        """Reload settings, keys and site information; on an error nothing changes."""
         asyncio.get_running_loop().create_task(self._run_reload())
 
     async def _run_reload(self) -> None:
-        async with self._reloading:  # one after the other, so that the last one counts
+        async with self._reloading:  # one at a time, so that the last one wins
             try:
                 await self._reload_settings()
-            except Exception as problem:  # noqa: BLE001 - whatever is wrong with them, the server goes on
-                known = isinstance(problem, _STARTUP_ERRORS)
-                _logger.error("everything stays as it was: %s", problem if known else logs.describe_exception(problem))  # noqa: TRY400
-            self._send_status({"resolvers": self._resolver_options, "facts": {}})
+            except Exception as problem:  # noqa: BLE001 - whatever is wrong, the server continues
+                text = str(problem) if isinstance(problem, _STARTUP_ERRORS) else logs.describe_exception(problem)
+                _logger.error("reload failed, nothing was changed: %s", text)  # noqa: TRY400
+            self._send_status({"resolvers": self._resolver_options, "details": {}})
 
     async def _reload_settings(self) -> None:
         directory = self._installation.directory
@@ -345,29 +341,28 @@ class Control:
             )
         self._udp.traffic = self._traffic(config)
         self._resolver_options = _resolver_options(directory, config, server_identity, native_server)
-        _logger.info("settings, keys, certificates and site information were read again")
+        _logger.info("settings, keys, certificates and site information were reloaded")
 
     def _access_log(self, config: Config) -> AccessLog | None:
         return AccessLog(self._log) if config.log_access else None
 
     def _send_status(self, message: dict[str, Any]) -> None:
-        """Say something to the supervisor."""
-        with suppress(BrokenPipeError):  # it has ended, and the pipe for news says so too
+        with suppress(BrokenPipeError):  # the supervisor has ended; `_on_news` notices too
             os.write(self._options.status, json.dumps(message).encode() + b"\n")
 
 
 def _resolver_options(
     directory: Path, config: Config, server_identity: ServerIdentity, native_server: NativeServer
 ) -> dict[str, Any]:
-    """What resolvers are to know; nothing of it is secret."""
+    """Return the options of resolvers; none of them is secret."""
     return {
         "answers": str(directory / ANSWERS_NAME),
         "site": settings_to_json(server_identity.resolution_settings()),
         "resolves": native_server.resolution_enabled[Transport.UDP],
-        "octets_per_second": config.limits_udp_octets,
+        "bytes_per_second": config.limits_udp_octets,
         "burst": config.limits_udp_burst,
-        "handovers_per_second": config.limits_udp_handovers,
-        "handovers_in_all": config.limits_udp_handovers_in_all,
+        "forwards_per_second": config.limits_udp_handovers,
+        "total_forwards_per_second": config.limits_udp_handovers_in_all,
         "exempt": [str(network) for network in config.limits_exempt_networks],
         "log_format": config.log_format.value,
         "log_level": config.log_level,
@@ -376,7 +371,7 @@ def _resolver_options(
 
 
 def main(text: str) -> int:
-    """The life of the control process."""
+    """Run the control process."""
     options = ControlOptions.from_json(text)
     try:
         installation = Installation.open(Path(options.directory), accept_clock=options.accept_clock)
@@ -390,7 +385,7 @@ def main(text: str) -> int:
             print(f"perseid: {problem}", file=sys.stderr)
             return 1
         gc.collect()
-        gc.freeze()  # what is there now stays; looking through it again and again would be for nothing
+        gc.freeze()  # these objects live as long as the process; do not scan them again
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
                 runner.run(control.run())

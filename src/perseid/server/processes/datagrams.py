@@ -1,26 +1,22 @@
-"""What passes between a resolver and the control process: datagrams with the address they came from or go to.
+"""Datagrams: the UDP sockets of resolvers, and forwarding between a resolver and the control process.
 
-Answers are not handed over. Whoever forges addresses could otherwise send a server its own answers, or those of
-another one, and have it answer them for ever.
+A resolver forwards requests that it does not answer itself. The response of the control process leaves through the same
+resolver's socket, so that a client sees one peer. Each message on the Unix socket between them is one datagram:
 
-A resolver hands over what it does not answer itself, and control's answer leaves through the socket of the resolver
-that handed it over, so a client sees one peer. Each message on the Unix socket between them is one datagram:
-
-    0   when it was handed over, seconds of the monotonic clock of the machine, which all its processes share
+    0   when it was forwarded: seconds of the machine's monotonic clock, which all processes share
     8   port     10  scope of a link-local IPv6 address     14  length of the host     15  length of the local address
-    16  the host, the address of this machine that was asked if that has to be said (see `datagrams`), the datagram
+    16  the host, the local address if there is a choice (see `WildcardSocket`), the datagram
 
-A resolver's UDP socket: where a datagram came from, and how an answer goes back there.
+Responses are never forwarded: with forged addresses, servers could otherwise be made to answer each other forever.
 
-A socket that is bound to one address sends from that address. One that is bound to every address of the machine
-(0.0.0.0 or ::) sends from the address that the system finds nearest to the client, which need not be the one that was
-asked: connected clients, NAT and firewalls drop what comes from elsewhere. There the system says with each datagram at
-which address it came, and is told to send the answer from it (IP_PKTINFO; RFC 3542).
+A socket bound to one address sends from that address. One bound to every address of the machine (0.0.0.0 or ::) sends
+from the address that the system finds nearest to the client, which may not be the one that the client used; connected
+clients, NAT and firewalls drop such responses. For these sockets the system reports the local address of each datagram
+and sends the response from it (IP_PKTINFO; RFC 3542). That costs a microsecond for each datagram, so sockets with one
+address do without. A resolver uses either kind through `receive` and `send`, and reads only host and port of a
+`ReturnAddress`.
 
-That costs a microsecond for each datagram, so a socket with one address goes without. A resolver works with either, by
-`receive` and `send`; what stands between the two is a `Back`, of which it looks at host and port only.
-
-This module is loaded by resolvers and imports little.
+Resolvers load this module, so it imports little.
 """
 
 import socket
@@ -32,20 +28,20 @@ from perseid.wire.fragments import MAX_PACKET
 from perseid.wire.message import ENVELOPE_LENGTH as ENVELOPE
 
 MAX_AGE: Final = 2.0
-"""Seconds for which a datagram that was handed over is worth an answer. Clients ask again after 0.5, 1 and 1.5 seconds;
-what waited longer, while control was started anew, has been asked again since."""
+"""Seconds after which a forwarded datagram is dropped. Clients retry after 0.5, 1 and 1.5 seconds, so one that waited
+longer, while control was restarted, has been sent again."""
 
 QUEUE_BYTES: Final = 1 << 20
-"""Room for datagrams that control has not taken yet, and for answers that a resolver has not sent: some hundred. When
-it is full they are dropped, as UDP does: clients ask again, or over TCP."""
+"""Queue of datagrams that control has not read, and of responses that a resolver has not sent: some hundred. When it is
+full they are dropped, as UDP does: clients retry, or use TCP."""
 
 Address: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
-"""An address as the socket module has it, of IPv4 or IPv6."""
+"""An IPv4 or IPv6 address as the socket module has it."""
 
 _HEAD = Struct("!dHIBB")
 _MAX_HOST = _MAX_LOCAL = 255
 
-# Of an envelope: flags, number of the packet, length. Then comes the header, of which the response code is looked at.
+# Of an envelope: flags, packet number, length. The header follows; only its response code is read.
 _DELIVERY = Struct(">2xB9xii")
 _CODE = slice(ENVELOPE + 4, ENVELOPE + 8)
 _ENCRYPTED, _TRUNCATED = 0x40, 0x20
@@ -58,18 +54,18 @@ class ForwardedDatagram(NamedTuple):
     address: Address
     datagram: bytes
     local: bytes = b""
-    """The address of this machine that was asked and has to answer, as octets; none where there is only one."""
+    """The local address that received it and must send the response; empty if there is only one."""
 
 
 def pack_datagram(at: float, address: Address, datagram: bytes, local: bytes = b"") -> bytes:
-    """A datagram as it is handed over."""
+    """Encode a datagram for forwarding."""
     host = address[0].encode("ascii")
     scope = address[3] if len(address) == 4 else 0
     return b"".join((_HEAD.pack(at, address[1], scope, len(host), len(local)), host, local, datagram))
 
 
 def unpack_datagram(data: bytes) -> ForwardedDatagram:
-    """The same the other way. Both ends are ours, so it is whole."""
+    """Decode a forwarded datagram. Both ends are ours, so it is complete."""
     at, port, scope, length, local_length = _HEAD.unpack_from(data)
     local_at = _HEAD.size + length
     end = local_at + local_length
@@ -79,18 +75,19 @@ def unpack_datagram(data: bytes) -> ForwardedDatagram:
 
 
 MAX_FORWARDED_BYTES: Final = _HEAD.size + _MAX_HOST + _MAX_LOCAL + MAX_PACKET + 1
-"""Octets of the longest message between the processes. Of a datagram that is longer than any packet one octet more than
-fits comes along, to be noticed."""
+"""Bytes of the longest forwarded message. Of a datagram longer than any packet, one byte too many is forwarded so that
+control notices."""
 
 
 def is_response(datagram: bytes) -> bool:
-    """Whether a datagram is an answer, or a further packet of one.
+    """Whether a datagram is a response, or a further packet of one.
 
-    An answer has a response code, which a request never has. A further packet has a number and is not all that its
-    envelope announces; of a request it would say that there are several, which answers do only if their request did,
-    and then control finds out when it is whole.
+    A response has a response code, which a request never has. A further packet has a number and is shorter than its
+    envelope says. Further packets of a request have the TC flag; responses have it only if their request did, and
+    control detects those after reassembly.
 
-    What is encrypted cannot be told here. It draws one refusal at most, which is not encrypted and draws none.
+    Encrypted messages cannot be told apart here. They cause at most one refusal, which is not encrypted and causes
+    none.
     """
     if len(datagram) < ENVELOPE:
         return False
@@ -101,24 +98,22 @@ def is_response(datagram: bytes) -> bool:
 
 
 ReturnAddress: TypeAlias = tuple[str, int, *tuple[Any, ...]]
-"""The way back to whoever sent a datagram: host, port, and what the socket needs beside them."""
+"""Where to send the response: host, port, and what the socket needs besides."""
 
 MAX_LOCAL_ADDRESSES: Final = 1_024
-"""Addresses of this machine for which it is remembered how to send from them. Few have so many; but all of 127.0.0.0/8
-is this machine, and who asks at each would fill the memory. Then all are forgotten, and made again."""
+"""Local addresses whose ancillary data is cached. Few machines have this many, but all of 127.0.0.0/8 is local, and a
+client that uses each would fill the memory. When the cache is full it is cleared."""
 
 _IP_PKTINFO = 8  # <linux/in.h>; the socket module has no name for it yet
-_IPV4_INFO_SIZE, _IPV6_INFO_SIZE = 12, 20  # octets of in_pktinfo and in6_pktinfo
-_ANY_INTERFACE = bytes(4)  # the number of a network interface: the routing table knows which
+_IPV4_INFO_SIZE, _IPV6_INFO_SIZE = 12, 20  # bytes of in_pktinfo and in6_pktinfo
+_ANY_INTERFACE = bytes(4)  # the number of a network interface; 0 leaves the choice to the routing table
 
 _Ancillary: TypeAlias = list[tuple[int, int, bytes]]
-_LocalAddress: TypeAlias = tuple[
-    bytes, _Ancillary
-]  # an address of this machine, and what makes the system send from it
+_LocalAddress: TypeAlias = tuple[bytes, _Ancillary]  # a local address, and the ancillary data to send from it
 
 
 def set_packet_info(udp: socket.socket, *, enabled: bool) -> None:
-    """Have the system say at which address datagrams come, or not."""
+    """Have the system report the local address of each datagram, or not."""
     if udp.family == socket.AF_INET6:
         udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, enabled)
     else:
@@ -127,11 +122,11 @@ def set_packet_info(udp: socket.socket, *, enabled: bool) -> None:
 
 def is_wildcard(udp: socket.socket) -> bool:
     """Whether a socket is bound to every address of the machine."""
-    return udp.getsockname()[0] in ("0.0.0.0", "::")  # noqa: S104 - it is only compared
+    return udp.getsockname()[0] in ("0.0.0.0", "::")  # noqa: S104 - only compared
 
 
 class SingleAddressSocket:
-    """A socket that is bound to one address: nothing stands between the resolver and the system."""
+    """A socket bound to one address; calls go directly to the system."""
 
     __slots__ = ("_own", "receive", "send")
 
@@ -141,50 +136,48 @@ class SingleAddressSocket:
         self._own: ReturnAddress = udp.getsockname()
 
     def is_own(self, return_address: ReturnAddress) -> bool:
-        """Whether a datagram says that we sent it ourselves."""
+        """Whether the sender address is this socket's own, which means that it is forged."""
         return return_address == self._own
 
     def split_address(self, return_address: ReturnAddress) -> tuple[Address, bytes]:
-        """The address of a client, and the one of this machine that it asked, where that has to be said."""
+        """Return the client's address and the local one, if there is a choice."""
         return return_address, b""
 
-    def join_address(self, address: Address, _local: bytes) -> ReturnAddress:
-        """The way back, from its parts."""
+    def join_address(self, address: Address, _local_slice: bytes) -> ReturnAddress:
         return address
 
 
 class WildcardSocket:
-    """A socket that is bound to all addresses of the machine, and was told to `ask_for_local_addresses`."""
+    """A socket bound to all addresses of the machine, with `set_packet_info` enabled."""
 
-    __slots__ = ("_family", "_local", "_port", "_receive", "_room", "_send", "_ways")
+    __slots__ = ("_ancillary_size", "_family", "_local_addresses", "_local_slice", "_port", "_receive", "_send")
 
     def __init__(self, udp: socket.socket) -> None:
         self._receive, self._send = udp.recvmsg, udp.sendmsg
         self._family, self._port = udp.family, udp.getsockname()[1]
         if udp.family == socket.AF_INET6:
-            self._room, self._local = socket.CMSG_SPACE(_IPV6_INFO_SIZE), slice(16)
+            self._ancillary_size, self._local_slice = socket.CMSG_SPACE(_IPV6_INFO_SIZE), slice(16)
         else:
-            # Behind the interface; of what came to a broadcast address this is ours, and the other one is not.
-            self._room, self._local = socket.CMSG_SPACE(_IPV4_INFO_SIZE), slice(4, 8)
-        self._ways: dict[bytes, _LocalAddress] = {}
+            # After the interface. For a broadcast this field is the local address; the other one is not.
+            self._ancillary_size, self._local_slice = socket.CMSG_SPACE(_IPV4_INFO_SIZE), slice(4, 8)
+        self._local_addresses: dict[bytes, _LocalAddress] = {}
 
     def receive(self, size: int) -> tuple[bytes, ReturnAddress]:
-        """Wait for a datagram."""
-        datagram, ancillary, _, address = self._receive(size, self._room)
+        datagram, ancillary, _, address = self._receive(size, self._ancillary_size)
         info = ancillary[0][2] if ancillary else b""
-        local_address = self._ways.get(info)
+        local_address = self._local_addresses.get(info)
         if local_address is None:
-            local_address = self._remember(info)
+            local_address = self._cache(info)
         return datagram, (address[0], address[1], address, local_address)
 
     def send(self, data: bytes, return_address: ReturnAddress) -> None:
-        """Send a packet to whoever sent a datagram, from the address to which that came."""
+        """Send a packet to the sender of a datagram, from the local address that received it."""
         self._send((data,), return_address[3][1], 0, return_address[2])
 
     def is_own(self, return_address: ReturnAddress) -> bool:
-        """Whether a datagram says that we sent it ourselves: from our port, and any address of this machine.
+        """Whether the sender is this socket: our port, and any address of this machine.
 
-        It is asked for hardly ever, and addresses come and go. So whether one is ours is found out by trying it.
+        Rarely called, and addresses come and go, so it tries to bind the address.
         """
         address: Address = return_address[2]
         if return_address[1] != self._port:
@@ -199,21 +192,20 @@ class WildcardSocket:
         return True
 
     def split_address(self, return_address: ReturnAddress) -> tuple[Address, bytes]:
-        """The address of a client, and the one of this machine that it asked."""
+        """Return the client's address and the local one."""
         return return_address[2], return_address[3][0]
 
     def join_address(self, address: Address, local: bytes) -> ReturnAddress:
-        """The way back, from its parts."""
         return address[0], address[1], address, self._make_local_address(local)
 
-    def _remember(self, info: bytes) -> _LocalAddress:
-        if len(self._ways) >= MAX_LOCAL_ADDRESSES:
-            self._ways.clear()
-        local_address = self._ways[info] = self._make_local_address(info[self._local])
+    def _cache(self, info: bytes) -> _LocalAddress:
+        if len(self._local_addresses) >= MAX_LOCAL_ADDRESSES:
+            self._local_addresses.clear()
+        local_address = self._local_addresses[info] = self._make_local_address(info[self._local_slice])
         return local_address
 
     def _make_local_address(self, local: bytes) -> _LocalAddress:
-        if not local:  # the system has not said it
+        if not local:  # not reported by the system
             return b"", []
         if self._family == socket.AF_INET6:
             return local, [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, local + _ANY_INTERFACE)]
@@ -221,9 +213,9 @@ class WildcardSocket:
 
 
 DatagramSocket: TypeAlias = SingleAddressSocket | WildcardSocket
-"""A socket as a resolver works with it."""
+"""The UDP socket of a resolver."""
 
 
 def wrap_socket(udp: socket.socket) -> DatagramSocket:
-    """What a bound socket is worked with."""
+    """Return the kind of socket for the address that it is bound to."""
     return WildcardSocket(udp) if is_wildcard(udp) else SingleAddressSocket(udp)

@@ -1,16 +1,15 @@
-"""Where the control process does what takes long: bounded pools of threads, and a refusal at once for what is too much.
+"""Bounded thread pools of the control process, which refuse excess work at once.
 
-Each kind of work has a queue of its own, so that none waits for another, and the queue has an end: whoever comes when
-it is full is told so at once, which is better than an answer after the client has given up. No source may fill more
-than a quarter of a queue, or half of it if somebody there has proved who they are; for such sources some of it is
-reserved. Everything that comes over UDP together may fill no more than a quarter, as its addresses can be forged: there
-is always room for somebody else, and always most of it for TCP. Beside the queue there is a budget, see `budgets`.
+Each kind of work has its own queue, so that none waits for another. Queues are bounded: a client is refused at once
+when one is full, which is better than a response after the client has given up. One source can fill a quarter of a
+queue, or half of it after somebody there has authenticated; part of each queue is reserved for such sources. All of UDP
+together can fill a quarter, because its addresses can be forged: most of the queue is always left for TCP. In addition
+to queues there are CPU budgets, see `limits.budgets`.
 
-Signing and verifying release the interpreter's lock while they compute, so their threads run beside the event loop and
-have a low priority: on a busy machine resolution comes first. Agreeing on a session's key does not, for `pow()` keeps
-the lock. A thread of low priority would hold it while it waits for a processor, and make the loop wait too; so that
-thread has the priority of the loop and the smallest budget. TLS handshakes have that priority too: whoever waits for
-one wants to resolve a name, most likely.
+Signing and verifying release the interpreter lock while they compute. Their threads run beside the event loop with low
+priority, so that resolution comes first on a busy machine. Key agreement does not release the lock (`pow()`); a
+low-priority thread would hold the lock while it waits for a CPU and block the loop, so it has normal priority and the
+smallest budget. TLS handshakes have normal priority too, because most of those clients want to resolve a handle.
 """
 
 import asyncio
@@ -39,60 +38,57 @@ THREADS: Final[Mapping[WorkKind, int]] = {
     WorkKind.AGREE: 1,
     WorkKind.HANDSHAKE: 1,
 }
-"""Threads of each kind. Reading is SQL, which releases the interpreter's lock only in part. A change waits for the
-disk, and those that wait at the same time share one commit. Arithmetic may take less than a core, so one is enough."""
+"""Threads of each kind. Reading is SQL, which releases the interpreter lock only in part. Writes wait for the disk, and
+those that wait at the same time share one commit. Arithmetic is limited to less than a core, so one thread is
+enough."""
 
 NICE: Final[Mapping[WorkKind, int]] = {WorkKind.SIGN: 10, WorkKind.VERIFY: 10}
-"""How far the priority of some threads is lowered: beside a resolver that wants a whole core they get a tenth of it."""
+"""Lowered priority of some threads: beside a resolver that uses a whole core they get a tenth of it."""
 
 SOURCE_DIVISOR: Final = 4
 KNOWN_DIVISOR: Final = 2
 UDP_DIVISOR: Final = 4
-"""Which part of a queue one source may fill, one from which somebody has proved who they are, and UDP in all: one
-over this."""
+"""The part of a queue that one source, one authenticated source, and all of UDP can fill: one divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """What is done in a pool."""
+    """Counters of a pool."""
 
     busy: int = 0
-    """Work that is being done."""
+    """Work that is running."""
     waiting: int = 0
     done: int = 0
     full: int = 0
-    """Work that was refused because too much of it waited."""
+    """Work refused because the queue was full."""
     over_budget: int = 0
-    """Work that was refused because its source, or all together, had used up their share."""
+    """Work refused because the budget of its source, or the total one, was used up."""
     seconds: float = 0.0
-    """What the work that was done has cost, in seconds of a processor."""
+    """CPU seconds of finished work."""
 
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """Work on its way, and what came of it."""
-
     kind: WorkKind
     call: Callable[[], object]
     source: Source
-    """Whose it is."""
     udp: bool
     known: bool = False
-    """Whether somebody there has proved who they are."""
+    """Whether somebody at the source has authenticated."""
     price: float | None = None
-    """What was paid for it, if it is not what such work costs."""
+    """The CPU seconds charged, if not the typical price of the kind."""
     started: bool = False
     seconds: float = 0.0
     result: object = None
     error: Exception | None = None
 
     def run(self) -> None:
-        """Do it, in a thread of the pool."""
+        """Run in a thread of the pool."""
         self.started = True
         before = time.thread_time()
         try:
             self.result = self.call()
-        except Exception as error:  # noqa: BLE001 - it is raised again where somebody waits for it
+        except Exception as error:  # noqa: BLE001 - raised again by `Pools.do`
             self.error = error
         finally:
             self.seconds = time.thread_time() - before
@@ -100,7 +96,7 @@ class _Task:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """What is known about a pool. Everything but the work itself happens in the event loop."""
+    """State of a pool. Everything but the work itself happens in the event loop."""
 
     threads: int
     tasks: set[_Task] = field(default_factory=set)
@@ -112,7 +108,6 @@ class _Queue:
     seconds: float = 0.0
 
     def has_room(self, task: _Task, limit: "_QueueLimit") -> bool:
-        """Whether another one may wait, where so many may."""
         if len(self.tasks) < self.threads and not task.udp:
             return True
         is_unknown = bool(task.source) and not task.known
@@ -141,15 +136,13 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class _QueueLimit:
-    """How much may wait in a queue."""
-
     length: int
     reserved: int
-    """So much of it for sources from which somebody has proved who they are."""
+    """The part reserved for sources where somebody has authenticated."""
 
 
 class Pools:
-    """The pools of the control process, one for each kind of work; for its event loop alone."""
+    """The pools of the control process, one for each kind of work; used by its event loop only."""
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -159,12 +152,12 @@ class Pools:
         self._queue_limits = _queue_limits(config)
 
     def configure(self, config: Config) -> None:
-        """Take other settings. Budgets begin anew; what waits goes on waiting, and who is known is known."""
+        """Apply new settings. Budgets start again; waiting work and known sources stay."""
         self._budgets = Budgets(config, self._budgets)
         self._queue_limits = _queue_limits(config)
 
     async def do(self, work: Work, host: str, transport: Transport) -> object:
-        """Have work done for somebody at an address; `Busy` at once if it is too much."""
+        """Run work for a client address; raise `Busy` at once if it is too much."""
         task, budgets = self._admit(work, host, udp=transport == Transport.UDP)
         queue = self._queues[work.kind]
         try:
@@ -173,12 +166,12 @@ class Pools:
             raise Busy from None
         queue.add(task)
         done_future = asyncio.wrap_future(thread_future)
-        # Whoever waits may go away; the job stays in the queue until the thread has let go of it.
+        # The caller may be cancelled; the task stays in the queue until its thread has finished.
         done_future.add_done_callback(partial(self._on_done, task, budgets))
         try:
             await asyncio.shield(done_future)
         except asyncio.CancelledError:
-            if thread_future.cancelled():  # by `close`, before it was begun
+            if thread_future.cancelled():  # by `close`, before it started
                 raise Busy from None
             thread_future.cancel()
             raise
@@ -187,32 +180,32 @@ class Pools:
         return task.result
 
     def record_failed_proof(self, host: str, transport: Transport) -> None:
-        """Note that somebody at an address failed to prove who they are."""
+        """Record a failed authentication."""
         budgets = self._budgets
         budgets.failed(budgets.source_for(host), udp=transport == Transport.UDP, now=self._clock())
 
     def record_guess(self, guess: SecretGuess, host: str, transport: Transport) -> None:
-        """Note what an answer came to that somebody at an address had verified."""
+        """Record the result of a VERIFY_CHALLENGE request."""
         budgets, udp = self._budgets, transport == Transport.UDP
         budgets.record_guess(guess.secret_of, budgets.source_for(host), right=guess.right, udp=udp, now=self._clock())
 
     def proved(self, host: str, transport: Transport) -> None:
-        """Note that somebody at an address has proved who they are."""
+        """Record a successful authentication."""
         self._budgets.proved(self._budgets.source_for(host), udp=transport == Transport.UDP)
 
     def stats(self) -> Mapping[WorkKind, PoolStats]:
-        """What is done, by kind, for the metrics."""
+        """Return the counters by kind, for the metrics."""
         return MappingProxyType({kind: _get_stats(queue) for kind, queue in self._queues.items()})
 
     def close(self) -> None:
-        """Finish what was begun and give up the rest; nothing is taken any more. Waits for the threads."""
+        """Finish running work, cancel the rest and accept nothing more. Waits for the threads."""
         for executor in self._executors.values():
             executor.shutdown(wait=False, cancel_futures=True)
         for executor in self._executors.values():
             executor.shutdown(wait=True)
 
     def _admit(self, work: Work, host: str, *, udp: bool) -> tuple[_Task, Budgets]:
-        """The job, if there is room in the queue and something left of the budget."""
+        """Return the task if the queue has room and the budget is sufficient."""
         budgets, queue = self._budgets, self._queues[work.kind]
         source = budgets.source_for(host)
         task = _Task(work.kind, work.call, source, udp, budgets.is_known(source, udp=udp), work.price)
@@ -248,7 +241,7 @@ def _create_executor(kind: WorkKind) -> ThreadPoolExecutor:
 
 
 def _lower_priority(nice: int) -> None:
-    """Lower the priority of this thread alone, which Linux allows; a sandbox may forbid it, and then it stays."""
+    """Lower the priority of this thread alone, which Linux allows; a sandbox may forbid it."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 

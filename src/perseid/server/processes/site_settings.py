@@ -1,15 +1,11 @@
-"""Who this server is, and what follows from that for each of its parts.
+"""Identity of this server, and the settings of each part that follow from it.
 
-A process that answers loads it once, when it starts, and again when it is told to:
+A process loads it once at start and again on reload:
 
-    identified = load(directory, config)
-    NativeServer(identified.server_settings(), secrets.token_bytes)
-    NativeDoor(registry, server, identified.site, settings=identified.door_settings(ports))
-    settings_to_json(identified.answering_settings())     # for resolvers, which see no key
-
-The settings of answering as a text, for a process that gets them from another one and reads no files itself.
-
-Resolvers see neither the settings of the installation nor any key: what they need to know of the site fits in one line.
+    identity = load_identity(directory, config)
+    ProtocolServer(identity.server_settings(), secrets.token_bytes)
+    NativeServer(registry, server, identity.site, settings=identity.native_settings(ports))
+    settings_to_json(identity.resolution_settings())     # for resolvers, which never see a key
 """
 
 from collections.abc import Mapping
@@ -29,21 +25,21 @@ from perseid.wire.server import ServerSettings
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """A server of a site, with its private key. `repr` shows no secret: neither keys nor settings do."""
+    """A server of a site, with its private key. `repr` shows no secret."""
 
     site: Site
     position: int
-    """Which of the site's servers this is, counted from 0."""
+    """Position among the site's servers, from 0."""
     key: PrivateKey
     config: Config
     site_path: Path
-    """The file with the site information that counts."""
+    """The site information file in use."""
     key_path: Path
     remarks: tuple[str, ...] = ()
-    """What is no error and yet worth a line in the log."""
+    """Warnings for the log."""
 
     def server_settings(self) -> ServerSettings:
-        """For the protocol: the key and the life of challenges and sessions."""
+        """Return the protocol settings: the key and the lifetimes of challenges and sessions."""
         config = self.config
         return ServerSettings(
             self.key,
@@ -55,22 +51,24 @@ class ServerIdentity:
         )
 
     def native_settings(self, ports: Mapping[Transport, int]) -> NativeSettings:
-        """For the native door, which listens at these ports."""
+        """Return the settings of the native interface, which listens at these ports."""
         return NativeSettings(self.position, self.config.sessions_required, dict(ports))
 
     def resolution_settings(self) -> ResolutionSettings:
-        """For resolvers: what their answers show of the site. No secret is in it."""
+        """Return the settings of resolvers, without secrets."""
         return resolution_settings(self.site, self.position, self.config)
 
 
 def load_identity(directory: Path, config: Config) -> ServerIdentity:
-    """Who the server of an installation is; raises `registry.site_files.SiteProblem`, which says what to do."""
-    found = load_server_identity(directory, config)
-    return ServerIdentity(found.site, found.position, found.key, config, found.site_path, found.key_path, found.remarks)
+    """Load the identity of an installation's server; raise `SiteError` with instructions."""
+    loaded = load_server_identity(directory, config)
+    return ServerIdentity(
+        loaded.site, loaded.position, loaded.key, config, loaded.site_path, loaded.key_path, loaded.remarks
+    )
 
 
 def resolution_settings(site: Site, position: int, config: Config) -> ResolutionSettings:
-    """What the answers of a server show of its site and of the settings."""
+    """Return what responses show of the site and the settings."""
     policy = PROFILES[config.default_profile]
     return ResolutionSettings(
         serial=site.serial,

@@ -1,16 +1,15 @@
-"""The supervisor: makes the sockets, starts control and the resolvers, watches them and starts them again.
+"""Supervisor process: creates the sockets, starts control and the resolvers, monitors and restarts them.
 
-It reads nothing that came from the network, opens no database and knows no key, so that there is little that could end
-it. What must survive the others belongs to it: the sockets, with the requests that wait in them; the Unix sockets
-between each resolver and control; the memory with counters and buckets. A process that is started again finds all that
-as it was.
+It reads nothing from the network, opens no database and has no key, so that little can end it. It owns what must
+survive the other processes: the sockets with the requests that wait in them, the Unix sockets between each resolver and
+control, and the shared memory with counters and buckets. A restarted process finds all of it unchanged.
 
-Each resolver has a UDP socket of its own on the same port (SO_REUSEPORT), and the kernel spreads the clients over them.
-Nobody opens one more: it would get its share of the datagrams. The TCP socket is made first and alone, so that a second
-server on the port is refused and not mixed in.
+Each resolver has its own UDP socket on the same port (SO_REUSEPORT), and the kernel distributes clients over them.
+Nothing else opens one: it would get its share of the datagrams. The TCP socket is created first and exclusively, so
+that a second server on the port fails.
 
-Control says over a pipe when it is ready, what the resolvers are to know, and once a second that it is alive. Over
-another one it hears which processes there are and how often they were started again, for its metrics.
+Control reports over a pipe when it is ready, which options resolvers need, and once a second that it is alive. Over
+another pipe it gets the list of processes and the number of restarts, for its metrics.
 """
 
 import contextlib
@@ -39,22 +38,22 @@ from .sockets import StartupError, bind, listen, pair
 
 MIN_RESTART_DELAY: Final = 0.1
 MAX_RESTART_DELAY: Final = 5.0
-"""Seconds before a process is started again that ended just after its start: doubled each time, up to the longest."""
+"""Seconds before a process that ended soon after its start is restarted: doubled each time, up to the maximum."""
 
 STABLE_SECONDS: Final = 10.0
-"""Seconds after which a process counts as having been well; then it is started again at once."""
+"""Seconds after which a process is considered stable; it is then restarted at once."""
 
 DRAIN_SECONDS: Final = 10.0
-"""Seconds that processes get to finish what they have begun, when all is to end."""
+"""Seconds for processes to finish started work on shutdown."""
 
 STUCK_TIMEOUT: Final = 10.0
-"""Seconds after which a resolver is killed that takes nothing although datagrams wait for it."""
+"""Seconds after which a resolver that reads nothing although datagrams wait is killed."""
 
 START_TIMEOUT: Final = 600.0
-"""Seconds for control to begin: it opens databases, which may be slow, and says its first word when it serves."""
+"""Seconds for control to start: opening databases may be slow. Its first status message ends this."""
 
 SILENCE_TIMEOUT: Final = 60.0
-"""Seconds without a word from control after which it is taken for stuck and killed. It says a word every second."""
+"""Seconds without a status message after which control is killed. It sends one every second."""
 
 SAFE_VARIABLES: Final = (
     "HOME",
@@ -68,17 +67,15 @@ SAFE_VARIABLES: Final = (
     "TMPDIR",
     "TZ",
 )
-"""How variables begin that resolvers inherit: what Python and the system need, and the log."""
+"""Prefixes of the variables that resolvers inherit: what Python, the system and the log need."""
 
 _PIPE_READ = 65_536
-_logger = logging.getLogger(
-    "perseid.server.processes.supervisor"
-)  # the module is run as a program, and named otherwise then
+_logger = logging.getLogger("perseid.server.processes.supervisor")  # run as a program, its __name__ is __main__
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What is to be served, and how it is said."""
+    """What to serve, and how to report it."""
 
     directory: str
     host: str
@@ -88,22 +85,21 @@ class ServerOptions:
     log_format: str = "text"
     log_level: int = logging.INFO
     as_json: bool = False
-    """Whether the start is told as JSON."""
+    """Whether to print the startup report as JSON."""
     startup_lines: tuple[str, ...] = ()
-    """Lines to print at the start, with {host}, {port}, {http} and {http_first} in them."""
+    """Lines to print at startup, with {host}, {port}, {http} and {http_first} in them."""
     http_host: str = ""
-    """Where HTTP is served; nowhere if it is empty."""
+    """Address of HTTP; empty if disabled."""
     http_port: int = 0
     http_schemes: tuple[str, ...] = ("http", "https")
-    """What is spoken there, for the lines."""
+    """Enabled schemes, for the startup lines."""
 
     def to_json(self) -> str:
-        """As an argument on a command line."""
+        """Return the options as a command line argument."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read it again."""
         return cls(**json.loads(text))
 
 
@@ -113,45 +109,45 @@ class ChildProcess:
 
     name: str
     command: Callable[[], tuple[Sequence[str], Sequence[int]]]
-    """Its command line, and the descriptors that it inherits."""
+    """Returns its command line, and the descriptors that it inherits."""
     process: "subprocess.Popen[bytes] | None" = None
     exit_descriptor: int = -1
-    """Can be read when the process has ended."""
+    """Becomes readable when the process has ended."""
     started: float = 0.0
     restart_delay: float = 0.0
     restart_at: float | None = None
-    """When it is to be started again."""
+    """When to start it again."""
     starts: int = 0
     crashes: int = 0
     """How often it ended without having been told to."""
     replaced: bool = False
-    """Whether it was told to end, to make room for one with other orders."""
+    """Whether it was told to end, to be replaced by one with new options."""
     kill_at: float | None = None
-    """When it is killed if it has not ended by itself."""
+    """When to kill it if it has not ended."""
     progress: tuple[int, float] = (0, 0.0)
-    """Of a resolver: how many datagrams it had taken, and since when it was no more."""
+    """Of a resolver: datagrams read, and since when the number is unchanged."""
     descriptors: list[int] = field(default_factory=list)
-    """What is closed here as soon as it runs: its ends of pipes."""
+    """Its ends of pipes, closed here as soon as it runs."""
 
 
 class Supervisor:
     """All processes of a server."""
 
-    def __init__(self, plan: ServerOptions) -> None:
-        self._plan = plan
-        self._listener, self._udp = bind(plan.host, plan.port, plan.resolvers)
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._listener, self._udp = bind(options.host, options.port, options.resolvers)
         self.port: int = self._listener.getsockname()[1]
-        self._http = listen(plan.http_host, plan.http_port) if plan.http_host else None
+        self._http = listen(options.http_host, options.http_port) if options.http_host else None
         self.http_port: int = self._http.getsockname()[1] if self._http is not None else 0
         self._pairs = [pair() for _ in self._udp]
-        self._shared_counters = SharedCounters.create(plan.resolvers)
-        self._traffic, self._handovers = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
+        self._shared_counters = SharedCounters.create(options.resolvers)
+        self._traffic, self._forward_limit = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
         self._lifeline, self._lifeline_writer = os.pipe()
         self._ready, self._ready_for_children = os.pipe()
-        self._pending_resolvers = plan.resolvers  # resolvers that have yet to say that they read
-        # What the system is told of this service comes from here alone.
+        self._pending_resolvers = options.resolvers  # not ready yet
+        # Only the supervisor notifies systemd.
         self._environ = {name: value for name, value in os.environ.items() if name not in systemd.VARIABLES}
-        # Variables may be secrets. Resolvers, which strangers talk to first, get their settings from control.
+        # Variables may be secrets. Resolvers, which are most exposed, get their settings from control.
         self._resolver_environ = {
             name: value for name, value in self._environ.items() if name.startswith(SAFE_VARIABLES)
         }
@@ -172,14 +168,14 @@ class Supervisor:
     # Life
 
     def run(self) -> int:
-        """Serve until told to stop; the exit code."""
+        """Serve until told to stop; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)  # the pipe tells
+            signal.signal(number, lambda *_: None)  # handled by `_on_signal`
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
         self._start(self._control)
         while not self._stopping:
             for key, _ in self._selector.select(self._select_timeout()):
-                # What came before it may have closed this one: the end of control closes its pipe.
+                # An earlier event may have closed this one: the end of control closes its pipe.
                 if self._selector.get_map().get(key.fileobj) is key:
                     key.data()
             if not self._stopping:
@@ -189,7 +185,7 @@ class Supervisor:
         return self._exit_code
 
     def _check_children(self, now: float) -> None:
-        """Start what is due, and kill what is stuck: it is started again then."""
+        """Start processes that are due, and kill those that are stuck, so that they are restarted."""
         for child in (self._control, *self._resolvers):
             if child.restart_at is not None and now >= child.restart_at:
                 self._start(child)
@@ -198,15 +194,18 @@ class Supervisor:
                 self._kill(child)
         silence = now - (self._last_status_at or self._control.started)
         if self._control.process is not None and silence > (SILENCE_TIMEOUT if self._last_status_at else START_TIMEOUT):
-            _logger.error("control has not been heard of for %d s and is killed", silence)
+            _logger.error("control has been unresponsive for %d s and is killed", silence)
             self._kill(self._control)
         for number, child in enumerate(self._resolvers):
             if child.process is not None and self._is_stuck(number, child, now):
-                _logger.error("%s has taken nothing for %d s although datagrams wait", child.name, STUCK_TIMEOUT)
+                _logger.error(
+                    "%s has read no datagrams for %d s although some are waiting, and is killed",
+                    child.name,
+                    STUCK_TIMEOUT,
+                )
                 self._kill(child)
 
     def _is_stuck(self, number: int, child: ChildProcess, now: float) -> bool:
-        """Whether datagrams wait for a resolver that has taken none for a while."""
         taken = self._shared_counters.counters(number).read().received
         waiting = array("i", [0])
         fcntl.ioctl(self._udp[number], termios.FIONREAD, waiting)
@@ -215,12 +214,11 @@ class Supervisor:
         return now - max(child.progress[1], child.started) > STUCK_TIMEOUT
 
     def _select_timeout(self) -> float:
-        """How long to sleep at most."""
         restarts_at = [child.restart_at for child in (self._control, *self._resolvers) if child.restart_at is not None]
         return max(0.0, min([1.0, *(restart_at - monotonic() for restart_at in restarts_at)]))
 
     def _stop_all(self) -> None:
-        """Control first: it finishes what it has begun, and its answers leave through the resolvers."""
+        """Stop control first: it finishes started work, and its responses leave through the resolvers."""
         systemd.stopping()
         for children in ([self._control], self._resolvers):
             for child in children:
@@ -253,10 +251,10 @@ class Supervisor:
         child.started = monotonic()
         child.starts += 1
         command, descriptors = child.command()
-        # What the terminal or an operator says meanwhile waits until the process has its handlers; see `processes`.
+        # Signals that arrive now wait until the process has its handlers; see `CHILD_SIGNALS`.
         signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)
         try:
-            # Not from the working directory (-P): whoever may write there would decide what the server runs.
+            # -P: do not import from the working directory, which other users may be able to write.
             child.process = subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-P", "-m", *command],
                 pass_fds=descriptors,
@@ -264,8 +262,8 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
             )
             child.exit_descriptor = os.pidfd_open(child.process.pid)
-        except OSError as error:  # no memory, or no room for processes: others may end
-            _logger.error("%s cannot be started: %s", child.name, error.strerror)  # noqa: TRY400 - said in full
+        except OSError as error:  # out of memory or processes; this may pass
+            _logger.error("cannot start %s: %s", child.name, error.strerror)  # noqa: TRY400 - the message is complete
             if child.process is not None:
                 child.process.kill()
                 child.process.wait()
@@ -295,7 +293,7 @@ class Supervisor:
             if self._status >= 0:
                 self._read_status()
             self._close_status()
-            if self._resolver_options is None:  # it has never been ready, and has said why
+            if self._resolver_options is None:  # it was never ready, and has printed the reason
                 self._stopping, self._exit_code = True, 1
                 return
         if child.replaced:
@@ -309,38 +307,37 @@ class Supervisor:
             else min(max(child.restart_delay * 2, MIN_RESTART_DELAY), MAX_RESTART_DELAY)
         )
         child.restart_at = now + child.restart_delay
-        _logger.warning("%s ended %s and is started again", child.name, _format_exit(code))
+        _logger.warning("%s ended %s and is restarted", child.name, _format_exit(code))
 
     # Control
 
     def _control_command(self) -> tuple[Sequence[str], Sequence[int]]:
-        status, theirs = os.pipe()
-        news, mine = os.pipe()
+        status, status_writer = os.pipe()
+        news, news_writer = os.pipe()
         os.set_blocking(status, False)
-        os.set_blocking(mine, False)
+        os.set_blocking(news_writer, False)
         if self._news >= 0:
             os.close(self._news)
-        self._news = mine
+        self._news = news_writer
         self._status, self._unread, self._last_status_at = status, b"", 0.0
         self._selector.register(status, selectors.EVENT_READ, self._read_status)
-        self._control.descriptors += (theirs, news)
+        self._control.descriptors += (status_writer, news)
         pairs = [control.fileno() for control, _ in self._pairs]
         http = () if self._http is None else (self._http.fileno(),)
-        first = (
-            self._resolver_options is None
-        )  # later the clock must stand by itself, and a port that is taken ends nothing
+        # Only the first start may override the clock check, or fail because a port is in use.
+        first = self._resolver_options is None
         options = {
-            "directory": self._plan.directory,
-            "accept_clock": self._plan.accept_clock and first,
+            "directory": self._options.directory,
+            "accept_clock": self._options.accept_clock and first,
             "is_first": first,
             "port": self.port,
             "listener": self._listener.fileno(),
             "http_port": self.http_port,
             "http": list(http),
             "resolvers": pairs,
-            "board": self._shared_counters.descriptor,
+            "counters": self._shared_counters.descriptor,
             "traffic": self._traffic,
-            "status": theirs,
+            "status": status_writer,
             "news": news,
         }
         inherited = (
@@ -349,25 +346,25 @@ class Supervisor:
             *pairs,
             self._shared_counters.descriptor,
             self._traffic,
-            theirs,
+            status_writer,
             news,
         )
         return ("perseid.server.processes.control", json.dumps(options)), inherited
 
     def _send_news(self) -> None:
-        """Tell control which processes there are."""
+        """Send control the list of processes."""
         running = {child.name: child.process.pid for child in self._resolvers if child.process is not None}
         restarts = {"control": self._control.crashes, "resolver": sum(child.crashes for child in self._resolvers)}
         news = {"processes": {"supervisor": os.getpid(), **running}, "restarts": restarts}
-        with contextlib.suppress(OSError):  # it is away, and hears of it when it is back
+        with contextlib.suppress(OSError):  # control is not running; the next start sends it again
             os.write(self._news, json.dumps(news).encode() + b"\n")
 
     def _read_status(self) -> None:
-        """Take what control says: lines of JSON."""
+        """Read control's lines of JSON."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._status, _PIPE_READ):
                 self._unread += data
-            self._close_status()  # nobody writes there any more
+            self._close_status()  # closed by control
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             self._last_status_at = monotonic()
@@ -377,7 +374,7 @@ class Supervisor:
         if self._status >= 0:
             self._selector.unregister(self._status)
             os.close(self._status)
-            self._status = -1  # the pipe for news is closed when there is another
+            self._status = -1  # the news pipe is replaced at the next start
 
     def _on_status(self, status_message: Mapping[str, Any]) -> None:
         options = status_message.get("resolvers")
@@ -385,24 +382,24 @@ class Supervisor:
             return
         first = self._resolver_options is None
         changed, self._resolver_options = options != self._resolver_options, options
-        self._details = status_message["facts"]
+        self._details = status_message["details"]
         if first:
             self._resolvers = [
                 ChildProcess(f"resolver-{number}", partial(self._resolver_command, number))
-                for number in range(self._plan.resolvers)
+                for number in range(self._options.resolvers)
             ]
             self._selector.register(self._ready, selectors.EVENT_READ, self._on_ready)
             for child in self._resolvers:
                 self._start(child)
             return
         if changed:
-            # One after the other, so that the others go on; what waits in their sockets is read on.
+            # One at a time, so that the others continue; datagrams wait in the sockets.
             self._to_replace = list(self._resolvers)
             self._replace_next()
         systemd.ready()
 
     def _replace_next(self) -> None:
-        """End a resolver that has old orders; when it is back with the new ones it is the next one's turn."""
+        """Stop a resolver with old options; when its successor is ready, the next one follows."""
         while self._to_replace:
             child = self._to_replace.pop(0)
             if child.process is not None:
@@ -411,7 +408,7 @@ class Supervisor:
                 return
 
     def _on_ready(self) -> None:
-        """A resolver says that it reads its socket; at the start the last one is waited for."""
+        """Handle a resolver that reads its socket; at startup, wait for the last one."""
         count = len(os.read(self._ready, _PIPE_READ))
         if self._pending_resolvers > 0:
             self._pending_resolvers -= count
@@ -424,31 +421,31 @@ class Supervisor:
     def _print_startup(self) -> None:
         details = {
             "pid": os.getpid(),
-            "native": {"host": self._plan.host, "port": self.port},
-            **({"http": {"host": self._plan.http_host, "port": self.http_port}} if self._http is not None else {}),
-            "resolvers": self._plan.resolvers,
+            "native": {"host": self._options.host, "port": self.port},
+            **({"http": {"host": self._options.http_host, "port": self.http_port}} if self._http is not None else {}),
+            "resolvers": self._options.resolvers,
             **self._details,
         }
         lines = (
             (json.dumps(details),)
-            if self._plan.as_json
+            if self._options.as_json
             else [
-                each.format(host=self._plan.host, port=self.port, **self._http_addresses(), **self._details)
-                for each in self._plan.startup_lines
+                each.format(host=self._options.host, port=self.port, **self._http_addresses(), **self._details)
+                for each in self._options.startup_lines
             ]
         )
         try:
             print(*lines, sep="\n", flush=True)
-        except OSError as error:  # nobody reads it, which is no reason to end
-            _logger.warning("standard output cannot be written: %s", error.strerror)
+        except OSError as error:  # nobody reads it; the server continues
+            _logger.warning("cannot write to standard output: %s", error.strerror)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _http_addresses(self) -> dict[str, str]:
-        """Where HTTP is served, to be clicked: at this machine, if it is everywhere."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._plan.http_host, self._plan.http_host)  # noqa: S104
+        """Clickable URLs of HTTP: on this machine, if it listens everywhere."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._options.http_host, self._options.http_host)  # noqa: S104
         host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-        found = [f"{scheme}://{host}:{self.http_port}/" for scheme in self._plan.http_schemes]
-        return {"http": " and ".join(found), "http_first": found[0]}
+        urls = [f"{scheme}://{host}:{self.http_port}/" for scheme in self._options.http_schemes]
+        return {"http": " and ".join(urls), "http_first": urls[0]}
 
     # Resolvers
 
@@ -457,12 +454,12 @@ class Supervisor:
         options = {
             **(self._resolver_options or {}),
             "number": number,
-            "resolvers": self._plan.resolvers,
+            "resolvers": self._options.resolvers,
             "udp": udp.fileno(),
             "control": pair.fileno(),
-            "board": self._shared_counters.descriptor,
+            "counters_descriptor": self._shared_counters.descriptor,
             "traffic": self._traffic,
-            "handovers": self._handovers,
+            "forward_limit": self._forward_limit,
             "lifeline": self._lifeline,
             "ready": self._ready_for_children,
         }
@@ -471,7 +468,7 @@ class Supervisor:
             pair.fileno(),
             self._shared_counters.descriptor,
             self._traffic,
-            self._handovers,
+            self._forward_limit,
             self._lifeline,
             self._ready_for_children,
         ]
@@ -479,10 +476,10 @@ class Supervisor:
 
 
 def _signal_pipe() -> tuple[int, int]:
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    os.set_blocking(writing, False)
-    return reading, writing
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    return reader, writer
 
 
 def _format_exit(code: int) -> str:
@@ -490,11 +487,11 @@ def _format_exit(code: int) -> str:
 
 
 def main(text: str) -> int:
-    """The life of the supervisor process."""
-    plan = ServerOptions.from_json(text)
-    logs.configure("supervisor", plan.log_format, level=plan.log_level)
+    """Run the supervisor process."""
+    options = ServerOptions.from_json(text)
+    logs.configure("supervisor", options.log_format, level=options.log_level)
     try:
-        return Supervisor(plan).run()
+        return Supervisor(options).run()
     except StartupError as problem:
         print(f"perseid: {problem}", file=sys.stderr, flush=True)
         return 1

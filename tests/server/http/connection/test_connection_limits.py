@@ -75,7 +75,7 @@ def test_a_head_has_its_time_from_its_first_octet_on(server: Running, first: byt
         answer = caller.answer()
         assert (answer.status, answer.closes) == (408, True)
         assert caller.is_closed()
-    assert server.limited == ["slow connection"]
+    assert server.limited == ["slow_connection"]
 
 
 def test_a_body_has_its_time_in_all(server: Running) -> None:
@@ -138,7 +138,7 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off(server: Running, targ
         assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(2)
         server.until(lambda: not server.manager.open)
-    assert server.limited == ["slow connection"]
+    assert server.limited == ["slow_connection"]
 
 
 def test_a_client_that_takes_its_answer_slowly_gets_it(server: Running) -> None:
@@ -210,7 +210,7 @@ def test_who_has_most_of_what_is_not_whole_goes_when_it_is_too_much() -> None:
         middle.send(bytes(1))
         assert small.answer().status == 200
         assert middle.answer().status == 200
-        assert server.limited == ["unfinished octets"]
+        assert server.limited == ["unfinished_bytes"]
         for caller in (small, middle, large):
             caller.sock.close()
 

@@ -78,7 +78,7 @@ def test_who_says_nothing_is_cut() -> None:
         behind.later(HEAD_TIMEOUT + 1)
         assert read_all(client) == b""
         behind.until(lambda: not len(behind.front.connections), "it is gone")
-        assert behind.counts.limits() == {"slow connection": 1}
+        assert behind.counts.limits() == {"slow_connection": 1}
 
 
 def test_an_address_has_so_many_connections_and_no_more() -> None:

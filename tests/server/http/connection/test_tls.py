@@ -282,7 +282,7 @@ def test_a_client_that_does_not_finish_its_handshake_is_cut() -> None:
         behind.later(HANDSHAKE_TIMEOUT + 1)
         assert read_all(client) == b""
         assert behind.failures == {"slow": 1}
-        assert behind.counts.limits() == {"slow connection": 1}
+        assert behind.counts.limits() == {"slow_connection": 1}
 
 
 def test_a_client_that_sends_without_end_is_cut() -> None:

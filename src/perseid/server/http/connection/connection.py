@@ -412,7 +412,7 @@ class Connection(asyncio.Protocol):
         if self._state == _IDLE:
             self._finish()
             return
-        self._keeping.limited("slow connection")
+        self._keeping.limited("slow_connection")
         if self._state == _READING:
             self._refuse(self._incomplete_error(408, "did not come in time"))
         else:

@@ -107,7 +107,7 @@ class HttpListener(AcceptLoop):
         """Cut connections whose time is up; about once a second."""
         now = self.now()
         for connection in [one for one in self.pending if one.deadline < now]:
-            self._counts.limited("slow connection")
+            self._counts.limited("slow_connection")
             connection.cut()
 
     def drain(self) -> None:

@@ -91,5 +91,5 @@ class ConnectionManager:
     def note_buffered(self, connection: "Connection", size: int) -> None:
         """Note how much of requests that are not whole a connection has; who has the most may have to go for it."""
         for longest in self.unfinished.note(connection, size):
-            self.limited("unfinished octets")
+            self.limited("unfinished_bytes")
             longest.cut()
