@@ -1,15 +1,15 @@
-"""What can go wrong with the ledger. Each error says what to do about it."""
+"""Errors of the ledger."""
 
 
 class LedgerError(Exception):
-    """The common root of the ledger's errors."""
+    """Base class of the ledger's errors."""
 
 
 class ClockError(LedgerError):
-    """The clock cannot be right, so nothing is written."""
+    """The system clock is wrong, so nothing is written."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"{message}; set the clock, or accept it as it is after a look (serve --accept-clock)")
+        super().__init__(f"{message}. Set the clock, or start the server with: perseid serve --accept-clock")
 
 
 class NewerFormat(LedgerError):
@@ -17,58 +17,59 @@ class NewerFormat(LedgerError):
 
 
 class PreconditionFailed(LedgerError):
-    """A record on which the decision rested has changed since: decide again."""
+    """A record that the decision was based on has changed since; decide again."""
 
-    def __init__(self, key: bytes, seen: int, found: int) -> None:
-        super().__init__(f"{key.decode('utf-8', 'replace')} was at entry {seen} and is at entry {found} now")
+    def __init__(self, key: bytes, expected: int, actual: int) -> None:
+        name = key.decode("utf-8", "replace")
+        super().__init__(f"{name} has changed: expected entry {expected}, found entry {actual}")
         self.key = key
-        self.seen = seen
-        self.found = found
+        self.expected = expected
+        self.actual = actual
 
 
 class StorageFull(LedgerError):
-    """There is no room to write; reading goes on, and writing resumes when there is."""
+    """There is no space to write. Reading continues; writing resumes when there is space."""
 
 
 class TooBusy(LedgerError):
-    """More changes wait than can be kept waiting; nothing was written, and a later try may succeed."""
+    """The queue of changes is full. Nothing was written; retry later."""
 
 
 class OutcomeUnknown(LedgerError):
-    """The connection was lost: whether the transaction was committed is not known, and settled by its token."""
+    """The connection was lost, so it is unknown whether the transaction was committed; its token settles it."""
 
 
 class Contention(LedgerError):
-    """Others held what this transaction needed, or it stood in their way; nothing was written."""
+    """Another transaction held or needed the same locks; nothing was written."""
 
 
 class JobEnded(LedgerError):
-    """An operation takes no more steps."""
+    """The job accepts no more steps."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"{job_id} has ended, or is being undone: nothing more is done of it; begin anew")
+        super().__init__(f"job {job_id} has ended or is being undone; start a new job")
 
 
 class LeaseClosed(LedgerError):
-    """After a restore nobody knows how far a counter had come; an operator must say."""
+    """The position of a counter is unknown after a restore; the operator must set it."""
 
     def __init__(self, scope: bytes, last: int) -> None:
         name = scope.decode("utf-8", "replace")
         super().__init__(
-            f"the ledger was restored from a backup, and names of {name} may have been given out after it was made; "
-            f"say with which number to go on (the backup knows of {last})"
+            f"{name} is closed after a restore: numbers may have been issued after the backup was taken. "
+            f"Set the last issued number to resume (the backup ends at {last})"
         )
         self.scope = scope
         self.last = last
 
 
 class StoreUnavailable(LedgerError):
-    """The database cannot be used; the message is what it objects to."""
+    """The database cannot be used; the message is the database's own."""
 
 
 class ReadOnlyStore(LedgerError):
-    """Nothing may be written here by this process; the message names what works."""
+    """The store is read-only for this process; the message names a command that works."""
 
 
 class CorruptData(LedgerError):
-    """What is stored is not what was written; the message names the entry."""
+    """Stored data is not what was written; the message names the entry."""

@@ -1,9 +1,9 @@
 """A ledger with its views, as the rest of the program uses it.
 
-A write is acknowledged when its entry and the views in SQL are on the disk and the answers view has it too, or is
-marked as unable to follow. So whoever was told "done" finds it done, here and at once. A thread of its own looks after
-the rest: it brings the answers view up to what other processes and nodes append, builds it when it is missing, erases
-what was redacted, signs checkpoints, and removes what is kept for a time only.
+A write is acknowledged when its entry and the SQL views are on disk and the answers view has applied it, or is marked
+as behind. So a caller that gets a result can read its own write at once. The maintenance thread does the rest: it
+updates the answers view with entries of other processes and nodes, builds the view when it is missing, removes traces
+of redacted data, signs checkpoints, and purges expired rows.
 """
 
 import logging
@@ -21,7 +21,8 @@ from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
 from perseid.ledger.log.requests import Outcome, Preconditions, Request
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.log.writer import INTERVAL, ChangeWatcher, Writer
+from perseid.ledger.log.watcher import INTERVAL, ChangeWatcher
+from perseid.ledger.log.writer import Writer
 from perseid.ledger.store.rows import change_from_entry, clear_entry_cache
 from perseid.ledger.views.answers import Answers, ApplyResult
 from perseid.ledger.views.answers_format import (
@@ -33,27 +34,27 @@ from perseid.ledger.views.answers_format import (
     is_local,
 )
 from perseid.ledger.views.answers_reader import AnswersUnavailable
-from perseid.ledger.views.sql import drop_unfinished
+from perseid.ledger.views.rebuild import drop_unfinished
 
 from .errors import CorruptData
 from .merkle import Signer
 from .store import idempotency
 
 RETRY_DELAY: Final = 1.0
-"""Seconds before something is tried again that failed: a full disk, a database that is away."""
+"""Seconds before a failed task is retried, such as after a full disk or a lost database."""
 
 PURGE_INTERVAL: Final = 600.0
-"""Seconds between two looks whether keys of requests have been kept for long enough: see `answered`."""
+"""Seconds between two purges of expired idempotency keys."""
 
 _logger = logging.getLogger(__name__)
 
 
 class LedgerClosing(Exception):
-    """Breaks off the building of a view when the ledger is closed; the next start builds it."""
+    """Stops building a view when the ledger is closed; the next start builds it."""
 
 
 class Ledger:
-    """One process's access to a ledger: append, read, resolve. For any number of threads."""
+    """Access of one process to a ledger: append, read, resolve. Thread-safe."""
 
     def __init__(
         self,
@@ -62,24 +63,24 @@ class Ledger:
         signer: Signer | None = None,
         renew: Callable[[], Signer | None] = lambda: None,
     ) -> None:
-        """`renew` looks for the key again, when another process has exchanged it."""
+        """`renew` loads the signing key again, after another process has rotated it."""
         self.log = log
         self.answers = answers
         self._signer = signer
         self._renew = renew
         self._signing = threading.Lock()
         self._stop = threading.Event()
-        self._wake = threading.Event()  # that the view must be looked at
+        self._wake = threading.Event()  # the answers view must be updated
         self._wake.set()
         self._builder: threading.Thread | None = None
         self._in_load = False
         answers.follow(log.reading)
         self._writer = Writer(self._commit)
-        self._maintenance = threading.Thread(target=self._run_maintenance, name="ledger keeper")
+        self._maintenance = threading.Thread(target=self._run_maintenance, name="ledger maintenance")
         self._maintenance.start()
 
     def close(self) -> None:
-        """Finish what was handed in, erase what was redacted, and give everything back."""
+        """Finish the submitted requests, remove traces of redacted data, and release everything."""
         self._writer.close()
         self._stop.set()
         self._maintenance.join()
@@ -94,23 +95,23 @@ class Ledger:
 
     @property
     def ready(self) -> bool:
-        """Whether everything is as it should be: the view follows, and somebody looks after it."""
+        """Whether the answers view is up to date and the maintenance thread is running."""
         return self._maintenance.is_alive() and self.answers.ready
 
     # Writing
 
     def submit(self, *requests: Request) -> "list[Future[Outcome]]":
-        """Hand requests in, all or none; a future is done when what it asked for is durable, and visible here."""
+        """Submit requests, all or none. A future is done when its request is durable and visible here."""
         return self._writer.submit(*requests)
 
     def append(self, *requests: Request) -> list[Outcome]:
-        """Hand requests in and wait for them all."""
+        """Submit requests and wait for all of them."""
         return [future.result() for future in self.submit(*requests)]
 
     def load(
         self, drafts: Iterable[Draft], preconditions: Preconditions | None = None, progress: Progress = lambda _: None
     ) -> LoadResult:
-        """Append entries of new names, very many, all or none: see `loading`. Whatever else is handed in waits."""
+        """Append a large number of new handles, all or none (see `BulkLoad`). Other requests wait."""
         with self._writer.locked(), self.answers.locked(), self._loading():
             with BulkLoad(self.log, self.answers.folder) as load:
                 loaded = load.append(drafts, preconditions or {}, progress)
@@ -120,10 +121,11 @@ class Ledger:
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
-        """While there is a load, after which the write-ahead log is made short again, whatever became of the load.
+        """Shorten the write-ahead log before and after a load.
 
-        Before it, too: on a disk that the load fills, what was in the log from earlier could not be copied any more,
-        and then the log could not be made shorter either.
+        Before it as well: if the load fills the disk, older content of the log could no longer be copied, and then the
+        log
+        could not be shortened either.
         """
         self._shorten_write_ahead_log()
         self._in_load = True
@@ -134,50 +136,50 @@ class Ledger:
             self._shorten_write_ahead_log()
 
     def _shorten_write_ahead_log(self) -> None:
-        """Try it now; where somebody reads an earlier state, or there is no room, the keeper tries it again."""
+        """Try once; if a reader or a full disk prevents it, maintenance retries."""
         if self.log.store.dialect == "sqlite":
             self.log.has_traces = True
             with suppress(Exception):
                 self.log.erase_traces()
 
     def _follow_load(self, load: BulkLoad, loaded: LoadResult) -> None:
-        """Bring the answers view to the end of a load, or have it resolved from the records."""
+        """Bring the answers view to the end of a load, or mark it as behind."""
         try:
             items = load.items.sorted()
             if self.answers.apply_sorted(loaded.first - 1, loaded.last, load.leaf, items) is ApplyResult.BEHIND:
                 self.answers.follow(self.log.reading)
         except Exception:
-            _logger.exception("the answers view cannot follow a load")
+            _logger.exception("cannot update the answers view after a load")
             self.answers.mark_behind(loaded.last)
 
     def rotate_key(self, new: Signer, interface: str, actor: str) -> Outcome:
-        """Sign checkpoints with another key from here on."""
+        """Sign checkpoints with another key from now on."""
         with self._signing:
             if self._signer is None:
-                raise WrongKey("this process has no key to hand over from")
+                raise WrongKey("this process has no signing key to rotate")
             outcome = rotate_key(self.log, self._signer, new, interface, actor)
             self._signer = new
         self._wake.set()
         return outcome
 
     def checkpoint(self) -> bool:
-        """Have what was appended so far under a signed checkpoint; whether it is so.
+        """Make a signed checkpoint cover everything appended so far; False if that was not possible.
 
-        At most one is signed in a second, so this may wait for the next.
+        At most one checkpoint is signed per second, so this may wait.
         """
-        with self.reading() as reading:
-            size = reading.size
+        with self.reading() as reader:
+            size = reader.size
         deadline = monotonic() + 2 * RETRY_DELAY
         while True:
             self._sign()
-            with self.reading() as reading:
-                if (reading.checkpoint_size() or 0) >= size:
+            with self.reading() as reader:
+                if (reader.checkpoint_size() or 0) >= size:
                     return True
             if self._signer is None or monotonic() > deadline or self._stop.wait(INTERVAL):
                 return False
 
     def wait_until_erased(self, timeout: float) -> bool:
-        """Wait until what was erased from the ledger is in no other file either; whether it is so."""
+        """Wait until redacted data is gone from every file; False after the timeout."""
         deadline = monotonic() + timeout
         while self.log.has_traces or self._erasure_due():
             if monotonic() > deadline:
@@ -187,12 +189,12 @@ class Ledger:
 
     def _commit(self, group: Sequence[Request]) -> list[Outcome]:
         committed = self.log.commit(group)
-        # From here on the answer is success, whatever happens to the view.
+        # The requests have succeeded, whatever happens to the view.
         try:
             if self.answers.apply(committed.changes) is ApplyResult.BEHIND:
                 self.answers.follow(self.log.reading)
         except Exception:
-            _logger.exception("the answers view cannot follow")
+            _logger.exception("cannot update the answers view")
             self.answers.mark_behind(committed.changes[-1].seq)
         if committed.erased:
             self._wake.set()
@@ -201,11 +203,11 @@ class Ledger:
     # Reading
 
     def reading(self) -> AbstractContextManager[LogReader]:
-        """One state of the log, to read and prove from."""
+        """Open a consistent snapshot of the log to read and prove from."""
         return self.log.reading()
 
     def find(self, name: bytes) -> HandleItem | None:
-        """What the public may know of a name: from the answers, or from the records while those cannot be used."""
+        """Find the public data of a handle: in the answers view, or in the records if that is unavailable."""
         try:
             return self.answers.find(name)
         except AnswersUnavailable:
@@ -215,7 +217,7 @@ class Ledger:
             return self._find_in_records(name)
 
     def prefix(self, prefix: bytes) -> PrefixItem | None:
-        """What is known of a prefix, from where `find` takes it."""
+        """Find the data of a prefix, from the same sources as `find`."""
         try:
             return self.answers.prefix(prefix)
         except AnswersUnavailable:
@@ -232,9 +234,9 @@ class Ledger:
         if is_local(raw):
             return None
         items = []
-        with self.reading() as reading:
+        with self.reading() as reader:
             for exact in (True, False):
-                entry = reading.record(record_key(name, exact=exact))
+                entry = reader.record(record_key(name, exact=exact))
                 item = None if entry is None or entry.exact != exact else HandleItem.of(change_from_entry(entry))
                 if item is not None:
                     items.append(item)
@@ -247,39 +249,39 @@ class Ledger:
             return None
         homed = (HOMED + before for before in ("0.NA/", "", "0.NA/0.NA/"))
         merged: bytes | None = None
-        with self.reading() as reading:
+        with self.reading() as reader:
             for before in ("0.NA/", POLICY, *homed):
-                entry = reading.record(record_key(before + prefix))
+                entry = reader.record(record_key(before + prefix))
                 part = None if entry is None else PrefixPart.of(change_from_entry(entry))
                 if part is not None:
                     merged = part.merge(merged)
         item = EMPTY_PREFIX_ITEM if merged is None else PrefixItem.from_bytes(merged)
         return None if item == EMPTY_PREFIX_ITEM else item
 
-    # Keeping
+    # Maintenance
 
     def _run_maintenance(self) -> None:
-        """Look after views and checkpoints until the ledger is closed, whatever goes wrong on the way."""
+        """Maintain views and checkpoints until the ledger is closed, whatever fails."""
         while not self._stop.is_set():
             try:
-                with closing(ChangeWatcher(self.log)) as watch:
-                    self._maintain(watch)
-            except Exception as error:  # noqa: BLE001 - nobody else would do it
-                _logger.warning("looking after the ledger is tried again: %s", error)
+                with closing(ChangeWatcher(self.log)) as watcher:
+                    self._maintain(watcher)
+            except Exception as error:  # noqa: BLE001 - maintenance must continue
+                _logger.warning("ledger maintenance failed, retrying: %s", error)
                 self._stop.wait(RETRY_DELAY)
         self._finish()
 
-    def _maintain(self, watch: ChangeWatcher) -> None:
-        due = 0.0  # when to look without having been told to: at once, and then after each pause
-        purge_due = monotonic() + PURGE_INTERVAL  # commands that are over in a moment leave it to those who serve
+    def _maintain(self, watcher: ChangeWatcher) -> None:
+        due = 0.0  # next run without a notification
+        purge_due = monotonic() + PURGE_INTERVAL  # short commands leave it to the servers
         while not self._stop.is_set():
             now = monotonic()
-            if watch.wait(self._stop):
+            if watcher.wait(self._stop):
                 self._wake.set()
-            if self._in_load:  # it holds what would be waited for here, and brings the view to its own end
+            if self._in_load:  # the load holds the locks and updates the view itself
                 continue
             if now >= due:
-                self._erase_traces()  # first, for it may make the room that all else needs
+                self._erase_traces()  # first, because it may free the space that the rest needs
             if self._wake.is_set() or now >= due:
                 self._wake.clear()
                 if not self.answers.follow(self.log.reading) or self._erasure_due():
@@ -292,14 +294,14 @@ class Ledger:
                 idempotency.purge(self.log)
 
     def _erase_traces(self) -> None:
-        """Remove traces; what cannot be removed for want of room does not keep the view from following."""
+        """Remove traces; a failure, such as a full disk, does not keep the view from being updated."""
         try:
             self.log.erase_traces()
-        except Exception as error:  # noqa: BLE001 - it is tried again after a pause
-            _logger.warning("what was erased leaves traces, and removing them is tried again: %s", error)
+        except Exception as error:  # noqa: BLE001 - retried after a pause
+            _logger.warning("cannot remove traces of redacted data yet, retrying: %s", error)
 
     def _start_building(self) -> None:
-        """Have the answers view built, unless that is being done: others are followed meanwhile."""
+        """Build the answers view in its own thread, so that maintenance continues meanwhile."""
         if self._builder is None or not self._builder.is_alive():
             self._builder = threading.Thread(target=self._build, name="answers builder")
             self._builder.start()
@@ -309,8 +311,8 @@ class Ledger:
             self._stop.wait(0 if self._build_once() else RETRY_DELAY)
         except LedgerClosing:
             pass
-        except Exception as error:  # noqa: BLE001 - the keeper starts it again
-            _logger.warning("building the answers view is tried again: %s", error)
+        except Exception as error:  # noqa: BLE001 - maintenance restarts it
+            _logger.warning("building the answers view failed, retrying: %s", error)
             self._stop.wait(RETRY_DELAY)
 
     def _build_once(self) -> bool:
@@ -319,7 +321,7 @@ class Ledger:
         return self._erase(self._check_closing)
 
     def _erase(self, progress: Callable[[int], None]) -> bool:
-        """Build the answers view anew if data was erased, here or by others, that may stand in it still."""
+        """Rebuild the answers view if it may contain data that was redacted, here or by another process."""
         last = self._erasure_due()
         if not last:
             return True
@@ -328,16 +330,16 @@ class Ledger:
         return self.answers.rebuild(self.log.reading, progress, last)
 
     def _erasure_due(self) -> int:
-        """The last erasure that the answers view has not seen the end of; 0 if there is none."""
-        with self.reading() as reading:
-            last = reading.last_erasure()
+        """The last redaction that the answers view was not rebuilt after; 0 if there is none."""
+        with self.reading() as reader:
+            last = reader.last_erasure()
         try:
             return last if last and last > self.answers.built else 0
         except AnswersUnavailable:
             return last
 
     def _finish(self) -> None:
-        """What must be done before the end: erased data is gone, and the last entries are under a checkpoint."""
+        """Before the end, remove redacted data and sign a checkpoint over the last entries."""
         if self._builder is not None:
             self._builder.join()
         try:
@@ -345,15 +347,15 @@ class Ledger:
             self._erase(lambda _: None)
             self._sign()
         except Exception as error:  # noqa: BLE001 - the next start does it
-            _logger.warning("the ledger is closed, and this is left for the next start: %s", error)
+            _logger.warning("maintenance is left to the next start: %s", error)
 
     def _sign(self) -> None:
-        """Sign a checkpoint if there is something to sign; on a quiet ledger nobody has to wait for that."""
+        """Sign a checkpoint if there are new entries."""
         with self._signing:
             if self._signer is None:
                 return
-            with self.reading() as reading:
-                if reading.checkpoint_size() == reading.size:
+            with self.reading() as reader:
+                if reader.checkpoint_size() == reader.size:
                     return
             try:
                 sign_checkpoint(self.log, self._signer)
@@ -361,10 +363,10 @@ class Ledger:
                 self._signer = self._renew_signer(error)
 
     def _renew_signer(self, error: WrongKey) -> Signer | None:
-        """The key that took the place of the one in use, if it is there."""
+        """Load the key that replaced the current one; None if it is not available."""
         new = self._renew()
         if new is None or self._signer is None or new.public == self._signer.public:
-            _logger.warning("no more checkpoints are signed by this process: %s", error)
+            _logger.warning("this process stops signing checkpoints: %s", error)
             return None
         return new
 

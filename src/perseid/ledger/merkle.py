@@ -1,16 +1,14 @@
-"""Growing a Merkle tree (RFC 6962) and proving things from it.
+"""A Merkle tree (RFC 6962): appending, proofs, and the key that signs checkpoints.
 
-The tree of n leaves is a row of complete subtrees, one for each bit of n, largest first; the *frontier* is the list
-of their roots. It is all that is needed to append and to tell the root, and it is at most 64 hashes long.
+The tree of n leaves is a row of complete subtrees, one for each bit of n, largest first. The *frontier* is the list of
+their roots: at most 64 hashes, and enough to append and to compute the root.
 
-Proofs need inner nodes. Leaf hashes stand in the log; above them only the roots of complete runs of 256, 256² …
-leaves are kept (the tiles' upper edges): one hash for 256 leaves. Every other node is computed from at most 256
-hashes below it, so a proof costs a few hundred hashes at any size.
+Proofs need inner nodes. Leaf hashes are stored in the log; above them only the roots of complete runs of 256, 256² …
+leaves are stored. Every other node is computed from at most 256 hashes below it, so a proof costs a few hundred hashes
+at any size.
 
-Signing checkpoints: the log's own word about its size and root, which anyone can hold it to.
-
-The key is an Ed25519 key of the installation, kept in a file of its own. It is rotated by an entry (ROTATE_KEY) whose
-note holds the new key, signed with the old one; a verifier that trusts the first key follows the chain.
+The signing key is an Ed25519 key in a file of its own. A ROTATE_KEY entry replaces it: its note holds the new key,
+signed with the old one, so a verifier that trusts the first key can follow the chain.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +41,7 @@ ReadHashes = Callable[[int, int, int], Sequence[bytes]]
 
 
 class Frontier:
-    """What is needed to append: the roots of the complete subtrees, largest first."""
+    """The roots of the complete subtrees, largest first: all that appending needs."""
 
     __slots__ = ("_hashes", "size")
 
@@ -55,11 +53,11 @@ class Frontier:
 
     @classmethod
     def from_bytes(cls, size: int, raw: bytes) -> Self:
-        """Take it from its stored form."""
+        """Parse the stored form."""
         return cls(size, [raw[start : start + HASH_LENGTH] for start in range(0, len(raw), HASH_LENGTH)])
 
     def to_bytes(self) -> bytes:
-        """The stored form: the hashes, one behind the other."""
+        """Encode the stored form: the concatenated hashes."""
         return b"".join(self._hashes)
 
     @property
@@ -68,7 +66,7 @@ class Frontier:
         return tuple(self._hashes)
 
     def append(self, leaf: bytes) -> list[tuple[int, int, bytes]]:
-        """Add a leaf hash; answers the tile nodes that became complete: (tile level, position, hash)."""
+        """Add a leaf hash; return the tile nodes it completes as (tile level, position, hash)."""
         complete = []
         hashes = self._hashes
         hashes.append(leaf)
@@ -93,7 +91,7 @@ class Frontier:
 
 
 def subtree_root(read: ReadHashes, first: int, end: int) -> bytes:
-    """The hash over the leaves from `first` up to, not including, `end`, as RFC 6962 splits them."""
+    """Compute the hash over the leaves from `first` up to, not including, `end`, split as in RFC 6962."""
     parts = [_complete_root(read, start, height) for start, height in _complete_parts(first, end)]
     root = parts.pop()
     while parts:
@@ -102,7 +100,7 @@ def subtree_root(read: ReadHashes, first: int, end: int) -> bytes:
 
 
 def inclusion_path(read: ReadHashes, index: int, size: int) -> list[bytes]:
-    """The proof that the leaf at an index (from 0) is in the tree of a size: RFC 6962, section 2.1.1."""
+    """Prove that the leaf at an index (from 0) is in the tree of a size (RFC 6962 §2.1.1)."""
     path: list[bytes] = []
     first, end = 0, size
     while end - first > 1:
@@ -117,7 +115,7 @@ def inclusion_path(read: ReadHashes, index: int, size: int) -> list[bytes]:
 
 
 def consistency_path(read: ReadHashes, old: int, new: int) -> list[bytes]:
-    """The proof that the tree of size `new` continues the one of size `old`: RFC 6962, section 2.1.2."""
+    """Prove that the tree of size `new` extends the one of size `old` (RFC 6962 §2.1.2)."""
     if old in (0, new):
         return []
     path: list[bytes] = []
@@ -136,18 +134,18 @@ def consistency_path(read: ReadHashes, old: int, new: int) -> list[bytes]:
 
 
 def _complete_root(read: ReadHashes, start: int, height: int) -> bytes:
-    """The root of the complete subtree of 2^height leaves that begins at `start`."""
+    """Compute the root of the complete subtree of 2^height leaves that begins at `start`."""
     level, rest = divmod(height, TILE_BITS)
     hashes = list(read(level, start >> (level * TILE_BITS), 1 << rest))
     if len(hashes) != 1 << rest:
-        raise CorruptData(f"hashes of the tree over entry {start + 1} are missing; verify the ledger")
+        raise CorruptData(f"tree hashes over entry {start + 1} are missing. Run: perseid verify --all")
     while len(hashes) > 1:
         hashes = [node_hash(hashes[i], hashes[i + 1]) for i in range(0, len(hashes), 2)]
     return hashes[0]
 
 
 def _complete_parts(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The complete subtrees, (start, height), that make up the leaves from `first` to `end`, left to right."""
+    """Yield the complete subtrees (start, height) of the leaves from `first` to `end`, left to right."""
     while first < end:
         height = (end - first).bit_length() - 1
         yield first, height
@@ -155,7 +153,7 @@ def _complete_parts(first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _largest_power_below(size: int) -> int:
-    """The largest power of two smaller than a size of at least 2."""
+    """The largest power of two below a size of at least 2."""
     return 1 << (size - 1).bit_length() - 1
 
 
@@ -164,38 +162,38 @@ class Signer:
     """A private key that signs checkpoints."""
 
     name: str
-    """The key's name: that of the log."""
+    """The key's name, which is the log's origin."""
     _seed: bytes = field(repr=False)
 
     @classmethod
     def generate(cls, name: str, seed: bytes) -> Self:
-        """A new key from 32 random octets."""
+        """Create a key from 32 random bytes."""
         if len(seed) != 32:
-            raise ValueError("an Ed25519 key is made from 32 random octets")
+            raise ValueError("an Ed25519 key needs a seed of 32 bytes")
         return cls(name, seed)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Take a key from its file: the seed in hexadecimal, a blank, the name."""
+        """Parse a key file: the seed in hexadecimal, a space, the name."""
         seed, _, name = raw.decode("utf-8").strip().partition(" ")
         return cls.generate(name, bytes.fromhex(seed))
 
     def to_bytes(self) -> bytes:
-        """The content of the key's file."""
+        """Encode the content of the key file."""
         return f"{self._seed.hex()} {self.name}\n".encode()
 
     @property
     def public(self) -> LogKey:
-        """What verifiers need."""
+        """The public key."""
         public = self._private().public_key()
         return LogKey(self.name, public.public_bytes(Encoding.Raw, PublicFormat.Raw))
 
     def sign(self, checkpoint: Checkpoint) -> str:
-        """The checkpoint as a signed note."""
+        """Sign a checkpoint as a note."""
         return self._note(checkpoint.text())
 
     def hand_over(self, successor: LogKey) -> str:
-        """The note by which this key names the next one."""
+        """Sign the note that names the next key."""
         return self._note(f"{ROTATION_LINE}\n{self.public}\n{successor}\n")
 
     def _note(self, text: str) -> str:
@@ -207,8 +205,8 @@ class Signer:
 
 
 def next_key(note: str, key: LogKey) -> LogKey:
-    """The key that `key` hands over to, if it signed the note."""
+    """Return the key that `key` hands over to in a note that it signed."""
     old, new = parse_key_rotation(note)
     if old != key:
-        raise InvalidProof(f"the hand-over is not signed by {key.name}")
+        raise InvalidProof(f"the key rotation is not signed by {key.name}")
     return new

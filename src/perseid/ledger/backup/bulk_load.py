@@ -1,35 +1,23 @@
-"""Sorting more than fits into memory: runs that are sorted each, and merged when they are read.
+"""Bulk writing of entries: existing ones from a backup, or many new handles at once.
 
-Rows gather in memory up to a bound; then they are sorted and written to a file as one run. The file has no name, so it
-is gone with the process, however that ends, and nobody else can open it.
+`BulkWriter` writes entries that exist already, a chunk at a time: one query finds the previous entries of all their
+records, and every table is written at once, in key order.
 
-Putting entries into a store that exist already, many at a time, with everything that is computed from them.
+`BulkLoad` appends new handles. Minted handles are often in no order to an index, so writing each into every view costs
+more the larger the views are. A load appends its entries first, collects the rows of the views in sorted runs, and then
+writes each view in key order. All of it is one transaction: it succeeds as a whole or not at all. Other writers wait,
+so a load next to other traffic should be split. The answers view follows after the commit, as with every write.
 
-What a commit does for one entry after the other is done here for a chunk of them: one question finds what came before
-all their records, and every table is written in one go, in the order of its keys. Memory does not grow with the ledger.
-
-Loading many new names at once: entries first, then every view once, from sorted runs.
-
-Names in the order in which they were minted are often in no order to an index, so writing each of them into every view
-costs more the larger the views are. A load appends its entries, which is cheap in any order, and gathers what the views
-need; then it writes each view from its first key to its last.
-
-All names of a load are new, and all of it happens in one transaction: it is there as a whole, with its views, or not at
-all, however it ends. Nobody else can write meanwhile, so whoever has others to think of loads in several parts. The
-answers view follows behind the commit, like with every write.
+Memory does not grow with the ledger.
 """
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from heapq import merge
 from itertools import islice
 from pathlib import Path
-from struct import Struct
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -39,7 +27,6 @@ from perseid.ledger.errors import (
     LedgerError,
     OutcomeUnknown,
     PreconditionFailed,
-    StorageFull,
     TooBusy,
 )
 from perseid.ledger.log.entry import Draft, Entry, Random, encode_entry, next_jump
@@ -48,6 +35,7 @@ from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.changes import Change
 from perseid.ledger.store.rows import EntryRow, fetch_one
+from perseid.ledger.store.sorting import RUN_SIZE, ExternalSorter, split_batches
 from perseid.ledger.store.store import IDLE_SECONDS
 from perseid.ledger.store.tables import Statements, entries, records
 from perseid.ledger.views.answers_format import encode_item, store_key
@@ -55,121 +43,14 @@ from perseid.ledger.views.answers_generation import PREFIX_RECORD_KEYS
 from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import EMPTY_ROOT
 
-RUN_SIZE: Final = 32 << 20
-"""About how much memory the rows of one run take: a hundred thousand rows, so that runs are few."""
-
-_BLOCK_ROWS = 256  # that are read at a time from each run while they are merged
-_BLOCK_SIZE = 1 << 16  # the same for large rows: very many runs may be merged at a time
-_ROW_OVERHEAD = 150  # that a row takes in memory besides its data
-_LENGTH = Struct("<I")
-
-Row = TypeVar("Row", bound=tuple[bytes, int] | tuple[bytes, bytes])
-_T = TypeVar("_T")
-
-
-def split_batches(rows: Iterable[_T], most: int, byte_count: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Rows in parts that have so many of them at most, and end with the row that makes them so large.
-
-    Both are needed: small rows cost by their number, and the memory of large ones is bounded by their octets only.
-    """
-    found = iter(rows)
-    while part := list(islice(found, 1)):
-        room = byte_count - size(part[0])
-        while room > 0 and len(part) < most:
-            row = next(found, None)
-            if row is None:
-                break
-            part.append(row)
-            room -= size(row)
-        yield part
-
-
-def row_size(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
-    """How many octets of data a row has."""
-    key, rest = row
-    return len(key) + (len(rest) if isinstance(rest, bytes) else 0)
-
-
-class ExternalSorter(Generic[Row]):
-    """Takes rows in any order and gives them back in ascending order, once."""
-
-    def __init__(self, row: type[Row], folder: Path, limit: int = RUN_SIZE) -> None:
-        """`row` is the type of the rows; `folder` is where the file is, if there must be one."""
-        import msgspec  # noqa: PLC0415 - resolver processes load this module, and never sort anything
-
-        self._decoder = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
-        self._encoder = msgspec.msgpack.Encoder()
-        self._folder = folder
-        self._limit = limit
-        self._rows: list[Row] = []
-        self._byte_count = 0
-        self._file: int | None = None
-        self._runs: list[tuple[int, int]] = []  # where each begins in the file and where it ends
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._rows = []
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def add(self, rows: list[Row], byte_count: int) -> None:
-        """Take rows, which have so many octets of data."""
-        self._rows += rows
-        self._byte_count += byte_count + len(rows) * _ROW_OVERHEAD
-        if self._byte_count > self._limit:
-            try:
-                self._write_run()
-            except OSError as error:
-                raise StorageFull(f"there is no room to sort what is to be written ({error.strerror})") from error
-
-    def sorted(self) -> Iterator[Row]:
-        """All rows, in ascending order."""
-        self._rows.sort()
-        return merge(*(self._read_run(*run) for run in self._runs), self._rows) if self._runs else iter(self._rows)
-
-    def _write_run(self) -> None:
-        if self._file is None:
-            with tempfile.TemporaryFile(dir=self._folder) as file:
-                self._file = os.dup(file.fileno())
-        self._rows.sort()
-        begin = os.lseek(self._file, 0, os.SEEK_END)
-        with os.fdopen(os.dup(self._file), "wb") as stream:
-            for rows in self._blocks():
-                block = self._encoder.encode(rows)
-                stream.write(_LENGTH.pack(len(block)))
-                stream.write(block)
-        self._runs.append((begin, os.lseek(self._file, 0, os.SEEK_END)))
-        self._rows, self._byte_count = [], 0
-
-    def _blocks(self) -> Iterator[list[Row]]:
-        """The rows as they are written: mostly so many at a time, and fewer where they are large."""
-        for first in range(0, len(self._rows), _BLOCK_ROWS):
-            rows = self._rows[first : first + _BLOCK_ROWS]
-            if sum(map(row_size, rows)) <= _BLOCK_SIZE:
-                yield rows
-            else:
-                yield from split_batches(rows, _BLOCK_ROWS, _BLOCK_SIZE, row_size)
-
-    def _read_run(self, at: int, end: int) -> Iterator[Row]:
-        assert self._file is not None  # noqa: S101 - it was written
-        while at < end:
-            (length,) = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, at))
-            at += _LENGTH.size
-            yield from self._decoder.decode(os.pread(self._file, length, at))
-            at += length
-
-
 CHUNK: Final = 2_000
-"""Entries that are best written at a time: more are hardly faster, and SQLite takes 32,766 parameters at most."""
+"""Entries written at a time: more are hardly faster, and SQLite allows at most 32,766 parameters."""
 
 CHUNK_BYTES: Final = 8_388_608
-"""Octets after which a chunk ends even if it has fewer entries: what is held in memory."""
+"""Bytes at which a chunk ends even if it has fewer entries, to bound memory."""
 
 EncodedEntry = tuple[Entry, bytes, bytes, bytes]
-"""An entry with its token, its leaf hash and its body."""
+"""An entry with its token, leaf hash and body."""
 
 _LATEST_ENTRIES = (
     select(records.c.key, entries.c.seq, entries.c.at, entries.c.previous, entries.c.jump, entries.c.nth)
@@ -180,26 +61,26 @@ _LATEST_ENTRIES = (
 
 
 class BulkWriter:
-    """Writes entries from the first one on, in their order, into a store that no other process uses."""
+    """Writes existing entries in order, from the first one, into a store that no other process uses."""
 
     def __init__(self, connection: Connection, statements: Statements) -> None:
         self._connection = connection
         self._cursor: Any = connection.connection.cursor()
         self._statements = statements
-        self._links: dict[int, tuple[int, int]] = {}  # of entries met in the present chunk
+        self._links: dict[int, tuple[int, int]] = {}  # of entries in the current chunk
         self.frontier = Frontier()
         """The tree of the entries so far."""
         self.at = 0
-        """The date of the last one."""
+        """The date of the last entry."""
         self.leaf = EMPTY_ROOT
-        """The leaf hash of the last one."""
+        """The leaf hash of the last entry."""
 
     def write(self, chunk: Sequence[EncodedEntry]) -> None:
-        """Write the entries that follow, at least one."""
+        """Write the next entries, at least one."""
         rows: list[EntryRow] = []
         nodes: list[tuple[int, int, bytes]] = []
         gone: list[tuple[bytes, int]] = []
-        latest: dict[bytes, tuple[int, int]] = {}  # by key: the last entry, and its place in the record's chain
+        latest: dict[bytes, tuple[int, int]] = {}  # by key: the last entry, and its position in the record's chain
         self._links = {}
         keys = [entry.key for entry, *_ in chunk]
         for key, seq, at, previous, jump, nth, body in self._connection.execute(
@@ -239,20 +120,17 @@ class BulkWriter:
         return known
 
 
-"""Names that are worked on at a time."""
-
 LOAD_CHUNK_BYTES: Final = 4 << 20
-"""The same for large records, in octets of their values. A chunk is held some three times over: as values, as bodies,
-as items of the answers."""
+"""The same for a load, in bytes of values. A chunk is in memory three times: as values, bodies and answers items."""
 
-_RANDOM_BLOCK = 1 << 16  # octets that are asked for at a time: the system takes as long for a few as for many
+_RANDOM_BLOCK = 1 << 16  # bytes requested at a time: a system call takes as long for a few as for many
 
 Progress = Callable[[int], None]
-"""Is told from time to time how many entries have been appended."""
+"""Called from time to time with the number of appended entries."""
 
 
 class NameTaken(LedgerError):
-    """A name of a load is not new, so nothing was loaded."""
+    """A handle of a load is not new, so nothing was loaded."""
 
     def __init__(self, key: bytes, why: str) -> None:
         super().__init__(f"{key.decode('utf-8', 'replace')} {why}; nothing was loaded")
@@ -261,7 +139,7 @@ class NameTaken(LedgerError):
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Names were loaded: `count` entries, from `first` on."""
+    """`count` entries were loaded, from `first` on."""
 
     first: int
     count: int
@@ -274,10 +152,10 @@ class LoadResult:
 
 
 class BulkLoad:
-    """One load. When `append` has returned, `items` are for the answers view, with `leaf`, that of the last entry."""
+    """One load. After `append`, the answers view needs `items` and `leaf`, the hash of the last entry."""
 
     def __init__(self, log: Log, folder: Path, run_size: int = RUN_SIZE) -> None:
-        """`folder` is where temporary files are made, which have no names."""
+        """`folder` is where unnamed temporary files are created."""
         self._log = log
         self._random = _buffered_random(log.random)
         self._token = log.random(TOKEN_LENGTH)
@@ -301,7 +179,7 @@ class BulkLoad:
     def append(
         self, drafts: Iterable[Draft], preconditions: Preconditions, progress: Progress = lambda _: None
     ) -> LoadResult:
-        """Append all entries with the views in SQL; it is on the disk when this returns."""
+        """Append all entries and write the SQL views, durably."""
         written = False
         try:
             with self._log.store.writing_cursor(limited=False) as cursor:
@@ -309,8 +187,8 @@ class BulkLoad:
                 for chunk in split_batches(drafts, CHUNK, LOAD_CHUNK_BYTES, _draft_size):
                     with gc_paused(len(chunk)):
                         self._append(cursor, chunk)
-                    # PostgreSQL does not begin to count how long a transaction stands still behind many rows that came
-                    # in one go, but does behind a single statement.
+                    # PostgreSQL starts its idle timeout after a single statement, but not after a pipeline of many
+                    # rows.
                     cursor.execute("SELECT 1")
                     progress(self._frontier.size - self._first + 1)
                 if self._frontier.size >= self._first:
@@ -318,28 +196,28 @@ class BulkLoad:
                     self._move(cursor)
                 written = True
         except Contention as error:
-            raise TooBusy("the ledger is held by another writer; nothing was loaded, try again") from error
+            raise TooBusy("the ledger is locked by another writer. Nothing was loaded; retry") from error
         except OutcomeUnknown as error:
-            # Before everything was written nothing can have been committed.
+            # Nothing can have been committed before everything was written.
             if not written or not self._was_committed():
                 raise TooBusy(
-                    f"the connection to the database was lost, or nothing came for {IDLE_SECONDS} s, which is as long "
-                    "as others are made to wait; nothing was loaded, try again"
+                    f"the database connection was lost, or the input paused for more than {IDLE_SECONDS} s. "
+                    "Nothing was loaded; retry"
                 ) from error
         return LoadResult(self._first, self._frontier.size - self._first + 1, self._at)
 
     def _begin(self, cursor: Any, preconditions: Preconditions) -> None:
         statements = self._log.statements
         cursor.execute(statements.lock_head)
-        seq, at, byte_count = fetch_one(cursor)
-        self._frontier = Frontier.from_bytes(seq, byte_count)
+        seq, at, raw = fetch_one(cursor)
+        self._frontier = Frontier.from_bytes(seq, raw)
         self._at = self._log.clock.date(at if seq else None)
         self._first = seq + 1
-        for key, seen in preconditions.items():
+        for key, expected in preconditions.items():
             cursor.execute(statements.record_seq, (key,))
             row = cursor.fetchone()
-            if (found := row[0] if row else 0) != seen:
-                raise PreconditionFailed(key, seen, found)
+            if (actual := row[0] if row else 0) != expected:
+                raise PreconditionFailed(key, expected, actual)
 
     def _append(self, cursor: Any, chunk: list[Draft]) -> None:
         frontier, at, random = self._frontier, self._at, self._random
@@ -353,7 +231,7 @@ class BulkLoad:
         for seq, draft in enumerate(chunk, frontier.size + 1):
             key = draft.key
             if key.startswith(PREFIX_RECORD_KEYS):
-                raise ValueError(f"{draft.handle} is about a prefix; such records are not loaded, but appended")
+                raise ValueError(f"{draft.handle} is a prefix record, which cannot be loaded in bulk")
             contents = [value.to_bytes() for value in draft.values]
             body, leaf = encode_entry(draft, contents, seq, at, {}, random)
             nodes += frontier.append(leaf)
@@ -361,17 +239,17 @@ class BulkLoad:
             token = b""
             records.append((key, seq))
             targets += [(target, seq) for target in index_keys(contents)]
-            place = store_key(key)
-            item = encode_item(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents), place)
+            item_key = store_key(key)
+            item = encode_item(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents), item_key)
             if item is not None:
-                items.append((place, item))
+                items.append((item_key, item))
         self.leaf = leaf
         cursor.executemany(self._log.statements.insert_entry, rows)
         if nodes:
             cursor.executemany(self._log.statements.insert_node, nodes)
         self._records.add(records, sum([len(key) for key, _ in records]))
         self._targets.add(targets, sum([len(target) for target, _ in targets]))
-        self.items.add(items, sum([len(place) + len(item) for place, item in items]))
+        self.items.add(items, sum([len(item_key) + len(item) for item_key, item in items]))
 
     def _write_views(self, cursor: Any) -> None:
         statements = self._log.statements
@@ -379,7 +257,7 @@ class BulkLoad:
         for chunk in _chunks(self._records.sorted()):
             for key, _ in chunk:
                 if key == last:
-                    raise NameTaken(key, "is twice in the load")
+                    raise NameTaken(key, "occurs twice in the load")
                 last = key
             self._check_new(cursor, chunk)
             cursor.executemany(statements.insert_record, chunk)
@@ -387,7 +265,7 @@ class BulkLoad:
             cursor.executemany(statements.insert_target, targets)
 
     def _check_new(self, cursor: Any, records: list[tuple[bytes, int]]) -> None:
-        """Refuse names that are there already. Mostly there is nothing between the first and the last one."""
+        """Refuse handles that exist. Usually one query over the whole range is enough."""
         statements = self._log.statements
         cursor.execute(statements.any_record, (records[0][0], records[-1][0] + b"\0"))
         if not fetch_one(cursor)[0]:
@@ -395,55 +273,55 @@ class BulkLoad:
         for key, _ in records:
             cursor.execute(statements.record_seq, (key,))
             if (row := cursor.fetchone()) is not None:
-                raise NameTaken(key, f"has been there since entry {row[0]} or longer")
+                raise NameTaken(key, f"already exists (entry {row[0]})")
 
     def _move(self, cursor: Any) -> None:
         statements, frontier = self._log.statements, self._frontier
         cursor.execute(statements.move_head, (frontier.size, self._at, frontier.to_bytes()))
         cursor.execute(statements.move_views, (frontier.size, self.leaf, self._first - 1))
         if cursor.rowcount != len(SQL_VIEWS):
-            raise CorruptData("a view has not come to the last entry of the ledger; rebuild records and targets")
+            raise CorruptData("an SQL view is behind the ledger. Run: perseid rebuild")
         if statements.notify:
             cursor.execute(statements.notify)
 
     def _was_committed(self) -> bool:
-        """Whether a load was committed whose end was not heard of; asked until there is an answer, or for long."""
-        waits = retry_delays()
+        """Find out whether a load with a lost connection was committed; retry for a while."""
+        delays = retry_delays()
         while True:
             try:
                 return self._has_token()
-            except (Contention, OutcomeUnknown) as problem:
-                pause = next(waits, None)
-                if pause is None:
+            except (Contention, OutcomeUnknown) as error:
+                delay = next(delays, None)
+                if delay is None:
                     raise OutcomeUnknown(
-                        "the connection to the database was lost at the end of a load, and it cannot be asked whether "
-                        "that was written; look before you try again"
-                    ) from problem
-                time.sleep(pause)
+                        "the database connection was lost at the end of a load, and the outcome is unknown; "
+                        "check whether the handles exist before you retry"
+                    ) from error
+                time.sleep(delay)
 
     def _has_token(self) -> bool:
-        """Whether the first entry of this load is there: then it has its token."""
+        """Whether the first entry of this load exists, which then has its token."""
         with self._log.store.writing_cursor() as cursor:
-            cursor.execute(self._log.statements.lock_head)  # which the lost transaction no longer holds, then
+            cursor.execute(self._log.statements.lock_head)  # so the lost transaction no longer holds it
             cursor.execute(self._log.statements.token, (self._first,))
             row = cursor.fetchone()
         return row is not None and row[0] == self._token
 
 
 def _chunks(keys: Iterable[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
-    """Rows of a view in SQL; their keys are of limited length."""
-    found = iter(keys)
-    while chunk := list(islice(found, CHUNK)):
+    """Split the rows of an SQL view; their keys have a limited length."""
+    rows = iter(keys)
+    while chunk := list(islice(rows, CHUNK)):
         yield chunk
 
 
 def _draft_size(draft: Draft) -> int:
-    """About how much data an entry will have."""
+    """Estimate the bytes of data of an entry."""
     return len(draft.note) + sum([len(value.data) for value in draft.values])
 
 
 def _buffered_random(random: Random) -> Random:
-    """The same randomness, asked for in large blocks; every octet is given once."""
+    """Wrap a random source to request large blocks; every byte is used once."""
     block, at = b"", 0
 
     def take(byte_count: int) -> bytes:

@@ -1,17 +1,18 @@
-"""Restoring a ledger from a backup and its increments, into an empty store of either kind.
+"""Restoring a ledger from a backup and its increments into an empty store.
 
-Everything happens in one transaction: either the whole ledger is there, checked, or the store is as empty as before,
-also when the machine goes down in between. Both back ends write a transaction of any size to the disk as it grows, so
-memory does not grow with the ledger; the price is room for a second copy until it is done.
+Everything happens in one transaction: either the whole checked ledger is there, or the store is as empty as before,
+even
+after a crash. Both back ends write a transaction of any size to disk as it grows, so memory does not grow with the
+ledger; the price is disk space for a second copy until the end.
 
-Nothing is believed that can be computed: each leaf is computed from its entry, the tree from the leaves, the views from
-the entries. What was erased after an entry was backed up is not written at all, not even to be erased again.
+Nothing is trusted that can be computed: leaves from entries, the tree from leaves, the views from entries. What was
+redacted after an entry was backed up is not written at all.
 
-Time has passed since the backup was made, and what was promised in it is not known any more. So a restored ledger
+What was issued after the backup is unknown. So a restored ledger
 
-- is another one: it has a new id, a new origin and a new key (see `branch`);
-- leases no number that may have been leased: numbers that are milliseconds go on ahead of the clock, and counters
-  wait for an operator to say where they go on.
+- is a new one: it has a new id, a new origin and a new key (see `signing`);
+- leases no number that may have been leased: numbers that are milliseconds continue ahead of the clock, and counters
+  are closed until the operator sets them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -53,19 +54,19 @@ from .bulk_load import CHUNK, CHUNK_BYTES, BulkWriter, EncodedEntry
 
 
 class StoreNotEmpty(LedgerError):
-    """There is something in the store already."""
+    """The store is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What a restore made."""
+    """The result of a restore."""
 
     branch: Branch
-    """Which ledger this one continues, from where, and with which key."""
+    """Which ledger this one continues, from which entry, and with which key."""
     seq: int
-    """The entry that says so: the last one."""
+    """The BRANCH entry, which is the last one."""
     closed: tuple[bytes, ...]
-    """The scopes in which nothing is leased until somebody has called `reopen`."""
+    """The scopes that are closed until `reopen_lease` is called."""
 
 
 def restore(
@@ -76,18 +77,18 @@ def restore(
     max_ahead: int = DEFAULT_MAX_AHEAD,
     progress: Progress = lambda _: None,
 ) -> RestoreResult:
-    """Restore a full backup and the increments that follow it, in their order, into an empty store.
+    """Restore a full backup and its increments, in order, into an empty store.
 
-    `signer` makes the new key for the origin it is given, and keeps it, just before the end. `by` is the door and the
-    actor. `max_ahead` is the farthest, in milliseconds, that any namespace let its names run ahead of the clock.
+    `signer` creates and saves the new key for the origin it is given, just before the end. `by` is (interface, actor).
+    `max_ahead` is the farthest, in milliseconds, that any namespace lets its identifiers run ahead of the clock.
     """
     if not files:
-        raise InvalidBackup("name the full backup and the increments that follow it")
+        raise InvalidBackup("no backup file given; name the full backup and its increments")
     try:
         with log.store.writing(limited=False) as connection:
             restored = _Restore(connection, log, progress).run(files, signer, by, max_ahead)
     finally:
-        # The write-ahead log is as large as the ledger now, or full of what did not come to be.
+        # The write-ahead log is now as large as the ledger, or full of rolled-back data.
         if log.store.dialect == "sqlite":
             with suppress(log.store.engine.dialect.loaded_dbapi.Error):
                 log.store.purge_deleted()
@@ -95,14 +96,14 @@ def restore(
 
 
 def reopen_lease(log: Log, scope: bytes, last: int) -> None:
-    """Go on leasing in a scope behind `last`, on the word of an operator who knows what was given out before."""
+    """Resume leasing in a scope after `last`, which the operator must know to be the last issued number."""
     with log.store.writing() as connection:
         cursor = connection.connection.cursor()
         cursor.execute(log.statements.lock_head)
-        found = _load_lease(connection, scope)
-        known = -1 if found is None else found.last
-        if not (found.closed if found is not None else _load_lease(connection, OTHER_SCOPES)):
-            raise LedgerError(f"{scope.decode('utf-8', 'replace')} is not closed; names can be leased there")
+        lease = _load_lease(connection, scope)
+        known = -1 if lease is None else lease.last
+        if not (lease.closed if lease is not None else _load_lease(connection, OTHER_SCOPES)):
+            raise LedgerError(f"{scope.decode('utf-8', 'replace')} is not closed; there is nothing to reopen")
         if last < known:
             raise LeaseClosed(scope, known)
         connection.execute(delete(leases).where(leases.c.scope == scope))
@@ -124,33 +125,33 @@ class _Restore:
         self, files: Sequence[Path], signer: Callable[[str], Signer], by: tuple[str, str], max_ahead: int
     ) -> RestoreResult:
         self._begin()
-        for place, file in enumerate(files, 1):
+        for number, file in enumerate(files, 1):
             with file.open("rb") as stream:
                 archive = ArchiveReader(file.name, stream)
-                if place == len(files) and archive.header.until:
-                    self._log.clock.date(archive.header.at)  # refuses a wrong clock before the work, not after it
+                if number == len(files) and archive.header.until:
+                    self._log.clock.date(archive.header.at)  # refuses a wrong clock early
                 self._store_redacted(archive)
-        for place, file in enumerate(files, 1):
+        for number, file in enumerate(files, 1):
             with file.open("rb") as stream:
                 archive = ArchiveReader(file.name, stream)
                 self._check_follows(archive)
-                self._restore_archive(archive, is_last=place == len(files))
+                self._restore_archive(archive, is_last=number == len(files))
                 self._last = archive
         return self._start_branch(signer, by, max_ahead)
 
     def _begin(self) -> None:
-        """Take possession of an empty store."""
+        """Check that the store is empty, and write the head."""
         for table in metadata.sorted_tables:
             if self._connection.execute(select(table).limit(1)).first() is not None:
-                raise StoreNotEmpty("there is a ledger in the store already; restore into an empty one")
+                raise StoreNotEmpty("the store already contains a ledger; restore into an empty one")
         self._connection.execute(insert(head).values(one=1, seq=0, at=0, frontier=b""))
 
-    # One file after the other
+    # Files
 
     def _store_redacted(self, archive: ArchiveReader) -> None:
-        """Keep the entries that a later file has without the data that was erased: they count from the beginning.
+        """Store the entries that a later file has in redacted form.
 
-        They stand in the place of the whole ones until those are met, and are checked then.
+        They replace the full ones, and are checked when those are read.
         """
         statements, cursor = self._log.statements, self._cursor
         for kind, content in archive.frames():
@@ -163,18 +164,17 @@ class _Restore:
             self._redacted = True
 
     def _check_follows(self, archive: ArchiveReader) -> None:
-        """Refuse a file that does not go on where the one before it ended."""
+        """Refuse a file that does not continue where the one before it ended."""
         header, tree = archive.header, self._bulk.frontier
         if self._last is not None:
             before = self._last.header
             if (header.ledger, header.origin) != (before.ledger, before.origin):
-                raise archive.problem(f"it is of another ledger ({header.origin}) than the file before it")
+                raise archive.problem(f"belongs to another ledger ({header.origin}) than the file before it")
         if header.since != tree.size:
-            expected = f"one that begins behind entry {tree.size}" if tree.size else "a full backup"
-            message = f"it begins behind entry {header.since}, and {expected} must come here"
-            raise archive.problem(message)
+            expected = f"an increment that starts after entry {tree.size}" if tree.size else "a full backup"
+            raise archive.problem(f"starts after entry {header.since}; expected {expected}")
         if header.root_since != tree.root():
-            raise archive.problem(f"it goes on from other entries than the first {tree.size} of the files before it")
+            raise archive.problem(f"continues other entries than the first {tree.size} of the files before it")
 
     def _restore_archive(self, archive: ArchiveReader, *, is_last: bool) -> None:
         header = archive.header
@@ -197,20 +197,20 @@ class _Restore:
         self._write(archive, chunk)
         tree = self._bulk.frontier
         if (tree.size, self._bulk.at) != (header.until, header.at):
-            raise archive.problem(f"it ends with entry {tree.size}, not with entry {header.until} as it says")
+            raise archive.problem(f"ends with entry {tree.size}; its header says {header.until}")
         if tree.root() != header.root_until:
-            raise archive.problem(f"the tree of its entries up to {tree.size} has another root than it says")
+            raise archive.problem(f"the tree root of its entries up to {tree.size} does not match its header")
         if note is not None:
             self._check_checkpoint(archive, note)
 
     def _check_redacted(self, archive: ArchiveReader, seq: int, body: bytes) -> None:
-        """See that an entry, from which data was erased, is the one that was restored from an earlier file."""
+        """Check that a redacted entry is the one that was restored from an earlier file."""
         self._cursor.execute(self._log.statements.entry, (seq,))
         _, at, *_, leaf, _ = fetch_one(self._cursor)
         _parse_entry(archive, seq, at, body, leaf)
 
     def _entry(self, archive: ArchiveReader, content: bytes, expected: int) -> EncodedEntry:
-        """An entry that is what it says."""
+        """Parse an entry and check it against its leaf hash."""
         at, token, leaf, body = archive.entry(content, expected)
         entry = _parse_entry(archive, expected, at, body, leaf)
         if entry.action in (Action.ROTATE_KEY, Action.BRANCH) and entry.key == record_key(LEDGER):
@@ -218,56 +218,56 @@ class _Restore:
         return entry, token, leaf, body
 
     def _write(self, archive: ArchiveReader, chunk: list[EncodedEntry]) -> None:
-        """Write some entries, those that have been redacted since without what was erased."""
+        """Write entries, in redacted form where a later file has that."""
         if not chunk:
             return
         last = self._bulk.at
         for entry, *_ in chunk:
             if entry.at < last:
-                raise archive.problem("it is dated before the one in front of it", entry.seq)
+                raise archive.problem("dated before the previous entry", entry.seq)
             last = entry.at
         if self._redacted:
             first = chunk[0][0].seq
-            here = entries.c.seq.between(first, chunk[-1][0].seq)
-            for seq, body in self._connection.execute(select(entries.c.seq, entries.c.body).where(here)).all():
+            in_chunk = entries.c.seq.between(first, chunk[-1][0].seq)
+            for seq, body in self._connection.execute(select(entries.c.seq, entries.c.body).where(in_chunk)).all():
                 whole, token, leaf, _ = chunk[seq - first]
-                redacted = _parse_entry(archive, seq, whole.at, body, leaf, "as a later file has it, ")
+                redacted = _parse_entry(archive, seq, whole.at, body, leaf, "as redacted in a later file, ")
                 chunk[seq - first] = redacted, token, leaf, body
-            self._connection.execute(delete(entries).where(here))
+            self._connection.execute(delete(entries).where(in_chunk))
         self._bulk.write(chunk)
         self._progress(self._bulk.frontier.size)
 
     def _restore_rows(self, archive: ArchiveReader, content: bytes, *, keep: bool) -> None:
-        """Take rows of a table that cannot be computed; only the newest state counts."""
-        found = archive.rows(content)
-        table = next((table for table in SIDE_STATE if table.name == found.table), None)
-        if table is None or not set(found.columns) <= set(table.columns.keys()):
-            raise archive.problem("it holds what this version of the program does not know; use a newer one")
-        types = [table.columns[name].type.python_type for name in found.columns]
+        """Restore rows of a table that cannot be computed; only those of the last file are kept."""
+        state = archive.rows(content)
+        table = next((table for table in SIDE_STATE if table.name == state.table), None)
+        if table is None or not set(state.columns) <= set(table.columns.keys()):
+            raise archive.problem("written by a newer program version; upgrade this one")
+        types = [table.columns[name].type.python_type for name in state.columns]
         try:
-            rows = [[decode_column(*pair) for pair in zip(types, row, strict=True)] for row in found.rows]
+            rows = [[decode_column(*pair) for pair in zip(types, row, strict=True)] for row in state.rows]
             if keep and rows and table is not ledger:
-                self._connection.execute(insert(table), [dict(zip(found.columns, row, strict=True)) for row in rows])
+                self._connection.execute(insert(table), [dict(zip(state.columns, row, strict=True)) for row in rows])
         except (ValueError, IntegrityError, DataError):
-            raise archive.problem(f"it is damaged: rows of {table.name} cannot be kept") from None
+            raise archive.problem(f"damaged: invalid rows of table {table.name}") from None
 
     def _check_checkpoint(self, archive: ArchiveReader, note: bytes) -> None:
-        """What the old ledger had signed must be about these entries."""
+        """Check that the backup's checkpoint is about these entries."""
         try:
             text = note.decode("utf-8")
-            # Whoever had the key before a hand-over cannot be known from the backup alone; its word about the tree can.
+            # The key before a rotation is unknown from the backup alone; what it signed about the tree can be checked.
             before = Checkpoint.parse(text.rpartition("\n\n")[0] + "\n")
             handed_over = before.size < self._last_key_change
             checkpoint = before if handed_over else open_checkpoint(text, archive.signer)
         except ValueError as error:
-            raise archive.problem(f"its checkpoint does not hold: {error}") from None
+            raise archive.problem(f"invalid checkpoint: {error}") from None
         size = checkpoint.size
         if checkpoint.origin != archive.header.origin or size > archive.header.until:
-            raise archive.problem("its checkpoint is of another ledger")
+            raise archive.problem("its checkpoint belongs to another ledger")
         if LogReader(self._cursor, self._log.statements).root(size) != checkpoint.root:
-            raise archive.problem(f"its checkpoint, signed at entry {size}, is not about these entries")
+            raise archive.problem(f"its checkpoint at entry {size} does not match the entries")
 
-    # As another ledger
+    # The new ledger
 
     def _start_branch(self, signer: Callable[[str], Signer], by: tuple[str, str], max_ahead: int) -> RestoreResult:
         assert self._last is not None  # noqa: S101 - there is at least one file
@@ -280,22 +280,22 @@ class _Restore:
         commit = Commit(self._cursor, log.statements, log.clock, log.random, log.random(TOKEN_LENGTH))
         new = signer(origin)
         if new.name != origin:
-            raise WrongKey(f"the new key must bear the name {origin}, not {new.name}")
+            raise WrongKey(f"the new key is named {new.name}; it must be named {origin}")
         if new.public.public == self._last.signer.public:
-            raise WrongKey("the new key is the old one; a restored ledger must sign with another")
+            raise WrongKey("the new key is the old one; a restored ledger needs another key")
         branch = Branch(self._last.end, self._last.signer, new.public)
         appended = commit.apply(Append(Draft(Action.BRANCH, State.ABSENT, LEDGER, *by, branch.note())))
-        assert isinstance(appended, Appended), appended  # noqa: S101 - nothing else can come of such a request
+        assert isinstance(appended, Appended), appended  # noqa: S101 - the request has no preconditions
         commit.finish()
         connection.execute(insert(ledger).values(id=identity, origin=origin, signer=str(new.public)))
-        # So that the newest checkpoint is one of this ledger from the beginning on.
+        # The newest checkpoint is one of this ledger from the start.
         seq, at = appended.seq, appended.at
         note = new.sign(Checkpoint(origin, seq, LogReader(self._cursor, log.statements).root(seq)))
         connection.execute(insert(checkpoints).values(size=seq, at=at, note=note))
         return RestoreResult(branch, seq, tuple(self._close_leases(pilin.from_unix_ns(at * 1000) + max_ahead)))
 
     def _close_leases(self, ahead: int) -> Iterable[bytes]:
-        """See that no number is leased again that may have been leased after the backup was made."""
+        """Make sure that no number is leased that may have been leased after the backup."""
         connection = self._connection
         if _load_lease(connection, OTHER_SCOPES) is None:
             connection.execute(insert(leases).values(scope=OTHER_SCOPES, last=ahead, clocked=1, closed=0))
@@ -308,9 +308,9 @@ def _parse_entry(archive: ArchiveReader, seq: int, at: int, body: bytes, leaf: b
     try:
         entry = Entry.from_body(seq, at, body)
     except ValueError as error:
-        raise archive.problem(f"{which}it cannot be read: {error}", seq) from None
+        raise archive.problem(f"{which}cannot be read: {error}", seq) from None
     if entry.leaf_hash() != leaf:
-        raise archive.problem(f"{which}it is not what was committed to the tree", seq)
+        raise archive.problem(f"{which}does not match its leaf hash", seq)
     return entry
 
 

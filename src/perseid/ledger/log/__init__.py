@@ -1,1 +1,1 @@
-"""The log: entries, commits, preconditions, the clock and the writer."""
+"""The log: entries, commits, readers, the clock and the writer."""

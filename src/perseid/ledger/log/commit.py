@@ -1,6 +1,6 @@
-"""One transaction that changes the log. It holds the head from its first statement on.
+"""One transaction that changes the log. It locks the head with its first statement.
 
-What is appended is collected and written in a few large steps at the end, entries and SQL views together. Until then
+Changes are collected and written in a few large statements at the end, entries and SQL views together. Until then,
 later requests of the same transaction see what earlier ones did.
 """
 
@@ -39,15 +39,15 @@ from .requests import (
 )
 
 _SECRET_TYPE = b"HS_SECKEY"
-_TYPE_AT = 14  # where a value's type stands in its binary form, behind its length
+_TYPE_AT = 14  # offset of the type's length in an encoded value
 _PERMISSIONS_AT = 13
 _PUBLIC_READ = 0x02
-_MAX_NUMBER = (1 << 63) - 1  # what a column holds
+_MAX_NUMBER = (1 << 63) - 1  # of a 64-bit column
 _SQL_VIEWS = 2  # records and targets
 
 
 class Commit:
-    """Takes requests one by one; `finish` writes what came of them."""
+    """Applies requests one by one; `finish` writes the result."""
 
     def __init__(
         self,
@@ -68,54 +68,54 @@ class Commit:
         self.first = seq + 1
         self._latest: dict[bytes, int] = {}  # by key, read or set in this transaction
         self._moved: dict[bytes, int] = {}  # those that were set
-        self._leaves: dict[int, bytes] = {}  # of entries that were remembered
+        self._leaves: dict[int, bytes] = {}  # leaf hashes by entry
         self._rows: dict[int, EntryRow] = {}  # not written yet
         self._nodes: list[tuple[int, int, bytes]] = []
         self._targets: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
         self._redactions: list[tuple[int, int, int]] = []
-        self._steps: list[tuple[str, int, int]] = []  # of operations
+        self._steps: list[tuple[str, int, int]] = []  # of jobs
         self._leaf = b""
-        self._broken = False  # the transaction, by an error of the database
+        self._broken = False  # the transaction, by a database error
         self.changes: list[Change] = []
 
     @property
     def erased(self) -> bool:
-        """Whether data was erased, so that its traces must be removed."""
+        """Whether data was redacted, so that its traces must be removed."""
         return bool(self._redactions)
 
     def was_committed(self, first: int) -> bool:
-        """Whether an earlier attempt with the same token, whose entries began at `first`, has been committed."""
+        """Whether an earlier attempt with the same token, starting at entry `first`, was committed."""
         self._cursor.execute(self._statements.token, (first,))
         row = self._cursor.fetchone()
         return row is not None and row[0] == self._token
 
     def prefetch(self, requests: Sequence[Request]) -> None:
-        """Ask at once for what a large group would ask for one by one: which of its records are there."""
-        # What has no UTF-8 form has no key either, and fails in its turn.
-        found = {one.draft.key for one in requests if isinstance(one, Append) and one.draft.handle.isascii()}
-        wanted = sorted(found - self._latest.keys())
-        for first in range(0, len(wanted), KEYS_PER_QUERY):
-            keys = wanted[first : first + KEYS_PER_QUERY]
-            padded = (*keys, *(keys[-1:] * (KEYS_PER_QUERY - len(keys))))
-            there = dict(self._query(self._statements.record_seqs, padded).fetchall())
-            self._latest.update((key, there.get(key, 0)) for key in keys)
+        """Load the latest entries of all records of a large group in a few queries."""
+        # A handle without a UTF-8 form has no key, and fails later.
+        keys = {one.draft.key for one in requests if isinstance(one, Append) and one.draft.handle.isascii()}
+        missing = sorted(keys - self._latest.keys())
+        for first in range(0, len(missing), KEYS_PER_QUERY):
+            batch = missing[first : first + KEYS_PER_QUERY]
+            padded = (*batch, *(batch[-1:] * (KEYS_PER_QUERY - len(batch))))
+            seqs = dict(self._query(self._statements.record_seqs, padded).fetchall())
+            self._latest.update((key, seqs.get(key, 0)) for key in batch)
 
     def apply(self, request: Request) -> Outcome:
-        """Do what a request asks, unless something that its decision rested on has moved.
+        """Execute a request, unless one of its preconditions no longer holds.
 
-        What cannot be carried out fails alone. An error of the database is another matter: it fails the transaction.
+        An invalid request fails alone. A database error fails the whole transaction.
         """
         try:
             if isinstance(request, Lease):
                 return Leased(self.lease(request.scope, request.count, request.now), request.count)
-            # First whether it comes again: carrying it out has moved what its repetition rests on.
+            # Repetition first: the first execution has invalidated the preconditions of the repeated request.
             early_outcome = self._find_repeated(request.once) or self._check_preconditions(
                 request.preconditions, request.expected_leaves
             )
             if early_outcome is not None:
                 return early_outcome
             seq = self._frontier.size + 1
-            prepared, answer = self._prepare(request, seq)
+            prepared, response = self._prepare(request, seq)
         except LeaseClosed as closed:
             return closed
         except Exception as error:
@@ -128,7 +128,7 @@ class Commit:
             self._redact_all(request.redactions, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
         if request.operation and prepared:
             self._steps.append((request.operation, seq, len(prepared)))
-        self._save_idempotency(request.once, seq, len(prepared), answer)
+        self._save_idempotency(request.once, seq, len(prepared), response)
         if isinstance(request, Mint):
             return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
         return Appended(seq, self._at)
@@ -136,32 +136,32 @@ class Commit:
     def _prepare(
         self, request: Append | Mint, seq: int
     ) -> tuple[list[tuple[Draft, list[bytes]]], StoredResponse | None]:
-        """Everything about a request that can fail, before anything is changed; `seq` will be its first entry."""
+        """Do everything that can fail before anything is changed; `seq` will be the first entry."""
         drafts = request.make(self) if isinstance(request, Mint) else (request.draft,)
         prepared = []
         for draft in drafts:
             if not (
                 draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.interface.isascii()
             ):
-                f"{draft.handle}{draft.note}{draft.actor}{draft.interface}".encode()  # refuses what has no UTF-8 form
+                f"{draft.handle}{draft.note}{draft.actor}{draft.interface}".encode()  # raises if it has no UTF-8 form
             prepared.append((draft, [value.to_bytes() for value in draft.values]))
         if request.redactions:
             handles = {draft.key: draft.handle for draft, _ in prepared}
             for old in request.redactions:
                 if not 0 < old < self.first or self._entry(old).key not in handles:
-                    raise ValueError(f"entry {old} is none of {', '.join(handles.values())}; nothing is erased from it")
+                    raise ValueError(f"cannot redact entry {old}: it does not belong to {', '.join(handles.values())}")
         if request.operation and prepared:
             self._check_running(request.operation)
         return prepared, None if request.once is None else request.once.answer(seq)
 
     def _check_running(self, operation: str) -> None:
-        """Refuse a step of an operation that has ended: whoever undoes it relies on there being no more."""
+        """Refuse a step of a job that has ended: an undo relies on there being no more steps."""
         row = self._query(self._statements.job_ended, (operation,)).fetchone()
         if row is None or row[0]:
             raise JobEnded(operation)
 
     def finish(self) -> None:
-        """Write what has been collected and move the head."""
+        """Write the collected changes and move the head."""
         if not self._rows:
             return
         statements, cursor = self._statements, self._cursor
@@ -169,21 +169,21 @@ class Commit:
         if self._nodes:
             cursor.executemany(statements.insert_node, self._nodes)
         cursor.executemany(statements.upsert_record, sorted(self._moved.items()))
-        gone = [row for row, there in self._targets.items() if not there]
-        if gone:
-            cursor.executemany(statements.delete_target, gone)
-        new = sorted(row for row, there in self._targets.items() if there)
-        if new:
-            cursor.executemany(statements.insert_target, new)
+        removed = [row for row, is_new in self._targets.items() if not is_new]
+        if removed:
+            cursor.executemany(statements.delete_target, removed)
+        added = sorted(row for row, is_new in self._targets.items() if is_new)
+        if added:
+            cursor.executemany(statements.insert_target, added)
         if self._redactions:
             cursor.executemany(statements.insert_redaction, self._redactions)
-            cursor.execute(statements.clear_responses)  # which may tell what was erased
+            cursor.execute(statements.clear_responses)  # they may contain redacted data
         if self._steps:
             cursor.executemany(statements.insert_step, self._steps)
         cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_bytes()))
         cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self.first - 1))
         if cursor.rowcount != _SQL_VIEWS:
-            raise CorruptData("a view has not come to the last entry of the ledger; rebuild records and targets")
+            raise CorruptData("an SQL view is behind the ledger. Run: perseid rebuild")
         if statements.notify:
             cursor.execute(statements.notify)
 
@@ -192,12 +192,12 @@ class Commit:
     def _check_preconditions(
         self, preconditions: Preconditions, expected_leaves: LeafHashes
     ) -> PreconditionFailed | None:
-        for key, seen in preconditions.items():
-            if (found := self._latest_seq(key)) != seen:
-                return PreconditionFailed(key, seen, found)
+        for key, expected in preconditions.items():
+            if (actual := self._latest_seq(key)) != expected:
+                return PreconditionFailed(key, expected, actual)
         for key, leaf in expected_leaves.items():
             if self._leaf_hash(seq := self._latest_seq(key)) != leaf:
-                return PreconditionFailed(key, seq, seq)  # another entry has the number
+                return PreconditionFailed(key, seq, seq)  # another entry has this number
         return None
 
     def _append(self, draft: Draft, contents: list[bytes]) -> None:
@@ -208,10 +208,10 @@ class Commit:
             before = self._entry(previous)
             nth = self._row(previous)[4] + 1
             jump = next_jump(nth, previous, self._links)
-            kept = before.salts()
+            salts = before.salts()
         else:
-            before, nth, jump, kept = None, 1, 0, {}
-        body, leaf = encode_entry(draft, contents, seq, self._at, kept, self._random)
+            before, nth, jump, salts = None, 1, 0, {}
+        body, leaf = encode_entry(draft, contents, seq, self._at, salts, self._random)
         self._nodes += self._frontier.append(leaf)
         self._rows[seq] = (seq, self._at, previous, jump, nth, b"" if self._rows else self._token, leaf, body)
         self._leaf = leaf
@@ -230,24 +230,24 @@ class Commit:
             self._targets[target, seq] = True
 
     def _latest_seq(self, key: bytes) -> int:
-        found = self._latest.get(key)
-        if found is None:
+        seq = self._latest.get(key)
+        if seq is None:
             row = self._query(self._statements.record_seq, (key,)).fetchone()
-            found = self._latest[key] = int(row[0]) if row else 0
-        return found
+            seq = self._latest[key] = int(row[0]) if row else 0
+        return seq
 
     def _leaf_hash(self, seq: int) -> bytes:
         """The leaf hash of an entry; empty if there is none."""
-        found = self._leaves.get(seq)
-        if found is None:
+        leaf = self._leaves.get(seq)
+        if leaf is None:
             row = self._rows.get(seq)
             if row is None:
                 stored = self._query(self._statements.leaf, (seq,)).fetchone()
-                found = stored[0] if stored else b""
+                leaf = stored[0] if stored else b""
             else:
-                found = row[6]
-            self._leaves[seq] = found
-        return found
+                leaf = row[6]
+            self._leaves[seq] = leaf
+        return leaf
 
     def _row(self, seq: int) -> EntryRow:
         """The row of an entry, written or not."""
@@ -261,7 +261,7 @@ class Commit:
         return Entry.from_body(seq, row[1], row[7])
 
     def _query(self, statement: str, parameters: tuple[object, ...]) -> DBAPICursor:
-        """Ask the database; where that fails, so does the transaction."""
+        """Query the database; an error breaks the transaction."""
         self._broken = True
         self._cursor.execute(statement, parameters)
         self._broken = False
@@ -271,10 +271,10 @@ class Commit:
         row = self._row(seq)
         return row[2], row[3]
 
-    # Requests with a key
+    # Idempotency
 
     def _find_repeated(self, once: IdempotentRequest | None) -> RepeatedRequest | None:
-        """What is kept of a request with the same key, if there is one; what is too old is forgotten."""
+        """Find the stored result of a request with the same key; delete it if it has expired."""
         if once is None:
             return None
         row = self._query(self._statements.find_idempotency, (once.caller, once.key)).fetchone()
@@ -286,23 +286,23 @@ class Commit:
         return RepeatedRequest(idempotency_from_row(row))
 
     def _save_idempotency(
-        self, once: IdempotentRequest | None, seq: int, count: int, answer: StoredResponse | None
+        self, once: IdempotentRequest | None, seq: int, count: int, response: StoredResponse | None
     ) -> None:
-        """Keep the key of a request that has one, with what was done and answered."""
-        if once is None or answer is None:
+        """Store the idempotency key with the result and the response."""
+        if once is None or response is None:
             return
         number = (fetch_one(self._query(self._statements.last_idempotency, ()))[0] or 0) + 1
-        body = answer.body if len(answer.body) <= MAX_BODY else None
+        body = response.body if len(response.body) <= MAX_BODY else None
         first = seq if count else 0
-        row = (number, once.caller, once.key, once.digest, self._at, first, count, answer.status, body)
+        row = (number, once.caller, once.key, once.digest, self._at, first, count, response.status, body)
         self._query(self._statements.insert_idempotency, row)
 
     # Leasing
 
     def lease(self, scope: bytes, count: int, now: int) -> int:
-        """The first of so many numbers that were never leased in this scope; with a count of 0 only a look."""
+        """Return the first of `count` numbers never leased in this scope; a count of 0 leases none."""
         if count < 0 or now < 0 or now + count > _MAX_NUMBER:
-            raise ValueError(f"{count} numbers from {now} on cannot be leased")
+            raise ValueError(f"cannot lease {count} numbers from {now}: out of range")
         last, closed = self._load_lease(scope) or self._leased_before_restore(now > 0)
         if closed:
             raise LeaseClosed(scope, last)
@@ -315,14 +315,14 @@ class Commit:
         return cast("tuple[int, int] | None", self._query(self._statements.lease, (scope,)).fetchone())
 
     def _leased_before_restore(self, clocked: bool) -> tuple[int, int]:
-        """How far a scope may have come of which the backup did not know; nowhere, if nothing was restored."""
-        noted = self._load_lease(OTHER_SCOPES)
-        if noted is None:
+        """How far a scope unknown to the backup may have come; (-1, 0) without a restore."""
+        lease = self._load_lease(OTHER_SCOPES)
+        if lease is None:
             return -1, 0
-        return noted if clocked else (-1, 1)
+        return lease if clocked else (-1, 1)
 
     def exists(self, key: bytes) -> bool:
-        """Whether a name has, or ever had, an entry."""
+        """Whether a handle has, or ever had, an entry."""
         return bool(self._latest_seq(key))
 
     def any_between(self, first: bytes, end: bytes) -> bool:
@@ -331,35 +331,36 @@ class Commit:
             return True
         return bool(fetch_one(self._query(self._statements.any_record, (first, end)))[0])
 
-    # Erasing
+    # Redaction
 
     def _redact_old_secrets(self, before: Entry, contents: Iterable[bytes], by: int) -> None:
-        """Erase secret keys that are no longer in the record from every entry that holds them.
+        """Redact secret keys that are no longer in the record from all entries that contain them.
 
-        An old secret proves nothing and endangers much. A value has its salt, and so its commitment, in one stretch
-        of entries only: where it is not there, walking further back finds nothing.
+        An old secret proves nothing and is a risk. A value has its salt, and so its commitment, in one run of
+        consecutive
+        entries only: the walk back stops where it is missing.
         """
-        gone = frozenset(
+        removed = frozenset(
             slot.commitment
             for slot in before.values
             if slot.content is not None and _is_secret(slot.content) and slot.content not in contents
         )
-        seq = before.seq if gone else 0
-        while seq and self._redact(seq, gone, by):
+        seq = before.seq if removed else 0
+        while seq and self._redact(seq, removed, by):
             seq = self._row(seq)[2]
 
     def _redact_all(self, redactions: Redactions, by: Mapping[bytes, int]) -> None:
-        """Erase from entries what a request names, each with the entry that the same record gets."""
+        """Redact what a request names, each by the new entry of the same record."""
         for seq, commitments in redactions.items():
             self._redact(seq, commitments, by[self._entry(seq).key])
 
     def _redact(self, seq: int, commitments: frozenset[bytes], by: int) -> bool:
-        """Erase from one entry what is under the commitments; tells whether there was any."""
+        """Redact the slots with these commitments from one entry; return whether there were any."""
         row, entry = self._row(seq), self._entry(seq)
-        found = [slot for slot in entry.slots() if slot.commitment in commitments]
-        if not found:
+        slots = [slot for slot in entry.slots() if slot.commitment in commitments]
+        if not slots:
             return False
-        public = any(_is_public(slot.content) for slot in found if slot.kind is Kind.VALUE)
+        public = any(_is_public(slot.content) for slot in slots if slot.kind is Kind.VALUE)
         body = entry.redacted(commitments).body()
         self._redactions.append((seq, by, int(public)))
         if seq in self._rows:
@@ -370,7 +371,7 @@ class Commit:
 
 
 def _is_secret(content: bytes) -> bool:
-    """Whether a value in its binary form is a secret key, or a subtype of one."""
+    """Whether an encoded value is a secret key, or a subtype of one."""
     start = _TYPE_AT + 4
     length = int.from_bytes(content[_TYPE_AT:start], "big")
     type_ = content[start : start + length].upper()
@@ -378,5 +379,5 @@ def _is_secret(content: bytes) -> bool:
 
 
 def _is_public(content: bytes | None) -> bool:
-    """Whether a value in its binary form may be read by everybody."""
+    """Whether an encoded value is publicly readable."""
     return content is not None and bool(content[_PERMISSIONS_AT] & _PUBLIC_READ)

@@ -1,23 +1,19 @@
 """An entry of the ledger: who did what to which handle and when, and the whole record after it.
 
-What is stored and what is proved are two things. The *body* holds everything, in the open. The *leaf*, whose hash
-stands in the Merkle tree, holds handle, action, time and number in clear, but only commitments to what may be private:
+The stored form and the proved form differ. The *body* contains everything in clear. The *leaf*, whose hash is in the
+Merkle tree, contains handle, action, time and number in clear, but only commitments to what may be private:
 
     commitment = SHA-256(kind ‖ salt ‖ content)
 
-Each value, the actor and the note have a random salt of their own, so a proof of history tells nothing about them to
-whoever does not know them already, and data can be erased (redacted) from the body without touching the tree: its
-commitment stays. An unchanged value keeps its salt from entry to entry, so a proof also shows what did not change. A
-random nonce in every leaf keeps entries without values from being guessed.
+Each value, the actor and the note have a random salt of their own. So a proof reveals nothing about them to a reader
+who does not know them already, and content can be redacted from the body while its commitment stays in the tree. An
+unchanged value keeps its salt from entry to entry, so a proof also shows what did not change. A random nonce keeps the
+leaves of entries without values from being guessed. docs/reference/ledger-format.md specifies both forms.
 
-docs/reference/ledger-format.md specifies both forms for whoever has only the file.
-
-The chain of one record's entries: from the latest one back to any moment in a few steps.
-
-Each entry points to the previous one of its record, and to one further back. How far is fixed by the entry's place
-in the chain: write its place as a sum of numbers 2^k - 1, the largest first; the last of them is the distance. (1, 1+1,
-3, 3+1, 3+1+1, 3+3, 7 …: the skew binary numbers.) So every entry needs two pointers only, and the entry that was the
-latest at a given moment is found in a number of steps that grows with the logarithm of the chain's length.
+The entries of one record form a chain: each points to the previous one, and to one further back. The distance of that
+jump follows from the entry's position in the chain: write the position as a sum of numbers 2^k - 1, largest first; the
+last of them is the distance (1, 1+1, 3, 3+1, 3+1+1, 3+3, 7 …: the skew binary numbers). So two pointers per entry are
+enough to find the latest entry at a given time in O(log n) steps.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +31,10 @@ from perseid.records.value import Value
 from .record_keys import record_key
 
 FORMAT: Final = 1
-"""The version of the two forms described here; it is their first octet."""
+"""The version of both forms; their first byte."""
 
 SALT_LENGTH: Final = 16
-"""Octets of salt and nonce: enough that nobody finds one by trying, in thirty years or ever."""
+"""Bytes of a salt and of a nonce: too many to guess."""
 
 COMMITMENT_LENGTH: Final = 32
 
@@ -59,34 +55,34 @@ class Action(OpenEnum):
     """What was done."""
 
     CREATE = 1
-    """A name came to have a record."""
+    """A record was created."""
     UPDATE = 2
     """Its values changed."""
     DELETE = 3
-    """Its record was removed; the name is not free."""
+    """The record was removed; the handle is not free for reuse."""
     HOME = 4
-    """This server became responsible for a prefix; see `keys.homed_name` for the handle of such an entry."""
+    """This server became responsible for a prefix; `record_keys.homed_name` makes the entry's handle."""
     UNHOME = 5
-    """It stopped being so."""
+    """This server is no longer responsible for a prefix."""
     RESERVE = 6
-    """A name was taken, without a record yet."""
+    """A handle was reserved, without a record."""
     PUBLISH = 7
     UNPUBLISH = 8
     TOMBSTONE = 9
-    """The thing is gone; the name says so."""
+    """The identified object is gone; the record says so."""
     REDACT = 10
-    """Data of earlier entries of the handle was erased."""
+    """Data of earlier entries of the handle was redacted."""
     ROTATE_KEY = 11
-    """Checkpoints are signed with another key from here on."""
+    """Checkpoints are signed with another key from this entry on."""
     BRANCH = 12
-    """The ledger was restored from before a checkpoint it had signed, and goes on under a new origin."""
+    """The ledger was restored from a backup and continues under a new origin."""
 
 
 class State(OpenEnum):
-    """What a name is, after an entry."""
+    """The state of a handle after an entry."""
 
     ABSENT = 0
-    """No record: deleted, or not a matter of records at all."""
+    """No record: deleted, or an entry that is not about a record."""
     NORMAL = 1
     RESERVED = 2
     UNPUBLISHED = 3
@@ -94,7 +90,7 @@ class State(OpenEnum):
 
 
 class Kind(OpenEnum):
-    """What a commitment is about; it keeps one from passing for another."""
+    """What a commitment is about; keeps one kind from passing for another."""
 
     VALUE = ord("V")
     ACTOR = ord("A")
@@ -103,16 +99,14 @@ class Kind(OpenEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Content under a commitment, or, where it was redacted, the commitment alone."""
+    """Content under a commitment; only the commitment where the content was redacted."""
 
     kind: Kind
-    """What it is about."""
     commitment: bytes
-    """What the leaf holds."""
     salt: bytes = field(default=b"", repr=False)
-    """Empty when redacted: with it, a guess could be confirmed."""
+    """Empty if redacted: with the salt, a guess could be confirmed."""
     content: bytes | None = field(default=None, repr=False)
-    """None when redacted."""
+    """None if redacted."""
 
     @classmethod
     def commit(cls, kind: Kind, salt: bytes, content: bytes) -> Self:
@@ -121,78 +115,76 @@ class Slot:
 
     @property
     def is_redacted(self) -> bool:
-        """Whether the content is gone."""
         return self.content is None
 
     def redacted(self) -> Self:
-        """The same without content and salt."""
+        """Return the slot without content and salt."""
         return replace(self, salt=b"", content=None)
 
     @classmethod
     def read(cls, reader: Reader, kind: Kind) -> Self:
-        """Take a slot from a body."""
+        """Parse a slot of a body."""
         form = reader.u8()
         if form == _REDACTED:
-            return cls(kind, reader.octets(COMMITMENT_LENGTH))
+            return cls(kind, reader.raw(COMMITMENT_LENGTH))
         if form != _OPEN:
-            raise reader.problem(f"slots of form {form} are not known")
-        salt = reader.octets(SALT_LENGTH)
+            raise reader.problem(f"unknown slot form {form}")
+        salt = reader.raw(SALT_LENGTH)
         return cls.commit(kind, salt, reader.bytes_())
 
     def write(self, writer: Writer) -> None:
-        """Add the slot to a body."""
+        """Append the slot to a body."""
         if self.content is None:
-            writer.u8(_REDACTED).octets(self.commitment)
+            writer.u8(_REDACTED).raw(self.commitment)
         else:
-            writer.u8(_OPEN).octets(self.salt).bytes_(self.content)
+            writer.u8(_OPEN).raw(self.salt).bytes_(self.content)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry. `seq` and `at` are given by the ledger while its head is locked."""
+    """One entry. The ledger assigns `seq` and `at` while its head is locked."""
 
     seq: int
-    """Its number, from 1, without gaps."""
+    """The entry's number, from 1, without gaps."""
     at: int
-    """When it was appended, in microseconds since 1970; never before the entry in front of it."""
+    """The commit time in microseconds since 1970; never before that of the previous entry."""
     action: Action
-    """What was done."""
     state: State
-    """What the name is after it."""
+    """The handle's state after the entry."""
     exact: bool
-    """Whether small and capital letters of the suffix are told apart; otherwise ASCII letters are one (H5)."""
+    """Whether the suffix is case-sensitive; otherwise ASCII case is ignored (H5)."""
     handle: str
-    """The name, as it is spelled."""
+    """The handle as spelled."""
     nonce: bytes = field(repr=False)
-    """Random octets that make the leaf unguessable."""
+    """Random bytes that make the leaf unguessable."""
     actor: Slot
-    """Who did it (`door actor`), under a commitment."""
+    """Interface and actor, separated by a space."""
     note: Slot
-    """Why, or where from; under a commitment."""
+    """The reason or the source of the change."""
     values: tuple[Slot, ...]
-    """The record after the change: each value's binary form, by ascending index."""
+    """The record after the change: encoded values by ascending index."""
     _record: tuple[Value, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_body(cls, seq: int, at: int, body: bytes) -> Self:
-        """Take an entry from its stored form."""
+        """Parse the stored form."""
         reader = Reader(body)
         if (version := reader.u8()) != FORMAT:
-            raise InvalidData(f"entry {seq} has format {version}; this version of the program knows {FORMAT}", 0)
+            raise InvalidData(f"entry {seq} has format {version}; this program version supports format {FORMAT}", 0)
         action, state = Action(reader.u8()), State(reader.u8())
         if (case := reader.u8()) > _CASE_SENSITIVE:
-            raise reader.problem(f"case rule {case} is not known")
+            raise reader.problem(f"unknown case rule {case}")
         handle = reader.text()
-        nonce = reader.octets(SALT_LENGTH)
+        nonce = reader.raw(SALT_LENGTH)
         actor, note = Slot.read(reader, Kind.ACTOR), Slot.read(reader, Kind.NOTE)
         values = tuple([Slot.read(reader, Kind.VALUE) for _ in range(reader.count(1 + COMMITMENT_LENGTH - 12))])
         reader.finish()
         return cls(seq, at, action, state, case == _CASE_SENSITIVE, handle, nonce, actor, note, values)
 
     def body(self) -> bytes:
-        """The stored form."""
+        """Encode the stored form."""
         writer = Writer().u8(FORMAT).u8(self.action).u8(self.state).u8(self.exact)
-        writer.text(self.handle).octets(self.nonce)
+        writer.text(self.handle).raw(self.nonce)
         self.actor.write(writer)
         self.note.write(writer)
         writer.i32(len(self.values))
@@ -201,46 +193,45 @@ class Entry:
         return writer.getvalue()
 
     def leaf(self) -> bytes:
-        """What is hashed into the tree, and shown in proofs."""
+        """Encode what is hashed into the tree and shown in proofs."""
         writer = Writer().u8(FORMAT).i64(self.seq).i64(self.at).u8(self.action).u8(self.state).u8(self.exact)
-        writer.text(self.handle).octets(self.nonce).octets(self.actor.commitment).octets(self.note.commitment)
+        writer.text(self.handle).raw(self.nonce).raw(self.actor.commitment).raw(self.note.commitment)
         writer.i32(len(self.values))
         for slot in self.values:
-            writer.octets(slot.commitment)
+            writer.raw(slot.commitment)
         return writer.getvalue()
 
     def leaf_hash(self) -> bytes:
-        """The hash of the leaf."""
         return leaf_hash(self.leaf())
 
     def record(self) -> tuple[Value, ...]:
-        """The values after the entry; redacted ones are left out."""
+        """Return the values after the entry, without redacted ones."""
         if self._record is None:
             now = self.at // MICROSECONDS_PER_SECOND
-            found = tuple([Value.from_bytes(slot.content, now) for slot in self.values if slot.content is not None])
-            object.__setattr__(self, "_record", found)
-            return found
+            record = tuple([Value.from_bytes(slot.content, now) for slot in self.values if slot.content is not None])
+            object.__setattr__(self, "_record", record)
+            return record
         return self._record
 
     def salts(self) -> dict[bytes, bytes]:
-        """The salts of the values by their content, for the next entry of the same record."""
+        """Return the salts of the values by content, for the next entry of the record."""
         return {slot.content: slot.salt for slot in self.values if slot.content is not None}
 
     @property
     def key(self) -> bytes:
-        """Where the record is kept."""
+        """The record's key."""
         return record_key(self.handle, exact=self.exact)
 
     def contents(self) -> list[bytes]:
-        """The values in their binary form; redacted ones are left out."""
+        """Return the encoded values, without redacted ones."""
         return [slot.content for slot in self.values if slot.content is not None]
 
     def slots(self) -> tuple[Slot, ...]:
-        """Everything under a commitment: actor, note and values."""
+        """Return everything under a commitment: actor, note and values."""
         return (self.actor, self.note, *self.values)
 
     def redacted(self, commitments: frozenset[bytes]) -> Self:
-        """The same entry without what is under the given commitments."""
+        """Return the entry without the content of the given commitments."""
 
         def without(slot: Slot) -> Slot:
             return slot.redacted() if slot.commitment in commitments else slot
@@ -250,7 +241,7 @@ class Entry:
 
     @property
     def identity(self) -> tuple[str, str] | None:
-        """Door and actor; None if they were redacted."""
+        """Interface and actor; None if redacted."""
         if self.actor.content is None:
             return None
         interface, _, actor = self.actor.content.decode("utf-8").partition(" ")
@@ -258,31 +249,31 @@ class Entry:
 
     @property
     def why(self) -> str | None:
-        """The note; None if it was redacted."""
+        """The note; None if redacted."""
         return None if self.note.content is None else self.note.content.decode("utf-8")
 
 
 def decode_summary(seq: int, at: int, body: bytes) -> tuple[str, bool, State, list[bytes]]:
-    """Handle, case rule, state and contents of an entry: what views need.
+    """Decode handle, case rule, state and contents of an entry: what views need.
 
-    This leaves the commitments out, which are most of what `Entry.from_body` costs. What is not as it should be is left
-    to that, which says what is wrong.
+    Skips the commitments, which are most of the cost of `Entry.from_body`. Invalid data is left to that function, which
+    reports what is wrong.
     """
     try:
         version, _, state, case, length = _BODY.unpack_from(body)
-        place = _BODY.size + length
-        handle = body[_BODY.size : place].decode("utf-8")
-        place += SALT_LENGTH
+        position = _BODY.size + length
+        handle = body[_BODY.size : position].decode("utf-8")
+        position += SALT_LENGTH
         contents: list[bytes] = []
         for _ in range(2):
-            place, _content = _decode_slot(body, place)
-        (count,) = _LENGTH.unpack_from(body, place)
-        place += _LENGTH.size
+            position, _content = _decode_slot(body, position)
+        (count,) = _LENGTH.unpack_from(body, position)
+        position += _LENGTH.size
         for _ in range(count):
-            place, content = _decode_slot(body, place)
+            position, content = _decode_slot(body, position)
             if content is not None:
                 contents.append(content)
-        if version == FORMAT and case <= _CASE_SENSITIVE and length >= 0 and count >= 0 and place == len(body):
+        if version == FORMAT and case <= _CASE_SENSITIVE and length >= 0 and count >= 0 and position == len(body):
             return handle, case == _CASE_SENSITIVE, State(state), contents
     except (IndexError, error, UnicodeDecodeError, _UnknownSlotForm):
         pass
@@ -291,62 +282,60 @@ def decode_summary(seq: int, at: int, body: bytes) -> tuple[str, bool, State, li
 
 
 class _UnknownSlotForm(Exception):
-    """A slot of a form that is not known here."""
+    """A slot of an unknown form."""
 
 
-def _decode_slot(body: bytes, place: int) -> tuple[int, bytes | None]:
-    """Where a slot ends, and its content; None if it was redacted."""
-    form = body[place]
-    place += 1
+def _decode_slot(body: bytes, position: int) -> tuple[int, bytes | None]:
+    """Return the end of a slot and its content; None if redacted."""
+    form = body[position]
+    position += 1
     if form == _REDACTED:
-        return place + COMMITMENT_LENGTH, None
-    place += SALT_LENGTH
-    (length,) = _LENGTH.unpack_from(body, place)
-    place += _LENGTH.size
+        return position + COMMITMENT_LENGTH, None
+    position += SALT_LENGTH
+    (length,) = _LENGTH.unpack_from(body, position)
+    position += _LENGTH.size
     if form != _OPEN or length < 0:
         raise _UnknownSlotForm
-    return place + length, body[place : place + length]
+    return position + length, body[position : position + length]
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What somebody wants to append, before the ledger gives it a number and a date."""
+    """An entry before the ledger assigns its number and date."""
 
     action: Action
-    """What was done."""
     state: State
-    """What the name is after it."""
+    """The handle's state after the entry."""
     handle: str
-    """The name, as it is spelled."""
+    """The handle as spelled."""
     interface: str
-    """Where it came in: `native`, `http`, `cli` … one word."""
+    """The interface: `native`, `http`, `cli` …; one word."""
     actor: str = field(repr=False)
-    """Who did it: `300:0.NA/12345`, `local:alice`."""
+    """The actor, such as `300:0.NA/12345` or `local:alice`."""
     note: str = field(default="", repr=False)
-    """Why, or where from."""
+    """The reason or the source of the change."""
     values: tuple[Value, ...] = field(default=(), repr=False)
-    """The record after it, by ascending index."""
+    """The record after the entry, by ascending index."""
     exact: bool = False
-    """Whether small and capital letters of the suffix are told apart."""
+    """Whether the suffix is case-sensitive."""
 
     @property
     def key(self) -> bytes:
-        """Where the record is kept."""
+        """The record's key."""
         return record_key(self.handle, exact=self.exact)
 
 
 def encode_entry(
-    draft: Draft, contents: Sequence[bytes], seq: int, at: int, kept: Mapping[bytes, bytes], random: Random
+    draft: Draft, contents: Sequence[bytes], seq: int, at: int, salts: Mapping[bytes, bytes], random: Random
 ) -> tuple[bytes, bytes]:
-    """The body and the leaf hash of a new entry.
+    """Encode the body and the leaf hash of a new entry.
 
-    `contents` are the draft's values in their binary form.
-
-    `kept` has the salts of the record's values before, by their content: a value that did not change keeps its salt.
-    This is `Entry.body` and `Entry.leaf_hash` in one go, for it is what appending mostly costs.
+    `contents` are the draft's encoded values; `salts` are those of the record's previous values by content, which
+    unchanged
+    values keep. Equal to `Entry.body` and `Entry.leaf_hash`, but in one pass: this is the main cost of appending.
     """
-    octets = random((3 + len(contents)) * SALT_LENGTH)  # more than needed, where values keep their salts
-    nonce, actor_salt, note_salt = octets[:16], octets[16:32], octets[32:48]
+    random_bytes = random((3 + len(contents)) * SALT_LENGTH)  # more than needed where values keep their salts
+    nonce, actor_salt, note_salt = random_bytes[:16], random_bytes[16:32], random_bytes[32:48]
     actor, note = f"{draft.interface} {draft.actor}".encode(), draft.note.encode()
     name = draft.handle.encode("utf-8")
     pack = _LENGTH.pack
@@ -375,9 +364,9 @@ def encode_entry(
     ]
     start = 48
     for content in contents:
-        salt = kept.get(content) if kept else None
+        salt = salts.get(content) if salts else None
         if salt is None:
-            salt = octets[start : start + 16]
+            salt = random_bytes[start : start + 16]
             start += 16
         body += (_OPEN_SLOT, salt, pack(len(content)), content)
         leaf.append(sha256(b"V" + salt + content).digest())
@@ -388,20 +377,20 @@ Links = Callable[[int], tuple[int, int]]
 """`links(seq)` → (previous, jump) of an entry."""
 
 
-def jump_target(place: int) -> int:
-    """The place in the chain, from 1, to which the entry at a place jumps; 0 is before the first."""
-    rest, weight = place, 0
+def jump_target(position: int) -> int:
+    """Return the position in the chain, from 1, that the entry at a position jumps to; 0 is before the first."""
+    rest, weight = position, 0
     while rest:
         weight = (1 << (rest + 1).bit_length() - 1) - 1
         rest -= weight
-    return place - weight
+    return position - weight
 
 
-def next_jump(place: int, latest: int, links: Links) -> int:
-    """The jump of an entry that is put behind `latest`, to stand at a place; 0 for a first one."""
-    if place == 1:
+def next_jump(position: int, latest: int, links: Links) -> int:
+    """Return the jump of a new entry that follows `latest` at a position; 0 for the first entry."""
+    if position == 1:
         return 0
-    if jump_target(place) == place - 1:
+    if jump_target(position) == position - 1:
         return latest
     # By construction it jumps to where the jump of its predecessor jumps to.
     _, middle = links(latest)
@@ -409,7 +398,7 @@ def next_jump(place: int, latest: int, links: Links) -> int:
 
 
 def find_latest_until(seq: int, until: int, links: Links) -> int:
-    """The last entry of a chain, whose latest is `seq`, that is not behind `until`; 0 if there is none."""
+    """Return the last entry up to and including `until` of the chain that ends at `seq`; 0 if there is none."""
     while seq > until:
         previous, jump = links(seq)
         seq = jump if jump > until else previous

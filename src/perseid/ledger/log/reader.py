@@ -1,7 +1,7 @@
-"""Reading the log: one state of it, unchanging while it is looked at.
+"""A consistent snapshot of the log.
 
-All reads of one decision, page or proof happen in one `Reading`, so they belong together. It is also what views catch
-up from (`change.Source`).
+All reads of one decision, page or proof use one `LogReader`, so they see one state. Views catch up from it as well
+(`changes.Source`).
 """
 
 from collections.abc import Collection, Iterator
@@ -19,10 +19,10 @@ from perseid.proof.verifier import EMPTY_ROOT
 from .entry import Entry, State, find_latest_until
 
 CHUNK: Final = 1_000
-"""Rows read at a time where there may be millions: enough that the cost of asking vanishes, little enough to hold."""
+"""Rows read at a time where there may be millions."""
 
 CHUNK_BYTES: Final = 1 << 23
-"""Octets of such rows: a record may be large, and a thousand large ones are more than a process can hold."""
+"""Maximum bytes of such rows, because a thousand large records do not fit into memory."""
 
 _MAX_SEQ: Final = (1 << 63) - 1
 
@@ -41,7 +41,7 @@ class LogReader:
     """One state of the log."""
 
     def __init__(self, cursor: Any, statements: Statements) -> None:
-        """A cursor of the driver, in a transaction that sees one state throughout."""
+        """`cursor` is a driver cursor in a transaction that sees one state throughout."""
         self._cursor = cursor
         self._statements = statements
 
@@ -49,7 +49,7 @@ class LogReader:
 
     @property
     def ledger_id(self) -> bytes:
-        """Which ledger this is."""
+        """The ledger's id."""
         return bytes(self._identity()[0])
 
     @property
@@ -59,11 +59,11 @@ class LogReader:
 
     @property
     def signer(self) -> str:
-        """The public key that signs checkpoints now."""
+        """The current public key for checkpoints."""
         return str(self._identity()[2])
 
     def secret(self, purpose: bytes) -> bytes:
-        """32 octets for a purpose that are the same for everybody who has the ledger, and that nobody else can know.
+        """Derive 32 bytes for a purpose: the same for everyone with the ledger, unknown to anyone else.
 
         They follow from the salts of the first entry and the token of its commit, which are never shown together.
         """
@@ -72,39 +72,39 @@ class LogReader:
 
     @property
     def size(self) -> int:
-        """How many entries there are, which is the number of the last one."""
+        """The number of entries, which is the number of the last one."""
         self._cursor.execute(self._statements.head)
         return int(fetch_one(self._cursor)[0])
 
     def latest(self, key: bytes) -> int:
-        """The number of the latest entry of a record; 0 if there is none."""
+        """Return the number of the latest entry of a record; 0 if there is none."""
         row = self._row(self._statements.record_seq, key)
         return int(row[0]) if row else 0
 
     def record(self, key: bytes) -> Entry | None:
-        """The latest entry of a record; None if there never was one."""
+        """Return the latest entry of a record; None if there never was one."""
         row = self._row(self._statements.entry_of_key, key)
         return None if row is None else entry_from_row(row)
 
     def entry(self, seq: int) -> Entry:
-        """The entry of a number."""
+        """Return the entry with a number."""
         row = self._row(self._statements.entry, seq)
         if row is None:
             raise KeyError(seq)
         return entry_from_row(row)
 
     def previous(self, seq: int) -> int:
-        """The number of the entry before one, of the same record; 0 if there is none."""
+        """Return the number of the previous entry of the same record; 0 if there is none."""
         return self._links(seq)[0]
 
     def as_of(self, key: bytes, seq: int) -> Entry | None:
-        """The last entry of a record up to and including an entry of the log; None if there was none yet."""
-        found = find_latest_until(self.latest(key), seq, self._links)
-        return self.entry(found) if found else None
+        """Return the last entry of a record up to and including `seq`; None if there was none yet."""
+        latest = find_latest_until(self.latest(key), seq, self._links)
+        return self.entry(latest) if latest else None
 
     def seq_at(self, instant: int) -> int:
-        """The last entry that is not dated after an instant (microseconds since 1970); 0 if there is none."""
-        # Dates never go back, so this is a search by halves.
+        """Return the last entry dated at or before an instant (microseconds since 1970); 0 if there is none."""
+        # Dates never go back, so this is a binary search.
         low, high = 0, self.size
         while low < high:
             middle = (low + high + 1) // 2
@@ -116,7 +116,7 @@ class LogReader:
         return low
 
     def history(self, key: bytes, until: int = _MAX_SEQ) -> Iterator[Entry]:
-        """The entries of a record, newest first, beginning with the last one that is not behind `until`."""
+        """Yield the entries of a record, newest first, starting with the last one up to `until`."""
         seq = find_latest_until(self.latest(key), until, self._links)
         while seq:
             row = self._row(self._statements.entry, seq)
@@ -126,29 +126,30 @@ class LogReader:
             seq = row[2]
 
     def log(self, after: int, until: int = _MAX_SEQ) -> Iterator[Entry]:
-        """The entries behind one, in order, up to and including another."""
+        """Iterate over the entries after `after`, up to and including `until`."""
         return map(entry_from_row, self._rows(after, until))
 
     def differences(self, before: int, after: int) -> Iterator[Difference]:
-        """The records that changed between two points, in the order of their first change."""
+        """Yield the records that changed between two points, in the order of their first change."""
         for row in self._rows(before, after):
             seq, previous = row[0], row[2]
             if previous > before:
-                continue  # told already, with the record's first change
+                continue  # already covered by the record's first change
             entry = entry_from_row(row)
             last = find_latest_until(self.latest(entry.key), after, self._links)
             yield Difference(self.entry(previous) if previous else None, entry if last == seq else self.entry(last))
 
     def names(self, first: bytes, end: bytes, limit: int) -> list[Entry]:
-        """The latest entries of at most so many records, by ascending key from `first` up to, not including, `end`.
+        """Return the latest entries of up to `limit` records by ascending key, from `first` up to, not including,
+        `end`.
 
-        The next page begins at the last entry's key with a zero octet behind it, so a page costs the same at any depth.
+        The next page starts at the last entry's key plus a zero byte, so a page costs the same at any depth.
         """
         self._cursor.execute(self._statements.names, (first, end, limit, 0))
         return [entry_from_row(row) for row in self._cursor.fetchall()]
 
     def names_page(self, first: bytes, end: bytes, limit: int) -> tuple[list[Entry], bool]:
-        """The same, of large records fewer (`CHUNK_OCTETS`); and whether there may be more."""
+        """Like `names`, but a page also ends at `CHUNK_BYTES`; also return whether there may be more."""
         self._cursor.execute(self._statements.names, (first, end, limit, 0))
         rows, is_truncated = self._fetch_rows()
         return [entry_from_row(row) for row in rows], is_truncated or len(rows) == limit
@@ -156,24 +157,25 @@ class LogReader:
     def names_in_states(
         self, first: bytes, end: bytes, states: Collection[State], limit: int, skip: int = 0
     ) -> tuple[list[Entry], bool]:
-        """The same for names in some states, without the first few of them: a page with a number costs what stands
-        before it.
+        """Like `names_page`, for some states, without the first `skip` records.
+
+        A page with a number costs as much as all pages before it.
         """
         self._cursor.execute(self._statements.names_in_states, (first, end, *_state_bytes(states), limit, skip))
         rows, is_truncated = self._fetch_rows()
         return [entry_from_row(row) for row in rows], is_truncated or len(rows) == limit
 
     def count_names(self, first: bytes, end: bytes, states: Collection[State]) -> int:
-        """How many records in some states have keys from `first` up to, not including, `end`."""
+        """Count the records in some states with keys from `first` up to, not including, `end`."""
         self._cursor.execute(self._statements.count_in_states, (first, end, *_state_bytes(states)))
         return int(fetch_one(self._cursor)[0])
 
     def find_by_keys(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
     ) -> tuple[list[tuple[bytes, Entry]], bool]:
-        """Records by how they are found: the keys of `value_keys` from `first` up to `end`, behind the last seen.
+        """Return records by search keys (see `search_keys`) from `first` up to `end`, after a position.
 
-        At most so many, of large ones fewer (`CHUNK_OCTETS`); and whether there may be more.
+        At most `limit`, fewer if they are large (`CHUNK_BYTES`); also return whether there may be more.
         """
         self._cursor.execute(self._statements.find_by_keys, (*max(after, (first, 0)), end, limit, 0))
         rows, is_truncated = self._fetch_rows()
@@ -182,34 +184,34 @@ class LogReader:
     def target_rows(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
     ) -> list[tuple[bytes, int]]:
-        """The same without the records: each key, and the number of the entry."""
+        """Like `find_by_keys` without the records: each search key and the entry's number."""
         self._cursor.execute(self._statements.target_rows, (*max(after, (first, 0)), end, limit, 0))
         return [(row[0], row[1]) for row in self._cursor.fetchall()]
 
-    def steps(self, operation: str, after: int = 0) -> list[tuple[int, int]]:
-        """The steps of an operation behind an entry: the first entry of each, and how many it is the first of."""
-        self._cursor.execute(self._statements.steps, (operation, after))
+    def steps(self, job_id: str, after: int = 0) -> list[tuple[int, int]]:
+        """Return the steps of a job after an entry, as (first entry, count)."""
+        self._cursor.execute(self._statements.steps, (job_id, after))
         return [(row[0], row[1]) for row in self._cursor.fetchall()]
 
     def last_erasure(self) -> int:
-        """The last entry with which data was erased that everybody could read; 0 if there is none."""
+        """Return the last entry that redacted public data; 0 if there is none."""
         self._cursor.execute(self._statements.last_erasure)
         return int(fetch_one(self._cursor)[0] or 0)
 
-    # What views read
+    # For views
 
     def leaf(self, seq: int) -> bytes:
-        """The leaf hash of an entry."""
+        """Return the leaf hash of an entry."""
         self._cursor.execute(self._statements.leaf, (seq,))
         return cast("bytes", fetch_one(self._cursor)[0])
 
     def changes(self, after: int, limit: int) -> list[Change]:
-        """At most so many entries behind the given one, in order, as views are told of them."""
+        """Return up to `limit` entries after `after`, in the form that views use."""
         self._cursor.execute(self._statements.following, (after, after + limit))
         return [change_from_row(row) for row in self._cursor.fetchall()]
 
     def current(self) -> Iterator[Change]:
-        """The latest entry of every record, by ascending key, as views are told of it."""
+        """Yield the latest entry of every record by ascending key, in the form that views use."""
         last = b""
         while rows := self._page(last):
             yield from (change_from_row(row[1:]) for row in rows)
@@ -218,32 +220,32 @@ class LogReader:
     # Proofs
 
     def root(self, size: int) -> bytes:
-        """The root of the tree of the first so many entries."""
+        """Compute the root of the tree of the first `size` entries."""
         return subtree_root(self._hashes, 0, size) if size else EMPTY_ROOT
 
     def frontier(self) -> Frontier:
-        """The tree of all entries, as far as appending needs it."""
+        """Load the frontier of the tree of all entries."""
         self._cursor.execute(self._statements.head)
         size, _, data = fetch_one(self._cursor)
         return Frontier.from_bytes(size, data)
 
     def inclusion(self, seq: int, size: int) -> list[bytes]:
-        """The proof that an entry is in the tree of a size."""
+        """Prove that an entry is in the tree of a size."""
         return inclusion_path(self._hashes, seq - 1, size)
 
     def consistency(self, old: int, new: int) -> list[bytes]:
-        """The proof that the tree of a size continues a smaller one."""
+        """Prove that the tree of size `new` extends that of size `old`."""
         return consistency_path(self._hashes, old, new)
 
     def checkpoint(self) -> str | None:
-        """The latest signed checkpoint; None if nothing was signed yet."""
-        found = self._checkpoint()
-        return None if found is None else str(found[0])
+        """Return the latest signed checkpoint; None if there is none."""
+        row = self._checkpoint()
+        return None if row is None else str(row[0])
 
     def checkpoint_size(self) -> int | None:
-        """How many entries the latest signed checkpoint is about; None if nothing was signed yet."""
-        found = self._checkpoint()
-        return None if found is None else int(found[1])
+        """Return the size of the latest signed checkpoint; None if there is none."""
+        row = self._checkpoint()
+        return None if row is None else int(row[1])
 
     def _hashes(self, level: int, first: int, count: int) -> list[bytes]:
         if level:
@@ -263,12 +265,11 @@ class LogReader:
         return self._cursor.fetchone()
 
     def _page(self, after: bytes) -> list[Any]:
-        """The next records behind a key, each with its latest entry."""
         self._cursor.execute(self._statements.current, (after, CHUNK, 0))
         return cast("list[Any]", self._cursor.fetchall())
 
-    def _row(self, statement: str, wanted: object) -> Any:
-        self._cursor.execute(statement, (wanted,))
+    def _row(self, statement: str, parameter: object) -> Any:
+        self._cursor.execute(statement, (parameter,))
         return self._cursor.fetchone()
 
     def _rows(self, after: int, until: int) -> Iterator[Any]:
@@ -281,9 +282,9 @@ class LogReader:
             after = rows[-1][0]
 
     def _fetch_rows(self) -> tuple[list[Any], bool]:
-        """The rows that a statement finds, whose last column is a body, up to `CHUNK_OCTETS`; and whether it was cut.
+        """Fetch rows whose last column is a body, up to `CHUNK_BYTES`; also return whether the limit was reached.
 
-        What follows is not read: the next statement, or the end of the transaction, ends this one.
+        The rest is not read: the next statement, or the end of the transaction, ends this one.
         """
         rows: list[Any] = []
         size = 0
@@ -301,6 +302,6 @@ class LogReader:
 
 
 def _state_bytes(states: Collection[State]) -> list[bytes]:
-    """States as a statement takes them."""
-    found = [bytes((state,)) for state in states]
-    return [found[number % len(found)] for number in range(STATES_PER_QUERY)]
+    """Encode states as query parameters, repeated to a fixed number."""
+    encoded = [bytes((state,)) for state in states]
+    return [encoded[number % len(encoded)] for number in range(STATES_PER_QUERY)]

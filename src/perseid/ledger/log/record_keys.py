@@ -1,11 +1,10 @@
-"""Under which key a record is kept, and the names of the installation's own records.
+"""Keys of records, and the names of the installation's own records.
 
-Small and capital ASCII letters are the same unless the namespace tells them apart, and then only in the suffix (H5).
-Every entry says which of the two holds for it, so the key follows from the entry alone, for ever.
+ASCII case is ignored, unless the namespace is case-sensitive, and then only in the suffix (H5). Every entry says which
+rule applies to it, so its key never changes.
 
-Names under `0.SITE/` are the installation's own. They are entries and records like any other, with history and proof,
-but no door serves them as handles: which prefixes are homed here, the policy of each namespace, the bearer tokens, and
-the ledger itself.
+Names under `0.SITE/` are the installation's own records: homed prefixes, namespace policies, bearer tokens, the ledger
+itself. They have history and proofs like any other record, but no interface serves them as handles.
 """
 
 from typing import Final
@@ -13,23 +12,23 @@ from typing import Final
 from perseid.names.characters import fold
 
 LOCAL: Final = "0.SITE/"
-"""What the names of the installation's own records begin with."""
+"""Prefix of the installation's own records."""
 
 HOMED: Final = LOCAL + "HOMED/"
-"""Before a prefix handle: this server is responsible for the prefix, while the record exists."""
+"""Followed by a prefix handle: this server is responsible for the prefix while the record exists."""
 
 POLICY: Final = LOCAL + "POLICY/"
-"""Before a prefix: the rules of the namespace."""
+"""Followed by a prefix: the rules of the namespace."""
 
 TOKENS: Final = LOCAL + "TOKENS/"
-"""Before the id of a bearer token: what it is good for, and by what it is recognised."""
+"""Followed by the id of a bearer token: its scopes and its hash."""
 
 LEDGER: Final = LOCAL + "LEDGER"
 """The ledger itself: new checkpoint keys, new origins."""
 
 
 def record_key(handle: str, *, exact: bool = False) -> bytes:
-    """The key of a record: the handle in UTF-8 with folded letters; where they are told apart, a folded prefix only."""
+    """Return a record's key: the case-folded handle in UTF-8; only the prefix is folded if `exact`."""
     if exact:
         prefix, slash, suffix = handle.partition("/")
         return f"{fold(prefix)}{slash}{suffix}".encode()
@@ -37,15 +36,15 @@ def record_key(handle: str, *, exact: bool = False) -> bytes:
 
 
 def homed_name(prefix_handle: str) -> str:
-    """The name of the record that says whether a prefix is homed here: `0.SITE/HOMED/0.NA/12345`."""
+    """Return the name of the record for a homed prefix: `0.SITE/HOMED/0.NA/12345`."""
     return HOMED + fold(prefix_handle)
 
 
 def policy_name(prefix: str) -> str:
-    """The name of the record with the policy of a namespace: `0.SITE/POLICY/12345`."""
+    """Return the name of a namespace's policy record: `0.SITE/POLICY/12345`."""
     return POLICY + fold(prefix)
 
 
 def token_name(token: str) -> str:
-    """The name of the record of a bearer token: `0.SITE/TOKENS/K7QPX2MA`."""
+    """Return the name of a bearer token's record: `0.SITE/TOKENS/K7QPX2MA`."""
     return TOKENS + fold(token)

@@ -1,7 +1,7 @@
-"""Erasing data for good: which entries hold it, and the entry that says who erased it and why.
+"""Permanent redaction of a value, with the entry that says who redacted it and why.
 
-All values of the record's past with the same data go, whatever else of them differs: time, TTL, permissions, index. The
-tree holds commitments only and stays as it is.
+All values in the record's history with the same data are redacted, whatever their time, TTL, permissions or index. The
+tree contains only commitments and does not change.
 """
 
 from perseid.ledger.errors import LedgerError
@@ -13,26 +13,26 @@ from .requests import Append
 
 
 class NothingToRedact(LedgerError):
-    """There is no such value, or it is part of the record still."""
+    """The value does not exist, or is still part of the record."""
 
 
-def build_redaction(reading: LogReader, key: bytes, seq: int, index: int, by: tuple[str, str], reason: str) -> Append:
-    """The request that erases the value which had an index in an entry of a record, wherever it was copied.
+def build_redaction(reader: LogReader, key: bytes, seq: int, index: int, by: tuple[str, str], reason: str) -> Append:
+    """Build the request that redacts the value with `index` at entry `seq`, and all copies of its data.
 
-    `by` is the door and the actor. A value that the record still has is not redacted: remove or replace it first.
+    `by` is (interface, actor). A value that the record still has is not redacted: remove or replace it first.
     """
-    latest = reading.record(key)
-    entry = reading.as_of(key, seq)
+    latest = reader.record(key)
+    entry = reader.as_of(key, seq)
     if latest is None or entry is None:
-        raise NothingToRedact(f"the record had no values yet at entry {seq}")
+        raise NothingToRedact(f"the record had no values at entry {seq}")
     data = _value_data(entry, index)
     copies: dict[int, frozenset[bytes]] = {}
-    for one in reading.history(key):
-        found = frozenset(slot.commitment for slot in one.values if _contains_data(slot, data))
-        if found:
-            copies[one.seq] = found
+    for one in reader.history(key):
+        commitments = frozenset(slot.commitment for slot in one.values if _contains_data(slot, data))
+        if commitments:
+            copies[one.seq] = commitments
     if latest.seq in copies:
-        message = f"what value {index} held is part of the record of {latest.handle} still; remove or replace it first"
+        message = f"value {index} is still in the current record of {latest.handle}; remove or replace it first"
         raise NothingToRedact(message)
     note = f"value {index} of entry {entry.seq}: {reason}"
     draft = Draft(Action.REDACT, latest.state, latest.handle, *by, note, latest.record(), latest.exact)
@@ -43,7 +43,7 @@ def _value_data(entry: Entry, index: int) -> bytes:
     for value in entry.record():
         if value.index == index:
             return value.data
-    raise NothingToRedact(f"entry {entry.seq} of {entry.handle} has no value {index}, or it is redacted already")
+    raise NothingToRedact(f"entry {entry.seq} of {entry.handle} has no value {index}, or it is already redacted")
 
 
 def _contains_data(slot: Slot, data: bytes) -> bool:

@@ -1,10 +1,10 @@
-"""What callers ask of the log, and what they are answered.
+"""Requests to the log and their outcomes.
 
-A request is decided before it is handed in, and by then the world may have moved. So it names the records on which
-its decision rested, with the entry at which it saw each; the commit checks them all while the head is locked.
+A request is decided before it is submitted, and records may change in between. So it names the records that the
+decision read, with the entry of each; the commit checks them while the head is locked.
 
-A request that may come again, because whoever sent it heard nothing, carries a key of its own (`Once`). The commit that
-carries it out keeps the key, what was done and what was answered, so that it is carried out once: see `answered`.
+A request that a client may repeat because it got no response carries an idempotency key (`IdempotentRequest`). The
+commit stores the key with the result and the response, so the request is executed once (see `store.idempotency`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,33 +16,33 @@ from perseid.ledger.errors import LeaseClosed, PreconditionFailed
 from .entry import Draft
 
 Preconditions = Mapping[bytes, int]
-"""The records that a decision read, by key, each with the number of its latest entry; 0 if there was none."""
+"""The records that a decision read: the latest entry by record key; 0 if there was none."""
 
 LeafHashes = Mapping[bytes, bytes]
-"""The leaf hashes of latest entries, by the keys of their records. Numbers begin again where an older state of the
-ledger was put back, so whoever remembers entries for long says by their leaves which ones they were."""
+"""Leaf hashes of latest entries, by record key. Entry numbers are reused after an older state of the ledger was
+restored, so entries that are remembered for long are identified by leaf hash."""
 
 Redactions = Mapping[int, frozenset[bytes]]
-"""Commitments whose content is erased, by the entries that hold them."""
+"""Commitments to redact, by entry."""
 
 
 KEY_LIFETIME: Final = 24 * 3_600 * 1_000_000
-"""Microseconds for which the key of a request is kept: a day, in which every client has long given up trying again."""
+"""Microseconds that an idempotency key is kept: one day, longer than any client retries."""
 
 CALLER_LENGTH: Final = 32
-"""Octets that stand for the identity whose key it is."""
+"""Bytes that identify the caller."""
 
 OWNER_LENGTH: Final = 16
-"""So many of them, the first, stand for whoever all of somebody's keys are counted for, so that who has many tokens has
-no more room. Each half is long enough that nobody finds a second identity with the same one."""
+"""The first bytes of them, which identify the owner: the limit on keys applies to all tokens of an owner together. Each
+half is long enough to be collision-free."""
 
 MAX_BODY: Final = 64 << 10
-"""Octets of the longest answer that is kept. Of a longer one only what was done is kept, from which it can be told."""
+"""Bytes of the longest response that is stored. A longer one is composed again from the stored result."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """What was answered to a request, in the words of the door through which it came."""
+    """A response in the form of its interface."""
 
     status: int
     body: bytes = field(repr=False)
@@ -50,34 +50,34 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """What is kept of a request that was carried out."""
+    """The stored result of a request."""
 
     digest: bytes
-    """By what it is told from another request with the same key."""
+    """Distinguishes the request from another one with the same key."""
     at: int
-    """When it was carried out, in microseconds since 1970."""
+    """The commit time in microseconds since 1970."""
     seq: int
-    """The first entry that it made; 0 if it made none."""
+    """The first entry; 0 if there is none."""
     count: int
-    """How many it made, from `seq` on."""
+    """The number of entries from `seq` on."""
     status: int
     body: bytes | None = field(repr=False)
-    """What was answered; None if that is not kept: it was long, or something in it may have been erased since."""
+    """None if not stored: it was too long, or may have contained data that was redacted since."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """That a request is carried out once, however often it comes."""
+    """The idempotency key of a request."""
 
     caller: bytes
-    """Whose key it is: `CALLER_LENGTH` octets that stand for an identity, the first of them for its owner."""
+    """`CALLER_LENGTH` bytes that identify the caller; the first `OWNER_LENGTH` identify the owner."""
     key: bytes
-    """The key, as the caller gave it."""
+    """The key as the caller sent it."""
     digest: bytes
-    """32 octets that stand for what is asked."""
+    """32 bytes that identify the content of the request."""
     answer: Callable[[int], StoredResponse]
-    """What is answered, given the number of the first entry. It is asked before anything is changed, while the head is
-    held; what it raises is the answer to this request alone."""
+    """Builds the response from the number of the first entry. Called before anything is changed, while the head is
+    locked; an exception fails this request alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,39 +85,38 @@ class Append:
     """A request to append an entry."""
 
     draft: Draft
-    """What to append."""
     preconditions: Preconditions = field(default_factory=dict)
     """What the decision read."""
     redactions: Redactions = field(default_factory=dict)
-    """What is erased from earlier entries of the record."""
+    """What to redact from earlier entries of the record."""
     operation: str = ""
-    """The operation that it is a step of; see `operations`."""
+    """The id of the job that this is a step of."""
     expected_leaves: LeafHashes = field(default_factory=dict)
-    """What of that was not read for this decision, but long before."""
+    """Preconditions that were read long before this decision."""
     once: IdempotentRequest | None = None
-    """The key that it carries."""
+    """The idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A request for numbers that nobody else gets, ever (P6)."""
+    """A request for numbers that are never leased again (P6)."""
 
     scope: bytes
-    """Where they must be unique: a namespace and a scheme."""
+    """Where the numbers are unique: a namespace and a scheme."""
     count: int
-    """How many, one after the other; 0 looks which one comes next, and takes none."""
+    """How many consecutive numbers; 0 returns the next one without leasing it."""
     now: int
-    """None of them is below this: the clock, on the scale of the numbers, or 0 for numbers without a clock."""
+    """The minimum: the clock on the scale of the numbers, or 0 for a plain counter."""
 
 
 class LeaseProvider(Protocol):
-    """What making new names needs to know and to take, while nobody else can write."""
+    """What minting needs while the head is locked."""
 
     def lease(self, scope: bytes, count: int, now: int) -> int:
-        """The first of so many numbers that nobody else gets; see `Lease`."""
+        """Return the first of `count` new numbers; see `Lease`."""
 
     def exists(self, key: bytes) -> bool:
-        """Whether a name has, or ever had, an entry."""
+        """Whether a handle has, or ever had, an entry."""
 
     def any_between(self, first: bytes, end: bytes) -> bool:
         """Whether any key from `first` up to, not including, `end` has, or ever had, an entry."""
@@ -125,21 +124,21 @@ class LeaseProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mint:
-    """A request to make new names and to append an entry for each, in one commit."""
+    """A request to mint handles and append an entry for each, in one commit."""
 
     make: Callable[[LeaseProvider], Sequence[Draft]]
-    """Leases numbers, and answers with an entry for each new name. It runs while the head is held, and again if the
-    commit must be repeated; what it raises is the answer to this request alone. Numbers leased by then are lost."""
+    """Leases numbers and returns an entry for each new handle. Runs while the head is locked, and again if the commit
+    is retried; an exception fails this request alone. Numbers leased by then are lost."""
     preconditions: Preconditions = field(default_factory=dict)
     """What the decision read."""
     operation: str = ""
-    """The operation that it is a step of; see `operations`."""
+    """The id of the job that this is a step of."""
     redactions: Redactions = field(default_factory=dict)
-    """What is erased from earlier entries of the records that get entries."""
+    """What to redact from earlier entries of the same records."""
     expected_leaves: LeafHashes = field(default_factory=dict)
-    """What the decision rests on that was not read for it, but long before."""
+    """Preconditions that were read long before this decision."""
     once: IdempotentRequest | None = None
-    """The key that it carries."""
+    """The idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Numbers were leased: `count` of them, from `first` on."""
+    """`count` numbers were leased, from `first` on."""
 
     first: int
     count: int
@@ -160,7 +159,7 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """Names were made, and their entries appended from `seq` on."""
+    """Handles were minted; their entries start at `seq`."""
 
     handles: tuple[str, ...]
     seq: int
@@ -169,14 +168,14 @@ class Minted:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRequest:
-    """A request with the same key was carried out before; this one was not."""
+    """A request with the same key was executed before; this one was not."""
 
-    kept: IdempotencyRecord
+    record: IdempotencyRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request itself cannot be carried out: what it asks for has no stored form, or no name could be made."""
+    """The request is invalid: it has no stored form, or no handle could be minted."""
 
     error: Exception
 

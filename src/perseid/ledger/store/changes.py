@@ -1,4 +1,4 @@
-"""What a view receives of each entry, and where views outside the SQL store read it from."""
+"""Entries in the form that views use, and the source they read from."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,42 +7,42 @@ from typing import Protocol
 from perseid.ledger.log.entry import State
 
 
-@dataclass(slots=True)  # frozen ones cost three times as much to make, and one is made for every entry
+@dataclass(slots=True)  # a frozen one takes three times as long to create, and there is one per entry
 class Change:
-    """An entry as views see it: which record is what from now on."""
+    """An entry as views use it: the record after it."""
 
     seq: int
     """The entry's number."""
     leaf: bytes
-    """The hash of its leaf, by which a view recognises the ledger it belongs to."""
+    """The leaf hash, by which a view recognizes its ledger."""
     key: bytes
-    """Where the record is kept."""
+    """The record's key."""
     handle: str
-    """The name as it is spelled."""
+    """The handle as spelled."""
     exact: bool
-    """Whether small and capital letters of the suffix are told apart."""
+    """Whether the suffix is case-sensitive."""
     state: State
-    """What the name is now."""
+    """The handle's state after the entry."""
     contents: list[bytes] = field(repr=False)
-    """The record's values in their binary form, by ascending index; redacted ones are left out."""
+    """The encoded values, by ascending index, without redacted ones."""
 
 
 class Source(Protocol):
-    """One unchanging state of a ledger, as a view reads it to catch up or to be built anew."""
+    """One consistent state of a ledger, from which a view is updated or rebuilt."""
 
     @property
     def ledger_id(self) -> bytes:
-        """Which ledger this is."""
+        """The ledger's id."""
 
     @property
     def size(self) -> int:
         """The number of the last entry."""
 
     def leaf(self, seq: int) -> bytes:
-        """The leaf hash of an entry."""
+        """Return the leaf hash of an entry."""
 
     def changes(self, after: int, limit: int) -> list[Change]:
-        """At most so many entries behind the given one, in order."""
+        """Return up to `limit` entries after `after`, in order."""
 
     def current(self) -> Iterator[Change]:
-        """The latest entry of every record, by ascending key."""
+        """Yield the latest entry of every record, by ascending key."""

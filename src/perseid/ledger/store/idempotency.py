@@ -1,13 +1,12 @@
-"""Requests that carry a key of their own, so that they are carried out once however often they come.
+"""Idempotency keys: a request with a key is executed once, however often it is sent.
 
-A client that hears nothing cannot know whether its request was carried out, and asks again with the same key. The row
-that says what was done, and what was answered, is written by the commit that does it (`Append.once`, `Mint.once`). So
-there is no moment at which a change is there and its key is not, whoever is killed when. Two requests with the same key
-that come at once, to whichever processes, meet in the commit: the second one is not carried out.
+A client that gets no response cannot know whether its request was executed, and sends it again with the same key. The
+row with the result and the response is written by the commit itself (`Append.once`, `Mint.once`), so a change never
+exists without its key, even after a crash. Two concurrent requests with the same key, to any processes, meet in the
+commit: the second one is not executed.
 
-Rows are kept for a day and then removed by whoever looks after the ledger. They are bounded in number, for one owner,
-who may call as several (with several tokens, say), and for all; beyond that a key is refused, and nothing is forgotten
-early.
+Rows are kept for a day and then purged by the maintenance thread. Their number is limited, per owner (who may use
+several tokens) and in total; beyond that a new key is refused, and no row is dropped early.
 """
 
 from enum import Enum
@@ -22,38 +21,38 @@ from .rows import idempotency_from_row
 from .tables import idempotency
 
 MAX_KEYS_PER_OWNER: Final = 10_000
-"""Keys that are kept for one owner, of all callers that are theirs: one every nine seconds, day and night. Who makes
-more names than that asks for many in one request."""
+"""Keys that are kept for one owner, of all their callers: one every nine seconds. Clients with more requests should
+combine many identifiers into one request."""
 
 MAX_KEYS: Final = 100_000
-"""Keys that are kept for all callers together: some 50 MB where answers are short."""
+"""Keys that are kept in total: some 50 MB if responses are short."""
 
-_PURGE_BATCH: Final = 1_000  # rows removed in one transaction, so that nobody waits for long
+_PURGE_BATCH: Final = 1_000  # rows deleted per transaction, so that writers do not wait for long
 
 
 class KeyCapacity(Enum):
-    """Whether another key can be kept."""
+    """Whether another key can be stored."""
 
-    AVAILABLE = "there"
-    OWNER_LIMIT_REACHED = "none for this caller"
-    NONE = "none for anybody"
+    AVAILABLE = "available"
+    OWNER_LIMIT_REACHED = "owner limit reached"
+    NONE = "none"
 
 
 def find(log: Log, caller: bytes, key: bytes) -> IdempotencyRecord | None:
-    """What is kept of the request of a caller with a key."""
+    """Find the stored result of a caller's key."""
     with log.store.reading_cursor() as cursor:
         cursor.execute(log.statements.find_idempotency, (caller, key))
         row = cursor.fetchone()
     if row is None:
         return None
-    kept = idempotency_from_row(row)
-    return kept if kept.at > log.clock.now() - KEY_LIFETIME else None
+    record = idempotency_from_row(row)
+    return record if record.at > log.clock.now() - KEY_LIFETIME else None
 
 
 def check_capacity(log: Log, caller: bytes) -> KeyCapacity:
-    """Whether a key more can be kept for a caller, or anybody else with the same owner.
+    """Check whether another key can be stored for a caller's owner.
 
-    Those who ask at the same moment may each be told so.
+    Concurrent callers may all get the same result.
     """
     owner = caller[:OWNER_LENGTH]
     last_caller = owner + b"\xff" * (CALLER_LENGTH - OWNER_LENGTH)
@@ -69,7 +68,7 @@ def check_capacity(log: Log, caller: bytes) -> KeyCapacity:
 
 
 def purge(log: Log) -> int:
-    """Remove what has been kept for long enough; how many rows that was."""
+    """Delete expired rows; return how many."""
     until = log.clock.now() - KEY_LIFETIME
     old = (
         select(idempotency.c.number).where(idempotency.c.at <= until).order_by(idempotency.c.number).limit(_PURGE_BATCH)
@@ -77,10 +76,10 @@ def purge(log: Log) -> int:
     removed = 0
     while True:
         with log.store.reading() as connection:
-            found = connection.execute(old).scalars().all()
-        if not found:
+            numbers = connection.execute(old).scalars().all()
+        if not numbers:
             return removed
         with log.store.writing() as connection:
-            # Once all rows are gone, numbers begin again; so what may be a newer row is left alone.
-            connection.execute(delete(idempotency).where(idempotency.c.number.in_(found), idempotency.c.at <= until))
-        removed += len(found)
+            # Numbers restart once all rows are deleted, so the date is checked again.
+            connection.execute(delete(idempotency).where(idempotency.c.number.in_(numbers), idempotency.c.at <= until))
+        removed += len(numbers)

@@ -1,9 +1,8 @@
-"""Transactions of SQLite on its driver itself: one connection that writes, and some that read.
+"""SQLite transactions directly on the driver: one connection that writes, and several that read.
 
-A decision reads a handful of rows and a commit writes a handful, and each statement takes some microseconds. To take a
-connection from SQLAlchemy and to begin a transaction on it takes forty, more than all the statements of a read. So what
-is done for every request runs here, with the text of the same statements (`schema.Statements`); everything else goes
-through SQLAlchemy.
+A decision reads a few rows and a commit writes a few, and each statement takes some microseconds. Taking a connection
+from SQLAlchemy and beginning a transaction takes forty, more than all the statements of a read. So what runs for every
+request runs here, with the text of the same statements (`tables.Statements`); everything else uses SQLAlchemy.
 """
 
 import errno
@@ -20,31 +19,31 @@ from typing import Final
 from perseid.ledger.errors import Contention, StoreUnavailable, TooBusy
 
 READERS: Final = 32
-"""Connections for reading at the same time; who comes later waits for one, and is told after a while."""
+"""Concurrent read connections; further readers wait for one, and fail after a while."""
 
 _READER_CACHE = "PRAGMA cache_size = -4096"
-"""4 MiB, so all readers have 128 at most. A commit of anybody empties it, so more is hardly ever used."""
+"""4 MiB, so at most 128 for all readers. Every commit empties it, so more is hardly ever used."""
 
-_PROBE_SIZE = 1 << 16  # octets; what SQLite makes a file longer by at a time is less
+_PROBE_SIZE = 1 << 16  # bytes; SQLite extends a file by less at a time
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SqliteDriver:
-    """The connections of one process to one file. They are opened when they are needed first."""
+    """The connections of one process to one file, opened when first needed."""
 
     def __init__(self, path: str, pragmas: Sequence[str], wait_seconds: float) -> None:
-        """`pragmas` prepare a connection; `patience` is how many seconds somebody waits for one."""
+        """`pragmas` configure a connection; `wait_seconds` is the maximum wait for one."""
         self._path = path
         self._process = os.getpid()
         self._pragmas = pragmas
         self.wait_seconds = wait_seconds
         self._slots = threading.Semaphore(READERS)
-        self._idle: list[sqlite3.Connection] = []  # readers; the one used last is the next
+        self._idle: list[sqlite3.Connection] = []  # readers; last in, first out
         self._write_lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
 
     def close(self) -> None:
-        """Close all connections; those in use, when they are given back. Whoever comes later opens new ones."""
+        """Close all connections; those in use, when they are returned. Later calls open new ones."""
         idle, self._idle = self._idle, []
         while idle:
             idle.pop().close()
@@ -53,10 +52,10 @@ class SqliteDriver:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Cursor]:
-        """A transaction that sees one state throughout, and ends with the block: its cursor is of no use later."""
+        """Open a transaction that sees one state; the cursor is invalid after the block."""
         self._check_process()
         if not self._slots.acquire(timeout=self.wait_seconds):
-            raise TooBusy("too many are reading at the same time; try again shortly")
+            raise TooBusy("too many concurrent readers; retry later")
         idle = self._idle
         try:
             try:
@@ -70,7 +69,7 @@ class SqliteDriver:
                 try:
                     yield cursor
                 finally:
-                    # A statement that was not read to its end would go on holding the state; this ends it first.
+                    # An unfinished statement would keep the snapshot; this ends it first.
                     cursor.execute("COMMIT")
                     cursor.close()
                     ended = True
@@ -84,10 +83,10 @@ class SqliteDriver:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Cursor]:
-        """A transaction that may write; it is committed, and on the disk, when the block ends well."""
+        """Open a transaction that may write; it is durable when the block ends without an error."""
         self._check_process()
         if not self._write_lock.acquire(timeout=self.wait_seconds):
-            raise Contention("the ledger is held by another writer")
+            raise Contention("the ledger is locked by another writer")
         try:
             if self._writer is None:
                 self._writer = self._open()
@@ -104,7 +103,7 @@ class SqliteDriver:
             self._write_lock.release()
 
     def _roll_back(self) -> None:
-        """End a transaction that failed. Some failures end it by themselves; some leave a connection of no use."""
+        """Roll back after a failure. Some failures end the transaction by themselves, some break the connection."""
         if self._writer is not None and self._writer.in_transaction:
             try:
                 self._writer.rollback()
@@ -120,16 +119,15 @@ class SqliteDriver:
     def _check_process(self) -> None:
         """Refuse to work in a child of `fork`.
 
-        SQLite believes there that it holds the locks of its parent, even through connections that are opened later. So
-        it would work until the two write at the same time, and then destroy the file.
+        There SQLite believes that it holds the locks of its parent, even for connections that are opened later, and
+        destroys the
+        file when both write at the same time.
         """
         if os.getpid() != self._process:
-            raise StoreUnavailable(
-                "the ledger was opened before this process was forked off; start it as a new program"
-            )
+            raise StoreUnavailable("the ledger was opened before this process was forked; start a new process instead")
 
     def _open(self, *more: str) -> sqlite3.Connection:
-        # The driver would begin transactions by itself, at moments of its own choice.
+        # None: the driver must not begin transactions by itself.
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             for pragma in (*self._pragmas, *more):
@@ -141,7 +139,7 @@ class SqliteDriver:
 
 
 def has_free_space(path: str | None) -> bool:
-    """Whether the files of a database can grow at all: on this disk, and as large as this process may make them."""
+    """Whether the files of a database can grow: on this disk, and within this process's file size limit."""
     if path is None:
         return True
     largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,12 +1,11 @@
-"""Opening the SQL store of a ledger: connections, durability, and the version of the tables.
+"""The SQL store of a ledger: connections, durability, and the version of the tables.
 
-**SQLite** runs with a write-ahead log and `synchronous=FULL`: what was committed is on the disk. Deleted data is
-overwritten (`secure_delete`). Transactions are begun by hand: a writer takes the lock at once (`BEGIN IMMEDIATE`), so
-that what it reads stays true until it commits; readers see one state throughout and never wait.
+**SQLite** uses a write-ahead log and `synchronous=FULL`: committed data is on disk. Deleted data is overwritten
+(`secure_delete`). Transactions are begun explicitly: a writer takes the lock at once (`BEGIN IMMEDIATE`), so that what
+it reads stays true until it commits; readers see one state and never wait.
 
-**PostgreSQL** serves several nodes with one truth. Writers run READ COMMITTED and lock the head row first, so they come
-one after the other; a writer that vanishes or is stopped while it holds the head loses its session after a few seconds.
-Readers run REPEATABLE READ, which is one state throughout.
+**PostgreSQL** serves several nodes. Writers run READ COMMITTED and lock the head row first, so they are serialized; one
+that hangs while it holds the head loses its session after a few seconds. Readers run REPEATABLE READ: one state.
 """
 
 from collections.abc import Iterator
@@ -32,25 +31,24 @@ from perseid.ledger.errors import (
 from .sqlite import READERS, SqliteDriver, has_free_space
 
 BUSY_SECONDS: Final = 5
-"""How long a writer waits for another one, and how long one may hold the head without doing anything. A commit takes
-milliseconds, so whoever needs longer has stopped."""
+"""How long a writer waits for another one, and how long one may hold the head while idle; a commit takes ms."""
 
 IDLE_SECONDS: Final = 60
-"""How long a load or a restore may hold the head between two statements: whoever brings the data may be slow, but
-others wait meanwhile. A statement of theirs may take as long as it needs."""
+"""How long a load or a restore may hold the head between two statements: its input may be slow, but others wait. A
+single statement may take any time."""
 
 MAX_WAL_SIZE: Final = 16 << 20
-"""How large SQLite's write-ahead log may stay once what is in it has been copied: four times its usual size."""
+"""The size of SQLite's write-ahead log after its content was copied: four times its usual size."""
 
 TABLES_VERSION: Final = "0005"
-"""The version of the tables that this program works with: the last of the migrations, which are not loaded to learn it.
-Versions are numbers of four digits, so a later one is greater."""
+"""The version of the tables that this program uses: the last migration. Versions have four digits, so a later one
+compares greater. The migrations are not loaded to find it."""
 
 CONNECT_SECONDS: Final = 10
-"""How long a database may take to answer. The driver alone would wait for two minutes, and nobody would know why."""
+"""The connection timeout. The driver's own is two minutes."""
 
 KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
-"""A connection whose other end has vanished is noticed after eleven seconds."""
+"""A dead connection is detected after eleven seconds."""
 
 _BUSY_TIMEOUT = f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}"
 _PRAGMAS = (
@@ -58,21 +56,21 @@ _PRAGMAS = (
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = ON",
     _BUSY_TIMEOUT,
-    "PRAGMA cache_size = -65536",  # 64 MiB: the upper levels of the indexes of some million records
+    "PRAGMA cache_size = -65536",  # 64 MiB: the upper index levels of some million records
     f"PRAGMA journal_size_limit = {MAX_WAL_SIZE}",
 )
 _TIMEOUTS = "; ".join(
     f"SET LOCAL {name} = '{BUSY_SECONDS}s'"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-)  # for those who may lock the head; readers may take their time
+)  # for transactions that may lock the head; readers have no limit
 _LONG_TIMEOUTS = (
     f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
 )
 _DURABLE = (
     "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
     "THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
-)  # what was acknowledged is on the disk, whatever the database is set to
-# Before the state is chosen that is read: a view that has just taken the place of another one is seen, or neither is.
+)  # acknowledged data is on disk, whatever the database's setting
+# Taken before the snapshot: otherwise a view that was just replaced could be missing from it.
 _LOCK_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
 _FULL_MESSAGE = "database or disk is full"
 _IO_ERROR_MESSAGE = "disk I/O error"
@@ -81,7 +79,7 @@ _NO_TABLE_STATE = "42P01"  # undefined_table
 _NO_TABLE_MESSAGE = "no such table"
 _FULL_STATE = "53100"  # disk_full
 _CORRUPT_STATES = ("XX001", "XX002")  # data_corrupted, index_corrupted
-_CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialisation, deadlock, lock and statement time-outs
+_CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialization, deadlock, lock and statement timeouts
 
 
 class Store:
@@ -89,23 +87,23 @@ class Store:
 
     def __init__(self, engine: Engine, writing: Engine | None = None, driver: SqliteDriver | None = None) -> None:
         self.engine = engine
-        self._driver = driver  # what is done for every request, where SQLAlchemy costs more than the statements
-        # Writers have connections of their own: readers, however many, do not keep them from writing.
+        self._driver = driver  # for hot paths, where SQLAlchemy costs more than the statements
+        # Writers have their own pool, so that readers cannot exhaust it.
         self._writing = engine if writing is None else writing
         self.dialect = engine.dialect.name
-        self._erased_at: object = None  # by the database's clock, while dead rows may be left
-        # Statements of the hot paths run on the driver, whose errors come as they are.
+        self._erased_at: object = None  # the database's time, while there may be dead rows
+        # Hot paths run on the driver and raise its errors.
         errors = engine.dialect.loaded_dbapi
         self._driver_error: type[Exception] = errors.Error
         self._connection_errors: tuple[type[Exception], ...] = (errors.OperationalError, errors.InterfaceError)
 
     @classmethod
     def sqlite(cls, path: Path) -> "Store":
-        """The store in a file, which is made if it is not there."""
+        """Open the store in a file, which is created if it is missing."""
         path.touch(mode=0o600)
-        path.chmod(0o600)  # SQLite gives the files beside it the same rights
+        path.chmod(0o600)  # SQLite copies the mode to its other files
         path = path.absolute()
-        # Not written as a URL, in which some characters of a name would mean something else.
+        # Not as a URL string, where some characters of a path have a meaning.
         engines = _create_engines(URL.create("sqlite", database=str(path)), {"check_same_thread": False})
         for engine in engines:
             event.listen(engine, "connect", _configure_connection)
@@ -114,48 +112,48 @@ class Store:
 
     @classmethod
     def postgres(cls, url: str) -> "Store":
-        """The store in a database, given as `postgresql://user@host/database`; ValueError if that is no such URL."""
+        """Open the store in a database at `postgresql://user@host/database`; ValueError if the URL is invalid."""
         try:
             address = make_url(url).set(drivername="postgresql+psycopg")
         except (ArgumentError, ValueError):
-            raise ValueError("a URL that can be understood is expected") from None
+            raise ValueError("invalid database URL; expected postgresql://user@host/database") from None
         if "connect_timeout" not in address.query:
             address = address.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
         return cls(*_create_engines(address, dict(KEEP_ALIVE), pool_pre_ping=True))
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         if self._driver is not None:
             self._driver.close()
         self.engine.dispose()
         self._writing.dispose()
 
     def connect(self) -> Connection:
-        """A connection of one's own, to be kept for long; it is taken from nobody."""
+        """Open a connection for long use, which takes none from other users of the store."""
         return self._writing.connect()
 
     def version(self) -> str | None:
-        """The version of the tables; None if there is no ledger in them.
+        """Return the version of the tables; None if there is no ledger in them.
 
-        Tables without a ledger are what is left when somebody stopped a creation in a database half-way.
+        Tables without a ledger are left over if the creation in a database was interrupted.
         """
-        found = self._query_scalar("SELECT version_num FROM alembic_version")
-        if found is None or (found == TABLES_VERSION and self._query_scalar("SELECT origin FROM ledger") is None):
+        version = self._query_scalar("SELECT version_num FROM alembic_version")
+        if version is None or (version == TABLES_VERSION and self._query_scalar("SELECT origin FROM ledger") is None):
             return None
-        return str(found)
+        return str(version)
 
     @property
     def is_whole(self) -> bool:
-        """Whether no upgrade of the tables left a view to be computed again."""
+        """Whether no upgrade of the tables has left a view to be rebuilt."""
         return not self._query_scalar("SELECT count(*) FROM views WHERE seq < 0")
 
-    def _query_scalar(self, question: str) -> object:
-        """The first field of the first row; None if there is no such table, or nothing in it."""
+    def _query_scalar(self, query: str) -> object:
+        """Return the first field of the first row; None if the table is missing or empty."""
         with self.translate_errors():
             try:
                 with self.engine.connect() as connection:
-                    answer: object = connection.exec_driver_sql(question).scalar()
-                    return answer
+                    result: object = connection.exec_driver_sql(query).scalar()
+                    return result
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) == _NO_TABLE_STATE or _NO_TABLE_MESSAGE in str(error.orig):
                     return None
@@ -163,7 +161,7 @@ class Store:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Make `Unusable`, with a sentence, of what a database objects to."""
+        """Turn database errors into `StoreUnavailable` with a message on one line."""
         try:
             yield
         except (DBAPIError, self._driver_error) as error:
@@ -171,8 +169,8 @@ class Store:
             raise StoreUnavailable(" ".join(str(cause).split())) from error
 
     def upgrade(self) -> None:
-        """Bring the tables to the version of this program; those of a newer one are refused, and left alone."""
-        # Only here, because it costs every command 80 ms that never upgrades anything.
+        """Upgrade the tables to the version of this program; tables of a newer one are refused."""
+        # Imported here, because it would cost every other command 80 ms.
         import alembic.command  # noqa: PLC0415
         import alembic.config  # noqa: PLC0415
         from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
@@ -182,19 +180,21 @@ class Store:
         config.set_main_option("script_location", "perseid.ledger.store:migrations")
         with self.writing() as connection:
             known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-            found = MigrationContext.configure(connection).get_current_revision()
-            if found is not None and found not in known:
-                message = f"the ledger was written by a newer version of the program (tables {found}); upgrade this one"
-                raise NewerFormat(message)
+            version = MigrationContext.configure(connection).get_current_revision()
+            if version is not None and version not in known:
+                raise NewerFormat(
+                    f"the ledger was written by a newer program version (tables {version}); upgrade this one"
+                )
             config.attributes["connection"] = connection
             alembic.command.upgrade(config, "head")
 
     @contextmanager
     def writing(self, *, limited: bool = True) -> Iterator[Connection]:
-        """A transaction that may write; it is committed, and on the disk, when the block ends well.
+        """Open a transaction that may write; it is durable when the block ends without an error.
 
-        PostgreSQL ends it when it waits, works or stands still for some seconds. Unless it is `limited`, it may work as
-        long as it needs, and stand still for a minute.
+        PostgreSQL aborts it if it waits, works or idles for some seconds. If not `limited`, it may work for any time,
+        and idle
+        for a minute.
         """
         try:
             connection = self._writing.connect().execution_options(**self._options(writes=True))
@@ -207,7 +207,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one state throughout."""
+        """Open a transaction that sees one state."""
         try:
             connection = self.engine.connect().execution_options(**self._options(writes=False))
             with connection, connection.begin():
@@ -215,13 +215,13 @@ class Store:
                     connection.exec_driver_sql(_LOCK_VIEWS)
                 yield connection
         except PoolTimeout as error:
-            raise TooBusy("too many are reading at the same time; try again shortly") from error
+            raise TooBusy("too many concurrent readers; retry later") from error
         except (DBAPIError, self._driver_error) as error:
             raise self.translate_read_error(error) from error
 
     @contextmanager
     def writing_cursor(self, *, limited: bool = True) -> Iterator[Any]:
-        """The same as `writing`, for what is done often: a cursor of the driver, which runs the text of statements."""
+        """Like `writing`, for hot paths: a driver cursor, which runs statements as text."""
         if self._driver is None:
             with self.writing(limited=limited) as connection:
                 yield connection.connection.cursor()
@@ -234,7 +234,7 @@ class Store:
 
     @contextmanager
     def reading_cursor(self) -> Iterator[Any]:
-        """The same as `reading`, for what is done often: a cursor of the driver, which runs the text of statements."""
+        """Like `reading`, for hot paths: a driver cursor, which runs statements as text."""
         if self._driver is None:
             with self.reading() as connection:
                 yield connection.connection.cursor()
@@ -251,10 +251,11 @@ class Store:
         return {"isolation_level": "READ COMMITTED" if writes else "REPEATABLE READ"}
 
     def purge_deleted(self) -> bool:
-        """Remove what was overwritten from where the database still has it: the write-ahead log, or dead rows.
+        """Remove overwritten data from the write-ahead log (SQLite) or from dead rows (PostgreSQL).
 
-        False if a reader that looks at an earlier state kept it from that; nobody waits, it is tried again later. In
-        PostgreSQL this takes as long as the tables are large.
+        False if a reader of an earlier state prevents it; call it again later. In PostgreSQL this takes time in
+        proportion to
+        the tables.
         """
         if self.dialect != "sqlite":
             return self._vacuum()
@@ -269,7 +270,7 @@ class Store:
         return row is not None and row[0] == 0
 
     def _vacuum(self) -> bool:
-        """Remove dead rows, once nobody sees them any more."""
+        """Remove dead rows, once no transaction can see them."""
         with self._writing.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             if self._erased_at is None:
                 self._erased_at = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
@@ -284,46 +285,46 @@ class Store:
         return True
 
     def translate_read_error(self, error: Exception) -> Exception:
-        """The same as for writers, but nothing was to be committed, so nothing about that is unknown."""
-        found = self._translate_error(error)
-        if isinstance(found, OutcomeUnknown):
-            return StoreUnavailable(f"{found}; what was asked has no answer, try again")
-        return found
+        """Translate an error of a read, which has no commit whose outcome could be unknown."""
+        translated = self._translate_error(error)
+        if isinstance(translated, OutcomeUnknown):
+            return StoreUnavailable(f"{translated}; retry")
+        return translated
 
     def _translate_error(self, error: Exception) -> Exception:
-        """What an error of the driver means here; itself, if it is a mistake of this program."""
+        """Translate a driver error; return it unchanged if it is a bug of this program."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if self.dialect == "sqlite":
             return self._translate_sqlite_error(str(cause)) or error
         state = getattr(cause, "sqlstate", None)
         if state == _FULL_STATE:
-            return StorageFull("the database has no room to write; reading goes on, and writing when there is")
+            return StorageFull("the database's disk is full; free space to resume writing (reading continues)")
         if state in _CORRUPT_STATES:
-            return CorruptData(f"the database says that what it has stored is damaged ({state}); verify the ledger")
+            return CorruptData(f"the database reports corrupt data ({state}). Run: perseid verify --all")
         if state in _CONTENTION_STATES:
-            return Contention(f"the database gave the ledger to another writer ({state})")
+            return Contention(f"the database preferred another transaction ({state})")
         lost = isinstance(cause, self._connection_errors) if state is None else state.startswith(("08", "57P", "25P03"))
-        return OutcomeUnknown("the connection to the database was lost") if lost else error
+        return OutcomeUnknown("the database connection was lost") if lost else error
 
     def _translate_sqlite_error(self, message: str) -> LedgerError | None:
-        """What the words of SQLite mean; they are all that there is in every version of it."""
+        """Translate an SQLite error by its message, which all versions of SQLite share."""
         path = self.engine.url.database
-        # It tells a full disk apart where it writes data, but not where it makes one of its other files longer.
+        # SQLite reports a full disk when it writes data, but not when it extends one of its other files.
         if _FULL_MESSAGE in message or (_IO_ERROR_MESSAGE in message and not has_free_space(path)):
-            return StorageFull("there is no room to write; reading goes on, and writing when there is")
+            return StorageFull("the disk is full; free space to resume writing (reading continues)")
         if _IO_ERROR_MESSAGE in message:
-            return StoreUnavailable(f"the disk under {path} reports an error; look at the disk and the system's log")
+            return StoreUnavailable(f"I/O error on the disk of {path}; check the disk and the system log")
         if "database is locked" in message:
-            return Contention("the ledger is held by another writer")
+            return Contention("the ledger is locked by another writer")
         if any(damaged in message for damaged in _CORRUPT_MESSAGES):
-            return CorruptData(f"{path} is not what was written ({message}); verify the ledger")
+            return CorruptData(f"{path} is corrupt ({message}). Run: perseid verify --all")
         if "unable to open" in message:
-            return StoreUnavailable(f"{path} cannot be opened; it is gone, or too many files are open")
+            return StoreUnavailable(f"cannot open {path}: it is missing, or too many files are open")
         return None
 
 
 def _create_engines(url: str | URL, arguments: dict[str, Any], **options: Any) -> tuple[Engine, Engine]:
-    """One for readers and one for writers. What is written or read never stands in an error: it may be private."""
+    """Create one engine for readers and one for writers. Parameters never appear in errors: they may be private."""
     common = {"connect_args": arguments, "hide_parameters": True, "pool_timeout": BUSY_SECONDS, **options}
     return (
         create_engine(url, pool_size=READERS, max_overflow=0, **common),
@@ -332,7 +333,7 @@ def _create_engines(url: str | URL, arguments: dict[str, Any], **options: Any) -
 
 
 def _configure_connection(dbapi_connection: Any, _record: object) -> None:
-    # The driver would begin transactions by itself, at moments of its own choice.
+    # None: the driver must not begin transactions by itself.
     dbapi_connection.isolation_level = None
     cursor = dbapi_connection.cursor()
     for pragma in _PRAGMAS:

@@ -1,12 +1,12 @@
-"""The tables of a ledger, for both back ends, and the statements that run often as compiled text.
+"""The tables of a ledger, for both back ends, and the hot statements as compiled text.
 
 `entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `targets`
-are views: computed from entries, and computed again when they are lost; `views` says how far each of the latter two has
-come. `ledger`, `checkpoints`, `redactions`, `leases`, `operations`, `steps`, `idempotency` and `token_uses` cannot be
-computed again and are part of every backup (docs/ARCHITECTURE.md lists such state).
+(the search view) are computed from entries; `views` has the positions of the latter two. `ledger`, `checkpoints`,
+`redactions`, `leases`, `operations` (jobs), `steps`, `idempotency` and `token_uses` cannot be computed again and are
+part of every backup (docs/ARCHITECTURE.md lists such state).
 
-Statements are written once, in SQLAlchemy Core. Those in the hot paths are compiled to text once for each dialect
-and run on the driver, which costs half as much as running them through Core.
+Statements are written once, in SQLAlchemy Core. Those of hot paths are compiled to text once per dialect and run on the
+driver, which costs half as much as running them through Core.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from sqlalchemy.sql.expression import ClauseElement
 
 metadata = MetaData()
 
-# SQLite makes only an INTEGER primary key the row's own number; there it has 64 bits anyway.
+# Only an INTEGER primary key is SQLite's row id; it has 64 bits there.
 _Number = BigInteger().with_variant(Integer, "sqlite")
 
 ledger = Table(
@@ -50,7 +50,7 @@ ledger = Table(
     Column("origin", Text, nullable=False),
     Column("signer", Text, nullable=False),
 )
-"""One row: which ledger this is, the name under which it signs checkpoints, and the public key that does it now."""
+"""One row: the ledger's id, its origin (the name that signs checkpoints), and the current public key."""
 
 head = Table(
     "head",
@@ -60,7 +60,7 @@ head = Table(
     Column("at", BigInteger, nullable=False),
     Column("frontier", LargeBinary, nullable=False),
 )
-"""One row: the last entry's number and date, and the complete subtrees of the tree, 32 octets each."""
+"""One row: the last entry's number and date, and the frontier of the tree, 32 bytes per hash."""
 
 entries = Table(
     "entries",
@@ -75,7 +75,7 @@ entries = Table(
     Column("body", LargeBinary, nullable=False),
 )
 """The log. `nth` counts the entries of the same record from 1; `previous` is the one before, `jump` one further back
-(see `chain`), 0 if there is none. `token` tells a commit from every other one; it stands in the commit's first row."""
+(see `entry.next_jump`), 0 if there is none. `token` identifies a commit; it is in the commit's first row."""
 
 nodes = Table(
     "nodes",
@@ -103,8 +103,8 @@ targets = Table(
     Column("seq", _Number, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
-"""How records are found: a key made from where one leads or what it holds (see `target_keys`, `value_keys`), and the
-latest entry of the record."""
+"""The search view: a key made from a URL, type, value or owner of a record (see `search_keys`), and the record's
+latest entry."""
 
 views = Table(
     "views",
@@ -114,7 +114,7 @@ views = Table(
     Column("seq", BigInteger, nullable=False),
     Column("leaf", LargeBinary, nullable=False),
 )
-"""How far each SQL view has come: the last entry applied, its leaf hash, and the ledger it belongs to."""
+"""The position of each SQL view: the last applied entry, its leaf hash, and the ledger."""
 
 checkpoints = Table(
     "checkpoints",
@@ -132,8 +132,8 @@ redactions = Table(
     Column("by", BigInteger, primary_key=True, autoincrement=False),
     Column("public", SmallInteger, nullable=False),
 )
-"""Entries from which data was erased, the entry with which that happened, and whether everybody could read it. An
-increment of a backup must say it, and views that may have held it are built anew."""
+"""Entries from which data was redacted, the entry that did it, and whether the data was public. Needed for increments
+of backups, and to rebuild views that contained the data."""
 
 leases = Table(
     "leases",
@@ -143,7 +143,7 @@ leases = Table(
     Column("clocked", SmallInteger, nullable=False),
     Column("closed", SmallInteger, nullable=False),
 )
-"""The last number leased in each scope; whether numbers are milliseconds; whether a restore left that open."""
+"""The last number leased in each scope; whether numbers are milliseconds; whether a restore has closed it."""
 
 operations = Table(
     "operations",
@@ -165,7 +165,7 @@ operations = Table(
     Index("operations_maker", "maker", "begun", "id"),
     Index("operations_undoes", "undoes"),
 )
-"""Changes of many records as one: see `operations`."""
+"""Jobs: see `jobs`."""
 
 steps = Table(
     "steps",
@@ -175,7 +175,7 @@ steps = Table(
     Column("count", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Which entries belong to an operation: so many from `seq` on, for each of its commits."""
+"""The entries of a job: `count` from `seq` on, for each of its commits."""
 
 idempotency = Table(
     "idempotency",
@@ -192,8 +192,8 @@ idempotency = Table(
     Index("idempotency_key", "caller", "key", unique=True),
     Index("idempotency_at", "at"),
 )
-"""Requests that carried a key of their own and were carried out, with what was answered: see `answered`. Rows are
-numbered in the order in which they came, so that the first and the last number tell how many there are."""
+"""Results of requests with an idempotency key: see `idempotency`. Rows are numbered in order, so that the first and
+the last number give their count."""
 
 token_uses = Table(
     "token_uses",
@@ -201,29 +201,29 @@ token_uses = Table(
     Column("id", Text, primary_key=True),
     Column("day", BigInteger, nullable=False),
 )
-"""The last day on which each bearer token was used, counted from 1970. What else there is about a token is in its
+"""The last day on which each bearer token was used, in days since 1970. Everything else about a token is in its
 record."""
 
 OTHER_SCOPES: Final = b""
-"""The scope of leases under which a restore notes how far scopes may have come of which the backup did not know."""
+"""The scope of the lease row in which a restore stores how far scopes unknown to the backup may have come."""
 
 CHANNEL: Final = "perseid_ledger"
-"""On which PostgreSQL tells other nodes that there are new entries."""
+"""The PostgreSQL channel that notifies other nodes of new entries."""
 
 SIDE_STATE: Final = (ledger, checkpoints, redactions, leases, operations, steps, idempotency, token_uses)
-"""What cannot be computed from entries."""
+"""Tables that cannot be computed from entries."""
 
 
 STATES_PER_QUERY: Final = 4
-"""States of names that `names_shown` and `names_counted` take; fewer are repeated."""
+"""States that `names_in_states` and `count_in_states` take; fewer are repeated."""
 
 KEYS_PER_QUERY: Final = 500
-"""Keys that `record_seqs` takes: asking for so many at once costs a third of asking for each."""
+"""Keys that `record_seqs` takes: one query for all costs a third of one per key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The statements of the hot paths as text for one dialect; parameters go by position, in the order they stand."""
+    """The hot statements as text for one dialect; parameters are positional, in the order of occurrence."""
 
     insert_entry: str
     rewrite_body: str
@@ -272,25 +272,25 @@ class Statements:
 
 
 class StatementCompiler:
-    """Makes text of statements, for `sqlite` or `postgresql`."""
+    """Compiles statements to text, for `sqlite` or `postgresql`."""
 
     def __init__(self, name: str) -> None:
         self.insert: Callable[[Table], Any]
         if name == "sqlite":
             self._dialect, self.insert = cast("Dialect", sqlite.dialect(paramstyle="qmark")), sqlite.insert
         else:
-            # Only here, because most ledgers are in a file, and every command would load it.
+            # Imported here, because most ledgers are in a file and do not need it.
             from sqlalchemy.dialects import postgresql  # noqa: PLC0415
 
             psycopg: Any = postgresql.psycopg
             self._dialect, self.insert = cast("Dialect", psycopg.dialect(paramstyle="format")), postgresql.insert
 
     def text(self, statement: ClauseElement) -> str:
-        """A statement as text; its parameters go by position."""
+        """Compile a statement; its parameters are positional."""
         return str(statement.compile(dialect=self._dialect))
 
     def upsert(self, table: Table, *changing: str) -> str:
-        """Insert a row, or change some columns of the one that has the same key."""
+        """Compile an insert that updates some columns if the key exists."""
         new = self.insert(table).values({column.name: bindparam(column.name) for column in table.columns})
         keys = [column.name for column in table.primary_key]
         return self.text(
@@ -298,7 +298,7 @@ class StatementCompiler:
         )
 
     def delete(self, table: Table) -> str:
-        """Delete the row of a key."""
+        """Compile the deletion of a row by its key."""
         return self.text(delete(table).where(*[column == bindparam(column.name) for column in table.primary_key]))
 
 
@@ -307,28 +307,28 @@ def compile_statements(name: str) -> Statements:
     """Compile the hot statements for `sqlite` or `postgresql`."""
     compiler = StatementCompiler(name)
     text, upsert, insert = compiler.text, compiler.upsert, compiler.insert
-    wanted: Any = bindparam("wanted")
+    key: Any = bindparam("lookup")
     first: Any = bindparam("first")
     last: Any = bindparam("last")
     many: list[Any] = [bindparam(f"key_{number}") for number in range(KEYS_PER_QUERY)]
     limit: Any = bindparam("limit", type_=Integer)
-    none: Any = bindparam("offset", type_=Integer)  # which SQLite's dialect would add by itself, unnamed
-    behind = tuple_(bindparam("target", type_=LargeBinary), bindparam("seq", type_=BigInteger))
-    place = tuple_(targets.c.target, targets.c.seq)
+    offset: Any = bindparam("offset", type_=Integer)  # SQLite's dialect would add one by itself, unnamed
+    after = tuple_(bindparam("target", type_=LargeBinary), bindparam("seq", type_=BigInteger))
+    position = tuple_(targets.c.target, targets.c.seq)
     latest = select(entries).join(records, records.c.seq == entries.c.seq)
-    # The third octet of a body is the state of the name: see `entry`.
+    # The third byte of a body is the handle's state: see `entry`.
     state_byte: Any = func.substr(entries.c.body, literal_column("3"), literal_column("1"), type_=LargeBinary)
-    shown = state_byte.in_([bindparam(f"state_{number}", type_=LargeBinary) for number in range(STATES_PER_QUERY)])
+    in_states = state_byte.in_([bindparam(f"state_{number}", type_=LargeBinary) for number in range(STATES_PER_QUERY)])
     state = select(head.c.seq, head.c.at, head.c.frontier)
 
-    def found_behind(columns: Any) -> Any:
-        """Rows of a range behind a place. The one lower bound is the place, so that an index leads there at once."""
-        within = columns.where(behind < place, targets.c.target < last).order_by(targets.c.target, targets.c.seq)
-        return within.limit(limit).offset(none)
+    def select_after(columns: Any) -> Any:
+        """Select a range after a position. The position is the only lower bound, so that an index finds it at once."""
+        within = columns.where(after < position, targets.c.target < last).order_by(targets.c.target, targets.c.seq)
+        return within.limit(limit).offset(offset)
 
     return Statements(
         insert_entry=text(entries.insert()),
-        rewrite_body=text(update(entries).values(body=bindparam("new_body")).where(entries.c.seq == wanted)),
+        rewrite_body=text(update(entries).values(body=bindparam("new_body")).where(entries.c.seq == key)),
         insert_redaction=text(
             insert(redactions)
             .values(seq=bindparam("seq"), by=bindparam("by"), public=bindparam("public"))
@@ -337,10 +337,10 @@ def compile_statements(name: str) -> Statements:
         insert_step=text(steps.insert()),
         steps=text(
             select(steps.c.seq, steps.c.count)
-            .where(steps.c.operation == wanted, steps.c.seq > first)
+            .where(steps.c.operation == key, steps.c.seq > first)
             .order_by(steps.c.seq)
         ),
-        job_ended=text(select(operations.c.ended).where(operations.c.id == wanted)),
+        job_ended=text(select(operations.c.ended).where(operations.c.id == key)),
         insert_node=text(nodes.insert()),
         insert_record=text(records.insert()),
         upsert_record=upsert(records, "seq"),
@@ -354,25 +354,25 @@ def compile_statements(name: str) -> Statements:
         ),
         lock_head=text(state.with_for_update()),
         head=text(state),
-        record_seq=text(select(records.c.seq).where(records.c.key == wanted)),
+        record_seq=text(select(records.c.seq).where(records.c.key == key)),
         record_seqs=text(select(records.c.key, records.c.seq).where(records.c.key.in_(many))),
         any_record=text(select(exists().where(records.c.key >= first, records.c.key < last))),
-        token=text(select(entries.c.token).where(entries.c.seq == wanted)),
-        entry=text(select(entries).where(entries.c.seq == wanted)),
-        entry_at=text(select(entries.c.at).where(entries.c.seq == wanted)),
-        links=text(select(entries.c.previous, entries.c.jump).where(entries.c.seq == wanted)),
-        entry_of_key=text(select(entries).join(records, records.c.seq == entries.c.seq).where(records.c.key == wanted)),
-        leaf=text(select(entries.c.leaf).where(entries.c.seq == wanted)),
+        token=text(select(entries.c.token).where(entries.c.seq == key)),
+        entry=text(select(entries).where(entries.c.seq == key)),
+        entry_at=text(select(entries.c.at).where(entries.c.seq == key)),
+        links=text(select(entries.c.previous, entries.c.jump).where(entries.c.seq == key)),
+        entry_of_key=text(select(entries).join(records, records.c.seq == entries.c.seq).where(records.c.key == key)),
+        leaf=text(select(entries.c.leaf).where(entries.c.seq == key)),
         following=text(select(entries).where(entries.c.seq > first, entries.c.seq <= last).order_by(entries.c.seq)),
         leaves=text(select(entries.c.leaf).where(entries.c.seq > first, entries.c.seq <= last).order_by(entries.c.seq)),
         nodes=text(
             select(nodes.c.hash)
-            .where(nodes.c.level == wanted, nodes.c.position >= first, nodes.c.position < last)
+            .where(nodes.c.level == key, nodes.c.position >= first, nodes.c.position < last)
             .order_by(nodes.c.position)
         ),
-        lease=text(select(leases.c.last, leases.c.closed).where(leases.c.scope == wanted)),
+        lease=text(select(leases.c.last, leases.c.closed).where(leases.c.scope == key)),
         upsert_lease=upsert(leases, "last"),
-        find_idempotency=text(select(idempotency).where(idempotency.c.caller == wanted, idempotency.c.key == last)),
+        find_idempotency=text(select(idempotency).where(idempotency.c.caller == key, idempotency.c.key == last)),
         last_idempotency=text(select(func.max(idempotency.c.number))),
         insert_idempotency=text(idempotency.insert()),
         delete_idempotency=compiler.delete(idempotency),
@@ -380,24 +380,27 @@ def compile_statements(name: str) -> Statements:
         notify="" if name == "sqlite" else f"NOTIFY {CHANNEL}",
         identity=text(select(ledger.c.id, ledger.c.origin, ledger.c.signer)),
         names=text(
-            latest.where(records.c.key >= first, records.c.key < last).order_by(records.c.key).limit(limit).offset(none)
-        ),
-        names_in_states=text(
-            latest.where(records.c.key >= first, records.c.key < last, shown)
+            latest.where(records.c.key >= first, records.c.key < last)
             .order_by(records.c.key)
             .limit(limit)
-            .offset(none)
+            .offset(offset)
+        ),
+        names_in_states=text(
+            latest.where(records.c.key >= first, records.c.key < last, in_states)
+            .order_by(records.c.key)
+            .limit(limit)
+            .offset(offset)
         ),
         count_in_states=text(
             select(func.count())
             .select_from(records)
             .join(entries, entries.c.seq == records.c.seq)
-            .where(records.c.key >= first, records.c.key < last, shown)
+            .where(records.c.key >= first, records.c.key < last, in_states)
         ),
         find_by_keys=text(
-            found_behind(select(targets.c.target, entries).join(entries, entries.c.seq == targets.c.seq))
+            select_after(select(targets.c.target, entries).join(entries, entries.c.seq == targets.c.seq))
         ),
-        target_rows=text(found_behind(select(targets.c.target, targets.c.seq))),
+        target_rows=text(select_after(select(targets.c.target, targets.c.seq))),
         last_erasure=text(select(func.max(redactions.c.by)).where(redactions.c.public == literal_column("1"))),
         current=text(
             select(records.c.key, entries)
@@ -405,9 +408,12 @@ def compile_statements(name: str) -> Statements:
             .where(records.c.key > first)
             .order_by(records.c.key)
             .limit(limit)
-            .offset(none)
+            .offset(offset)
         ),
         checkpoint=text(
-            select(checkpoints.c.note, checkpoints.c.size).order_by(checkpoints.c.size.desc()).limit(limit).offset(none)
+            select(checkpoints.c.note, checkpoints.c.size)
+            .order_by(checkpoints.c.size.desc())
+            .limit(limit)
+            .offset(offset)
         ),
     )

@@ -1,19 +1,18 @@
-"""The answers view: everything a resolver needs to answer the public, ready to send, in LMDB.
+"""The answers view: everything a resolver needs to answer public requests, ready to send, in LMDB.
 
-Resolver processes open an `AnswersReader`; it reads and never waits. Processes that append to the ledger open
-`Answers`, which reads too and brings the view up to date. LMDB allows one of them for each process and folder: its
-threads share it, and a child of `fork` opens its own.
+Resolver processes open an `AnswersReader`, which reads and never waits. Processes that append to the ledger open
+`Answers`, which also updates the view. LMDB allows one of them per process and folder: threads share it, and a child of
+`fork` opens its own.
 
-The view lives in *generations*: folders with an LMDB environment each, of which the state file names the one in use. A
-rebuild makes a new one beside it and switches. Inside a generation, how far it has come is moved in the same
-transaction as what it holds, so any process may apply any entry, twice or after a crash, and nothing is lost or
-applied out of order.
+The view is stored in *generations*: folders with an LMDB environment each. The state file names the current one; a
+rebuild creates a new one and switches. A generation stores its position in the ledger in the same transaction as its
+data, so any process may apply any entry, twice or after a crash, and nothing is lost or applied out of order.
 
-LMDB runs without sync, for the view can always be made again: a killed process loses nothing, since the pages are the
-system's by then, and after a crash of the machine the state file tells that the view may be torn.
+LMDB runs without sync, because the view can be rebuilt. A killed process loses nothing, since the pages belong to the
+operating system by then; after a machine crash the state file tells that the view may be torn.
 
-A view that cannot follow (a full disk, a full map) never fails a write of the ledger. It is marked as behind instead;
-readers are refused with `Unavailable` and resolve from the records, slower and never wrong, until it has caught up.
+A view that cannot be updated (a full disk, a full map) never fails a write of the ledger. It is marked as behind, and
+readers get `AnswersUnavailable` and use the records, slower but never wrong, until it has caught up.
 """
 
 import fcntl
@@ -31,9 +30,9 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from perseid.ledger.backup.bulk_load import row_size, split_batches
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.store.changes import Change, Source
+from perseid.ledger.store.sorting import row_size, split_batches
 
 from .answers_generation import (
     BATCH,
@@ -49,29 +48,29 @@ from .answers_generation import (
 from .answers_reader import MAP_SIZE, AnswersReader, AnswersUnavailable
 
 BATCH_BYTES: Final = 32 << 20
-"""The most octets of a load in one transaction, about: its pages are held in memory until it is committed."""
+"""Approximate maximum bytes of a load in one transaction: its pages are in memory until the commit."""
 
 MAX_CATCH_UP_ROUNDS: Final = 8
-"""How often a rebuild runs after what was appended meanwhile before it makes those who append wait."""
+"""How often a rebuild applies new entries before it makes writers wait."""
 
 READER_CHECK_EVERY: Final = 1_024
-"""After so many transactions the places of killed readers are freed: one killed in a read keeps old pages in use."""
+"""Transactions between two checks for killed readers: one killed during a read keeps old pages in use."""
 
-_LOCK_INTERVAL = 0.02  # seconds between two looks whether another process still builds
+_LOCK_INTERVAL = 0.02  # seconds between two attempts to lock
 _FAILURES = (lmdb.Error, OSError, LedgerError)
 _logger = logging.getLogger(__name__)
 
 OpenSource: TypeAlias = Callable[[], AbstractContextManager[Source]]
-"""Opens the present state of the ledger."""
+"""Opens the current state of the ledger."""
 
 
 class ApplyResult(Enum):
-    """What became of entries that were to be applied; true when they are in the view."""
+    """The result of applying entries; true if they are in the view."""
 
     DONE = "done"
-    """Every reader that looks from now on sees them."""
+    """New reads see the entries."""
     BEHIND = "behind"
-    """Nothing was done: entries before them are missing. Call `catch_up` before the entries count."""
+    """Nothing was done: earlier entries are missing. Call `catch_up` first."""
     FAILED = "failed"
     """The view could not be written; readers do not use it until it has caught up."""
 
@@ -80,7 +79,7 @@ class ApplyResult(Enum):
 
 
 class Answers(AnswersReader):
-    """Reads the view and brings it up to date. Threads may share it; one of them writes at a time."""
+    """Reads and updates the view. Thread-safe; one thread writes at a time."""
 
     _readonly = False
 
@@ -90,13 +89,13 @@ class Answers(AnswersReader):
         self._file = self._state = StateFile.create(folder / "state")
         self._words = self._file.words
         self._file.discard_unusable(self._boot)
-        (folder / "lock").touch(0o600)  # now, for there may be no room later
+        (folder / "lock").touch(0o600)  # now, because the disk may be full later
         self._turn = threading.RLock()  # a load holds it over several transactions
-        self._checked = False  # that the view belongs to the ledger
+        self._checked = False  # whether the view belongs to the ledger
         self._transactions = 0
 
     def close(self) -> None:
-        """Make everything durable, say so, and give everything back; the next start of the machine keeps the view."""
+        """Sync everything, mark the view as clean, and release everything; the view survives a reboot."""
         with suppress(*_FAILURES):
             if self._words[WORD_GENERATION] and not self._file.clean:
                 with self._writing() as (generation, _):
@@ -107,10 +106,11 @@ class Answers(AnswersReader):
     # Following the ledger
 
     def apply(self, changes: Sequence[Change]) -> ApplyResult:
-        """Apply entries that were appended, in order and without gaps; those already applied are skipped.
+        """Apply appended entries, in order and without gaps; those already applied are skipped.
 
-        This never raises for want of room. Before the first call `follow` or `catch_up` must have found that the view
-        belongs to the ledger; until then every call is answered `BEHIND`.
+        Never raises for lack of space. Returns `BEHIND` until `follow` or `catch_up` has checked that the view belongs
+        to the
+        ledger.
         """
         if not changes:
             return ApplyResult.DONE
@@ -118,22 +118,23 @@ class Answers(AnswersReader):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While no other thread of this process writes the view; readers and other processes do not notice."""
+        """Keep other threads of this process from writing the view."""
         with self._turn:
             yield
 
     def apply_sorted(self, after: int, last: int, leaf: bytes, items: Iterable[tuple[bytes, bytes]]) -> ApplyResult:
-        """Apply the entries behind `after` up to `last`, all of new names, given as items by ascending key.
+        """Apply the entries after `after` up to `last`, all of new handles, as items by ascending key.
 
-        They are written in several transactions, and only the last one says that they are there: were the others torn
-        from it, the same entries would be applied again. If another process applies them meanwhile, it is left to it.
+        They are written in several transactions, and only the last one moves the position: after a crash in between,
+        the same
+        entries are applied again. Stops if another process applies them meanwhile.
         """
         if not self._checked:
             return ApplyResult.BEHIND
-        found = split_batches(items, BATCH, BATCH_BYTES, row_size)
+        batches = split_batches(items, BATCH, BATCH_BYTES, row_size)
         with self._turn:
             while True:
-                batch = next(found, [])
+                batch = next(batches, [])
                 applied = self._write(last, partial(self._apply_batch, after, last, leaf, batch))
                 if applied is not ApplyResult.DONE:
                     return applied
@@ -161,10 +162,11 @@ class Answers(AnswersReader):
         return True
 
     def follow(self, open_source: OpenSource) -> bool:
-        """Apply everything the ledger has more, which is done soon.
+        """Apply the new entries of the ledger.
 
-        False if that cannot be, for want of room or because the view must be built first (`catch_up`); it is then
-        not used, so that what has been appended may count all the same.
+        False if there is no space or if the view must be built first (`catch_up`). Then the view is not used, so that
+        the
+        entries can be acknowledged.
         """
         number = self._words[WORD_GENERATION]
         followed = self._follow(open_source)
@@ -175,10 +177,10 @@ class Answers(AnswersReader):
         return bool(followed)
 
     def catch_up(self, open_source: OpenSource, progress: Progress | None = None) -> bool:
-        """Apply everything the ledger has; build the view if there is none, or if it is not that of this ledger.
+        """Apply all entries of the ledger; build the view if it is missing or belongs to another ledger.
 
-        Building takes as long as the ledger is large; meanwhile others append, and the view is not used. False if
-        there was no room.
+        Building takes time in proportion to the ledger; writers continue, and the view is not used. False if there was
+        no space.
         """
         followed = self._follow(open_source)
         if followed is None:
@@ -190,10 +192,10 @@ class Answers(AnswersReader):
         return followed
 
     def rebuild(self, open_source: OpenSource, progress: Progress | None = None, since: int | None = None) -> bool:
-        """Build the view anew while the old one is in use, and leave nothing of that: it also erases.
+        """Build a new view while the old one is in use, then remove the old one, with all redacted data.
 
-        With `since`, only if it was built before that entry; another process may have done it meanwhile. False if there
-        was no room; the old view, if there was one, then stays in use.
+        With `since`, only if the view was built before that entry. False if there was no space; the old view stays in
+        use.
         """
         with self._build_lock(progress):
             if since is not None:
@@ -203,17 +205,17 @@ class Answers(AnswersReader):
             return self._build(open_source, progress)
 
     def mark_behind(self, seq: int) -> None:
-        """Have readers resolve from the records until the view has come to an entry."""
+        """Make readers use the records until the view has reached an entry."""
         self._file.require(seq)
 
     def discard(self) -> None:
-        """Have readers resolve from the records until the view has been built anew: it is not what was written."""
+        """Make readers use the records until the view was rebuilt, because it is corrupt."""
         self._file.invalidate(self._words[WORD_GENERATION])
 
     def differences(self, open_source: OpenSource) -> str | None:
-        """Where the view is not what the ledger says: database and key of the first difference; None if nowhere.
+        """Return database and key of the first difference from the ledger; None if there is none.
 
-        The view is built a second time beside the first, brought to the same entry, and compared octet by octet.
+        Builds a second view, brings it to the same entry, and compares byte by byte.
         """
         with self._build_lock():
             try:
@@ -221,7 +223,7 @@ class Answers(AnswersReader):
                     Generation(self.folder, self._file.next_generation(), self._map_size, new=True), open_source
                 )
             except (lmdb.Error, OSError) as error:
-                raise AnswersUnavailable(f"the answers view cannot be compared: {error}") from error
+                raise AnswersUnavailable(f"cannot compare the answers view: {error}") from error
             finally:
                 self._remove_unused()
 
@@ -232,7 +234,7 @@ class Answers(AnswersReader):
         if followed is None:
             return "meta applied"
         if not followed:
-            raise AnswersUnavailable("the answers view cannot follow the ledger, so it was not compared")
+            raise AnswersUnavailable("cannot compare the answers view: it is behind the ledger")
         generation = self._current()
         with generation.begin() as txn:
             with open_source() as source:
@@ -241,7 +243,7 @@ class Answers(AnswersReader):
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Generation, Transaction]]:
-        """A write transaction of the generation in use, which stays in use meanwhile; committed if all goes well."""
+        """Open a write transaction of the current generation, which stays current meanwhile."""
         with self._turn:
             while True:
                 generation = self._current()
@@ -274,7 +276,7 @@ class Answers(AnswersReader):
         return True
 
     def _write(self, last: int, work: Callable[[Generation, Transaction], bool]) -> ApplyResult:
-        """Do something in a write transaction; it tells whether it could. If that fails, entry `last` is waited for."""
+        """Run `work` in a write transaction; it returns whether the entries follow. If it fails, require `last`."""
         number = self._words[WORD_GENERATION]
         try:
             with self._writing() as (generation, txn):
@@ -286,7 +288,7 @@ class Answers(AnswersReader):
             if isinstance(error, CORRUPTION_ERRORS):
                 self._file.invalidate(number)
             self._drop_generation(error)
-            _logger.warning("the answers view cannot follow entry %d: %s", last, str(error))
+            _logger.warning("cannot update the answers view to entry %d: %s", last, str(error))
         return ApplyResult.FAILED
 
     def _mark_dirty(self) -> None:
@@ -294,16 +296,16 @@ class Answers(AnswersReader):
             self._file.mark_dirty(self._boot)
 
     def _follow(self, open_source: OpenSource) -> bool | None:
-        """Apply what the ledger has more; whether that went well. None if this is no view of it."""
-        # Both are read before the ledger is looked at: what had been appended by then is in what is seen.
-        needed = self._words[WORD_REQUIRED]
+        """Apply new entries; return whether that succeeded, or None if this is not a view of the ledger."""
+        # Both are read before the ledger, so that everything required is in the state that is read.
+        required = self._words[WORD_REQUIRED]
         try:
             position = self._position()
         except (*CORRUPTION_ERRORS, AnswersUnavailable):
             return None
         except (lmdb.Error, OSError) as error:
             self._drop_generation(error)
-            _logger.warning("the answers view cannot be opened: %s", str(error))
+            _logger.warning("cannot open the answers view: %s", str(error))
             with open_source() as source:
                 self._file.require(source.size)
             return False
@@ -311,8 +313,8 @@ class Answers(AnswersReader):
             if not position.is_in(source):
                 return None
             self._checked = True
-            if needed > source.size:
-                self._file.forget(needed)
+            if required > source.size:
+                self._file.forget(required)
             seq = position.seq
             while seq < source.size:
                 changes = source.changes(seq, CHUNK)
@@ -320,7 +322,7 @@ class Answers(AnswersReader):
                     self._file.require(source.size)
                     return False
                 seq = changes[-1].seq
-                # Others may have applied very much while this one waited for its turn.
+                # Other processes may have applied many entries meanwhile.
                 position = self._position()
                 if position.seq > seq and position.is_in(source):
                     seq = position.seq
@@ -331,7 +333,7 @@ class Answers(AnswersReader):
 
     @contextmanager
     def _build_lock(self, progress: Progress | None = None) -> Iterator[None]:
-        """While this process is the only one that makes or removes generations. Who waits is told now and then."""
+        """Lock out other processes that create or remove generations; report progress while waiting."""
         descriptor = os.open(self.folder / "lock", os.O_RDWR)
         try:
             while True:
@@ -347,10 +349,10 @@ class Answers(AnswersReader):
             os.close(descriptor)
 
     def _remove_unused(self) -> None:
-        """Remove all generations but the one in use: old ones, and those of which nothing became."""
-        kept = str(self._words[WORD_GENERATION])
+        """Remove all generations but the current one."""
+        current = str(self._words[WORD_GENERATION])
         for path in self.folder.iterdir():
-            if path.name.isdecimal() and path.name != kept:
+            if path.name.isdecimal() and path.name != current:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _build(self, open_source: OpenSource, progress: Progress | None) -> bool:
@@ -365,19 +367,21 @@ class Answers(AnswersReader):
                         break
             self._switch(new, open_source)
         except _FAILURES as error:
-            _logger.warning("the answers view cannot be built: %s", str(error))
+            _logger.warning("cannot build the answers view: %s", str(error))
             return False
         finally:
             self._remove_unused()
-        # What was appended while there was no generation was not applied by those who appended it.
+        # Entries appended while there was no generation have not been applied.
         return self._follow(open_source) is True
 
     def _switch(self, new: Generation, open_source: OpenSource) -> None:
-        """Bring a new generation to the end of the ledger and put it in use.
+        """Bring a new generation to the end of the ledger and make it the current one.
 
-        Who applies an entry holds the lock of the generation in use, and looks whether it still is. So, while that
-        lock is held here, whatever has been applied is in the ledger that is looked at. Where there is no generation,
-        or none whose lock can be had, it is given up first: then nothing is applied that might be missed.
+        A process that applies an entry holds the write lock of the current generation, and checks that it still is. So
+        while
+        that lock is held here, everything applied is in the ledger that is read. If there is no generation, or its lock
+        cannot
+        be acquired, it is invalidated first, so that nothing can be applied and missed.
         """
         with ExitStack() as stack:
             try:

@@ -1,15 +1,13 @@
-"""How the answers view is laid out: what stands under which key, octet by octet.
+"""The layout of the answers view: keys and items, byte by byte.
 
-The view has one store of handles and one of prefixes. Both are keyed by the name with ASCII letters folded, always,
-so one look-up serves every case rule. Under a handle's key stands one *item* for each record, under a prefix's key
-one item that is put together from several records. Values stand in items as the wire has them and side by side,
-behind a list of their lengths: a whole record is copied into an answer in one go, and a reader that looks for a type
-or an index steps from value to value without taking any apart.
+The view has one store of handles and one of prefixes. Both are keyed by the case-folded name, whatever the case rule,
+so
+one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
+several records. Values are in wire encoding, one after another, preceded by a list of their lengths: a whole record is
+copied into a response at once, and a reader that looks for a type or an index skips from value to value.
 
-Every content has exactly one form, so that two views are equal when their octets are. Nothing that the public may not
-read is in an item: it goes into files that resolvers, which face the network, have open.
-
-docs/reference/answers-format.md specifies all this for whoever writes another reader.
+Every content has exactly one form, so two views are equal if their bytes are. Items contain public data only, because
+processes that face the network have these files open. docs/reference/answers-format.md is the specification.
 """
 
 import tomllib
@@ -29,27 +27,27 @@ from perseid.records.types import DELEGATION_TYPES, HS_ALIAS, HS_NAMESPACE, LOCA
 from perseid.records.value import Permission, Value
 
 LAYOUT: Final = 1
-"""The version of what is described here; a view of another one is built anew."""
+"""The version of this layout; a view of another version is rebuilt."""
 
 MAX_PLAIN_KEY: Final = 400
-"""Names up to this many octets are their own keys. LMDB keys end at 511 octets, names at 2,048."""
+"""Bytes of the longest name that is its own key. LMDB keys end at 511 bytes, names at 2,048."""
 
 DIGEST_LENGTH: Final = 16
-"""How much of the SHA-256 of a longer name is in its key: nobody finds two names that share so much."""
+"""Bytes of the SHA-256 of a longer name in its key: enough to be collision-free."""
 
 POLICY_TYPE: Final = b"PERSEID_POLICY"
-"""The type of the value that holds the policy of a namespace."""
+"""The type of the value with the policy of a namespace."""
 
-# The first octet of a handle's item.
+# The first byte of a handle's item.
 _STATE_BITS = 0x07
-_OTHER_STATE = 7  # a state that a newer program thought of: its values are not shown
+_OTHER_STATE = 7  # a state of a newer program version: its values are not shown
 _CASE_SENSITIVE = 0x08
 _PRIVATE = 0x10
 _ALIAS = 0x20
 _LOCATION = 0x40
 _SPELLED = 0x80
 
-# The first octet of a prefix's item.
+# The first byte of a prefix's item.
 _HOMED = 0x01
 _HOMED_BARE = 0x02
 _MARKER = 0x04
@@ -64,31 +62,31 @@ _LOCAL = LOCAL.encode()
 _HOMED_NAME = HOMED.encode()
 _POLICY_NAME = POLICY.encode()
 
-# Offsets in the binary form of a value; see perseid.records.value.
+# Offsets in an encoded value; see perseid.records.value.
 _PERMISSIONS_AT = 13
 _TYPE_AT = 14
 _TYPE_TEXT_AT = 18
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
 
-_FLAG_PREFIX_LENGTH = 5  # which tell HS_ALIAS from HS_ADMIN, which nearly every record has
+_FLAG_PREFIX_LENGTH = 5  # enough to distinguish HS_ALIAS from HS_ADMIN, which nearly every record has
 _FLAGGED_TYPES = frozenset(
     type_.upper().encode()[:_FLAG_PREFIX_LENGTH] for type_ in (HS_ALIAS, LOCATIONS)
-)  # how types begin that flags tell of
+)  # first bytes of the types that have flags
 _REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
 _SINGLE = [bytes((number,)) for number in range(0x80)]
-_MAX_SHIFT = 28  # numbers have at most five octets
+_MAX_SHIFT = 28  # numbers have at most five bytes
 
 
 def store_key(name: bytes) -> bytes:
-    """The key of a name, or of a prefix, in its store."""
-    folded = name.upper()  # of bytes: ASCII letters and no others
+    """Return the key of a name or prefix in its store."""
+    folded = name.upper()  # for bytes: ASCII letters only
     if len(folded) <= MAX_PLAIN_KEY:
         return folded
     return folded[:MAX_PLAIN_KEY] + sha256(folded).digest()[:DIGEST_LENGTH]
 
 
 def record_key(name: bytes, *, exact: bool) -> bytes:
-    """The key of a record in the ledger, as `keys.record_key` makes it, from octets."""
+    """Return a record's key in the ledger from bytes, like `record_keys.record_key`."""
     if not exact:
         return name.upper()
     prefix, slash, suffix = name.partition(b"/")
@@ -103,23 +101,23 @@ class HandleItem:
     """What resolvers know of one record."""
 
     spelling: bytes
-    """The name as it is spelled."""
+    """The handle as spelled."""
     state: State
-    """What the name is. Only normal names and tombstones have values here; anything else is not the public's."""
+    """The handle's state. Only normal handles and tombstones have values here."""
     exact: bool = False
-    """Whether small and capital letters of the suffix are told apart."""
+    """Whether the suffix is case-sensitive."""
     private: bool = False
-    """Whether the record has values that are not here."""
+    """Whether the record has values that are not public."""
     alias: bool = False
-    """Whether a public HS_ALIAS is among the values."""
+    """Whether there is a public HS_ALIAS value."""
     location: bool = False
-    """Whether a public 10320/loc is among the values."""
+    """Whether there is a public 10320/loc value."""
     values: tuple[bytes, ...] = ()
-    """The public values in their wire encoding, by ascending index."""
+    """The public values in wire encoding, by ascending index."""
 
     @classmethod
     def of(cls, change: Change) -> Self | None:
-        """The item of a record after a change; None if it has none: deleted, or one of the installation's own."""
+        """Build the item of a record after a change; None if deleted or one of the installation's own."""
         spelling = change.handle.encode("utf-8")
         if change.state == State.ABSENT or is_local(spelling):
             return None
@@ -138,11 +136,11 @@ class HandleItem:
 
     @property
     def key(self) -> bytes:
-        """The key of the record in the ledger: no two items under one key of the view share it."""
+        """The record's key in the ledger: unique among the items under one key of the view."""
         return record_key(self.spelling, exact=self.exact)
 
     def to_bytes(self, key: bytes) -> bytes:
-        """The item as it stands under a key of the store; a spelling that is the key itself is not repeated."""
+        """Encode the item for a key of the store; a spelling equal to the key is not repeated."""
         head = self.state | self.exact * _CASE_SENSITIVE | self.private * _PRIVATE
         head |= self.alias * _ALIAS | self.location * _LOCATION
         if self.spelling == key:
@@ -152,9 +150,9 @@ class HandleItem:
 
 
 def encode_item(change: Change, key: bytes) -> bytes | None:
-    """`HandleItem.of(change)` as it stands under a key; None if there is none.
+    """Encode `HandleItem.of(change)` for a key; None if there is no item.
 
-    This is done with every entry, so what nearly all of them are is encoded in one go.
+    Runs for every entry, so the common case has a fast path.
     """
     spelling = change.handle.encode("utf-8")
     head = int(change.state)
@@ -178,7 +176,7 @@ def encode_item(change: Change, key: bytes) -> bytes | None:
 
 
 def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
-    """The items under a key of the store of handles."""
+    """Decode the items under a key of the store of handles."""
     items = []
     at = 0
     try:
@@ -189,10 +187,10 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
                 length, at = _unpack_number(raw, at)
                 spelling, at = _read_bytes(raw, at, length)
                 if spelling == key or store_key(spelling) != key:
-                    raise CorruptData("an item of the answers view stands under the key of another name")
+                    raise CorruptData("the answers view has an item under the wrong key. Run: perseid rebuild answers")
             values, at = _unpack_values(raw, at)
             if not head & _STATE_BITS:
-                raise CorruptData("an item of the answers view says that its record is absent")
+                raise CorruptData("the answers view has an item of an absent record. Run: perseid rebuild answers")
             items.append(
                 HandleItem(
                     spelling,
@@ -211,12 +209,12 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
     if len(items) > 1:
         keys = [item.key for item in items]
         if any(first >= second for first, second in pairwise(keys)):
-            raise CorruptData("items of the answers view are out of order")
+            raise CorruptData("items of the answers view are out of order. Run: perseid rebuild answers")
     return tuple(items)
 
 
 def choose_item(items: Iterable[HandleItem], name: bytes) -> HandleItem | None:
-    """The item that a name means: the one of that very suffix, or else the one for which letters do not count."""
+    """Choose the item that a name refers to: the exact suffix if there is one, else the case-insensitive one."""
     exact = record_key(name, exact=True)
     chosen = None
     for item in items:
@@ -228,7 +226,7 @@ def choose_item(items: Iterable[HandleItem], name: bytes) -> HandleItem | None:
 
 
 def merge_item(key: bytes, raw: bytes | None, record: bytes, item: HandleItem | None) -> bytes | None:
-    """What stands under a key after one record of it has changed; None if nothing does."""
+    """Return the bytes under a key after one of its records has changed; None if it is empty."""
     if raw is None:
         return None if item is None else item.to_bytes(key)
     items = {other.key: other for other in decode_handle(key, raw)}
@@ -239,7 +237,7 @@ def merge_item(key: bytes, raw: bytes | None, record: bytes, item: HandleItem | 
 
 
 def is_local(name: bytes) -> bool:
-    """Whether a name is one of the installation's own, which are no handles."""
+    """Whether a name is one of the installation's own records, which are not handles."""
     return name[: len(_LOCAL)].upper() == _LOCAL
 
 
@@ -253,25 +251,25 @@ class PrefixItem:
     homed: bool = False
     """This server is responsible for it: `0.NA/<prefix>` is homed."""
     homed_bare: bool = False
-    """The same, from an entry with the prefix alone, which deployed servers accept too."""
+    """The same, from an entry with the prefix alone, which deployed servers also accept."""
     marker: bool = False
-    """This server holds the handles of prefixes derived from it: `0.NA/0.NA/<prefix>` is homed."""
+    """This server has the prefix handles of derived prefixes: `0.NA/0.NA/<prefix>` is homed."""
     templates: bool = False
-    """A template may make values for names of this prefix that have no record."""
+    """Whether a template may create values for handles without a record."""
     case: CaseRule | None = None
-    """Which spellings of a suffix are one name, if a policy says so."""
+    """The case rule, if a policy has one."""
     scheme: str = ""
-    """The suffix scheme, if a policy names one."""
+    """The suffix scheme, if a policy has one."""
     referrals: tuple[bytes, ...] = ()
-    """The public values of the prefix handle that say where derived prefixes live, in their wire encoding."""
+    """The public values of the prefix handle that delegate derived prefixes, in wire encoding."""
 
     @property
     def sensitive(self) -> bool:
-        """Whether small and capital letters of a suffix are told apart."""
+        """Whether suffixes are case-sensitive."""
         return self.case is CaseRule.SENSITIVE
 
     def to_bytes(self) -> bytes:
-        """The item as it stands in the store."""
+        """Encode the stored form."""
         head = self.homed * _HOMED | self.homed_bare * _HOMED_BARE | self.marker * _MARKER
         head |= self.templates * _TEMPLATES | _CASE_RULES.index(self.case) << _CASE_SHIFT
         scheme = self.scheme.encode("utf-8")
@@ -279,7 +277,7 @@ class PrefixItem:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Take an item from the store."""
+        """Decode the stored form."""
         try:
             head = raw[0]
             length, at = _unpack_number(raw, 1)
@@ -289,7 +287,7 @@ class PrefixItem:
         except (IndexError, UnicodeDecodeError):
             raise _truncated_error() from None
         if at != len(raw) or head & _UNUSED:
-            raise CorruptData("a prefix of the answers view has more to it than this version of the program knows")
+            raise CorruptData("the answers view has an invalid prefix item. Run: perseid rebuild answers")
         return cls(
             bool(head & _HOMED),
             bool(head & _HOMED_BARE),
@@ -302,7 +300,7 @@ class PrefixItem:
 
 
 EMPTY_PREFIX_ITEM: Final = PrefixItem()
-"""The item of a prefix of which there is nothing to know; it is not stored."""
+"""The item of an unknown prefix; it is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,16 +308,16 @@ class PrefixPart:
     """What a record says about a prefix."""
 
     prefix: bytes
-    """The prefix, with folded letters."""
+    """The case-folded prefix."""
     fields: dict[str, Any]
-    """The part of the item that this record decides."""
+    """The fields of the item that this record determines."""
 
     @classmethod
     def of(cls, change: Change) -> Self | None:
-        """What a change says about a prefix; None if it is not about one."""
+        """Extract what a change says about a prefix; None if it is not about one."""
         key = change.key
         if not key.startswith((_PREFIX_HANDLE, _LOCAL)) or key != key.upper():
-            return None  # prefixes are never told apart by their letters, so a record that is says nothing of them
+            return None  # prefixes are never case-sensitive, so an exact record is not about one
         if key.startswith(_PREFIX_HANDLE):
             prefix, fields = key.removeprefix(_PREFIX_HANDLE), _delegation_fields(change)
         elif key.startswith(_POLICY_NAME):
@@ -332,14 +330,14 @@ class PrefixPart:
         return cls(prefix, fields) if prefix and b"/" not in prefix else None
 
     def merge(self, raw: bytes | None) -> bytes | None:
-        """What stands under the prefix after the change; None if nothing does."""
+        """Return the bytes under the prefix after the change; None if it is empty."""
         before = EMPTY_PREFIX_ITEM if raw is None else PrefixItem.from_bytes(raw)
         after = replace(before, **self.fields)
         return None if after == EMPTY_PREFIX_ITEM else after.to_bytes()
 
 
 def _parse_homed(name: bytes) -> tuple[bytes, str]:
-    """Which prefix an entry of the table of homed prefixes is about, and what it says of it."""
+    """Parse the name of a homed record into the prefix and the field it sets."""
     if not name.startswith(_PREFIX_HANDLE):
         return name, "homed_bare"
     prefix = name.removeprefix(_PREFIX_HANDLE)
@@ -349,7 +347,7 @@ def _parse_homed(name: bytes) -> tuple[bytes, str]:
 
 
 def _delegation_fields(change: Change) -> dict[str, Any]:
-    """What a prefix handle says: whether templates may apply, and where derived prefixes live."""
+    """Whether templates may apply, and where derived prefixes are delegated to."""
     if change.state == State.ABSENT:
         return {"templates": False, "referrals": ()}
     served = change.contents if change.state in _PUBLIC_STATES else []
@@ -360,20 +358,20 @@ def _delegation_fields(change: Change) -> dict[str, Any]:
 
 
 def _has_template(content: bytes) -> bool:
-    """Whether a value makes values for names without a record, as far as can be told."""
+    """Whether a value may create values for handles without a record."""
     if not _has_type([_value_type(content).upper()], HS_NAMESPACE):
         return False
-    # Here, because readers of the view never come here: resolvers need not load a parser of XML and what it loads.
+    # Imported here so that resolvers, which never call this, do not load an XML parser.
     from perseid.records.namespace import Namespace  # noqa: PLC0415
 
     try:
         return bool(Namespace.from_bytes(Value.from_bytes(content, 0).data).templates)
     except RecordProblem:
-        return True  # somebody else shall judge it
+        return True  # left to the full check
 
 
 def _policy_fields(change: Change) -> dict[str, Any]:
-    """What a policy says: the case rule and the scheme. What cannot be read says nothing."""
+    """The case rule and the scheme of a policy; defaults if it is unreadable."""
     contents = change.contents if change.state == State.NORMAL else []
     for content in contents:
         if _value_type(content).upper() == POLICY_TYPE:
@@ -390,7 +388,7 @@ def _policy_fields(change: Change) -> dict[str, Any]:
     return {"case": None, "scheme": ""}
 
 
-# Values in their binary form
+# Encoded values
 
 
 def _is_public(content: bytes) -> bool:
@@ -403,16 +401,16 @@ def _value_type(content: bytes) -> bytes:
 
 
 def _has_type(folded: Iterable[bytes], base: str) -> bool:
-    """Whether one of the types, with folded letters, is the given one or a subtype of it."""
-    wanted = base.upper().encode()
-    return any(type_ == wanted or type_.startswith(wanted + b".") for type_ in folded)
+    """Whether one of the case-folded types is the given one or a subtype of it."""
+    name = base.upper().encode()
+    return any(type_ == name or type_.startswith(name + b".") for type_ in folded)
 
 
 # Numbers and runs of values
 
 
 def _pack_number(number: int) -> bytes:
-    """Seven bits an octet, the lowest first; all octets but the last have their highest bit set (LEB128)."""
+    """Encode a number as LEB128: seven bits per byte, lowest first, high bit set on all bytes but the last."""
     if number < 0x80:
         return _SINGLE[number]
     raw = bytearray()
@@ -424,7 +422,7 @@ def _pack_number(number: int) -> bytes:
 
 
 def _unpack_number(raw: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Decode a number; also return where it ends."""
     byte = raw[at]
     number, shift = byte & 0x7F, 0
     while byte & 0x80:
@@ -432,7 +430,7 @@ def _unpack_number(raw: bytes, at: int) -> tuple[int, int]:
         byte = raw[at]
         number |= (byte & 0x7F) << shift
         if shift > _MAX_SHIFT or not byte:
-            raise CorruptData("a number in the answers view is not in its shortest form")
+            raise CorruptData("the answers view has an invalid number. Run: perseid rebuild answers")
     return number, at + 1
 
 
@@ -441,7 +439,7 @@ def _pack_values(values: tuple[bytes, ...]) -> list[bytes]:
 
 
 def _unpack_values(raw: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
-    """A run of values, and where it ends."""
+    """Decode a run of values; also return where it ends."""
     count, at = _unpack_number(raw, at)
     lengths: list[int] = []
     while len(lengths) < count:
@@ -462,7 +460,7 @@ def _read_bytes(raw: bytes, at: int, length: int) -> tuple[bytes, int]:
 
 
 def _truncated_error() -> CorruptData:
-    return CorruptData("an item of the answers view is cut or no item at all; rebuild the view")
+    return CorruptData("the answers view has a truncated or invalid item. Run: perseid rebuild answers")
 
 
 _STATES = [State(code) for code in range(_STATE_BITS + 1)]

@@ -1,16 +1,12 @@
-"""The small file beside the answers view that says whether, and where, there is a view to be used.
+"""The state file of the answers view, and its generations: LMDB environments and how entries are written to them.
 
-It is one page, written once in full and from then on changed in place through a memory map: that works on a full
-disk too, which is when it matters most. Readers map the same page and look at it at every read, so a word of it is
-read and written as a whole: through a memory view of aligned 64-bit words, never octet by octet.
+The state file says whether there is a usable view, and where. It is one page, written once in full and then changed in
+place through a memory map, which works on a full disk too. Readers map the same page and check it at every read, so it
+is read and written in aligned 64-bit words, never byte by byte. Changes that depend on the current content are made
+under a file lock, in such an order that a reader in between considers the view unusable rather than right.
 
-What is changed depending on what was there is changed under a lock of the file. The order of changes is such that
-whoever looks in between takes the view for unusable rather than for right.
-
-A generation of the answers view: one LMDB environment, and how entries are written into it.
-
-It knows how far it has come in which ledger, and moves that in the same transaction as what it holds. It does not know
-whether it is in use; `answers` does.
+A generation stores its position in the ledger in the same transaction as its data. It does not know whether it is the
+current one; `answers` does.
 """
 
 import fcntl
@@ -35,12 +31,12 @@ from perseid.ledger.store.changes import Change, Source
 from .answers_format import LAYOUT, HandleItem, PrefixPart, decode_handle, encode_item, is_local, merge_item, store_key
 
 STATE_SIZE: Final = 4096
-"""One page: what the smallest file system block and the smallest memory map have in common."""
+"""One page: the smallest file system block and memory map."""
 
 MAGIC: Final = int.from_bytes(b"PRSDANSW", "little")
 VERSION: Final = 1
 
-# Which 64-bit word is which.
+# Positions of the 64-bit words.
 WORD_MAGIC: Final = 0
 WORD_VERSION: Final = 1
 WORD_GENERATION: Final = 2
@@ -48,18 +44,18 @@ WORD_REQUIRED: Final = 3
 WORD_NEWEST: Final = 4
 WORD_CLEAN: Final = 5
 WORD_INODE: Final = 8
-_BOOT = slice(48, 64)  # octets: words 6 and 7
+_BOOT = slice(48, 64)  # bytes of words 6 and 7
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> bytes:
-    """Which start of this machine this is: 16 octets."""
+    """Return the 16 bytes that identify the current boot of this machine."""
     return UUID(_BOOT_ID.read_text().strip()).bytes
 
 
 class StateFile:
-    """The state of the answers view in one folder, as one process sees it."""
+    """The state of the answers view in one folder."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self._path = path
@@ -75,35 +71,35 @@ class StateFile:
             os.close(self._descriptor)
             raise
         self.words = memoryview(self._map).cast("Q")
-        """The file as 64-bit words in the machine's own order; the `WORD_…` constants say which is which."""
+        """The file as 64-bit words in native byte order; see the `WORD_…` constants."""
         self._lock = threading.Lock()
         if self.words[WORD_MAGIC] != MAGIC:
             self.close()
             raise _invalid_state_file(path)
         if self.words[WORD_VERSION] != VERSION:
             self.close()
-            raise NewerFormat(f"{path} was written by a newer version of the program; upgrade this one")
+            raise NewerFormat(f"{path} was written by a newer program version; upgrade this one")
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Open the file for writing; make it if it is not there."""
+        """Open the file for writing; create it if it is missing."""
         if not path.exists():
             _create_state_file(path)
         return cls(path, writable=True)
 
     def close(self) -> None:
-        """Give the map and the file back."""
         self.words.release()
         self._map.close()
         os.close(self._descriptor)
 
-    # What it says
+    # Reading
 
     def usable_generation(self, boot: bytes) -> int:
-        """The generation that may be used; 0 if there is none.
+        """Return the usable generation; 0 if there is none.
 
-        LMDB writes without sync. What it wrote is whole if it was closed in an orderly way or if the machine has not
-        been started anew since. A file in another place than where it was made is a copy, taken nobody knows when.
+        LMDB writes without sync. Its data is complete if it was closed properly or if the machine has not rebooted
+        since. A file
+        with another inode is a copy, taken at an unknown time.
         """
         if not self.clean and self._map[_BOOT] != boot:
             return 0
@@ -111,14 +107,14 @@ class StateFile:
 
     @property
     def clean(self) -> bool:
-        """Whether everything LMDB wrote is on the disk."""
+        """Whether everything LMDB wrote is on disk."""
         return bool(self.words[WORD_CLEAN])
 
-    # Changing it
+    # Writing
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Between threads and between processes; held for a few instructions."""
+        """Lock out other threads and processes for a few instructions."""
         with self._lock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             try:
@@ -127,60 +123,60 @@ class StateFile:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def discard_unusable(self, boot: bytes) -> None:
-        """Give up a generation that may not be used, for every process."""
+        """Invalidate an unusable generation for every process."""
         with self._locked():
             if self.usable_generation(boot) == 0:
                 self.words[WORD_GENERATION] = 0
                 self.words[WORD_INODE] = self._inode
 
     def invalidate(self, generation: int) -> None:
-        """Give up a generation, unless another one has taken its place."""
+        """Invalidate a generation, unless another one has replaced it."""
         with self._locked():
             if self.words[WORD_GENERATION] == generation:
                 self.words[WORD_GENERATION] = 0
 
     def require(self, seq: int) -> None:
-        """An entry counts that the view does not have: it may not be used before it has."""
+        """Make the view unusable until it has an entry that was acknowledged."""
         with self._locked():
             self.words[WORD_REQUIRED] = max(seq, self.words[WORD_REQUIRED])
 
     def reached(self, seq: int) -> None:
-        """The view has everything up to this entry."""
+        """Record that the view has everything up to an entry."""
         if self.words[WORD_REQUIRED]:
             with self._locked():
                 if self.words[WORD_REQUIRED] <= seq:
                     self.words[WORD_REQUIRED] = 0
 
-    def forget(self, needed: int) -> None:
-        """An entry that was needed is not in the ledger any more: it was restored from before it."""
+    def forget(self, required: int) -> None:
+        """Drop a required entry that the ledger does not have: it was restored from an earlier state."""
         with self._locked():
-            if self.words[WORD_REQUIRED] == needed:
+            if self.words[WORD_REQUIRED] == required:
                 self.words[WORD_REQUIRED] = 0
 
     def next_generation(self) -> int:
-        """A number for a new generation, which no other has ever had: by it readers tell them apart."""
+        """Return a number for a new generation, never used before."""
         with self._locked():
             self.words[WORD_NEWEST] += 1
             return self.words[WORD_NEWEST]
 
     def switch(self, generation: int) -> None:
-        """Make a generation the one that is used."""
+        """Make a generation the current one."""
         self.words[WORD_GENERATION] = generation
 
     def mark_dirty(self, boot: bytes) -> None:
-        """LMDB is about to write; this is on the disk when the call returns. The caller holds LMDB's write lock."""
+        """Record on disk that LMDB is about to write. The caller holds LMDB's write lock."""
         self._map[_BOOT] = boot
         self.words[WORD_CLEAN] = 0
         self._map.flush()
 
     def mark_clean(self) -> None:
-        """Everything LMDB wrote is on the disk. The caller holds LMDB's write lock."""
+        """Record that everything LMDB wrote is on disk. The caller holds LMDB's write lock."""
         self.words[WORD_CLEAN] = 1
         self._map.flush()
 
 
 def _create_state_file(path: Path) -> None:
-    """Put a whole file in place, unless another process was faster; nobody ever sees half of it."""
+    """Create a complete file atomically, unless another process was faster."""
     new = path.with_name(f"{path.name}.{uuid4().hex}")
     words = array("Q", bytes(STATE_SIZE))
     words[WORD_MAGIC], words[WORD_VERSION] = MAGIC, VERSION
@@ -197,21 +193,21 @@ def _create_state_file(path: Path) -> None:
 
 
 def _invalid_state_file(path: Path) -> CorruptData:
-    return CorruptData(f"{path} is not the state of an answers view; remove the folder, it will be built anew")
+    return CorruptData(f"{path} is not a valid state file; remove its folder, and the answers view will be rebuilt")
 
 
 MAX_READERS: Final = 512
-"""Places for readers. Each thread that reads at the same time as others of its process takes one, and a killed process
-leaves its own behind until they are looked through: more than the cores of a large machine, many times."""
+"""Reader slots. Each concurrently reading thread takes one, and a killed process leaves its own until the next check:
+many times the cores of a large machine."""
 
 SPARE_TRANSACTIONS: Final = 4
-"""Read transactions that are kept and used again; a resolver needs one, the control process a few."""
+"""Read transactions that are kept for reuse; a resolver needs one, the control process a few."""
 
 CHUNK: Final = 1_000
-"""The most entries applied in one transaction while catching up: others that write wait so long, some milliseconds."""
+"""Maximum entries applied in one transaction while catching up: other writers wait for some milliseconds."""
 
 BATCH: Final = 20_000
-"""The most records written in one transaction while building, when nobody waits."""
+"""Maximum records written in one transaction while building, when nothing waits."""
 
 _POSITION = Struct("<Q16sQ32s")  # layout, ledger, entry, leaf
 _APPLIED = b"applied"
@@ -219,7 +215,7 @@ _BUILT = b"built"
 _SEQ = Struct("<Q")
 _NO_LEAF = bytes(32)
 PREFIX_RECORD_KEYS: Final = (b"0.NA/", b"0.SITE/")
-"""How the keys of records begin that say something about prefixes."""
+"""How the keys of records about prefixes start."""
 
 _DATABASES = (b"handles", b"prefixes", b"meta")
 
@@ -231,27 +227,27 @@ CORRUPTION_ERRORS: Final = (
     lmdb.VersionMismatchError,
     CorruptData,
 )
-"""What says that a generation is not, or no longer, what was written; it does not get better by trying again."""
+"""Errors of a generation that is corrupt; a retry does not help."""
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Progress: TypeAlias = Callable[[int], object]
-"""Told now and then how many records have been written."""
+"""Called from time to time with the number of written records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a view has come, and in which ledger."""
+    """The position of a view in a ledger."""
 
     ledger_id: bytes
-    """Which ledger."""
+    """The ledger's id."""
     seq: int
-    """The number of the last entry applied; 0 before the first."""
+    """The number of the last applied entry; 0 before the first."""
     leaf: bytes
-    """The hash of its leaf; zeros before the first."""
+    """The leaf hash of that entry; zeros before the first."""
 
     @classmethod
     def of(cls, source: Source) -> Self:
-        """Where a state of the ledger ends."""
+        """Return the end of a state of the ledger."""
         return cls(source.ledger_id, source.size, source.leaf(source.size) if source.size else _NO_LEAF)
 
     def is_in(self, source: Source) -> bool:
@@ -262,7 +258,7 @@ class Position:
 
 
 class Generation:
-    """One LMDB environment. It closes itself when the last thread that works with it lets it go."""
+    """One LMDB environment. It is closed when the last reference is dropped."""
 
     __slots__ = ("begin", "env", "handles", "meta", "number", "prefixes")
 
@@ -271,13 +267,13 @@ class Generation:
         if new:
             path.mkdir(mode=0o700)
         elif not (path / "data.mdb").exists():
-            raise CorruptData(f"{path} is not there; the answers view will be built anew")
+            raise CorruptData(f"{path} is missing; the answers view will be rebuilt")
         self.number = number
         self.env = lmdb.open(
             str(path),
             map_size=map_size,
             readonly=readonly,
-            sync=False,  # the state file tells when what was written may be torn
+            sync=False,  # the state file tells when the data may be torn
             mode=0o600,
             create=new,
             max_readers=MAX_READERS,
@@ -289,16 +285,16 @@ class Generation:
         self.begin = self.env.begin
         if not new:
             with self.begin() as txn:
-                self.position(txn)  # which refuses another layout
+                self.position(txn)  # refuses another layout
 
     def position(self, txn: Transaction) -> Position:
-        """How far it has come."""
+        """Return how far the generation has come."""
         raw = txn.get(_APPLIED, db=self.meta)
         if raw is None or len(raw) != _POSITION.size:
-            raise CorruptData("the answers view does not say how far it has come; rebuild it")
+            raise CorruptData("the answers view has no valid position. Run: perseid rebuild answers")
         layout, ledger_id, seq, leaf = _POSITION.unpack(raw)
         if layout != LAYOUT:
-            raise CorruptData(f"the answers view has layout {layout}, not {LAYOUT}; rebuild it")
+            raise CorruptData(f"the answers view has layout {layout} instead of {LAYOUT}. Run: perseid rebuild answers")
         return Position(ledger_id, seq, leaf)
 
     def _move(self, txn: Transaction, to: Position) -> None:
@@ -307,7 +303,7 @@ class Generation:
     # Entries
 
     def write(self, txn: Transaction, ledger_id: bytes, changes: Sequence[Change]) -> None:
-        """Apply entries which follow on the last one applied."""
+        """Apply entries that follow the last applied one."""
         handles = self.handles
         cursor = txn.cursor(handles)
         last = cursor.key() if cursor.last() else b""
@@ -316,7 +312,7 @@ class Generation:
             if not is_local(record):
                 key = store_key(record)
                 if key > last:
-                    # Behind all others it is appended, which fills pages to the brim; names are often counted.
+                    # Ascending keys, as of counters, are appended, which fills pages completely.
                     item = encode_item(change, key)
                     if item is not None:
                         txn.put(key, item, append=True, db=handles)
@@ -336,11 +332,11 @@ class Generation:
             _put(txn, self.prefixes, key, part.merge(txn.get(key, db=self.prefixes)))
 
     def write_sorted(self, txn: Transaction, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write items of new records, at least one, by ascending key. This does not say how far it has come."""
+        """Write items of new records, at least one, by ascending key. Does not move the position."""
         handles = self.handles
         cursor = txn.cursor(handles)
-        behind = not cursor.last() or cursor.key() < items[0][0]
-        if behind and len({key for key, _ in items}) == len(items):
+        appends = not cursor.last() or cursor.key() < items[0][0]
+        if appends and len({key for key, _ in items}) == len(items):
             cursor.putmulti(items, append=True)
             return
         for key, raw in items:
@@ -349,11 +345,11 @@ class Generation:
                 _put(txn, handles, key, merge_item(key, txn.get(key, db=handles), item.key, item))
 
     def move(self, txn: Transaction, seq: int, leaf: bytes) -> None:
-        """Say that everything up to an entry has been written."""
+        """Record that everything up to an entry has been written."""
         self._move(txn, Position(self.position(txn).ledger_id, seq, leaf))
 
     def follow(self, source: Source, until: int | None = None) -> int:
-        """Apply what a ledger has more, in chunks; how many entries that were. For a generation not yet in use."""
+        """Apply new entries in chunks and return how many. For a generation that is not current yet."""
         end = source.size if until is None else until
         with self.begin() as txn:
             position = self.position(txn)
@@ -361,16 +357,16 @@ class Generation:
         while seq < end:
             changes = source.changes(seq, min(CHUNK, end - seq))
             if not changes:
-                raise CorruptData(f"the ledger has no entry {seq + 1}; verify it")
+                raise CorruptData(f"entry {seq + 1} is missing. Run: perseid verify --all")
             with self.begin(write=True) as txn:
                 self.write(txn, position.ledger_id, changes)
             seq = changes[-1].seq
         return seq - position.seq
 
-    # Everything
+    # Building and comparing
 
     def fill(self, source: Source, progress: Progress | None = None) -> None:
-        """Write everything a ledger has, from nothing."""
+        """Write everything a ledger has into an empty generation."""
         records = source.current()
         done, last = 0, b""
         while batch := list(islice(records, BATCH)):
@@ -386,15 +382,15 @@ class Generation:
             txn.put(_BUILT, _SEQ.pack(source.size), db=self.meta)
 
     def built(self, txn: Transaction) -> int:
-        """At which entry it was built: nothing that was erased from the ledger by then was ever in its files."""
+        """Return the entry at which it was built: data redacted by then was never in its files."""
         return int(_SEQ.unpack(txn.get(_BUILT, _SEQ.pack(0), db=self.meta))[0])
 
     def _add(self, txn: Transaction, change: Change, last: bytes) -> bytes:
-        """Write the item of a record, if it has one; the highest key so far.
+        """Write the item of a record, if it has one; return the highest key so far.
 
-        Records come in the order of the ledger's keys, which is nearly always that of the view's: then they are
-        appended, and pages are filled to the brim. Exact names and very long ones may come out of order, or meet
-        others under one key.
+        Records come in the order of the ledger's keys, which is nearly always that of the view's; then they are
+        appended, which
+        fills pages completely. Exact handles and very long ones may be out of order, or share a key.
         """
         key = store_key(change.key)
         item = encode_item(change, key)
@@ -408,7 +404,7 @@ class Generation:
         return last
 
     def difference(self, txn: Transaction, other: "Generation") -> str | None:
-        """Where another generation differs from what a transaction of this one sees: database and key, or None."""
+        """Return database and key of the first difference between this transaction and another generation."""
         with other.begin() as theirs:
             for name, mine, its in (
                 ("handles", self.handles, other.handles),
@@ -422,7 +418,7 @@ class Generation:
 
 
 def _merge_change(key: bytes, before: bytes, change: Change) -> bytes | None:
-    """What stands under a key, where there was something, after an entry."""
+    """Return the bytes under a non-empty key after an entry."""
     return merge_item(key, before, change.key, HandleItem.of(change))
 
 

@@ -1,7 +1,7 @@
-"""Reading the answers view: what a resolver process does, and nothing else; see `answers` for the view itself.
+"""Read access to the answers view, as resolver processes use it; see `answers`.
 
-A reader opens the generation that the state file names, follows it to the next one, and is refused with `Unavailable`
-while the view is not to be trusted. LMDB allows one of them for each process and folder.
+A reader opens the generation that the state file names, switches to the next one when that changes, and raises
+`AnswersUnavailable` while the view must not be used. LMDB allows one reader per process and folder.
 """
 
 import threading
@@ -18,21 +18,21 @@ from .answers_format import HandleItem, PrefixItem, choose_item, decode_handle, 
 from .answers_generation import WORD_GENERATION, WORD_REQUIRED, Generation, Position, StateFile, Transaction, boot_id
 
 MAP_SIZE: Final = 1 << 38
-"""How far a generation may grow: 256 GiB, a thousand million records. It is address space and takes no room before it
-is used; two generations exist during a rebuild, and a process has 128 TiB."""
+"""The maximum size of a generation: 256 GiB, about a thousand million records. It is address space, not disk space; two
+generations exist during a rebuild, and a process has 128 TiB."""
 
-_MAX_OPEN_ATTEMPTS = 3  # tries to open a generation that is exchanged for another one at that moment
-_NO_STATE = memoryview(bytes(64)).cast("Q")  # as if the state file said that there is no view
+_MAX_OPEN_ATTEMPTS = 3  # a generation may be replaced while it is opened
+_NO_STATE = memoryview(bytes(64)).cast("Q")  # like a state file without a view
 
 _T = TypeVar("_T")
 
 
 class AnswersUnavailable(LedgerError):
-    """The answers view may not be used at the moment: resolve from the records."""
+    """The answers view cannot be used at the moment; use the records."""
 
 
 class AnswersReader:
-    """Reads the view, in a process that never writes it. The folder may come into being later."""
+    """Reads the view in a process that never writes it. The folder may be created later."""
 
     _readonly = True
 
@@ -46,7 +46,7 @@ class AnswersReader:
         self._opening = threading.Lock()
 
     def close(self) -> None:
-        """Give everything back. Nobody may be reading."""
+        """Release everything. No thread may be reading."""
         self._generation = None
         self._words = _NO_STATE
         if self._state is not None:
@@ -60,17 +60,17 @@ class AnswersReader:
         self.close()
 
     def get(self, name: bytes) -> bytes | None:
-        """What stands under a handle, encoded; None if nothing does. `answer_format.decode_handle` takes it apart."""
+        """Return the bytes under a handle's key, for `answers_format.decode_handle`; None if there are none."""
         return self._get(name, prefixes=False)
 
     def get_prefix(self, prefix: bytes) -> bytes | None:
-        """What stands under a prefix, encoded; None if nothing does. `PrefixItem.from_bytes` takes it apart."""
+        """Return the bytes under a prefix's key, for `PrefixItem.from_bytes`; None if there are none."""
         return self._get(prefix, prefixes=True)
 
     def get_pair(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None]:
-        """What stands under a prefix and under a handle, neither of them empty, in one state of the view.
+        """Return the bytes of a prefix and a handle, both not empty, in one state of the view.
 
-        It is what a resolver asks for with every request, and one transaction costs less than two.
+        Every resolution needs both, and one transaction costs less than two.
         """
         prefix, name = store_key(prefix), store_key(name)
         try:
@@ -80,7 +80,7 @@ class AnswersReader:
             return self._read_or_unavailable(lambda: self._fetch_pair(prefix, name))
 
     def get_pair_stamped(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None, tuple[int, int]]:
-        """The same, and which state of the view that was: one with the same stamp is the same throughout."""
+        """Like `get_pair`, with a stamp of the view's state: equal stamps mean equal content."""
         prefix, name = store_key(prefix), store_key(name)
         try:
             return self._fetch_stamped(prefix, name)
@@ -89,28 +89,28 @@ class AnswersReader:
             return self._read_or_unavailable(lambda: self._fetch_stamped(prefix, name))
 
     def find(self, name: bytes) -> HandleItem | None:
-        """The record that a name means; None if there is none."""
+        """Find the record of a handle; None if there is none."""
         raw = self._get(name, prefixes=False)
         return None if raw is None else choose_item(decode_handle(store_key(name), raw), name)
 
     def prefix(self, prefix: bytes) -> PrefixItem | None:
-        """What is known of a prefix; None if nothing is."""
+        """Find the data of a prefix; None if there are none."""
         raw = self._get(prefix, prefixes=True)
         return None if raw is None else PrefixItem.from_bytes(raw)
 
     @property
     def applied(self) -> int:
-        """The number of the last entry in the view, whether or not it may be used."""
+        """The number of the last entry in the view, whether or not the view is usable."""
         return self._read_or_unavailable(self._position).seq
 
     @property
     def built(self) -> int:
-        """The entry at which the view was built: nothing that was erased from the ledger by then is in its files."""
+        """The entry at which the view was built: data redacted by then is not in its files."""
         return self._read_or_unavailable(self._built)
 
     @property
     def ready(self) -> bool:
-        """Whether the view may be used."""
+        """Whether the view can be used."""
         try:
             self.get(b"0.NA/0.NA")
         except AnswersUnavailable:
@@ -119,7 +119,7 @@ class AnswersReader:
 
     def _get(self, name: bytes, *, prefixes: bool) -> bytes | None:
         if not name:
-            return None  # LMDB knows no empty key
+            return None  # LMDB has no empty key
         key = store_key(name)
         try:
             return self._fetch(key, prefixes)
@@ -131,7 +131,7 @@ class AnswersReader:
         generation = self._generation
         if generation is None or self._words[WORD_GENERATION] != generation.number:
             generation = self._current()
-        # LMDB keeps finished read transactions and renews them; a snapshot lives for one read only.
+        # LMDB reuses finished read transactions; a snapshot lives for one read only.
         txn = generation.begin(generation.prefixes if prefixes else generation.handles)
         try:
             self._check(generation, txn)
@@ -164,10 +164,10 @@ class AnswersReader:
             txn.abort()
 
     def _check(self, generation: Generation, txn: Transaction) -> None:
-        """Refuse a view that has not come as far as the state file says it must."""
-        needed = self._words[WORD_REQUIRED]
-        if needed and generation.position(txn).seq < needed:
-            raise AnswersUnavailable("the answers view is behind the ledger; resolve from the records")
+        """Refuse a view that is behind the entry that the state file requires."""
+        required = self._words[WORD_REQUIRED]
+        if required and generation.position(txn).seq < required:
+            raise AnswersUnavailable("the answers view is behind the ledger")
 
     def _position(self) -> Position:
         generation = self._current()
@@ -180,23 +180,23 @@ class AnswersReader:
             return generation.built(txn)
 
     def _read_or_unavailable(self, read: Callable[[], _T]) -> _T:
-        """Read; whatever LMDB has to say against it, the view is unavailable."""
+        """Read, and turn every storage error into `AnswersUnavailable`."""
         try:
             return read()
         except (lmdb.Error, OSError, CorruptData) as error:
             self._drop_generation(error)
-            raise AnswersUnavailable(f"the answers view cannot be read ({error}); resolve from the records") from error
+            raise AnswersUnavailable(f"cannot read the answers view: {error}") from error
 
     def _drop_generation(self, error: BaseException) -> None:
-        """Have the generation opened anew, which is what some failures need.
+        """Drop the generation so that it is opened again, as some failures require.
 
-        It closes when nobody holds it, and cannot be opened before; whoever keeps the error must not keep it open.
+        It must be closed before it can be opened again, so the frames of the error must not keep it alive.
         """
         self._generation = None
         traceback.clear_frames(error.__traceback__)
 
     def _current(self) -> Generation:
-        """The generation in use; opened if it is not yet."""
+        """Return the current generation; open it if necessary."""
         with self._opening:
             if self._state is None:
                 self._state = self._open_state()
@@ -213,10 +213,10 @@ class AnswersReader:
                 except (lmdb.Error, CorruptData):
                     if self._words[WORD_GENERATION] == number:
                         raise
-        raise AnswersUnavailable("there is no answers view at the moment; resolve from the records")
+        raise AnswersUnavailable("there is no answers view at the moment")
 
     def _open_state(self) -> StateFile:
         try:
             return StateFile(self.folder / "state", writable=False)
         except FileNotFoundError:
-            raise AnswersUnavailable("there is no answers view yet; resolve from the records") from None
+            raise AnswersUnavailable("there is no answers view yet") from None

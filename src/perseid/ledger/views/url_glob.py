@@ -1,18 +1,18 @@
-"""URLs with `*` for any characters: whether one matches, and in which range of keys it can be.
+"""URL patterns with `*` as a wildcard: matching, and the key ranges that can contain matches.
 
-    https://example.org/items/*      begins like this
+    https://example.org/items/*      a prefix
     https://*.example.org/*          the subdomains of a host
-    *://example.org/*                a host, by any scheme
+    *://example.org/*                a host, with any scheme
     *://*/items/*                    a path, on any host
-    *.pdf                            no range: everything has to be looked at
+    *.pdf                            no range: everything is scanned
 
-A `*` in scheme and host stands for characters of these, one behind them or in a text without `://` for any. What is
-matched is the form of a URL in which those that mean the same are equal (`target_keys.url_text`), and the pattern is
-brought into it: `HTTP://Example.org:80` is `http://example.org/`. Where the scheme is open, a port stands for itself:
-`*://example.org:80/*` finds `http://example.org/`. A pattern that ends with a `*` before its path does goes on with
-anything. There is no other sign with a meaning, because `?` and brackets stand in URLs.
+A `*` in scheme or host matches only characters of that part; after them, or in text without `://`, it matches anything.
+The pattern is matched against the normalized URL (`search_keys.url_text`) and is normalized itself:
+`HTTP://Example.org:80` is `http://example.org/`. If the scheme is open, a port is literal: `*://example.org:80/*` finds
+`http://example.org/`. A pattern that ends with a `*` before its path matches any path. No other character is special,
+because `?` and brackets occur in URLs.
 
-Matching takes time in proportion to the text, whatever the pattern: parts are looked for one behind the other.
+Matching takes time linear in the text, whatever the pattern: parts are searched one after another.
 """
 
 import re
@@ -38,32 +38,32 @@ from .search_keys import (
 
 STAR: Final = b"*"
 MAX_PATTERN: Final = 4_096
-"""Octets of the longest pattern; no URL in use is longer."""
+"""Bytes of the longest pattern; no URL in use is longer."""
 
 _PARTS = re.compile(rb"([^:/?#]*)://([^/?#]*)(.*)", re.DOTALL)
-_ENDS_LIKE_ADDRESS = re.compile(rb"[0-9.]+|\[.*", re.DOTALL)  # a name that could be below it is none of its subdomains
+_ENDS_LIKE_ADDRESS = re.compile(rb"[0-9.]+|\[.*", re.DOTALL)  # addresses have no subdomains
 _WITH_PORT = re.compile(rb"(.*?)(:[0-9*]*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class UrlGlob:
-    """A pattern for URLs."""
+    """A URL pattern."""
 
     scheme: bytes | None
-    """None where the pattern has no `://`; then `rest` is matched against the whole text."""
+    """None if the pattern has no `://`; then `rest` is matched against the whole text."""
     authority: bytes
     rest: bytes
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Take a pattern as somebody wrote it."""
+        """Parse a pattern as a user wrote it."""
         raw = text.strip().encode("utf-8", "surrogatepass")
         if not raw or len(raw) > MAX_PATTERN:
-            raise InvalidData(f"a URL to look for has 1 to {MAX_PATTERN:,} octets, not {len(raw):,}")
-        found = _PARTS.fullmatch(raw)
-        if found is None:
+            raise InvalidData(f"the URL pattern has {len(raw):,} bytes; allowed are 1 to {MAX_PATTERN:,}")
+        match = _PARTS.fullmatch(raw)
+        if match is None:
             return cls(None, b"", raw)
-        scheme, authority, rest = found.groups()
+        scheme, authority, rest = match.groups()
         if not rest and authority.endswith(STAR):
             rest = STAR
         rest = rest if rest == STAR or rest.startswith(b"/") else b"/" + rest
@@ -76,42 +76,42 @@ class UrlGlob:
 
     @property
     def is_exact(self) -> bool:
-        """Whether there is no `*` in it."""
+        """Whether it has no `*`."""
         return STAR not in (self.scheme or b"") + self.authority + self.rest
 
     @property
     def literal(self) -> bytes | None:
-        """What stands before a single `*` at the end, scheme and host included; None if the pattern is another one."""
+        """The text before a single `*` at the end, with scheme and host; None for any other pattern."""
         if self.scheme is None or STAR in self.scheme + self.authority:
             return None
-        lead, star, behind = self.rest.partition(STAR)
-        return self.scheme + b"://" + self.authority + lead if star and not behind else None
+        lead, star, tail = self.rest.partition(STAR)
+        return self.scheme + b"://" + self.authority + lead if star and not tail else None
 
     def matches(self, key: bytes) -> bool:
-        """Whether the place with this first key, not cut, is one of those meant."""
+        """Whether the URL with this full first key matches."""
         if self.scheme is None:
             return _matches(self.rest, url_text(key))
-        found = _split_url(key)
-        if found is None:
+        parts = _split_url(key)
+        if parts is None:
             return False
-        scheme, authority, rest = found
+        scheme, authority, rest = parts
         if not (_matches(self.scheme, scheme) and _matches(self.rest, rest)):
             return False
         return _matches(self.authority, authority) or self._matches_port(scheme, authority)
 
     def _matches_port(self, scheme: bytes, authority: bytes) -> bool:
-        """Whether a port is asked for which is that of the scheme, and therefore not written."""
+        """Whether the pattern has the scheme's default port, which normalized URLs omit."""
         default = DEFAULT_PORTS.get(scheme)
         if default is None or b":" in authority.rpartition(b"]")[2] or not _split_port(self.authority)[1]:
             return False
         return _matches(self.authority, authority + b":" + default)
 
     def matches_values(self, content: bytes) -> bool:
-        """Whether a value in its binary form leads to one of those meant."""
+        """Whether an encoded value has a URL that matches."""
         return any(self.matches(keys[0]) for keys in location_keys(content))
 
     def ranges(self) -> tuple[KeyRange, ...] | None:
-        """Where everything that matches stands, and perhaps more; None if nothing is narrower than everything."""
+        """Return ranges that contain all matches, and perhaps more; None if everything must be scanned."""
         if self.scheme is None:
             return (exact_url_range(self.rest),) if self.is_exact else None
         lead = self.rest.partition(STAR)[0]
@@ -127,11 +127,11 @@ class UrlGlob:
 
 
 ALL_KEYS: Final = (ALL_TEXT, ALL_URLS)
-"""What is looked through where a pattern has no range."""
+"""What is scanned if a pattern has no range."""
 
 
 def _normalize_authority(authority: bytes) -> bytes:
-    """A host with a `*` in it, in the form of a key's text as far as it is written out."""
+    """Normalize a host with a `*` as far as it is literal."""
     name, port = _split_port(authority)
     name = name if name.endswith(b"..") else name.removesuffix(b".")
     labels = [label if STAR in label else ascii_form(label) for label in name.split(b".")]
@@ -142,9 +142,9 @@ def _normalize_authority(authority: bytes) -> bytes:
 
 
 def _split_port(authority: bytes) -> tuple[bytes, bytes]:
-    """A host, and its port with the colon before it; empty if there is none."""
-    found = _WITH_PORT.fullmatch(authority)
-    return (authority, b"") if found is None else (found[1], found[2] or b"")
+    """Split a host from its port with the colon; empty if there is none."""
+    match = _WITH_PORT.fullmatch(authority)
+    return (authority, b"") if match is None else (match[1], match[2] or b"")
 
 
 def _first_key(url: bytes) -> bytes:
@@ -152,9 +152,9 @@ def _first_key(url: bytes) -> bytes:
 
 
 def _split_url(key: bytes) -> Sequence[bytes] | None:
-    """Scheme, host with port, and the rest of a URL, from its first key; None if it has no host."""
-    found = _PARTS.fullmatch(url_text(key)) if key.startswith(ALL_URLS.first) else None
-    return None if found is None else found.groups()
+    """Split a URL, from its first key, into scheme, authority and rest; None if it has no host."""
+    match = _PARTS.fullmatch(url_text(key)) if key.startswith(ALL_URLS.first) else None
+    return None if match is None else match.groups()
 
 
 def _matches(pattern: bytes, text: bytes) -> bool:
@@ -164,10 +164,10 @@ def _matches(pattern: bytes, text: bytes) -> bool:
     *middle, last = others
     if not text.startswith(first):
         return False
-    place, end = len(first), len(text) - len(last)
+    start, end = len(first), len(text) - len(last)
     for part in middle:
-        place = text.find(part, place, end)
-        if place < 0:
+        start = text.find(part, start, end)
+        if start < 0:
             return False
-        place += len(part)
-    return place <= end and text.endswith(last)
+        start += len(part)
+    return start <= end and text.endswith(last)

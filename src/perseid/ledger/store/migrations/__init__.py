@@ -1,1 +1,1 @@
-"""The history of the tables: one file a version, never changed once it was released."""
+"""Migrations of the tables: one file per version, never changed after its release."""

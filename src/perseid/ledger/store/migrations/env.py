@@ -1,4 +1,4 @@
-"""Run by Alembic: bring the tables on the given connection to the wanted version."""
+"""Run by Alembic: upgrade the tables on the given connection to the requested version."""
 
 from alembic import context
 

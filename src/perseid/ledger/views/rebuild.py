@@ -1,7 +1,7 @@
-"""Building a view in SQL anew, while the ledger is in use.
+"""Rebuilding an SQL view while the ledger is in use.
 
-The new table grows beside the old one, from the entries in their order, a chunk to a transaction, so that writers never
-wait for long. When it has come to the last entry it takes the old one's place, while the head is held.
+The new table is filled next to the old one, from the entries in order, one chunk per transaction, so that writers never
+wait for long. When it has reached the last entry it replaces the old one, while the head is locked.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,22 +21,23 @@ from perseid.ledger.store.tables import StatementCompiler, ledger, records, reda
 from .search_keys import index_keys
 
 CHUNK: Final = 2_000
-"""Entries applied in one transaction: some ten milliseconds, which a writer can wait."""
+"""Entries applied in one transaction: some ten milliseconds, during which writers wait."""
 
 _T = TypeVar("_T")
 
 ATTEMPTS: Final = 5
-"""How often a chunk is tried again that others stood in the way of, each time after up to five seconds of waiting."""
+"""How often a chunk is retried after a conflict, each time after up to five seconds of waiting."""
 
 _VIEWS: Final = {"records": records, "targets": targets}
 
 
 def rebuild(log: Log, name: str, progress: Callable[[int], None] = lambda _: None) -> int:
-    """Compute the view `records` or `targets` from the entries, and put it in the old one's place; how many entries.
+    """Compute the view `records` or `targets` (search) from the entries and replace the old one; return how many
+    entries.
 
-    Only one table of a view is built at a time: a new attempt takes the place of one that is under way or was broken
-    off, and that one ends with `Superseded`. Where data is erased meanwhile, which the new table may hold already, it
-    is begun again.
+    Only one table of a view is built at a time: a new attempt replaces one that is running or was interrupted, and that
+    one
+    ends with `Superseded`. If data is redacted meanwhile that the new table may contain, it starts again.
     """
     build = _APPLY[name]
     while True:
@@ -53,7 +54,7 @@ def rebuild(log: Log, name: str, progress: Callable[[int], None] = lambda _: Non
 
 
 def rebuild_outdated(log: Log, progress: Callable[[int], None] = lambda _: None) -> None:
-    """Rebuild the views that an upgrade of the tables left nowhere, because other rows belong into them now."""
+    """Rebuild the views that an upgrade of the tables has invalidated, because their rows changed."""
     with log.store.reading() as connection:
         outdated = (
             connection.execute(select(views.c.name).where(views.c.seq < 0).order_by(views.c.name)).scalars().all()
@@ -63,37 +64,37 @@ def rebuild_outdated(log: Log, progress: Callable[[int], None] = lambda _: None)
 
 
 def drop_unfinished(log: Log) -> None:
-    """Remove what broken-off attempts left: it may hold data that has been erased from the ledger."""
+    """Remove the tables of interrupted attempts: they may contain redacted data."""
     for name in _VIEWS:
         _run_with_head(log, partial(_drop_unfinished, name))
 
 
 def _run_with_head(log: Log, work: Callable[[Connection, int], _T]) -> _T:
-    """Do something while nobody else can write, given how many entries there are."""
+    """Run `work` with the number of entries while the head is locked."""
     for _ in range(ATTEMPTS):
-        # Others may hold the head, or read from the table that is to go.
+        # Others may hold the head, or read from the old table.
         with suppress(Contention), log.store.writing() as connection:
             cursor = connection.connection.cursor()
             cursor.execute(log.statements.lock_head)
             return work(connection, fetch_one(cursor)[0])
-    raise TooBusy("others kept the ledger from being changed; the view is as it was, try again")
+    raise TooBusy("the ledger is locked by other processes. The view is unchanged; retry")
 
 
 def _begin(name: str, table: Table, connection: Connection, size: int) -> int:
-    """Make room for a new attempt; the last erasure by now."""
+    """Create the table of a new attempt; return the last redaction so far."""
     _drop_unfinished(name, connection, size)
     table.create(connection)
     return _last_erasure(connection)
 
 
 def _drop_unfinished(name: str, connection: Connection, _size: int) -> None:
-    for left in unfinished_tables(connection):
-        if left.startswith(f"{name}_next_"):
-            connection.execute(text(f"DROP TABLE {left}"))
+    for unfinished in unfinished_tables(connection):
+        if unfinished.startswith(f"{name}_next_"):
+            connection.execute(text(f"DROP TABLE {unfinished}"))
 
 
 def unfinished_tables(connection: Connection) -> list[str]:
-    """Tables that are being built, or were when somebody was killed."""
+    """Return the tables of running or interrupted attempts."""
     return [name for name in inspect(connection).get_table_names() if "_next_" in name]
 
 
@@ -102,20 +103,22 @@ def _last_erasure(connection: Connection) -> int:
 
 
 class Superseded(LedgerError):
-    """Another process began to build the same view, or removed what was built."""
+    """Another process started to build the same view, or removed the new table."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"another process builds {name.partition('_')[0]}, or erased data; this attempt has ended")
+        super().__init__(
+            f"another process rebuilds {name.partition('_')[0]} or redacted data; this attempt was stopped"
+        )
 
 
 class _ErasureDetected(Exception):
-    """Data was erased that the new table may hold."""
+    """Data was redacted that the new table may contain."""
 
 
 def _step(
     log: Log, table: Table, build: "_Apply", done: int, erased: int, connection: Connection, size: int
 ) -> tuple[int, bool]:
-    """Apply a chunk behind entry `done`; at the end of the log, switch."""
+    """Apply a chunk after entry `done`; at the end of the log, switch."""
     if not inspect(connection).has_table(table.name):
         raise Superseded(table.name)
     if _last_erasure(connection) != erased:
@@ -144,7 +147,7 @@ def _switch(connection: Connection, table: Table, seq: int, leaf: bytes | None) 
 
 @dataclass(frozen=True, slots=True)
 class _TableStatements:
-    """How rows come into a table that is being built, and leave it."""
+    """Statements that write to a table that is being built."""
 
     upsert: str
     insert: str
@@ -160,24 +163,26 @@ _Apply = Callable[[Any, _TableStatements, Sequence[Change], "dict[int, Change]"]
 
 
 def _previous_changes(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, Change]:
-    """For each entry that has one, the entry before it of the same record."""
+    """Return the previous entry of the same record for each entry that has one."""
     known = {row[0]: row for row in rows}
-    found = {}
+    previous_changes = {}
     for row in known.values():
         if previous := row[2]:
             if previous not in known:
                 cursor.execute(log.statements.entry, (previous,))
-            found[row[0]] = change_from_row(known[previous] if previous in known else fetch_one(cursor))
-    return found
+            previous_changes[row[0]] = change_from_row(known[previous] if previous in known else fetch_one(cursor))
+    return previous_changes
 
 
-def _apply_records(cursor: Any, texts: _TableStatements, changes: Sequence[Change], _: dict[int, Change]) -> None:
+def _apply_records(cursor: Any, statements: _TableStatements, changes: Sequence[Change], _: dict[int, Change]) -> None:
     latest = {change.key: change.seq for change in changes}
     if latest:
-        cursor.executemany(texts.upsert, sorted(latest.items()))
+        cursor.executemany(statements.upsert, sorted(latest.items()))
 
 
-def _apply_targets(cursor: Any, texts: _TableStatements, changes: Sequence[Change], before: dict[int, Change]) -> None:
+def _apply_targets(
+    cursor: Any, statements: _TableStatements, changes: Sequence[Change], before: dict[int, Change]
+) -> None:
     moved: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
     for change in changes:
         if (old := before.get(change.seq)) is not None:
@@ -185,9 +190,9 @@ def _apply_targets(cursor: Any, texts: _TableStatements, changes: Sequence[Chang
                 if moved.pop((target, old.seq), None) is None:
                     moved[target, old.seq] = False
         moved |= {(target, change.seq): True for target in index_keys(change.contents)}
-    for text_, wanted in ((texts.delete, False), (texts.insert, True)):
-        if rows := sorted(row for row, there in moved.items() if there is wanted):
-            cursor.executemany(text_, rows)
+    for statement, is_new in ((statements.delete, False), (statements.insert, True)):
+        if rows := sorted(row for row, inserted in moved.items() if inserted is is_new):
+            cursor.executemany(statement, rows)
 
 
 _APPLY: Final[dict[str, _Apply]] = {"records": _apply_records, "targets": _apply_targets}

@@ -1,0 +1,122 @@
+"""External sorting: sorted runs in a temporary file, merged when they are read.
+
+Rows collect in memory up to a limit; then they are sorted and written to the file as one run. The file has no name, so
+it disappears with the process and no other process can open it.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from struct import Struct
+from typing import Final, Generic, Self, TypeVar
+
+from perseid.ledger.errors import StorageFull
+
+RUN_SIZE: Final = 32 << 20
+"""Approximate memory of one run: a hundred thousand rows, so that there are few runs."""
+
+_BLOCK_ROWS = 256  # rows read at a time from each run during the merge
+_BLOCK_SIZE = 1 << 16  # bytes of large rows: many runs may be merged at a time
+_ROW_OVERHEAD = 150  # memory of a row besides its data
+_LENGTH = Struct("<I")
+
+Row = TypeVar("Row", bound=tuple[bytes, int] | tuple[bytes, bytes])
+_T = TypeVar("_T")
+
+
+def split_batches(rows: Iterable[_T], most: int, byte_count: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Split rows into batches of at most `most` rows that end with the row that exceeds `byte_count`.
+
+    Both limits are needed: small rows cost by number, large ones by size.
+    """
+    remaining_rows = iter(rows)
+    while batch := list(islice(remaining_rows, 1)):
+        remaining = byte_count - size(batch[0])
+        while remaining > 0 and len(batch) < most:
+            row = next(remaining_rows, None)
+            if row is None:
+                break
+            batch.append(row)
+            remaining -= size(row)
+        yield batch
+
+
+def row_size(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
+    """Return the bytes of data in a row."""
+    key, rest = row
+    return len(key) + (len(rest) if isinstance(rest, bytes) else 0)
+
+
+class ExternalSorter(Generic[Row]):
+    """Takes rows in any order and returns them in ascending order, once."""
+
+    def __init__(self, row: type[Row], folder: Path, limit: int = RUN_SIZE) -> None:
+        """`row` is the type of the rows; `folder` is where the temporary file is created if needed."""
+        import msgspec  # noqa: PLC0415 - resolver processes load this module but never sort
+
+        self._decoder = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
+        self._encoder = msgspec.msgpack.Encoder()
+        self._folder = folder
+        self._limit = limit
+        self._rows: list[Row] = []
+        self._byte_count = 0
+        self._file: int | None = None
+        self._runs: list[tuple[int, int]] = []  # start and end in the file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rows = []
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def add(self, rows: list[Row], byte_count: int) -> None:
+        """Add rows with `byte_count` bytes of data in total."""
+        self._rows += rows
+        self._byte_count += byte_count + len(rows) * _ROW_OVERHEAD
+        if self._byte_count > self._limit:
+            try:
+                self._write_run()
+            except OSError as error:
+                raise StorageFull(f"cannot write the temporary file for sorting ({error.strerror})") from error
+
+    def sorted(self) -> Iterator[Row]:
+        """Return all rows in ascending order."""
+        self._rows.sort()
+        return merge(*(self._read_run(*run) for run in self._runs), self._rows) if self._runs else iter(self._rows)
+
+    def _write_run(self) -> None:
+        if self._file is None:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                self._file = os.dup(file.fileno())
+        self._rows.sort()
+        begin = os.lseek(self._file, 0, os.SEEK_END)
+        with os.fdopen(os.dup(self._file), "wb") as stream:
+            for rows in self._blocks():
+                block = self._encoder.encode(rows)
+                stream.write(_LENGTH.pack(len(block)))
+                stream.write(block)
+        self._runs.append((begin, os.lseek(self._file, 0, os.SEEK_END)))
+        self._rows, self._byte_count = [], 0
+
+    def _blocks(self) -> Iterator[list[Row]]:
+        """Yield the rows in the blocks in which they are written."""
+        for first in range(0, len(self._rows), _BLOCK_ROWS):
+            rows = self._rows[first : first + _BLOCK_ROWS]
+            if sum(map(row_size, rows)) <= _BLOCK_SIZE:
+                yield rows
+            else:
+                yield from split_batches(rows, _BLOCK_ROWS, _BLOCK_SIZE, row_size)
+
+    def _read_run(self, at: int, end: int) -> Iterator[Row]:
+        assert self._file is not None  # noqa: S101 - it was written
+        while at < end:
+            (length,) = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, at))
+            at += _LENGTH.size
+            yield from self._decoder.decode(os.pread(self._file, length, at))
+            at += length
