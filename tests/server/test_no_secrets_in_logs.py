@@ -238,7 +238,7 @@ def test_no_secret_is_ever_told_and_nothing_breaks_out_of_its_line(tmp_path: Pat
         assert len(refusals) > 10
         asked = ask_nasty(server)
         os.kill(server.pid, signal.SIGHUP)
-        eventually(lambda: "were read again" in server.errors, "a line about the settings")
+        eventually(lambda: "were reloaded" in server.errors, "a line about the settings")
 
         def accesses() -> list[dict[str, str]]:
             lines = [fields_of(line, form) for line in server.errors.splitlines()]

@@ -324,7 +324,7 @@ def test_another_certificate_counts_after_sighup_and_open_connections_go_on(tmp_
         with connected(server, client_context()) as pending:
             assert ask(pending, "/healthz")[0].status == 200
             second, _ = certificate_files(directory, "second.example.org")
-            reload(server, "certificates and site information were read again")
+            reload(server, "certificates and site information were reloaded")
             assert shown_certificate(server) == second
             assert ask(pending, "/healthz")[0].status == 200
             (directory / "web.key").write_text("nothing")
@@ -355,7 +355,7 @@ def test_other_settings_count_after_sighup(tmp_path: Path) -> None:
         assert fetched(server, f"/{PREFIX}/n1")[0] == 302
         assert fetched(server, f"/id/{PREFIX}/n1")[0] in (400, 404)
         settings.write_text('[http]\nredirect_status = 307\nresolver_forms = ["id"]\nlisten = "http"\n')
-        reload(server, "were read again")
+        reload(server, "were reloaded")
         assert fetched(server, f"/id/{PREFIX}/n1")[0] == 307
         assert fetched(server, f"/{PREFIX}/n1")[0] == 404
         with pytest.raises(ssl.SSLError):

@@ -201,7 +201,7 @@ def test_no_secret_of_http_is_ever_told(tmp_path: Path, form: str) -> None:
             use(spy)
         assert len(spy.refusals) > 50
         os.kill(server.pid, signal.SIGHUP)
-        eventually(lambda: "were read again" in server.errors, "a line about the settings")
+        eventually(lambda: "were reloaded" in server.errors, "a line about the settings")
         with connected(server.http) as client:
             assert client.get(f"/{PREFIX}/{NO_SECRET}").status == 404
         eventually(lambda: NO_SECRET in server.errors, "the line of the last request")

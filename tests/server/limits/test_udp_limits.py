@@ -193,7 +193,7 @@ def test_memory_of_another_version_is_refused(memory: int) -> None:
     with pytest.raises(IncompatibleLayout, match="another version"):
         TrafficLimit(memory, 1, 1)
     os.ftruncate(memory, 100)
-    with pytest.raises(IncompatibleLayout, match="100 octets"):
+    with pytest.raises(IncompatibleLayout, match="100 bytes"):
         TrafficLimit(memory, 1, 1)
 
 

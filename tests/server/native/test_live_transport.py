@@ -313,7 +313,7 @@ def test_who_is_not_held_here_is_refused_and_nobody_is_asked_about_them(
             client.act_as(STRANGER, proof)
             answer = client.do(OpCode.REMOVE_VALUE, RemoveValues(FOREIGN.encode(), (1,)))
             assert answer.code is ResponseCode.AUTHENTICATION_FAILED
-            assert "is not held here" in text_of(answer)
+            assert "is not stored here" in text_of(answer)
             assert "asks no other" in text_of(answer)
     assert entries(directory) == before
     log = (watched / "log").read_text().splitlines()

@@ -424,7 +424,7 @@ def test_what_was_served_can_be_logged(registry: Registry, visitor: Visitor) -> 
     with registry.snapshot() as snapshot:
         entry = snapshot.stored(Handle.parse(NEW.decode())).entry
     assert entry is not None
-    assert entry.identity == ("native", f"301:{ADMIN}")
+    assert entry.origin == ("native", f"301:{ADMIN}")
 
 
 def test_a_wrong_clock_stops_changes_and_not_resolution() -> None:

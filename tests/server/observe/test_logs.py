@@ -180,8 +180,8 @@ def test_a_long_way_of_an_exception_is_cut() -> None:
 
 def test_what_cannot_be_written_never_raises() -> None:
     assert "<Unwilling without text>" in lines(TEXT, record("x", it=Unwilling()))
-    assert "(its arguments do not fit)" in lines(TEXT, record("%d", "no number"))
-    assert "(its arguments do not fit)" in lines(AS_JSON, record("%s", Unwilling()))
+    assert "(invalid arguments)" in lines(TEXT, record("%d", "no number"))
+    assert "(invalid arguments)" in lines(AS_JSON, record("%s", Unwilling()))
     assert json.loads(lines(AS_JSON, record("x", it=10**5_000)))["it"] == "<int without text>"
     made = record("x")
     made.__dict__["fields"] = "no mapping"
@@ -246,7 +246,7 @@ def test_lines_that_were_lost_are_mentioned_in_the_form_of_the_log() -> None:
         logging.getLogger("perseid.x").warning("here")
         first, second = found.read(4096).splitlines()
     assert json.loads(first)["message"] == "here"
-    assert json.loads(second)["message"].startswith("3 lines of the log were lost")
+    assert json.loads(second)["message"].startswith("3 log lines were lost")
 
 
 PROGRAM = """

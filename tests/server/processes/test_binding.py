@@ -42,16 +42,16 @@ def test_http_has_a_socket_of_its_own(host: str) -> None:
             listen(host, port)
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     said = str(caught.value)
-    assert said.startswith(f"HTTP cannot be served at {where}: Address already in use; process {os.getpid()} (")
-    assert said.endswith(" has the port; stop it, or choose another one with http.port")
+    assert said.startswith(f"Cannot serve HTTP at {where}: Address already in use. The port is used by process {os.getpid()} (")
+    assert said.endswith("). Stop it, or choose another port with http.port.")
 
 
 def test_whoever_has_a_native_port_is_named() -> None:
-    named = rf"process {os.getpid()} \(.+\) has the port; stop it, or choose another one with native\.port"
+    named = rf"used by process {os.getpid()} \(.+\)\. Stop it, or choose another port with native\.port\."
     with listen("127.0.0.1", 0) as listener, pytest.raises(StartupError, match=named):
         bind("127.0.0.1", listener.getsockname()[1], 1)
 
 
 def test_an_address_that_the_machine_does_not_have_is_refused() -> None:
-    with pytest.raises(StartupError, match=r"HTTP cannot be served at 192\.0\.2\.7:80: .+; correct the address, or"):
+    with pytest.raises(StartupError, match=r"Cannot serve HTTP at 192\.0\.2\.7:80: .+\. Correct the address, or"):
         listen("192.0.2.7", 80)

@@ -330,7 +330,7 @@ def test_reloads_in_quick_succession_hide_no_crash(get_hosted: Serving) -> None:
     for _ in range(4):
         get_hosted.process.send_signal(signal.SIGHUP)
         time.sleep(0.1)
-    eventually(lambda: get_hosted.errors.count("were read again") == 4, "four times read again")
+    eventually(lambda: get_hosted.errors.count("were reloaded") == 4, "four times read again")
     eventually(lambda: len(children(get_hosted, "resolver")) == 2, "two resolvers")
     for count in (1, 2):
         process = children(get_hosted, "resolver")[0]
@@ -366,7 +366,7 @@ def test_limits_of_what_control_answers_count_after_a_reload(tmp_path: Path) -> 
         assert drawn(running) > 1 << 16
         settings.write_text("[limits]\nexempt_networks = []\nudp_octets = 1\nudp_burst = 65536\n")
         running.process.send_signal(signal.SIGHUP)
-        eventually(lambda: "were read again" in running.errors, "a line in the log")
+        eventually(lambda: "were reloaded" in running.errors, "a line in the log")
         assert drawn(running) <= 1 << 16
 
 

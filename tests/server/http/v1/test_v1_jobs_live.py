@@ -129,7 +129,7 @@ def test_other_settings_count_for_what_goes_on_after_sighup(filled: Path) -> Non
         status, begun = ask(server.http, "POST", "/transfers", {"where": PREFIX, "to": bea}, beas)
         assert (status, begun["state"]) == (202, "running"), begun
         settings.write_text(before)
-        reload(server, "were read again")
+        reload(server, "were reloaded")
         events = list(listen(server.http, f"/operations/{begun['operation']}/events", beas))
         name, told = events[-1]
         assert (name, told["state"]) == ("end", "unfinished")
