@@ -1,1 +1,1 @@
-"""The rules that hold at every door: what a namespace demands, who may do what, what the life of a name looks like."""
+"""The rules that apply to every interface: permissions, namespace policies, and the life of identifiers."""

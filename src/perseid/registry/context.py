@@ -1,8 +1,7 @@
-"""Deciding an operation: what it reads, who asks, and the plan that comes of it.
+"""Context and plan of a command: what it reads, who runs it, and the entries it appends.
 
-An operation is a frozen value with one method, `decide`. It reads facts, refuses by raising `Refused`, or answers with
-a plan: the entries to append. It does nothing itself, so the same method explains an operation without doing it, and
-runs again when what it read has moved.
+A command is a frozen value with one method, `decide`. It reads a snapshot and either raises `Refused` or returns a
+plan. It has no side effects, so the same method explains a command, and runs again when what it read has changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,103 +30,96 @@ from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 T_co = TypeVar("T_co", covariant=True)
 
 IMPORT = "import"
-"""The door through which records of other servers come, with their dates."""
+"""The interface of records that come from other servers, with their dates."""
 
 FIRST_ADMIN_INDEX = 100
-"""Where administrators stand that the policy adds: deployed tools put them there too."""
+"""First index of administrators that the policy adds, as in deployed tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[T_co]):
-    """What is to be appended, and what is answered then."""
+    """The entries to append, and the result."""
 
-    answer: Callable[[int], T_co]
-    """The result, given the number of the first entry appended, or 0 if there is none to append."""
+    result: Callable[[int], T_co]
+    """Return the result. The argument is the sequence number of the first entry; 0 if nothing is appended."""
     drafts: tuple[Draft, ...] = ()
     """The entries: all of them are appended, or none."""
-    make: Callable[[LeaseProvider], Sequence[Draft]] | None = None
-    """Makes the entries while nobody else can write: for new names."""
+    build: Callable[[LeaseProvider], Sequence[Draft]] | None = None
+    """Build the entries inside the commit, where no one else can write: for minted handles."""
     reason: str = ""
     """Why it is allowed."""
     redactions: Redactions = field(default_factory=dict)
-    """What is erased from earlier entries."""
+    """What is redacted in earlier entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Under which circumstances an operation is decided."""
+    """The snapshot, the caller and the circumstances of a command."""
 
     snapshot: Snapshot
     identity: Identity
     interface: str
-    """Where it came in: `native`, `http`, `cli`, `import` …"""
+    """`native`, `http`, `cli`, `import` …"""
     now: int
     """Seconds since 1970."""
     note: str = ""
-    """Why, or where from; kept with the entry."""
+    """Why, or where from; stored in the entry."""
     reasons: list[str] = field(default_factory=list)
 
-    # Rights
+    # Permissions
 
-    def require(self, require: Requirement) -> None:
-        """Refuse whoever does not meet a demand."""
-        decision = self.check(require)
+    def require(self, requirement: Requirement) -> None:
+        """Refuse a caller who does not meet a requirement."""
+        decision = self.check(requirement)
         if not decision.allowed:
             raise Refused.from_decision(decision)
         self.reasons.append(decision.reason)
 
-    def is_allowed(self, require: Requirement) -> bool:
-        """Whether somebody meets a demand."""
-        return self.check(require).allowed
+    def is_allowed(self, requirement: Requirement) -> bool:
+        """Whether the caller meets a requirement."""
+        return self.check(requirement).allowed
 
-    def check(self, require: Requirement) -> Decision:
-        """Whether somebody meets a demand, and why."""
-        return authorize(self.identity, require, self.snapshot, self.snapshot.rules.administration, self.snapshot.usage)
+    def check(self, requirement: Requirement) -> Decision:
+        """Whether the caller meets a requirement, and why."""
+        snapshot = self.snapshot
+        return authorize(self.identity, requirement, snapshot, snapshot.rules.administration, snapshot.usage)
 
     @property
     def is_import(self) -> bool:
-        """Whether records of another server are brought in, with their dates: server administrators may."""
+        """Whether a server administrator imports records, with their dates."""
         return self.interface == IMPORT and self.is_allowed(
             Requirement("import records", ((HasRole((Role.SERVER,)),),))
         )
 
-    # Names
+    # Handles
 
     def get_hosted(self, handle: Handle, *, refer: bool = True, new: bool = False) -> StoredRecord:
-        """What is under a name that this server answers for; refused, or referred elsewhere, if it does not.
+        """The record of a handle whose prefix is hosted here; otherwise raises `Refused` or `ReferralError`.
 
-        `new` says that nothing is expected to be there.
+        `new` means that no record is expected.
         """
         if fold(handle.prefix) == SITE_PREFIX:
-            reason = f"{display_name(handle)} belongs to the installation itself, and is no handle"
+            reason = f"{display_name(handle)} is reserved for the installation and is not a handle"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason)
         if not self.snapshot.is_responsible(handle):
-            advice = f"ask the service of the prefix {display_name(handle.prefix)}, or home the prefix here"
-            raise Refused(ResponseCode.SERVER_NOT_RESP, "That prefix doesn't live here", advice)
+            raise not_hosted(handle.prefix)
         stored = self.snapshot.stored(handle, new=new)
         if refer and not stored.exists and (values := self.snapshot.referral(handle)):
             raise ReferralError(values)
         return stored
 
-    def existing(self, handle: Handle) -> StoredRecord:
-        """What is under a name that has a record."""
-        stored = self.get_hosted(handle)
-        if not stored.exists:
-            raise not_found(stored)
-        return stored
-
     def get_for_update(self, handle: Handle) -> StoredRecord:
-        """What is under a name whose record is to be changed: its bare name, for a part has no record (C5)."""
+        """The record of a handle that will change. A handle with query or fragment has none of its own (C5)."""
         stored = self.get_hosted(handle)
         if stored.query is not None or stored.fragment is not None:
             raise Refused.from_refusals(stored.policy.check_name(handle))
         return stored
 
     def check_registrable(self, stored: StoredRecord) -> None:
-        """Refuse a name that may not be registered: by the rules for all names, or by the namespace's policy."""
+        """Refuse a handle that cannot be registered: by the general rules, or by the policy of its namespace."""
         try:
             if self.is_import:
-                Handle.parse_lenient(str(stored.requested))  # what another server registered is kept (H3)
+                Handle.parse_lenient(str(stored.requested))  # keep what another server registered (H3)
             else:
                 Handle.parse(str(stored.requested))
         except InvalidName as problem:
@@ -145,7 +137,7 @@ class Context:
         state: State = State.NORMAL,
         note: str | None = None,
     ) -> Draft:
-        """The entry that makes a record what it shall be."""
+        """The entry that stores these values."""
         return Draft(
             action,
             state,
@@ -159,32 +151,39 @@ class Context:
 
 
 class Command(Protocol[T_co]):
-    """Something that can be asked for."""
+    """A change that a caller can request."""
 
     def decide(self, context: Context) -> "Plan[T_co]":
-        """What is to be done; raises `Refused`."""
+        """Return the plan; raises `Refused`."""
         ...
 
 
 def not_found(stored: StoredRecord) -> Refused:
-    """There is no such record."""
-    return Refused(ResponseCode.HANDLE_NOT_FOUND, f"there is no record of {display_name(stored.requested)}")
+    """The refusal for a handle without a record."""
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, f"Handle {display_name(stored.requested)} does not exist")
+
+
+def not_hosted(prefix: str) -> Refused:
+    """The refusal for a prefix that this server does not host."""
+    name = display_name(prefix)
+    advice = f"Ask the service that hosts it, or host it here: perseid namespace add {name}"
+    return Refused(ResponseCode.SERVER_NOT_RESP, f"Prefix {name} is not hosted here", advice)
 
 
 def name_too_long(name: str) -> Refused:
-    """There is no such record, here or elsewhere: the name that was asked for is too long for any (H9)."""
-    reason = f"there is no record of {display_name(name)}: a handle has {MAX_BYTES:,} octets at most"
-    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look whether more than the name was copied", "H9")
+    """The refusal for a handle that is too long to exist anywhere (H9)."""
+    reason = f"Handle {display_name(name)} does not exist: a handle has at most {MAX_BYTES:,} bytes"
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "Check that you copied only the handle", "H9")
 
 
 def still_reserved(stored: StoredRecord) -> Refused:
-    """The name has no thing yet."""
-    reason = f"{display_name(stored.requested)} is reserved, and stands for nothing yet"
-    return Refused(ResponseCode.INVALID_VALUE, reason, "register it first: create it with its values", "S1")
+    """The refusal for a reserved handle, which does not resolve yet."""
+    reason = f"Handle {display_name(stored.requested)} is reserved and does not resolve yet"
+    return Refused(ResponseCode.INVALID_VALUE, reason, "Create its record first, with its values", "S1")
 
 
 def check_indexes(values: Sequence[Value]) -> None:
-    """Refuse indexes that no value can have, or that two have."""
+    """Refuse indexes that are not positive or not unique."""
     if any(value.index <= 0 for value in values):
         raise Refused(ResponseCode.INVALID_VALUE, "Value indexes must be positive")
     seen: set[int] = set()
@@ -195,17 +194,17 @@ def check_indexes(values: Sequence[Value]) -> None:
 
 
 def check_count(values: Sequence[Value]) -> None:
-    """Refuse a record that no client could read."""
+    """Refuse a record with more values than clients can read."""
     if len(values) > MAX_VALUES:
-        reason = f"{len(values):,} values are too many for a record: no client reads more than {MAX_VALUES:,}"
+        reason = f"The record would have {len(values):,} values; clients read at most {MAX_VALUES:,}"
         raise Refused(ResponseCode.INVALID_VALUE, reason)
 
 
 def add_administrators(context: Context, stored: StoredRecord, values: Sequence[Value]) -> tuple[Value, ...]:
-    """A new record, with the policy's administrators if it brings none.
+    """The values of a new record, with the administrators of the policy if it has none.
 
-    The protocol allows a record without any, which only server administrators can ever change. Where everybody may make
-    names that would be a trap: who made a name there could neither mend nor end it. So whoever makes it administers it.
+    The protocol allows a record without administrators, which only server administrators can change. Where every
+    authenticated user can mint, the caller becomes the administrator, so that they can correct or delete the record.
     """
     if values_of_type(tuple(values), HS_ADMIN):
         return tuple(values)
@@ -216,7 +215,7 @@ def add_administrators(context: Context, stored: StoredRecord, values: Sequence[
 
 
 def admin_values(values: Sequence[Value], policy: Policy, admins: Sequence[Admin]) -> list[Value]:
-    """HS_ADMIN values for a record that has the given ones."""
+    """HS_ADMIN values at indexes that `values` do not use."""
     if not admins:
         return []
     taken = {value.index for value in values}
@@ -225,6 +224,6 @@ def admin_values(values: Sequence[Value], policy: Policy, admins: Sequence[Admin
 
 
 def caller_as_administrator(context: Context) -> list[Admin]:
-    """Whoever asks, who has proved to be somebody; an operator has no key to name, nor has a token."""
+    """The key of the caller; a local identity has none."""
     identity = effective_identity(context.identity)
     return [Admin(ValueRef.parse(str(identity)))] if isinstance(identity, KeyIdentity) else []

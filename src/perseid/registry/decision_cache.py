@@ -1,15 +1,12 @@
-"""What this process saw last, and deciding by it without reading it again.
+"""Cache of the entries that decisions depend on, to save a database transaction for most changes.
 
-Most of what decisions rest on hardly ever changes: policies, homed prefixes, prefix handles, creators. And a name that
-somebody wants to make is nearly always new. So an operation is first decided on what is remembered, and on the name
-being new. The commit checks everything a decision rested on, whatever it was taken from: if something is not so any
-more the operation is decided again, from the ledger. What is not committed is checked by nobody, so refusals, and
-answers without a change, that rest on such facts are not given: those too are decided again.
+Policies, homed prefixes, prefix handles and creators hardly ever change, and a handle to create is nearly always new.
+So a command is first decided on cached entries, and on the handle being new. The commit checks every precondition,
+cached or not; if one fails the command is decided again from the ledger. Without a commit nothing is checked, so
+refusals and results without a change that depend on the cache are decided again too.
 
-An entry is remembered with its leaf hash, and that is what the commit compares: where an older state of the ledger is
-put back under a running process, numbers are given a second time, to other entries.
-
-Reading costs a transaction of the database, and this saves it to most changes.
+An entry is cached with its leaf hash, which the commit compares: when an older state of the ledger is restored under a
+running process, sequence numbers are reused for other entries.
 """
 
 import threading
@@ -23,39 +20,39 @@ from perseid.ledger.log.reader import LogReader
 from .snapshot import Rules, Snapshot
 
 MAX_ENTRIES: Final = 1_024
-"""How many entries are remembered: as many as the namespaces that one process works with at a time."""
+"""How many entries are cached: enough for the namespaces that one process works with at a time."""
 
 MAX_VALUES: Final = 50
-"""Entries with more values are not: they would take much room, and are rare where rules and rights are kept."""
+"""Entries with more values are not cached: they are large, and rare among policies and prefix handles."""
 
 MAX_BYTES: Final = 8_192
-"""Nor are entries with more data, so that all of them together take some megabytes at most."""
+"""Entries with more data are not cached, so that the cache takes a few megabytes at most."""
 
 
 class CachedEntry(NamedTuple):
-    """An entry, and by what it is told from every other one."""
+    """An entry and its leaf hash."""
 
     entry: Entry
     leaf: bytes
 
 
 class EntryCache:
-    """The latest entries of records, as decisions of this process have seen them. For any number of threads."""
+    """The latest entries of records, as decisions of this process have seen them. Thread-safe."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, CachedEntry] = {}
         self._changed = 0  # the last entry that changed a record
-        self._lock = threading.Lock()  # of those who note
+        self._lock = threading.Lock()  # for writers
 
     def get(self, key: bytes) -> CachedEntry | None:
-        """The entry that a record had; None if that is not known."""
+        """The cached entry of a record; None if there is none."""
         return self._entries.get(key)
 
     def note(self, seen: Mapping[bytes, Entry | None], changed: Iterable[bytes], seq: int, *, erased: bool) -> None:
-        """Remember what a decision has read that was committed as an entry, but for what it changes.
+        """Cache what a committed decision has read, except what it changed or redacted.
 
-        What it changed or erased is not kept here either. Others may have read that before, and come only now to note
-        it; so what was decided before the last such change is not noted any more.
+        Other threads may have read the old entries before and arrive here later, so nothing is cached from decisions
+        older than the last change.
         """
         with self._lock:
             if erased:
@@ -78,7 +75,7 @@ class EntryCache:
         return known is not None and known.entry is entry
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Something of this has moved."""
+        """Drop entries that may have changed."""
         for key in keys:
             self._entries.pop(key, None)
 
@@ -90,12 +87,12 @@ def _is_small(entry: Entry) -> bool:
 
 
 class CachedSnapshot(Snapshot):
-    """Facts as they were last seen; only what is not known is read from the ledger."""
+    """A snapshot from the cache; reads only what is not cached from the ledger."""
 
-    def __init__(self, read: Callable[[], AbstractContextManager[LogReader]], rules: Rules, recent: EntryCache) -> None:
+    def __init__(self, read: Callable[[], AbstractContextManager[LogReader]], rules: Rules, cache: EntryCache) -> None:
         super().__init__(None, rules)
         self._read = read
-        self._entry_cache = recent
+        self._entry_cache = cache
         self._entered: AbstractContextManager[LogReader] | None = None
         self.is_certain = True
         """Whether everything so far was read from one state of the ledger."""
@@ -104,33 +101,33 @@ class CachedSnapshot(Snapshot):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the state of the ledger, if one was needed. It was only read, so how it ended is no matter."""
+        """Close the ledger's snapshot, if one was opened. It was only read, so errors do not matter."""
         if self._entered is not None:
             self._entered.__exit__(None, None, None)
 
     @property
     def reading(self) -> LogReader:
-        """One state of the ledger, which is entered when somebody needs it."""
+        """The ledger's snapshot, opened on first use."""
         if self._reading is None:
             self._entered = self._read()
             self._reading = self._entered.__enter__()
         return self._reading
 
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
-        """The latest entry of a record, as far as is known; a `new` name has none.
+        """The latest known entry of a record; a `new` handle has none.
 
-        Where a state of the ledger is being read anyway, it is read there. What is remembered may be newer by now, and
-        then a decision could rest on the new entry, and copy from the history that ends before it.
+        Once the ledger's snapshot is open, entries are read from it: a cached entry may be newer, and a decision must
+        not mix it with the history that ends before it.
         """
         if key in self._entries:
             return self._entries[key]
-        found = None if self._reading is not None else self._entry_cache.get(key)
-        if found is None:
+        cached = None if self._reading is not None else self._entry_cache.get(key)
+        if cached is None:
             if self._reading is not None or not new:
                 return super().entry(key)
             self._entries[key] = None
         else:
-            self._entries[key] = found.entry
-            self.expected_leaves[key] = found.leaf
+            self._entries[key] = cached.entry
+            self.expected_leaves[key] = cached.leaf
         self.is_certain = False
         return self._entries[key]

@@ -1,19 +1,18 @@
-"""Changes that are carried out once, however often they are asked for: requests that carry a key of their own.
+"""Idempotency keys: a request that carries a key is executed once, however often it is sent.
 
-A client that hears nothing asks again with the same key, and is answered what it would have been answered. For a door:
+A client that gets no response sends the request again with the same key, and gets the same response:
 
     keys = IdempotencyKeys(registry)                      # one for each process
-    with keys.claim(who, key, digest) as claim:           # digest: SHA-256 of method, path and body
-        if isinstance(claim, Fresh):
-            claim = keys.carry_out(claim, operation, who, DOOR, told)
-        ...                                               # Done, Known: answer it; Differs: 422; Pending: 409
+    with keys.claim(identity, key, digest) as claim:      # digest: SHA-256 of method, path and body
+        if isinstance(claim, NewClaim):
+            claim = keys.execute(claim, command, identity, interface, to_response)
+        ...                                               # Executed, Replayed: respond; KeyReused: 422; InProgress: 409
 
-The row that keeps the key is written by the commit that makes the change (`perseid.ledger.store.idempotency`), so a
-process that is killed leaves both or neither. What was refused has changed nothing, and its key is free; a later try
-may succeed.
+The row of the key is written by the commit of the change (`perseid.ledger.store.idempotency`), so a process that is
+killed leaves both or neither. A refused request has changed nothing, and its key stays free; a retry may succeed.
 
-The answer is kept for a day. Who repeats a request is not asked for rights again: it is their own answer. Of a long
-answer, and of all answers once something was erased from the ledger, only the entries are known that were made.
+A response is stored for a day. Permissions are not checked again for a repeated request. Of a long response, and of all
+responses once something was redacted in the ledger, only the sequence numbers of the entries are kept.
 """
 
 import hashlib
@@ -46,20 +45,20 @@ from .registry import AlreadyExecuted, IdempotentRequest, Registry
 from .results import Refused
 
 MAX_KEY_LENGTH: Final = 255
-"""Octets of the longest key: room for every name that programs make, such as a UUID."""
+"""Bytes of the longest key: enough for any id that programs generate, such as a UUID."""
 
 DIGEST_LENGTH: Final = 32
-"""Octets of a digest of a request: SHA-256."""
+"""Bytes of the digest of a request: SHA-256."""
 
 RETENTION_HOURS: Final = KEY_LIFETIME // 3_600_000_000
-"""For how many hours a key is kept."""
+"""How many hours a key is stored."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class NewClaim:
-    """Nothing with that key was carried out: it is this request's turn."""
+    """The key is new: execute the request."""
 
     caller: bytes
     key: bytes
@@ -68,39 +67,39 @@ class NewClaim:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """It has been carried out now."""
+    """The request was executed now."""
 
     answer: StoredResponse
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """It was carried out when it came before. Nothing was done now."""
+    """The request was executed before. Nothing was done now."""
 
     status: int
     body: bytes | None
-    """What was answered; None if only `seq` and `count` are known."""
+    """The response; None if only `seq` and `count` are known."""
     seq: int
-    """The first entry that it made; 0 if it made none."""
+    """Its first entry; 0 if it has none."""
     count: int
-    """How many it made, from `seq` on."""
+    """How many entries it has, from `seq` on."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyReused:
-    """Another request with that key was carried out. Nothing was done."""
+    """Another request with this key was executed. Nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A request with that key is being carried out. Nothing was done; ask again shortly."""
+    """A request with this key is being executed. Nothing was done; retry shortly."""
 
 
 Claim: TypeAlias = NewClaim | Replayed | KeyReused | InProgress
 
 
 class IdempotencyKeys:
-    """The keys of requests, in one process. For any number of threads."""
+    """The idempotency keys in one process. Thread-safe."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -109,13 +108,13 @@ class IdempotencyKeys:
 
     @contextmanager
     def claim(self, identity: Identity, key: bytes, digest: bytes) -> Iterator[Claim]:
-        """Say what is known of a key; if nothing is, it is the caller's until the block ends. Raises `Refused`.
+        """Look up a key; if it is new, it belongs to the caller until the block ends. Raises `Refused`.
 
-        `Pending` is about this process. Where another one carries out the same request, the ledger decides which of
-        them is the first, and `carry_out` answers the other one with its answer.
+        `InProgress` covers this process only. If another process executes the same request, the ledger decides which
+        one is first, and `execute` returns its response to the other.
         """
-        fresh = _new_claim(identity, key, digest)
-        slot = fresh.caller, fresh.key
+        new_claim = _new_claim(identity, key, digest)
+        slot = new_claim.caller, new_claim.key
         with self._lock:
             is_mine = slot not in self._pending
             self._pending.add(slot)
@@ -123,7 +122,7 @@ class IdempotencyKeys:
             yield InProgress()
             return
         try:
-            yield self._find(fresh) or self._check_capacity(fresh)
+            yield self._find(new_claim) or self._check_capacity(new_claim)
         finally:
             with self._lock:
                 self._pending.discard(slot)
@@ -138,55 +137,55 @@ class IdempotencyKeys:
         note: str = "",
         preconditions: Preconditions | None = None,
     ) -> Executed | Replayed | KeyReused:
-        """Carry out an operation that is one commit, and keep its key with it. Raises `Refused`.
+        """Execute a command that is one commit, and store its key with it. Raises `Refused`.
 
-        `told` makes the answer of the result. It runs while others cannot write, so it should be quick.
+        `to_response` runs while others cannot write, so it should be quick.
         """
         once = IdempotentRequest(claim.caller, claim.key, claim.digest, to_response)
         try:
             result = self._registry.do(command, identity, interface, note, preconditions, once=once)
-        except AlreadyExecuted as done:
-            return _compare(done.kept, claim)
+        except AlreadyExecuted as executed:
+            return _compare(executed.record, claim)
         except (Refused, LedgerError):
-            # Another process may have carried out the same meanwhile, and then this is why it was refused here.
+            # Another process may have executed the same request meanwhile, which would explain the refusal.
             if (known := self._find(claim)) is not None:
                 return known
             raise
         return Executed(to_response(result))
 
     def keep(self, claim: NewClaim, answer: StoredResponse) -> Executed | Replayed | KeyReused:
-        """Keep the answer to what was done in several commits, or elsewhere, after it was done.
+        """Store the response to what was done in several commits, or elsewhere, after it was done.
 
-        Who is killed before this leaves the key free, so what was done should bear to be asked for again: a unit that
-        is gone on with, say.
+        A process that is killed before this leaves the key free, so the work must be safe to repeat: resuming a job,
+        for example.
         """
         once = OnceInLedger(claim.caller, claim.key, claim.digest, lambda _: answer)
         (outcome,) = self._registry.ledger.append(Mint(lambda _: (), once=once))
         if isinstance(outcome, RepeatedRequest):
-            return _compare(outcome.kept, claim)
+            return _compare(outcome.record, claim)
         if isinstance(outcome, Failed):
             raise outcome.error
         return Executed(answer)
 
     def _find(self, claim: NewClaim) -> Replayed | KeyReused | None:
-        kept = idempotency.find(self._registry.ledger.log, claim.caller, claim.key)
-        return None if kept is None else _compare(kept, claim)
+        record = idempotency.find(self._registry.ledger.log, claim.caller, claim.key)
+        return None if record is None else _compare(record, claim)
 
     def _check_capacity(self, claim: NewClaim) -> NewClaim:
-        """Refuse a key where there is no room for it."""
-        room = idempotency.check_capacity(self._registry.ledger.log, claim.caller)
-        if room is KeyCapacity.AVAILABLE:
+        """Refuse a new key when the quota is used up."""
+        capacity = idempotency.check_capacity(self._registry.ledger.log, claim.caller)
+        if capacity is KeyCapacity.AVAILABLE:
             return claim
-        whose = "for you" if room is KeyCapacity.OWNER_LIMIT_REACHED else "for everybody together"
-        reason = f"as many keys of requests are kept {whose} as can be; each is kept for {RETENTION_HOURS} hours"
-        advice = "ask for more in one request, ask without a key, or wait"
+        subject = "You have" if capacity is KeyCapacity.OWNER_LIMIT_REACHED else "The server has"
+        reason = f"{subject} too many stored idempotency keys; each is kept for {RETENTION_HOURS} hours"
+        advice = "Send fewer and larger requests, send them without a key, or wait"
         raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, advice)
 
 
 def caller_id(identity: Identity) -> bytes:
-    """What stands for an identity where its keys are kept: first for whoever its keys are counted for, then for itself.
+    """The stored id of a caller: a digest of the identity whose quota applies, then one of the caller itself.
 
-    Each token has keys of its own, and all tokens of one maker together as much room as the maker has.
+    Each token has its own keys; all tokens of one issuer share the issuer's quota.
     """
     return _truncated_digest(quota_key(identity), OWNER_LENGTH) + _truncated_digest(
         str(identity), CALLER_LENGTH - OWNER_LENGTH
@@ -199,18 +198,17 @@ def _truncated_digest(text: str, length: int) -> bytes:
 
 def _new_claim(identity: Identity, key: bytes, digest: bytes) -> NewClaim:
     if isinstance(identity, Anonymous):
-        reason = "a key of a request is that of somebody, and nobody has identified themselves"
-        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "identify yourself, or leave the key out")
+        reason = "Idempotency keys require authentication"
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "Authenticate, or send the request without a key")
     if not 1 <= len(key) <= MAX_KEY_LENGTH:
-        reason = f"the key of a request has 1 to {MAX_KEY_LENGTH} octets, not {len(key)}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "make one at random, such as a UUID")
+        reason = f"An idempotency key has 1 to {MAX_KEY_LENGTH} bytes; this one has {len(key)}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "Use a random key, such as a UUID")
     if len(digest) != DIGEST_LENGTH:
-        raise ValueError(f"a digest has {DIGEST_LENGTH} octets")
+        raise ValueError(f"the digest must have {DIGEST_LENGTH} bytes")
     return NewClaim(caller_id(identity), key, digest)
 
 
-def _compare(kept: IdempotencyRecord, claim: NewClaim) -> Replayed | KeyReused:
-    """What a kept request is to one with the same key."""
-    if kept.digest != claim.digest:
+def _compare(record: IdempotencyRecord, claim: NewClaim) -> Replayed | KeyReused:
+    if record.digest != claim.digest:
         return KeyReused()
-    return Replayed(kept.status, kept.body, kept.seq, kept.count)
+    return Replayed(record.status, record.body, record.seq, record.count)

@@ -1,10 +1,10 @@
-"""The registry: every door asks here, so that a rule holds at all of them.
+"""The registry: the one entry point of every interface, so that a rule applies to all of them.
 
-An operation is decided on what was seen of the ledger last (`recent` says how that is safe), or on one state of it, and
-handed in with everything the decision rested on. If any of it has moved by the time it is committed, it is decided
-again, a few times; after that the caller is told that the ledger is too busy. Reading waits for nobody.
+A command is decided on cached entries (see `decision_cache`) or on one snapshot of the ledger, and committed with
+everything it read as preconditions. If any of it has changed by then, the command is decided again, up to
+`MAX_ATTEMPTS` times; after that it fails with `TooBusy`. Reads never wait.
 
-Whoever shows a bearer token is looked at here, before the operation is: what is decided rests on the token's record.
+Tokens are checked here before the command: the decision depends on the token's record.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -40,8 +40,8 @@ from .results import Explanation, Refused, Resolution
 from .snapshot import Rules, Snapshot
 
 MAX_ATTEMPTS: Final = 20
-"""How often an operation is decided again because others changed what it rested on. Each time somebody else has
-succeeded, so this many in a row mean a name that many fight for."""
+"""How often a command is decided again because others changed what it read. Each time somebody else succeeded, so a
+command that fails this often competes for one very busy record."""
 
 _SECOND: Final = 1_000_000
 
@@ -51,25 +51,25 @@ _Request: TypeAlias = Append | Mint
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest(Generic[T]):
-    """That an operation is carried out once, however often it is asked for: see `idempotency`."""
+    """An idempotency key, with which a command is executed at most once: see `idempotency`."""
 
     caller: bytes
     key: bytes
     digest: bytes
     to_response: Callable[[T], StoredResponse]
-    """What is answered when it has been carried out."""
+    """Build the response from the result."""
 
 
 class AlreadyExecuted(Exception):
-    """An operation with the same key was carried out before; this one was not."""
+    """A command with the same key was executed before; this one was not."""
 
-    def __init__(self, kept: IdempotencyRecord) -> None:
-        super().__init__("that was carried out before")
-        self.kept = kept
+    def __init__(self, record: IdempotencyRecord) -> None:
+        super().__init__("a command with this key was already executed")
+        self.record = record
 
 
 class Registry:
-    """The rules over one ledger. For any number of threads."""
+    """The rules over one ledger. Thread-safe."""
 
     def __init__(self, ledger: Ledger, rules: Rules) -> None:
         self.ledger = ledger
@@ -78,7 +78,7 @@ class Registry:
 
     def do(
         self,
-        operation: Command[T],
+        command: Command[T],
         identity: Identity,
         interface: str,
         note: str = "",
@@ -86,76 +86,75 @@ class Registry:
         job_id: str = "",
         once: IdempotentRequest[T] | None = None,
     ) -> T:
-        """Carry out an operation: when this returns, it is durable and visible here. Raises `Refused`.
+        """Execute a command: when this returns, the change is durable and visible here. Raises `Refused`.
 
-        `rests_on` is what the door itself read: the record with the key that proved who asks, and its entry. `step_of`
-        names the change of many records that this is a part of: see `units`. With `once` it is carried out only if
-        nothing with the same key was before; otherwise `AlreadyDone` is raised.
+        `preconditions` is what the interface itself read: the record with the key that authenticated the caller, and
+        its entry. `job_id` is the job that this change belongs to. With `once` the command is executed only if nothing
+        with the same key was executed before; otherwise `AlreadyExecuted` is raised.
         """
         if not note.isascii():
             check_text(note)
-        decided = self._decide_from_cache(operation, identity, interface, note, preconditions)
+        decided = self._decide_from_cache(command, identity, interface, note, preconditions)
         for _ in range(MAX_ATTEMPTS):
             if decided is None:
-                decided = self._decide(operation, identity, interface, note, preconditions)
+                decided = self._decide(command, identity, interface, note, preconditions)
             request = decided.to_request(job_id, once)
             if request is None:
-                return decided.plan.answer(0)
+                return decided.plan.result(0)
             outcome = self.ledger.append(request)[0]
             if isinstance(outcome, RepeatedRequest):
-                raise AlreadyExecuted(outcome.kept)
+                raise AlreadyExecuted(outcome.record)
             if not isinstance(outcome, PreconditionFailed):
                 seq = _first_entry(outcome)
-                answer = decided.plan.answer(seq if decided.request is not None else 0)
+                result = decided.plan.result(seq if decided.request is not None else 0)
                 self._entry_cache.note(
                     decided.snapshot.seen, decided.changed(outcome), seq, erased=bool(decided.plan.redactions)
                 )
-                return answer
+                return result
             self._entry_cache.forget(request.preconditions)
-            if outcome.found <= outcome.seen:
-                self._entry_cache = (
-                    EntryCache()
-                )  # a record never goes back, so this is another history: nothing of it is known
+            if outcome.actual <= outcome.expected:
+                # Sequence numbers never go back, so the ledger was replaced by another one.
+                self._entry_cache = EntryCache()
             if preconditions and outcome.key in preconditions:
                 raise _authentication_changed()
             decided = None
-        raise TooBusy("others kept changing what this rests on; nothing was written, try again shortly")
+        raise TooBusy("Other changes kept conflicting with this one; nothing was written. Retry shortly")
 
-    def explain(self, operation: Command[object], identity: Identity, interface: str) -> Explanation:
-        """Whether an operation would be carried out, and why or why not; nothing is done."""
+    def explain(self, command: Command[object], identity: Identity, interface: str) -> Explanation:
+        """Whether a command would be executed, and why; nothing is written."""
         try:
-            decided = self._decide(operation, identity, interface, "", None)
+            decided = self._decide(command, identity, interface, "", None)
         except Refused as refused:
             return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule)
-        return Explanation(True, decided.plan.reason or "it is allowed")
+        return Explanation(True, decided.plan.reason or "allowed")
 
     def _decide(
-        self, operation: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
+        self, command: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
     ) -> "_DecidedCommand[T]":
-        """What is to be done, from one state of the ledger, which must be the one that the door has seen."""
+        """Decide on one snapshot of the ledger, which must match what the interface has read."""
         with self.snapshot() as snapshot:
             for key, seq in (extra or {}).items():
                 if snapshot.latest(key) != seq:
                     raise _authentication_changed()
-            plan = _decide_command(operation, Context(snapshot, identity, interface, self.now(), note))
+            plan = _decide_command(command, Context(snapshot, identity, interface, self.now(), note))
         return _DecidedCommand(plan, snapshot, _request(plan, snapshot, extra))
 
     def _decide_from_cache(
-        self, operation: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
+        self, command: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
     ) -> "_DecidedCommand[T] | None":
-        """What is to be done, from what was seen last; None, if only the ledger can tell: see `recent`."""
+        """Decide on cached entries; None if only the ledger can tell: see `decision_cache`."""
         with CachedSnapshot(self.ledger.reading, self.rules, self._entry_cache) as snapshot:
             try:
-                plan = _decide_command(operation, Context(snapshot, identity, interface, self.now(), note))
+                plan = _decide_command(command, Context(snapshot, identity, interface, self.now(), note))
             except Exception:
                 if snapshot.is_certain and not extra:
                     raise
                 return None
         if extra and any(snapshot.latest(key) != seq for key, seq in extra.items() if key in snapshot.seen):
-            self._entry_cache.forget(extra)  # either that is out of date or what the door has read; the ledger knows
+            self._entry_cache.forget(extra)  # one of the two is out of date; the ledger knows which
             return None
         request = _request(plan, snapshot, extra)
-        # What is not committed is checked by nobody, neither what is remembered nor what the door has read.
+        # Without a commit nothing checks the cached entries, or what the interface has read.
         is_checked = request is not None or (snapshot.is_certain and not extra)
         return _DecidedCommand(plan, snapshot, request) if is_checked else None
 
@@ -163,12 +162,12 @@ class Registry:
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """One state of the ledger through the rules of names."""
+        """One state of the ledger."""
         with self.ledger.reading() as reading:
             yield Snapshot(reading, self.rules)
 
     def resolve(self, query: Query, identity: Identity, at: int | None = None) -> Resolution:
-        """What a name stands for, now or after an entry of the past. Raises `Refused`."""
+        """The record that a handle resolves to, now or after an earlier entry. Raises `Refused`."""
         with self.snapshot() as snapshot:
             context = Context(snapshot, identity, "read", self.now())
             check_token_identity(context)
@@ -177,21 +176,21 @@ class Registry:
             return resolve(query, context)
 
     def now(self) -> int:
-        """Seconds since 1970, as the ledger's clock shows them."""
+        """Seconds since 1970, by the ledger's clock."""
         return self.ledger.log.clock.now() // _SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class _DecidedCommand(Generic[T]):
-    """A plan, and what it was decided on."""
+    """A plan, and the snapshot it was decided on."""
 
     plan: Plan[T]
     snapshot: Snapshot
     request: _Request | None
-    """What is asked of the ledger; None if nothing has to be appended."""
+    """The request to the ledger; None if there is nothing to append."""
 
     def to_request(self, job_id: str, once: IdempotentRequest[T] | None) -> _Request | None:
-        """The same as a step of something, or with a key, which is kept also where nothing has to be appended."""
+        """The request with job and idempotency key. A key is stored even if there is nothing to append."""
         request = self.request
         if request is None and once is not None:
             request = Mint(lambda _: (), self.snapshot.preconditions, expected_leaves=self.snapshot.expected_leaves)
@@ -202,36 +201,33 @@ class _DecidedCommand(Generic[T]):
     def _with_key(self, once: IdempotentRequest[T]) -> OnceInLedger:
         changes = self.request is not None
         return OnceInLedger(
-            once.caller, once.key, once.digest, lambda seq: once.to_response(self.plan.answer(seq if changes else 0))
+            once.caller, once.key, once.digest, lambda seq: once.to_response(self.plan.result(seq if changes else 0))
         )
 
     def changed(self, outcome: Outcome) -> Collection[bytes]:
-        """The keys of the records that were changed; where names were made, those that they have by either rule."""
-        if self.plan.make is None or not isinstance(outcome, MintedEntries):
+        """The keys of the changed records; for minted handles, by both case rules."""
+        if self.plan.build is None or not isinstance(outcome, MintedEntries):
             return [draft.key for draft in self.plan.drafts]
         return [record_key(name, exact=exact) for name in outcome.handles for exact in (False, True)]
 
 
-def _decide_command(operation: Command[T], context: Context) -> Plan[T]:
-    """What an operation comes to, for somebody who may show a token: one that counts, and of which something was asked.
+def _decide_command(command: Command[T], context: Context) -> Plan[T]:
+    """Decide a command, for a token only if it is active and the command required something.
 
-    An operation that changes something without having demanded anything is open to nobody with a token: what nobody
-    has thought of is denied.
+    A command that changes something without requiring any permission is refused to tokens: deny by default.
     """
     check_token_identity(context)
-    plan = operation.decide(context)
-    if isinstance(context.identity, TokenIdentity) and (plan.drafts or plan.make) and not context.reasons:
-        raise Refused(
-            ResponseCode.INSUFFICIENT_PERMISSIONS, "no token is good for that", "identify yourself with a key"
-        )
+    plan = command.decide(context)
+    if isinstance(context.identity, TokenIdentity) and (plan.drafts or plan.build) and not context.reasons:
+        raise Refused(ResponseCode.INSUFFICIENT_PERMISSIONS, "Tokens cannot do this", "Authenticate with a key")
     return plan
 
 
 def _request(plan: Plan[object], snapshot: Snapshot, extra: Preconditions | None) -> _Request | None:
-    """What a plan asks of the ledger; None if nothing has to be appended."""
+    """The request of a plan to the ledger; None if there is nothing to append."""
     preconditions = {**snapshot.preconditions, **extra} if extra else snapshot.preconditions
-    if plan.make is not None:
-        return Mint(plan.make, preconditions, expected_leaves=snapshot.expected_leaves)
+    if plan.build is not None:
+        return Mint(plan.build, preconditions, expected_leaves=snapshot.expected_leaves)
     if not plan.drafts:
         return None
     if len(plan.drafts) == 1:
@@ -241,23 +237,23 @@ def _request(plan: Plan[object], snapshot: Snapshot, extra: Preconditions | None
 
 
 def _authentication_changed() -> TooBusy:
-    return TooBusy("the record that proved who asks has changed since; nothing was written, prove it again")
+    return TooBusy("The record that authenticated you has changed; nothing was written. Authenticate again")
 
 
 def check_text(text: str) -> None:
-    """Refuse text without a UTF-8 form, which some decoders let through."""
+    """Refuse text without a UTF-8 form, which some decoders accept."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise Refused(ResponseCode.INVALID_VALUE, "the note holds half of a surrogate pair", rule="H4") from None
+        raise Refused(ResponseCode.INVALID_VALUE, "The note contains half of a surrogate pair", rule="H4") from None
 
 
 def _first_entry(outcome: Outcome) -> int:
-    """The number of the first entry that a request appended; what failed is raised."""
+    """The sequence number of the first entry that a request appended; raises if it failed."""
     if isinstance(outcome, (Appended, MintedEntries)):
         return outcome.seq
     if isinstance(outcome, Failed):
         raise outcome.error
     if isinstance(outcome, LedgerError):
         raise outcome
-    raise TypeError(f"{outcome!r} is not what an operation of the registry can come to")
+    raise TypeError(f"unexpected outcome of a command: {outcome!r}")

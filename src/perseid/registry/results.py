@@ -1,6 +1,6 @@
-"""What operations answer: typed values, and refusals that carry the protocol's code and a sentence for people.
+"""Results of commands and queries, refusals, and the rules that refusals cite.
 
-The rules that refusals name by their ids, explained: those for names, and those of the registry.
+A refusal carries the response code of the protocol and a text for people.
 """
 
 import tomllib
@@ -19,27 +19,27 @@ from perseid.wire.codes import ResponseCode
 
 
 class Refused(Exception):
-    """An operation was not carried out. Nothing has changed."""
+    """A command was refused. Nothing has changed."""
 
     def __init__(self, code: ResponseCode, reason: str, advice: str = "", rule: str = "") -> None:
         super().__init__(reason if not advice else f"{reason}. {advice[:1].upper()}{advice[1:]}")
         self.code = code
-        """What the protocol answers."""
+        """The response code of the protocol."""
         self.reason = reason
-        """What was wrong."""
+        """What is wrong."""
         self.advice = advice
-        """What to do about it."""
+        """How to fix it."""
         self.rule = rule
-        """The id of the requirement, or the policy's line, that stood in the way."""
+        """The id of the requirement, or the line of the policy, that was violated."""
 
     @classmethod
     def from_decision(cls, decision: Decision) -> Self:
-        """The refusal of somebody who may not."""
+        """The refusal of a caller without permission."""
         return cls(decision.code or ResponseCode.INVALID_ADMIN, decision.reason, decision.advice)
 
     @classmethod
     def from_refusals(cls, refusals: list[Refusal]) -> Self:
-        """The refusal of a policy; of several objections the first is told, as the protocol has room for one."""
+        """The refusal by a policy. Only the first is reported, because the protocol has room for one."""
         first = refusals[0]
         code = ResponseCode.INVALID_HANDLE if first.subject is Subject.NAME else ResponseCode.INVALID_VALUE
         reason = f"{first.message}; the policy of this namespace says: {first.line}"
@@ -47,69 +47,69 @@ class Refused(Exception):
 
 
 class InvalidQuery(Refused):
-    """A question has the right form, and there is no answer to it."""
+    """A well-formed query that has no answer."""
 
     def __init__(self, reason: str, advice: str = "", rule: str = "") -> None:
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
 
 
 class ReferralError(Refused):
-    """Another service holds what was asked for."""
+    """Another service hosts the prefix."""
 
     def __init__(self, values: tuple[Value, ...]) -> None:
-        super().__init__(ResponseCode.PREFIX_REFERRAL, "another service holds the handles of this prefix")
+        super().__init__(ResponseCode.PREFIX_REFERRAL, "Another service hosts the handles of this prefix")
         self.values = values
-        """The values that say which."""
+        """The values that say which service."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """A record was changed, or was already what it should become."""
+    """A record was changed, or already had the requested state."""
 
     handle: Handle
-    """The name as it is registered."""
+    """The registered handle."""
     seq: int
-    """The entry that did it, or the last one of the record if nothing had to be done."""
+    """The entry of the change, or the latest entry of the record if nothing changed."""
     overwritten: bool = False
-    """Whether something that was there was replaced."""
+    """Whether an existing record was replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class MintResult:
-    """New names."""
+    """New handles."""
 
     handles: tuple[Handle, ...]
     seq: int
-    """The entry of the first; those of the others follow."""
+    """The entry of the first handle; the others follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a name stands for."""
+    """What a handle resolves to."""
 
     handle: Handle
-    """The name as it was asked for."""
+    """The handle as requested."""
     registered: Handle
-    """The name as it is registered."""
+    """The registered handle."""
     state: State
     values: tuple[Value, ...]
-    """The values that were asked for and may be seen, by ascending index."""
+    """The requested values that the caller can read, by ascending index."""
     seq: int
-    """The entry that says so."""
+    """The entry that they come from."""
     at: int
-    """When that was written, in microseconds since 1970."""
+    """When it was written, in microseconds since 1970."""
     query: str | None = None
     fragment: str | None = None
-    """What a CORDRA name had behind it; for the caller (C5)."""
+    """The fragment after a CORDRA handle, for the caller (C5)."""
     by_template: bool = False
-    """Whether a template made the values: there is no record of that name."""
+    """Whether the values come from a template: the handle has no record."""
     base: Handle | None = None
-    """The name that they were made from, if it has a record."""
+    """The handle that the template was applied to, if it has a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Whether an operation would be carried out, and why or why not."""
+    """Whether a command would be executed, and why."""
 
     allowed: bool
     reason: str
@@ -120,10 +120,10 @@ class Explanation:
 
 @cache
 def rules() -> dict[str, dict[str, str]]:
-    """Title and text of each rule by its id, in the order of their letters and numbers."""
+    """Title and text of each rule by its id, in the order of letters and numbers."""
     own: dict[str, dict[str, str]] = tomllib.loads(
         files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
     )
-    found = {**name_rules(), **own}
-    letters = list(dict.fromkeys(key[0] for key in found))
-    return dict(sorted(found.items(), key=lambda item: (letters.index(item[0][0]), int(item[0][1:]))))
+    every = {**name_rules(), **own}
+    letters = list(dict.fromkeys(key[0] for key in every))
+    return dict(sorted(every.items(), key=lambda item: (letters.index(item[0][0]), int(item[0][1:]))))

@@ -1,8 +1,8 @@
-"""What a decision reads, and that it was read: the ledger checks at commit that none of it has moved.
+"""Snapshot of the ledger for one decision, which records what it read.
 
-`Facts` is one state of the ledger seen through the rules of names: a handle is found under its namespace's case rule,
-a namespace has its policy, a prefix is homed here or not. Each record is read once a decision, and noted with the
-number of its latest entry.
+The ledger checks at commit that nothing of it has changed. The snapshot applies the rules of names: a handle is found
+under the case rule of its namespace, a namespace has its policy, a prefix is homed here or not. Each record is read
+once per decision, and noted with the number of its latest entry.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,43 +28,43 @@ from perseid.wire.codes import ResponseCode
 from .results import Refused
 
 POLICY_TYPE: Final = "PERSEID_POLICY"
-"""The type of the value that holds a policy."""
+"""The type of the value that contains a policy."""
 
 POLICY_INDEX: Final = 1
 
 SITE_PREFIX: Final = "0.SITE"
-"""The prefix of the installation's own records: no door writes them, and they are no handles."""
+"""The prefix of the installation's own records. No interface writes them, and they are not handles."""
 
 MAX_ANCESTORS: Final = 32
-"""How many prefixes above one are looked at: real ones have two or three, and anybody may ask about a thousand."""
+"""How many parent prefixes are checked: real prefixes have two or three, and a request may name a thousand."""
 
 _LAST_ENTRY: Final = (1 << 63) - 1
-_MAX_CACHED_POLICIES: Final = 1_024  # as many namespaces as one installation may work with at a time
+_MAX_CACHED_POLICIES: Final = 1_024  # enough for the namespaces that one installation works with at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the configuration says that decisions depend on."""
+    """The settings that decisions depend on."""
 
     administration: Settings = field(default_factory=Settings)
     default_policy: Policy = PROFILES["free"]
-    """For a prefix that is homed without a policy."""
+    """For a homed prefix without a policy."""
     listing_allowed: bool = True
     template_delimiter: str = ""
-    """What separates a base name from its extension where no namespace says so; empty for nothing."""
+    """What separates a base handle from its extension where no namespace sets it; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """What the ledger has under a name."""
+    """The record of a handle in the ledger."""
 
     requested: Handle
-    """The name as it was asked for."""
+    """The handle as requested."""
     handle: Handle
-    """The name of the record: as it is registered, or as it would be."""
+    """The handle of the record: as registered, or as it would be registered."""
     key: bytes
     exact: bool
-    """Whether small and capital letters of the suffix are told apart."""
+    """Whether the suffix is case-sensitive."""
     policy: Policy
     entry: Entry | None
     """The latest entry; None if there never was one."""
@@ -74,17 +74,17 @@ class StoredRecord:
 
     @property
     def state(self) -> State:
-        """What the name is."""
+        """The state of the handle."""
         return State.ABSENT if self.entry is None else self.entry.state
 
     @property
     def exists(self) -> bool:
-        """Whether there is a record, whoever may see it."""
+        """Whether there is a record, public or not."""
         return self.state is not State.ABSENT
 
     @property
     def is_public(self) -> bool:
-        """Whether the public may know that the name exists."""
+        """Whether everybody can know that the handle exists."""
         return self.state in (State.NORMAL, State.TOMBSTONE)
 
     @property
@@ -95,14 +95,14 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class CaseRulePeriod:
-    """A time in which the names of a namespace were told apart by one rule (H5)."""
+    """A period in which one case rule applied to the suffixes of a namespace (H5)."""
 
     first: int
-    """The entry with which it begins."""
+    """Its first entry."""
     last: int
-    """The entry with which it ends."""
+    """Its last entry."""
     exact: bool
-    """Whether small and capital letters of a suffix were told apart."""
+    """Whether suffixes were case-sensitive."""
 
 
 class Snapshot:
@@ -115,24 +115,24 @@ class Snapshot:
         self._assumed: dict[str, Policy] = {}
         self._case_rule_periods: dict[str, list[CaseRulePeriod]] = {}
         self.expected_leaves: dict[bytes, bytes] = {}
-        """The leaf hashes of entries that were not read for this decision: see `recent`."""
+        """The leaf hashes of cached entries: see `decision_cache`."""
         self.usage = SearchUsage()
-        """How much was searched for rights."""
+        """How much was searched for permissions."""
 
     @property
     def reading(self) -> LogReader:
-        """The state of the ledger itself, for what is found otherwise than by name."""
-        assert self._reading is not None  # noqa: S101 - facts without one open it themselves
+        """The state of the ledger itself, for what is not looked up by handle."""
+        assert self._reading is not None  # noqa: S101 - CachedSnapshot opens it on first use
         return self._reading
 
     @property
     def seen(self) -> Mapping[bytes, Entry | None]:
-        """The latest entries of all records that were asked for."""
+        """The latest entries of all records that were read."""
         return self._entries
 
     @property
     def preconditions(self) -> dict[bytes, int]:
-        """Everything that was read, with the number of its latest entry."""
+        """Every record that was read, with the number of its latest entry."""
         return {key: 0 if entry is None else entry.seq for key, entry in self._entries.items()}
 
     def latest(self, key: bytes) -> int:
@@ -140,27 +140,27 @@ class Snapshot:
         entry = self.entry(key)
         return 0 if entry is None else entry.seq
 
-    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - for who need not look
-        """The latest entry of a record. It is expected that a `new` name has none; the answer does not depend on it."""
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - used by CachedSnapshot
+        """The latest entry of a record. `new` means that none is expected; the result does not depend on it."""
         if key not in self._entries:
             self._entries[key] = self.reading.record(key)
         return self._entries[key]
 
     def track(self, entry: Entry) -> None:
-        """Note that a decision rests on an entry which was found otherwise than by name.
+        """Note that a decision depends on an entry that was not looked up by handle.
 
-        Raises `Moved` where it rests on another entry of the record already: it cannot rest on both.
+        Raises `PreconditionFailed` if it already depends on another entry of the record.
         """
-        noted = self._entries.setdefault(entry.key, entry)
-        if noted is None or noted.seq != entry.seq:
-            raise PreconditionFailed(entry.key, 0 if noted is None else noted.seq, entry.seq)
+        known = self._entries.setdefault(entry.key, entry)
+        if known is None or known.seq != entry.seq:
+            raise PreconditionFailed(entry.key, 0 if known is None else known.seq, entry.seq)
 
     def assume(self, prefix: str, policy: Policy) -> None:
-        """Decide as if a namespace had this policy: it is about to get it."""
+        """Decide as if a namespace already had this policy."""
         self._assumed[fold(prefix)] = policy
 
     def policy(self, prefix: str) -> Policy:
-        """The policy of a namespace. One that cannot be read any more allows nothing, rather than everything."""
+        """The policy of a namespace. One that cannot be read raises `Refused`: it allows nothing."""
         if (assumed := self._assumed.get(fold(prefix))) is not None:
             return assumed
         if fold(prefix) == PREFIX_OF_PREFIXES:
@@ -173,59 +173,59 @@ class Snapshot:
         return self.rules.default_policy
 
     def last_readable_policy(self, prefix: str) -> Policy | None:
-        """The latest policy of a namespace that can be read; None if there never was one."""
+        """The latest readable policy of a namespace; None if there never was one."""
         policies = map(stored_policy, self.reading.history(record_key(policy_name(prefix))))
         return next((policy for policy in policies if policy is not None), None)
 
     def case_rule_periods(self, prefix: str) -> list[CaseRulePeriod]:
-        """The times in which the names of a namespace were told apart by one rule, latest first; mostly one."""
+        """The periods with one case rule in a namespace, latest first; mostly one."""
         if fold(prefix) not in self._case_rule_periods:
             self._case_rule_periods[fold(prefix)] = self._find_case_rule_periods(prefix)
         return self._case_rule_periods[fold(prefix)]
 
     def _find_case_rule_periods(self, prefix: str) -> list[CaseRulePeriod]:
-        found: list[CaseRulePeriod] = []
+        periods: list[CaseRulePeriod] = []
         exact: bool | None = None
         since, last = 0, _LAST_ENTRY
         for entry in self.reading.history(record_key(policy_name(prefix))):
             policy = stored_policy(entry)
             if policy is None:
-                continue  # one that cannot be read has changed nothing
+                continue  # a policy that cannot be read has changed nothing
             was_exact = policy.case is CaseRule.SENSITIVE
             if exact is not None and was_exact != exact:
-                found.append(CaseRulePeriod(since, last, exact))
+                periods.append(CaseRulePeriod(since, last, exact))
                 last = since - 1
             exact, since = was_exact, entry.seq
         if exact is None:
             exact = self.rules.default_policy.case is CaseRule.SENSITIVE
-        return [*found, CaseRulePeriod(0, last, exact)]
+        return [*periods, CaseRulePeriod(0, last, exact)]
 
     def stored(self, requested: Handle, *, new: bool = False) -> StoredRecord:
-        """What is under a name, by the rules of its namespace; it is expected to be `new`, or not."""
+        """The record of a handle, by the rules of its namespace; `new` means that none is expected."""
         policy = self.policy(requested.prefix)
         bare, query, fragment = policy.lookup_form(requested)
         exact = policy.case is CaseRule.SENSITIVE and not bare.is_prefix_handle
         key = record_key(str(bare), exact=exact)
         entry = self.entry(key, new=new)
-        # An entry of another case rule ends the key of another name: see `eras`.
+        # An entry written under the other case rule belongs to another handle: see `policy.case_rules`.
         is_of_name = entry is not None and entry.exact == exact
         handle = Handle.parse_lenient(entry.handle) if entry is not None and is_of_name else policy.normalize(bare)
         values = () if entry is None else entry.record()
         return StoredRecord(requested, handle, key, exact, policy, entry, values, query, fragment)
 
     def values(self, handle: str) -> tuple[Value, ...] | None:
-        """All values of a record, private ones included, for authorisation; None if there is no such record here."""
+        """All values of a record, also private ones, for authorization; None if there is no such record here."""
         name = Handle.for_lookup(handle)
         if name is None or fold(name.prefix) == SITE_PREFIX:
             return None
         try:
             stored = self.stored(name)
         except Refused:
-            return None  # of a namespace whose policy cannot be read nothing is known
+            return None  # the policy of the namespace cannot be read
         return stored.values if stored.exists else None
 
     def group(self, handle: str) -> tuple[Value, ...] | None:
-        """The same for a record that may hold a group: of a prefix that is not homed here any more nothing counts."""
+        """The same for a record that may contain a group; None if its prefix is no longer hosted here."""
         name = Handle.for_lookup(handle)
         if name is None or not (name.is_prefix_handle or self.is_responsible(name)):
             return None
@@ -239,7 +239,7 @@ class Snapshot:
         return entry is not None and entry.state is State.NORMAL
 
     def is_responsible(self, handle: Handle) -> bool:
-        """Whether this server answers for a name (§12.1 of the protocol)."""
+        """Whether this server is responsible for a handle (§12.1 of the protocol)."""
         if self.is_homed(f"{PREFIX_OF_PREFIXES}/{handle.prefix}") or self.is_homed(handle.prefix):
             return True
         if not handle.is_prefix_handle:
@@ -248,25 +248,25 @@ class Snapshot:
         return any(self.is_homed(marker) for marker in markers)
 
     def referral(self, handle: Handle) -> tuple[Value, ...]:
-        """Where the service for a derived prefix handle that is not here can be learnt; empty if nowhere."""
+        """The values that refer to the service of a derived prefix handle that is not here; empty if there are none."""
         if not handle.is_prefix_handle:
             return ()
         for above in _ancestors(handle.suffix):
             stored = self.stored(Handle(PREFIX_OF_PREFIXES, above))
             if stored.is_public:
-                found = [value for value in stored.values if value.is_public and value.type in DELEGATION_TYPES]
-                if found:
-                    return tuple(found)
+                delegation = [value for value in stored.values if value.is_public and value.type in DELEGATION_TYPES]
+                if delegation:
+                    return tuple(delegation)
         return ()
 
 
 def _ancestors(prefix: str) -> Iterator[str]:
-    # Anybody may ask about `.7`, above which there is nothing.
+    # A request may name `.7`, which has an empty parent.
     return islice(filter(None, prefixes.ancestors(prefix)), MAX_ANCESTORS)
 
 
 def stored_policy(entry: Entry) -> Policy | None:
-    """The policy in an entry of a policy's record; None if there is none that can be read."""
+    """The policy in an entry of a policy record; None if it cannot be read."""
     for value in entry.record():
         if value.type == POLICY_TYPE:
             try:
@@ -278,12 +278,11 @@ def stored_policy(entry: Entry) -> Policy | None:
 
 @lru_cache(_MAX_CACHED_POLICIES)
 def _parse_policy(text: bytes) -> Policy:
-    """A stored policy."""
     try:
         return Policy.from_stored(text.decode("utf-8"))
     except (InvalidPolicy, UnicodeDecodeError) as problem:
-        reason = f"the stored policy cannot be read: {problem}"
-        raise Refused(ResponseCode.ERROR, reason, "set the policy of the namespace anew") from problem
+        reason = f"The stored policy is invalid: {problem}"
+        raise Refused(ResponseCode.ERROR, reason, "Set the policy of the namespace again") from problem
 
 
 def values_of_type(values: tuple[Value, ...], base: str) -> tuple[Value, ...]:

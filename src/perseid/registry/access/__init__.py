@@ -1,1 +1,1 @@
-"""Who can do what: permissions, authorization, tokens and their scopes."""
+"""Permissions, authorization, tokens and their scopes."""

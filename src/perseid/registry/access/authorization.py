@@ -1,18 +1,18 @@
-"""Whether somebody may do something: the one place where rights are decided, for every door.
+"""Authorization: the one place where permissions are decided, for every interface.
 
-`authorise` weighs an identity against a demand (see `demands`). The rules are the protocol's:
+`authorize` checks an identity against a requirement (see `permissions`). The rules are the protocol's:
 
-- All permissions of a need come from one HS_ADMIN value; two values that each give a part give nothing.
-- An HS_ADMIN value means an identity directly, or through a group: an HS_VLIST value, whose entries are keys or further
-  groups. Groups are searched level by level; none is looked at twice, so loops are harmless.
-- Server administrators of the configuration have all permissions on every handle if `server_admin_full_access` says so.
-- Who is not known is asked to identify themselves (402); who is known and lacks the right is no administrator (400).
-- Who shows a bearer token has the rights of its maker, as they are now, as far as its scope names them: see `scopes`.
+- All permissions of a criterion come from one HS_ADMIN value; two values with a part each grant nothing.
+- An HS_ADMIN value names an identity directly, or through a group: an HS_VLIST value, whose entries are keys or further
+  groups. Groups are searched level by level, each once, so loops are harmless.
+- Server administrators in the configuration have all permissions on every handle if `server_admin_full_access` is set.
+- An anonymous caller must authenticate (402); an authenticated caller without the permission is refused (400).
+- A caller with a bearer token has the permissions that its issuer has now, within its scope: see `scopes`.
 
-Denial is what happens when nothing else does: data that cannot be read, a record that is not here, a search that has
-reached its end are no match. Records are read through a `Lookup` only, so that the caller knows what a decision rests
-on and the ledger can check at commit that none of it has moved. Reasons name permissions, indexes and names; never the
-data of a value, and where something is refused not the administrators either, who may be in values that are private.
+The default is to deny: data that cannot be read, a record that is not here, or a search that hits its limit do not
+match. Records are read only through a `Lookup`, so that the commit can check that nothing of it has changed. Reasons
+name permissions, indexes and handles, but never the data of a value; a refusal does not name administrators either,
+because their values may be private.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,48 +32,48 @@ from . import permissions as requirements
 from .permissions import Criterion, HasPermissions, HasRole, Requirement, Role, display_name
 
 MAX_GROUP_LEVELS: Final = 10
-"""How deeply groups may stand in groups, the one that an administrator value names being the first. People nest two or
-three; more is a mistake or an attack, and deployed servers give up on ten hops as well."""
+"""How deep groups can be nested, counting the one that an HS_ADMIN value names. People nest two or three; more is a
+mistake or an attack, and deployed servers stop after ten hops as well."""
 
 MAX_GROUP_LOOKUPS: Final = 1_000
-"""How many references one request may follow. Anybody can make a server search, by claiming to be somebody."""
+"""How many references one request can follow. An unverified caller can make the server search."""
 
 MAX_GROUP_MEMBERS: Final = 100_000
-"""How many entries of groups one request may read, after which no further group is opened: a quarter of a second of
-work. Look-ups alone do not bound it, because one group may fill a whole message."""
+"""How many members of groups one request can read: a quarter of a second of work. The limit on lookups is not enough,
+because one group may fill a whole message."""
 
-_MAX_CACHED_ADMINS = 1_024  # as many as one process works with at a time
-_MAX_REMARKS = 5  # a reason is for people, and a record may hold two thousand values to remark on
+_MAX_CACHED_ADMINS = 1_024  # enough for what one process works with at a time
+_MAX_REMARKS = 5  # a reason is for people, and a record may have two thousand values to remark on
 
 
 class Lookup(Protocol):
-    """How records are read. An implementation notes what it was asked for, with the entry that it saw."""
+    """Access to records. An implementation notes every record that is read, with its entry."""
 
     def values(self, handle: str) -> tuple[Value, ...] | None:
-        """All values of a record, private ones included; None if there is no such record here."""
+        """All values of a record, also private ones; None if there is no such record here."""
         ...
 
     def group(self, handle: str) -> tuple[Value, ...] | None:
-        """The same for a record that may hold a group: None also if this server does not answer for it any more."""
+        """The same for a record that may contain a group; None also if its prefix is no longer hosted here."""
         ...
 
 
 @dataclass(slots=True)
 class SearchUsage:
-    """How much one request has searched so far, in all its questions about rights together."""
+    """How much one request has searched so far, in all its checks together."""
 
     lookups: int = 0
     members: int = 0
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nothing more is searched, so that what was not found by then may be there all the same."""
+        """Whether the search stops here, so that a match may have been missed."""
         return self.lookups >= MAX_GROUP_LOOKUPS or self.members >= MAX_GROUP_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration says about administrators. Where nothing is said, nobody has a right."""
+    """Administrators in the configuration. By default nobody has a permission."""
 
     server_admins: tuple[ValueRef, ...] = ()
     home_only_admins: tuple[ValueRef, ...] = ()
@@ -83,58 +83,58 @@ class Settings:
     server_admin_full_access: bool = False
     """Whether server administrators have all permissions on every handle."""
     allow_na_admins: bool = True
-    """Whether the administrators of a prefix may create and list its handles; otherwise server administrators do."""
+    """Whether the administrators of a prefix can create and list its handles; otherwise server administrators do."""
 
     def holders(self, role: Role) -> tuple[ValueRef, ...]:
-        """Whom the configuration lists under a role."""
+        """The administrators with a role."""
         holders: tuple[ValueRef, ...] = getattr(self, role.value)
         return holders
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether it is allowed, and why."""
+    """Whether a requirement is met, and why."""
 
     allowed: bool
     code: ResponseCode | None
-    """What the protocol answers; None if it is allowed."""
+    """The response code of the protocol; None if allowed."""
     reason: str
-    """Who may or may not, and what gave the right or is missing; a sentence for people."""
+    """What grants the permission, or what is missing."""
     advice: str = ""
-    """What to do about a refusal."""
+    """How to fix a refusal."""
     read: tuple[str, ...] = ()
-    """The handles of the records that were looked up, in that order; those that are not here included."""
+    """The handles that were looked up, in that order, whether or not they exist here."""
 
 
 def authorize(
     identity: Identity, requirement: Requirement, lookup: Lookup, settings: Settings, usage: SearchUsage | None = None
 ) -> Decision:
-    """Decide whether somebody may do something. For a key holder the answer counts once the key is verified."""
+    """Check a requirement. For a key, the decision is valid only after the key was verified."""
     if isinstance(identity, TokenIdentity):
         if not (requirement.public and requirement.required_scope.is_read_only) and (
-            lack := identity.scope.describe_missing(requirement.required_scope)
+            missing := identity.scope.describe_missing(requirement.required_scope)
         ):
-            return _scope_denied(identity, requirement.action, lack)
+            return _scope_denied(identity, requirement.action, missing)
         return authorize(identity.issuer, requirement, lookup, settings, usage)
     if requirement.public:
-        return Decision(True, None, f"everybody may {requirement.action}")
+        return Decision(True, None, f"everybody can {requirement.action}")
     if isinstance(identity, Anonymous):
         return _authentication_required(requirement.action)
     caller = display_name(str(identity))
     if not requirement.alternatives:
-        reason = f"{caller} may not {requirement.action}: no rule says that anybody may"
+        reason = f"{caller} cannot {requirement.action}: no rule allows it"
         return Decision(False, ResponseCode.INVALID_ADMIN, reason)
     if isinstance(identity, LocalIdentity):
-        # Also without full access: who may write the files may write that setting, so a refusal would stop nobody.
-        return Decision(True, None, f"{caller} may {requirement.action}: server administrator by file permission")
+        # Also without full access: a user who can write the files can change that setting.
+        return Decision(True, None, f"{caller} can {requirement.action}: server administrator by file permission")
     search = _Search(identity, lookup, SearchUsage() if usage is None else usage)
-    # Direct matches first, in all alternatives: they rest on fewer records, and most administrators are listed so.
+    # Direct matches first, in all alternatives: they need fewer records, and most administrators are named directly.
     for match in (search.match_directly, search.match_through_groups):
         for alternative in requirement.alternatives:
             grounds = _find_grounds(alternative, match, search, settings)
             if grounds is not None:
-                why = "; ".join(grounds) or "it needs no permission"
-                return Decision(True, None, f"{caller} may {requirement.action}: {why}", read=tuple(search.read))
+                why = "; ".join(grounds) or "no permission is required"
+                return Decision(True, None, f"{caller} can {requirement.action}: {why}", read=tuple(search.read))
     return _denied(caller, requirement, search, settings)
 
 
@@ -146,27 +146,27 @@ def authorize_read(
     settings: Settings,
     usage: SearchUsage | None = None,
 ) -> Decision:
-    """Decide whether somebody gets the selected values of a record, when they did not ask for public ones only.
+    """Check that the caller can read the selected values of a record, unless only public ones were requested.
 
-    Within a session the permission is demanded even for public values: deployed clients ask so only when they mean
-    to identify themselves.
+    Within a session the permission is required even for public values: deployed clients do not restrict a request to
+    public values only when they want to authenticate.
     """
     if not identity.session:
         private = next((value for value in selected if not value.is_public), None)
         if private is None:
-            return Decision(True, None, f"everybody may read these values of {display_name(handle)}")
+            return Decision(True, None, f"everybody can read these values of {display_name(handle)}")
         if Permission.ADMIN_READ not in private.permissions:
-            reason = f"the value at index {private.index} of {display_name(handle)} may not be read by anybody"
-            advice = "ask for other values, or for public ones only"
+            reason = f"Value {private.index} of {display_name(handle)} is not readable by anybody"
+            advice = "Request other values, or public values only"
             return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
     return authorize(identity, requirements.read(handle), lookup, settings, usage)
 
 
 def authorize_write(identity: Identity, handle: Handle, old: Value, new: Value) -> Decision:
-    """Decide what MODIFY_VALUE asks of each single value, before the permissions of all are weighed together."""
-    value = f"the value at index {old.index} of {display_name(handle)}"
+    """Check what MODIFY_VALUE requires of a single value, before the permissions of all values together."""
+    value = f"value {old.index} of {display_name(handle)}"
     if Permission.ADMIN_WRITE not in old.permissions:
-        advice = f"remove {value} and add another, which the permission to write does not restrict"
+        advice = f"Remove {value} and add another one"
         return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, "Value is read-only", advice)
     if isinstance(identity, Anonymous) and requirements.permission_to_modify(old, new):
         return _authentication_required(f"modify {value}")
@@ -175,13 +175,13 @@ def authorize_write(identity: Identity, handle: Handle, old: Value, new: Value) 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A reference that would give the right, to whomever it means."""
+    """A reference that grants the permission to the identity it names."""
 
     reference: ValueRef
     source: str
-    """Where it stands, for people."""
+    """Where it is, for people."""
     grant: str
-    """What it does there: it lists somebody, or gives permissions."""
+    """What it does there: it lists the caller, or grants permissions."""
 
     def __str__(self) -> str:
         return f"{self.source} {self.grant}"
@@ -191,7 +191,7 @@ _Matcher: TypeAlias = Callable[[Sequence[_Candidate]], str | None]
 
 
 class _Search:
-    """Looks for one identity among references, during one request: the limits are for all that is searched."""
+    """A search for one identity among references; the limits apply to the whole request."""
 
     def __init__(self, identity: KeyIdentity, lookup: Lookup, usage: SearchUsage) -> None:
         self.identity = identity
@@ -206,7 +206,7 @@ class _Search:
         self.lacks_index = False
 
     def record(self, handle: str) -> tuple[Value, ...] | None:
-        """All values of a record, looked up once; what is no name of a record is not looked up at all."""
+        """All values of a record, looked up once; invalid handles are not looked up."""
         if Handle.for_lookup(handle) is None:
             return None
         if handle not in self._records:
@@ -223,14 +223,14 @@ class _Search:
         return self._group_records[handle]
 
     def match_directly(self, candidates: Sequence[_Candidate]) -> str | None:
-        """The first reference that means the identity itself, for people."""
+        """The first reference that names the identity itself, for people."""
         return next((str(candidate) for candidate in candidates if self.matches(candidate.reference)), None)
 
     def match_through_groups(self, candidates: Sequence[_Candidate]) -> str | None:
-        """The same, with the entries of groups and of the groups in them, level by level."""
-        found = self.match_directly(candidates)
-        if found is not None:
-            return found
+        """The same, including the members of groups and nested groups, level by level."""
+        direct = self.match_directly(candidates)
+        if direct is not None:
+            return direct
         seen: set[tuple[str, int]] = set()
         level = [(group, each) for each in candidates for group in _new_groups([each.reference], seen)]
         for _ in range(MAX_GROUP_LEVELS):
@@ -244,15 +244,15 @@ class _Search:
                 below += [(group, origin) for group in _new_groups(members, seen)]
             level = below
         if level:
-            self.ended = f"groups are followed over {MAX_GROUP_LEVELS} levels and no further"
+            self.ended = f"groups are followed up to {MAX_GROUP_LEVELS} levels"
         return None
 
     def remark(self, remark: str) -> None:
-        """Keep what a refusal should mention; once."""
+        """Keep a remark for the refusal, once."""
         self.remarks[remark] = None
 
     def matches(self, reference: ValueRef) -> bool:
-        """Whether a reference means the identity; notes where only the index is missing."""
+        """Whether a reference names the identity; notes if only the index is missing."""
         identity = self.identity
         if identity.reference.index <= 0 < reference.index != identity.index:
             self.lacks_index |= handle_key(reference.handle) == handle_key(identity.reference.handle)
@@ -260,14 +260,14 @@ class _Search:
         return identity.matches(reference)
 
     def _members_of(self, reference: ValueRef, origin: _Candidate) -> tuple[ValueRef, ...] | None:
-        """The entries of a group; none if it is no group; None if the search has reached its end."""
+        """The members of a group; empty if it is not a group; None if the search hits its limit."""
         key = _key(reference)
         if key not in self._groups:
             if self._usage.lookups >= MAX_GROUP_LOOKUPS:
-                self.ended = f"a request may follow {MAX_GROUP_LOOKUPS:,} references and no more"
+                self.ended = f"a request can follow at most {MAX_GROUP_LOOKUPS:,} references"
                 return None
             if self._usage.members >= MAX_GROUP_MEMBERS:
-                self.ended = f"a request may read {MAX_GROUP_MEMBERS:,} members of groups and no more"
+                self.ended = f"a request can read at most {MAX_GROUP_MEMBERS:,} members of groups"
                 return None
             self._usage.lookups += 1
             self._groups[key] = self._resolve(reference, origin)
@@ -277,7 +277,7 @@ class _Search:
     def _resolve(self, reference: ValueRef, origin: _Candidate) -> tuple[ValueRef, ...]:
         values = self._group(reference.handle)
         if values is None:
-            self.remark(f"{origin.source} leads to a record that is not held here, which counts as no match")
+            self.remark(f"{origin.source} refers to a record that is not stored here")
             return ()
         value = next((value for value in values if value.index == reference.index), None)
         if value is None or not has_type(value.type, HS_VLIST):
@@ -285,14 +285,14 @@ class _Search:
         try:
             return ValueList.from_bytes(value.data).entries
         except InvalidData:
-            self.remark(f"{origin.source} leads to a group whose data cannot be read, which counts as no match")
+            self.remark(f"{origin.source} refers to a group whose data is invalid")
             return ()
 
 
 def _new_groups(references: Iterable[ValueRef], seen: set[tuple[str, int]]) -> Iterator[ValueRef]:
-    """Those that may be groups and have not been seen in this search; from now on they have.
+    """The references that may be groups and are new in this search; adds them to `seen`.
 
-    Index 0 is no particular value, so it is no group. One more than may be followed is enough to find the limit.
+    Index 0 does not name a value, so it is not a group. One more than the limit is enough to detect it.
     """
     for reference in references:
         if len(seen) > MAX_GROUP_LOOKUPS:
@@ -303,17 +303,16 @@ def _new_groups(references: Iterable[ValueRef], seen: set[tuple[str, int]]) -> I
 
 
 def _key(reference: ValueRef) -> tuple[str, int]:
-    """What two references to the same value have in common."""
     return handle_key(reference.handle), reference.index
 
 
 def _find_grounds(
     alternative: tuple[Criterion, ...], match: _Matcher, search: _Search, settings: Settings
 ) -> list[str] | None:
-    """What meets each requirement; None if one is not met."""
+    """What meets each criterion; None if one is not met."""
     grounds = []
     for criterion in alternative:
-        # The configuration first: nobody can keep a server administrator out by filling a record with groups.
+        # The configuration first: filling a record with groups must not keep out a server administrator.
         ground = match(_config_candidates(_roles(criterion, settings), settings))
         if ground is None and isinstance(criterion, HasPermissions) and _uses_record_admins(criterion, settings):
             ground = match(_record_candidates(criterion, search))
@@ -328,7 +327,7 @@ def _uses_record_admins(need: HasPermissions, settings: Settings) -> bool:
 
 
 def _roles(criterion: Criterion, settings: Settings) -> tuple[Role, ...]:
-    """The roles of the configuration that meet a requirement."""
+    """The roles of the configuration that meet a criterion."""
     if isinstance(criterion, HasRole):
         return criterion.roles
     if settings.server_admin_full_access or not _uses_record_admins(criterion, settings):
@@ -337,76 +336,79 @@ def _roles(criterion: Criterion, settings: Settings) -> tuple[Role, ...]:
 
 
 def _config_candidates(roles: tuple[Role, ...], settings: Settings) -> list[_Candidate]:
-    """Everybody whom the configuration lists under the roles."""
     return [
-        _Candidate(reference, f"the setting {role.value}", "lists them")
+        _Candidate(reference, f"the setting {role.value}", "lists the caller")
         for role in roles
         for reference in settings.holders(role)
     ]
 
 
 def _record_candidates(need: HasPermissions, search: _Search) -> list[_Candidate]:
-    """The administrators of a record who have all the permissions."""
+    """The administrators of a record that have all the permissions."""
     record = display_name(need.record)
     values = search.record(need.record)
     if values is None:
-        search.remark(f"{record} is not held here")
+        search.remark(f"{record} is not stored here")
         return []
     administrators = [value for value in values if requirements.is_admin(value)]
     if not administrators:
         search.remark(f"{record} has no administrators")
     candidates = []
     for value in administrators:
-        source = f"the HS_ADMIN value at index {value.index} of {record}"
+        source = f"HS_ADMIN value {value.index} of {record}"
         try:
             admin = _parse_admin(value.data)
         except InvalidData:
-            search.remark(f"{source} cannot be read and is ignored")
+            search.remark(f"{source} is invalid and ignored")
             continue
         if need.permissions in admin.permissions:
-            candidates.append(_Candidate(admin.administrator, source, f"gives {_permission_names(need.permissions)}"))
+            candidates.append(_Candidate(admin.administrator, source, f"grants {_permission_names(need.permissions)}"))
         elif value.is_public and search.identity.matches(admin.administrator):
-            search.remark(f"{source} does not give {_permission_names(need.permissions & ~admin.permissions)}")
+            search.remark(f"{source} does not grant {_permission_names(need.permissions & ~admin.permissions)}")
     return candidates
 
 
 def _authentication_required(action: str) -> Decision:
-    reason = f"only administrators may {action}, and nobody has identified themselves"
-    advice = "identify yourself with a key that an administrator value names"
-    return Decision(False, ResponseCode.AUTHENTICATION_NEEDED, reason, advice)
+    advice = "Authenticate with a key that an HS_ADMIN value names"
+    return Decision(False, ResponseCode.AUTHENTICATION_NEEDED, f"Authentication required to {action}", advice)
 
 
-def _scope_denied(identity: TokenIdentity, action: str, lack: str) -> Decision:
-    reason = f"{display_name(str(identity))} may not {action}: {lack}"
-    advice = "use a token that is good for it, or identify yourself with a key"
+def _scope_denied(identity: TokenIdentity, action: str, missing: str) -> Decision:
+    reason = f"{display_name(str(identity))} cannot {action}: {missing}"
+    advice = "Use a token with this scope, or authenticate with a key"
     return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
 
 
 def _denied(caller: str, requirement: Requirement, search: _Search, settings: Settings) -> Decision:
-    ways = [
+    alternatives = [
         " and ".join([_describe_criterion(item, settings) for item in alternative])
         for alternative in requirement.alternatives
     ]
     remarks = list(search.remarks)[:_MAX_REMARKS]
     if search.ended:
         remarks.insert(0, f"the search ended early: {search.ended}")
-    reason = "; ".join([f"{caller} may not {requirement.action}: it takes {', or '.join(ways)}", *remarks])
-    advice = "ask an administrator to give you the right, or identify yourself as somebody who has it"
+    reason = "; ".join([f"{caller} cannot {requirement.action}: requires {', or '.join(alternatives)}", *remarks])
+    advice = "Ask an administrator for the permission, or authenticate as an identity that has it"
     if search.lacks_index:
-        advice = "an identity with index 0 is not enough here: identify yourself with the index of your key"
+        advice = "Index 0 is not enough here: authenticate with the index of your key"
     return Decision(False, ResponseCode.INVALID_ADMIN, reason, advice, tuple(search.read))
 
 
 def _describe_criterion(criterion: Criterion, settings: Settings) -> str:
-    """What would meet a requirement, for people."""
+    """What would meet a criterion, for people."""
     if isinstance(criterion, HasPermissions) and _uses_record_admins(criterion, settings):
-        return f"{_permission_names(criterion.permissions)} in one HS_ADMIN value of {display_name(criterion.record)}"
-    return f"to be listed in {' or '.join([role.value for role in _roles(criterion, settings)])}"
+        names, record = _permission_names(criterion.permissions), display_name(criterion.record)
+        return (
+            f"permissions {names} in one HS_ADMIN value of {record}"
+            if "+" in names
+            else f"permission {names} on {record}"
+        )
+    return f"an entry in the setting {' or '.join([role.value for role in _roles(criterion, settings)])}"
 
 
 @lru_cache(_MAX_CACHED_ADMINS)
 def _parse_admin(data: bytes) -> Admin:
-    """What an HS_ADMIN value says; the same few stand in all records of a namespace."""
+    """Parse an HS_ADMIN value; all records of a namespace have the same few."""
     return Admin.from_bytes(data)
 
 

@@ -1,4 +1,4 @@
-"""Who may make names in a namespace: the policy's rule (S13), for every way of making one."""
+"""Who can create handles in a namespace: the policy's rule (S13), for every way to create one."""
 
 from perseid.names.handle import Handle
 from perseid.registry.context import Context
@@ -12,18 +12,19 @@ from .scopes import RequiredScope, Scope
 
 
 def require_mint(context: Context, policy: Policy, prefix: str, scope: Scope = Scope.MINT) -> None:
-    """Refuse whoever may not make names under a prefix, by the policy's rule."""
+    """Refuse a caller who cannot create handles under a prefix."""
     try:
-        context.require(making(policy, prefix, scope))
+        context.require(mint_requirement(policy, prefix, scope))
     except Refused as refused:
         line = policy.line("who_may_mint")
         reason = f"{refused.reason}; the policy of this namespace says: {line}"
         raise Refused(refused.code, reason, refused.advice, line) from refused
 
 
-def making(policy: Policy, prefix: str, scope: Scope = Scope.MINT) -> Requirement:
-    """What making names under a prefix demands (S13). Server administrators always may."""
-    action, required_scope = f"make names under {display_name(prefix)}", RequiredScope.for_namespace(prefix, scope)
+def mint_requirement(policy: Policy, prefix: str, scope: Scope = Scope.MINT) -> Requirement:
+    """The requirement to create handles under a prefix (S13). Server administrators always can."""
+    action = f"create handles under {display_name(prefix)}"
+    required_scope = RequiredScope.for_namespace(prefix, scope)
     servers = (HasRole((Role.SERVER,)),)
     if policy.who_may_mint is Audience.AUTHENTICATED:
         return Requirement(action, ((),), required_scope=required_scope)

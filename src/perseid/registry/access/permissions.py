@@ -1,4 +1,4 @@
-"""What each operation demands of whoever asks for it: which permissions, and on which record.
+"""The permissions that each command requires, and on which record.
 
     create                    ADD_HANDLE on the prefix handle `0.NA/<prefix>`
     create a derived prefix   ADD_NA on the prefix handle of its parent
@@ -6,15 +6,15 @@
     add                       ADD_ADMIN for HS_ADMIN values, ADD_VALUE for others
     remove                    REMOVE_ADMIN, REMOVE_VALUE
     modify                    MODIFY_ADMIN, MODIFY_VALUE; REMOVE_ADMIN + MODIFY_VALUE if HS_ADMIN becomes something
-                              else, MODIFY_VALUE + ADD_ADMIN the other way; nothing if everybody may write the value
-    replace the whole record  what its differences need; or ADD_ADMIN; or DELETE_HANDLE with the right to create
+                              else, MODIFY_VALUE + ADD_ADMIN the other way; nothing if everybody can write the value
+    replace the whole record  what its differences require; or ADD_ADMIN; or DELETE_HANDLE with the right to create
     read private values       READ_VALUE
     list                      LIST_HANDLES on the prefix handle
-    run the server            to be listed in the configuration
+    run the server            an entry in the configuration
 
-A demand without alternatives is met by nobody. That is what an operation gets that is not known here.
+Nobody meets a requirement without alternatives, which unknown operations get.
 
-Each demand also says what a bearer token must be good for to meet it: its reach (see `scopes`).
+Each requirement also names the scopes that a bearer token needs (see `scopes`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ from .scopes import NO_TOKEN, RequiredScope, Scope, scopes_for
 
 _NO_PERMISSIONS: Final = AdminPermission(0)
 Modification: TypeAlias = tuple[Value, Value]
-"""A value as it is, and as it shall be."""
+"""The old value and the new one."""
 
 
 class Role(Enum):
@@ -53,22 +53,22 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HasPermissions:
-    """Permissions that one HS_ADMIN value of a record has to give, all together."""
+    """Permissions that one HS_ADMIN value of a record must grant, all together."""
 
     permissions: AdminPermission
     record: str
-    """The handle whose administrators count."""
+    """The handle whose administrators are checked."""
     on_prefix: bool = False
-    """Whether it is a right over the handles of a prefix, which the setting `allow_na_admins` can switch off."""
+    """Whether it is a permission over the handles of a prefix, which the setting `allow_na_admins` can switch off."""
 
     def __post_init__(self) -> None:
         if not 0 < self.permissions <= ALL_PERMISSIONS:
-            raise ValueError(f"{int(self.permissions):#x} are not permissions that somebody can need")
+            raise ValueError(f"{int(self.permissions):#x} is not a set of admin permissions")
 
 
 @dataclass(frozen=True, slots=True)
 class HasRole:
-    """To be listed in the configuration, under at least one of these roles."""
+    """An entry in the configuration, under at least one of these roles."""
 
     roles: tuple[Role, ...]
 
@@ -78,31 +78,31 @@ Criterion: TypeAlias = HasPermissions | HasRole
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What an operation demands. Whoever meets all requirements of one alternative may do it."""
+    """What a command requires. A caller who meets all criteria of one alternative is allowed."""
 
     action: str
-    """What is to be done, for people; what follows "may" or "may not"."""
+    """What the caller wants to do, as it follows "can" or "cannot"."""
     alternatives: tuple[tuple[Criterion, ...], ...] = ()
-    """Without any, nobody may. An alternative without requirements is met by everybody who is known."""
+    """If there are none, nobody is allowed. Every authenticated caller meets an alternative without criteria."""
     public: bool = False
-    """Whether even the unknown may."""
+    """Whether anonymous callers are allowed."""
     required_scope: RequiredScope = NO_TOKEN
-    """What a bearer token must be good for."""
+    """What the scope of a bearer token must include."""
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """How a record differs from what it shall be. Timestamps do not count: the server sets them."""
+    """The differences between a record and its new values, without timestamps: the server sets those."""
 
     added: tuple[Value, ...]
     removed: tuple[Value, ...]
     modified: tuple[Modification, ...]
     kept: tuple[Value, ...]
-    """Values that do not change, as they are: they keep their timestamps."""
+    """Unchanged values, with their timestamps."""
 
     @classmethod
     def between(cls, old: Iterable[Value], new: Sequence[Value]) -> Self:
-        """Compare index by index."""
+        """Compare by index."""
         before = {value.index: value for value in old}
         after = {value.index for value in new}
         pairs = [(before[value.index], value) for value in new if value.index in before]
@@ -116,7 +116,7 @@ class Differences:
 
     @property
     def permissions(self) -> AdminPermission:
-        """What the differences need, taken together."""
+        """The permissions that all differences require together."""
         needed = [permission_to_add(value) for value in self.added] + [
             permission_to_remove(value) for value in self.removed
         ]
@@ -124,41 +124,41 @@ class Differences:
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """The words that a token needs for them."""
+        """The scopes that a token needs for them."""
         return scopes_for([*self.added, *self.removed, *[value for pair in self.modified for value in pair]])
 
 
 def is_admin(value: Value) -> bool:
-    """Whether a value names an administrator: HS_ADMIN or a subtype, in any case of letters."""
+    """Whether a value names an administrator: HS_ADMIN or a subtype, in any case."""
     return has_type(value.type, HS_ADMIN)
 
 
 def permission_to_add(value: Value) -> AdminPermission:
-    """What adding a value needs."""
+    """The permission to add a value."""
     return AdminPermission.ADD_ADMIN if is_admin(value) else AdminPermission.ADD_VALUE
 
 
 def permission_to_remove(value: Value) -> AdminPermission:
-    """What removing a value needs."""
+    """The permission to remove a value."""
     return AdminPermission.REMOVE_ADMIN if is_admin(value) else AdminPermission.REMOVE_VALUE
 
 
 def permission_to_modify(old: Value, new: Value) -> AdminPermission:
-    """What putting one value in the place of another needs; nothing if everybody may write the old one."""
+    """The permission to replace a value; none if everybody can write the old one."""
     match is_admin(old), is_admin(new):
         case True, True:
             return AdminPermission.MODIFY_ADMIN
         case True, False:
             return AdminPermission.REMOVE_ADMIN | AdminPermission.MODIFY_VALUE
         case False, True:
-            # Also where everybody may write the value: otherwise everybody could become an administrator.
+            # Also if everybody can write the value: otherwise everybody could become an administrator.
             return AdminPermission.MODIFY_VALUE | AdminPermission.ADD_ADMIN
         case _:
             return _NO_PERMISSIONS if Permission.PUBLIC_WRITE in old.permissions else AdminPermission.MODIFY_VALUE
 
 
 def create(handle: Handle) -> Requirement:
-    """For a handle that does not exist; the administrators in its own values do not count."""
+    """The requirement to create a handle; the administrators in its new values are not consulted."""
     return Requirement(
         f"create {display_name(handle)}",
         ((_create_permission(handle),),),
@@ -167,10 +167,10 @@ def create(handle: Handle) -> Requirement:
 
 
 def overwrite(handle: Handle, old: Iterable[Value], new: Sequence[Value]) -> Requirement:
-    """For CREATE with OW on a handle that exists: three ways, the first that authorises wins.
+    """The requirement for CREATE with OW on an existing handle: any of three alternatives.
 
-    No difference at all needs no permission. Whoever adds an administrator can become one, so such a difference
-    counts as the right to do anything (the second way) rather than as one permission among others.
+    A record without differences needs no permission. Whoever adds an administrator can become one, so ADD_ADMIN alone
+    is enough (the second alternative) and is not combined with other permissions.
     """
     name = str(handle)
     action = f"replace {display_name(handle)}"
@@ -182,24 +182,24 @@ def overwrite(handle: Handle, old: Iterable[Value], new: Sequence[Value]) -> Req
     if AdminPermission.ADD_ADMIN in needed:
         by_differences = ()
     by_adding_administrators = (HasPermissions(AdminPermission.ADD_ADMIN, name),)
-    by_making_anew = (HasPermissions(AdminPermission.DELETE_HANDLE, name), _create_permission(handle))
+    by_creating_again = (HasPermissions(AdminPermission.DELETE_HANDLE, name), _create_permission(handle))
     return Requirement(
-        action, (*by_differences, by_adding_administrators, by_making_anew), required_scope=required_scope
+        action, (*by_differences, by_adding_administrators, by_creating_again), required_scope=required_scope
     )
 
 
 def delete(handle: Handle) -> Requirement:
-    """For a handle with all its values."""
+    """The requirement to delete a handle with all its values."""
     return on_record(f"delete {display_name(handle)}", AdminPermission.DELETE_HANDLE, handle, Scope.DELETE)
 
 
 def register(handle: Handle, values: Sequence[Value]) -> Requirement:
-    """For the first values of a name that was reserved: what adding them takes."""
+    """The requirement for the first values of a reserved handle: that of adding them."""
     return replace(add(handle, values), required_scope=RequiredScope.of(handle, Scope.CREATE))
 
 
 def add(handle: Handle, values: Sequence[Value], existing: Iterable[Value] = ()) -> Requirement:
-    """For values to add. With OW `existing` holds the record's values, and those at the same indexes are replaced."""
+    """The requirement to add values. With OW, `existing` are the record's values; same indexes are replaced."""
     action = f"add values to {display_name(handle)}"
     if not values:
         return Requirement(action)
@@ -215,13 +215,13 @@ def add(handle: Handle, values: Sequence[Value], existing: Iterable[Value] = ())
 
 
 def remove(handle: Handle, values: Sequence[Value]) -> Requirement:
-    """For values to remove."""
+    """The requirement to remove values."""
     needed = _union([permission_to_remove(value) for value in values])
-    return on_record(f"remove values of {display_name(handle)}", needed, handle, *scopes_for(values))
+    return on_record(f"remove values from {display_name(handle)}", needed, handle, *scopes_for(values))
 
 
 def modify(handle: Handle, changes: Sequence[Modification]) -> Requirement:
-    """For MODIFY_VALUE. Values that everybody may write need no identity; `may_write` looks at each value first."""
+    """The requirement for MODIFY_VALUE; none if everybody can write the values. See also `authorize_write`."""
     action = f"modify values of {display_name(handle)}"
     needed = _union([permission_to_modify(old, new) for old, new in changes])
     scopes = scopes_for([value for pair in changes for value in pair])
@@ -231,12 +231,12 @@ def modify(handle: Handle, changes: Sequence[Modification]) -> Requirement:
 
 
 def read(handle: Handle, scope: Scope = Scope.READ) -> Requirement:
-    """For values that not everybody may read; with another word, for knowing that there is such a record."""
+    """The requirement to read private values; with another scope, to know that there is such a record."""
     return on_record(f"read the private values of {display_name(handle)}", AdminPermission.READ_VALUE, handle, scope)
 
 
 def list_handles(prefix: str) -> Requirement:
-    """For the names under a prefix."""
+    """The requirement to list the handles of a prefix."""
     need = HasPermissions(AdminPermission.LIST_HANDLES, _prefix_handle(prefix), on_prefix=True)
     return Requirement(
         f"list the handles of {display_name(prefix)}",
@@ -246,7 +246,7 @@ def list_handles(prefix: str) -> Requirement:
 
 
 def status() -> Requirement:
-    """For `0.SITE/status`, what a server says about itself."""
+    """The requirement for `0.SITE/status`."""
     roles = (Role.SERVER, Role.STATUS)
     return Requirement(
         "see the server's status", ((HasRole(roles),),), required_scope=RequiredScope.for_server(Scope.ADMIN)
@@ -254,10 +254,10 @@ def status() -> Requirement:
 
 
 def server_operation(operation: OpCode, prefix: str = "") -> Requirement:
-    """For an operation on the server itself, or on a prefix as a whole."""
+    """The requirement for an operation on the server itself, or on a prefix as a whole."""
     known = _SERVER_OPERATIONS.get(operation)
     if known is None:
-        return Requirement(f"do {operation}")
+        return Requirement(f"run {operation}")
     action, roles, scope = known
     return Requirement(action, ((HasRole(roles),),), required_scope=RequiredScope.for_namespace(prefix, scope))
 
@@ -269,19 +269,19 @@ _SERVER_OPERATIONS: Final = MappingProxyType(
         OpCode.LIST_HOMED_NAS: ("list the homed prefixes", (Role.SERVER, Role.HOME_ONLY), Scope.FIND),
         OpCode.RETRIEVE_TXN_LOG: ("follow the transactions", (Role.SERVER, Role.REPLICATION), Scope.ADMIN),
         OpCode.DUMP_HANDLES: ("copy all handles", (Role.SERVER, Role.REPLICATION), Scope.ADMIN),
-        OpCode.BACKUP_SERVER: ("back the server up", (Role.SERVER, Role.BACKUP), Scope.ADMIN),
+        OpCode.BACKUP_SERVER: ("back up the server", (Role.SERVER, Role.BACKUP), Scope.ADMIN),
     }
 )
 
 
 def display_name(name: Handle | str) -> str:
-    """A name as it is, unless it is long or would not show: then in quotes, cut and escaped."""
+    """The name as it is; quoted, truncated and escaped if it is long or not printable."""
     text = str(name)
     return text if len(text) <= MAX_QUOTED_LENGTH and text.isprintable() else quote_text(text)
 
 
 def _create_permission(handle: Handle) -> HasPermissions:
-    """The right to create a handle: its prefix's administrators give it, or those of the parent of a derived prefix."""
+    """ADD_HANDLE on the prefix handle, or ADD_NA on that of the parent for a derived prefix."""
     above = parent(handle.suffix) if handle.is_prefix_handle else None
     if above is None:
         return HasPermissions(AdminPermission.ADD_HANDLE, _prefix_handle(handle.prefix), on_prefix=True)
@@ -293,7 +293,7 @@ def _prefix_handle(prefix: str) -> str:
 
 
 def on_record(action: str, needed: AdminPermission, handle: Handle, *scopes: Scope) -> Requirement:
-    """A demand on the handle's own administrators; met by nobody if there is nothing to need."""
+    """A requirement on the administrators of the handle; nobody meets it if no permission is needed."""
     needs = ((HasPermissions(needed, str(handle)),),) if needed else ()
     return Requirement(action, needs, required_scope=RequiredScope.of(handle, *scopes))
 

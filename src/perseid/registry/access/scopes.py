@@ -1,24 +1,24 @@
-"""What a bearer token is good for: which words, in which namespaces.
+"""Scopes of bearer tokens: what a token can do, and in which namespaces.
 
-A token acts as whoever made it, and a scope takes from that; it never adds. Every demand of an operation says what it
-reaches (`Demand.reach`): the words that it takes, and where. A token meets a demand only if its scope has all of these
-words, in that place. A demand that says nothing is met by no token: so it is with what is new, and with making tokens.
+A token acts as its issuer; its scope only restricts. Every requirement names its scopes and its namespace
+(`Requirement.required_scope`), and a token meets it only if it has all of these scopes there. No token meets a
+requirement without scopes: so it is with new commands, and with creating tokens.
 
-    read        private values, names that are not published, and the history as administrators see it
-    find        the names of a namespace: list, find, log
-    mint        make, reserve and generate names
-    create      make a record under a chosen name, or under a reserved one
+    read        private values, unpublished handles, and the history as administrators see it
+    find        the handles of a namespace: list, find, log
+    mint        mint, reserve and generate handles
+    create      create a record under a chosen or a reserved handle
     update      add, change and remove values; link; rewrite
     publish     publish and unpublish
-    tombstone   put a tombstone on a record, and take it away
+    tombstone   replace a record by a tombstone, and undo that
     delete      delete records
-    transfer    change who administers: hand over, and all changes of administrators, groups and keys in records
-    namespaces  make namespaces, set their policies, home prefixes, change prefix handles
-    admin       what takes a server administrator: see the whole ledger, erase, ask for status and backups
+    transfer    change who administers: transfer, and all changes of administrators, groups and keys in records
+    namespaces  create namespaces, set their policies, home prefixes, change prefix handles
+    admin       what requires a server administrator: read the whole ledger, redact, status, backups
 
-Changing values and changing who administers are two words, because with the second one somebody who has found a token
-could make themselves a right that outlives it. Administrators that a new record is made with are part of making it.
-A change of many records takes the words of its single changes.
+`update` and `transfer` are separate because somebody who finds a token with `transfer` could give themselves
+permissions that outlive it. The administrators of a new record are part of creating it. A job needs the scopes of its
+single changes.
 """
 
 from collections.abc import Iterable
@@ -34,16 +34,16 @@ from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_
 from perseid.records.value import Value
 
 MAX_NAMESPACES: Final = 100
-"""Namespaces that one scope names. Who needs more means all of them, or should have several tokens."""
+"""Namespaces in one scope. For more, use all namespaces or several tokens."""
 
 DERIVED_SUFFIX: Final = ".*"
-"""Behind a prefix in a scope: all prefixes that are derived from it, and not itself."""
+"""After a prefix in a scope: all prefixes derived from it, without itself."""
 
 _ACCESS_TYPES: Final = (HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY)
 
 
 class Scope(Enum):
-    """What a token may be good for."""
+    """What a token can be used for."""
 
     READ = "read"
     FIND = "find"
@@ -59,25 +59,25 @@ class Scope(Enum):
 
 
 READ_SCOPES: Final = frozenset((Scope.READ, Scope.FIND))
-"""The words that change nothing. What everybody may see, a token may see without them."""
+"""The scopes that change nothing. A token can read public data without them."""
 
 
 class InvalidScope(ValueError):
-    """A scope that no token can have; the message says what to do."""
+    """An invalid scope; the message says how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredScope:
-    """What somebody would do with a right: the words that it takes, and where."""
+    """The scopes that a requirement needs, and the namespace."""
 
     scopes: frozenset[Scope] = frozenset()
-    """All of them are needed. None at all: no token can do it."""
+    """All of them are needed. If empty, no token is allowed."""
     prefix: str = ""
     """The namespace; empty for the server as a whole."""
 
     @classmethod
     def of(cls, handle: Handle, *scopes: Scope) -> Self:
-        """For a record. Prefix handles belong to their namespaces, and only their word reaches them."""
+        """For a record. A prefix handle belongs to its namespace, and changing it needs the scope `namespaces`."""
         if not handle.is_prefix_handle:
             return cls(frozenset(scopes), handle.prefix)
         kept = [scope for scope in scopes if scope in (Scope.READ, Scope.TRANSFER, Scope.ADMIN)]
@@ -90,12 +90,12 @@ class RequiredScope:
 
     @classmethod
     def for_server(cls, *scopes: Scope) -> Self:
-        """For the server as a whole: it takes a scope without limits."""
+        """For the server as a whole, which needs a scope for all namespaces."""
         return cls(frozenset(scopes))
 
     @property
     def is_read_only(self) -> bool:
-        """Whether nothing is changed."""
+        """Whether the scopes change nothing."""
         return bool(self.scopes) and self.scopes <= READ_SCOPES
 
 
@@ -105,74 +105,74 @@ NO_TOKEN: Final = RequiredScope()
 
 @dataclass(frozen=True, slots=True)
 class ScopeSet:
-    """Words and namespaces. Made by `Scope.of`, which checks both."""
+    """Scopes and namespaces of a token. Use `ScopeSet.of`, which validates both."""
 
     scopes: frozenset[Scope]
     namespaces: tuple[str, ...] | None = field(default=None)
-    """Prefixes with folded letters, in order; `12345.*` means those derived from 12345. None for all there are."""
+    """Folded prefixes, in order; `12345.*` means those derived from 12345. None for all namespaces."""
 
     @classmethod
     def of(cls, scopes: Iterable[str | Scope], namespaces: Iterable[str] | None) -> Self:
-        """A scope of words and prefixes as people write them; raises `InvalidScope`."""
-        found = frozenset(map(_parse_scope, scopes))
-        if not found:
-            raise InvalidScope(f"a token that may do nothing is of no use; name some of: {', '.join(SCOPES)}")
+        """Parse scopes and prefixes; raises `InvalidScope`."""
+        parsed = frozenset(map(_parse_scope, scopes))
+        if not parsed:
+            raise InvalidScope(f"A token needs at least one scope: {', '.join(SCOPES)}")
         if namespaces is None:
-            return cls(found)
-        places = tuple(sorted({_check_prefix(prefix) for prefix in namespaces}))
-        if not places:
-            raise InvalidScope("a token that is good nowhere is of no use; name a namespace, or all of them")
-        if len(places) > MAX_NAMESPACES:
-            raise InvalidScope(f"{len(places):,} namespaces are too many for one token; {MAX_NAMESPACES} are the most")
-        if Scope.ADMIN in found:
-            raise InvalidScope("admin is about the server as a whole: leave it out, or name no namespaces")
-        return cls(found, places)
+            return cls(parsed)
+        allowed = tuple(sorted({_check_prefix(prefix) for prefix in namespaces}))
+        if not allowed:
+            raise InvalidScope("A token needs at least one namespace. Name one, or choose all namespaces")
+        if len(allowed) > MAX_NAMESPACES:
+            raise InvalidScope(f"A token can have at most {MAX_NAMESPACES} namespaces; this one has {len(allowed):,}")
+        if Scope.ADMIN in parsed:
+            raise InvalidScope("The scope admin applies to the whole server. Remove it, or choose all namespaces")
+        return cls(parsed, allowed)
 
     def includes_namespace(self, prefix: str) -> bool:
-        """Whether a namespace is one of those, or the server as a whole (empty) if there is no limit."""
+        """Whether a namespace is included; the empty prefix means the server as a whole."""
         if self.namespaces is None:
             return True
-        place = fold(prefix)
+        prefix = fold(prefix)
         for allowed in self.namespaces:
             above = allowed.removesuffix(DERIVED_SUFFIX)
-            if place == allowed or (above != allowed and prefixes.is_derived(place, above)):
+            if prefix == allowed or (above != allowed and prefixes.is_derived(prefix, above)):
                 return True
         return False
 
     def describe_missing(self, required_scope: RequiredScope) -> str:
-        """What is missing for something, for people; empty if nothing is."""
+        """What is missing for a requirement, for people; empty if nothing is."""
         if not required_scope.scopes:
-            return "no token can do that"
+            return "tokens cannot do this"
         if missing := [scope.value for scope in Scope if scope in required_scope.scopes - self.scopes]:
-            return f"its scope does not have the word {' nor the scope '.join(missing)}"
+            return f"its scopes do not include {', '.join(missing)}"
         if not self.includes_namespace(required_scope.prefix):
-            return f"its scope is limited to {', '.join(self.namespaces or ())}"
+            return f"it is limited to {', '.join(self.namespaces or ())}"
         return ""
 
     @property
-    def places(self) -> str:
+    def namespaces_text(self) -> str:
         """The namespaces, for people."""
         return "all namespaces" if self.namespaces is None else ", ".join(self.namespaces)
 
     @property
-    def may(self) -> list[str]:
-        """The words, in their order."""
+    def scope_names(self) -> list[str]:
+        """The scopes, in the order of `Scope`."""
         return [scope.value for scope in Scope if scope in self.scopes]
 
 
 SCOPES: Final = tuple([scope.value for scope in Scope])
-"""All words, as people write them."""
+"""The names of all scopes."""
 
 
 def controls_access(value: Value) -> bool:
-    """Whether a value says who may do what: administrators, groups and keys."""
+    """Whether a value controls permissions: administrators, groups and keys."""
     return any(has_type(value.type, type_) for type_ in _ACCESS_TYPES)
 
 
 def scopes_for(values: Iterable[Value]) -> tuple[Scope, ...]:
-    """The words that changing these values takes; one at least."""
-    found = {Scope.TRANSFER if controls_access(value) else Scope.UPDATE for value in values}
-    return tuple(found) or (Scope.UPDATE,)
+    """The scopes that changing these values needs; at least one."""
+    scopes = {Scope.TRANSFER if controls_access(value) else Scope.UPDATE for value in values}
+    return tuple(scopes) or (Scope.UPDATE,)
 
 
 def _parse_scope(text: str | Scope) -> Scope:
@@ -181,15 +181,15 @@ def _parse_scope(text: str | Scope) -> Scope:
     try:
         return Scope(text)
     except ValueError:
-        raise InvalidScope(f"{text[:40]!r} is no word of a scope; they are: {', '.join(SCOPES)}") from None
+        raise InvalidScope(f"{text[:40]!r} is not a scope. Scopes: {', '.join(SCOPES)}") from None
 
 
 def _check_prefix(prefix: str) -> str:
-    """A prefix of a scope, with folded letters."""
+    """Return a folded prefix of a scope; raises `InvalidScope`."""
     try:
         prefixes.check_prefix(prefix.removesuffix(DERIVED_SUFFIX))
     except InvalidName as problem:
         raise InvalidScope(
-            f"{problem}; write a prefix, or a prefix and {DERIVED_SUFFIX} for those derived from it"
+            f"{problem}. Write a prefix, or a prefix with {DERIVED_SUFFIX} for those derived from it"
         ) from problem
     return fold(prefix)

@@ -1,28 +1,24 @@
-"""The text of a bearer token: what its holder keeps, and shows with every request.
+"""Text and stored record of bearer tokens, and whether a token is active.
 
     perseid_ k7qpx2ma 3vK…(43)…9Qd 0aBcD1
     prefix   id       secret       checksum
 
-The prefix lets people, and programs that look for secrets where none should be, see what it is. The id is public: logs
-and lists name a token by it. The secret is 32 random octets in base 62, of which a double click selects all. The
-checksum tells a slip of the hand from a token that is not known, without asking anybody; it proves nothing.
+The prefix lets people and secret scanners recognize a token. The id is public: logs and lists name a token by it. The
+secret is 32 random bytes in base 62, so that a double click selects all of it. The checksum detects typos without a
+lookup; it proves nothing.
 
-Of the secret, a server keeps the SHA-256 and nothing else. That cannot be turned round: there is nothing to guess in 32
-random octets, so no slow function is needed either.
+The server stores only the SHA-256 of the secret. A slow hash is not needed: 32 random bytes cannot be guessed.
 
-Bearer tokens as the ledger has them, and whether one still counts.
+A token is a record of the installation, `0.SITE/TOKENS/<ID>`: its issuer, scope and expiry, and the SHA-256 of its
+secret in a value that nobody can read. So creating and revoking are entries of the ledger, with actor and time; every
+process and node knows them at once; and the commit of a decision checks the token's record like everything else it has
+read. Only the last day of use has its own table (`perseid.ledger.store.token_uses`).
 
-Everything about a token is in a record of the installation's own, `0.SITE/TOKENS/<ID>`: who made it, its scope, when it
-ends, and the SHA-256 of its secret in a value that nobody may read. So making and revoking are entries of the ledger
-like any other, with who did it and when; every process and node knows of them at once; and a decision rests on the
-token's record as it rests on all else it has read, which the commit checks. Between the decision and the commit nobody
-can be late. Only the last day of use has a table of its own (`perseid.ledger.store.token_uses`).
+A token is active as long as
 
-A token counts as long as
-
-- it is not revoked: the record is there;
-- its time is not over;
-- the key that made it is there, and the same: whoever replaces a key that has become known ends what was made with it.
+- it is not revoked: the record exists;
+- it has not expired;
+- the key of its issuer exists and is the same: replacing a compromised key ends the tokens that were issued with it.
 """
 
 import hashlib
@@ -50,18 +46,18 @@ from .permissions import display_name
 from .scopes import InvalidScope, ScopeSet
 
 PREFIX: Final = "perseid_"
-"""With what the text of every token begins."""
+"""Start of the text of every token."""
 
 ID_LENGTH: Final = 8
 """Characters of an id: 40 bits, so that two of a million tokens hardly ever share one. A second one is refused."""
 
 SECRET_BYTES: Final = 32
-"""Octets of randomness: what nobody guesses, ever."""
+"""Bytes of randomness: impossible to guess."""
 
 PATTERN: Final = rf"{PREFIX}[a-z2-7]{{{ID_LENGTH}}}[0-9A-Za-z]{{49}}"
-"""What a token looks like, as a regular expression for those who look for secrets."""
+"""Regular expression of a token, for secret scanners."""
 
-_ID_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"  # one case, for ids are names of records too; no 0 and 1
+_ID_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"  # one case, because ids are in handles too; no 0 and 1
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 _SECRET_LENGTH: Final = 43  # 62⁴³ > 2²⁵⁶
@@ -71,63 +67,63 @@ _LENGTH: Final = len(PREFIX) + ID_LENGTH + _SECRET_LENGTH + _SUM_LENGTH
 
 
 class InvalidToken(ValueError):
-    """A text that is no token. The message never holds any of it."""
+    """A text that is not a token. The message never contains any of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A token as its holder has it. Whoever prints it by mistake prints the id only."""
+    """A token with its secret. Its `repr` shows only the id."""
 
     id: str
     raw: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         if not is_id(self.id) or len(self.raw) != SECRET_BYTES:
-            raise ValueError("a token has an id of eight characters and 32 octets of secret")
+            raise ValueError("a token has an id of 8 characters and a secret of 32 bytes")
 
     @classmethod
     def new(cls, random: Callable[[int], bytes]) -> Self:
-        """A token that nobody has."""
-        numbers = int.from_bytes(random(5), "big")
-        name = "".join([_ID_ALPHABET[numbers >> 5 * place & 31] for place in range(ID_LENGTH)])
+        """Generate a token."""
+        number = int.from_bytes(random(5), "big")
+        name = "".join([_ID_ALPHABET[number >> 5 * position & 31] for position in range(ID_LENGTH)])
         return cls(name, random(SECRET_BYTES))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text of a token; raises `InvalidToken`."""
+        """Parse the text of a token; raises `InvalidToken`."""
         if not text.startswith(PREFIX):
-            raise InvalidToken(f"a token begins with {PREFIX}")
+            raise InvalidToken(f"Invalid token: it does not begin with {PREFIX}")
         if len(text) != _LENGTH:
-            much = "more" if len(text) > _LENGTH else "less"
-            raise InvalidToken(f"a token has {_LENGTH} characters, and this text has {much}: was it cut or doubled?")
+            problem = "too long" if len(text) > _LENGTH else "too short"
+            raise InvalidToken(f"Invalid token: it is {problem}; a token has {_LENGTH} characters")
         if _TOKEN_RE.fullmatch(text) is None:
-            raise InvalidToken("the text has a character that no token has")
+            raise InvalidToken("Invalid token: it contains an invalid character")
         body, checksum = text[:-_SUM_LENGTH], text[-_SUM_LENGTH:]
         if not hmac.compare_digest(_checksum(body), checksum):
-            raise InvalidToken("the token is mistyped: its last characters do not fit the others")
+            raise InvalidToken("Invalid token: the checksum does not match. Check for typos")
         number = 0
         for digit in body[len(PREFIX) + ID_LENGTH :]:
             number = number * len(_DIGITS) + _VALUES[digit]
         if number >> 8 * SECRET_BYTES:
-            raise InvalidToken("the text is no token: its secret is too large")
+            raise InvalidToken("Invalid token: the secret is out of range")
         return cls(body[len(PREFIX) : len(PREFIX) + ID_LENGTH], number.to_bytes(SECRET_BYTES, "big"))
 
     def text(self) -> str:
-        """The text, to be shown once."""
+        """The text, to show once."""
         body = f"{PREFIX}{self.id}{_encode_base62(int.from_bytes(self.raw, 'big'), _SECRET_LENGTH)}"
         return body + _checksum(body)
 
     def digest(self) -> bytes:
-        """What a server keeps."""
+        """What the server stores."""
         return hashlib.sha256(self.raw).digest()
 
     def matches(self, digest: bytes) -> bool:
-        """Whether this is the token of which a server has kept that; takes as long for every wrong one."""
+        """Whether the stored digest belongs to this token, compared in constant time."""
         return hmac.compare_digest(self.digest(), digest)
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of a token's id."""
+    """Whether a text has the form of a token id."""
     return len(text) == ID_LENGTH and all(character in _ID_ALPHABET for character in text)
 
 
@@ -144,19 +140,18 @@ def _checksum(body: str) -> str:
 
 
 TOKEN_TYPE: Final = "PERSEID_TOKEN"  # noqa: S105 - a type
-"""The type of the value that says what a token is good for."""
+"""The type of the value that describes a token."""
 
 HASH_TYPE: Final = "PERSEID_TOKEN_HASH"
-"""The type of the value that holds the SHA-256 of its secret."""
+"""The type of the value with the SHA-256 of its secret."""
 
 _LOCAL: Final = "local:"
 _ADMIN_ONLY: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 _NOT_READABLE: Final = Permission(0)
-_TOKEN_INACTIVE: Final = "the token does not count any more"  # noqa: S105 - not a secret
 
 
 class _StoredToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The JSON in the record."""
+    """The JSON in the record; `maker` is the issuer, `may` the scopes."""
 
     label: str
     maker: str
@@ -173,92 +168,92 @@ class Token:
 
     id: str
     label: str
-    """What it is for, in the words of its maker."""
-    maker: str
-    """Whom it acts as: `300:0.NA/12345` or `local:alice`."""
+    """What it is for, as its issuer describes it."""
+    issuer: str
+    """The identity it acts as: `300:0.NA/12345` or `local:alice`."""
     key: bytes
-    """The commitment, in the ledger, to the key with which the maker is known; empty if they are known otherwise."""
+    """The commitment, in the ledger, to the key of the issuer; empty if there is no single key."""
     scope: ScopeSet
     created: int
-    """In seconds since 1970."""
+    """Seconds since 1970."""
     expires: int
-    """The same: from then on it does not count."""
+    """Seconds since 1970; from then on it is not active."""
 
     def identity(self) -> TokenIdentity:
-        """Who somebody with this token is."""
-        if self.maker.startswith(_LOCAL):
-            return TokenIdentity(LocalIdentity(self.maker.removeprefix(_LOCAL)), self.id, self.scope)
-        return TokenIdentity(KeyIdentity(ValueRef.parse(self.maker), Proof.TOKEN), self.id, self.scope)
+        """The identity of a caller with this token."""
+        if self.issuer.startswith(_LOCAL):
+            return TokenIdentity(LocalIdentity(self.issuer.removeprefix(_LOCAL)), self.id, self.scope)
+        return TokenIdentity(KeyIdentity(ValueRef.parse(self.issuer), Proof.TOKEN), self.id, self.scope)
 
     def values(self, digest: bytes, now: int) -> tuple[Value, ...]:
-        """What the record holds."""
-        places = None if self.scope.namespaces is None else list(self.scope.namespaces)
-        written = _StoredToken(
-            self.label, self.maker, self.key.hex(), self.scope.may, places, self.created, self.expires
+        """The values of the record."""
+        namespaces = None if self.scope.namespaces is None else list(self.scope.namespaces)
+        stored = _StoredToken(
+            self.label, self.issuer, self.key.hex(), self.scope.scope_names, namespaces, self.created, self.expires
         )
-        about = Value(1, TOKEN_TYPE, msgspec.json.encode(written), timestamp=now, permissions=_ADMIN_ONLY)
+        about = Value(1, TOKEN_TYPE, msgspec.json.encode(stored), timestamp=now, permissions=_ADMIN_ONLY)
         return about, Value(2, HASH_TYPE, digest, timestamp=now, permissions=_NOT_READABLE)
 
     @classmethod
     def from_entry(cls, entry: Entry) -> Self | None:
-        """The token that an entry made; None if it made none."""
+        """The token that an entry created; None if it created none."""
         for value in entry.record():
             if value.type == TOKEN_TYPE:
-                return cls._read(entry.handle.rpartition("/")[2].lower(), value.data)
+                return cls._parse(entry.handle.rpartition("/")[2].lower(), value.data)
         return None
 
     @classmethod
-    def _read(cls, name: str, data: bytes) -> Self | None:
+    def _parse(cls, name: str, data: bytes) -> Self | None:
         try:
-            found = msgspec.json.decode(data, type=_StoredToken)
-            scope = ScopeSet.of(found.may, found.namespaces)
-            key = bytes.fromhex(found.key)
+            stored = msgspec.json.decode(data, type=_StoredToken)
+            scope = ScopeSet.of(stored.may, stored.namespaces)
+            key = bytes.fromhex(stored.key)
         except (msgspec.MsgspecError, InvalidScope, ValueError):
-            return None  # of a newer version, say: it gives no right
-        return cls(name, found.label, found.maker, key, scope, found.created, found.expires)
+            return None  # for example from a newer version: it grants nothing
+        return cls(name, stored.label, stored.maker, key, scope, stored.created, stored.expires)
 
 
 def stored_digest(entry: Entry) -> bytes:
-    """The SHA-256 of the secret of the token that an entry made."""
+    """The SHA-256 of the secret of the token that an entry created."""
     return next((value.data for value in entry.record() if value.type == HASH_TYPE), b"")
 
 
 def find_token_entry(snapshot: Snapshot, token: str) -> Entry | None:
-    """The latest entry about a token, on which the decision rests from now on; None if there never was such a token."""
+    """The latest entry of a token, noted as a precondition; None if there never was such a token."""
     return snapshot.entry(record_key(token_name(token)))
 
 
 def require_active_token(snapshot: Snapshot, token: str, now: int) -> tuple[Token, Entry]:
-    """A token that counts, and its record. Raises `Refused`."""
+    """An active token and its entry. Raises `Refused`."""
     entry = find_token_entry(snapshot, token)
     if entry is None:
-        raise _token_inactive("there is no such token here")
-    found = Token.from_entry(entry) if entry.state is State.NORMAL else None
-    if found is None:
-        raise _token_inactive(f"the token {token} was revoked")
-    if now >= found.expires:
-        raise _token_inactive(f"the time of the token {token} is over")
-    if not issuer_key_matches(snapshot, found):
-        raise _token_inactive(
-            f"the key {display_name(found.maker)}, with which the token {token} was made, is gone or another one now"
+        raise _inactive("This token does not exist here")
+    active = Token.from_entry(entry) if entry.state is State.NORMAL else None
+    if active is None:
+        raise _inactive(f"Token {token} was revoked")
+    if now >= active.expires:
+        raise _inactive(f"Token {token} has expired")
+    if not issuer_key_matches(snapshot, active):
+        raise _inactive(
+            f"Token {token} is no longer valid: the key of its issuer {display_name(active.issuer)} changed"
         )
-    return found, entry
+    return active, entry
 
 
 def check_token_identity(context: Context) -> None:
-    """Refuse whoever shows a token that does not count now, or is not what it was; others are not concerned."""
+    """Refuse a token that is not active now, or has changed; other identities pass."""
     identity = context.identity
     if isinstance(identity, TokenIdentity):
         token, _ = require_active_token(context.snapshot, identity.token, context.now)
         if token.identity() != identity:
-            raise _token_inactive(f"the token {identity.token} is another one now")
+            raise _inactive(f"Token {identity.token} has changed")
 
 
 def key_commitment(snapshot: Snapshot, reference: ValueRef) -> bytes | None:
-    """What a token keeps of the key that a reference names; empty if it names a group or no particular value.
+    """The commitment to the key that a reference names; empty if it names a group or no particular value.
 
-    None if there is no such value here. The mark is the salted commitment of the ledger, which tells nothing of the
-    key, and is another one whenever the value changes.
+    None if there is no such value here. It is the salted commitment of the ledger, which reveals nothing about the key
+    and changes whenever the value changes.
     """
     if snapshot.group(reference.handle) is None:
         return None
@@ -275,12 +270,11 @@ def key_commitment(snapshot: Snapshot, reference: ValueRef) -> bytes | None:
 
 
 def issuer_key_matches(snapshot: Snapshot, token: Token) -> bool:
-    """Whether whoever made a token can still be the one who did."""
-    if token.maker.startswith(_LOCAL):
+    """Whether the issuer of a token still has the key with which it was issued."""
+    if token.issuer.startswith(_LOCAL):
         return True
-    return key_commitment(snapshot, ValueRef.parse(token.maker)) == token.key
+    return key_commitment(snapshot, ValueRef.parse(token.issuer)) == token.key
 
 
-def _token_inactive(reason: str) -> Refused:
-    advice = f"{_TOKEN_INACTIVE}: use another one, or have one made"
-    return Refused(ResponseCode.AUTHENTICATION_FAILED, reason, advice)
+def _inactive(reason: str) -> Refused:
+    return Refused(ResponseCode.AUTHENTICATION_FAILED, reason, "Use another token, or create one: perseid token create")

@@ -1,1 +1,1 @@
-"""Changes to records: each command reads a snapshot and returns a plan."""
+"""Commands: each reads a snapshot and returns a plan for a change."""

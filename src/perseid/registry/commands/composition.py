@@ -1,12 +1,10 @@
-"""When values were changed: the timestamps of a record that is about to be stored.
+"""Composition of a record: the requested values, with what the policy adds, requires and forbids, and timestamps.
 
-The server sets them, whatever a request says, and an unchanged value keeps its own. So a client that replaces a whole
-record with what it read moves no date, and authority metadata can take the last update from the values (A3).
+All changes of every interface go through `compose`: administrators for a new record without any, authority metadata,
+the policy's types, timestamps.
 
-What a record becomes: the values that were asked for, with what the namespace adds, demands and forbids.
-
-One way for every change at every door, so that no door is weaker than another: administrators for a new record that
-brings none, authority metadata, the policy's types, timestamps.
+The server sets timestamps, and an unchanged value keeps its own. So a client that replaces a whole record with what it
+read changes no date, and authority metadata can derive the last update from the values (A3).
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,15 +23,15 @@ from perseid.registry.snapshot import Snapshot, StoredRecord
 
 
 def set_timestamps(
-    before: Iterable[Value] | None, wanted: Iterable[Value], now: int, *, is_import: bool = False
+    before: Iterable[Value] | None, values: Iterable[Value], now: int, *, is_import: bool = False
 ) -> tuple[Value, ...]:
-    """The wanted values with their timestamps: those that are new or changed get `now`.
+    """The values with their timestamps: those that are new or changed get `now`.
 
-    A value is the same if the record had it at this index, with everything but the timestamp equal. An import brings
-    timestamps of its own and these are kept; 0 means that it says none.
+    A value is unchanged if the record had it at this index, with everything except the timestamp equal. An import keeps
+    its own timestamps; 0 means none.
     """
     former = {value.index: value for value in before or ()}
-    return tuple([_with_timestamp(former.get(value.index), value, now, is_import) for value in wanted])
+    return tuple([_with_timestamp(former.get(value.index), value, now, is_import) for value in values])
 
 
 def _with_timestamp(former: Value | None, value: Value, now: int, is_import: bool) -> Value:
@@ -45,32 +43,32 @@ def _with_timestamp(former: Value | None, value: Value, now: int, is_import: boo
 
 
 MAX_INDEX = 0x7FFF_FFFF
-"""The largest index there is."""
+"""The largest index."""
 
 
 def compose(
     context: Context,
     stored: StoredRecord,
-    wanted: Sequence[Value],
+    requested: Sequence[Value],
     *,
     whole: bool = False,
     creates: bool = False,
     state: State | None = None,
 ) -> tuple[Value, ...]:
-    """The values of the record after a change; refused where the policy has something against them.
+    """The values of the record after a change; refused if they violate the policy.
 
-    `whole` says that the request gave the whole record, and `creates` that its name gets a thing with it. `state` is
-    what the name is afterwards. A reserved name has no thing yet, hence neither a date of creation nor what the policy
-    requires; nor need a tombstone have what is required of others.
+    `whole` means that the request has the whole record, `creates` that it creates the record, `state` is the state
+    afterwards. A reserved handle has neither a date of creation nor the required values; a tombstone need not have the
+    required values either.
     """
     is_import = context.is_import
     after = (State.NORMAL if creates else stored.state) if state is None else state
-    values = add_administrators(context, stored, wanted) if creates else tuple(wanted)
+    values = add_administrators(context, stored, requested) if creates else tuple(requested)
     if after is not State.RESERVED:
         change = Change(
             handle=stored.handle,
             before=None if creates else stored.values,
-            wanted=values,
+            requested=values,
             now=context.now,
             whole=whole or creates,
             is_import=is_import,
@@ -90,21 +88,21 @@ def compose(
     return set_timestamps(stored.values, values, context.now, is_import=is_import)
 
 
-def reindex(kept: Iterable[Value], others: Iterable[Value]) -> list[Value]:
-    """Values that stand beside others: where an index is taken they move to a free one behind it."""
+def reindex(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:
+    """Move values whose index is taken by others to the next free one."""
     taken = {value.index for value in others}
-    found = []
-    for value in kept:
+    result = []
+    for value in values:
         index = value.index
         while index in taken:
             index = index + 1 if index < MAX_INDEX else 1
         taken.add(index)
-        found.append(replace(value, index=index))
-    return found
+        result.append(replace(value, index=index))
+    return result
 
 
 def policy_values(stored: StoredRecord) -> tuple[Value, ...]:
-    """The values that stay in a record although a request for the whole of it leaves them out (A8)."""
+    """The values that stay in a record although a request for the whole record omits them (A8)."""
     if not stored.policy.authority:
         return ()
     types = {fold(stored.policy.creation_date_type), fold(stored.policy.creator_type)}
@@ -112,7 +110,7 @@ def policy_values(stored: StoredRecord) -> tuple[Value, ...]:
 
 
 def get_party_status(snapshot: Snapshot, handle: Handle) -> PartyStatus:
-    """What this server knows of a handle that a record names as its creator."""
+    """What is known here about a handle that a record names as its creator."""
     if not snapshot.is_responsible(handle):
         return PartyStatus.FOREIGN
     stored = snapshot.stored(handle)

@@ -1,11 +1,10 @@
-"""Changes that are made only if a record is what somebody has seen: nobody overwrites what they do not know of.
+"""Conditional changes: a command is executed only if the record has not changed since it was read.
 
-A tag stands for a state of a record. What the public is shown has the tag of what the public may read, which anybody
-can compute from it, and which tells nothing of the rest; or, where it is told which entry is the record's latest, a tag
-of that. Who may read everything gets another tag of the latest entry, which changes with every change.
+A tag identifies a state of a record. Public responses carry a tag of the public values, which anybody can compute and
+which reveals nothing else; or, where they show the number of the latest entry, a tag of that number. Callers who can
+read everything get a tag that changes with every entry.
 
-The condition is asked in the state of the ledger on which the decision rests, and last: whoever may not make the change
-learns nothing from it.
+The condition is checked last, in the snapshot of the decision: a caller without permission learns nothing from it.
 """
 
 import hashlib
@@ -23,67 +22,68 @@ from perseid.registry.snapshot import StoredRecord
 from perseid.wire.codes import ResponseCode
 
 TAG_LENGTH: Final = 32
-"""Hexadecimal digits of a tag of what the public may read: nobody finds two records that share so many."""
+"""Hexadecimal digits of a public tag: enough that nobody finds two records with the same tag."""
 
 T = TypeVar("T")
 
 
 class ConditionFailed(Refused):
-    """The record is not what somebody made it a condition that it is."""
+    """The record does not meet the condition of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What has to be so for a change to be made."""
+    """What must be true of a record for a change."""
 
     any_of: Collection[str] | None = None
-    """The record has one of these tags; None if that does not matter."""
+    """The record has one of these tags; None for no condition."""
     none_of: Collection[str] = ()
     """The record has none of these tags."""
     exists: bool | None = None
-    """Whether there is a record; None if that does not matter."""
+    """Whether there is a record; None for no condition."""
 
     def check(self, stored: StoredRecord) -> None:
-        """Refuse a change of a record that is not so."""
+        """Refuse if the record does not meet the condition."""
         if self.exists is False and stored.exists:
-            reason = f"{display_name(stored.requested)} exists already"
-            raise ConditionFailed(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "it should not, by the condition")
+            reason = f"Handle {display_name(stored.requested)} already exists"
+            advice = "Remove the condition that it must not exist, or choose another handle"
+            raise ConditionFailed(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice)
         wants_one = self.exists is True or self.any_of is not None
         if wants_one and not stored.exists:
-            reason = f"there is no record of {display_name(stored.requested)}"
-            raise ConditionFailed(ResponseCode.HANDLE_NOT_FOUND, reason, "there should be one, by the condition")
+            reason = f"Handle {display_name(stored.requested)} does not exist"
+            raise ConditionFailed(ResponseCode.HANDLE_NOT_FOUND, reason, "Remove the condition that it must exist")
         tags = {public_tag(stored.values), entry_tag(stored.seq), version_tag(stored.seq)} if stored.exists else set()
         if (self.any_of is not None and tags.isdisjoint(self.any_of)) or not tags.isdisjoint(self.none_of):
-            reason = f"{display_name(stored.requested)} has been changed since"
-            raise ConditionFailed(ResponseCode.ERROR, reason, "read it again, and decide anew")
+            reason = f"Handle {display_name(stored.requested)} has changed since you read it"
+            raise ConditionFailed(ResponseCode.ERROR, reason, "Read it again, and retry with the current version")
 
 
 @dataclass(frozen=True, slots=True)
 class Conditional(Generic[T]):
-    """An operation on a record that is carried out only under a condition."""
+    """A command with a condition."""
 
     command: Command[T]
     handle: Handle
     condition: Condition
 
     def decide(self, context: Context) -> Plan[T]:
-        """As the operation decides, and then by the condition."""
+        """Decide the command, then check the condition."""
         plan = self.command.decide(context)
         self.condition.check(context.snapshot.stored(self.handle))
         return plan
 
 
 def public_tag(values: Iterable[Value]) -> str:
-    """The tag of what the public may read of a record."""
+    """The tag of the public values of a record."""
     contents = [value.to_bytes() for value in ascending(values) if value.is_public]
     return hashlib.sha256(b"".join(contents)).hexdigest()[:TAG_LENGTH]
 
 
 def entry_tag(seq: int) -> str:
-    """The tag of a record with all that is in it, by its latest entry."""
+    """The tag of a whole record, by its latest entry."""
     return f"e{seq}"
 
 
 def version_tag(seq: int) -> str:
-    """The tag of what the public may read of a record, where its latest entry is told too."""
+    """The tag of the public values of a record, where the number of its latest entry is shown."""
     return f"v{seq}"

@@ -1,9 +1,9 @@
-"""The life of a name between its creation and its end: publish, unpublish, tombstone, revive, redact.
+"""The life of a record: publish, unpublish, tombstone, revive, redact.
 
-The protocol knows records that exist and records that do not. Here a record may also be unpublished (the public gets
-"not found", its administrators see it) or be a tombstone: the thing is gone, and the name says so. A tombstone is made
-of ordinary public values of the types that the policy names, so every protocol, export and mirror carries it. What
-else the record held is in its history, and the name is never used for another thing (S8).
+The protocol knows records that exist and records that do not. Here a record can also be unpublished (the public gets
+"not found", its administrators see it) or a tombstone, which says what became of the object. A tombstone consists of
+ordinary public values of the types in the policy, so every protocol, export and mirror carries it. The other values
+stay in the history, and the handle is never used for another object (S8).
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,21 +33,21 @@ from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose, get_party_status, reindex
-from .records import plan_change, require_identity, require_unpublishable, undo_tombstone_command
+from .records import plan_change, require_identity, require_unpublishable, restore_advice
 
 FIRST_INDEX: Final = 9101
-"""Where the server looks for a free index for what it says in a record itself: tombstones and links. Authority
-metadata stand from 9001 on, and people number their values from 1."""
+"""First index of values that the server adds for tombstones and links. Authority metadata starts at 9001, and people
+number their values from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Let everybody resolve a record that was unpublished. Nothing happens if they can already."""
+    """Publish an unpublished record. Nothing happens if it is public."""
 
     handle: Handle
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """MODIFY_VALUE: who may take the right to be read from each value, or give it, may do so for all of them."""
+        """MODIFY_VALUE: with it, the caller could change the public read permission of each value."""
         stored = get_record_for(context, self.handle, "publish", AdminPermission.MODIFY_VALUE, Scope.PUBLISH)
         if stored.is_public:
             return Plan(lambda _: ChangeResult(stored.handle, stored.seq), reason=context.reasons[-1])
@@ -58,48 +58,43 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Unpublish:
-    """Keep a record, and let the public find nothing. Nothing happens if it is so already."""
+    """Hide a record from the public. Nothing happens if it is hidden."""
 
     handle: Handle
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """The same right as to publish."""
+        """The same permission as to publish."""
         stored = get_record_for(context, self.handle, "unpublish", AdminPermission.MODIFY_VALUE, Scope.PUBLISH)
         if not stored.is_public:
             return Plan(lambda _: ChangeResult(stored.handle, stored.seq), reason=context.reasons[-1])
         require_unpublishable(stored)
         if stored.state is State.TOMBSTONE:
-            reason = f"{display_name(stored.requested)} is a tombstone, and tells everybody what became of the thing"
-            advice = (
-                f"if the thing is not gone after all, take the tombstone away first: {undo_tombstone_command(stored)}"
-            )
+            reason = f"Handle {display_name(stored.requested)} is a tombstone, which must stay public"
+            advice = restore_advice(stored)
             raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
         return plan_change(context, stored, Action.UNPUBLISH, stored.values, State.UNPUBLISHED)
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Say that a thing is gone, why, since when, and what to use instead; or say it better."""
+    """Replace a record by a tombstone: why and when the object went, and what to use instead; or update one."""
 
     handle: Handle
     reason: str
     replacement: Handle | None = None
-    """The name to use instead. Where a tombstone is there already and this is None, it keeps the one it has."""
+    """The handle to use instead. If this is None, an existing tombstone keeps the one it has."""
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """DELETE_HANDLE, as for the end that the protocol knows; the policy's rule on deletion does not forbid it."""
+        """DELETE_HANDLE, as for deletion; the policy's rule on deletion does not apply."""
         stored = get_record_for(
-            context, self.handle, "put a tombstone on", AdminPermission.DELETE_HANDLE, Scope.TOMBSTONE
+            context, self.handle, "create a tombstone for", AdminPermission.DELETE_HANDLE, Scope.TOMBSTONE
         )
         if stored.handle.is_prefix_handle:
-            reason = (
-                f"{display_name(stored.requested)} says who serves and administers a "
-                "prefix, which does not end with a thing"
-            )
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, "unhome the prefix, or transfer it", "H8")
+            reason = f"{display_name(stored.requested)} is a prefix handle and cannot become a tombstone"
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, "Unhome the prefix, or transfer it", "H8")
         if stored.state is State.RESERVED:
             raise still_reserved(stored)
-        text = _check_reason(self.reason, "a tombstone")
+        text = _check_reason(self.reason, "A tombstone")
         policy = stored.policy
         values = tombstone_values(stored)
         values = add_value(values, policy, policy.tombstone_reason_type, text)
@@ -110,43 +105,43 @@ class Tombstone:
         return plan_change(context, stored, Action.TOMBSTONE, values, State.TOMBSTONE)
 
     def _date(self, context: Context, stored: StoredRecord) -> str:
-        """The thing has been gone since the first tombstone said so."""
+        """The date of the first tombstone stays."""
         return _tombstone_text(stored, stored.policy.tombstone_date_type) or to_iso(context.now)
 
     def _replacement(self, context: Context, stored: StoredRecord) -> str:
-        """The name to use instead; it is checked as a creator is (A4)."""
+        """The handle to use instead, checked like a creator (A4)."""
         if self.replacement is None:
             return _tombstone_text(stored, stored.policy.tombstone_replacement_type)
         try:
             Handle.parse(str(self.replacement))
         except InvalidName as problem:
-            reason = f"{display_name(self.replacement)} cannot replace anything: {problem}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "name a handle", problem.rule) from problem
+            reason = f"{display_name(self.replacement)} is not a valid replacement: {problem}"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Name a handle", problem.rule) from problem
         if context.snapshot.stored(self.replacement).key == stored.key:
-            reason = f"{display_name(stored.requested)} cannot replace itself"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "name another handle, or none", "S8")
+            reason = f"Handle {display_name(stored.requested)} cannot replace itself"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Name another handle, or none", "S8")
         if get_party_status(context.snapshot, self.replacement) is PartyStatus.HERE_MISSING:
-            reason = f"nobody can resolve {display_name(self.replacement)} although its prefix is homed here"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "create and publish the replacement first", "S8")
+            reason = f"The replacement {display_name(self.replacement)} does not exist or is not public"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Create and publish the replacement first", "S8")
         return str(self.replacement)
 
 
 @dataclass(frozen=True, slots=True)
 class Revive:
-    """Undo a tombstone: the record holds what it held before, with the administrators that it has now."""
+    """Undo a tombstone: restore the earlier values, with the current administrators."""
 
     handle: Handle
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """DELETE_HANDLE and ADD_VALUE from one administrator value: who may end it and fill it. Today's policy holds.
+        """DELETE_HANDLE and ADD_VALUE from one HS_ADMIN value. The current policy applies.
 
-        Secret keys do not come back: they were erased when the record lost them.
+        Secret keys are not restored: they were redacted when the record lost them.
         """
         both = AdminPermission.DELETE_HANDLE | AdminPermission.ADD_VALUE
-        stored = get_record_for(context, self.handle, "take the tombstone from", both, Scope.TOMBSTONE)
+        stored = get_record_for(context, self.handle, "remove the tombstone from", both, Scope.TOMBSTONE)
         if stored.state is not State.TOMBSTONE:
-            reason = f"{display_name(stored.requested)} is no tombstone"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "change its values as they are", "S8")
+            reason = f"Handle {display_name(stored.requested)} is not a tombstone"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Change its values directly", "S8")
         before = _before_tombstone(context, stored)
         earlier = _other_values(before.record(), _permanent_types(stored.policy))
         values = compose(context, stored, (*earlier, *reindex(tombstone_values(stored), earlier)), state=before.state)
@@ -155,84 +150,83 @@ class Revive:
 
 @dataclass(frozen=True, slots=True)
 class Redact:
-    """Erase a value of the past for good, wherever it was copied. That it was erased, by whom and why, is kept."""
+    """Permanently redact an earlier value, wherever it was copied. Who redacted it, when and why stays recorded."""
 
     handle: Handle
     index: int
     seq: int
-    """An entry at which the record had the value."""
+    """An entry in which the record had the value."""
     reason: str
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """Server administrators only, local operators among them: it destroys evidence, also of what others did."""
+        """Server administrators only, including local users: it destroys evidence, also of what others did."""
         if fold(self.handle.prefix) == SITE_PREFIX:
             context.get_hosted(self.handle)
-        action = f"erase values of {display_name(self.handle)}"
+        action = f"redact values of {display_name(self.handle)}"
         require_identity(context, action)
         servers = HasRole((Role.SERVER,))
         context.require(Requirement(action, ((servers,),), required_scope=RequiredScope.of(self.handle, Scope.ADMIN)))
-        reason = _check_reason(self.reason, "a redaction")
+        reason = _check_reason(self.reason, "A redaction")
         stored = context.snapshot.stored(self.handle)
         if stored.entry is None:
             raise not_found(stored)
         try:
             requests = self._requests(context, stored, reason)
         except NothingToRedact as problem:
-            advice = "the history of the handle says which entries hold the value"
+            advice = "The history of the handle shows which entries have the value"
             raise Refused(ResponseCode.VALUES_NOT_FOUND, str(problem), advice) from problem
         handle = stored.handle
         drafts = tuple([request.draft for request in requests])
-        redactions = {seq: found for request in requests for seq, found in request.redactions.items()}
+        redactions = {seq: slots for request in requests for seq, slots in request.redactions.items()}
         return Plan(lambda seq: ChangeResult(handle, seq), drafts, reason=context.reasons[-1], redactions=redactions)
 
     def _requests(self, context: Context, stored: StoredRecord, reason: str) -> list[Append]:
-        """What erases the value under each key that the name has had by the case rules of its namespace (H5).
+        """The requests that redact the value under each key that the handle has had by the case rules (H5).
 
-        All of it is one commit: if something were left, the entry that was named would be empty by then, and could not
-        say any more what was meant.
+        They are one commit: after a partial redaction the named entry would be empty, and could not identify the value.
         """
         reading = context.snapshot.reading
-        meant = case_rules.as_of(context.snapshot, stored, self.seq)
-        places = {stored.key if meant is None else meant.key: (self.seq, self.index)}
-        if meant is not None:
-            data = {value.data for value in meant.record() if value.index == self.index}
-            if meant.key != stored.key:
+        named = case_rules.as_of(context.snapshot, stored, self.seq)
+        positions = {stored.key if named is None else named.key: (self.seq, self.index)}
+        if named is not None:
+            data = {value.data for value in named.record() if value.index == self.index}
+            if named.key != stored.key:
                 _check_removed(stored, data, self.index)
             for entry in case_rules.history(context.snapshot, stored):
                 for value in entry.record():
                     if value.data in data:
-                        places.setdefault(entry.key, (entry.seq, value.index))
+                        positions.setdefault(entry.key, (entry.seq, value.index))
         by = (context.interface, str(context.identity))
-        for key in places:
+        for key in positions:
             if (latest := reading.record(key)) is not None:
-                context.snapshot.track(latest)  # whose values are copied, so the commit rests on it
-        return [build_redaction(reading, key, *place, by, reason) for key, place in places.items()]
+                context.snapshot.track(latest)  # its values are copied, so the commit depends on it
+        return [build_redaction(reading, key, *position, by, reason) for key, position in positions.items()]
 
 
-# What the operations share
+# Shared by the commands
 
 
 def get_record_for(
     context: Context, handle: Handle, verb: str, permissions: AdminPermission, scope: Scope
 ) -> StoredRecord:
-    """The record that somebody wants to do something to, if its administrators let them.
+    """The record that the caller wants to change, if its administrators allow it.
 
-    A record that the public does not know of is not found by those who may neither do it nor read the record.
+    A record that is not public does not exist for callers who can neither change nor read it.
     """
     stored = context.get_hosted(handle)
     action = f"{verb} {display_name(handle)}"
     require_identity(context, action)
-    require = requirements.on_record(action, permissions, stored.handle, scope)
+    requirement = requirements.on_record(action, permissions, stored.handle, scope)
     if not stored.exists or not (
-        stored.is_public or context.is_allowed(require) or context.is_allowed(requirements.read(stored.handle))
+        stored.is_public or context.is_allowed(requirement) or context.is_allowed(requirements.read(stored.handle))
     ):
         raise not_found(stored)
-    context.require(require)
+    context.require(requirement)
     return stored
 
 
 def add_value(values: Sequence[Value], policy: Policy, type_: str, text: str) -> tuple[Value, ...]:
-    """The values, with one that the server says."""
+    """The values, with one that the server adds."""
     taken = {value.index for value in values}
     index = FIRST_INDEX
     while index in taken:
@@ -241,9 +235,9 @@ def add_value(values: Sequence[Value], policy: Policy, type_: str, text: str) ->
 
 
 def tombstone_values(stored: StoredRecord) -> tuple[Value, ...]:
-    """What a tombstone keeps of a record: who administers it, and its authority metadata."""
-    lasting = [value for type_ in _permanent_types(stored.policy) for value in of_exact_type(stored.values, type_)]
-    return (*values_of_type(stored.values, HS_ADMIN), *lasting)
+    """What a tombstone keeps of a record: its administrators and authority metadata."""
+    permanent = [value for type_ in _permanent_types(stored.policy) for value in of_exact_type(stored.values, type_)]
+    return (*values_of_type(stored.values, HS_ADMIN), *permanent)
 
 
 def _permanent_types(policy: Policy) -> tuple[str, ...]:
@@ -254,44 +248,42 @@ def _permanent_types(policy: Policy) -> tuple[str, ...]:
 
 def _other_values(values: Iterable[Value], types: Iterable[str]) -> tuple[Value, ...]:
     """The values that are neither administrators nor of the types."""
-    lasting = {fold(type_) for type_ in types}
-    return tuple([value for value in values if fold(value.type) not in lasting and not is_admin(value)])
+    excluded = {fold(type_) for type_ in types}
+    return tuple([value for value in values if fold(value.type) not in excluded and not is_admin(value)])
 
 
 def _tombstone_text(stored: StoredRecord, type_: str) -> str:
-    """What a tombstone says under a type; nothing, if there is none or it cannot be read."""
+    """The value of a type in a tombstone; empty if there is none."""
     values = of_exact_type(stored.values, type_) if stored.state is State.TOMBSTONE else []
     return values[0].data.decode("utf-8", "replace") if values else ""
 
 
 def _before_tombstone(context: Context, stored: StoredRecord) -> Entry:
-    """The last entry of the record that was no tombstone."""
+    """The last entry of the record before it became a tombstone."""
     for entry in case_rules.history(context.snapshot, stored):
         if entry.state is not State.TOMBSTONE:
             if entry.state in (State.NORMAL, State.UNPUBLISHED):
                 return entry
             break
-    reason = (
-        f"{display_name(stored.requested)} has been a tombstone since it came here, so there is nothing to go back to"
-    )
-    raise Refused(ResponseCode.VALUES_NOT_FOUND, reason, "replace the record as a whole", "S8")
+    reason = f"Handle {display_name(stored.requested)} has no version before the tombstone"
+    raise Refused(ResponseCode.VALUES_NOT_FOUND, reason, "Replace the record as a whole", "S8")
 
 
 def _check_removed(stored: StoredRecord, data: set[bytes], index: int) -> None:
-    """Refuse to erase what the record still holds, though under another key."""
+    """Refuse to redact what the record still has, though under another key."""
     if any(value.data in data for value in stored.values):
-        message = f"what value {index} held is part of the record of {stored.handle} still; remove or replace it first"
+        message = f"the data of value {index} is still in the record of {stored.handle}; remove or replace it first"
         raise NothingToRedact(message)
 
 
 def _check_reason(reason: str, what: str) -> str:
-    """A reason that people can read."""
+    """Return the reason without surrounding blanks; refuse an empty or invalid one."""
     text = reason.strip()
     if not text:
-        raise Refused(ResponseCode.INVALID_VALUE, f"{what} says why; the reason is empty", "give a reason", "S8")
+        raise Refused(ResponseCode.INVALID_VALUE, f"{what} requires a reason", "Give a reason", "S8")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        problem = "the reason holds half of a surrogate pair and has no UTF-8 form"
-        raise Refused(ResponseCode.INVALID_VALUE, problem, "write it anew", "H4") from None
+        problem = "The reason contains half of a surrogate pair and has no UTF-8 form"
+        raise Refused(ResponseCode.INVALID_VALUE, problem, "Change the reason", "H4") from None
     return text

@@ -1,12 +1,12 @@
-"""Making new names: mint, reserve, generate.
+"""Minting: create, reserve and generate new handles.
 
-A name is new when nobody else has it or ever had it, in this process, in another, on another node. So names are made
-inside the commit that stores them, while nobody else can write: numbers are leased there, and what exists or ever
-existed is passed over (P6). Nothing may wait meanwhile. Where the clock has to catch up the operation is answered with
-`MustWait`, and `mint` waits outside and asks again.
+A new handle is one that nobody has or ever had, in any process on any node. So handles are minted inside the commit
+that stores them, while nobody else can write: numbers are leased there, and handles that exist or ever existed are
+skipped (P6). Nothing waits meanwhile: if the clock has to catch up, the command fails with `RetryLater`, and `mint`
+waits outside and tries again.
 
-How a suffix looks is the namespace's scheme; where there is none, a UUID is put behind the text that was given, as
-deployed servers do (P8). Who may make names, the policy says too.
+The scheme of the namespace makes the suffix; without one, a UUID is appended to the requested text, as in deployed
+servers (P8). The policy says who can mint.
 """
 
 import time
@@ -30,7 +30,14 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access.minting_rights import require_mint
 from perseid.registry.access.permissions import display_name
-from perseid.registry.context import Context, Plan, admin_values, caller_as_administrator, check_indexes
+from perseid.registry.context import (
+    Context,
+    Plan,
+    admin_values,
+    caller_as_administrator,
+    check_indexes,
+    not_hosted,
+)
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
@@ -46,38 +53,38 @@ from .records import already_exists, was_deleted
 from .transfer import check_owner, find_minters
 
 MAX_NAMES: Final = 1_000
-"""Names made in one commit: enough that a commit's sync is shared by many, few enough that others wait little."""
+"""Handles in one commit: enough to share the cost of a sync, few enough that others wait little."""
 
 MAX_CANDIDATES: Final = 10_000
-"""Names tried in one commit, those included that exist already. Each costs a look, and nobody else can write then."""
+"""Handles tried in one commit, including those that exist. Each costs a lookup while nobody else can write."""
 
 MIN_WAIT: Final = 0.05
-"""Seconds after which names are tried again where there were too many to pass over: others come in between."""
+"""Seconds before a retry when too many handles had to be skipped: others can write in between."""
 
 DEFAULT_TIMEOUT: Final = DEFAULT_MAX_WAIT / 1000
-"""Seconds that `mint` waits for one commit. Longer means a wrong clock, or very many who share one strict clock."""
+"""Seconds that `mint` waits for one commit. A longer wait means a wrong clock, or many users of one strict clock."""
 
 T = TypeVar("T")
 ValuesFactory: TypeAlias = Callable[[Handle, int], Sequence[Value]]
-"""The values of a new name, given the name and its number, from 0. It is called more than once for a number, first
-with a name that is not given to anybody, and answers alike each time but for the name."""
+"""Build the values of a new handle from the handle and its number, from 0. It is called more than once for a number,
+first with a sample handle, and must return the same values each time except for the handle."""
 
 
 class RetryLater(Refused):
-    """Names cannot be made yet. Nothing was written."""
+    """No handle can be minted yet. Nothing was written."""
 
     def __init__(self, seconds: float, since: int | None, reason: str, rule: str) -> None:
-        advice = f"try again in {max(1, ceil(seconds))} s; if that is long, look at the clock of this machine"
+        advice = f"Retry in {max(1, ceil(seconds))} s; if that is long, check the clock of this machine"
         super().__init__(ResponseCode.SERVER_TOO_BUSY, reason, advice, rule)
         self.seconds = seconds
-        """How long it is until names can be made, as far as is known now."""
+        """How long to wait, as far as is known now."""
         self.since = since
-        """When names were asked for, as the scheme counts; who asks again says so and keeps their place."""
+        """When the first attempt was made, by the scheme's clock. Pass it to the next attempt to keep the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class MintInputs:
-    """Where new names come from: a clock and randomness."""
+    """Clock and randomness for new handles."""
 
     clock: Callable[[], int]
     """Nanoseconds since 1970."""
@@ -85,127 +92,129 @@ class MintInputs:
 
     @classmethod
     def of(cls, registry: Registry) -> Self:
-        """Those of a registry's ledger, so that names and entries have one clock."""
+        """Those of a registry's ledger, so that handles and entries share one clock."""
         log = registry.ledger.log
         return cls(lambda: log.clock.now() * 1_000, log.random)
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Make names without records: nobody else is ever given them by this service."""
+    """Generate handles without records; the service never gives them to anybody else."""
 
     inputs: MintInputs
     where: str
     """A prefix; in a namespace without a scheme also the beginning of the suffix, as in `12345/abc-`."""
     count: int = 1
-    """How many; where thousands that exist already had to be passed over it may become fewer, and `mint` goes on."""
+    """How many. If thousands of existing handles had to be skipped there may be fewer, and `mint` continues."""
     _: KW_ONLY
     since: int | None = None
-    """When an earlier attempt asked; see `MustWait`."""
+    """When the first attempt was made; see `RetryLater`."""
 
     def decide(self, context: Context) -> Plan[MintResult]:
-        """Responsibility, prefix, number, right."""
-        series = _plan_minting(context, self, self.count)
-        made: list[Handle] = []
+        """Check responsibility, prefix, count and permission."""
+        mint_plan = _plan_minting(context, self, self.count)
+        handles: list[Handle] = []
 
-        def make(lender: LeaseProvider) -> Sequence[Draft]:
-            made[:] = series.new(lender, self.count, 1)
+        def build(lender: LeaseProvider) -> Sequence[Draft]:
+            handles[:] = mint_plan.new_handles(lender, self.count, 1)
             return ()
 
-        return Plan(lambda _: MintResult(tuple(made), 0), make=make, reason=context.reasons[-1])
+        return Plan(lambda _: MintResult(tuple(handles), 0), build=build, reason=context.reasons[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Mint(Generate):
-    """Make names, and a record for each; or reserve them (S1)."""
+    """Mint handles with a record each; or reserve them (S1)."""
 
     _: KW_ONLY
     values: tuple[Value, ...] | ValuesFactory = ()
-    """What each record holds."""
+    """The values of each record."""
     metadata: tuple[Value, ...] | ValuesFactory | None = None
-    """What the record of each metadata record's name holds: there are two names to a thing, linked both ways (S12).
-    None makes one name to a thing."""
+    """The values of each metadata record: an object then gets two handles, linked both ways (S12). None for one."""
     reserve: bool = False
-    """Whether the names shall have an owner and nothing else: they cannot be resolved until they are registered."""
+    """Whether the handles only get an owner: they do not resolve until their record is created."""
     published: bool = True
     owner: ValueRef | None = None
-    """Who administers the records, if the values do not say it."""
+    """The administrator of the records, if the values name none."""
     number: int = 0
-    """The number of the first thing, for templates."""
+    """The number of the first object, for templates."""
 
     @property
     def names_each(self) -> int:
-        """How many names a thing gets."""
+        """How many handles an object gets."""
         return 1 if self.metadata is None else 2
 
     def decide(self, context: Context) -> Plan[MintResult]:
-        """Responsibility, prefix, number, right, policy."""
+        """Check responsibility, prefix, count, permission and policy."""
         total = self.count * self.names_each
-        series = _plan_minting(context, self, total)
+        mint_plan = _plan_minting(context, self, total)
         frozen = _FrozenSnapshot(context.snapshot)
         commit_context = replace(context, snapshot=frozen)
-        sample = self._try(commit_context, series)
+        sample = self._build_samples(commit_context, mint_plan)
         frozen.close()
         is_uniform = not callable(self.values) and self.metadata is None
-        made: list[Handle] = []
+        handles: list[Handle] = []
 
-        def make(lender: LeaseProvider) -> Sequence[Draft]:
-            made[:] = series.new(lender, total, self.names_each)
+        def build(lender: LeaseProvider) -> Sequence[Draft]:
+            handles[:] = mint_plan.new_handles(lender, total, self.names_each)
             if is_uniform:
-                return [replace(sample, handle=str(name)) for name in made]
-            groups = [made[at : at + self.names_each] for at in range(0, len(made), self.names_each)]
-            found = [self._drafts(commit_context, series, group, self.number + at) for at, group in enumerate(groups)]
-            return [draft for drafts in found for draft in drafts]
+                return [replace(sample, handle=str(handle)) for handle in handles]
+            groups = [handles[at : at + self.names_each] for at in range(0, len(handles), self.names_each)]
+            return [
+                draft
+                for at, group in enumerate(groups)
+                for draft in self._drafts(commit_context, mint_plan, group, self.number + at)
+            ]
 
-        return Plan(lambda seq: MintResult(tuple(made), seq), make=make, reason=context.reasons[-1])
+        return Plan(lambda seq: MintResult(tuple(handles), seq), build=build, reason=context.reasons[-1])
 
-    def _try(self, context: Context, series: "_MintPlan") -> Draft:
-        """Make the records of names that are not given to anybody, to read and check all that they rest on."""
-        names = [series.sample_name() for _ in range(self.names_each)]
+    def _build_samples(self, context: Context, mint_plan: "_MintPlan") -> Draft:
+        """Build the records of sample handles, to read and check everything they depend on; return the first."""
+        handles = [mint_plan.sample_handle() for _ in range(self.names_each)]
         per_number = callable(self.values) or callable(self.metadata)
-        first = self._drafts(context, series, names, self.number)
+        first = self._drafts(context, mint_plan, handles, self.number)
         for number in range(self.number + 1, self.number + self.count if per_number else 0):
-            self._drafts(context, series, names, number)
+            self._drafts(context, mint_plan, handles, number)
         return first[0]
 
-    def _drafts(self, context: Context, series: "_MintPlan", names: Sequence[Handle], number: int) -> list[Draft]:
-        """The entries of one thing: its name, and that of its metadata record if it gets one."""
-        policy = series.policy
+    def _drafts(self, context: Context, mint_plan: "_MintPlan", handles: Sequence[Handle], number: int) -> list[Draft]:
+        """The entries of one object: its handle, and that of its metadata record if it has one."""
+        policy = mint_plan.policy
         if self.reserve:
-            return [self._reserved(context, series, name, number) for name in names]
-        wanted = [self._filled(self.values, names[0], number)]
+            return [self._reserved(context, mint_plan, handle, number) for handle in handles]
+        records = [self._values(self.values, handles[0], number)]
         if self.metadata is not None:
-            wanted.append(self._filled(self.metadata, names[1], number))
-            wanted[0] = add_value(wanted[0], policy, policy.metadata_type, str(names[1]))
-            wanted[1] = add_value(wanted[1], policy, policy.object_type, str(names[0]))
+            records.append(self._values(self.metadata, handles[1], number))
+            records[0] = add_value(records[0], policy, policy.metadata_type, str(handles[1]))
+            records[1] = add_value(records[1], policy, policy.object_type, str(handles[0]))
         state = State.NORMAL if self.published else State.UNPUBLISHED
         drafts = []
-        for name, values in zip(names, wanted, strict=True):
+        for handle, values in zip(handles, records, strict=True):
             check_indexes(values)
-            stored = series.stored(name)
+            stored = mint_plan.stored(handle)
             owned = _with_owner(context, stored, values, self.owner)
             drafts.append(context.draft(stored, Action.CREATE, compose(context, stored, owned, creates=True), state))
         return drafts
 
-    def _reserved(self, context: Context, series: "_MintPlan", name: Handle, number: int) -> Draft:
-        if self.metadata is not None or self._filled(self.values, name, number):
-            reason = "a reserved name stands for nothing yet, so it has no values"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "mint without reserving, or give the values later", "S1")
-        return _reservation(context, series.stored(name), self.owner)
+    def _reserved(self, context: Context, mint_plan: "_MintPlan", handle: Handle, number: int) -> Draft:
+        if self.metadata is not None or self._values(self.values, handle, number):
+            reason = "A reserved handle cannot have values"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Mint without reserving, or add the values later", "S1")
+        return _reservation(context, mint_plan.stored(handle), self.owner)
 
-    def _filled(self, template: tuple[Value, ...] | ValuesFactory, name: Handle, number: int) -> tuple[Value, ...]:
-        return tuple(template(name, number)) if callable(template) else template
+    def _values(self, template: tuple[Value, ...] | ValuesFactory, handle: Handle, number: int) -> tuple[Value, ...]:
+        return tuple(template(handle, number)) if callable(template) else template
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Reserve names that somebody has chosen; all of them, or none (S1)."""
+    """Reserve chosen handles; all of them, or none (S1)."""
 
     handles: tuple[Handle, ...]
     owner: ValueRef | None = None
 
     def decide(self, context: Context) -> Plan[MintResult]:
-        """Responsibility, name, right, existence: only who may make names learns which ones are taken."""
+        """Check responsibility, handle, permission, existence: only users who can mint learn which are taken."""
         _check_count(len(self.handles))
         requested = []
         for handle in self.handles:
@@ -215,59 +224,57 @@ class Reserve:
             requested.append(stored)
         for prefix in sorted({fold(handle.prefix) for handle in self.handles}):
             require_mint(context, context.snapshot.policy(prefix), prefix)
-        found: dict[bytes, StoredRecord] = {}
+        new: dict[bytes, StoredRecord] = {}
         for stored in requested:
-            if stored.exists or stored.key in found:
+            if stored.exists or stored.key in new:
                 raise already_exists(stored)
             if stored.entry is not None:
                 raise was_deleted(stored)
-            found[stored.key] = stored
-        drafts = tuple([_reservation(context, stored, self.owner) for stored in found.values()])
-        handles = tuple([stored.handle for stored in found.values()])
+            new[stored.key] = stored
+        drafts = tuple([_reservation(context, stored, self.owner) for stored in new.values()])
+        handles = tuple([stored.handle for stored in new.values()])
         return Plan(lambda seq: MintResult(handles, seq), drafts, reason=context.reasons[-1])
 
 
 def mint(
     registry: Registry,
-    order: Generate,
+    command: Generate,
     identity: Identity,
     interface: str,
     note: str = "",
     patience: float = DEFAULT_TIMEOUT,
     job_id: str = "",
 ) -> Iterator[MintResult]:
-    """Make any number of names, at most `MAX_NAMES` to a commit; what is yielded is durable.
+    """Mint any number of handles, at most `MAX_NAMES` per commit; each yielded result is durable.
 
-    `step_of` names the unit that it belongs to, if any: see `units`.
-
-    Where the clock has to catch up this waits, for each commit up to so many seconds; then, or at once if that would
-    not suffice, it raises `MustWait`.
+    `job_id` is the job that it belongs to, if any. If the clock has to catch up, this waits up to `patience` seconds
+    per commit; then, or at once if that is not enough, it raises `RetryLater`.
     """
-    each = order.names_each if isinstance(order, Mint) else 1
+    each = command.names_each if isinstance(command, Mint) else 1
     done = 0
     while True:
-        part = replace(order, count=min(MAX_NAMES // each, order.count - done))
-        if isinstance(part, Mint):
-            part = replace(part, number=part.number + done)
-        made = retry_until_ready(
-            partial(_mint_batch, registry, part, (identity, interface, note, None, job_id)), part.since, patience
+        batch = replace(command, count=min(MAX_NAMES // each, command.count - done))
+        if isinstance(batch, Mint):
+            batch = replace(batch, number=batch.number + done)
+        result = retry_until_ready(
+            partial(_mint_batch, registry, batch, (identity, interface, note, None, job_id)), batch.since, patience
         )
-        yield made
-        done += len(made.handles) // each
-        if done >= order.count:
+        yield result
+        done += len(result.handles) // each
+        if done >= command.count:
             return
 
 
 def _mint_batch(
-    registry: Registry, order: Generate, by: tuple[Identity, str, str, None, str], since: int | None
+    registry: Registry, command: Generate, by: tuple[Identity, str, str, None, str], since: int | None
 ) -> MintResult:
-    return registry.do(replace(order, since=since), *by)
+    return registry.do(replace(command, since=since), *by)
 
 
 def retry_until_ready(attempt: Callable[[int | None], T], since: int | None, patience: float) -> T:
-    """Do what makes names, again and again while the clock has to catch up, up to so many seconds; then `MustWait`.
+    """Retry while the clock has to catch up, for up to `patience` seconds; then raise `RetryLater`.
 
-    An attempt is told when the first one asked, which keeps its place.
+    Each attempt gets the time of the first one, which keeps its position.
     """
     while True:
         try:
@@ -282,64 +289,64 @@ def retry_until_ready(attempt: Callable[[int | None], T], since: int | None, pat
 
 @dataclass(frozen=True, slots=True)
 class _MintPlan:
-    """A namespace in which somebody may make names, and how they are made there."""
+    """How handles are minted in a namespace."""
 
-    order: Generate
+    command: Generate
     policy: Policy
-    before: str
-    """What stands before the part that is made."""
+    start: str
+    """The prefix, a slash, and the fixed beginning of the suffix."""
     scheme: Scheme
 
-    def new(self, lender: LeaseProvider, count: int, each: int) -> list[Handle]:
-        """So many names that nobody has, nor ever had; fewer, and a multiple of `each`, if too many are passed over."""
+    def new_handles(self, lender: LeaseProvider, count: int, each: int) -> list[Handle]:
+        """New handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped."""
         source = self._source(lender)
-        found: dict[bytes, Handle] = {}
+        new: dict[bytes, Handle] = {}
         tried = 0
-        while len(found) < count and tried < MAX_CANDIDATES:
-            missing = min(count - len(found), MAX_CANDIDATES - tried)
+        while len(new) < count and tried < MAX_CANDIDATES:
+            missing = min(count - len(new), MAX_CANDIDATES - tried)
             tried += missing
-            for name in self._made(source, missing):
-                stored = self.stored(name)
-                if stored.key not in found and not lender.exists(stored.key):
-                    found[stored.key] = stored.handle
-        names = list(found.values())[: len(found) // each * each]
-        if not names:
-            reason = f"{tried:,} names under {display_name(self.before)} were tried, and all exist already"
-            raise RetryLater(MIN_WAIT, self.order.since, reason, self.policy.line("scheme"))
-        return names
+            for handle in self._candidates(source, missing):
+                stored = self.stored(handle)
+                if stored.key not in new and not lender.exists(stored.key):
+                    new[stored.key] = stored.handle
+        handles = list(new.values())[: len(new) // each * each]
+        if not handles:
+            reason = f"All {tried:,} handles that were tried under {display_name(self.start)} already exist"
+            raise RetryLater(MIN_WAIT, self.command.since, reason, self.policy.line("scheme"))
+        return handles
 
-    def sample_name(self) -> Handle:
-        """A name as they are made here, which nobody is given; two of them may be the same."""
-        source = Source(self.order.inputs.clock, self.order.inputs.random, MemoryLease(), _no_sleep)
-        return self.stored(self._made(source, 1)[0]).handle
+    def sample_handle(self) -> Handle:
+        """A handle of the same form, which nobody gets; two samples may be equal."""
+        source = Source(self.command.inputs.clock, self.command.inputs.random, MemoryLease(), _no_sleep)
+        return self.stored(self._candidates(source, 1)[0]).handle
 
-    def stored(self, name: Handle) -> StoredRecord:
-        """A new name as the ledger will have it."""
+    def stored(self, handle: Handle) -> StoredRecord:
+        """The record of a new handle."""
         exact = self.policy.case is CaseRule.SENSITIVE
-        handle = self.policy.normalize(name)
-        return StoredRecord(name, handle, record_key(str(handle), exact=exact), exact, self.policy, None, ())
+        normalized = self.policy.normalize(handle)
+        return StoredRecord(handle, normalized, record_key(str(normalized), exact=exact), exact, self.policy, None, ())
 
-    def _made(self, source: Source, count: int) -> list[Handle]:
+    def _candidates(self, source: Source, count: int) -> list[Handle]:
         try:
-            names = [Handle.parse(self.before + suffix) for suffix in self.scheme.mint(source, count)]
+            handles = [Handle.parse(self.start + suffix) for suffix in self.scheme.mint(source, count)]
         except NameMisuse as problem:
             line = self.policy.line("scheme")
-            reason = f"no name can be made: {problem.message}; the policy of this namespace says: {line}"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, "give the policy another scheme", line) from problem
+            reason = f"No handle can be minted: {problem.message}; the policy of this namespace says: {line}"
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, "Change the scheme in the policy", line) from problem
         except InvalidName as problem:
             raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
-        for name in names:
-            if refusals := self.policy.check_name(name):
+        for handle in handles:
+            if refusals := self.policy.check_name(handle):
                 raise Refused.from_refusals(refusals)
-        return names
+        return handles
 
     def _source(self, lender: LeaseProvider) -> Source:
-        """Numbers from the lender. Nothing waits while others cannot write: the attempt ends instead."""
-        scope = f"{fold(self.before.partition('/')[0])} {self.scheme.name}".encode()
-        since = self.order.since
+        """Take numbers from the lender. Nothing sleeps while others cannot write: the attempt fails instead."""
+        scope = f"{fold(self.start.partition('/')[0])} {self.scheme.name}".encode()
+        since = self.command.since
 
         def lease(count: int, now: int) -> int:
-            # An attempt that waited counts from when it was first made: a strict clock would never let it pass.
+            # A retry uses the time of the first attempt: otherwise it would never succeed with a strict clock.
             nonlocal since
             since = now if since is None else min(now, since)
             return lender.lease(scope, count, since)
@@ -348,17 +355,17 @@ class _MintPlan:
             key = "strict_clock" if self.policy.strict_clock else "max_ahead"
             line = self.policy.line(key)
             reason = (
-                f"names under {display_name(self.before)} have been given out as far ahead of the clock as is allowed; "
+                f"The handles under {display_name(self.start)} are as far ahead of the clock as allowed; "
                 f"the policy of this namespace says: {line}"
             )
             raise RetryLater(seconds, since, reason, line)
 
-        inputs = self.order.inputs
+        inputs = self.command.inputs
         return Source(inputs.clock, inputs.random, lease, sleep, self.policy.lead, None)
 
 
 class _FrozenSnapshot(Snapshot):
-    """Facts that are read while an operation is decided, and no more afterwards: then the reading has ended."""
+    """A snapshot that is read while a command is decided, and not afterwards, inside the commit."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(None, snapshot.rules)
@@ -370,74 +377,70 @@ class _FrozenSnapshot(Snapshot):
         self._is_closed = True
 
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
-        """The latest entry of a record, which the decision rests on from now on."""
+        """The latest entry of a record, noted as a precondition."""
         if key not in self._seen:
             if self._is_closed:
                 name = display_name(key.decode("utf-8", "replace"))
-                reason = f"the values of a new name lead to {name} only with that very name, and not with another"
-                raise Refused(ResponseCode.INVALID_VALUE, reason, "give values that can be checked beforehand")
+                reason = f"The values of a new handle depend on {name}, which was not read before the commit"
+                raise Refused(ResponseCode.INVALID_VALUE, reason, "Use values that do not depend on the new handle")
             self._seen[key] = self._snapshot.entry(key, new=new)
         return self._seen[key]
 
 
-def _plan_minting(context: Context, order: Generate, count: int) -> _MintPlan:
-    """Where names are asked for, if they can be made there and whoever asks may do so."""
-    prefix, _, lead = order.where.partition("/")
+def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
+    """How to mint in the namespace, if that is possible and the caller can; raises `Refused`."""
+    prefix, _, start = command.where.partition("/")
     check_prefix(prefix)
     if not context.snapshot.is_responsible(Handle(prefix, "…")):
-        advice = f"ask the service of the prefix {display_name(prefix)}, or home the prefix here"
-        raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
+        raise not_hosted(prefix)
     policy = context.snapshot.policy(prefix)
     try:
         scheme = policy.suffix_scheme()
     except InvalidPolicy as problem:
-        advice = "install the package that brings the scheme, or change the policy"
+        advice = "Install the package that provides the scheme, or change the policy"
         raise Refused(ResponseCode.INVALID_HANDLE, problem.message, advice, policy.line("scheme")) from problem
-    if scheme is not None and lead:
+    if scheme is not None and start:
         line = policy.line("scheme")
-        reason = f"the suffix cannot begin with {display_name(lead)}; the policy of this namespace says: {line}"
-        advice = f"ask for names under {display_name(prefix)}: the service makes the whole suffix"
+        reason = f"The suffix cannot begin with {display_name(start)}; the policy of this namespace says: {line}"
+        advice = f"Mint under {display_name(prefix)}: the service creates the whole suffix"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, advice, "P8")
-    series = _MintPlan(order, policy, f"{prefix}/{lead}", scheme or UuidScheme())
-    series.sample_name()
+    mint_plan = _MintPlan(command, policy, f"{prefix}/{start}", scheme or UuidScheme())
+    mint_plan.sample_handle()
     _check_count(count)
     require_mint(context, policy, prefix)
-    return series
+    return mint_plan
 
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= MAX_NAMES:
-        reason = f"{count:,} names cannot be made at once; 1 to {MAX_NAMES:,} can"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "ask several times")
+        reason = f"Cannot create {count:,} handles at once; the limit is 1 to {MAX_NAMES:,}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "Use several requests")
 
 
 def _with_owner(
     context: Context, stored: StoredRecord, values: tuple[Value, ...], owner: ValueRef | None
 ) -> tuple[Value, ...]:
-    """A record with the owner that is named for it, unless it names administrators itself."""
+    """The values with the requested owner, unless they name administrators."""
     if owner is None or values_of_type(values, HS_ADMIN):
         return values
     return (*values, *admin_values(values, stored.policy, [check_owner(context, owner)]))
 
 
 def _reservation(context: Context, stored: StoredRecord, owner: ValueRef | None) -> Draft:
-    """The entry that reserves a name for whoever is named, or else asks, or else administers the namespace."""
+    """The entry that reserves a handle for the owner, else the caller, else the administrators of the namespace."""
     policy, prefix = stored.policy, stored.handle.prefix
     admins = _owner_or_caller(context, owner) or policy.administrators(prefix) or find_minters(context, prefix)
     if not admins:
-        reason = (
-            f"nobody would own {display_name(stored.handle)}: no owner is named, and the prefix has no administrators"
-        )
-        advice = "name an owner as INDEX:HANDLE, or set default_administrators in the policy"
+        reason = f"{display_name(stored.handle)} would have no owner: the prefix has no administrators"
+        advice = "Name an owner as INDEX:HANDLE, or set default_administrators in the policy"
         raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S1")
     values = compose(context, stored, admin_values((), policy, admins), state=State.RESERVED)
     return context.draft(stored, Action.RESERVE, values, State.RESERVED)
 
 
 def _owner_or_caller(context: Context, owner: ValueRef | None) -> list[Admin]:
-    """The owner that is named, or whoever asks."""
     return caller_as_administrator(context) if owner is None else [check_owner(context, owner)]
 
 
 def _no_sleep(_seconds: float) -> None:
-    raise AssertionError("a stand-in is made from a lease of its own, which never runs ahead")
+    raise AssertionError("a sample has its own lease, which never runs ahead")

@@ -1,19 +1,16 @@
-"""The operations of the protocol: create, add, modify, remove, delete, home and unhome, list.
+"""Commands on records: create, add, modify, remove and delete values; home and unhome prefixes.
 
-Semantics, order of checks and response codes are those of deployed servers (native-protocol reference, §16); the order
-can be observed, and clients rely on it. What a namespace's policy demands is checked where those servers have a local
-policy hook: after the right to do it, before anything is stored. Beyond them, a name has a life here: one that was
-deleted is not free again unless somebody says so, and one that is reserved or unpublished exists for its
-administrators only.
+Semantics, order of checks and response codes are those of deployed servers (native-protocol reference, §16); clients
+observe the order and rely on it. The policy is checked where those servers have a local policy hook: after the
+permission, before anything is stored. In addition, a deleted handle cannot be used again unless the caller confirms it,
+and a reserved or unpublished handle exists only for its administrators.
 
-Values as somebody gives them, with open ends: where a value is to stand may depend on what is there.
+Partial values leave out what the server can choose. Without an index a free one is used, from 1, for HS_ADMIN from 100
+as in deployed tools; this needs the record, so it happens when a command is decided. Without permissions or TTL a new
+value gets the defaults, and a replaced one keeps those it had.
 
-Where no index is given a free one is chosen, from 1, for HS_ADMIN from 100 as deployed tools do. That needs the record,
-so it happens while an operation is decided, on the state of the ledger on which it is decided. What is said of neither
-permissions nor TTL is as usual for new values, and stays as it is where a value takes the place of another.
-
-Who gives a whole record means its content. Where they name no administrators, those of the record stay: without any,
-nobody but who runs the server could change it again. Who means that removes them, by their indexes.
+A whole record without administrators keeps those of the existing record: otherwise only server administrators could
+change it. To remove administrators, remove them by index.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,26 +44,26 @@ from .namespaces import BY_DEFAULT, policy_draft
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a record. With `overwrite` one that exists is replaced, as a whole."""
+    """Create a record. With `overwrite` an existing one is replaced as a whole."""
 
     handle: Handle
     values: tuple[Value, ...]
     overwrite: bool = False
-    again: bool = False
-    """Whether a name that was deleted may be used again."""
+    reuse_deleted: bool = False
+    """Whether a deleted handle can be used again."""
     published: bool = True
-    """Whether the public may see it; otherwise it waits to be published."""
+    """Whether it is public at once; otherwise it waits to be published."""
     keeps_administrator: bool = False
-    """Whether a record that has administrators is not replaced by one without any: nobody could change that again."""
+    """Whether to refuse replacing a record that has administrators by one that has none."""
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """§16.2: responsibility, name, indexes, existence, identity, right, policy."""
+        """§16.2: responsibility, handle, indexes, existence, identity, permission, policy."""
         stored = context.get_hosted(self.handle, new=not self.overwrite)
         context.check_registrable(stored)
         check_indexes(self.values)
         if stored.exists and not stored.is_public and not self._knows(context, stored):
-            # Who cannot see such a name, and may not make one here, is refused as if it were free, in the same words.
-            self._demand_making(context, stored)
+            # A caller who can neither see the handle nor create one here gets the same refusal as for a free handle.
+            self._require_create(context, stored)
             require_identity(context, f"create {display_name(self.handle)}")
         if stored.state is State.RESERVED:
             return self._register(context, stored)
@@ -74,9 +71,9 @@ class Create:
             raise already_exists(stored)
         if stored.exists:
             return self._replace(context, stored)
-        self._demand_making(context, stored)
+        self._require_create(context, stored)
         if stored.entry is not None:
-            if not self.again:
+            if not self.reuse_deleted:
                 raise was_deleted(stored)
             context.require(permissions.create(stored.handle))
         if not self.published:
@@ -89,22 +86,22 @@ class Create:
         return State.NORMAL if self.published else State.UNPUBLISHED
 
     def _knows(self, context: Context, stored: StoredRecord) -> bool:
-        """Whether somebody may know of a name that the public does not see: its readers, and who it is reserved for."""
+        """Whether the caller can know of a handle that is not public: its readers, and the owner of a reservation."""
         if stored.state is State.RESERVED and context.is_allowed(
             permissions.register(stored.handle, self.values or _ANY_VALUE)
         ):
             return True
         return context.is_allowed(permissions.read(stored.handle, Scope.CREATE))
 
-    def _demand_making(self, context: Context, stored: StoredRecord) -> None:
-        """The right to make a name: the protocol's, unless the policy has a rule of its own."""
+    def _require_create(self, context: Context, stored: StoredRecord) -> None:
+        """The permission to create a handle: the protocol's, unless the policy has its own rule."""
         if stored.policy.who_may_mint is Audience.ADMINISTRATORS or stored.handle.is_prefix_handle:
             context.require(permissions.create(stored.handle))
         else:
             require_mint(context, stored.policy, stored.handle.prefix, Scope.CREATE)
 
     def _replace(self, context: Context, stored: StoredRecord) -> Plan[ChangeResult]:
-        # What the namespace keeps, though the request leaves it out, is no removal: it needs no permission.
+        # Values that the namespace keeps although the request omits them are not removed: they need no permission.
         kept = [value for value in policy_values(stored) if value.index not in {new.index for new in self.values}]
         context.require(permissions.overwrite(stored.handle, stored.values, (*self.values, *kept)))
         require_not_tombstone(stored, (*self.values, *kept))
@@ -118,12 +115,12 @@ class Create:
         return plan_change(context, stored, Action.UPDATE, values, overwritten=True)
 
     def _register(self, context: Context, stored: StoredRecord) -> Plan[ChangeResult]:
-        """Associate a reserved name with a thing: the right is with whom it was reserved for."""
+        """Create the record of a reserved handle: its owner has the permission."""
         kept = () if values_of_type(self.values, HS_ADMIN) else values_of_type(stored.values, HS_ADMIN)
-        right = permissions.register(stored.handle, self.values or _ANY_VALUE)
-        if not context.is_allowed(right):
+        requirement = permissions.register(stored.handle, self.values or _ANY_VALUE)
+        if not context.is_allowed(requirement):
             raise already_exists(stored)
-        context.require(right)
+        context.require(requirement)
         values = compose(context, stored, (*self.values, *reindex(kept, self.values)), creates=True)
         return plan_change(context, stored, Action.CREATE, values, self._state)
 
@@ -137,7 +134,7 @@ class Add:
     overwrite: bool = False
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """§16.4: responsibility, indexes, identity, existence, conflicts, right, policy."""
+        """§16.4: responsibility, indexes, identity, existence, conflicts, permission, policy."""
         stored = context.get_for_update(self.handle)
         if not self.values:
             raise Refused(ResponseCode.INVALID_VALUE, "Value list was empty")
@@ -163,13 +160,13 @@ class Remove:
     indexes: tuple[int, ...]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """§16.5: responsibility, identity, existence of record and values, right, policy."""
+        """§16.5: responsibility, identity, existence of record and values, permission, policy."""
         stored = context.get_for_update(self.handle)
-        require_identity(context, f"remove values of {display_name(self.handle)}")
+        require_identity(context, f"remove values from {display_name(self.handle)}")
         require_record(context, stored)
         gone = set(self.indexes)
         if missing := gone - {value.index for value in stored.values}:
-            reason = f"{display_name(self.handle)} has no value with the index {min(missing)}"
+            reason = f"{display_name(self.handle)} has no value with index {min(missing)}"
             raise Refused(ResponseCode.VALUES_NOT_FOUND, reason)
         context.require(permissions.remove(stored.handle, [value for value in stored.values if value.index in gone]))
         kept = [value for value in stored.values if value.index not in gone]
@@ -180,20 +177,20 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Modify:
-    """Put values in the place of those with the same indexes."""
+    """Replace the values with the same indexes."""
 
     handle: Handle
     values: tuple[Value, ...]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """§16.6: responsibility, existence, each value, right, duplicates, policy."""
+        """§16.6: responsibility, existence, each value, permission, duplicates, policy."""
         stored = context.get_for_update(self.handle)
         require_record(context, stored)
         before = {value.index: value for value in stored.values}
         for value in self.values:
             old = before.get(value.index)
             if old is None:
-                reason = f"{display_name(self.handle)} has no value with the index {value.index}"
+                reason = f"{display_name(self.handle)} has no value with index {value.index}"
                 raise Refused(ResponseCode.VALUES_NOT_FOUND, reason)
             decision = authorize_write(context.identity, stored.handle, old, value)
             if not decision.allowed:
@@ -201,7 +198,7 @@ class Modify:
         context.require(permissions.modify(stored.handle, [(before[value.index], value) for value in self.values]))
         after = {value.index: value for value in self.values}
         if len(after) < len(self.values):
-            raise Refused(ResponseCode.INVALID_VALUE, "an index stands twice in the request")
+            raise Refused(ResponseCode.INVALID_VALUE, "The request contains an index twice")
         require_not_tombstone(stored, tuple((before | after).values()))
         values = compose(context, stored, tuple((before | after).values()))
         return plan_change(context, stored, Action.UPDATE, values)
@@ -209,12 +206,12 @@ class Modify:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a record. The name is not free afterwards."""
+    """Delete a record. The handle is not free afterwards."""
 
     handle: Handle
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """§16.3: identity, existence, right; a prefix that is not homed here is tolerated, so that strays can go."""
+        """§16.3: identity, existence, permission. The prefix need not be homed, so that strays can be deleted."""
         if fold(self.handle.prefix) == SITE_PREFIX or context.snapshot.is_responsible(self.handle):
             stored = context.get_for_update(self.handle)
         else:
@@ -229,17 +226,17 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Become responsible for a prefix, or cease to be."""
+    """Become responsible for a prefix, or stop."""
 
     name: str
     """The entry of the table of homed prefixes: `0.NA/12345`, a bare prefix, or a marker `0.NA/0.NA/12345`."""
     unhome: bool = False
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """§16.8: a prefix handle, a server administrator. Nothing happens if it is so already."""
+        """§16.8: a prefix handle, a server administrator. Nothing happens if the prefix is already in that state."""
         names = self._names()
         before, _, prefix = names[0].rpartition("/")
-        about = "" if "/" in before else prefix  # a marker is about more than one prefix
+        about = "" if "/" in before else prefix  # a marker covers more than one prefix
         context.require(permissions.server_operation(OpCode.UNHOME_NA if self.unhome else OpCode.HOME_NA, about))
         action, state = (Action.UNHOME, State.ABSENT) if self.unhome else (Action.HOME, State.NORMAL)
         drafts = tuple(
@@ -257,7 +254,7 @@ class Home:
         return Plan(lambda seq: ChangeResult(handle, seq or last), drafts, reason=context.reasons[-1])
 
     def _default_policy(self, context: Context, name: str) -> tuple[Draft, ...]:
-        """The policy of a prefix that has none: it is written down, so that a later default changes nothing here."""
+        """The policy of a prefix that has none. It is stored, so that a later default does not change it."""
         prefix = name.partition("/")[2]
         if "/" in prefix or fold(prefix) == PREFIX_OF_PREFIXES:
             return ()
@@ -267,7 +264,7 @@ class Home:
         return (policy_draft(context, prefix, policy, Action.CREATE, BY_DEFAULT),)
 
     def _names(self) -> tuple[str, ...]:
-        """The entries of the table: a prefix alone means its prefix handle, and is unhomed as such too."""
+        """The entries of the table: a bare prefix means its prefix handle, and is unhomed as such too."""
         prefix = self.name
         for _ in range(2):  # a marker has the prefix of prefixes twice
             if fold(prefix).startswith(f"{PREFIX_OF_PREFIXES}/"):
@@ -277,79 +274,81 @@ class Home:
         except InvalidName as problem:
             raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", str(problem)) from problem
         if fold(prefix) == SITE_PREFIX:
-            raise Refused(ResponseCode.INVALID_HANDLE, f"{SITE_PREFIX} is the installation's own, in every one")
+            raise Refused(ResponseCode.INVALID_HANDLE, f"{SITE_PREFIX} is reserved for the installation")
         if "/" in self.name:
             return (self.name,)
         expanded = f"{PREFIX_OF_PREFIXES}/{self.name}"
         return (expanded, self.name) if self.unhome else (expanded,)
 
 
-_ANY_VALUE = (Value(1, "", b""),)  # for a right that does not depend on which
+_ANY_VALUE = (Value(1, "", b""),)  # for a permission that does not depend on the value
 
 
 def require_identity(context: Context, action: str) -> None:
-    """Ask whoever is unknown to say who they are."""
+    """Refuse anonymous callers."""
     if isinstance(context.identity, Anonymous):
         advice = "answer a challenge, or use a session"
-        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, f"who wants to {action} has to be known", advice)
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, f"Authentication required to {action}", advice)
 
 
 def require_record(context: Context, stored: StoredRecord, *scopes: Scope) -> None:
-    """Refuse a name without a record; one that is not public exists for its administrators only.
+    """Refuse a handle without a record; one that is not public exists only for its administrators.
 
-    To a token it exists if it is good for one of the words, by which values are changed if nothing is said.
+    For a token it exists if the token has one of the scopes, by default one that changes values.
     """
-    ways = (permissions.read(stored.handle, scope) for scope in scopes or (Scope.UPDATE, Scope.TRANSFER))
-    if not stored.exists or not (stored.is_public or any(map(context.is_allowed, ways))):
+    alternatives = (permissions.read(stored.handle, scope) for scope in scopes or (Scope.UPDATE, Scope.TRANSFER))
+    if not stored.exists or not (stored.is_public or any(map(context.is_allowed, alternatives))):
         raise not_found(stored)
 
 
-def require_not_tombstone(stored: StoredRecord, wanted: Sequence[Value]) -> None:
-    """Refuse to give values to a name whose thing is gone. Administrators may change, and what the tombstone says."""
+def require_not_tombstone(stored: StoredRecord, values: Sequence[Value]) -> None:
+    """Refuse to change a tombstone, except for its administrators and its own values."""
     if stored.state is State.TOMBSTONE:
         policy = stored.policy
-        says = (policy.tombstone_reason_type, policy.tombstone_date_type, policy.tombstone_replacement_type)
-        allowed = {fold(type_) for type_ in says}
-        differences = Differences.between(stored.values, wanted)
+        types = (policy.tombstone_reason_type, policy.tombstone_date_type, policy.tombstone_replacement_type)
+        allowed = {fold(type_) for type_ in types}
+        differences = Differences.between(stored.values, values)
         changed = (*differences.added, *differences.removed, *[one for pair in differences.modified for one in pair])
-        kept = {fold(value.type) for value in wanted}
-        lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in says[:2]} - kept
+        kept = {fold(value.type) for value in values}
+        lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in types[:2]} - kept
         if lost or not all(permissions.is_admin(value) or fold(value.type) in allowed for value in changed):
-            reason = f"{display_name(stored.requested)} has a tombstone: what it stood for is gone"
-            advice = f"if the thing has come back, take the tombstone away first: {undo_tombstone_command(stored)}"
+            reason = f"Handle {display_name(stored.requested)} is a tombstone and cannot be changed"
+            advice = restore_advice(stored)
             raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
 
 
 def require_unpublishable(stored: StoredRecord) -> None:
-    """Refuse to keep the public from a prefix handle, by which clients find the service of all names under it."""
+    """Refuse to hide a prefix handle, with which clients find the service of all its handles."""
     if stored.handle.is_prefix_handle:
-        reason = f"{display_name(stored.requested)} says who serves a prefix, and everybody needs it to find the names"
-        raise Refused(ResponseCode.INVALID_HANDLE, reason, "leave it public, or unhome the prefix", "H8")
+        reason = (
+            f"{display_name(stored.requested)} is a prefix handle and must stay public: clients find the service by it"
+        )
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, "Keep it public, or unhome the prefix", "H8")
 
 
-def undo_tombstone_command(stored: StoredRecord) -> str:
-    """The command that takes a tombstone away."""
-    return f"perseid tombstone {quote_text(str(stored.handle))} --undo"
+def restore_advice(stored: StoredRecord) -> str:
+    """How to replace a tombstone by the earlier record."""
+    return f"To restore the record: perseid tombstone {quote_text(str(stored.handle))} --undo"
 
 
 def already_exists(stored: StoredRecord) -> Refused:
-    """The name is taken."""
-    advice = "choose another name, or replace the record (overwrite)" if stored.is_public else "choose another name"
-    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, f"{display_name(stored.requested)} exists already", advice, "H7")
+    """The refusal for a handle that already exists."""
+    advice = "Choose another handle, or overwrite the record" if stored.is_public else "Choose another handle"
+    reason = f"Handle {display_name(stored.requested)} already exists"
+    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "H7")
 
 
 def no_administrator_left(stored: StoredRecord) -> Refused:
-    """Nobody could change the record any more."""
-    reason = (
-        f"{display_name(stored.requested)} would be left without any administrator, and nobody could change it again"
-    )
-    return Refused(ResponseCode.INVALID_VALUE, reason, "give it an HS_ADMIN value, as it has now")
+    """The refusal for a record that nobody could change any more."""
+    reason = f"Handle {display_name(stored.requested)} would have no administrator, and nobody could change it again"
+    return Refused(ResponseCode.INVALID_VALUE, reason, "Keep at least one HS_ADMIN value")
 
 
 def was_deleted(stored: StoredRecord) -> Refused:
-    """The name was used once, and stands in somebody's citation."""
-    reason = f"{display_name(stored.requested)} was deleted, and a name is not given a second time"
-    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "choose another name, or say that it is meant", "S8")
+    """The refusal for a deleted handle, which may have been cited."""
+    reason = f"Handle {display_name(stored.requested)} was deleted, and a deleted handle is not reused by default"
+    advice = "Choose another handle, or confirm with --reuse-deleted"
+    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "S8")
 
 
 def plan_change(
@@ -361,7 +360,7 @@ def plan_change(
     *,
     overwritten: bool = False,
 ) -> Plan[ChangeResult]:
-    """The plan that makes a record what it shall be; nothing is appended if it is that already."""
+    """The plan that stores the values; nothing is appended if nothing changes."""
     after = (State.NORMAL if action is Action.CREATE else stored.state) if state is None else state
     reason = context.reasons[-1] if context.reasons else ""
     draft = context.draft(stored, action, values, after)
@@ -377,7 +376,7 @@ def _differs(stored: StoredRecord, values: tuple[Value, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """How long a value may be kept."""
+    """How long a value may be cached."""
 
     seconds: int
     kind: TtlType = TtlType.RELATIVE
@@ -385,7 +384,7 @@ class Ttl:
 
 @dataclass(frozen=True, slots=True)
 class PartialValue:
-    """A value as somebody gave it: what they left out is open."""
+    """A value from a request; the server chooses what it leaves out."""
 
     type: str
     data: bytes
@@ -396,19 +395,19 @@ class PartialValue:
 
     @property
     def first_index(self) -> int:
-        """From where on a free index is looked for."""
+        """Where the search for a free index starts."""
         return FIRST_ADMIN_INDEX if has_type(self.type, HS_ADMIN) else 1
 
     def at(self, index: int, ttl: int) -> Value:
-        """The value at an index, kept for so long if nothing else is said."""
+        """The value at an index, with a default TTL."""
         permissions = DEFAULT_PERMISSIONS if self.permissions is None else self.permissions
         life = self.ttl or Ttl(ttl)
         return Value(
             index, self.type, self.data, life.seconds, life.kind, permissions, references=self.references or ()
         )
 
-    def instead_of(self, old: Value) -> Value:
-        """The value in the place of another, which keeps what nobody spoke of."""
+    def replacing(self, old: Value) -> Value:
+        """The value in place of another, with what it leaves out taken from that one."""
         life = self.ttl or Ttl(old.ttl, old.ttl_type)
         return replace(
             old,
@@ -422,88 +421,89 @@ class PartialValue:
 
 
 def assign_indexes(
-    given: Sequence[PartialValue], taken: Iterable[Value] = (), ttl: int | None = None
+    values: Sequence[PartialValue], taken: Iterable[Value] = (), ttl: int | None = None
 ) -> tuple[Value, ...]:
-    """The values to add beside those that are there, each with an index."""
-    used = {value.index for value in taken} | {each.index for each in given if each.index is not None}
-    life = DEFAULT_TTL if ttl is None else ttl
+    """Give each value a free index beside those that are taken."""
+    used = {value.index for value in taken} | {value.index for value in values if value.index is not None}
+    default_ttl = DEFAULT_TTL if ttl is None else ttl
     free: dict[int, Iterator[int]] = {}
-    found = []
-    for each in given:
-        index = each.index
+    result = []
+    for value in values:
+        index = value.index
         if index is None:
-            # Each beginning has a row of its own that goes on where it was: those before are taken by now.
-            row = free.setdefault(each.first_index, count(each.first_index))
-            index = next(number for number in row if number not in used)
+            # One counter for each start, which continues where it stopped: earlier indexes are taken by now.
+            counter = free.setdefault(value.first_index, count(value.first_index))
+            index = next(number for number in counter if number not in used)
             used.add(index)
-        found.append(each.at(index, life))
-    return tuple(found)
+        result.append(value.at(index, default_ttl))
+    return tuple(result)
 
 
-def merge_values(given: Sequence[PartialValue], there: Sequence[Value], ttl: int | None = None) -> tuple[Value, ...]:
-    """The values in the place of those that are there: at their index, or where the one value of their type stands.
+def merge_values(
+    values: Sequence[PartialValue], existing: Sequence[Value], ttl: int | None = None
+) -> tuple[Value, ...]:
+    """Replace existing values at the same index, or the only value of the same type; give others a free index.
 
-    What has no place yet gets one. Where a type has several values, it has to be said which is meant.
+    Where a type has several values, the request must name the index.
     """
-    before = {value.index: value for value in there}
-    instead: list[Value] = []
+    before = {value.index: value for value in existing}
+    replaced: list[Value] = []
     new: list[PartialValue] = []
-    for each in given:
-        index = each.index if each.index is not None else _only_index(each.type, there)
+    for value in values:
+        index = value.index if value.index is not None else _only_index(value.type, existing)
         if index in before:
-            instead.append(each.instead_of(before[index]))
+            replaced.append(value.replacing(before[index]))
         else:
-            new.append(each)
-    return (*instead, *assign_indexes(new, (*there, *instead), ttl))
+            new.append(value)
+    return (*replaced, *assign_indexes(new, (*existing, *replaced), ttl))
 
 
-def _only_index(type_: str, there: Sequence[Value]) -> int | None:
-    found = [value.index for value in there if fold(value.type) == fold(type_)]
-    if len(found) > 1:
-        indexes = ", ".join(map(str, found[:5]))
-        reason = f"there are {len(found)} values of the type {quote_text(type_)}, at {indexes}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "say which is meant, by its index")
-    return found[0] if found else None
+def _only_index(type_: str, existing: Sequence[Value]) -> int | None:
+    indexes = [value.index for value in existing if fold(value.type) == fold(type_)]
+    if len(indexes) > 1:
+        shown = ", ".join(map(str, indexes[:5]))
+        reason = f"The record has {len(indexes)} values of type {quote_text(type_)}, at the indexes {shown}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "Name the index of the value")
+    return indexes[0] if indexes else None
 
 
-# Operations
+# Commands with partial values
 
 
 @dataclass(frozen=True, slots=True)
 class CreateRecord:
-    """Make a record of values as they were given."""
+    """Create a record of partial values."""
 
     handle: Handle
-    given: tuple[PartialValue, ...] = ()
-    whole: tuple[Value, ...] = ()
-    """Values that are complete."""
+    values: tuple[PartialValue, ...] = ()
+    complete: tuple[Value, ...] = ()
     overwrite: bool = False
-    """Whether a record that exists is replaced, but for its administrators, if these values name none."""
-    again: bool = False
+    """Whether an existing record is replaced, except for its administrators if the values name none."""
+    reuse_deleted: bool = False
     published: bool = True
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """As for `Create`."""
         ttl = context.snapshot.policy(self.handle.prefix).default_ttl
-        values = (*self.whole, *assign_indexes(self.given, self.whole, ttl))
+        values = (*self.complete, *assign_indexes(self.values, self.complete, ttl))
         if self.overwrite:
             values = keep_administrators(context.get_hosted(self.handle), values)
-        plan = Create(self.handle, values, self.overwrite, self.again, self.published).decide(context)
+        plan = Create(self.handle, values, self.overwrite, self.reuse_deleted, self.published).decide(context)
         check_aliases(context.snapshot, self.handle, values)
         return plan
 
 
 @dataclass(frozen=True, slots=True)
 class AddValues:
-    """Add values as they were given, where there is room."""
+    """Add partial values, at free indexes."""
 
     handle: Handle
-    given: tuple[PartialValue, ...]
+    values: tuple[PartialValue, ...]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """As for `Add`."""
         stored = context.get_hosted(self.handle)
-        values = assign_indexes(self.given, stored.values, stored.policy.default_ttl)
+        values = assign_indexes(self.values, stored.values, stored.policy.default_ttl)
         plan = Add(self.handle, values).decide(context)
         check_aliases(context.snapshot, self.handle, values)
         return plan
@@ -511,18 +511,18 @@ class AddValues:
 
 @dataclass(frozen=True, slots=True)
 class SetValues:
-    """Put values, as they were given, in the place of others; those that have no place yet get one."""
+    """Replace values by partial values; see `merge_values`."""
 
     handle: Handle
-    given: tuple[PartialValue, ...]
+    values: tuple[PartialValue, ...]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """As for `Modify` where every value has its place, otherwise as for `Add`."""
+        """As for `Modify` if every value replaces another, otherwise as for `Add`."""
         stored = context.get_hosted(self.handle)
         require_record(context, stored)
-        values = merge_values(self.given, stored.values, stored.policy.default_ttl)
-        fits = {value.index for value in values} <= {value.index for value in stored.values}
-        change = Modify(self.handle, values) if fits else Add(self.handle, values, overwrite=True)
+        values = merge_values(self.values, stored.values, stored.policy.default_ttl)
+        replaces_all = {value.index for value in values} <= {value.index for value in stored.values}
+        change = Modify(self.handle, values) if replaces_all else Add(self.handle, values, overwrite=True)
         plan = change.decide(context)
         check_aliases(context.snapshot, self.handle, values)
         return plan
@@ -530,13 +530,13 @@ class SetValues:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceRecord:
-    """Replace a record that exists, but for its administrators, if these values name none."""
+    """Replace an existing record, except for its administrators if the values name none."""
 
     handle: Handle
     values: tuple[Value, ...]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """As for `Create` that overwrites; what does not exist is not made."""
+        """As for `Create` with `overwrite`; a record that does not exist is not created."""
         stored = context.get_hosted(self.handle)
         require_record(context, stored)
         values = keep_administrators(stored, self.values)
@@ -546,9 +546,9 @@ class ReplaceRecord:
 
 
 def keep_administrators(stored: StoredRecord, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """The values of a whole record, with the administrators that it has if they name none.
+    """The values of a whole record, with its existing administrators if the values name none.
 
-    A reserved name has nothing that is replaced: whom it is reserved for stays by itself (`Create`).
+    `Create` itself keeps the owner of a reserved handle.
     """
     if values_of_type(values, HS_ADMIN) or stored.state is State.RESERVED:
         return values

@@ -1,7 +1,7 @@
-"""Handing a name over, and linking names with each other. `transferring` hands over very many.
+"""Transfer of a record to a new owner, and links between records. `jobs.transfer` transfers many records.
 
-A transfer gives a record a new owner: all its administrators are replaced by one, whose key or group is named
-`INDEX:HANDLE`, so that the rights of the old ones end. Creator and date of creation stay (A8).
+A transfer replaces all administrators of a record by one, a key or group written `INDEX:HANDLE`, so that the
+permissions of the earlier ones end. Creator and date of creation stay (A8).
 """
 
 from collections.abc import Sequence
@@ -35,19 +35,19 @@ from .records import plan_change, require_identity
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Give one record a new owner."""
+    """Transfer one record to a new owner."""
 
     handle: Handle
     to: ValueRef
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """What the change of administrators needs on the record: MODIFY_ADMIN, and REMOVE_ADMIN if there are more."""
+        """Require the permissions to change the administrators: MODIFY_ADMIN, and REMOVE_ADMIN if there are several."""
         stored = context.get_hosted(self.handle)
         require_identity(context, f"transfer {display_name(self.handle)}")
         owner = parse_owner(self.to)
         if not stored.exists:
             raise not_found(stored)
-        # Once, because a request may search only so much; and before anything is told of the new owner's record.
+        # Once, because the search per request is limited; and before anything about the new owner's record is revealed.
         decision = context.check(transfer_requirement(stored, replace_owner(stored, owner)))
         if not (decision.allowed or stored.is_public or context.is_allowed(permissions.read(stored.handle))):
             raise not_found(stored)
@@ -55,7 +55,7 @@ class Transfer:
             check_owner(context, self.to)
             return Plan(
                 lambda _: ChangeResult(stored.handle, stored.seq),
-                reason=f"{display_name(stored.requested)} has that owner already",
+                reason=f"{display_name(stored.requested)} already has this owner",
             )
         if not decision.allowed:
             raise Refused.from_decision(decision)
@@ -68,22 +68,22 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class LinkResult:
-    """Two names that lead to each other."""
+    """Two linked handles."""
 
     handles: tuple[Handle, Handle]
     seq: int
-    """The first entry that made it so; 0 if it was so already."""
+    """The first entry of the link; 0 if it existed already."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkVersion:
-    """Link a work, whose name leads to the latest version, with one fixed version of it, an expression (S3)."""
+    """Link a work, whose handle resolves to the latest version, with one fixed version, an expression (S3)."""
 
     work: Handle
     expression: Handle
 
     def decide(self, context: Context) -> Plan[LinkResult]:
-        """ADD_VALUE on both. A work has many expressions, an expression one work."""
+        """ADD_VALUE on both. A work has many expressions, an expression has one work."""
         work, expression = _linkable(context, self.work, self.expression)
         directions = (
             _LinkDirection(work, expression, "expression_type", many=True),
@@ -94,13 +94,13 @@ class LinkVersion:
 
 @dataclass(frozen=True, slots=True)
 class LinkMetadata:
-    """Link the name of a thing with the name of its metadata record (S12)."""
+    """Link the handle of an object with that of its metadata record (S12)."""
 
     thing: Handle
     metadata: Handle
 
     def decide(self, context: Context) -> Plan[LinkResult]:
-        """ADD_VALUE on both. Each has one of the other."""
+        """ADD_VALUE on both. Each has one link to the other."""
         thing, metadata = _linkable(context, self.thing, self.metadata)
         directions = (
             _LinkDirection(thing, metadata, "metadata_type", many=False),
@@ -113,36 +113,36 @@ class LinkMetadata:
 
 
 def parse_owner(owner: ValueRef) -> Admin:
-    """An administrator with all permissions; refused if that is no name."""
+    """An administrator with all permissions; refused if the handle is invalid."""
     try:
         Handle.parse(owner.handle)
     except InvalidName as problem:
-        reason = f"{display_name(str(owner))} cannot own anything: {problem}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "name an owner as INDEX:HANDLE", problem.rule) from problem
+        reason = f"{display_name(str(owner))} is not a valid owner: {problem}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "Name an owner as INDEX:HANDLE", problem.rule) from problem
     return Admin(owner)
 
 
 def check_owner(context: Context, owner: ValueRef) -> Admin:
-    """The same; refused also if nobody could prove to be it. Whoever asks must have the right to transfer.
+    """The same; refused also if the key or group does not exist. The caller must have permission to transfer.
 
-    A record that they may not know of is refused as if it were not there.
+    A record that the caller cannot see is treated as missing.
     """
     admin = parse_owner(owner)
     handle = Handle.parse(owner.handle)
     if context.snapshot.is_responsible(handle):
         stored = context.snapshot.stored(handle)
         is_known = stored.exists and (stored.is_public or _may_know(context, stored))
-        missing = "" if is_known else f"there is no record of {display_name(handle)}, whose prefix is homed here"
+        missing = "" if is_known else f"handle {display_name(handle)} does not exist"
         if is_known and owner.index and owner.index not in {value.index for value in stored.values}:
-            missing = f"{display_name(handle)} has no value with the index {owner.index}"
+            missing = f"{display_name(handle)} has no value with index {owner.index}"
         if missing:
-            reason = f"{display_name(str(owner))} cannot own anything: {missing}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "name a key or a group that exists", "S1")
+            reason = f"{display_name(str(owner))} is not a valid owner: {missing}"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Name an existing key or group", "S1")
     return admin
 
 
 def _may_know(context: Context, stored: StoredRecord) -> bool:
-    """Whether somebody may know of a record that is not public: those who read it, and whose own key is in it."""
+    """Whether the caller can know of a record that is not public: its readers, and the holder of a key in it."""
     identity = effective_identity(context.identity)
     if isinstance(identity, KeyIdentity) and fold(identity.reference.handle) == fold(str(stored.handle)):
         return True
@@ -153,28 +153,28 @@ def _may_know(context: Context, stored: StoredRecord) -> bool:
 
 
 def find_minters(context: Context, prefix: str) -> list[Admin]:
-    """Those who may make names under a prefix, as owners of names that nobody else is named for."""
-    found = []
+    """The identities that can create handles under a prefix, as owners of handles without another owner."""
+    minters = []
     for value in of_base_type(context.snapshot.stored(Handle(PREFIX_OF_PREFIXES, prefix)).values, HS_ADMIN):
         try:
             admin = Admin.from_bytes(value.data)
         except InvalidData:
-            continue  # as authorisation does: what cannot be read gives nobody a right
+            continue  # as in authorization: invalid data grants nothing
         if AdminPermission.ADD_HANDLE in admin.permissions:
-            found.append(Admin(admin.administrator))
-    return found
+            minters.append(Admin(admin.administrator))
+    return minters
 
 
-# Transferring
+# Transfer
 
 
 def has_owner(stored: StoredRecord, owner: Admin) -> bool:
-    """Whether a record is what it would be if it were handed over."""
+    """Whether a transfer to this owner would change nothing."""
     return ascending(replace_owner(stored, owner)) == ascending(stored.values)
 
 
 def transfer_values(context: Context, stored: StoredRecord, owner: Admin) -> Sequence[Value] | None:
-    """The values of a record with its new owner, if whoever asks may give it one; None if it has that one already."""
+    """The values of a record with its new owner, if the caller can transfer it; None if nothing changes."""
     if has_owner(stored, owner):
         return None
     values = replace_owner(stored, owner)
@@ -183,15 +183,15 @@ def transfer_values(context: Context, stored: StoredRecord, owner: Admin) -> Seq
 
 
 def transfer_requirement(stored: StoredRecord, values: Sequence[Value]) -> Requirement:
-    """The permissions that each single change of administrators needs; never none, so that nobody is let in."""
+    """The permissions to change the administrators; never empty, so that nobody is let in by mistake."""
     needed = Differences.between(stored.values, values).permissions or permission_to_add(Value(1, HS_ADMIN, b""))
     return permissions.on_record(f"transfer {display_name(stored.handle)}", needed, stored.handle, Scope.TRANSFER)
 
 
 def replace_owner(stored: StoredRecord, owner: Admin) -> tuple[Value, ...]:
-    """A record whose only administrator is the owner, and whose only owner that is where the policy tells them apart.
+    """The values with the owner as only administrator, and as only owner value if the policy has a type for it.
 
-    The value takes the place of the first administrator, with its life and who may read it.
+    The value takes the place of the first administrator, with its TTL and permissions.
     """
     former = [value for value in stored.values if is_admin(value)]
     rest = [value for value in stored.values if not is_admin(value)]
@@ -200,7 +200,7 @@ def replace_owner(stored: StoredRecord, owner: Admin) -> tuple[Value, ...]:
 
 
 def _replace_owner_value(stored: StoredRecord, values: Sequence[Value], owner: str) -> Sequence[Value]:
-    """Where owners have a type of their own: the new one in the place of the others, unless it is the creator."""
+    """Replace the owner values, if the policy has a type for them; none is needed if the owner is the creator."""
     policy = stored.policy
     if not (policy.authority and policy.owner_type) or stored.state is State.RESERVED:
         return values
@@ -215,7 +215,7 @@ def _replace_owner_value(stored: StoredRecord, values: Sequence[Value], owner: s
     return add_value(others, policy, policy.owner_type, owner)
 
 
-# Linking
+# Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,34 +227,34 @@ class _LinkDirection:
     key: str
     """The policy's key for the type of the value."""
     many: bool
-    """Whether a record may have several links of the type."""
+    """Whether a record can have several links of the type."""
 
     @property
     def type(self) -> str:
-        """The type of the value, by the policy of the record that holds it."""
+        """The type of the value, by the policy of the record that contains it."""
         type_: str = getattr(self.stored.policy, self.key)
         return type_
 
 
 def _linkable(context: Context, one: Handle, other: Handle) -> tuple[StoredRecord, StoredRecord]:
-    """Two records of this server, for whose administrators somebody acts."""
-    found = []
+    """Two records that the caller can link."""
+    records = []
     for handle in (one, other):
         stored = get_record_for(context, handle, "link", permission_to_add(Value.text(1, "URL", "")), Scope.UPDATE)
         if stored.state is State.RESERVED:
             raise still_reserved(stored)
         if stored.state is State.TOMBSTONE:
-            reason = f"{display_name(handle)} is a tombstone, and leads nowhere but to its replacement"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "link the replacement", "S8")
-        found.append(stored)
-    if found[0].key == found[1].key:
-        reason = f"{display_name(one)} cannot be linked with itself"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "name two handles", "S3")
-    return found[0], found[1]
+            reason = f"Handle {display_name(handle)} is a tombstone and cannot be linked"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Link its replacement", "S8")
+        records.append(stored)
+    if records[0].key == records[1].key:
+        reason = f"Handle {display_name(one)} cannot be linked with itself"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "Name two handles", "S3")
+    return records[0], records[1]
 
 
 def _plan_links(context: Context, directions: tuple[_LinkDirection, _LinkDirection]) -> Plan[LinkResult]:
-    """The values that are missing, in one commit."""
+    """Add the missing values, in one commit."""
     drafts: list[Draft] = []
     for direction in directions:
         stored, policy = direction.stored, direction.stored.policy
@@ -275,9 +275,6 @@ def _links_to(context: Context, value: Value, to: StoredRecord) -> bool:
 
 
 def _already_linked(stored: StoredRecord, policy: Policy, key: str, value: Value) -> Refused:
-    reason = (
-        f"value {value.index} of {display_name(stored.requested)} leads to another "
-        "handle already, and there is one such link"
-    )
-    advice = f"remove that value first; the policy of this namespace says: {policy.line(key)}"
+    reason = f"{display_name(stored.requested)} is already linked to another handle, in value {value.index}"
+    advice = f"Remove that value first; the policy of this namespace says: {policy.line(key)}"
     return Refused(ResponseCode.INVALID_VALUE, reason, advice, policy.line(key))

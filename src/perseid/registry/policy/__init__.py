@@ -1,1 +1,1 @@
-"""What a namespace demands: policies, authority metadata, types, aliases, templates."""
+"""Namespace policies, authority metadata, types, aliases and templates."""

@@ -1,15 +1,13 @@
-"""Authority metadata (A1–A8): since when an identifier exists, who created it and who answers for it.
+"""Authority metadata (A1–A8): when an identifier was created, who created it and who owns it.
 
 Date of creation and creator are ordinary public values of the record, so every protocol, export and mirror carries
-them. `complete` makes a record that is about to be stored have both, exactly one of each: at creation it adds what the
-request does not bring, and from then on they stay. A client that has never heard of them replaces the whole record and
-they are still there. The date of the last update is derived whenever somebody asks and never stored. Nothing else is
-recorded (A7).
+them. `complete_record` ensures that a record has exactly one of each: at creation it adds what the request omits, and
+from then on they stay, even if a client that does not know them replaces the whole record. The date of the last update
+is derived on request and never stored. Nothing else is recorded (A7).
 
 A record that is older than the policy gets both at its next change. Its date of creation is then the oldest timestamp
-of its values: by that time the name had its thing, and nothing says more. So it is with an import that brings no date.
-What else such a record holds under the two types, a second date or something that is none, does not stay in the
-record; the history has it.
+of its values, as for an import without a date. Other values of the two types, a second date or an invalid one, are
+removed from the record; the history keeps them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,20 +29,20 @@ from .authority_metadata import find_owners, name_key, parse_party, parse_timest
 from .policy import Policy, Refusal, Subject
 
 FIRST_INDEX: Final = 9001
-"""Where the server looks for a free index (A8): people and tools number their values from 1, keys from 100 to 400."""
+"""First index of these values (A8): people and tools number their values from 1, keys from 100 to 400."""
 
 _NO_INDEX: Final = 0  # stored values have positive ones
 
 
 class PartyStatus(Enum):
-    """What is known here about a handle at the moment of writing (A4)."""
+    """What is known here about a handle when a record is written (A4)."""
 
     HERE_PUBLIC = "public"
-    """Its prefix is homed here and everyone can resolve it."""
+    """Its prefix is homed here and it is public."""
     HERE_MISSING = "missing"
-    """Its prefix is homed here, and there is no record that everyone can resolve."""
+    """Its prefix is homed here, and it does not exist or is not public."""
     FOREIGN = "foreign"
-    """Its prefix is homed elsewhere; no write waits for another server to say more."""
+    """Its prefix is homed elsewhere; no write waits for another server."""
 
 
 PartyLookup: TypeAlias = Callable[[Handle], PartyStatus]
@@ -52,49 +50,49 @@ PartyLookup: TypeAlias = Callable[[Handle], PartyStatus]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A record as it is and as somebody wants it."""
+    """A record as it is, and the requested values."""
 
     handle: Handle
-    """The name, as it is registered."""
+    """The registered handle."""
     before: tuple[Value, ...] | None
-    """The values as they are. None or empty where this is the creation: a reserved name has no thing yet, so
-    registering it is its first association (A3), and what it holds meanwhile does not count."""
-    wanted: tuple[Value, ...]
-    """The values as they shall be, complete, each with an index of its own."""
+    """The current values. None or empty for a creation, also for a reserved handle: its first association is the
+    creation of its record (A3), and the values it has until then are ignored."""
+    requested: tuple[Value, ...]
+    """The requested values, complete, each with its own index."""
     now: int
     """Seconds since 1970."""
     whole: bool
-    """Whether the request gave the whole record (create, replace), so that what it leaves out may be unknown to it.
-    Otherwise it named values (add, modify, remove), and what is missing was removed on purpose."""
+    """Whether the request has the whole record (create, replace), so that omitted values may be unknown to the client.
+    Otherwise it names values (add, modify, remove), and missing values were removed on purpose."""
     is_import: bool = False
-    """Whether a server administrator imports it: dates from elsewhere are then believed."""
+    """Whether a server administrator imports it, so that its dates are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedRecord:
-    """What may be stored."""
+    """The values to store."""
 
     values: tuple[Value, ...]
-    """The record's values; `timestamps.stamp` comes after."""
+    """The record's values, without the new timestamps."""
     unverified: tuple[Handle, ...] = ()
-    """Creator and owners that this change names and that are homed elsewhere: accepted, for a later check to verify."""
+    """New creator and owners that are homed elsewhere: accepted, to be verified later."""
 
 
 def complete_record(
     policy: Policy, change: Change, find_party: PartyLookup, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS
 ) -> CompletedRecord | list[Refusal]:
-    """What a record becomes under its namespace's policy, or all that the policy has against it.
+    """The record as the policy completes it, or all refusals by the policy.
 
-    `resolvers` are those whose URLs may stand for a creator or owner. Where many records come at once, `is_known`
-    counts those that come along with this one.
+    `resolvers` are those whose URLs are accepted for a creator or owner. When many records are imported together,
+    `find_party` must know them all.
     """
     if not policy.authority:
-        return CompletedRecord(change.wanted)
+        return CompletedRecord(change.requested)
     return _Completion(policy, change, find_party, resolvers).outcome()
 
 
 class _Field(Enum):
-    """What the server keeps in a record, with the policy's key for its type."""
+    """A value that the server maintains, with the policy's key for its type."""
 
     DATE = "creation_date_type", "date of creation"
     CREATOR = "creator_type", "creator"
@@ -105,7 +103,7 @@ class _Field(Enum):
 
 
 class _Completion:
-    """The work of `complete` on one change; it collects refusals instead of ending at the first."""
+    """The completion of one change; collects all refusals."""
 
     def __init__(self, policy: Policy, change: Change, find_party: PartyLookup, resolvers: Sequence[Resolver]) -> None:
         self._policy, self._change, self._find_party, self._resolvers = policy, change, find_party, resolvers
@@ -116,30 +114,30 @@ class _Completion:
 
     def outcome(self) -> CompletedRecord | list[Refusal]:
         types = {fold(self._type(field)) for field in _Field}
-        others = [value for value in self._change.wanted if fold(value.type) not in types]
+        others = [value for value in self._change.requested if fold(value.type) not in types]
         date, creator_value = self._settle_field(_Field.DATE), self._settle_field(_Field.CREATOR)
         creator = None if creator_value is None else Handle.parse_lenient(creator_value.data)
         fields = [field for field in (date, creator_value) if field is not None]
         values = _assign_indexes([self._owner_value(value, creator) for value in others], fields)
         self._check_administrators(values, creator)
         if len(values) > MAX_VALUES:
-            message = f"with date of creation and creator these are {len(values):,} values; {MAX_VALUES:,} are the most"
-            self._refuse("authority", message, "Leave some out.")
+            message = f"the record would have {len(values):,} values; the limit is {MAX_VALUES:,}"
+            self._refuse("authority", message, "Remove some values.")
         return self._refusals or CompletedRecord(ascending(values), tuple(self._unverified.values()))
 
     def _settle_field(self, field: _Field) -> Value | None:
-        """The value that the record shall have, without an index where the server adds it; None if it is refused."""
+        """The value to store, without an index if the server adds it; None if it is refused."""
         stored = values_of_exact_type(self._before, self._type(field))
         kept = next((value for value in stored if self._parse(field, value) is not None), None)
         stale = {value.with_timestamp(0) for value in stored if value is not kept}
         sent = [
             value
-            for value in values_of_exact_type(self._change.wanted, self._type(field))
-            if value.with_timestamp(0) not in stale  # what was there besides goes when something changes
+            for value in values_of_exact_type(self._change.requested, self._type(field))
+            if value.with_timestamp(0) not in stale  # surplus values are dropped at the next change
         ]
         if len(sent) > 1:
             indexes = ", ".join([str(value.index) for value in sent[:5]])
-            self._refuse(field.key, f"more than one value ({indexes}) is of the type of the {field.noun}", "Keep one.")
+            self._refuse(field.key, f"values {indexes} are all of the type of the {field.noun}", "Keep one of them.")
             return None
         new = sent[0] if sent else None
         if kept is not None:
@@ -147,20 +145,20 @@ class _Completion:
         else:
             settled = self._set_date(new) if field is _Field.DATE else self._set_creator(new)
         if settled is not None and not settled.is_public:
-            message = f"value {settled.index}, the {field.noun}, could not be read by everyone"
-            self._refuse("authority", message, "Give it the permission to be read by the public, as in rwr-.")
+            message = f"value {settled.index}, the {field.noun}, is not public"
+            self._refuse("authority", message, "Make it readable by the public, as in rwr-.")
         return settled
 
     def _keep(self, field: _Field, kept: Value, new: Value | None) -> Value | None:
-        """What is there stays, in the form in which it is stored; how long caches keep it, say, may change."""
+        """Keep the stored data; other properties, such as the TTL, may change."""
         parsed = self._parse(field, kept)
-        remedy = "Leave it as it is. Who gives a whole record may also leave it out."
+        remedy = "Leave it unchanged. If you replace the whole record, you can also omit it."
         if new is None and not self._change.whole:
-            message = f"value {kept.index}, the {field.noun}, would be removed or become something else"
+            message = f"value {kept.index}, the {field.noun}, cannot be removed"
             self._refuse(field.key, message, remedy)
             return None
         if new is not None and not self._is_same(field, parsed, self._parse(field, new)):
-            self._refuse(field.key, f"value {new.index} would change the {field.noun}", remedy)
+            self._refuse(field.key, f"value {new.index}, the {field.noun}, cannot be changed", remedy)
             return None
         return replace(new or kept, type=kept.type, data=str(parsed).encode())
 
@@ -173,100 +171,99 @@ class _Completion:
         if not self._change.is_import:
             if parsed == expected:
                 return replace(new, data=expected.encode())
-            message = f"value {new.index} gives a date of creation, and the service sets that itself"
-            self._refuse(key, message, "Leave it out. Only an import by a server administrator brings dates.")
+            message = f"value {new.index} is a date of creation, which only the server sets"
+            self._refuse(key, message, "Omit it. Only an import by a server administrator can set dates.")
         elif parsed is None:
-            message = f"value {new.index} is no date of creation"
+            message = f"value {new.index} is not a valid date of creation"
             self._refuse(key, message, f"Write date, time and zone as in {expected}.")
         elif from_iso(parsed) > self._change.now:
-            message = f"value {new.index} gives {parsed} as date of creation, which is still to come"
-            self._refuse(key, message, "Mend the date, or the clock of this machine.")
+            message = f"value {new.index} is a date of creation in the future, {parsed}"
+            self._refuse(key, message, "Correct the date, or the clock of this machine.")
         else:
             return replace(new, data=parsed.encode())
         return None
 
     def _first_association(self) -> int:
-        """When the name came to have its thing: now, or for what existed before, the earliest time that is known."""
-        brought = self._change.wanted if self._change.is_import else ()
-        times = [value.timestamp for value in (*self._before, *brought) if value.timestamp > 0]
+        """When the handle was first associated: now, or the earliest known time of an older record."""
+        imported = self._change.requested if self._change.is_import else ()
+        times = [value.timestamp for value in (*self._before, *imported) if value.timestamp > 0]
         return min([self._change.now, *times])
 
     def _set_creator(self, new: Value | None) -> Value | None:
         if new is None:
             return self._default_creator()
         party = self._read_party(new, _Field.CREATOR.key, "creator")
-        if party is None or not self._resolves(party, _Field.CREATOR.key, f"value {new.index} names the creator"):
+        if party is None or not self._resolves(party, _Field.CREATOR.key, f"value {new.index}, the creator"):
             return None
         return replace(new, data=party.to_bytes())
 
     def _default_creator(self) -> Value | None:
         key, type_ = "default_creator", self._type(_Field.CREATOR)
         if not self._policy.default_creator:
-            remedy = f"Add a value of the type {type_} with the creator's handle, or set default_creator in the policy."
-            self._refuse(key, "the record names no creator, and there is none by default", remedy)
+            remedy = f"Add a value of type {type_} with the creator's handle, or set default_creator in the policy."
+            self._refuse(key, "the record has no creator, and the namespace has no default creator", remedy)
             return None
         party = Handle.parse(self._policy.default_creator)
-        if not self._resolves(party, key, "the record names no creator, and the default is"):
+        if not self._resolves(party, key, "the default creator"):
             return None
         return self._new(_Field.CREATOR, str(party))
 
     def _owner_value(self, value: Value, creator: Handle | None) -> Value:
-        """A value of the policy's type for owners, with the handle bare; every other value as it is."""
+        """An owner value, with the handle bare; other values unchanged."""
         key = "owner_type"
         if not values_of_exact_type([value], self._policy.owner_type):
             return value
         if value.with_timestamp(0) in self._unchanged:
-            return value  # as it was; the party may have gone since
+            return value  # unchanged; the party may have gone since
         owner = self._read_party(value, key, "owner")
         if owner is None:
             return value
         if not value.is_public:
-            message = f"value {value.index}, an owner, could not be read by everyone"
-            self._refuse(key, message, "Give it the permission to be read by the public, as in rwr-.")
+            message = f"value {value.index}, an owner, is not public"
+            self._refuse(key, message, "Make it readable by the public, as in rwr-.")
         if creator is not None and self._name_key(owner) == self._name_key(creator):
-            remedy = "Leave it out: who created an identifier owns it unless somebody else is named."
+            remedy = "Omit it: the creator is the owner unless another owner is named."
             self._refuse(key, f"value {value.index} names the creator as owner", remedy)
         else:
-            self._resolves(owner, key, f"value {value.index} names the owner")
+            self._resolves(owner, key, f"value {value.index}, the owner")
         return replace(value, data=owner.to_bytes())
 
     def _check_administrators(self, values: Iterable[Value], creator: Handle | None) -> None:
-        """Where administrators are owners, those who are new must resolve."""
+        """If administrators are the owners, new ones must resolve."""
         if self._policy.owner_type:
             return
         former = {self._name_key(owner) for owner in find_owners(self._policy, self._change.handle, self._before, None)}
         for owner in find_owners(self._policy, self._change.handle, values, creator):
             if self._name_key(owner) not in former:
-                self._resolves(owner, "authority", "an HS_ADMIN value names the owner")
+                self._resolves(owner, "authority", "the owner in an HS_ADMIN value")
 
-    def _resolves(self, party: Handle, key: str, clause: str) -> bool:
-        """Whether a party may be named (A4). The record itself may: so the first creator comes to be."""
+    def _resolves(self, party: Handle, key: str, subject: str) -> bool:
+        """Whether a party can be named (A4). The record can name itself, as the first creator does."""
         if self._name_key(party) == self._name_key(self._change.handle):
             return True
-        known = self._find_party(party)
-        if known is PartyStatus.HERE_MISSING:
-            message = f"{clause} {quote_text(str(party))}, which nobody can resolve although its prefix is homed here"
+        status = self._find_party(party)
+        if status is PartyStatus.HERE_MISSING:
+            message = f"{subject}, {quote_text(str(party))}, does not exist or is not public"
             self._refuse(key, message, "Create and publish that record first, or name a handle that resolves.")
-        elif known is PartyStatus.FOREIGN:
+        elif status is PartyStatus.FOREIGN:
             self._unverified[self._name_key(party)] = party
-        return known is not PartyStatus.HERE_MISSING
+        return status is not PartyStatus.HERE_MISSING
 
     def _read_party(self, value: Value, key: str, noun: str) -> Handle | None:
         try:
             return parse_party(value.data, self._resolvers, for_lookup=self._change.is_import)
         except InvalidData as problem:
             remedy = f"Name the {noun} by a handle, bare or as hdl:PREFIX/SUFFIX."
-            self._refuse(key, f"value {value.index} names no {noun}: {problem}", remedy)
+            self._refuse(key, f"value {value.index} is not a valid {noun}: {problem}", remedy)
             return None
 
     def _parse(self, field: _Field, value: Value) -> str | None:
-        """What a value says, in the form in which it is stored; None if it cannot be read."""
+        """The stored form of a value; None if it is invalid."""
         try:
             if field is _Field.DATE:
                 return to_iso(parse_timestamp(value.data))
-            return str(
-                parse_party(value.data, self._resolvers, for_lookup=True)
-            )  # what is there need not be legal here
+            # An existing party need not be legal here.
+            return str(parse_party(value.data, self._resolvers, for_lookup=True))
         except InvalidData:
             return None
 
@@ -289,7 +286,7 @@ class _Completion:
 
 
 def _assign_indexes(others: list[Value], fields: list[Value]) -> list[Value]:
-    """All values with an index each. Where a client uses the index of a value it does not know of, that value moves."""
+    """All values with an index each. A maintained value whose index a client uses is moved."""
     placed, moving = list(others), []
     taken = {value.index for value in others}
     for field in fields:

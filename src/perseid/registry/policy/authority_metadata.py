@@ -1,7 +1,7 @@
-"""What a record says about itself as an identifier (A1): the one form of it for pages and interfaces.
+"""Authority metadata of a record (A1), in one form for pages and interfaces.
 
-`authority` sees to it that records under the policy hold these facts. Here they are read, and nothing is taken for
-granted: a record may have been imported, or be older than the policy, and then hold anything or nothing.
+`authority` ensures that records under the policy have these values. Here they are read, with no assumptions: an
+imported record, or one that is older than the policy, may contain anything or nothing.
 """
 
 import re
@@ -27,7 +27,7 @@ from perseid.records.value import Value
 from .policy import Policy
 
 _LAST_INSTANT: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, after which ISO 8601 needs an agreement
-# A date alone, or a time without a zone, would have to be guessed at to become seconds in UTC (A3).
+# A date without a time, or a time without a zone, is ambiguous in UTC (A3).
 _TIMESTAMP_RE = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Somebody who created or owns an identifier."""
+    """The creator or an owner of an identifier."""
 
     handle: Handle
     verified: bool
@@ -50,18 +50,18 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class AuthorityMetadata:
-    """What everybody may know about an identifier itself (A1); the one form for pages and interfaces.
+    """The public metadata of an identifier (A1).
 
-    What a record does not hold, or not in a form that can be read, is None: imported records may hold anything.
+    What a record does not have, or not in a valid form, is None.
     """
 
     created: int | None
-    """When the name was first associated with its thing, in seconds since 1970."""
+    """When the handle was first associated with its object, in seconds since 1970."""
     updated: int | None
     """When the record last changed, in seconds since 1970."""
     creator: Party | None
     owners: tuple[Party, ...] = ()
-    """Only those who are distinct from the creator."""
+    """Without the creator."""
 
     def to_json(self) -> JsonObject:
         """Dates in ISO 8601, parties as `hdl:`."""
@@ -76,10 +76,10 @@ class AuthorityMetadata:
 def build_metadata(
     policy: Policy, record: Record, changed: int | None, is_verified: Callable[[Handle], bool]
 ) -> AuthorityMetadata | None:
-    """The authority metadata of a record, from the values that everyone may read; None if no policy asks for any.
+    """The authority metadata of a record, from its public values; None if the policy does not require any.
 
-    `changed` is the time (seconds since 1970) of the handle's latest entry that changed values, removals included. An
-    entry by which a record was imported does not count: the values came as they had been (A3). `about` finds it.
+    `changed` is the time (seconds since 1970) of the latest entry that changed values, removals included, but not of
+    the import of the record (A3).
     """
     if not policy.authority:
         return None
@@ -98,21 +98,21 @@ def build_metadata(
 
 @dataclass(frozen=True, slots=True)
 class TypeDefinition:
-    """What the record of a type says (A6): types are handles and resolve to their definition."""
+    """The record of a type (A6): types are handles and resolve to their definition."""
 
     type: str
-    """The type, as the policy names it."""
+    """The type, as in the policy."""
     description: str
     """What values of the type mean."""
     syntax: str
-    """What their data looks like, for people."""
+    """The format of their data, for people."""
     pattern: str | None = None
     """The same as a regular expression; None for any text."""
     example: str | None = None
 
     @property
     def handle(self) -> Handle | None:
-        """Where the definition belongs; None for a plain word, which no registry holds."""
+        """The handle of the definition; None for a plain word, which has no record."""
         return Handle.for_lookup(self.type)
 
     @property
@@ -122,12 +122,12 @@ class TypeDefinition:
 
     @property
     def text(self) -> str:
-        """All of it, for people."""
+        """The description, for people."""
         return f"{self.name}: {self.description} Syntax: {self.syntax}"
 
     @property
     def definition(self) -> Definition | None:
-        """All of it, for programs; None if its name is too long for one."""
+        """The definition, for programs; None if its name is too long."""
         try:
             return Definition.make(self.name, self.description, pattern=self.pattern, example=self.example)
         except InvalidData:
@@ -135,13 +135,13 @@ class TypeDefinition:
 
 
 def type_definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
-    """The types of the values that the server itself writes under a policy, with what they mean."""
-    named = {getattr(policy, key): defined for key, defined in _DEFINITIONS.items()}
-    return tuple([TypeDefinition(type_, named[type_][0], *named[type_][1]) for type_ in policy.types_used])
+    """The types of the values that the server writes under a policy."""
+    definitions = {getattr(policy, key): definition for key, definition in _DEFINITIONS.items()}
+    return tuple([TypeDefinition(type_, definitions[type_][0], *definitions[type_][1]) for type_ in policy.types_used])
 
 
 def find_owners(policy: Policy, handle: Handle, values: Iterable[Value], creator: Handle | None) -> tuple[Handle, ...]:
-    """Whom public values name as owner, each once, without the creator (A5)."""
+    """The owners in public values, each once, without the creator (A5)."""
     public = ascending(value for value in values if value.is_public)
     if policy.owner_type:
         named = [first_valid([value], parse_stored_party) for value in values_of_exact_type(public, policy.owner_type)]
@@ -157,60 +157,60 @@ def find_owners(policy: Policy, handle: Handle, values: Iterable[Value], creator
 
 
 def _administrator(value: Value) -> Handle | None:
-    """The administrator that a value names. A prefix handle stands for the namespace, not for a party that owns."""
+    """The administrator in a value. A prefix handle means the namespace, which is not an owner."""
     admin = interpret_as(value, Admin)
     handle = None if admin is None else Handle.for_lookup(admin.administrator.handle)
     return None if handle is None or handle.is_prefix_handle else handle
 
 
 def name_key(policy: Policy, handle: Handle, party: Handle) -> str:
-    """Under which text the spellings of a party's name meet. Only of its own namespace a policy knows the case rule."""
+    """A key that all spellings of a party share. A policy knows the case rule of its own namespace only."""
     rule = policy.case if fold(party.prefix) == fold(handle.prefix) else CaseRule.SENSITIVE
     return rule.key(party)
 
 
 def values_of_exact_type(values: Iterable[Value], type_: str) -> list[Value]:
     """The values of exactly this type, by ascending index; none if it is empty."""
-    wanted = fold(type_)
-    return list(ascending(value for value in values if wanted and fold(value.type) == wanted))
+    folded = fold(type_)
+    return list(ascending(value for value in values if folded and fold(value.type) == folded))
 
 
 def parse_timestamp(data: bytes) -> int:
-    """The instant that a date of creation means, in seconds since 1970."""
+    """The time of a date of creation, in seconds since 1970."""
     text = Text.from_bytes(data).text
     instant = from_iso(text) if _TIMESTAMP_RE.fullmatch(text) else 0
     if not 0 < instant <= _LAST_INSTANT:  # there was no identifier before 1970
-        raise InvalidData(f"{quote_text(text)} is not a moment such as 2017-07-14T02:40:00Z")
+        raise InvalidData(f"{quote_text(text)} is not a time such as 2017-07-14T02:40:00Z")
     return instant
 
 
 def parse_party(data: bytes, resolvers: Sequence[Resolver], *, for_lookup: bool) -> Handle:
-    """The handle that a value names in any form of U. Its bare form, which is stored, must be read as the same."""
+    """The handle in a value, in any form of U. It is stored bare, which must be read as the same handle."""
     text = Text.from_bytes(data).text
     try:
         reference = parse_user_input(text, resolvers, for_lookup=for_lookup)
         bare = parse_user_input(str(reference.handle), resolvers, for_lookup=for_lookup)
     except InvalidName as problem:
-        raise InvalidData(f"{quote_text(text)} is no handle: {problem}") from None
+        raise InvalidData(f"{quote_text(text)} is not a handle: {problem}") from None
     if reference.tail:
-        raise InvalidData(f"{quote_text(text)} has a query or fragment, and a party is a handle alone")
+        raise InvalidData(f"{quote_text(text)} has a query or fragment")
     if bare != Reference(reference.handle):
         raise InvalidData(
-            f"{quote_text(str(reference.handle))} can be taken for another handle, {quote_text(str(bare.handle))}"
+            f"{quote_text(str(reference.handle))} is ambiguous: it can be read as {quote_text(str(bare.handle))}"
         )
     return reference.handle
 
 
 def parse_stored_party(data: bytes) -> Handle:
-    """The handle that a stored value names."""
+    """The handle in a stored value."""
     return parse_party(data, KNOWN_RESOLVERS, for_lookup=True)
 
 
-def first_valid(values: Iterable[Value], read: Callable[[bytes], _T]) -> _T | None:
-    """What the first value says that can be read."""
+def first_valid(values: Iterable[Value], parse: Callable[[bytes], _T]) -> _T | None:
+    """The first value that can be parsed."""
     for value in values:
         try:
-            return read(value.data)
+            return parse(value.data)
         except InvalidData:
             continue
     return None

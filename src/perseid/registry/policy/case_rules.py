@@ -1,17 +1,11 @@
-"""One name through the times of its namespace: the rule by which letters count may have changed.
+"""Case rules of a namespace (H5): history of a handle across changes of the rule, and the change itself.
 
-A record is kept under a key that follows from the case rule (H5). Where the rule changed, every name was given an entry
-under its new key and one that ends the old key, so a name has an entry in every era since it was made; see `case_rule`.
-Whoever looks at a name's past looks at it through here, and sees one history.
+A record is stored under a key that depends on the case rule. A change of the rule is one commit: the policy, and for
+each handle an entry that ends its old key and one under the new key, with the same values, state and spelling. So a
+handle has an entry in every period since it was created, and `history` returns one history without a break.
 
-Changing the case rule of a namespace that has names (H5): all at once, or not at all.
-
-Under the new rule every name has another key. So the change is one commit: the policy, and for each name an entry that
-ends its old key and one under the new, with the same values, state and spelling. Whoever looks at a name's history sees
-no break (`eras`). It is refused if two names would become one, names that were deleted included: a name is not given a
-second time, and the one would answer for the other.
-
-When letters begin to count, a name is found by the spelling that was registered and by no other any more.
+The change is refused if two handles would collide, deleted ones included: a handle is not reused, and one would resolve
+to the other. Once suffixes are case-sensitive, a handle is found only in its registered spelling.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,19 +29,19 @@ _LAST: Final = (1 << 63) - 1
 
 
 def history(snapshot: Snapshot, stored: StoredRecord, until: int = _LAST) -> Iterator[Entry]:
-    """The entries of a name, newest first, up to and including an entry of the ledger."""
+    """The entries of a handle, newest first, up to and including an entry of the ledger."""
     if stored.entry is None or _ignores_case_rule(stored.handle):
         return snapshot.reading.history(stored.key, until)
     return _history_across_periods(snapshot, stored, snapshot.case_rule_periods(stored.handle.prefix), until)
 
 
 def as_of(snapshot: Snapshot, stored: StoredRecord, seq: int) -> Entry | None:
-    """The last entry of a name up to and including an entry of the ledger; None if there was none yet."""
+    """The last entry of a handle up to and including an entry of the ledger; None if there was none yet."""
     return next(history(snapshot, stored, seq), None)
 
 
 def ends_key(snapshot: Snapshot, entry: Entry) -> bool:
-    """Whether an entry says nothing of its name, but that it is found under another key from then on."""
+    """Whether an entry only ends the key of a handle, which has another key from then on."""
     name = Handle.parse_lenient(entry.handle)
     if entry.state is not State.ABSENT or _ignores_case_rule(name):
         return False
@@ -67,115 +61,113 @@ def _history_across_periods(
             if entry.seq < period.first:
                 break
             if entry.exact != period.exact:
-                continue  # it ends the key of another era
+                continue  # it ends a key of another period
             if not is_current and entry.handle != str(stored.handle):
-                return  # a name that was told from this one only later
+                return  # a handle that became distinct only later
             yield entry
         is_current = False
 
 
 def _ignores_case_rule(name: Handle) -> bool:
-    """Whether letters never count in a name: the system's own."""
+    """Whether a handle is never case-sensitive: those of the system."""
     return name.is_prefix_handle or fold(name.prefix) == SITE_PREFIX
 
 
 MAX_NAMES: Final = 10_000
-"""How many names a namespace may have: it is one commit, and nobody else can write meanwhile, a second or so."""
+"""How many handles a namespace may have: it is one commit, which blocks all other writes for about a second."""
 
 NOTE: Final = "case rule"
-"""What the note of each name's entry begins with."""
+"""Start of the note of each entry."""
 
 MAX_CONFLICTS: Final = 20
-"""How many of the names that would become one a refusal lists."""
+"""How many collisions a refusal lists."""
 
 
 def has_same_keys(before: Policy, after: Policy) -> bool:
-    """Whether names are kept under the same keys by both rules: for a record, a path is like any other name."""
+    """Whether both rules use the same keys: a path is treated like any other suffix."""
     return (before.case is CaseRule.SENSITIVE) == (after.case is CaseRule.SENSITIVE)
 
 
 def plan_case_change(
     context: Context, prefix: str, policy: Draft, *, exact: bool
 ) -> Callable[[LeaseProvider], Sequence[Draft]]:
-    """Makes the entries that give a namespace the other case rule, its policy first; refused where that cannot be.
+    """Build the entries that change the case rule of a namespace, its policy first; raises `Refused`.
 
-    `exact` says whether letters count by the new rule.
+    `exact` says whether suffixes are case-sensitive by the new rule.
     """
-    found = _entries(context, prefix)
-    names = [entry for entry in found if entry.exact != exact]  # the others end keys of an earlier era
-    _check_conflicts(prefix, names, exact)
-    drafts = (policy, *[draft for entry in names for draft in _move_entry(context, entry, exact, policy.note)])
+    entries = _entries(context, prefix)
+    current = [entry for entry in entries if entry.exact != exact]  # the others end keys of an earlier period
+    _check_conflicts(prefix, current, exact)
+    drafts = (policy, *[draft for entry in current for draft in _move_entry(context, entry, exact, policy.note)])
     first, end = key_range(prefix)
-    bounds = [first, *[entry.key + b"\0" for entry in found]]
-    gaps = list(zip(bounds, [*[entry.key for entry in found], end], strict=True))
+    bounds = [first, *[entry.key + b"\0" for entry in entries]]
+    gaps = list(zip(bounds, [*[entry.key for entry in entries], end], strict=True))
 
-    def make(lender: LeaseProvider) -> Sequence[Draft]:
-        # What was read is checked like all that a decision rests on; a name between them would be new.
+    def build(lender: LeaseProvider) -> Sequence[Draft]:
+        # The commit checks the entries that were read; a key between them is a new handle.
         if any(lender.any_between(*gap) for gap in gaps):
-            reason = f"names were made under {display_name(prefix)} while its case rule was about to change"
-            raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, "try again", "H5")
+            reason = f"Handles were created under {display_name(prefix)} during the change of its case rule"
+            raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, "Retry", "H5")
         return drafts
 
-    return make
+    return build
 
 
 def detect_case_sensitivity(snapshot: Snapshot, prefix: str) -> bool | None:
-    """Whether letters count in the names of a namespace, as their entries say; None if they do not tell.
+    """Whether the suffixes of a namespace are case-sensitive, judged by their entries; None if these do not tell.
 
-    This is for a namespace whose policy cannot be read. All records that exist are kept by the rule of today. What does
-    not exist may be the end of a key of an earlier era, so it tells something only where all of it tells the same.
+    This is for a namespace whose policy cannot be read. All existing records follow the current rule. Deleted ones may
+    be ended keys of an earlier period, so they count only if all of them agree.
     """
-    found: set[bool] = set()
+    deleted: set[bool] = set()
     first, end = key_range(prefix)
     while page := snapshot.reading.names(first, end, CHUNK):
         for entry in page:
             if entry.state is not State.ABSENT:
                 return entry.exact
-            found.add(entry.exact)
+            deleted.add(entry.exact)
         first = page[-1].key + b"\0"
-    return found.pop() if len(found) == 1 else None
+    return deleted.pop() if len(deleted) == 1 else None
 
 
 def key_range(prefix: str) -> tuple[bytes, bytes]:
-    """From which key on, and up to which, the names of a namespace are kept, by every rule."""
+    """The range of the keys of a namespace, by every rule."""
     first = record_key(f"{prefix}/")
     return first, first[:-1] + b"0"
 
 
 def _entries(context: Context, prefix: str) -> list[Entry]:
-    """The latest entries of all names there ever were; the decision rests on them."""
-    found: list[Entry] = []
+    """The latest entries of all handles there ever were, noted as preconditions."""
+    entries: list[Entry] = []
     first, end = key_range(prefix)
     while page := context.snapshot.reading.names(first, end, CHUNK):
-        found += page
-        if len(found) > MAX_NAMES:
-            reason = (
-                f"{display_name(prefix)} has more than {MAX_NAMES:,} names: too many for another case rule, all at once"
-            )
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "make a namespace with the other rule beside it", "H5")
+        entries += page
+        if len(entries) > MAX_NAMES:
+            reason = f"{display_name(prefix)} has more than {MAX_NAMES:,} handles, too many to change the case rule"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Create another namespace with the other rule", "H5")
         first = page[-1].key + b"\0"
-    for entry in found:
+    for entry in entries:
         context.snapshot.track(entry)
-    return found
+    return entries
 
 
-def _check_conflicts(prefix: str, names: Sequence[Entry], exact: bool) -> None:
-    """Refuse if two names would become one."""
+def _check_conflicts(prefix: str, entries: Sequence[Entry], exact: bool) -> None:
+    """Refuse if two handles would collide."""
     groups: dict[bytes, list[str]] = {}
-    for entry in names:
+    for entry in entries:
         deleted = " (deleted)" if entry.state is State.ABSENT else ""
         groups.setdefault(record_key(entry.handle, exact=exact), []).append(display_name(entry.handle) + deleted)
     clashes = [" and ".join(group) for group in groups.values() if len(group) > 1]
     if clashes:
         listed = "; ".join(clashes[:MAX_CONFLICTS])
         more = f"; and {len(clashes) - MAX_CONFLICTS:,} more" if len(clashes) > MAX_CONFLICTS else ""
-        reason = f"names under {display_name(prefix)} would become one: {listed}{more}"
-        advice = "a name that exists, or was deleted, is never given up: leave the rule, or make another namespace"
+        reason = f"Handles under {display_name(prefix)} would collide: {listed}{more}"
+        advice = "Keep the case rule, or create another namespace: a handle is never given up, even if it was deleted"
         raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "H5")
 
 
 def _move_entry(context: Context, entry: Entry, exact: bool, note: str) -> list[Draft]:
-    """The entries of one name; they say what they belong to."""
+    """The entries that move one handle to its new key; their notes say why."""
     by = (context.interface, str(context.identity), f"{NOTE}: {note}" if note else NOTE)
     action = Action.DELETE if entry.state is State.ABSENT else Action.UPDATE
     moved = Draft(action, entry.state, entry.handle, *by, entry.record(), exact)

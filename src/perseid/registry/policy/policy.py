@@ -1,11 +1,11 @@
-"""What a namespace demands: its policy, a frozen value with a TOML text that is stored in `0.SITE/POLICY/<PREFIX>`.
+"""Policy of a namespace: a frozen value, stored as TOML in `0.SITE/POLICY/<PREFIX>`.
 
-A person writes a profile and what differs from it (`profile = "pilin"`, `who_may_mint = "server"`); `Policy.from_toml`
-reads that. What is stored is `Policy.to_toml`, which says everything: a later version of this program may have better
-profiles, and no existing namespace changes because of it. So `Policy.from_stored` looks at no profile.
+A person writes a profile and what differs from it (`profile = "pilin"`, `who_may_mint = "server"`), which
+`Policy.from_toml` reads. `Policy.to_toml`, which is stored, is complete: a later version may have other profiles, and
+no existing namespace changes because of it. So `Policy.from_stored` ignores profiles.
 
-The checks give back every objection as a `Refusal` that names the policy's line and says how to comply; to raise it,
-with the code that a protocol has for it, is the caller's part.
+The checks return every violation as a `Refusal` that names the policy's line and says how to comply; the caller raises
+it with the right response code.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,24 +32,22 @@ from .keys import KEYS, Audience, Deletion
 from .text import InvalidPolicy, Options
 
 FREE: Final = "free"
-"""The scheme that is none: any legal suffix. Minting in it appends a UUID, as deployed servers do (P8)."""
+"""The scheme for any legal suffix. Minting in it appends a UUID, as deployed servers do (P8)."""
 
 CUSTOM_PROFILE: Final = "own"
 """The profile of a policy that names none."""
 
 TYPE_REGISTRY: Final = "102.100.TYPE/"
-"""Where the types of authority metadata (A5), and all types of the profile `pilin`, are registered."""
+"""The registry of the types of authority metadata (A5), and of all types of the profile `pilin`."""
 
 DEFAULT_OWNER_TYPE: Final = TYPE_REGISTRY + "OWNER"
-"""The type for owners where they are to be told from managers (A5); a policy that wants this names it."""
+"""The type for owners that are not the administrators (A5); a policy has to name it."""
 
 PREFIX_PLACEHOLDER: Final = "{prefix}"
-"""Stands for the namespace's prefix in the default administrators, so that one text serves many namespaces."""
+"""Replaced by the prefix in the default administrators, so that one text serves many namespaces."""
 
-_UPPERCASE_SCHEMES: Final = frozenset(
-    {"pilin", "pilin-check", "cordra"}
-)  # names are registered so, and read in either case
-_MAX_LISTED_INDEXES: Final = 5  # of the values that a refusal is about
+_UPPERCASE_SCHEMES: Final = frozenset({"pilin", "pilin-check", "cordra"})  # registered in uppercase, read in any case
+_MAX_LISTED_INDEXES: Final = 5  # in a refusal
 
 
 class Subject(Enum):
@@ -63,13 +61,13 @@ class Subject(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a policy does not allow something, and what would be allowed."""
+    """Why a policy does not allow something, and how to comply."""
 
     subject: Subject
     key: str
-    """The policy's key that refuses."""
+    """The policy's key."""
     line: str
-    """Its line, as the policy's text has it; cut if it is very long."""
+    """Its line in the policy's text; truncated if it is very long."""
     message: str
     """What is wrong, as a clause without a full stop."""
     remedy: str
@@ -81,9 +79,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Everything a namespace demands. The defaults are those of a policy that says nothing; an empty text is "none"."""
+    """The rules of a namespace. An empty string means "none"."""
 
-    # What each is for, and what it may be, says `policy_keys.KEYS`.
+    # `keys.KEYS` describes each field.
     profile: str = CUSTOM_PROFILE
     purpose: str = ""
     scheme: str = FREE
@@ -132,33 +130,33 @@ class Policy:
 
     @classmethod
     def from_toml(cls, text: str, profiles: Mapping[str, "Policy"] | None = None) -> Self:
-        """Take what a person wrote: a profile, if one is named, and what differs from it.
+        """Parse what a person wrote: an optional profile, and what differs from it.
 
-        A name that is no profile's is a site's own. Such a text must name its scheme: that shows a slip in the name of
-        a profile, which would otherwise make a namespace with other rules than meant, and the case rule is for ever.
+        A name other than those of the profiles is a site's own, and its text must name the scheme: so a typo in the
+        name of a profile is noticed, which would otherwise create a namespace with the wrong case rule, permanently.
         """
         known = PROFILES if profiles is None else profiles
-        given: dict[str, Any] = policy_text.parse(text, KEYS)
-        name = given.get("profile", CUSTOM_PROFILE)
+        values: dict[str, Any] = policy_text.parse(text, KEYS)
+        name = values.get("profile", CUSTOM_PROFILE)
         base = known.get(name)
-        if base is None and "profile" in given and "scheme" not in given:
-            message = f"{quote_text(name)} is none of {', '.join(known)}; a profile of your own names its scheme"
+        if base is None and "profile" in values and "scheme" not in values:
+            message = f"{quote_text(name)} is none of {', '.join(known)}; your own profile must name its scheme"
             raise InvalidPolicy("profile", message)
-        policy = cls(**given) if base is None else cls(**base.values() | given)
+        policy = cls(**values) if base is None else cls(**base.values() | values)
         policy.suffix_scheme()
-        policy.to_toml()  # what is too long to be stored is refused here
+        policy.to_toml()  # refuse what is too long to store
         return policy
 
     @classmethod
     def from_stored(cls, text: str) -> Self:
-        """Take what `to_toml` wrote. It is complete, so no profile is asked; a key that is younger than the text has
-        its default. A scheme that is not installed any more is no reason not to read the rest.
+        """Parse what `to_toml` wrote. Keys that are newer than the text get their default, and the scheme need not be
+        installed.
         """
-        given: dict[str, Any] = policy_text.parse(text, KEYS)
-        return cls(**given)
+        values: dict[str, Any] = policy_text.parse(text, KEYS)
+        return cls(**values)
 
     def to_toml(self) -> str:
-        """The complete policy, each key below a line that says what it is for: what is stored."""
+        """The complete policy, which is stored: each key after a comment that says what it is for."""
         return policy_text.format_policy(self.values(), KEYS)
 
     def values(self) -> dict[str, Any]:
@@ -166,30 +164,30 @@ class Policy:
         return {name: getattr(self, name) for name in KEYS}
 
     def line(self, key: str) -> str:
-        """The line of the policy's text with this key, for refusals: `who_may_mint = "server"`."""
+        """The line of a key in the policy's text, for refusals: `who_may_mint = "server"`."""
         return policy_text.truncate(policy_text.format_line(key, getattr(self, key), KEYS[key]))
 
     @property
     def lead(self) -> int:
-        """How many milliseconds names may run ahead of the clock, `strict_clock` considered: the minter's setting."""
+        """How many milliseconds minted handles can run ahead of the clock, considering `strict_clock`."""
         return STRICT_CLOCK if self.strict_clock else self.max_ahead
 
     @property
     def types_used(self) -> tuple[str, ...]:
-        """The types of values that the server itself writes under this policy; where they are handles, see A6."""
+        """The types of values that the server writes under this policy; see A6 for those that are handles."""
         authority = (self.creation_date_type, self.creator_type, self.owner_type) if self.authority else ()
         tombstone = (self.tombstone_reason_type, self.tombstone_date_type, self.tombstone_replacement_type)
         links = (self.work_type, self.expression_type, self.object_type, self.metadata_type)
         return tuple(filter(None, (*authority, *tombstone, *links)))
 
     def administrators(self, prefix: str) -> tuple[Admin, ...]:
-        """The administrators of new records under this prefix that bring none."""
+        """The administrators of new records that name none."""
         admins = map(Admin.from_text, self.default_administrators)
         return tuple(replace(admin, administrator=_expand_prefix(admin.administrator, prefix)) for admin in admins)
 
     def suffix_scheme(self) -> Scheme | None:
-        """The scheme that makes and judges suffixes; None where any legal suffix will do. InvalidPolicy if there is no
-        such scheme here, or not with these options.
+        """The scheme of suffixes; None if any legal suffix is valid. Raises `InvalidPolicy` if the scheme is not
+        installed, or does not accept the options.
         """
         if self._loaded is None and self.scheme != FREE:
             name, _, template = self.scheme.partition(":")
@@ -202,8 +200,8 @@ class Policy:
         return self._loaded
 
     def normalize(self, handle: Handle) -> Handle:
-        """The spelling under which a name is registered: PILIN suffixes and CORDRA paths in capitals (C4), all others
-        as they are. What is not valid in the scheme is left alone.
+        """The registered spelling of a handle: PILIN suffixes and CORDRA paths in uppercase (C4), others unchanged.
+        A handle that is not valid in the scheme is not changed.
         """
         if self.scheme not in _UPPERCASE_SCHEMES:
             return handle
@@ -214,7 +212,7 @@ class Policy:
             return handle
 
     def lookup_form(self, handle: Handle) -> tuple[Handle, str | None, str | None]:
-        """The name whose record answers, with the query and fragment for the caller (C5); those of CORDRA have them."""
+        """The handle of the record, with the query and fragment of a CORDRA handle for the caller (C5)."""
         if self.scheme != "cordra":
             return handle, None, None
         try:
@@ -224,79 +222,81 @@ class Policy:
         return name.bare, name.query, name.fragment
 
     def check_name(self, handle: Handle) -> list[Refusal]:
-        """What the policy has against registering a name: not of the scheme (P8), with a query (C5), or with letters
-        that are not what they seem.
+        """Why a handle cannot be registered: it violates the scheme (P8), has a query (C5), or uses misleading
+        characters.
         """
         bare, query, fragment = self.lookup_form(handle)
         if query is not None or fragment is not None:
-            message = f"{quote_text(str(handle))} has a query or fragment, which belongs to a look-up (rule C5)"
+            message = f"{quote_text(str(handle))} has a query or fragment, which is only for lookups (rule C5)"
             return [self._refusal(Subject.NAME, "scheme", message, f"Register {bare}.")]
         try:
             scheme = self.suffix_scheme()
         except InvalidPolicy as problem:
-            remedy = "Install the package that brings the scheme, or change the policy."
+            remedy = "Install the package that provides the scheme, or change the policy."
             return [self._refusal(Subject.NAME, "scheme", problem.message, remedy)]
         try:
             if scheme is not None:
                 scheme.validate(handle)
         except InvalidName as problem:
-            remedy = "Let the service make the suffix (perseid mint), or give one that follows the scheme."
+            remedy = "Mint a handle (perseid mint), or use a suffix that follows the scheme."
             return [self._refusal(Subject.NAME, "scheme", str(problem), remedy)]
         return [] if handle.suffix.isascii() else self._check_letters(handle)
 
     def _check_letters(self, handle: Handle) -> list[Refusal]:
-        """What the policy has against the letters of a suffix; those of the prefix are not the namespace's affair."""
+        """Check the characters of the suffix; the policy does not apply to the prefix."""
         refusals = []
         if self.nfc and (composed := nfc(handle.suffix)) != handle.suffix:
             at = next(count for count, pair in enumerate(zip_longest(handle.suffix, composed)) if pair[0] != pair[1])
-            place = len(handle.prefix) + 1 + at + 1
-            message = f"{quote_text(str(handle))} is not in Unicode's normal form C, from character {place} on"
+            position = len(handle.prefix) + 1 + at + 1
+            message = f"{quote_text(str(handle))} is not in Unicode normalization form C, from character {position} on"
             refusals.append(self._refusal(Subject.NAME, "nfc", message, _composed_remedy(handle, composed)))
         if self.single_script and (mixed := find_mixed_scripts(handle.suffix)) is not None:
-            place = len(handle.prefix) + 1 + mixed.position + 1
-            what = f"character {place}, {format_character(handle.suffix[mixed.position])}, is {mixed.script}"
-            message = f"{quote_text(str(handle))} mixes scripts: {what}, and what stands before it is {mixed.before}"
-            remedy = "Write the suffix in one script; digits and signs go with every one."
+            position = len(handle.prefix) + 1 + mixed.position + 1
+            what = f"character {position}, {format_character(handle.suffix[mixed.position])}, is {mixed.script}"
+            message = (
+                f"{quote_text(str(handle))} mixes scripts: {what}, and the characters before it are {mixed.before}"
+            )
+            remedy = "Write the suffix in one script; digits and punctuation belong to every script."
             refusals.append(self._refusal(Subject.NAME, "single_script", message, remedy))
         return refusals
 
     def check_values(self, values: Iterable[Value], *, complete: bool = True) -> list[Refusal]:
-        """What the policy has against the values of a record. Names that are reserved or have a tombstone are not
-        `complete`: they need not have what is required of others.
+        """Why a record cannot have these values. Reserved handles and tombstones are not `complete`: they need not
+        have the required types.
         """
         indexes: dict[str, list[int]] = {}
         for value in values:
             indexes.setdefault(value.type, []).append(value.index)
         refusals = []
-        for type_, stored in indexes.items():
+        for type_, found in indexes.items():
             if self.forbidden_types and self._forbidden.finds(type_):
                 key = "forbidden_types"
-                remedy = "Leave it out, or keep what it says under a type that is not forbidden."
+                remedy = "Omit it, or use a type that is not forbidden."
             elif self.allowed_types and not self._allowed.finds(type_):
-                key, remedy = "allowed_types", "Leave it out, or use one of these types."
+                key, remedy = "allowed_types", "Omit it, or use one of these types."
             else:
                 continue
-            message = f"{_describe_values(stored)} of the type {quote_text(type_)}"
+            message = f"{_describe_values(found)} of type {quote_text(type_)}"
             refusals.append(self._refusal(Subject.VALUES, key, message, remedy))
         for query in self.required_types if complete else ():
             if not any(map(TypeQuery((query,)).finds, indexes)):
-                message = f"no value is of the type {quote_text(query)}"
+                message = f"the record has no value of type {quote_text(query)}"
                 refusals.append(self._refusal(Subject.VALUES, "required_types", message, "Add such a value."))
         return refusals
 
     def check_deletion(self, handle: Handle) -> list[Refusal]:
-        """What the policy has against deleting a name (S8)."""
+        """Why a handle cannot be deleted (S8)."""
         if self.deletion is Deletion.ALLOWED:
             return []
-        remedy = f"Say what became of the thing: perseid tombstone {quote_text(str(handle))} --reason TEXT."
+        remedy = f"Create a tombstone instead: perseid tombstone {quote_text(str(handle))} --reason TEXT."
         return [self._refusal(Subject.DELETION, "deletion", f"{quote_text(str(handle))} cannot be deleted", remedy)]
 
     def check_change(self, new: "Policy") -> list[Refusal]:
-        """What there is against a new policy for a namespace that has this one: its case rule is fixed (H5)."""
+        """Why a namespace cannot get a new policy: its case rule is fixed (H5)."""
         if new.case is self.case:
             return []
-        message = f"{new.line('case')} would change what was fixed when the namespace was made (rule H5)"
-        remedy = "Leave it as it is; or, if no two names become one by it, say that it is meant: --change-case."
+        message = f"{new.line('case')} would change the case rule of the namespace (rule H5)"
+        remedy = "Leave it unchanged. If no two handles collide, confirm with --change-case."
         return [self._refusal(Subject.POLICY, "case", message, remedy)]
 
     def _refusal(self, subject: Subject, key: str, message: str, remedy: str) -> Refusal:
@@ -305,34 +305,32 @@ class Policy:
     def _check_scheme_and_case(self) -> None:
         name, colon, _ = self.scheme.partition(":")
         if not name or (bool(colon) != (name == PatternScheme.name)):
-            raise InvalidPolicy("scheme", f"a scheme or pattern:TEMPLATE is expected, not {quote_text(self.scheme)}")
+            raise InvalidPolicy("scheme", f"expected a scheme or pattern:TEMPLATE, not {quote_text(self.scheme)}")
         if name == FREE and self.scheme_options:
-            raise InvalidPolicy("scheme_options", f"{self.line('scheme')} takes no options")
+            raise InvalidPolicy("scheme_options", f"{self.line('scheme')} has no options")
         if name in _UPPERCASE_SCHEMES and self.case is CaseRule.SENSITIVE:
             expected = PROFILE_CASE_RULES.get(name, CaseRule.INSENSITIVE)
             instead = policy_text.format_toml(expected.value)
-            raise InvalidPolicy("case", f"{self.line('scheme')} reads names in either case; write case = {instead}")
+            raise InvalidPolicy("case", f"{self.line('scheme')} ignores case; write case = {instead}")
         if self.case is CaseRule.PATH and name != "cordra":
-            raise InvalidPolicy("case", f"only names of the scheme cordra have a path, and here {self.line('scheme')}")
+            raise InvalidPolicy("case", f'case = "path" requires the scheme cordra, not {self.line("scheme")}')
 
     def _check_types(self) -> None:
-        """Refuse a policy that contradicts itself: no record could follow it."""
+        """Refuse a policy that no record could follow."""
         seen: set[str] = set()
         for type_ in self.types_used:
             if fold(type_) in seen:
-                raise InvalidPolicy(
-                    None, f"the type {quote_text(type_)} has two meanings in this policy; name two types"
-                )
+                raise InvalidPolicy(None, f"the type {quote_text(type_)} is used twice in this policy; name two types")
             seen.add(fold(type_))
         for type_ in (HS_ADMIN, *self.required_types, *self.types_used):
             if self._forbidden.finds(type_):
                 raise InvalidPolicy(
-                    "forbidden_types", f"the type {quote_text(type_)} is needed, so it cannot be forbidden"
+                    "forbidden_types", f"the type {quote_text(type_)} is required and cannot be forbidden"
                 )
 
 
 DEFAULTS: Final = Policy()
-"""What a policy says that says nothing."""
+"""The policy of an empty text."""
 
 PROFILES: Final[Mapping[str, Policy]] = {
     "pilin": Policy(
@@ -353,7 +351,7 @@ PROFILES: Final[Mapping[str, Policy]] = {
     "free": Policy(profile="free", case=PROFILE_CASE_RULES["free"]),
     "exact": Policy(profile="exact", case=PROFILE_CASE_RULES["exact"]),
 }
-"""The built-in profiles: ready-made policies, from which a namespace's own differs by a few lines."""
+"""The built-in profiles."""
 
 
 def _expand_prefix(administrator: ValueRef, prefix: str) -> ValueRef:
@@ -363,14 +361,14 @@ def _expand_prefix(administrator: ValueRef, prefix: str) -> ValueRef:
 def _composed_remedy(handle: Handle, composed: str) -> str:
     try:
         name = str(Handle.parse(f"{handle.prefix}/{composed}"))
-    except InvalidName:  # a few characters have their normal form where no name can have it
+    except InvalidName:  # the normalization form of a few characters is not allowed in a handle
         return "Choose other characters."
-    escaped = ascii(name)  # the two look alike, so that the codes have to tell
+    escaped = ascii(name)  # the two look alike, so show the codes
     return f"Register {name}, which is {escaped}."
 
 
 def _describe_values(indexes: list[int]) -> str:
-    """`value 3 is` or `values 1, 2 are`; of many only the first are named."""
+    """`value 3 is` or `values 1, 2 are`; of many only the first are listed."""
     shown = ", ".join(map(str, indexes[:_MAX_LISTED_INDEXES]))
     more = ", …" if len(indexes) > _MAX_LISTED_INDEXES else ""
     return f"value {shown} is" if len(indexes) == 1 else f"values {shown}{more} are"

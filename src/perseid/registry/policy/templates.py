@@ -1,11 +1,11 @@
-"""Names without a record that a template makes values for: which template, which base, by the rules of the protocol.
+"""Templates: values for handles without a record, by the rules of the protocol.
 
-What counts is what everybody sees: the HS_NAMESPACE value of a published prefix handle, the public values of a
-published base. A template that saw private values could copy them into public ones, and its author need not be who may
-read them. So nothing here depends on who asks, and names that are not published are as if they did not exist.
+Only public data is used: the HS_NAMESPACE value of a public prefix handle, the public values of a public base. A
+template with access to private values could copy them into public ones, and its author need not have permission to read
+them. So nothing here depends on the caller, and unpublished handles are treated as missing.
 
-Records are looked up by a function that is an argument: those of one state of the ledger, or of one entry of the past.
-The prefix handles are those that are kept here, whether this server answers for them or not; no other server is asked.
+Records are looked up by a function argument, in the current snapshot or at an earlier entry. Prefix handles are those
+stored here, whether or not this server is responsible for them; no other server is asked.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,48 +29,47 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
 
-_MAX_CACHED_NAMESPACES: Final = 64  # as many as a server has busy templates, and at most some dozen MiB
+_MAX_CACHED_NAMESPACES: Final = 64  # as many busy templates as a server has; at most some dozen MiB
 
 
 @dataclass(frozen=True, slots=True)
 class PublicRecord:
-    """A record as everybody sees it."""
+    """The public part of a record."""
 
     entry: Entry
     values: tuple[Value, ...]
 
 
 RecordLookup: TypeAlias = Callable[[Handle, str | None], PublicRecord | None]
-"""A record that is kept here; None if everybody is told that there is none, or if it has no value of a type that is
-asked for: to find out what of the past may still be seen costs more than to see that it does not matter."""
+"""Look up a record that is stored here; None if it is not public, or has no value of the given type. Checking the type
+first is cheaper than finding out what of the history is still public."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateResult:
-    """What a template makes of a name."""
+    """The values of a template."""
 
     values: tuple[Value, ...]
     """By ascending index."""
     base: Handle | None
-    """The base as it is registered, if it has a record."""
+    """The registered base handle, if it has a record."""
     state: State
-    """What the base is."""
+    """The state of the base."""
     entry: Entry
-    """The latest entry that the values follow from."""
+    """The latest entry that the values depend on."""
 
 
 def apply_template(
     snapshot: Snapshot, stored: StoredRecord, look_up: RecordLookup, at: int | None = None
 ) -> TemplateResult | None:
-    """The values of a name without a record; None if no template makes any, and there is no such name.
+    """The values of a handle without a record, now or after the entry `at`; None if no template applies.
 
-    What is looked up is that of today, or after the entry `at`. Raises `Refused` for a template that costs too much,
-    and where the past of what it rests on is not shown.
+    Raises `Refused` for a template that exceeds its budget, and if the history it depends on is not public.
     """
     requested = stored.requested
     read = _RecordReader(requested, look_up)
     inherited = list(read.namespaces(requested.prefix))
-    delimiter = next((found for each in inherited if (found := each.delimiter)), snapshot.rules.template_delimiter)
+    delimiter = next((each.delimiter for each in inherited if each.delimiter), snapshot.rules.template_delimiter)
     parts = split_name(str(requested), requested.prefix, delimiter)
     if parts is None:
         return None
@@ -84,15 +83,15 @@ def apply_template(
     if templates is not None:
         subject = TemplateInput(str(requested), *parts, values, ignore_case=not _is_exact(snapshot, stored, at))
         try:
-            made = evaluate(templates, subject, lambda reference: _referenced_value(snapshot, read, reference))
+            generated = evaluate(templates, subject, lambda reference: _referenced_value(snapshot, read, reference))
         except TemplateBudgetExceeded as problem:
-            advice = "ask whoever administers the prefix to make the template simpler"
+            reason = f"{display_name(requested)} cannot be resolved: {problem}"
             raise Refused(
-                ResponseCode.ERROR, f"{display_name(requested)} cannot be resolved: {problem}", advice
+                ResponseCode.ERROR, reason, "Ask the administrator of the prefix to fix the template"
             ) from problem
-        if made is None:
+        if generated is None:
             return None
-        values = ascending(made)
+        values = ascending(generated)
     latest = max(read.entries, key=lambda entry: entry.seq)
     if base is None:
         return TemplateResult(values, None, State.NORMAL, latest)
@@ -100,7 +99,7 @@ def apply_template(
 
 
 def check_namespaces(before: Iterable[Value], values: tuple[Value, ...]) -> None:
-    """Refuse HS_NAMESPACE values that are new in a record and cannot be read, or hold an unusable template."""
+    """Refuse new HS_NAMESPACE values that are invalid, or have an unusable template."""
     known = {value.data for value in before}
     for value in values_of_type(values, HS_NAMESPACE):
         if value.data in known:
@@ -108,12 +107,12 @@ def check_namespaces(before: Iterable[Value], values: tuple[Value, ...]) -> None
         try:
             check_templates(Namespace.from_bytes(value.data))
         except InvalidData as problem:
-            reason = f"the {HS_NAMESPACE} at index {value.index} cannot be used: {problem}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "mend it; nothing was changed") from problem
+            reason = f"Invalid {HS_NAMESPACE} value at index {value.index}: {problem}"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Fix the value; nothing was changed") from problem
 
 
 def current_public_record(snapshot: Snapshot, handle: Handle, holding: str | None) -> PublicRecord | None:
-    """A record as everybody sees it today."""
+    """The current public part of a record."""
     stored = snapshot.stored(handle)
     if not stored.is_public or stored.entry is None or not contains_type(stored.values, holding):
         return None
@@ -121,12 +120,12 @@ def current_public_record(snapshot: Snapshot, handle: Handle, holding: str | Non
 
 
 def contains_type(values: tuple[Value, ...], type_: str | None) -> bool:
-    """Whether there is a value of a type, if one is named."""
+    """Whether there is a value of a type; true if no type is named."""
     return type_ is None or bool(values_of_type(values, type_))
 
 
 class _RecordReader:
-    """Records that were read, each once."""
+    """Reads records, each once, and notes their entries."""
 
     def __init__(self, requested: Handle, look_up: RecordLookup) -> None:
         self._requested = requested
@@ -135,29 +134,29 @@ class _RecordReader:
 
     def record(self, handle: Handle, holding: str | None = None) -> PublicRecord | None:
         try:
-            found = self._look_up(handle, holding)
+            record = self._look_up(handle, holding)
         except Refused as refused:
             if refused.code is not ResponseCode.INSUFFICIENT_PERMISSIONS:
                 raise
-            # Whoever asks has named another record than the one whose past is too long, or not shown.
-            reason = f"the past of what {display_name(self._requested)} is made from is not shown"
+            # Name the requested handle, not the record whose history is hidden or too long.
+            reason = f"The history of a record that {display_name(self._requested)} is derived from is hidden"
             raise Refused(refused.code, reason, refused.advice) from refused
-        if found is not None:
-            self.entries.append(found.entry)
-        return found
+        if record is not None:
+            self.entries.append(record.entry)
+        return record
 
     def namespaces(self, prefix: str) -> Iterable[Namespace]:
-        """The namespaces of a prefix and of those that it is derived from, nearest first."""
+        """The namespaces of a prefix and of its ancestors, nearest first."""
         above = () if fold(prefix) == PREFIX_OF_PREFIXES else filter(None, prefixes.ancestors(prefix))
         for each in (prefix, *islice(above, MAX_ANCESTORS)):
-            found = self.record(Handle(PREFIX_OF_PREFIXES, each), HS_NAMESPACE)
-            namespace = None if found is None else _namespace(found.values)
+            record = self.record(Handle(PREFIX_OF_PREFIXES, each), HS_NAMESPACE)
+            namespace = None if record is None else _namespace(record.values)
             if namespace is not None:
                 yield namespace
 
 
 def _is_exact(snapshot: Snapshot, stored: StoredRecord, at: int | None) -> bool:
-    """Whether small and capital letters are told apart in the names of the namespace, today or after an entry."""
+    """Whether the suffixes of the namespace are case-sensitive, now or after an entry."""
     prefix = stored.requested.prefix
     if at is None or fold(prefix) == PREFIX_OF_PREFIXES:
         return stored.policy.case is CaseRule.SENSITIVE
@@ -165,30 +164,30 @@ def _is_exact(snapshot: Snapshot, stored: StoredRecord, at: int | None) -> bool:
 
 
 def _base_handle(base: str) -> Handle | None:
-    """The base as a handle; where the slash is the delimiter it is a prefix, whose record is the prefix handle."""
+    """The base handle; with the slash as delimiter it is a prefix, and its record the prefix handle."""
     return Handle.for_lookup(base if "/" in base else f"{PREFIX_OF_PREFIXES}/{base}")
 
 
 def _referenced_value(snapshot: Snapshot, read: _RecordReader, reference: ValueRef) -> bytes | None:
-    """The value that a template refers to, if it is here and everybody may read it."""
+    """The public value that a template refers to, if it is here."""
     handle = _base_handle(reference.handle)
     if handle is None or fold(handle.prefix) == SITE_PREFIX or not snapshot.is_responsible(handle):
         return None
     try:
-        found = read.record(handle)
+        record = read.record(handle)
     except Refused as refused:
         if refused.code is ResponseCode.INSUFFICIENT_PERMISSIONS:
-            raise  # there may well have been such a name
-        return None  # of a namespace whose policy cannot be read nothing is known
-    values = () if found is None else found.values
+            raise  # there may have been such a handle
+        return None  # the policy of the namespace cannot be read
+    values = () if record is None else record.values
     return next((value.data for value in values if value.index == reference.index), None)
 
 
 def _namespace(values: Iterable[Value]) -> Namespace | None:
-    """The namespace with the lowest index that can be read."""
+    """The valid namespace with the lowest index."""
     for value in ascending(values_of_type(tuple(values), HS_NAMESPACE)):
-        if (found := _parse_namespace(value.data)) is not None:
-            return found
+        if (namespace := _parse_namespace(value.data)) is not None:
+            return namespace
     return None
 
 

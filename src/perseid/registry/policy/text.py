@@ -1,18 +1,14 @@
-"""What a TOML text may be like before it is read: the standard library's reader has no bounds of its own.
-
-It takes time that grows with the square of the parts of a dotted key, `a.a.a… = 1`, and it nests as deeply as the text
-does. A text of rules or settings is flat, so it is looked at first, in time that grows with its length alone.
-
-Dots and brackets in texts and comments mean nothing, and are passed over as the reader does it. Where a text does not
-end the reader stops; so it does not matter what comes after that.
-
-How a policy is written: the kinds of keys there are, and the TOML text of them.
+"""TOML text of policies: the kinds of keys, their parser and formatter, and bounds for untrusted TOML.
 
 The text is flat on purpose: in TOML a key that is written below a `[table]` belongs to that table, and a rule that is
-silently in the wrong place would be no rule.
+silently in the wrong table would have no effect.
 
-A key has three forms: the *plain* object that a TOML reader makes (text, number, boolean, list, dict), the *value* that
-the policy holds, and the text.
+A key has three forms: the *plain* object of a TOML parser (str, int, bool, list, dict), the *value* in the policy, and
+the text.
+
+The standard library's parser has no bounds: a dotted key, `a.a.a… = 1`, takes quadratic time, and nesting is as deep as
+the text. So `validate_toml` checks the text first, in linear time. It skips strings and comments as the parser does;
+the parser stops at a string that does not end, so what follows it does not matter.
 """
 
 import re
@@ -33,17 +29,17 @@ from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject, write_json
 
 MAX_DOTS: Final = 32
-"""Dots outside of texts, in all: those between the parts of keys, for which flat rules have hardly any use. With as
-many, 16 KiB are read in 30 milliseconds at worst; with a thousand it is half a second."""
+"""Dots outside of strings, which separate the parts of keys; flat text hardly needs any. With this many, 16 KiB are
+parsed in 30 milliseconds at worst; with a thousand it takes half a second."""
 
 MAX_NESTING: Final = 8
-"""How deep lists and tables stand in each other; a policy needs one level, and `[[name]]` two."""
+"""How deep lists and tables can be nested; a policy needs one level, and `[[name]]` two."""
 
 _STRING_OR_COMMENT: Final = re.compile(
     r"""
-      \"{3} (?: \\. | [^\\] )*? (?: \"{3,5} | \Z )          # a text of several lines
-    | '{3} .*? (?: '{3,5} | \Z )                            # the same, without escapes
-    | " (?: [^"\\\n] | \\[^\n] )*+ (?: " | .* )             # a text; one that does not end goes on for ever
+      \"{3} (?: \\. | [^\\] )*? (?: \"{3,5} | \Z )          # a multi-line string
+    | '{3} .*? (?: '{3,5} | \Z )                            # the same, literal
+    | " (?: [^"\\\n] | \\[^\n] )*+ (?: " | .* )             # a string; one that does not end takes the rest
     | ' [^'\n]*+ (?: ' | .* )
     | \# [^\n]*+                                            # a comment
     """,
@@ -53,57 +49,57 @@ _BRACKET: Final = re.compile(r"[\[\]{}]")
 
 
 def validate_toml(text: str) -> str | None:
-    """Why a text is not read at all, in words; None if it is."""
+    """Why a text must not be parsed; None if it is fine."""
     rest = _STRING_OR_COMMENT.sub("", text)
     dots = rest.count(".")
     if dots > MAX_DOTS:
-        return f"keys are single words, and here are {dots:,} dots outside of texts; {MAX_DOTS} are the most"
+        return f"it has {dots:,} dots outside of strings; the limit is {MAX_DOTS}"
     depth = 0
-    for found in _BRACKET.finditer(rest):
-        depth += 1 if found[0] in "[{" else -1
+    for bracket in _BRACKET.finditer(rest):
+        depth += 1 if bracket[0] in "[{" else -1
         if depth > MAX_NESTING:
-            return f"lists and tables stand in each other, very deep; {MAX_NESTING} levels are the most"
+            return f"lists and tables are nested more than {MAX_NESTING} levels deep"
     return None
 
 
 MAX_TEXT_BYTES: Final = 16_384
-"""The longest text of a policy: three times the longest sensible one. What else it may be like: `toml_bounds`."""
+"""The longest text of a policy: three times the longest sensible one."""
 
 MAX_TYPE: Final = 255
-"""The longest name of a type, in characters; the longest in use have some 50."""
+"""The longest name of a type, in characters; the longest in use have about 50."""
 
 MAX_LINE_LENGTH: Final = 160
-"""How much of a policy's line is repeated in a refusal: enough to find it, short enough for a message."""
+"""How much of a policy's line a refusal repeats: enough to find it, short enough for a message."""
 
 Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]
-"""Named options in alphabetical order; a dict would not be frozen."""
+"""Named options in alphabetical order; a dict is not hashable."""
 
 _OPTION_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class InvalidPolicy(ValueError):
-    """A policy that cannot be taken; it is refused before anything is stored."""
+    """A policy is invalid; nothing was stored."""
 
     def __init__(self, key: str | None, message: str) -> None:
         super().__init__(key, message)
         self.key = key
-        """The key at fault; None where the text as a whole is."""
+        """The invalid key; None for the text as a whole."""
         self.message = message
-        """A sentence for people that says what is expected."""
+        """What is wrong, for people."""
 
     def __str__(self) -> str:
         return self.message if self.key is None else f"{self.key}: {self.message}"
 
 
 class Kind(ABC):
-    """What a key takes."""
+    """The kind of values that a key has."""
 
     expects: str
-    """The same in words, for refusals and for the manual."""
+    """What is expected, for error messages and the manual."""
 
     @abstractmethod
     def value(self, plain: object) -> object:
-        """The value that a plain object stands for, or None if it is of another type altogether."""
+        """The value of a plain object; None if its type is wrong."""
 
     def plain(self, value: Any) -> object:
         """The plain object of a value."""
@@ -111,41 +107,41 @@ class Kind(ABC):
 
     @abstractmethod
     def validate(self, value: Any) -> str | None:
-        """What is wrong with a value, in words."""
+        """What is wrong with a value; None if it is valid."""
 
     @abstractmethod
     def schema(self) -> JsonObject:
-        """What a JSON Schema can say about it."""
+        """The JSON Schema of a value."""
 
     def read(self, key: str, plain: object) -> object:
-        """Take a plain object from a policy's text."""
+        """Parse a plain object from a policy's text."""
         value = self.value(plain)
         if value is None:
-            raise InvalidPolicy(key, f"{self.expects} is expected, not {_toml_kind(plain)}")
+            raise InvalidPolicy(key, f"expected {self.expects}, not {_toml_kind(plain)}")
         return value
 
     def check(self, key: str, value: object) -> None:
-        """Refuse a value that the key cannot have."""
-        if (validate := self.validate(value)) is not None:
-            raise InvalidPolicy(key, validate)
+        """Raise `InvalidPolicy` for an invalid value."""
+        if (error := self.validate(value)) is not None:
+            raise InvalidPolicy(key, error)
 
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """Any text of bounded length, or one that follows a pattern."""
+    """A string of limited length, optionally with a pattern."""
 
     max_length: int
     pattern: str | None = None
-    expects: str = "a text"
+    expects: str = "a string"
 
     def value(self, plain: object) -> object:
         return plain if isinstance(plain, str) else None
 
     def validate(self, value: Any) -> str | None:
         if len(value) > self.max_length:
-            return f"the text has {len(value):,} characters; {self.max_length:,} are the most"
+            return f"the string has {len(value):,} characters; the limit is {self.max_length:,}"
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
-            return f"{self.expects} is expected, not {quote_text(value)}"
+            return f"expected {self.expects}, not {quote_text(value)}"
         return None
 
     def schema(self) -> JsonObject:
@@ -155,7 +151,7 @@ class Text(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Flag(Kind):
-    """Yes or no."""
+    """A boolean."""
 
     expects: str = "true or false"
 
@@ -163,31 +159,31 @@ class Flag(Kind):
         return plain if isinstance(plain, bool) else None
 
     def validate(self, value: Any) -> str | None:
-        return None if isinstance(value, bool) else f"{self.expects} is expected"
+        return None if isinstance(value, bool) else f"expected {self.expects}"
 
     def schema(self) -> JsonObject:
         return {"type": "boolean"}
 
 
 class Number(Kind):
-    """A whole number in a range."""
+    """An integer in a range."""
 
     def __init__(self, low: int, high: int) -> None:
         self._low, self._high = low, high
-        self.expects = f"a whole number from {low:,} to {high:,}"
+        self.expects = f"an integer from {low:,} to {high:,}"
 
     def value(self, plain: object) -> object:
         return plain if isinstance(plain, int) and not isinstance(plain, bool) else None
 
     def validate(self, value: Any) -> str | None:
-        return None if self._low <= value <= self._high else f"{self.expects} is expected"
+        return None if self._low <= value <= self._high else f"expected {self.expects}"
 
     def schema(self) -> JsonObject:
         return {"type": "integer", "minimum": self._low, "maximum": self._high}
 
 
 class Choice(Kind):
-    """One of a few words."""
+    """One of a few strings."""
 
     def __init__(self, members: Iterable[Enum]) -> None:
         self._members: dict[object, Enum] = {member.value: member for member in members}
@@ -195,14 +191,14 @@ class Choice(Kind):
 
     def value(self, plain: object) -> object:
         if isinstance(plain, str) and plain not in self._members:
-            return plain  # `objection` repeats the word; a wrong type would only be named
+            return plain  # so that `validate` can quote it
         return self._members.get(plain) if isinstance(plain, str) else None
 
     def plain(self, value: Any) -> object:
         return value.value
 
     def validate(self, value: Any) -> str | None:
-        return None if value in self._members.values() else f"{self.expects} is expected, not {quote_text(str(value))}"
+        return None if value in self._members.values() else f"expected {self.expects}, not {quote_text(str(value))}"
 
     def schema(self) -> JsonObject:
         return {"enum": list(self._members)}
@@ -210,7 +206,7 @@ class Choice(Kind):
 
 @dataclass(frozen=True, slots=True)
 class TypeName(Kind):
-    """The type of values that the server itself writes; the Handle System's own types have meanings already."""
+    """The type of values that the server writes; the types of the Handle System have their own meaning."""
 
     optional: bool = False
     expects: str = "the name of a type"
@@ -222,9 +218,9 @@ class TypeName(Kind):
         if not value and self.optional:
             return None
         if value.endswith("."):
-            return f"{quote_text(value)} means a whole family of types; here one is needed"
+            return f"{quote_text(value)} means a family of types; name a single type"
         if fold(value).startswith("HS_"):
-            return f"{quote_text(value)} has its meaning from the Handle System already; name a type of your own"
+            return f"{quote_text(value)} is a type of the Handle System; name your own type"
         return _validate_type(value)
 
     def schema(self) -> JsonObject:
@@ -232,7 +228,7 @@ class TypeName(Kind):
 
 
 class _StringList(Kind):
-    """A list of texts."""
+    """A list of strings."""
 
     def value(self, plain: object) -> object:
         if not isinstance(plain, list) or not all(isinstance(item, str) for item in plain):
@@ -247,7 +243,7 @@ class _StringList(Kind):
 
 
 class TypeList(_StringList):
-    """Types as queries name them: `URL` is that type, `URL.` is it and all below."""
+    """Types as in queries: `URL` is that type, `URL.` also includes its subtypes."""
 
     expects = "a list of types"
 
@@ -256,7 +252,7 @@ class TypeList(_StringList):
 
 
 class Administrators(_StringList):
-    """Administrators in their text form, which the command line has too."""
+    """Administrators in the text form of the command line."""
 
     expects = "a list of administrators such as 200:0.NA/{prefix}"
 
@@ -266,15 +262,15 @@ class Administrators(_StringList):
                 administrator = Admin.from_text(text).administrator
                 Handle.parse(administrator.handle)
             except (InvalidData, InvalidName) as problem:
-                return f"{quote_text(text)} is no administrator: {problem}"
+                return f"{quote_text(text)} is not an administrator: {problem}"
             if administrator.index < 0:
-                return f"{quote_text(text)} is no administrator: an index is not negative"
+                return f"{quote_text(text)} is not an administrator: the index is negative"
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class HandleName(Kind):
-    """A handle as it is stored, bare; or none."""
+    """A bare handle; or empty."""
 
     expects: str = "a handle"
 
@@ -285,20 +281,18 @@ class HandleName(Kind):
         if not value:
             return None
         try:
-            meant = parse_user_input(value).handle
+            handle = str(parse_user_input(value).handle)
         except InvalidName as problem:
-            return f"{quote_text(value)} is no handle: {problem}"
-        # `hdl:1/x` is a legal name with the prefix `hdl:1`, and nobody who writes it means that.
-        return (
-            None if str(meant) == value else f"write the handle bare: {quote_text(str(meant))}, not {quote_text(value)}"
-        )
+            return f"{quote_text(value)} is not a handle: {problem}"
+        # `hdl:1/x` is a legal handle with the prefix `hdl:1`, which nobody intends.
+        return None if handle == value else f"write the handle bare: {quote_text(handle)}, not {quote_text(value)}"
 
     def schema(self) -> JsonObject:
         return {"type": "string"}
 
 
 class NamedOptions(Kind):
-    """Options of a scheme: names with a text, a number or a flag each."""
+    """Options of a scheme: names with a string, an integer or a boolean each."""
 
     expects = "a table of options such as { version = 1 }"
 
@@ -313,9 +307,9 @@ class NamedOptions(Kind):
     def validate(self, value: Any) -> str | None:
         for name, item in value:
             if not _OPTION_NAME.fullmatch(name):
-                return f"{quote_text(name)} is no name of an option: letters, digits and _ make one"
+                return f"{quote_text(name)} is not a valid option name: use letters, digits and _"
             if isinstance(item, int) and abs(item) >= 1 << 63:
-                return f"the number of {name} has more than 64 bits"
+                return f"the number {name} has more than 64 bits"
         return None
 
     def schema(self) -> JsonObject:
@@ -329,31 +323,31 @@ class NamedOptions(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a policy: what it takes and what it is for, in one line."""
+    """One key of a policy: its kind, and what it is for, in one line."""
 
     kind: Kind
     about: str
 
 
 def parse(text: str, keys: Mapping[str, Key]) -> dict[str, object]:
-    """The values that a policy's text gives; what it does not say is not in the answer."""
+    """The values in a policy's text, without missing keys."""
     _check_size(text, "the policy")
-    if (validate := validate_toml(text)) is not None:
-        raise InvalidPolicy(None, f"this is not a policy: {validate}")
+    if (error := validate_toml(text)) is not None:
+        raise InvalidPolicy(None, f"Invalid policy: {error}")
     try:
         plain = tomllib.loads(text)
-    except ValueError as error:
-        raise InvalidPolicy(None, f"this is not TOML: {error}") from None
+    except ValueError as problem:
+        raise InvalidPolicy(None, f"Invalid TOML: {problem}") from None
     for name in plain:
         if name not in keys:
             near = get_close_matches(name, keys, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys)}"
-            raise InvalidPolicy(quote_text(name)[1:-1], f"there is no such key; {hint}")
+            hint = f"Did you mean {near[0]}?" if near else f"Keys: {', '.join(keys)}"
+            raise InvalidPolicy(quote_text(name)[1:-1], f"unknown key. {hint}")
     return {name: keys[name].kind.read(name, item) for name, item in plain.items()}
 
 
 def format_policy(values: Mapping[str, object], keys: Mapping[str, Key]) -> str:
-    """The text of a complete policy: every key, with a line above it that says what it is for."""
+    """The text of a complete policy: every key, each after a comment that says what it is for."""
     lines = [f"# {key.about}\n{format_line(name, values[name], key)}\n" for name, key in keys.items()]
     text = "\n".join(lines)
     _check_size(text, "the complete policy")
@@ -361,7 +355,7 @@ def format_policy(values: Mapping[str, object], keys: Mapping[str, Key]) -> str:
 
 
 def format_line(name: str, value: object, key: Key) -> str:
-    """The line of a policy that says this: `forbidden_types = ["EMAIL"]`."""
+    """A line of a policy: `forbidden_types = ["EMAIL"]`."""
     return f"{name} = {format_toml(key.kind.plain(value))}"
 
 
@@ -371,7 +365,7 @@ def format_toml(plain: object) -> str:
         return f"[{', '.join(map(format_toml, plain))}]"
     if isinstance(plain, dict):
         return f"{{ {', '.join(f'{name} = {format_toml(item)}' for name, item in plain.items())} }}" if plain else "{}"
-    # TOML and JSON write texts, numbers and flags alike, but for U+007F, which JSON does not escape.
+    # TOML and JSON write strings, numbers and booleans alike, except for U+007F, which JSON does not escape.
     return write_json(plain).replace("\x7f", "\\u007F")
 
 
@@ -387,20 +381,20 @@ def _check_size(text: str, what: str) -> None:
         message = f"character {error.start + 1} is half of a surrogate pair and has no UTF-8 form"
         raise InvalidPolicy(None, message) from None
     if size > MAX_TEXT_BYTES:
-        message = f"{what} has {size:,} octets; {MAX_TEXT_BYTES:,} are the most"
+        message = f"{what} has {size:,} bytes; the limit is {MAX_TEXT_BYTES:,}"
         raise InvalidPolicy(None, message)
 
 
 def _validate_type(type_: str) -> str | None:
     if not type_.strip("."):
-        return "a type has a name; this one is empty"
+        return "the name of a type is empty"
     if len(type_) > MAX_TYPE:
-        return f"the type {quote_text(type_)} has {len(type_):,} characters; {MAX_TYPE} are the most"
+        return f"the type {quote_text(type_)} has {len(type_):,} characters; the limit is {MAX_TYPE}"
     try:
         check_characters(type_)
         check_blanks(type_, "type", 0)
     except InvalidName as problem:
-        return f"{quote_text(type_)} is no type: {problem.message}"
+        return f"{quote_text(type_)} is not a valid type: {problem.message}"
     return None
 
 
@@ -409,11 +403,11 @@ def _join_or(words: list[str]) -> str:
 
 
 def _toml_kind(plain: object) -> str:
-    """What a plain object is, in TOML's words."""
+    """The TOML type of a plain object."""
     if isinstance(plain, bool):
         return "true" if plain else "false"
-    names: dict[type, str] = {str: "a text", int: "a whole number", float: "a number with a fraction", dict: "a table"}
+    names: dict[type, str] = {str: "a string", int: "an integer", float: "a float", dict: "a table"}
     if isinstance(plain, list):
         other = next((item for item in plain if not isinstance(item, str)), None)
-        return "a list" if other is None else f"a list with {_toml_kind(other)} in it"
+        return "a list" if other is None else f"a list that contains {_toml_kind(other)}"
     return names.get(type(plain), "a date or time")

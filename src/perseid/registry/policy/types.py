@@ -1,13 +1,12 @@
-"""The type registry (A6): types are handles, and resolve to their definition.
+"""Type registry (A6): types are handles, and resolve to their definition.
 
-A type is registered where its record is: one whose prefix is homed here must exist, be public and say what it is, in a
-`PERSEID_TYPE` value for programs or at least in a `DESC` for people. One that belongs elsewhere is believed, as no
-write waits for another server.
+A type whose prefix is homed here is registered if its record exists, is public and describes it, in a `PERSEID_TYPE`
+value for programs or at least in a `DESC` for people. A type that belongs elsewhere is accepted, because no write waits
+for another server.
 
-What a namespace asks of types stands in its policy: `registered_types`, and `validate_types`, by which the data of a
-value has to be what the definition of its type says. The first is asked of types that are new in the record, the second
-of values that are new or changed. A policy or a definition may change after a value was written, or the record of the
-type go, and who then corrects something else in the record is not at fault.
+The policy decides what is checked: `registered_types` applies to types that are new in the record, `validate_types` to
+values that are new or changed. A policy or a definition may change after a value was written, or a type may be deleted;
+that must not block other corrections of the record.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,28 +32,27 @@ BUILT_IN_TYPES: Final = frozenset({"URL", "EMAIL", DESC, "INET_HOST", "URN", DEF
 """Types that every deployed tool knows, and our own; with those that begin with `HS_` they need no definition (A6)."""
 
 MAX_CHECKED_TYPES: Final = 32
-"""Of how many different types with a definition the data is checked in one change of a record: for each, the definition
-is read and made ready."""
+"""How many types with a definition can be checked in one change of a record: each definition is read and compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredType:
-    """What the record of a type here says."""
+    """The registered record of a type."""
 
     handle: Handle
-    """The name as it is registered."""
+    """The registered handle."""
     seq: int
-    """The entry that says so."""
+    """Its latest entry."""
     description: str | None
-    """What it is, for people: the text of the record's DESC, if there is one."""
+    """For people: the text of the record's DESC, if there is one."""
     definition: Definition | None
-    """The same for programs; None, if the record has none that can be read."""
+    """For programs; None if the record has no valid one."""
     problem: str = ""
-    """What is wrong with the definition, if it cannot be read."""
+    """What is wrong with the definition, if it is invalid."""
 
 
 def definition_values(definition: Definition) -> tuple[Value, ...]:
-    """The values of a type's record: what it is for people, whom DESC serves everywhere, and for programs."""
+    """The values of a type's record: DESC for people, and the definition for programs."""
     return (
         Value.text(1, DESC, f"{definition.name}: {definition.description}"),
         Value(2, DEFINITION, definition.to_bytes()),
@@ -62,26 +60,28 @@ def definition_values(definition: Definition) -> tuple[Value, ...]:
 
 
 def check_definitions(before: Iterable[Value], values: Iterable[Value]) -> None:
-    """Refuse a definition that is new or changed and could not be used, in whichever record it stands."""
+    """Refuse a new or changed definition that is invalid, in any record."""
     defining = [value for value in values if len(value.type) >= len(DEFINITION) and has_type(value.type, DEFINITION)]
-    there = {value.data for value in before if has_type(value.type, DEFINITION)} if defining else set()
+    existing = {value.data for value in before if has_type(value.type, DEFINITION)} if defining else set()
     for value in defining:
-        if value.data not in there:
+        if value.data not in existing:
             if len(defining) > 1:
-                reason = f"values {defining[0].index} and {defining[1].index} both define a type, and a record is one"
-                raise Refused(ResponseCode.INVALID_VALUE, reason, "make a record for each type", "A6")
+                reason = (
+                    f"Values {defining[0].index} and {defining[1].index} both define a type; a record can define one"
+                )
+                raise Refused(ResponseCode.INVALID_VALUE, reason, "Create a record for each type", "A6")
             try:
                 Definition.from_bytes(value.data).check()
             except InvalidData as problem:
-                reason = f"value {value.index} does not define a type: {problem}"
-                advice = "what a definition looks like stands in docs/reference/types.md"
+                reason = f"Value {value.index} is not a valid type definition: {problem}"
+                advice = "See docs/reference/types.md for the format of definitions"
                 raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "A6") from problem
 
 
 def check_types(
     snapshot: Snapshot, policy: Policy, values: Sequence[Value], before: Sequence[Value] = ()
 ) -> Iterator[Refusal]:
-    """What the policy of a namespace has against the types of values, and against their data."""
+    """The violations of the policy by the types and data of values."""
     if policy.registered_types:
         yield from _check_registered(snapshot, policy, values, before)
     if policy.validate_types:
@@ -89,7 +89,7 @@ def check_types(
 
 
 def get_registered_type(stored: StoredRecord) -> RegisteredType | None:
-    """What a record says about the type that it is; None if it is none that everybody may see, or says nothing."""
+    """The type that a record defines; None if it is not public or defines none."""
     if not stored.is_public:
         return None
     public = ascending(value for value in stored.values if value.is_public)
@@ -109,8 +109,8 @@ def get_registered_type(stored: StoredRecord) -> RegisteredType | None:
 def _check_registered(
     snapshot: Snapshot, policy: Policy, values: Sequence[Value], before: Sequence[Value]
 ) -> Iterator[Refusal]:
-    """Types without a definition. Those that the policy itself names need none: the service writes them."""
-    # What the record has already it may keep: it came before the policy, or its type had a record then.
+    """Check that new types are registered. Those that the policy names need no definition: the server writes them."""
+    # Existing types may stay: they are older than the policy, or their type was deleted.
     seen = {fold(type_) for type_ in (*policy.types_used, *[value.type for value in before])}
     for value in values:
         type_ = fold(value.type)
@@ -122,39 +122,39 @@ def _check_registered(
             not snapshot.is_responsible(handle) or get_registered_type(snapshot.stored(handle)) is not None
         ):
             continue
-        message = f"the type {quote_text(value.type)} has no definition"
+        message = f"the type {quote_text(value.type)} is not registered"
         if handle is None:
-            remedy = "It is no handle, and only handles are registered: use one that is (perseid type list)."
+            remedy = "Only handles can be registered as types. Use a registered type (perseid type list)."
         else:
-            remedy = f"Define it first (perseid type add {quote_text(value.type)} …), or use a type that is registered."
+            remedy = f"Define it first (perseid type add {quote_text(value.type)} …), or use a registered type."
         yield Refusal(Subject.VALUES, "registered_types", policy.line("registered_types"), message, remedy)
 
 
 def _check_data(
     snapshot: Snapshot, policy: Policy, values: Sequence[Value], before: Sequence[Value]
 ) -> Iterator[Refusal]:
-    """The first data that is not what the definition of its type says.
+    """The first value whose data violates the definition of its type.
 
-    There it ends. Nobody is told of more than one, and a definition that cannot be used, or not within bounds, would
-    otherwise be tried anew for each of its values: it is not kept as those are that can.
+    Only one is reported, and a definition that is unusable or exceeds the budget is not cached: it would be tried again
+    for each of its values.
     """
-    there = {(fold(value.type), value.data) for value in before}
-    found: dict[str, RegisteredType | None] = {}
+    existing = {(fold(value.type), value.data) for value in before}
+    types: dict[str, RegisteredType | None] = {}
     defined = 0
     budget = ValidationBudget()
     for value in values:
         type_ = fold(value.type)
-        if (type_, value.data) in there or _is_built_in(type_):
+        if (type_, value.data) in existing or _is_built_in(type_):
             continue
-        if type_ not in found:
-            here = found[type_] = _find_type(snapshot, value.type)
-            defined += here is not None and here.definition is not None
+        if type_ not in types:
+            registered = types[type_] = _find_type(snapshot, value.type)
+            defined += registered is not None and registered.definition is not None
         if defined > MAX_CHECKED_TYPES:
-            message = f"new values of more than {MAX_CHECKED_TYPES} different types are not checked together"
-            remedy = "Write them one after the other: what the record has already is not checked anew."
-        elif why := _describe_problem(found[type_], value.data, budget):
-            message = f"value {value.index} is not of its type {quote_text(value.type)}: {why}"
-            remedy = f"Give what the type asks for: perseid type show {quote_text(value.type)}."
+            message = f"the change has new values of more than {MAX_CHECKED_TYPES} types with a definition"
+            remedy = "Write them in several changes: existing values are not checked again."
+        elif why := _describe_problem(types[type_], value.data, budget):
+            message = f"value {value.index} does not match its type {quote_text(value.type)}: {why}"
+            remedy = f"See the definition of the type: perseid type show {quote_text(value.type)}."
         else:
             continue
         yield Refusal(Subject.VALUES, "validate_types", policy.line("validate_types"), message, remedy)
@@ -162,20 +162,19 @@ def _check_data(
 
 
 def _find_type(snapshot: Snapshot, type_: str) -> RegisteredType | None:
-    """What is registered here about a type."""
     handle = Handle.for_lookup(type_)
     return (
         None if handle is None or not snapshot.is_responsible(handle) else get_registered_type(snapshot.stored(handle))
     )
 
 
-def _describe_problem(found: RegisteredType | None, data: bytes, budget: ValidationBudget) -> str:
-    """What is wrong with data of a type; empty if nothing is, or if nothing is said about it."""
-    if found is None:
+def _describe_problem(registered: RegisteredType | None, data: bytes, budget: ValidationBudget) -> str:
+    """What is wrong with data of a type; empty if nothing is, or if there is no definition."""
+    if registered is None:
         return ""
-    if found.definition is None:
-        return f"its definition cannot be read: {found.problem}" if found.problem else ""
-    return str(found.definition.violation(data, budget) or "")
+    if registered.definition is None:
+        return f"its definition is invalid: {registered.problem}" if registered.problem else ""
+    return str(registered.definition.violation(data, budget) or "")
 
 
 def _is_built_in(folded: str) -> bool:
