@@ -1,16 +1,15 @@
-"""The certificate with which HTTPS is served: the operator's own, or a self-signed one around the server's key.
+"""The certificate for HTTPS: the administrator's own, or a self-signed one for the server's key.
 
-    keys/https.pem    the self-signed certificate; made by `init`, and again when the key or the host names have changed
-    keys/https.key    its key, where the server's own key is not fit for TLS: DSA, or RSA that is too short
+    keys/https.pem    the self-signed certificate; created by `init`, and again when the key or the host names change
+    keys/https.key    its key, if the server's own key is unsuitable for TLS: DSA, or a short RSA key
 
-A self-signed certificate holds the key that also stands in the site information, so that whoever has that can compare
-them, as clients of the Handle System do. It names the hosts at which the server is found, so that whoever has a copy of
-the certificate can have it verified as usual, and it never expires: what would have to be exchanged is the key. The key
-itself stays in its own file, protected as it is.
+A self-signed certificate has the key of the site information, so clients that have that can compare them, as Handle
+System clients do. It names the server's hosts, so clients with a copy can verify it as usual, and it never expires: a
+replacement would mean a new key. The key stays in its own file, protected as it is.
 
-An operator's certificate is taken from the files that the settings name. What cannot be used is refused; what will make
-clients turn away (it has expired, or names other hosts) is a remark, since a server with an old certificate is better
-than none.
+An administrator's certificate comes from the files of the settings. Unusable files are refused; a certificate that
+clients will reject (expired, or for other hosts) is a warning, since a server with an old certificate is better than
+none.
 """
 
 import ipaddress
@@ -48,15 +47,15 @@ CERTIFICATE_NAME: Final = "https.pem"
 KEY_NAME: Final = "https.key"
 
 MIN_RSA_BITS: Final = 2048
-"""The shortest RSA key for TLS: clients of today accept no shorter one."""
+"""Shortest RSA key for TLS: current clients accept no shorter one."""
 
 EXPIRY_WARNING: Final = timedelta(days=14)
-"""How long before its end an operator is reminded of a certificate; those that renew themselves do it at thirty."""
+"""How long before expiry to warn; automatic renewal happens at thirty days."""
 
 MAX_FILE: Final = 1 << 20
-"""Octets of the longest file with certificates that is read."""
+"""Maximum size of a certificate file in bytes."""
 
-_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)  # whatever the clock says when it is made
+_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)  # independent of the clock
 _END = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # RFC 5280, 4.1.2.5: it has no well-defined end
 _MAX_COMMON_NAME = 64  # RFC 5280, appendix A.1
 _SERIAL_BYTES = 16
@@ -67,88 +66,89 @@ TlsKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed2
 
 
 class CertificateError(InstallationError):
-    """The certificate for HTTPS, or its key, cannot be used; the message says what to do."""
+    """The certificate for HTTPS or its key is unusable; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A certificate with what it chains to, and its private key. `repr` shows no key."""
+    """A certificate chain and its private key. `repr` shows no key."""
 
     chain: tuple[x509.Certificate, ...]
     key: TlsKey
     path: Path
-    """Where the certificate stands."""
+    """File of the certificate."""
     is_own: bool = False
     """Whether it is the self-signed one."""
     made: str = ""
-    """Why it was made just now, if it was."""
+    """Why it was created just now, if it was."""
 
     def remarks(self, config: Config, now: datetime) -> Iterator[str]:
-        """What will make clients turn away, now or soon."""
+        """Yield warnings: why clients will reject it, now or soon."""
         leaf = self.chain[0]
         begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
         if now > end:
-            yield f"the certificate in {self.path} has expired at {end:%Y-%m-%d %H:%M} UTC: clients refuse it; renew it"
+            yield f"The certificate in {self.path} expired at {end:%Y-%m-%d %H:%M} UTC and clients reject it; renew it"
         elif now < begin:
-            yield f"the certificate in {self.path} is valid only from {begin:%Y-%m-%d %H:%M} UTC on; look at the clock"
+            yield f"The certificate in {self.path} is valid only from {begin:%Y-%m-%d %H:%M} UTC; check the clock"
         elif now > end - EXPIRY_WARNING:
-            left = (end - now).days
-            yield f"the certificate in {self.path} expires in {left} days, at {end:%Y-%m-%d %H:%M} UTC; renew it"
+            days = (end - now).days
+            yield f"The certificate in {self.path} expires in {days} days, at {end:%Y-%m-%d %H:%M} UTC; renew it"
         host = _public_host(config)
         if host and not _covers(leaf, host):
-            yield f"the certificate in {self.path} is not for {host}, the host of http.public_url: clients refuse it"
+            yield (
+                f"The certificate in {self.path} is not valid for {host}, the host of "
+                "http.public_url; clients reject it"
+            )
 
 
 def find_certificate(directory: Path, config: Config, key: PrivateKey) -> Credentials | None:
-    """The certificate of an installation; None if it is to be a self-signed one, and that has yet to be made.
+    """Return the certificate of an installation; None if a self-signed one must be created.
 
-    `key` is the server's own. Raises `CertificateProblem` for files that cannot be used.
+    `key` is the server's own. Raises `CertificateError` for unusable files.
     """
     if config.http_certificate_file:
         return _load_configured(directory, config)
     if config.http_key_file:
-        raise CertificateError(
-            "http.key_file is set and http.certificate_file is not: name the file with the certificate too, or neither"
-        )
+        raise CertificateError("http.key_file is set but http.certificate_file is not; set both or neither")
     return _load_self_signed(directory, config, key)
 
 
 def find_or_create(directory: Path, config: Config, key: PrivateKey) -> Credentials:
-    """The same; what is missing is made."""
-    found = find_certificate(directory, config, key)
-    return create_certificate(directory, config, key) if found is None else found
+    """Return the certificate, creating it if necessary."""
+    credentials = find_certificate(directory, config, key)
+    return create_certificate(directory, config, key) if credentials is None else credentials
 
 
 def create_certificate(directory: Path, config: Config, key: PrivateKey) -> Credentials:
-    """Make a self-signed certificate and put it into its place."""
+    """Create a self-signed certificate and store it."""
     folder = directory / KEYS_NAME
     path = folder / CERTIFICATE_NAME
-    why = "there was none, or its key or hosts have changed"
-    own = _to_tls_key(key)
-    if own is None:
-        own = _load_self_signed_key(directory, config)
-        if own is None:
-            own = ec.generate_private_key(ec.SECP256R1())
+    why = "none existed, or the key or hosts changed"
+    tls_key = _to_tls_key(key)
+    if tls_key is None:
+        tls_key = _load_self_signed_key(directory, config)
+        if tls_key is None:
+            tls_key = ec.generate_private_key(ec.SECP256R1())
             passphrase, _ = load_passphrase(directory, config)
-            hidden: KeySerializationEncryption = (
+            encryption: KeySerializationEncryption = (
                 NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
             )
-            replace_file(folder / KEY_NAME, own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, hidden))
-    certificate = create_self_signed(own, certificate_hosts(config))
+            replace_file(folder / KEY_NAME, tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    certificate = create_self_signed(tls_key, certificate_hosts(config))
     replace_file(path, certificate.public_bytes(Encoding.PEM))
-    return Credentials((certificate,), own, path, is_own=True, made=why)
+    return Credentials((certificate,), tls_key, path, is_own=True, made=why)
 
 
 def certificate_hosts(config: Config) -> tuple[str, ...]:
-    """Where the server is found: by names and addresses; the one that others know comes first."""
-    found = [_public_host(config), config.http_host.rstrip("."), *_LOCAL_HOSTS]
-    return tuple(dict.fromkeys(host for host in found if host and not _is_unspecified(host)))
+    """Return the server's names and addresses, the public one first."""
+    hosts = [_public_host(config), config.http_host.rstrip("."), *_LOCAL_HOSTS]
+    return tuple(dict.fromkeys(host for host in hosts if host and not _is_unspecified(host)))
 
 
 def create_self_signed(key: TlsKey, names: Sequence[str]) -> x509.Certificate:
-    """A certificate for some names and addresses, signed with its own key.
+    """Return a certificate for names and addresses, signed with its own key.
 
-    It can certify no other one, so whoever takes it among those that they trust trusts this server and nobody else.
+    It is not a CA certificate, so clients that trust it trust only this server.
     """
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:_MAX_COMMON_NAME])])
     public = key.public_key()
@@ -163,7 +163,7 @@ def create_self_signed(key: TlsKey, names: Sequence[str]) -> x509.Certificate:
         encipher_only=False,
         decipher_only=False,
     )
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -178,82 +178,80 @@ def create_self_signed(key: TlsKey, names: Sequence[str]) -> x509.Certificate:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
     is_edwards = isinstance(key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey)
-    return made.sign(key, None if is_edwards else hashes.SHA256())
+    return builder.sign(key, None if is_edwards else hashes.SHA256())
 
 
-# The self-signed one
+# Self-signed certificates
 
 
 def _load_self_signed(directory: Path, config: Config, key: PrivateKey) -> Credentials | None:
-    """The self-signed certificate, if there is one that belongs to the key and names the hosts of today."""
-    own = _to_tls_key(key) or _load_self_signed_key(directory, config)
+    """Load the self-signed certificate if it matches the key and the current hosts."""
+    tls_key = _to_tls_key(key) or _load_self_signed_key(directory, config)
     path = directory / KEYS_NAME / CERTIFICATE_NAME
-    if own is None or not path.exists():
+    if tls_key is None or not path.exists():
         return None
     try:
-        chain = tuple(x509.load_pem_x509_certificates(_read(path, "remove it, and another one is made")))
+        chain = tuple(x509.load_pem_x509_certificates(_read(path, "remove it to have a new one created")))
     except ValueError:
-        return None  # half of one, or something else: it is nothing that could be lost
-    if _public_bytes(chain[0].public_key()) != _public_bytes(own.public_key()):
+        return None  # incomplete or invalid; it can be created again
+    if _public_bytes(chain[0].public_key()) != _public_bytes(tls_key.public_key()):
         return None
     if not all(_covers(chain[0], host) for host in certificate_hosts(config)):
         return None
-    return Credentials(chain, own, path, is_own=True)
+    return Credentials(chain, tls_key, path, is_own=True)
 
 
 def _load_self_signed_key(directory: Path, config: Config) -> TlsKey | None:
-    """The key beside the self-signed certificate, if there is one."""
+    """Load the key of the self-signed certificate, if there is one."""
     path = directory / KEYS_NAME / KEY_NAME
     if not path.exists():
         return None
     passphrase, source = load_passphrase(directory, config)
-    data = _read(path, "remove it, and another one is made")
+    data = _read(path, "remove it to have a new one created")
     try:
         return _check_tls_key(load_pem_private_key(data, passphrase), path)
-    except TypeError:  # there is a passphrase and it needs none, or the other way round
+    except TypeError:  # passphrase given but not needed, or the other way round
         try:
             return _check_tls_key(load_pem_private_key(data, None), path)
         except TypeError:
-            raise CertificateError(f"{path} is protected by a passphrase, and none is set") from None
+            raise CertificateError(f"{path} is protected by a passphrase, but none is set") from None
     except ValueError:
-        opens = (
-            f"the passphrase of {source} does not open {path}, or it is damaged" if passphrase else f"{path} is damaged"
-        )
-        raise CertificateError(f"{opens}; remove it, and another one is made") from None
+        problem = f"The passphrase of {source} is wrong for {path}, or the file" if passphrase else str(path)
+        raise CertificateError(f"{problem} is damaged; remove the file to have a new one created") from None
 
 
 def _to_tls_key(key: PrivateKey) -> TlsKey | None:
-    """The server's own key as TLS takes it; None if it does not."""
+    """Return the server's own key for TLS; None if unsuitable."""
     try:
-        found = load_der_private_key(key.to_pkcs8(), None)
+        tls_key = load_der_private_key(key.to_pkcs8(), None)
     except (ValueError, UnsupportedAlgorithm):
         return None
-    return found if isinstance(found, rsa.RSAPrivateKey) and found.key_size >= MIN_RSA_BITS else None
+    return tls_key if isinstance(tls_key, rsa.RSAPrivateKey) and tls_key.key_size >= MIN_RSA_BITS else None
 
 
-# The operator's
+# Configured certificates
 
 
 def _load_configured(directory: Path, config: Config) -> Credentials:
-    """The certificate and the key in the files that the settings name."""
+    """Load the certificate and key from the files of the settings."""
     path = directory / config.http_certificate_file
     data = _read(path, "correct the setting http.certificate_file")
     try:
         chain = tuple(x509.load_pem_x509_certificates(data))
     except ValueError as problem:
         raise CertificateError(
-            f"{path} holds no certificate in PEM ({problem}): it begins with -----BEGIN CERTIFICATE-----, the server's "
-            "own first, then those that it chains to"
+            f"{path} is not a PEM certificate file ({problem}): expected -----BEGIN "
+            "CERTIFICATE-----, with the server's "
+            "certificate first and then its chain"
         ) from None
     key_path = directory / config.http_key_file if config.http_key_file else path
     key = _load_configured_key(key_path, "http.key_file" if config.http_key_file else "http.certificate_file")
     public = _public_bytes(key.public_key())
     if _public_bytes(chain[0].public_key()) != public:
         if any(_public_bytes(each.public_key()) == public for each in chain[1:]):
-            raise CertificateError(f"in {path} another certificate stands before the server's own; put that first")
+            raise CertificateError(f"The server's certificate must come first in {path}")
         raise CertificateError(
-            f"the key in {key_path} does not belong to the certificate in {path}: name the two files that were made "
-            "together"
+            f"The key in {key_path} does not match the certificate in {path}; set the files that belong together"
         )
     return Credentials(chain, key, path)
 
@@ -261,28 +259,29 @@ def _load_configured(directory: Path, config: Config) -> Credentials:
 def _load_configured_key(path: Path, setting: str) -> TlsKey:
     data = _read(path, f"correct the setting {setting}")
     if _PEM_HEADER not in data or b"PRIVATE KEY-----" not in data:
-        raise CertificateError(f"{path} holds no private key in PEM; name the file that does in http.key_file")
+        raise CertificateError(f"{path} contains no PEM private key; set http.key_file")
     try:
         return _check_tls_key(load_pem_private_key(data[data.index(_PEM_HEADER) :], None), path)
     except TypeError:
         raise CertificateError(
-            f"the private key in {path} is protected by a passphrase, which the server does not have: take it off with "
-            f"openssl pkey -in {path} -out FILE, and name that file"
+            f"The private key in {path} is protected by a passphrase. Remove it with: openssl "
+            f"pkey -in {path} -out FILE, "
+            "and use that file"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise CertificateError(f"the private key in {path} cannot be read; put it back from where it came") from None
+        raise CertificateError(f"The private key in {path} is unreadable; restore the file") from None
 
 
 def _check_tls_key(key: object, path: Path) -> TlsKey:
     if isinstance(key, rsa.RSAPrivateKey) and key.key_size < MIN_RSA_BITS:
-        raise CertificateError(f"the RSA key in {path} has {key.key_size} bits, and clients want {MIN_RSA_BITS}")
+        raise CertificateError(f"The RSA key in {path} has {key.key_size} bits; TLS clients require {MIN_RSA_BITS}")
     if not isinstance(key, TlsKey):
-        kind = "a DSA key" if isinstance(key, dsa.DSAPrivateKey) else "a key of another kind"
-        raise CertificateError(f"{path} holds {kind}; for TLS it is RSA, or of an elliptic curve")
+        kind = "a DSA key" if isinstance(key, dsa.DSAPrivateKey) else "an unsupported key"
+        raise CertificateError(f"{path} contains {kind}; TLS requires RSA or an elliptic curve")
     return key
 
 
-# Small things
+# Helpers
 
 
 def _read(path: Path, advice: str) -> bytes:
@@ -290,15 +289,15 @@ def _read(path: Path, advice: str) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
-        raise CertificateError(f"{path} cannot be read: {error.strerror}; {advice}") from None
+        raise CertificateError(f"Cannot read {path}: {error.strerror}; {advice}") from None
     if len(data) > MAX_FILE:
-        raise CertificateError(f"{path} has more than {MAX_FILE:,} octets, and is something else; {advice}")
+        raise CertificateError(f"{path} is too large: at most {MAX_FILE:,} bytes; {advice}")
     return data
 
 
 def _public_bytes(key: object) -> bytes:
-    found = getattr(key, "public_bytes", None)
-    return b"" if found is None else bytes(found(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    public_bytes = getattr(key, "public_bytes", None)
+    return b"" if public_bytes is None else bytes(public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 def _public_host(config: Config) -> str:
@@ -323,7 +322,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _covers(certificate: x509.Certificate, host: str) -> bool:
-    """Whether a certificate is for a host, as clients look at it (RFC 9525): by a name, one with `*`, or an address."""
+    """Whether a certificate is valid for a host (RFC 9525): by name, wildcard or address."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -331,6 +330,6 @@ def _covers(certificate: x509.Certificate, host: str) -> bool:
     address = _parse_address(host)
     if address is not None:
         return address in names.get_values_for_type(x509.IPAddress)
-    wanted = host.lower()
-    wild = f"*.{wanted.partition('.')[2]}"
-    return any(name.lower() in (wanted, wild) for name in names.get_values_for_type(x509.DNSName))
+    host_name = host.lower()
+    wildcard = f"*.{host_name.partition('.')[2]}"
+    return any(name.lower() in (host_name, wildcard) for name in names.get_values_for_type(x509.DNSName))

@@ -1,11 +1,9 @@
-"""Making a directory whole or not at all.
+"""Atomic creation of a directory, and safe writing of its files.
 
-What belongs in it is made in a folder of its own and put into place when it is complete. Where the directory is not
-there yet, that folder stands beside it and becomes it, in one step. Where it exists and is empty, a folder beside it
-may be impossible to make or to exchange (it may be a volume of a container, or the one place where a service may
-write), so the folder stands inside, and what is in it moves up.
-
-Also what holds for single files of it: who may read them, and how one takes the place of another.
+Contents are created in a staging directory and moved into place when complete. If the target does not exist, the
+staging directory is next to it and renamed in one step. If it exists and is empty, a sibling may be impossible to
+create or exchange (a container volume, or the only writable place of a service), so the staging directory is inside and
+its contents move up.
 """
 
 import os
@@ -22,21 +20,21 @@ from perseid.names.errors import quote_text
 
 OTHERS_WRITE: Final = 0o022
 OTHERS_READ: Final = 0o077
-"""Rights that others must not have, for `check_rights`."""
+"""Permission bits that others must not have, for `check_mode`."""
 
-_MAX_LISTED = 3  # of the files that are in the way
+_MAX_LISTED = 3  # files named in an error
 _TEMPORARY_SUFFIX = ".new"
 
 
 class InstallationError(LedgerError):
-    """An installation cannot be made or opened; the message says what to do."""
+    """An installation cannot be created or opened; the message says what to do."""
 
 
 @contextmanager
 def staging_directory(directory: Path, mark: str) -> Iterator[Path]:
-    """A folder to make things in, on the same disk as the directory; what is left of it in the end is removed.
+    """Provide a staging directory on the same disk as the directory; it is removed at the end.
 
-    A directory that has something in it is refused, as one that is made already if it holds the file `mark`.
+    A non-empty directory is refused; one with the file `mark` is reported as an existing installation.
     """
     exists = os.path.lexists(directory)
     if exists:
@@ -46,9 +44,9 @@ def staging_directory(directory: Path, mark: str) -> Iterator[Path]:
     try:
         work = Path(tempfile.mkdtemp(prefix=".perseid-", dir=parent))
     except FileNotFoundError:
-        raise UnsuitableDirectory(f"{parent} does not exist; make it first") from None
+        raise UnsuitableDirectory(f"{parent} does not exist; create it first") from None
     except OSError as error:
-        raise UnsuitableDirectory(f"nothing can be made in {parent}: {error.strerror}") from error
+        raise UnsuitableDirectory(f"cannot create files in {parent}: {error.strerror}") from error
     try:
         prepare(work)
         yield work
@@ -57,10 +55,10 @@ def staging_directory(directory: Path, mark: str) -> Iterator[Path]:
 
 
 def place(work: Path, directory: Path, first: str, last: str) -> list[Path]:
-    """Put what was made into its place; answers what is there now, which `remove` takes away again.
+    """Move staged files into place; return the new paths, for `remove_files`.
 
-    Where things move one by one, `first` must be a folder with something in it: that fails if another process was
-    faster. `last` is what makes the directory complete.
+    If files move one by one, `first` must be a non-empty folder: its move fails if another process was faster. `last`
+    completes the directory.
     """
     placed: list[Path] = []
     try:
@@ -77,12 +75,12 @@ def place(work: Path, directory: Path, first: str, last: str) -> list[Path]:
         sync_directory(directory)
     except OSError as error:
         remove_files(placed)
-        raise UnsuitableDirectory(f"nothing can be put into {directory}: {error.strerror}") from error
+        raise UnsuitableDirectory(f"cannot write to {directory}: {error.strerror}") from error
     return placed
 
 
 def remove_files(placed: list[Path]) -> None:
-    """Take away what was put into place, the last thing first."""
+    """Remove files that were moved into place, last one first."""
     for path in reversed(placed):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -92,7 +90,7 @@ def remove_files(placed: list[Path]) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Make a file for its owner's eyes only; it is on the disk when this returns."""
+    """Create a file that only its owner can read, synced to disk."""
     with open_new(path) as file:
         file.write(data)
         file.flush()
@@ -100,30 +98,30 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a file into the place of another, or where none was: whoever looks finds the old one or the new one, whole.
+    """Replace or create a file atomically, synced to disk: readers see the old or the new contents.
 
-    It is on the disk when this returns. What an interrupted attempt has left is written over.
+    A leftover of an interrupted attempt is overwritten.
     """
-    unfinished = path.with_name(path.name + _TEMPORARY_SUFFIX)
-    unfinished.unlink(missing_ok=True)
-    write_file(unfinished, data)
-    unfinished.replace(path)
+    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    temporary.unlink(missing_ok=True)
+    write_file(temporary, data)
+    temporary.replace(path)
     sync_directory(path.parent)
 
 
 def check_mode(path: Path, forbidden: int) -> None:
-    """Refuse a file that others may write, or read."""
+    """Refuse a file that others can write, or read."""
     mode = path.stat().st_mode & 0o777
     if mode & forbidden:
-        doing = "write to" if mode & OTHERS_WRITE else "read"
-        raise InstallationError(f"others may {doing} {path} (mode {mode:04o}); close it with: chmod 0600 {path}")
+        access = "write to" if mode & OTHERS_WRITE else "read"
+        raise InstallationError(f"other users can {access} {path} (mode {mode:04o}); run: chmod 0600 {path}")
 
 
 def _check_empty(directory: Path, mark: str) -> None:
-    found = sorted(path.name for path in directory.iterdir())
-    if mark in found:
-        raise UnsuitableDirectory(f"there is an installation in {directory} already; name another directory")
-    if found:
-        names = ", ".join(quote_text(name) for name in found[:_MAX_LISTED])
-        more = ", …" if len(found) > _MAX_LISTED else ""
-        raise UnsuitableDirectory(f"{directory} is not empty ({names}{more}); name an empty directory, or a new one")
+    existing = sorted(path.name for path in directory.iterdir())
+    if mark in existing:
+        raise UnsuitableDirectory(f"{directory} already contains an installation; choose another directory")
+    if existing:
+        names = ", ".join(quote_text(name) for name in existing[:_MAX_LISTED])
+        more = ", …" if len(existing) > _MAX_LISTED else ""
+        raise UnsuitableDirectory(f"{directory} is not empty ({names}{more}); choose an empty or new directory")

@@ -1,16 +1,16 @@
-"""One directory holds an installation: its settings, its ledger, its answers and its keys.
+"""An installation: a directory with settings, ledger, answers view and keys.
 
-    perseid.toml          the settings; a directory that holds it is an installation
+    perseid.toml          the settings; a directory with this file is an installation
     ledger.db             the ledger, unless the settings name a database
-    answers/              the answers view, made when it is missing
+    answers/              the answers view, rebuilt if missing
     keys/checkpoint.key   the key that signs checkpoints
-    keys/privkey.bin      the key with which the server signs what it answers
-    keys/https.pem        its self-signed certificate for HTTPS: `certificates`
-    siteinfo.json, .bin   who the server is: `site_files` reads them, `site_making` makes them
+    keys/privkey.bin      the key that signs responses of the server
+    keys/https.pem        the self-signed certificate for HTTPS: see `certificates`
+    siteinfo.json, .bin   the site information: read by `site`, written by `site_setup`
 
-`create` makes one, `Installation.open` opens it and `upgrade` brings its tables to the version of this program. Opening
-upgrades nothing: an operator decides when, with a backup at hand. It only compares two short texts, and looks whether
-an upgrade came to its end, because every command pays for it.
+`create` creates one, `Installation.open` opens it and `upgrade` upgrades its tables. Opening never upgrades: an
+administrator decides when, with a backup at hand. It only compares two short texts and checks that the last upgrade was
+completed, because every command pays for it.
 """
 
 import os
@@ -28,16 +28,16 @@ from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import DIRECTORY_MODE, prepare, sync_directory
-from perseid.ledger.store.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - part of what is offered here
+from perseid.ledger.store.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - re-exported
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
-from perseid.ledger.views.sql import rebuild_outdated
+from perseid.ledger.views.rebuild import rebuild_outdated
 from perseid.names.errors import quote_text
 from perseid.registry.access.authorization import Settings
 
 from .files import OTHERS_READ, OTHERS_WRITE, check_mode, place, remove_files, staging_directory, write_file
-from .files import InstallationError as InstallationError  # noqa: PLC0414 - part of what is offered here
-from .setting_kinds import mask_password
+from .files import InstallationError as InstallationError  # noqa: PLC0414 - re-exported
+from .setting_types import mask_password
 from .settings import FILE_NAME, Config, InvalidConfig, config_template
 from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
 from .site import SITE_JSON, load_passphrase
@@ -47,45 +47,45 @@ LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
-"""The key that is about to take over, while a rotation is under way."""
+"""The next key, during a rotation."""
 
 MAX_ORIGIN: Final = 200
-"""The longest origin of a log in characters: it stands in every checkpoint, and a restore makes it longer."""
+"""Maximum length of the origin of a log: it is part of every checkpoint, and a restore extends it."""
 
 _SEED_BYTES = 32
 _ORIGIN_BYTES = 8
 
 
 class NoInstallation(InstallationError):
-    """There is none in the directory."""
+    """The directory has no installation."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(f"there is no installation in {directory}; make one with: perseid init {directory}")
+        super().__init__(f"No installation in {directory}; create one with: perseid init {directory}")
 
 
 class OlderFormat(InstallationError):
-    """The ledger was written by an older version of the program and must be upgraded first."""
+    """An older version of Perseid wrote the ledger; it must be upgraded first."""
 
 
 class DatabaseUnreachable(InstallationError):
-    """The database of the ledger does not answer, or does not let this program in."""
+    """The database does not respond, or refuses access."""
 
 
 class DriverMissing(InstallationError):
-    """The program was installed without what PostgreSQL needs."""
+    """The PostgreSQL driver is not installed."""
 
 
 class Installation:
-    """An installation that is open. Close it, or use it as a context manager.
+    """An open installation. Close it, or use it as a context manager.
 
-    A process opens a directory once for writing, and its threads share it: LMDB allows no more.
+    A process opens a directory for writing once and its threads share it: LMDB allows no more.
     """
 
     def __init__(self, directory: Path, config: Config, log: Log, ledger: Ledger | None) -> None:
         self.directory = directory
         self.config = config
         self.log = log
-        """To read from, whether or not writing is possible."""
+        """For reading; available in both modes."""
         self._ledger = ledger
 
     @classmethod
@@ -99,8 +99,8 @@ class Installation:
     ) -> Self:
         """Open the installation in a directory.
 
-        For reading alone (`writable=False`) there is a `log` and no `ledger`: no view is touched and nothing signed,
-        and root may look into the directory of another user. `accept_clock` takes the clock as it stands.
+        With `writable=False` there is a `log` and no `ledger`: no view is touched and nothing is signed, and root can
+        read the directory of another user. `accept_clock` accepts the clock as it is.
         """
         directory = directory.resolve()
         _check_directory(directory, writable=writable)
@@ -119,18 +119,18 @@ class Installation:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger with its views, to append to and resolve from."""
+        """The ledger with its views, for writing and resolution."""
         if self._ledger is None:
-            raise ReadOnlyStore(f"the installation in {self.directory} was opened for reading only")
+            raise ReadOnlyStore(f"The installation in {self.directory} is open for reading only")
         return self._ledger
 
     @property
     def administration(self) -> Settings:
-        """What the settings say about administrators."""
+        """The administrators of the settings."""
         return self.config.administration
 
     def close(self) -> None:
-        """Finish what was begun and give everything back."""
+        """Complete pending work and release all resources."""
         if self._ledger is None:
             self.log.store.close()
         else:
@@ -150,11 +150,11 @@ def create(
     settings: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Make an installation in a directory that is not there yet, or empty.
+    """Create an installation in a new or empty directory.
 
-    `origin` is the name under which the ledger signs checkpoints, for ever and in public; without one it gets a number
-    that says nothing about people or machines. `settings` are written into the file: `{"root": "global"}`. Should
-    anything fail, nothing is left of it.
+    `origin` is the permanent public name under which the ledger signs checkpoints; by default a random number that
+    reveals nothing about people or machines. `settings` are written to the file: `{"root": "global"}`. If anything
+    fails, nothing is left behind.
     """
     text = config_template(settings)
     config = Config.parse(text, _environ(environ))
@@ -170,17 +170,16 @@ def create(
         with closing(open_store(work, config, new=True)) as store, translate_errors(store, config):
             if store.version() is not None:
                 raise InstallationError(
-                    f"there is a ledger in {mask_password(config.ledger_database)} already; name an empty database, "
-                    "or give "
-                    f"this node copies of {FILE_NAME}, {SITE_JSON} and {KEYS_NAME}/ of the installation that made it"
+                    f"{mask_password(config.ledger_database)} already contains a ledger; use an empty database, or "
+                    f"copy {FILE_NAME}, {SITE_JSON} and {KEYS_NAME}/ from its installation to add a node"
                 )
             store.upgrade()
             if store.dialect == "sqlite":
                 new_log(store).create(signer)
-                store.close()  # nothing is left beside the file then
+                store.close()  # removes the journal files
                 place(work, directory, KEYS_NAME, FILE_NAME)
             else:
-                # The database last: with its ledger goes the key, which must be in its place by then.
+                # The database last: the key of its ledger must be in place by then.
                 placed = place(work, directory, KEYS_NAME, FILE_NAME)
                 try:
                     new_log(store).create(signer)
@@ -190,7 +189,7 @@ def create(
 
 
 def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> bool:
-    """Bring the tables of an installation to the version of this program; whether there was something to do."""
+    """Upgrade the tables of an installation; return whether anything had to be done."""
     directory = directory.resolve()
     _check_directory(directory, writable=True)
     config = _load_config(directory, environ)
@@ -198,30 +197,30 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
         before = store.version()
         if before is None:
             raise _missing_ledger(directory, config)
-        was_whole = store.is_whole
+        was_complete = store.is_whole
         store.upgrade()
-        rebuild_outdated(new_log(store))  # also what an upgrade left that was broken off
-    return before != TABLES_VERSION or not was_whole
+        rebuild_outdated(new_log(store))  # also after an interrupted upgrade
+    return before != TABLES_VERSION or not was_complete
 
 
-# Looking at a directory
+# Directories
 
 
 def load_settings(directory: Path, *, environ: Mapping[str, str] | None = None) -> Config:
-    """The settings of the installation in a directory, which is this user's to write to; the ledger is not opened."""
+    """Load the settings of a directory that this user can write to, without opening the ledger."""
     directory = directory.resolve()
     _check_directory(directory, writable=True)
     return _load_config(directory, environ)
 
 
 def _check_directory(directory: Path, *, writable: bool) -> None:
-    """Refuse what is no installation, and one that cannot be used safely."""
+    """Refuse a directory that is not an installation, or is not safe to use."""
     path = directory / FILE_NAME
     try:
-        is_there = path.is_file()
+        exists = path.is_file()
     except PermissionError:
-        is_there = True  # `prepare` looks at the directory only, and says whose it is
-    if not is_there:
+        exists = True  # `prepare` checks the directory and names its owner
+    if not exists:
         raise NoInstallation(directory)
     try:
         prepare(directory)
@@ -229,7 +228,7 @@ def _check_directory(directory: Path, *, writable: bool) -> None:
         if writable or os.geteuid() != 0:
             raise
     except PermissionError as error:
-        raise InstallationError(f"{directory} cannot be looked into: {error.strerror}") from error
+        raise InstallationError(f"Cannot read {directory}: {error.strerror}") from error
 
 
 def _load_config(directory: Path, environ: Mapping[str, str] | None) -> Config:
@@ -237,19 +236,19 @@ def _load_config(directory: Path, environ: Mapping[str, str] | None) -> Config:
     try:
         config = Config.load(directory, _environ(environ))
     except OSError as error:
-        raise InstallationError(f"{path} cannot be read: {error.strerror}") from error
-    # Whoever may write the settings may make themselves an administrator.
+        raise InstallationError(f"Cannot read {path}: {error.strerror}") from error
+    # Users who can write the settings can make themselves administrators.
     check_mode(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
     return config
 
 
 def _load_signer(directory: Path, log: Log) -> Signer:
-    """The key that signs checkpoints: the next one, if a rotation was broken off after it had taken over."""
+    """Load the checkpoint key: the next one, if a rotation was interrupted after it took effect."""
     keys = directory / KEYS_NAME
-    following = keys / NEXT_CHECKPOINT_KEY
-    with suppress(InstallationError):  # one that is half-written has not taken over
-        if following.exists():
-            signer = _read_signer(following)
+    next_key = keys / NEXT_CHECKPOINT_KEY
+    with suppress(InstallationError):  # an incomplete key never took effect
+        if next_key.exists():
+            signer = _read_signer(next_key)
             with log.reading() as reading:
                 if reading.signer == str(signer.public):
                     return signer
@@ -261,8 +260,8 @@ def _read_signer(path: Path) -> Signer:
         check_mode(path, OTHERS_READ)
         return Signer.from_bytes(path.read_bytes())
     except (OSError, ValueError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "it is damaged"
-        message = f"{path} cannot be read: {problem}; put it back from where you keep a copy of the keys"
+        problem = error.strerror if isinstance(error, OSError) else "the file is damaged"
+        message = f"Cannot read {path}: {problem}; restore it from your copy of the keys"
         raise InstallationError(message) from None
 
 
@@ -274,7 +273,7 @@ def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def open_store(directory: Path, config: Config, *, new: bool = False) -> Store:
-    """The store that the settings name; a file that is not there is made only if it is to be new."""
+    """Open the store of the settings; a missing file is created only if `new`."""
     text = config.ledger_database
     if not text:
         path = directory / LEDGER_NAME
@@ -286,68 +285,65 @@ def open_store(directory: Path, config: Config, *, new: bool = False) -> Store:
     except ValueError as problem:
         raise InvalidConfig(f"{config.sources['ledger.database']}: ledger.database", str(problem)) from None
     except ImportError as error:
-        message = "a ledger in PostgreSQL needs a driver that is not installed; run: pip install 'perseid[postgres]'"
+        message = "The PostgreSQL driver is not installed; run: pip install 'perseid[postgres]'"
         raise DriverMissing(message) from error
 
 
 def new_log(store: Store, *, accept_clock: bool = False) -> Log:
-    """A log with the clock and the randomness of this machine."""
+    """Return a log with this machine's clock and randomness."""
     clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000, accepted=accept_clock)
     return Log(store, clock, secrets.token_bytes)
 
 
 def _check_version(directory: Path, store: Store, config: Config) -> None:
     with translate_errors(store, config):
-        found = store.version()
-        is_whole = found != TABLES_VERSION or store.is_whole
-    if found is None:
+        version = store.version()
+        is_whole = version != TABLES_VERSION or store.is_whole
+    if version is None:
         raise _missing_ledger(directory, config)
     if not is_whole:
-        raise OlderFormat(f"an upgrade of the ledger was broken off; finish it: perseid upgrade -d {directory}")
-    if found > TABLES_VERSION:
-        raise NewerFormat(
-            f"the ledger was written by a newer version of the program (tables {found}); upgrade this one"
-        )
-    if found < TABLES_VERSION:
+        raise OlderFormat(f"An upgrade of the ledger was interrupted; complete it with: perseid upgrade -d {directory}")
+    if version > TABLES_VERSION:
+        raise NewerFormat(f"A newer version of Perseid wrote the ledger (tables {version}); upgrade Perseid")
+    if version < TABLES_VERSION:
         raise OlderFormat(
-            f"the ledger was written by an older version of the program (tables {found}, not {TABLES_VERSION}); "
-            f"make a backup with that one and run: perseid upgrade -d {directory}"
+            f"An older version of Perseid wrote the ledger (tables {version}, not {TABLES_VERSION}); "
+            f"create a backup with that version, then run: perseid upgrade -d {directory}"
         )
 
 
 @contextmanager
 def translate_errors(store: Store, config: Config) -> Iterator[None]:
-    """Make sentences of what a database objects to."""
+    """Turn database errors into messages for administrators."""
     try:
         with store.translate_errors():
             yield
     except StoreUnavailable as error:
         if store.dialect == "sqlite":
-            raise InstallationError(f"{store.engine.url.database} cannot be used: {error}") from error
+            raise InstallationError(f"Cannot use {store.engine.url.database}: {error}") from error
         raise DatabaseUnreachable(
-            f"the database {mask_password(config.ledger_database)} cannot be used: {error}; "
-            "see that it runs and lets this "
-            f"program in, or correct the setting ledger.database ({config.sources['ledger.database']})"
+            f"Cannot use the database {mask_password(config.ledger_database)}: {error}; check that it runs and allows "
+            f"access, or correct the setting ledger.database ({config.sources['ledger.database']})"
         ) from error
 
 
 def _missing_ledger(directory: Path, config: Config) -> InstallationError:
     where = mask_password(config.ledger_database) or str(directory / LEDGER_NAME)
     return InstallationError(
-        f"there is no ledger in {where}, though there is an installation in {directory}; "
-        "restore a backup, or name the right database in the setting ledger.database"
+        f"No ledger in {where} for the installation in {directory}; "
+        "restore a backup, or correct the setting ledger.database"
     )
 
 
-# Making one
+# Creation
 
 
-def _check_origin(given: str | None) -> str:
-    if given is None:
+def _check_origin(origin: str | None) -> str:
+    if origin is None:
         return f"ledger-{secrets.token_hex(_ORIGIN_BYTES)}"
-    if not given or len(given) > MAX_ORIGIN or "+" in given or " " in given or not given.isprintable():
-        message = (
-            f"an origin has up to {MAX_ORIGIN} printable characters without blanks and +, unlike {quote_text(given)}"
+    if not origin or len(origin) > MAX_ORIGIN or "+" in origin or " " in origin or not origin.isprintable():
+        raise InstallationError(
+            f"Invalid origin {quote_text(origin)}: use at most {MAX_ORIGIN} printable characters without spaces and +, "
+            "such as example.org/names"
         )
-        raise InstallationError(f"{message}; such as example.org/names")
-    return given
+    return origin

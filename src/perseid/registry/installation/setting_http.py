@@ -1,4 +1,4 @@
-"""The settings of the section `http`: where it is served, with which certificate, and how names are resolved there."""
+"""Settings of the section `http`."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from perseid.names.errors import quote_text
 
-from .setting_kinds import (
+from .setting_types import (
     Address,
     Choice,
     FileName,
@@ -22,7 +22,7 @@ from .setting_kinds import (
 )
 
 BARE: Final = "bare"
-"""Among the forms of the resolver: `/{handle}`. The others are segments."""
+"""Resolver form `/{handle}`; the other forms are path segments."""
 
 RESERVED_SEGMENTS: Final = frozenset(
     (
@@ -40,13 +40,13 @@ RESERVED_SEGMENTS: Final = frozenset(
         "timemap",
     )
 )
-"""First segments of the server's own paths, which lead to no handle."""
+"""First segments of the server's own paths, which never resolve to handles."""
 
 DANGEROUS_SCHEMES: Final = frozenset(("about", "blob", "data", "file", "filesystem", "javascript", "vbscript"))
-"""Schemes that no setting allows: browsers run what stands in such a URL, or look into the reader's machine."""
+"""Schemes that no setting allows: browsers execute such URLs, or access the reader's machine."""
 
 MAX_URL: Final = 1_024
-"""Characters of the longest public address: more than any that people have, and it stands in every page."""
+"""Maximum length of the public URL in characters; it appears in every page."""
 
 _SEGMENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,62}")
@@ -54,18 +54,18 @@ _URL = re.compile(r"https?://[A-Za-z0-9._~:\[\]-]+(?:/[A-Za-z0-9._~!$&'()*+,;=:@
 
 
 class Listen(Enum):
-    """What is spoken at the port."""
+    """Protocols served at the port."""
 
     BOTH = "both"
-    """HTTP and HTTPS; the first octet of a connection tells which."""
+    """HTTP and HTTPS, distinguished by the first byte of a connection."""
     HTTP = "http"
     HTTPS = "https"
 
 
 class PublicUrl(SettingType):
-    """The address of a server as others know it; none if it is empty."""
+    """The server's public URL; may be empty."""
 
-    expects = "an address such as https://hdl.example.org, or an empty text"
+    expects = "a URL such as https://hdl.example.org, or an empty text"
 
     def read(self, plain: object) -> str:
         if not isinstance(plain, str):
@@ -77,7 +77,7 @@ class PublicUrl(SettingType):
         try:
             parts = urlsplit(plain)
             known = bool(parts.hostname) and parts.port != 0
-        except ValueError:  # brackets around no address, a port that is none
+        except ValueError:  # an invalid IPv6 address or port
             known = False
         if not known:
             raise self.refuse(plain)
@@ -85,33 +85,33 @@ class PublicUrl(SettingType):
 
 
 class ResolverForms(TextList):
-    """The forms of URLs that lead to handles: `bare`, and segments."""
+    """The forms of URLs that resolve to handles: `bare`, and segments."""
 
     expects = 'a list of "bare" and of segments such as "hdl"'
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str) or not _SEGMENT.fullmatch(plain):
-            raise InvalidSetting(f"{self.expects} is expected, and {self.shown(plain)} is in it")
+            raise InvalidSetting(f"Expected {self.expects}; it contains {self.shown(plain)}")
         if plain in RESERVED_SEGMENTS:
-            raise InvalidSetting(f"{quote_text(plain)} is a path of the server's own; choose another segment")
+            raise InvalidSetting(f"Segment {quote_text(plain)} is reserved for the server; choose another one")
         return plain
 
 
 class Schemes(TextList):
-    """Schemes of URLs."""
+    """URL schemes."""
 
     expects = 'a list of schemes such as "https"'
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str) or not _SCHEME.fullmatch(plain):
-            raise InvalidSetting(f"{self.expects} in small letters is expected, and {self.shown(plain)} is in it")
+            raise InvalidSetting(f"Expected {self.expects} in lowercase; it contains {self.shown(plain)}")
         if plain in DANGEROUS_SCHEMES:
-            raise InvalidSetting(f"{quote_text(plain)} is a scheme with which a record could attack whoever follows it")
+            raise InvalidSetting(f"Scheme {quote_text(plain)} is not allowed: a record could use it to attack users")
         return plain
 
 
 class Status(SettingType):
-    """One of a few statuses of HTTP."""
+    """One of several HTTP status codes."""
 
     def __init__(self, *statuses: int) -> None:
         self._statuses = statuses
@@ -129,86 +129,87 @@ class Status(SettingType):
 
 
 HTTP: Final[Mapping[str, Setting]] = {
-    "http.enabled": Setting(Flag(), True, "Whether HTTP is served at all."),
+    "http.enabled": Setting(Flag(), True, "Whether to serve HTTP."),
     "http.host": Setting(
         Address(),
         "127.0.0.1",
-        "The address at which HTTP is served; 0.0.0.0 or :: is every one.",
+        "Address to listen on for HTTP; 0.0.0.0 or :: for all addresses.",
         deployed=("hdl_http_config.bind_address",),
     ),
     "http.port": Setting(
         Number(0, 65_535),
         8000,
-        "The port of HTTP and HTTPS; 0 is any that is free.",
+        "Port for HTTP and HTTPS; 0 for any free port.",
         deployed=("hdl_http_config.bind_port",),
     ),
     "http.listen": Setting(
         Choice({each.value: each for each in Listen}),
         Listen.BOTH.value,
-        "What is spoken there: both (the first octet of a connection tells which), http or https. Secrets are taken "
-        "over HTTPS only, or from this machine.",
+        "Protocols at this port: both (distinguished by the first byte of a connection), http or https. Secrets are "
+        "accepted only over HTTPS or from this machine.",
     ),
     "http.certificate_file": Setting(
         FileName(),
         "",
-        "The file with the certificate for HTTPS and those that it chains to, in PEM; a relative name is looked for in "
-        "this directory. Empty for a self-signed one, which is made around the server's own key.",
+        "PEM file with the certificate for HTTPS and its chain; a relative name refers to this directory. Empty: "
+        "Perseid uses a self-signed certificate for the server's own key.",
     ),
     "http.key_file": Setting(
-        FileName(), "", "The file with its private key, in PEM. Empty if that stands in the same file."
+        FileName(), "", "PEM file with the private key of the certificate. Empty: the key is in the certificate file."
     ),
     "http.client_certificates": Setting(
         Flag(),
         True,
-        "Whether clients are asked for a certificate, with which they may prove who they are; none has to have one. "
-        "Browsers whose users have one ask them which to show.",
+        "Whether to request a client certificate for authentication. It is optional; browsers ask users who have one "
+        "to choose.",
     ),
     "http.public_url": Setting(
         PublicUrl(),
         "",
-        "The address of this server as others know it, with which links are made. Empty if there is none: links then "
-        "have no host.",
+        "Public URL of this server, used in links. Empty: links have no host.",
     ),
     "http.trusted_proxies": Setting(
         Networks(),
         [],
-        "Who is believed when they say for which client, and over which protocol, they ask. A proxy in front of this "
-        "server has to be here; headers of others are ignored.",
+        "Proxies whose forwarding headers (client address and protocol) are trusted. List every proxy in front of this "
+        "server; headers from other addresses are ignored.",
     ),
     "http.resolver_forms": Setting(
         ResolverForms(),
         [BARE, "hdl"],
-        "Which URLs lead to handles: bare for /HANDLE, a segment for /SEGMENT/HANDLE. /hdl/HANDLE always does.",
+        "URLs that resolve to handles: bare for /HANDLE, a segment for /SEGMENT/HANDLE. /hdl/HANDLE always works.",
     ),
     "http.redirect_status": Setting(
-        Status(301, 302, 303, 307, 308), 302, "The status of a redirection, where the record does not choose one."
+        Status(301, 302, 303, 307, 308), 302, "Status code of redirects, unless the record chooses one."
     ),
     "http.schemes": Setting(
         Schemes(),
         ["http", "https", "ftp", "mailto"],
-        "Schemes of URLs that are redirected to, and linked on pages; others are shown as text.",
+        "URL schemes that are redirected to and linked on pages; others are shown as text.",
     ),
     "http.no_values_status": Setting(
         Status(200, 404),
         200,
-        "The status of the page for a name without public values: 200 as deployed servers have it, or 404, which link "
-        "checkers notice.",
+        "Status code of the page for a handle without public values: 200 as in deployed servers, or 404, which link "
+        "checkers report.",
     ),
     "http.weak_digests": Setting(
         Flag(),
         True,
-        "Whether MD5 and SHA-1 may be used to prove an identity over HTTP, as deployed clients do.",
+        "Whether to accept MD5 and SHA-1 for authentication over HTTP, which deployed clients use.",
     ),
     "http.api_requests": Setting(
         Number(0, 1_000_000),
         6_000,
-        "How many requests a minute an identity may make to /api/v1, all its tokens together; 0 is no limit. Answers "
-        "say how many are left.",
+        "Rate limit of /api/v1 per identity, including all its tokens; 0 for no limit. Responses report the remaining "
+        "requests.",
+        unit="requests per minute",
     ),
     "http.api_requests_anonymous": Setting(
         Number(0, 1_000_000),
         600,
-        "The same for each network from which nobody says who they are: an address, or a /64 of IPv6.",
+        "Rate limit of /api/v1 for anonymous requests per address (IPv6: per /64); 0 for no limit.",
+        unit="requests per minute",
     ),
 }
-"""Every setting of the section by its name, in the order of the file."""
+"""Settings of the section by name, in the order of the file."""

@@ -1,7 +1,7 @@
-"""The settings of an installation: what each takes, its default and what it is for, said once for reader and manual.
+"""All settings of an installation, with type, default and description.
 
-A setting is named by its section and key in `perseid.toml`, `native.port`; the variable of the environment is called
-the same in capitals, `PERSEID_NATIVE_PORT`. Defaults stand here as they would stand in the file.
+A setting is named by section and key in `perseid.toml`, such as `native.port`; its environment variable is
+`PERSEID_NATIVE_PORT`. Defaults are plain objects, as in the file.
 """
 
 import logging
@@ -14,23 +14,23 @@ from perseid.registry.policy.text import format_toml
 from perseid.wire.sessions import MAX_TIMEOUT, Cipher
 
 from .setting_http import HTTP
-from .setting_kinds import Address, Choice, Database, Delimiter, FileName, Flag, Identities, Number, Secret, Setting
 from .setting_limits import LIMIT_SETTINGS
+from .setting_types import Address, Choice, Database, Delimiter, FileName, Flag, Identities, Number, Secret, Setting
 
 VARIABLE_PREFIX: Final = "PERSEID_"
-"""What the names of all variables begin with."""
+"""Start of all environment variables."""
 
 MAX_SERVERS: Final = 1_000
-"""The most servers of a site: a bound that a slip of the keyboard is noticed by, far beyond what anybody runs."""
+"""Maximum number of servers of a site, to catch typing errors."""
 
 MAX_RESOLVERS: Final = 1_024
-"""The most resolver processes: more than any machine has cores for."""
+"""Maximum number of resolver processes: more than any machine has cores."""
 
 MIN_SESSION: Final = 60
-"""The shortest life of a session in seconds, as in deployed servers: clients set one up for several requests."""
+"""Shortest session lifetime in seconds, as in deployed servers: clients set one up for several requests."""
 
 MAX_CHALLENGE: Final = 3_600
-"""The longest life of a challenge in seconds. Each is kept in memory with its request; who answers is a program."""
+"""Longest challenge lifetime in seconds. Each is kept in memory with its request; programs answer at once."""
 
 
 class Root(Enum):
@@ -39,11 +39,11 @@ class Root(Enum):
     SELF = "self"
     """This installation is its own root: it serves the prefix handles of its namespaces."""
     GLOBAL = "global"
-    """The prefixes are those of the global Handle System, which serves their prefix handles."""
+    """The global Handle System serves the prefix handles."""
 
 
 class LogFormat(Enum):
-    """How the program writes its log."""
+    """Formats of the log."""
 
     TEXT = "text"
     JSON = "json"
@@ -55,209 +55,203 @@ _FORMAT = Choice({form.value: form for form in LogFormat})
 _LEVEL = Choice({name: logging.getLevelNamesMapping()[name.upper()] for name in ("debug", "info", "warning", "error")})
 _CIPHER = Choice({"aes": Cipher.AES, "3des": Cipher.TDES, "des": Cipher.DES})
 _PORT = Number(0, 65_535)
-_IN_SERVER_CONFIG = "bare handles are written with index 0"
+_IN_SERVER_CONFIG = "write a bare handle with index 0"
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     "root": Setting(
         _ROOT,
         "self",
         "Where prefixes come from: self (this installation is its own root and serves their prefix handles) or global "
-        "(the global Handle System serves them; copies here count for authorisation only).",
+        "(the global Handle System serves them; copies here are used for authorization only).",
     ),
-    "default_profile": Setting(_PROFILE, FREE, "The policy of a prefix that is homed without one."),
+    "default_profile": Setting(_PROFILE, FREE, "Policy profile of a prefix that is homed without a policy."),
     "ledger.database": Setting(
         Database(),
         "",
-        "Where the ledger is kept: empty for the file ledger.db in this directory, or the URL of a PostgreSQL database "
+        "Database of the ledger: empty for the file ledger.db in this directory, or the URL of a PostgreSQL database "
         "that several nodes share.",
         deployed=("storage_type", "sql_settings"),
-        remark="a ledger is no such store; records are taken over, not opened in place",
+        remark="a ledger has another format; import the records",
         secret=True,
     ),
     "site.position": Setting(
         Number(1, MAX_SERVERS),
         1,
-        "Which of the site's servers this is, counted from 1 in the order of the site information.",
+        "Position of this server in the site information, counted from 1.",
         deployed=("this_server_id",),
-        remark="an id there, a position here",
+        remark="a position instead of an id",
     ),
     "keys.passphrase_file": Setting(
         FileName(),
         "",
-        "The file whose one line is the passphrase of the server's private key, if that has one; a relative name is "
-        "looked for in this directory.",
+        "File with the passphrase of the server's private key, on one line; a relative name refers to this directory.",
     ),
     "keys.passphrase": Setting(
         Secret(),
         "",
-        "The passphrase itself, meant to be set as a variable of the environment; it goes before the file.",
+        "Passphrase of the server's private key, for use as an environment variable; it overrides the file.",
         secret=True,
     ),
     "server.listing_allowed": Setting(
         Flag(),
         True,
-        "Whether the names of a prefix may be listed over the network, by those who have the permission.",
+        "Whether users with the permission can list the handles of a prefix over the network.",
         deployed=("allow_list_hdls",),
     ),
     "server.resolvers": Setting(
         Number(0, MAX_RESOLVERS),
         0,
-        "How many processes answer over UDP; 0 is one for each core.",
+        "Number of resolver processes for UDP; 0 for one per core.",
         deployed=("hdl_udp_config.num_threads",),
-        remark="processes, not threads",
+        remark="processes instead of threads",
     ),
     "native.host": Setting(
         Address(),
         "127.0.0.1",
-        "The address at which the native protocol is served, over UDP and TCP; 0.0.0.0 or :: is every one.",
+        "Address to listen on for the native protocol, UDP and TCP; 0.0.0.0 or :: for all addresses.",
         deployed=("hdl_udp_config.bind_address", "hdl_tcp_config.bind_address"),
     ),
     "native.port": Setting(
         _PORT,
         2641,
-        "The port of the native protocol, the same for UDP and TCP; 0 is any that is free.",
+        "Port of the native protocol, for UDP and TCP; 0 for any free port.",
         deployed=("hdl_udp_config.bind_port", "hdl_tcp_config.bind_port"),
     ),
     **HTTP,
     "administrators.server": Setting(
         Identities(),
         [],
-        "Server administrators: they may do what no record gives a permission for. Each is a key, or a group of keys.",
+        "Server administrators, each a key or a group of keys. They can do what no record grants permission for.",
         deployed=("server_admins",),
         remark=_IN_SERVER_CONFIG,
     ),
     "administrators.home_only": Setting(
         Identities(),
         [],
-        "Who may home and unhome prefixes, besides server administrators.",
+        "Identities that can home and unhome prefixes, in addition to server administrators.",
         deployed=("home_only_admins",),
         remark=_IN_SERVER_CONFIG,
     ),
     "administrators.status": Setting(
         Identities(),
         [],
-        "Who may read the status of the server, besides server administrators.",
+        "Identities that can read the server status, in addition to server administrators.",
         deployed=("status_handle_admins",),
         remark=_IN_SERVER_CONFIG,
     ),
     "administrators.backup": Setting(
         Identities(),
         [],
-        "Who may have the server make a checkpoint, besides server administrators.",
+        "Identities that can request a checkpoint, in addition to server administrators.",
         deployed=("backup_admins",),
         remark=_IN_SERVER_CONFIG,
     ),
     "administrators.replication": Setting(
         Identities(),
         [],
-        "Who may copy everything, private values included: the keys of mirrors.",
+        "Identities that can replicate everything, including private values: the keys of mirrors.",
         deployed=("replication_admins",),
         remark=_IN_SERVER_CONFIG,
     ),
     "administrators.full_access": Setting(
         Flag(),
         False,
-        "Whether server administrators have all permissions on every handle, whatever its record says.",
+        "Whether server administrators have all permissions on every handle.",
         deployed=("server_admin_full_access",),
     ),
     "administrators.prefix_administrators": Setting(
         Flag(),
         True,
-        "Whether the administrators of a prefix handle may create and list its names; otherwise server administrators "
-        "do.",
+        "Whether administrators of a prefix handle can create and list its handles; otherwise only server "
+        "administrators can.",
         deployed=("allow_na_admins",),
     ),
     "sessions.required": Setting(
-        Flag(), False, "Whether who identifies themselves must do so in a session.", deployed=("require_sessions",)
+        Flag(), False, "Whether authenticated requests require a session.", deployed=("require_sessions",)
     ),
     "sessions.challenge_life": Setting(
         Number(1, MAX_CHALLENGE),
         60,
-        "How long a client has to answer a challenge.",
+        "Time limit for a client to answer a challenge.",
         unit="seconds",
         deployed=("max_auth_time",),
-        remark="milliseconds there, and 20,000 of them where it was missing",
+        remark="in milliseconds there, with a default of 20,000",
     ),
     "sessions.life": Setting(
         Number(MIN_SESSION, MAX_TIMEOUT),
         MAX_TIMEOUT,
-        "How long a session lasts that nobody uses, where the client names no time.",
+        "Time after which an unused session ends, unless the client requests another.",
         unit="seconds",
         deployed=("max_session_time",),
-        remark="seconds there as well, although its manual says milliseconds",
+        remark="in seconds there too, although its manual says milliseconds",
     ),
     "sessions.cipher": Setting(
         _CIPHER,
         "aes",
-        "How sessions are encrypted. Only aes is still safe; the others are for clients that know nothing else.",
+        "Encryption of sessions. Only aes is secure; the others are for clients that support nothing else.",
         deployed=("encryption_alg",),
-        remark="AES, DESEDE and DES there",
+        remark="AES, DESEDE or DES there",
     ),
     "templates.delimiter": Setting(
         Delimiter(),
         "",
-        "What separates a base name from its extension where no namespace says so; empty for nothing.",
+        "Separator of a base handle and its extension for namespaces without their own; empty for none.",
         deployed=("template_delimiter",),
     ),
-    "log.format": Setting(
-        _FORMAT, "text", "How the log is written: text for people, json (one object a line) for programs."
-    ),
-    "log.level": Setting(
-        _LEVEL, "info", "From which importance on the server's own messages are logged. Requests are logged beside it."
-    ),
+    "log.format": Setting(_FORMAT, "text", "Log format: text for people, json (one object per line) for programs."),
+    "log.level": Setting(_LEVEL, "info", "Lowest level of messages to log. Request logging is separate."),
     "log.access": Setting(
         Flag(),
         True,
-        "Whether requests over TCP and HTTP are logged: who, what, the answer's code, microseconds.",
+        "Whether to log requests over TCP and HTTP: client, request, response code, microseconds.",
         deployed=("hdl_tcp_config.log_accesses", "hdl_http_config.log_accesses"),
     ),
     "log.access_udp": Setting(
         Flag(),
         False,
-        "Whether resolution over UDP is logged too, which takes time from every answer.",
+        "Whether to log resolution over UDP too, which slows down every response.",
         deployed=("hdl_udp_config.log_accesses",),
     ),
-    "metrics.enabled": Setting(Flag(), True, "Whether metrics for Prometheus are served, and /ready and /live."),
+    "metrics.enabled": Setting(
+        Flag(), True, "Whether to serve Prometheus metrics and the health checks /ready and /live."
+    ),
     "metrics.host": Setting(
         Address(),
         "127.0.0.1",
-        "The address at which metrics are served. Whoever reaches it can read them: they hold numbers and no names.",
+        "Address to listen on for metrics. They need no authentication and contain numbers, not handles.",
     ),
-    "metrics.port": Setting(_PORT, 8641, "The port of the metrics; 0 is any that is free."),
-    **{
-        f"limits.{key}": Setting(limit.kind, limit.default, limit.about, limit.unit)
-        for key, limit in LIMIT_SETTINGS.items()
-    },
+    "metrics.port": Setting(_PORT, 8641, "Port of the metrics; 0 for any free port."),
+    **{f"limits.{key}": setting for key, setting in LIMIT_SETTINGS.items()},
 }
-"""Every setting by its name, in the order of the file: those without a section first, as TOML wants it."""
+"""All settings by name, in the order of the file: those without a section first, as TOML requires."""
 
-_ALWAYS = "it is always so"
-_LISTENING = "`native.host`, `native.port`, `http.host` and `http.port` say it"
-_NO_CONNECTIONS = "the server opens no connections"
-_NO_MIRROR = "this server follows no other one"
-_OWN_LIMITS = "the server limits connections and work by itself"
+_ALWAYS = "always on"
+_LISTENING = "use `native.host`, `native.port`, `http.host` and `http.port`"
+_NO_CONNECTIONS = "the server opens no outgoing connections"
+_NO_MIRROR = "this server is never a mirror"
+_OWN_LIMITS = "see the section `limits`"
 
 UNSUPPORTED_KEYS: Final[Mapping[str, str]] = {
-    "server_type": "there is only one kind",
+    "server_type": "there is only one server type",
     "interfaces": _LISTENING,
     "hdl_tcp_config.num_threads": _OWN_LIMITS,
     "hdl_http_config.num_threads": _OWN_LIMITS,
     "max_handlers": _OWN_LIMITS,
     "backlog": _OWN_LIMITS,
     "max_idle_time": _OWN_LIMITS,
-    "log_save_config": "the log goes to standard error, and the system keeps it",
-    "case_sensitive": "the policy of each namespace says it, with the key `case`",
-    "anonymous_admin_full_access": "it would let everybody change everything",
+    "log_save_config": "the log goes to standard error; the system stores it",
+    "case_sensitive": "use the policy key `case` of each namespace",
+    "anonymous_admin_full_access": "it would give everybody full access",
     "allow_recursion": _NO_CONNECTIONS,
     "perform_recursion_for_legacy_prefix_referral": _NO_CONNECTIONS,
-    "auto_homed_prefixes": "`perseid namespace add` homes a prefix, by an entry of the ledger",
+    "auto_homed_prefixes": "use `perseid namespace add`",
     "enable_homed_prefix_na_lookup_optimization": _ALWAYS,
-    "namespace": "the HS_NAMESPACE value of a prefix handle says it",
-    "template_ns_override": f"{_ALWAYS}: no other server is asked",
-    "db_directory": "everything is in the directory of the installation",
+    "namespace": "use the HS_NAMESPACE value of the prefix handle",
+    "template_ns_override": f"{_ALWAYS}: no other server is contacted",
+    "db_directory": "all files are in the directory of the installation",
     "enable_txn_queue": f"{_ALWAYS}: the ledger is the queue",
-    "txnlog_num_days_to_keep": "the ledger is kept for ever",
-    "enable_status_handle": f"{_ALWAYS}; `administrators.status` says who reads it",
+    "txnlog_num_days_to_keep": "the ledger is permanent",
+    "enable_status_handle": f"{_ALWAYS}; `administrators.status` controls access",
     "do_replication": _NO_MIRROR,
     "replication_interval": _NO_MIRROR,
     "replication_timeout": _NO_MIRROR,
@@ -269,27 +263,27 @@ UNSUPPORTED_KEYS: Final[Mapping[str, str]] = {
     "replication_keep_other_transactions": _NO_MIRROR,
     "replication_accept_prefixes": _NO_MIRROR,
 }
-"""Keys of a `config.dct` that are no settings here, and what there is instead."""
+"""Keys of a `config.dct` without a setting here, and the replacement or reason."""
 
 
 def section_name(name: str) -> str:
-    """The section of the file in which a setting stands; empty for none."""
+    """Return the section of a setting; empty for none."""
     return name.rpartition(".")[0]
 
 
 def variable_name(name: str) -> str:
-    """The variable of the environment that overrides a setting."""
+    """Return the environment variable that overrides a setting."""
     return VARIABLE_PREFIX + field_name(name).upper()
 
 
 def field_name(name: str) -> str:
-    """The attribute of `Config` with a setting's value."""
+    """Return the attribute of `Config` for a setting."""
     return name.replace(".", "_")
 
 
 def settings_table() -> str:
-    """The manual's table: one row for each setting."""
-    rows = ["| setting | variable | takes | default | unit | what it is for |", "|---|---|---|---|---|---|"]
+    """Return the documentation table of settings."""
+    rows = ["| setting | variable | value | default | unit | description |", "|---|---|---|---|---|---|"]
     for name, setting in SETTINGS.items():
         cells = (
             f"`{name}`",
@@ -304,8 +298,8 @@ def settings_table() -> str:
 
 
 def config_dct_table() -> str:
-    """The manual's other table: what the keys of a deployed server's `config.dct` are called here."""
-    rows = ["| in `config.dct` | here | difference |", "|---|---|---|"]
+    """Return the documentation table of a deployed server's `config.dct` keys."""
+    rows = ["| in `config.dct` | here | difference or replacement |", "|---|---|---|"]
     for name, setting in SETTINGS.items():
         rows += [f"| `{old}` | `{name}` | {setting.remark or '–'} |" for old in setting.deployed]
     rows += [f"| `{old}` | – | {instead} |" for old, instead in UNSUPPORTED_KEYS.items()]

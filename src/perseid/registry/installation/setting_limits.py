@@ -1,18 +1,17 @@
-"""The settings of the section `limits`: what strangers may cost, each with its default and the reason for it.
+"""Settings of the section `limits`: what untrusted clients may cost.
 
-docs/reference/limits.md is the manual of them. Numbers have an upper end by which a slip of the keyboard is noticed.
+docs/reference/limits.md gives the reasons. Upper bounds catch typing errors.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from .setting_kinds import Networks, Number, SettingType
+from .setting_types import Networks, Number, Setting
 
 MAX_UDP_CHALLENGES: Final = 1_000
 MAX_UDP_CHALLENGE_BYTES: Final = 16 << 20
-"""The most challenges over UDP, and the most octets of the requests that wait for them: whoever forges addresses can
-have the server keep them, so no setting allows more."""
+"""Upper bounds for challenges over UDP and the bytes of their pending requests: a client with forged addresses can make
+the server store them, so no setting allows more."""
 
 _CORE_SHARE = Number(1, 6_400)  # percent of a core
 _PERCENT = Number(1, 100)
@@ -20,114 +19,99 @@ _SECONDS = Number(1, 86_400)
 _MAX_BYTES = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One setting of the section; the fields are those of `config_keys.Setting`."""
-
-    kind: SettingType
-    default: object
-    about: str
-    unit: str = ""
-
-
-LIMIT_SETTINGS: Final[Mapping[str, Limit]] = {
-    "exempt_networks": Limit(
+LIMIT_SETTINGS: Final[Mapping[str, Setting]] = {
+    "exempt_networks": Setting(
         Networks(),
         ["127.0.0.0/8", "::1/128"],
-        "Networks to which no limit by source applies: this machine, and proxies that one runs oneself. What holds in "
-        "all holds for them too.",
+        "Networks without limits per source: this machine and your own proxies. Limits for all clients together still "
+        "apply.",
     ),
-    "udp_octets": Limit(
+    "udp_octets": Setting(
         Number(0, _MAX_BYTES),
         1 << 20,
-        "What a network (/24 of IPv4, /56 of IPv6) may draw over UDP; 0 is no limit. Beyond it clients go to TCP.",
-        "octets a second",
+        "UDP response rate per network (IPv4 /24, IPv6 /56); 0 for no limit. Beyond it, clients switch to TCP.",
+        "bytes per second",
     ),
-    "udp_burst": Limit(
-        Number(1 << 16, _MAX_BYTES), 8 << 20, "What a network that drew nothing may draw at once over UDP.", "octets"
-    ),
-    "udp_handovers": Limit(
+    "udp_burst": Setting(Number(1 << 16, _MAX_BYTES), 8 << 20, "UDP response burst per network.", "bytes"),
+    "udp_handovers": Setting(
         Number(0, 1_000_000),
         1_000,
-        "How many datagrams that are no public resolution a network may send over UDP; 0 is no limit.",
-        "datagrams a second",
+        "UDP datagrams per network other than public resolution; 0 for no limit.",
+        "datagrams per second",
     ),
-    "udp_handovers_in_all": Limit(
+    "udp_handovers_in_all": Setting(
         Number(10, 1_000_000),
         1_000,
-        "How many such datagrams all networks together may send.",
-        "datagrams a second",
+        "UDP datagrams of all networks other than public resolution.",
+        "datagrams per second",
     ),
-    "udp_challenges": Limit(
-        Number(1, MAX_UDP_CHALLENGES), MAX_UDP_CHALLENGES, "How many challenges wait for an answer over UDP at most."
+    "udp_challenges": Setting(
+        Number(1, MAX_UDP_CHALLENGES), MAX_UDP_CHALLENGES, "Maximum pending challenges over UDP."
     ),
-    "udp_challenge_octets": Limit(
+    "udp_challenge_octets": Setting(
         Number(1 << 16, MAX_UDP_CHALLENGE_BYTES),
         MAX_UDP_CHALLENGE_BYTES,
-        "How much the requests take that wait for them.",
-        "octets",
+        "Maximum size of the requests with pending challenges over UDP.",
+        "bytes",
     ),
-    "tcp_challenges": Limit(
-        Number(1, 1_000_000), 10_000, "How many challenges wait for an answer over TCP and HTTP at most."
+    "tcp_challenges": Setting(Number(1, 1_000_000), 10_000, "Maximum pending challenges over TCP and HTTP."),
+    "tcp_challenge_octets": Setting(
+        Number(1 << 18, 1 << 32),
+        64 << 20,
+        "Maximum size of the requests with pending challenges over TCP and HTTP.",
+        "bytes",
     ),
-    "tcp_challenge_octets": Limit(
-        Number(1 << 18, 1 << 32), 64 << 20, "How much the requests take that wait for them.", "octets"
-    ),
-    "tcp_unfinished_octets": Limit(
+    "tcp_unfinished_octets": Setting(
         Number(1 << 20, 1 << 40),
         64 << 20,
-        "How much may have come over TCP of messages that are not whole; whoever sent the most of it is cut.",
-        "octets",
+        "Maximum size of incomplete messages over TCP; beyond it, the client with most of it is disconnected.",
+        "bytes",
     ),
-    "sessions": Limit(Number(1, 1_000_000), 10_000, "How many sessions there are at most; the oldest makes room."),
-    "unproved_sessions": Limit(
-        Number(1, 1_000_000), 1_000, "How many of them are sessions in which nobody has proved who they are."
+    "sessions": Setting(Number(1, 1_000_000), 10_000, "Maximum number of sessions; beyond it, the oldest one ends."),
+    "unproved_sessions": Setting(Number(1, 1_000_000), 1_000, "Maximum number of unauthenticated sessions."),
+    "connections": Setting(
+        Number(1, 1_000_000), 4_096, "Maximum number of TCP connections, if the system allows as many."
     ),
-    "connections": Limit(
-        Number(1, 1_000_000), 4_096, "How many TCP connections there are at most, if the system allows so many."
-    ),
-    "connections_per_address": Limit(
+    "connections_per_address": Setting(
         Number(1, 1_000_000),
         256,
-        "How many of them come from one address at most (a /64 of IPv6; a /56 has twice as many, a /48 four times).",
+        "Maximum number of TCP connections per address (IPv6: per /64; a /56 has twice as many, a /48 four times).",
     ),
-    "http_at_once": Limit(
+    "http_at_once": Setting(
         Number(1, 1_000_000),
         2_000,
-        "How many HTTP requests of one address are answered from the view at once; further ones take the usual way, "
-        "whose work has a budget.",
-        "a second",
+        "HTTP requests per address answered directly from the answers view; further ones use the regular path, which "
+        "has a work budget.",
+        "requests per second",
     ),
-    "message_time": Limit(_SECONDS, 30, "In which time a whole message must have come over TCP.", "seconds"),
-    "idle_time": Limit(_SECONDS, 300, "How long a connection is kept on which nothing is asked.", "seconds"),
-    "take_time": Limit(_SECONDS, 30, "In which time a client must take its answer.", "seconds"),
-    "failed_proofs": Limit(
+    "message_time": Setting(_SECONDS, 30, "Time limit for receiving a complete message over TCP.", "seconds"),
+    "idle_time": Setting(_SECONDS, 300, "Idle time after which a connection is closed.", "seconds"),
+    "take_time": Setting(_SECONDS, 30, "Time limit for a client to receive its response.", "seconds"),
+    "failed_proofs": Setting(
         Number(1, 1_000_000),
         30,
-        "How often an address may fail to prove who it is before it has to wait; and how often all together may have "
-        "wrong answers verified about one handle. What fails over UDP never counts for TCP.",
-        "a minute",
+        "Failed authentication attempts per address before it must wait, and failed attempts of all addresses per "
+        "handle. Failures over UDP do not affect TCP.",
+        "attempts per minute",
     ),
-    "read_share": Limit(_CORE_SHARE, 100, "How much of a core reading the ledger may take.", "percent"),
-    "write_share": Limit(_CORE_SHARE, 100, "How much of a core deciding on changes may take.", "percent"),
-    "sign_share": Limit(_CORE_SHARE, 50, "How much of a core signed answers may take.", "percent"),
-    "verify_share": Limit(_CORE_SHARE, 50, "How much of a core checking signatures and secrets may take.", "percent"),
-    "agree_share": Limit(_CORE_SHARE, 20, "How much of a core setting up sessions may take.", "percent"),
-    "handshake_share": Limit(_CORE_SHARE, 50, "How much of a core TLS handshakes may take.", "percent"),
-    "udp_share": Limit(
-        _PERCENT, 40, "What those who come over UDP may take, beside the others: so much of each share.", "percent"
+    "read_share": Setting(_CORE_SHARE, 100, "CPU share for reading the ledger.", "percent of a core"),
+    "write_share": Setting(_CORE_SHARE, 100, "CPU share for deciding changes.", "percent of a core"),
+    "sign_share": Setting(_CORE_SHARE, 50, "CPU share for signing responses.", "percent of a core"),
+    "verify_share": Setting(_CORE_SHARE, 50, "CPU share for verifying signatures and secrets.", "percent of a core"),
+    "agree_share": Setting(_CORE_SHARE, 20, "CPU share for setting up sessions.", "percent of a core"),
+    "handshake_share": Setting(_CORE_SHARE, 50, "CPU share for TLS handshakes.", "percent of a core"),
+    "udp_share": Setting(_PERCENT, 40, "Part of each CPU share available to all UDP clients.", "percent"),
+    "source_share": Setting(_PERCENT, 10, "Part of each CPU share available to one address.", "percent"),
+    "proved_source_share": Setting(
+        _PERCENT, 50, "Part of each CPU share available to one address with an authenticated client.", "percent"
     ),
-    "source_share": Limit(_PERCENT, 10, "What one address may take: so much of each share.", "percent"),
-    "proved_source_share": Limit(
-        _PERCENT, 50, "The same for an address from which somebody has proved who they are.", "percent"
+    "reserved_share": Setting(
+        Number(0, 90), 25, "Part of each CPU share and queue reserved for authenticated addresses.", "percent"
     ),
-    "reserved_share": Limit(
-        Number(0, 90), 25, "So much of each share, and of each queue, is for such addresses alone.", "percent"
-    ),
-    "read_queue": Limit(Number(4, 100_000), 256, "How many requests to the ledger wait at most."),
-    "write_queue": Limit(Number(4, 100_000), 512, "How many changes wait at most."),
-    "arithmetic_queue": Limit(
-        Number(4, 100_000), 64, "How many of each wait at most: signatures, proofs, and wishes for sessions."
+    "read_queue": Setting(Number(4, 100_000), 256, "Maximum queued ledger requests."),
+    "write_queue": Setting(Number(4, 100_000), 512, "Maximum queued changes."),
+    "arithmetic_queue": Setting(
+        Number(4, 100_000), 64, "Maximum queued signatures, verifications and session setups, each."
     ),
 }
-"""Every setting of the section by its key."""
+"""Settings of the section by key."""

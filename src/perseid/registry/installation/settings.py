@@ -1,11 +1,10 @@
-"""The effective settings of an installation, and where each came from.
+"""The effective settings of an installation, and their sources.
 
-Three sources, the later ones stronger: the defaults, the file `perseid.toml` in the directory of the installation, and
-variables of the environment. An empty variable sets nothing. What cannot be right is refused before anything starts: a
-setting in the wrong place or with a slip in its name would be no setting, and nobody would notice.
+Sources, later ones stronger: defaults, the file `perseid.toml` in the directory of the installation, environment
+variables. An empty variable is ignored. Unknown and invalid settings are refused at startup, so that a typo does not go
+unnoticed.
 
-A URL of a database may hold a password, and a passphrase is one. Nothing here shows them: neither `show` nor `repr`,
-nor any refusal.
+A database URL can contain a password, and passphrases are secret. Neither `show` nor `repr` nor any error reveals them.
 """
 
 import re
@@ -36,35 +35,35 @@ from .setting_keys import (
     section_name,
     variable_name,
 )
-from .setting_kinds import InvalidSetting
+from .setting_types import InvalidSetting
 
 FILE_NAME: Final = "perseid.toml"
-"""The file with the settings; a directory that holds it is an installation."""
+"""The settings file; a directory with it is an installation."""
 
 DEFAULT: Final = "default"
-"""Where a value came from that nobody has set."""
+"""Source of a value that is not set."""
 
 OTHER_VARIABLES: Final = frozenset({"PERSEID_DIR"})
-"""Variables that are known and no settings: the command line's own."""
+"""Variables of the command line that are not settings."""
 
 _WIDTH = 100  # of the comments in the file
 _SECTIONS = tuple(dict.fromkeys(section for name in SETTINGS if (section := section_name(name))))
 _SECTION = re.compile(r"\s*\[\s*([\w-]+)\s*\]\s*(?:#.*)?")
 _ENTRY = re.compile(r"\s*([\w-]+)\s*=")
 _HEAD = """\
-# The settings of this installation. Below each explanation stands the setting with its default; to set
-# it, take the # away and write the value. What is in force, and why, shows: perseid config
-# A variable of the environment is stronger than this file: PERSEID_NATIVE_PORT is port in [native].
+# The settings of this installation. Each description is followed by the setting with its default;
+# to change it, remove the # and edit the value. Show the effective settings with: perseid config
+# Environment variables override this file: PERSEID_NATIVE_PORT is port in [native].
 """
 
 
 class InvalidConfig(ValueError):
-    """Settings that cannot be used. The message says where, what is wrong and what is expected."""
+    """Invalid settings. The message says where, what is wrong and what is expected."""
 
     def __init__(self, where: str, message: str) -> None:
         super().__init__(where, message)
         self.where = where
-        """The file, with the line if it can be told, or the variable."""
+        """The file, with the line if known, or the variable."""
         self.message = message
 
     def __str__(self) -> str:
@@ -77,7 +76,7 @@ class EffectiveSetting:
 
     name: str
     value: object
-    """As it would stand in the file, without passwords."""
+    """As in the file, without secrets."""
     source: str
     """`default`, `perseid.toml:12`, or the name of a variable."""
     unit: str
@@ -88,7 +87,7 @@ class EffectiveSetting:
 class Config:
     """The effective settings."""
 
-    # What each is for, and what it may be, says `config_keys.SETTINGS`.
+    # Described in `setting_keys.SETTINGS`.
     root: Root
     default_profile: str
     ledger_database: str
@@ -167,25 +166,25 @@ class Config:
     limits_write_queue: int
     limits_arithmetic_queue: int
     sources: Mapping[str, str] = field(compare=False)
-    """Where the value of each setting came from."""
+    """Source of each setting."""
     remarks: tuple[str, ...] = field(default=(), compare=False)
-    """What is no error and yet not as meant, most likely: variables that set nothing."""
+    """Warnings: variables without effect."""
 
     @classmethod
     def load(cls, directory: Path, environ: Mapping[str, str]) -> Self:
-        """The settings of the installation in a directory; without a file there are defaults and variables."""
+        """Load the settings of an installation; without a file, defaults and variables apply."""
         path = directory / FILE_NAME
         try:
-            text = path.read_text(encoding="utf-8-sig")  # some editors write a mark before the first line
+            text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         except FileNotFoundError:
             text = ""
         except UnicodeDecodeError as error:
-            raise InvalidConfig(str(path), f"octet {error.start + 1} is not UTF-8, in which TOML is written") from None
+            raise InvalidConfig(str(path), f"byte {error.start + 1} is not valid UTF-8") from None
         return cls.parse(text, environ, str(path))
 
     @classmethod
     def parse(cls, text: str, environ: Mapping[str, str], path: str = FILE_NAME) -> Self:
-        """The settings that a text and variables give."""
+        """Parse settings from a text and variables."""
         values: dict[str, Any] = {name: setting.kind.read(setting.default) for name, setting in SETTINGS.items()}
         sources = dict.fromkeys(SETTINGS, DEFAULT)
         lines = dict(_lines(text))
@@ -206,7 +205,7 @@ class Config:
 
     @property
     def administration(self) -> Settings:
-        """What the settings say about administrators, as authorisation takes it."""
+        """The administrators, in the form that authorization uses."""
         return Settings(
             server_admins=self.administrators_server,
             home_only_admins=self.administrators_home_only,
@@ -218,7 +217,7 @@ class Config:
         )
 
     def show(self) -> list[EffectiveSetting]:
-        """Every setting with its value and its source, in the order of the file; without passwords."""
+        """Return all settings with value and source, in the order of the file, without secrets."""
         return [
             EffectiveSetting(
                 name, setting.shown(getattr(self, field_name(name))), self.sources[name], setting.unit, setting.about
@@ -228,7 +227,7 @@ class Config:
 
     @property
     def has_secret_in_file(self) -> bool:
-        """Whether the file holds a password or passphrase, so that others must not read it."""
+        """Whether the file contains a password or passphrase, so that others must not read it."""
         return any(
             shown.source.startswith(FILE_NAME)
             and shown.value != SETTINGS[shown.name].kind.plain(getattr(self, field_name(shown.name)))
@@ -236,15 +235,15 @@ class Config:
         )
 
     def __repr__(self) -> str:
-        """What was set, without passwords."""
-        given = [f"{shown.name}={shown.value!r}" for shown in self.show() if shown.source != DEFAULT]
-        return f"<Config {', '.join(given) or DEFAULT}>"
+        changed = [f"{shown.name}={shown.value!r}" for shown in self.show() if shown.source != DEFAULT]
+        return f"<Config {', '.join(changed) or DEFAULT}>"
 
 
 def config_template(settings: Mapping[str, object] | None = None) -> str:
-    """The text of a new `perseid.toml`: every setting with its explanation, those given set, the others as comments.
+    """Return the text of a new `perseid.toml`: all settings with descriptions, the given ones set, the others
+    commented.
 
-    What is given stands there as in TOML: `{"root": "global", "administrators.server": ["300:0.NA/12345"]}`.
+    Values are plain objects: `{"root": "global", "administrators.server": ["300:0.NA/12345"]}`.
     """
     given = dict(settings or {})
     for name, plain in given.items():
@@ -257,7 +256,7 @@ def config_template(settings: Mapping[str, object] | None = None) -> str:
         if section_name(name) != section:
             section = section_name(name)
             parts.append(f"[{section}]\n")
-        unit = f" In {setting.unit}." if setting.unit else ""
+        unit = f" Unit: {setting.unit}." if setting.unit else ""
         about = textwrap.fill(setting.about + unit, _WIDTH, initial_indent="# ", subsequent_indent="# ")
         mark = "" if name in given else "#"
         plain = given.get(name, setting.default)
@@ -266,18 +265,18 @@ def config_template(settings: Mapping[str, object] | None = None) -> str:
 
 
 def _entries(text: str, path: str, lines: Mapping[str, int]) -> Iterator[tuple[str, object]]:
-    """The settings that stand in a text; names that are none are refused."""
+    """Yield the settings in a text; unknown names are refused."""
     try:
         plain = tomllib.loads(text)
     except RecursionError:
-        raise InvalidConfig(path, "lists stand in lists, very deep; no setting needs that") from None
+        raise InvalidConfig(path, "lists are nested too deeply") from None
     except ValueError as error:
-        raise InvalidConfig(path, f"this is not TOML: {error}") from None
+        raise InvalidConfig(path, f"invalid TOML: {error}") from None
     for key, item in plain.items():
         if key in _SECTIONS and not isinstance(item, dict):
-            raise InvalidConfig(path, f"{key} is a section: write [{key}], and its settings below")
+            raise InvalidConfig(path, f"{key} is a section: write [{key}] and put its settings below it")
         if key not in _SECTIONS and key not in SETTINGS and isinstance(item, dict):
-            raise InvalidConfig(path, f"there is no section [{_printable(key)}]; {_hint(key, _SECTIONS)}")
+            raise InvalidConfig(path, f"unknown section [{_printable(key)}]; {_hint(key, _SECTIONS)}")
         named = [(f"{key}.{inner}", each) for inner, each in item.items()] if key in _SECTIONS else [(key, item)]
         for name, each in named:
             if name not in SETTINGS:
@@ -287,7 +286,7 @@ def _entries(text: str, path: str, lines: Mapping[str, int]) -> Iterator[tuple[s
 
 
 def _lines(text: str) -> Iterator[tuple[str, int]]:
-    """The lines on which settings stand, as far as that can be told without reading all of TOML."""
+    """Yield the line numbers of settings, as far as possible without parsing TOML."""
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         if (heading := _SECTION.fullmatch(line)) is not None:
@@ -304,7 +303,7 @@ def _read(name: str, plain: object, where: str) -> object:
 
 
 def _from_variable(name: str, text: str) -> object:
-    """The plain object that a variable stands for; lists may be written as in the file."""
+    """Convert a variable to a plain object; lists can be written as in the file."""
     if text.lstrip().startswith("[") and isinstance(SETTINGS[name].default, list):
         try:
             return tomllib.loads(f"list = {text}")["list"]
@@ -314,24 +313,24 @@ def _from_variable(name: str, text: str) -> object:
 
 
 def _unknown_setting(name: str) -> str:
-    """That there is no such setting, and which one was meant."""
+    """Return the error for an unknown setting, with a suggestion."""
     key = name.rpartition(".")[2]
-    missing = f"there is no setting {_printable(name)}"
+    problem = f"unknown setting {_printable(name)}"
     deployed = {old: new for new, setting in SETTINGS.items() for old in setting.deployed}
     if key in deployed:
-        return f"{missing}; here it is {deployed[key]}"
+        return f"{problem}; use {deployed[key]}"
     if key in UNSUPPORTED_KEYS:
-        return f"{missing}: {UNSUPPORTED_KEYS[key]}"
+        return f"{problem}: {UNSUPPORTED_KEYS[key]}"
     for other in SETTINGS:
         if other.rpartition(".")[2] == key:
-            place = f"under [{section_name(other)}]" if section_name(other) else "before the first section"
-            return f"{missing}; did you mean {other}, which stands {place}?"
-    return f"{missing}; {_hint(name, SETTINGS)}"
+            place = f"in section [{section_name(other)}]" if section_name(other) else "before the first section"
+            return f"{problem}; did you mean {other}, {place}?"
+    return f"{problem}; {_hint(name, SETTINGS)}"
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else "perseid config shows all there are"
+    matches = get_close_matches(name, known, 1)
+    return f"did you mean {matches[0]}?" if matches else "list all settings with: perseid config"
 
 
 def _printable(name: str) -> str:
@@ -339,11 +338,13 @@ def _printable(name: str) -> str:
 
 
 def _remarks(environ: Mapping[str, str]) -> Iterator[str]:
-    """Variables that look like settings and are none. Others set them too (Kubernetes, say), so they are no error."""
+    """Yield warnings about variables that look like settings; Kubernetes sets such too, so they are no error."""
     known = [variable_name(name).removeprefix(VARIABLE_PREFIX) for name in SETTINGS]
     for variable in sorted(environ):
         name = variable.removeprefix(VARIABLE_PREFIX)
         if name != variable and name not in known and variable not in OTHER_VARIABLES:
-            near = get_close_matches(name, known, 1)  # what all have in common would make all alike
-            hint = f"did you mean {VARIABLE_PREFIX}{near[0]}?" if near else "perseid config shows all that do"
-            yield f"the variable {_printable(variable)} sets nothing; {hint}"
+            matches = get_close_matches(name, known, 1)  # compared without the common prefix
+            hint = (
+                f"did you mean {VARIABLE_PREFIX}{matches[0]}?" if matches else "list all settings with: perseid config"
+            )
+            yield f"environment variable {_printable(variable)} has no effect; {hint}"

@@ -1,18 +1,16 @@
-"""The first steps of an installation: its root, its first administrator, a namespace, the creator of its identifiers.
+"""First steps of an installation: root, first administrator, namespaces, and the demonstration.
 
-The first administrator is laid out as deployed tools do it, on the prefix handle that it administers:
+The first administrator is laid out as deployed tools do it, on the prefix handle:
 
-    100  HS_ADMIN   200:0.NA/12345   whoever is in the group has all permissions
-    200  HS_VLIST   300:0.NA/12345   the group: one key, and room for more
+    100  HS_ADMIN   200:0.NA/12345   members of the group have all permissions
+    200  HS_VLIST   300:0.NA/12345   the group: one key at first
     300  HS_SECKEY                   the key, readable by administrators
 
-New records of the namespace name the group, so who administers them is changed in one place.
+New records of the namespace name the group, so their administrators are managed in one place.
 
-The demonstration: the namespaces of the seed documents, and the identifiers that these published.
-
-PILIN's `102.100.272`, whose types are handles under `102.100.TYPE`, and CORDRA's `2000.01`. The example of PILIN's
-authority metadata policy is imported value by value, with its dates. Of the other identifiers the documents tell what
-they stand for, and that is what their records say.
+The demonstration has the namespaces of the seed documents and the identifiers published there: PILIN's `102.100.272`,
+whose types are handles under `102.100.TYPE`, and CORDRA's `2000.01`. The example of PILIN's authority metadata policy
+is imported value by value, with its dates. The other records contain what the documents say about them.
 """
 
 import secrets
@@ -43,31 +41,31 @@ GROUP_INDEX: Final = 200
 KEY_INDEX: Final = 300
 
 SECRET_BYTES: Final = 32
-"""Of randomness in a secret: as many as no one will ever guess."""
+"""Random bytes in a secret: impossible to guess."""
 
 GROUP: Final = f"{GROUP_INDEX}:{PREFIX_OF_PREFIXES}/{PREFIX_PLACEHOLDER}"
-"""The administrators of new records, as a policy names them: the group on the prefix handle."""
+"""Administrators of new records, as a policy names them: the group on the prefix handle."""
 
-_HIDDEN: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+_PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 
 
 def new_secret() -> str:
-    """A secret that can be typed and pasted: a text, because the clients that are in use ask for one."""
+    """Return a new secret as text, which deployed clients ask for."""
     return secrets.token_urlsafe(SECRET_BYTES)
 
 
 def administrator_key(prefix: str) -> ValueRef:
-    """How the first administrator identifies themselves."""
+    """Return the first administrator's identity."""
     return ValueRef(KEY_INDEX, f"{PREFIX_OF_PREFIXES}/{prefix}")
 
 
 def administrator_values(prefix: str, members: Sequence[ValueRef], secret: str | None = None) -> tuple[Value, ...]:
-    """The values of a prefix handle whose administrators are these, and with a secret the key of the first one."""
+    """Return the values of a prefix handle with these administrators and, with a secret, the first one's key."""
     group = ValueRef(GROUP_INDEX, f"{PREFIX_OF_PREFIXES}/{prefix}")
     values = [Value(ADMIN_INDEX, HS_ADMIN, Admin(group).to_bytes())]
     values.append(Value(GROUP_INDEX, HS_VLIST, ValueList(tuple(members)).to_bytes()))
     if secret is not None:
-        values.append(Value(KEY_INDEX, HS_SECKEY, secret.encode(), permissions=_HIDDEN))
+        values.append(Value(KEY_INDEX, HS_SECKEY, secret.encode(), permissions=_PRIVATE))
     return tuple(values)
 
 
@@ -90,9 +88,9 @@ def add_namespace(
     note: str = "",
     patience: float = DEFAULT_TIMEOUT,
 ) -> Namespace:
-    """Make a namespace with all that it needs, in one commit: see `founding`.
+    """Create a namespace with everything it needs in one commit: see `commands.create_namespace`.
 
-    Where the creator's name has to wait for the clock this waits, up to so many seconds; then it raises `MustWait`.
+    If the creator's handle must wait for the clock, this waits up to `patience` seconds, then raises `RetryLater`.
     """
     inputs = MintInputs.of(registry)
     return retry_until_ready(
@@ -101,7 +99,7 @@ def add_namespace(
 
 
 def with_group_administrators(policy: Policy) -> Policy:
-    """A policy whose new records are administered by the group on the prefix handle, unless it says by whom."""
+    """Return a policy whose default administrators are the group on the prefix handle, unless it names some."""
     return policy if policy.default_administrators else replace(policy, default_administrators=(GROUP,))
 
 
@@ -109,7 +107,7 @@ PILIN: Final = "102.100.272"
 TYPES: Final = TYPE_REGISTRY.removesuffix("/")
 CORDRA: Final = "2000.01"
 CREATOR: Final = f"{PILIN}/0N8J991QH"
-"""The PILIN project, the creator of all its identifiers; it names itself."""
+"""The PILIN project, creator of all its identifiers; its record names itself."""
 
 _NOTE: Final = "demonstration: as published in the seed documents"
 _PURPOSES: Final = {
@@ -121,7 +119,7 @@ _PURPOSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _DemoRecord:
-    """An identifier, and what the documents say that it stands for."""
+    """A demonstration record."""
 
     handle: str
     values: tuple[Value, ...]
@@ -130,23 +128,23 @@ class _DemoRecord:
 def create_demonstration(
     registry: Registry, identity: Identity, interface: str, administrators: tuple[ValueRef, ...] = ()
 ) -> tuple[Handle, ...]:
-    """Make the namespaces and records of the demonstration, whose namespaces these administer; the names.
+    """Create the demonstration's namespaces, with these administrators, and its records; return the handles.
 
-    Refused, before anything is written, where one of the namespaces exists.
+    Refused before anything is written if one of the namespaces exists.
     """
     with registry.snapshot() as snapshot:
         for prefix in _PURPOSES:
             if snapshot.entry(record_key(policy_name(prefix))) is not None:
-                reason = f"there is a namespace {display_name(prefix)} already, which the demonstration would make"
-                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "use another installation for it", "H7")
+                reason = f"Namespace {display_name(prefix)} of the demonstration already exists"
+                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "Use another installation", "H7")
     for prefix in _PURPOSES:
         values = administrator_values(prefix, administrators) if administrators else ()
         registry.do(AddNamespace(prefix, _policy(prefix), values), identity, interface)
-    names = []
-    for published in (*_pilin(), *_cordra()):
-        operation = Create(Handle.parse(published.handle), published.values)
-        names.append(registry.do(operation, identity, IMPORT, _NOTE).handle)
-    return tuple(names)
+    handles = []
+    for record in (*_pilin(), *_cordra()):
+        command = Create(Handle.parse(record.handle), record.values)
+        handles.append(registry.do(command, identity, IMPORT, _NOTE).handle)
+    return tuple(handles)
 
 
 def _policy(prefix: str) -> Policy:
@@ -156,7 +154,7 @@ def _policy(prefix: str) -> Policy:
 
 
 def _pilin() -> Iterator[_DemoRecord]:
-    """In an order in which each record names only what exists."""
+    """Yield records in an order in which each refers only to existing ones."""
     pilin = PROFILES["pilin"]
     project = (_text(1, "DESC", "The PILIN project"), _text(2, "EMAIL", "policy@pilin.net.au"))
     yield _DemoRecord(CREATOR, (*project, _text(3, pilin.creator_type, CREATOR)))
@@ -173,7 +171,7 @@ def _pilin() -> Iterator[_DemoRecord]:
 
 
 def _example() -> _DemoRecord:
-    """The example of the authority metadata policy: a date, a creator, an owner, and two times."""
+    """Return the example of the authority metadata policy: a date, a creator, an owner, and two timestamps."""
     pilin = PROFILES["pilin"]
     created, updated = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
     owner = Value(100, "HS_ADMIN", Admin(ValueRef(300, "102.100.pilin2/XYZZY")).to_bytes())
@@ -186,7 +184,7 @@ def _example() -> _DemoRecord:
 
 
 def _cordra() -> Iterator[_DemoRecord]:
-    """Two specifications, each with the record that describes it: two identifiers to a thing (S12)."""
+    """Yield two specifications, each with its metadata record: two identifiers per object (S12)."""
     cordra = PROFILES["cordra"]
     documents = {
         "CORDRA identifiers as handles": ("EEF4DF17361A42E2B975E554663B70C3", "F4FBE5D290194191AAD3A1EFE79D6C5A"),

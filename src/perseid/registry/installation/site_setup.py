@@ -1,15 +1,14 @@
-"""Making the site information and the key of a server, and putting a new key in the place of another.
+"""Creation of a server's key and site information, and key rotation.
 
-The private key is in one file and the public key in others, so they cannot be changed in one step. The new key is on
-the disk before the site information names it, under a name of its own, and takes the old one's place afterwards:
+The private key is in one file and the public key in others, so they cannot change in one step. The new key is on disk,
+under another name, before the site information names it, and replaces the old one afterwards:
 
-1. `privkey.bin.next` is written and synced;
-2. `siteinfo.bin`, then `siteinfo.json` are exchanged for ones with the new public key and the next serial number;
-3. `privkey.bin.next` becomes `privkey.bin`, and `pubkey.bin` follows.
+1. `privkey.bin.next` is written and synced; 2. `siteinfo.bin`, then `siteinfo.json` are replaced, with the new public
+key and the next serial number; 3. `privkey.bin.next` becomes `privkey.bin`, and `pubkey.bin` follows.
 
-Whoever is interrupted before the second step has the old key. Afterwards the site information with the later serial
-number counts, and the key that belongs to it is there, under the one name or the other (see `site_files`). The same
-command again does what is left. A server that starts in between works.
+After an interruption before step 2 the old key is in use. Later, the site information with the later serial number is
+used, and its key exists under one of the two names (see `site`). The same command completes the rotation. A server that
+starts in between works.
 """
 
 import fcntl
@@ -33,7 +32,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.wire.message import UNKNOWN_SERIAL
 
-from .certificates import create_certificate as make_certificate
+from .certificates import create_certificate
 from .files import replace_file, write_file
 from .setting_http import Listen
 from .setting_keys import SETTINGS
@@ -56,38 +55,38 @@ from .site import (
 )
 
 KEY_BITS: Final = 2048
-"""Of a new key: as deployed servers make them, and every client reads them."""
+"""Length of a new key: as deployed servers create them; every client reads it."""
 
 _EXPONENT = 65_537
 _BOTH = Purpose.ADMIN | Purpose.QUERY
 _LOOPBACK = "127.0.0.1"
-_NO_ADDRESS = bytes(16)  # the address of a server that is found by its domain
+_NO_ADDRESS = bytes(16)  # for a server with a domain name
 
 
 @dataclass(frozen=True, slots=True)
 class RotationResult:
-    """A key that took the place of another."""
+    """The result of a key rotation."""
 
     key: PublicKey
     site: Site
     site_paths: tuple[Path, ...]
-    """Where the site information stands that names it."""
+    """The site information with the new key."""
     finished: bool
-    """Whether this only ended what was interrupted before."""
+    """Whether this completed an interrupted rotation."""
 
 
 def generate_key() -> PrivateKey:
-    """A key for a server."""
-    made = rsa.generate_private_key(_EXPONENT, KEY_BITS)
-    return RsaPrivateKey.from_pkcs8(made.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
+    """Generate a key for a server."""
+    key = rsa.generate_private_key(_EXPONENT, KEY_BITS)
+    return RsaPrivateKey.from_pkcs8(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def build_site(config: Config, key: PublicKey) -> Site:
-    """The site of an installation that is alone: one server, a primary, which listens where the settings say.
+    """Build the site of a single-server installation: one primary server with the interfaces of the settings.
 
-    Changes are not offered over UDP, as in a new installation of deployed software: a client would try it first, and a
-    change that has to be sent again is better off on a connection. HTTP stands there if it is at the same address, of
-    which a server has one only; who finds it there speaks TLS at that port too.
+    Changes are not offered over UDP, as in new installations of deployed software: clients would try it first, and
+    changes that need retransmission are better sent over TCP. HTTP is included if it has the same address, since a
+    server has only one; its clients use TLS at that port too.
     """
     native = _port(config.native_port, "native.port")
     interfaces: tuple[Interface, ...] = (
@@ -102,7 +101,7 @@ def build_site(config: Config, key: PublicKey) -> Site:
 
 
 def write_server_files(work: Path, config: Config, passphrase: bytes | None = None) -> PublicKey:
-    """Write a key, site information and a certificate in the folder of an installation that is being made.
+    """Write a key, site information and a certificate for a new installation.
 
     With a passphrase the key is protected by it.
     """
@@ -112,14 +111,14 @@ def write_server_files(work: Path, config: Config, passphrase: bytes | None = No
     for name, data in _encode_site(build_site(config, key.public)):
         write_file(work / name, data)
     if config.http_enabled and not config.http_certificate_file:
-        make_certificate(work, config, key)
+        create_certificate(work, config, key)
     return key.public
 
 
 def rotate(directory: Path, config: Config) -> RotationResult:
-    """Put a new key in the place of the server's, or the first one in place; or end what was interrupted.
+    """Replace the server's key, create the first one, or complete an interrupted rotation.
 
-    Other servers of the site, and whoever keeps a copy of the site information, must be given the new one.
+    Other servers of the site, and everybody with a copy of the site information, need the new one.
     """
     with _key_lock(directory / KEYS_NAME) as folder:
         keys, forms = read_keys(directory, config), read_site_files(directory)
@@ -127,9 +126,9 @@ def rotate(directory: Path, config: Config) -> RotationResult:
         form = choose_site_file(forms, keys, position) if forms else None
         if form is not None:
             check_position(form, config)
-        waiting = None if form is None else _pending_key(form, keys, position)
-        if form is not None and waiting is not None:
-            key, site = waiting.key, form.site
+        pending = None if form is None else _pending_key(form, keys, position)
+        if form is not None and pending is not None:
+            key, site = pending.key, form.site
         else:
             key = generate_key()
             site = build_site(config, key.public) if form is None else with_key(form.site, position, key.public)
@@ -138,36 +137,36 @@ def rotate(directory: Path, config: Config) -> RotationResult:
         (folder / NEXT_SERVER_KEY).replace(folder / SERVER_KEY)
         sync_directory(folder)
         replace_file(folder / PUBLIC_KEY, key.public.to_bytes())
-    return RotationResult(key.public, site, paths, waiting is not None)
+    return RotationResult(key.public, site, paths, pending is not None)
 
 
 def with_key(site: Site, position: int, key: PublicKey) -> Site:
-    """The site with another key for one of its servers, and the next serial number."""
+    """Return the site with a new key for one of its servers and the next serial number."""
     servers = list(site.servers)
     servers[position] = replace(servers[position], public_key=key.to_bytes())
     return replace(site, servers=tuple(servers), serial=next_serial(site.serial))
 
 
 def next_serial(serial: int) -> int:
-    """The serial number after another one: 16 bits with a sign, round and round, without the one that says "none"."""
+    """Return the next serial number: 16 bits, signed, wrapping around, without the value for "unknown"."""
     number = (serial + 1) & 0xFFFF
     signed = number - 0x1_0000 if number > 0x7FFF else number
     return next_serial(signed) if signed == UNKNOWN_SERIAL else signed
 
 
 def dump_site_json(site: Site) -> bytes:
-    """The contents of a `siteinfo.json`, for people to read and edit."""
+    """Return the contents of `siteinfo.json`, indented for editing."""
     return json.dumps(site.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _pending_key(form: SiteFile, keys: list[KeyFile], position: int) -> KeyFile | None:
-    """The key that the site information names and that has yet to take the old one's place."""
-    found = find_matching_key(form, keys, position)
-    return found if found is not None and found.path.name == NEXT_SERVER_KEY else None
+    """Return the next key if the site information already names it."""
+    key = find_matching_key(form, keys, position)
+    return key if key is not None and key.path.name == NEXT_SERVER_KEY else None
 
 
 def _write_next(path: Path, key: PrivateKey, passphrase: bytes | None) -> None:
-    # Left by somebody who was interrupted; the site information does not name it, so it never counted.
+    # Left by an interrupted rotation; the site information does not name it, so it was never in use.
     path.unlink(missing_ok=True)
     write_file(path, write_key_file(key, passphrase, secrets.token_bytes))
     sync_directory(path.parent)
@@ -186,10 +185,10 @@ def _encode_site(site: Site) -> tuple[tuple[str, bytes], ...]:
 
 
 def _port(port: int, setting: str) -> int:
-    """A port; where any free one will do, clients cannot be told, and get the usual one."""
-    usual = SETTINGS[setting].default
-    assert isinstance(usual, int)  # noqa: S101 - a port is a number
-    return port or usual
+    """Return a port; for "any free port" the default, because clients cannot know it."""
+    default = SETTINGS[setting].default
+    assert isinstance(default, int)  # noqa: S101 - ports are numbers
+    return port or default
 
 
 def _is_unspecified(host: str) -> bool:
@@ -200,19 +199,19 @@ def _is_unspecified(host: str) -> bool:
 
 
 def _site_address(host: str) -> tuple[bytes, tuple[Attribute, ...]]:
-    """Where clients find the server: at an address, or by a name."""
+    """Return the server's address for clients, or its domain name."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return _NO_ADDRESS, (Attribute("domain", host.encode()),)
-    if address.is_unspecified:  # it listens everywhere, and which of its addresses is for clients nobody has said
+    if address.is_unspecified:  # it listens on all addresses; the public one is unknown
         address = ipaddress.ip_address(_LOOPBACK)
     return address.packed.rjust(len(_NO_ADDRESS), b"\0"), ()
 
 
 @contextmanager
 def _key_lock(folder: Path) -> Iterator[Path]:
-    """One exchange of keys at a time."""
+    """Serialize key rotations."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Going on with a change of many records that was interrupted, whatever it was."""
+"""Resuming interrupted jobs of any kind."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,36 +20,38 @@ _STEP_RUNNERS: Final[Mapping[str, _StepRunner]] = MappingProxyType(
 )
 
 
-def resume(registry: Registry, name: str, identity: Identity, door: str = "") -> tuple[Job, Iterator[Progress]]:
-    """The unit of a name, and what is left to do of it. Raises `Refused`.
+def resume(registry: Registry, name: str, identity: Identity, interface: str = "") -> tuple[Job, Iterator[Progress]]:
+    """Return an unfinished job and an iterator that does the rest of it. Raises `Refused`.
 
-    It goes on with the rights, and under the name, of whoever asks, and through their door; without one, through that
-    of the beginning. Before an undo goes on it is looked at again whether anything stands in its way.
+    The job continues with the permissions and identity of the caller, through `interface` or else the interface that
+    started it. An undo checks for conflicts again first.
     """
-    operation = get_unfinished_job(registry, name, identity)
-    operation = replace(operation, door=door or operation.door)
-    if operation.kind == undo.KIND:
-        undo.start(registry, operation.undoes, identity, operation.door, operation.note)
-    return operation, runner.skip_unchanged(run_steps(registry, operation, identity))
+    job = get_unfinished_job(registry, name, identity)
+    job = replace(job, door=interface or job.door)
+    if job.kind == undo.KIND:
+        undo.start(registry, job.undoes, identity, job.door, job.note)
+    return job, runner.skip_unchanged(run_steps(registry, job, identity))
 
 
 def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:
-    """The unit of a name, if it can be gone on with. Raises `Refused`."""
-    operation = runner.find_job(registry, identity, name)
-    undos = runner.UndoIndex.of(registry, operation.id)
-    if (by := undos.running(operation.id)) is not None:
-        reason = f"{operation.id} is being undone by {by}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"go on with that: perseid operations resume {by}")
-    undo.check_not_undone(undos, operation.id)
-    if operation.ended:
-        reason = f"nothing of {operation.id} is left to do"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "look at: perseid operations")
-    if operation.kind not in _STEP_RUNNERS:
-        reason = f"a {operation.kind} is gone on with by doing it again"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "give the same command, or undo what was done")
-    return operation
+    """Return a job that can be resumed. Raises `Refused`."""
+    job = runner.find_job(registry, identity, name)
+    undos = runner.UndoIndex.of(registry, job.id)
+    if (by := undos.running(job.id)) is not None:
+        reason = f"Job {job.id} is being undone by job {by}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"Resume that job: perseid jobs resume {by}")
+    undo.check_not_undone(undos, job.id)
+    if job.ended:
+        reason = f"Job {job.id} is already complete"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "List the jobs: perseid jobs list")
+    if job.kind not in _STEP_RUNNERS:
+        reason = f"A {job.kind} job cannot be resumed"
+        raise Refused(
+            ResponseCode.INVALID_VALUE, reason, f"Run the same command again, or undo the job: perseid undo {job.id}"
+        )
+    return job
 
 
-def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
-    """What is left to do of a unit that can be gone on with, in pieces of bounded work."""
-    return _STEP_RUNNERS[operation.kind](registry, operation, identity)
+def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
+    """Do the rest of a job in pieces of bounded work."""
+    return _STEP_RUNNERS[job.kind](registry, job, identity)

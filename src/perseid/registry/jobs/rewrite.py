@@ -1,14 +1,12 @@
-"""Where a value leads, when hosts and paths have moved: `http://old.example/*` to `https://new.example/*`.
+"""Rewrite jobs: replace the target URLs of many records, as in `http://old.example/*` to `https://new.example/*`.
 
-What stands before the `*` is replaced, and what stands behind it stays, letter by letter. Values of type URL, those of
-its subtypes, and the places in 10320/loc are moved. In XML only the attribute is written anew; if that cannot be done
-without touching anything else, the value is left as it is.
+The part before the `*` is replaced and the part after it is kept byte for byte. Values of type URL and its subtypes and
+the locations in 10320/loc are rewritten. In XML only the attribute changes; where that is impossible without touching
+anything else, the value stays unchanged.
 
-Moving what many names lead to, at once: a host has another name, a path begins otherwise.
-
-The names are found by the index of where records lead, as far as whoever asks may see them (`finding`), and changed as
-single changes would be: with the right to modify their values, under their policies. It is one unit (`units`), so it
-can be watched, gone on with and undone. What is changed by others meanwhile is moved as well, as it is then.
+Records are found through the search view, as far as the caller can see them, and changed like single changes: with the
+permission to modify their values, under their policies. Concurrent changes by others are rewritten too, in their latest
+state.
 """
 
 import re
@@ -46,8 +44,9 @@ from . import runner
 from .runner import Progress
 
 _STAR = "*"
+_URL_ADVICE: Final = "For example: http://old.example/*"
 _LOCATION_TAGS: Final = ("location", "loc_template")
-# Comments, instructions and plain text first: what looks like a tag in them is none.
+# Comments, processing instructions and CDATA come first: tags inside them are text.
 _TAG = re.compile(
     rf"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<(?P<name>{"|".join(_LOCATION_TAGS)})(?=[\s/>])(?:[^"'>]|"[^"]*"|'[^']*')*>""",
     re.DOTALL,
@@ -58,52 +57,50 @@ _QUOTE_ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 @dataclass(frozen=True, slots=True)
 class UrlRewrite:
-    """From where to where."""
+    """A URL pattern and its replacement."""
 
     glob: UrlGlob
     before: bytes
-    """What is replaced: how URLs begin, in the form of `url_text`, or a whole one."""
+    """What is replaced: the start of URLs, in the form of `url_text`, or a whole URL."""
     after: str
-    """What takes its place."""
 
     @classmethod
     def parse(cls, url: str, to: str) -> Self:
-        """Take what somebody wrote; refused unless both say where, with one `*` at the end or none."""
+        """Parse the pattern and its replacement; each needs a scheme and a host, with at most one `*`, at the end."""
         try:
             f"{url}{to}".encode()
         except UnicodeEncodeError:
-            reason = "a URL that holds half of a surrogate pair has no UTF-8 form"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "write it as in http://old.example/*", "H4") from None
+            reason = "The URL contains an unpaired surrogate, which has no UTF-8 form"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, _URL_ADVICE, "H4") from None
         try:
             glob = UrlGlob.parse(url)
         except InvalidData as problem:
-            raise Refused(ResponseCode.INVALID_VALUE, str(problem), "write it as in http://old.example/*") from problem
+            raise Refused(ResponseCode.INVALID_VALUE, str(problem), _URL_ADVICE) from problem
         target = to.strip()
         before = glob.literal if not glob.is_exact else url_text(exact_url_range(url).full_first)
         if before is None or glob.scheme is None:
             reason = (
-                f"{display_name(url)} does not say which URLs move: that takes a scheme, "
-                "a host, and at most one * at the end"
+                f"Invalid URL pattern {display_name(url)}: it needs a scheme and a host, and at most one *, at the end"
             )
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "write it as in http://old.example/*")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, _URL_ADVICE)
         stars = 0 if glob.is_exact else 1
         after = target.removesuffix(_STAR) if stars else target
         if target.count(_STAR) != stars or _STAR in after or not _is_url(after, whole=not stars):
             reason = (
-                f"{display_name(to)} does not say where to: that takes a scheme, a host, "
-                "and a * just where the other has one"
+                f"Invalid replacement URL {display_name(to)}: it needs a scheme and a host, "
+                "and a * at the end only if the pattern has one"
             )
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "write it as in https://new.example/*")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "For example: https://new.example/*")
         return cls(glob, before, after)
 
     @property
     def repeats(self) -> bool:
-        """Whether something that was moved could be moved again."""
+        """Whether a rewritten URL could match the pattern again."""
         after = url_text(exact_url_range(self.after).full_first)
         return after.startswith(self.before) or self.before.startswith(after)
 
-    def moved(self, value: Value) -> Value | None:
-        """A value after the move; the same if it cannot be moved; None if it leads elsewhere."""
+    def apply(self, value: Value) -> Value | None:
+        """Return the rewritten value; the same value if it cannot be rewritten; None if it does not match."""
         content = value.to_bytes()
         if not self.glob.matches_values(content):
             return None
@@ -115,7 +112,7 @@ class UrlRewrite:
         return self.after.encode() + url_text(key)[len(self.before) :]
 
     def _rewrite_url(self, text: str) -> str:
-        """Where a place is after the move; where it was, if it does not move."""
+        """Rewrite a URL if it matches."""
         key = exact_url_range(text).full_first
         return self._build_url(key).decode() if self.glob.matches(key) else text
 
@@ -129,7 +126,7 @@ class UrlRewrite:
         return replace(value, data=new.to_bytes()) if new.root == self._rewrite_root(old.root) else value
 
     def _rewrite_tag(self, tag: re.Match[str]) -> str:
-        """A tag after the move; letter by letter the same if it is not that of a place."""
+        """Rewrite the URLs in a location tag; other markup stays unchanged."""
         return (
             tag[0]
             if tag["name"] is None
@@ -137,30 +134,32 @@ class UrlRewrite:
         )
 
     def _rewrite_root(self, root: Element) -> Element:
-        """What the document says after the move; of each place only the attribute changes that counts as its target."""
+        """Return the expected document: of each location only the effective target attribute changes."""
         children: list[Element | str] = []
         for child in root.children:
             if isinstance(child, Element) and child.name in _LOCATION_TAGS:
-                counts = "href" if child.get("href") is not None else "href_template"
-                moved = [(name, self._rewrite_url(text) if name == counts else text) for name, text in child.attributes]
-                children.append(replace(child, attributes=tuple(moved)))
+                target = "href" if child.get("href") is not None else "href_template"
+                attributes = [
+                    (name, self._rewrite_url(text) if name == target else text) for name, text in child.attributes
+                ]
+                children.append(replace(child, attributes=tuple(attributes)))
             else:
                 children.append(child)
         return replace(root, children=tuple(children))
 
 
-def _rewrite_attribute(match: re.Match[str], moved: Callable[[str], str]) -> str:
-    """An attribute of a place, as it is written after the move; letter by letter the same if it does not move."""
+def _rewrite_attribute(match: re.Match[str], rewrite: Callable[[str], str]) -> str:
+    """Rewrite the URL in an attribute; the text stays unchanged if the URL does not match."""
     quote, inner = match[3][0], match[3][1:-1]
     text = unescape(inner, _QUOTE_ENTITIES)
-    new = moved(text)
+    new = rewrite(text)
     if new == text:
         return match[0]
     return f"{match[1]}{match[2]}{quote}{escape(new, {quote: '&quot;' if quote == chr(34) else '&apos;'})}{quote}"
 
 
 def _is_url(text: str, *, whole: bool) -> bool:
-    """Whether a text has a scheme and a host; as the beginning of URLs it says also where the host ends."""
+    """Whether a text has a scheme and a host; unless it is a whole URL, the host must end with a slash."""
     key = exact_url_range(text).full_first
     return ALL_URLS.first <= key < ALL_URLS.end and (whole or "/" in text.partition("://")[2])
 
@@ -170,43 +169,42 @@ KIND = "rewrite"
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Move everything that leads to some URLs to others."""
+    """The parameters of a rewrite job."""
 
     url: str
-    """Which: a URL, or how they begin and a `*`."""
+    """A URL, or the start of URLs and a `*`."""
     to: str
-    """Where to: a URL, or how they begin then and a `*`."""
+    """The new URL, or the new start and a `*`."""
     prefix: str | None = None
-    """Only names of this namespace."""
+    """Only handles under this prefix."""
 
     @property
     def search(self) -> Search:
-        """What is looked for."""
         return Search(url=self.url, prefix=self.prefix)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRewrite:
-    """What becomes of one name."""
+    """The planned change of one record."""
 
     handle: str
     changes: tuple[Modification, ...]
-    """Values as they are, and as they will be."""
+    """Values before and after."""
     left: tuple[Value, ...]
-    """Values that lead there and cannot be moved."""
+    """Values that match but cannot be rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewritePage:
-    """What becomes of some names."""
+    """A page of planned changes."""
 
     items: tuple[PlannedRewrite, ...]
     following: str | None
-    """Where the next page begins; None if this is the last one. A page may be empty and not the last."""
+    """Where the next page starts; None if this is the last one. A page can be empty and not the last."""
 
 
 def preview(registry: Registry, order: Rewrite, identity: Identity) -> Iterator[PlannedRewrite]:
-    """What would be changed, by the state of now; nothing is done. Raises `Refused`."""
+    """Iterate over the changes that the job would make now, without making them. Raises `Refused`."""
     after: str | None = None
     while True:
         with registry.snapshot() as snapshot:
@@ -220,72 +218,74 @@ def preview(registry: Registry, order: Rewrite, identity: Identity) -> Iterator[
 def preview_page(
     snapshot: Snapshot, identity: Identity, order: Rewrite, after: str | None = None, limit: int = 0
 ) -> RewritePage:
-    """A page of the same, behind where one ended; of `units.CHUNK` names, unless it says. Raises `Refused`."""
-    move = UrlRewrite.parse(order.url, order.to)
+    """Return a page of the preview, of `CHUNK_SIZE` records unless `limit` is set. Raises `Refused`."""
+    rewrite = UrlRewrite.parse(order.url, order.to)
     items: dict[str, PlannedRewrite] = {}
 
-    def weigh(found: SearchResult) -> int:
-        """What becomes of a name takes room too; it is worked out here, for a page that it may not fit on."""
-        made = items[found.handle] = _plan_record(move, found.handle, found.values)
-        return values_size([new for _, new in made.changes])
+    def weigh(result: SearchResult) -> int:
+        """Size of the planned change, which also counts toward the page budget."""
+        planned = items[result.handle] = _plan_record(rewrite, result.handle, result.values)
+        return values_size([new for _, new in planned.changes])
 
-    found, following = _find_matching(snapshot, identity, order, after, limit or runner.CHUNK_SIZE, weigh)
-    return RewritePage(tuple([items[handle] for handle, _ in found]), following)
+    results, following = _find_matching(snapshot, identity, order, after, limit or runner.CHUNK_SIZE, weigh)
+    return RewritePage(tuple([items[handle] for handle, _ in results]), following)
 
 
-def _plan_record(move: UrlRewrite, handle: str, values: tuple[Value, ...]) -> PlannedRewrite:
-    pairs = [(value, move.moved(value)) for value in values]
+def _plan_record(rewrite: UrlRewrite, handle: str, values: tuple[Value, ...]) -> PlannedRewrite:
+    pairs = [(value, rewrite.apply(value)) for value in values]
     changes = tuple([(old, new) for old, new in pairs if new is not None and new != old])
     return PlannedRewrite(handle, changes, tuple([old for old, new in pairs if new == old]))
 
 
-def start(registry: Registry, order: Rewrite, identity: Identity, door: str, note: str, total: int) -> Job:
-    """Begin to move; `run` does it."""
+def start(registry: Registry, order: Rewrite, identity: Identity, interface: str, note: str, total: int) -> Job:
+    """Start a rewrite job; `run` executes it."""
     UrlRewrite.parse(order.url, order.to)
     order.search.prepared()
-    asked: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
-    return runner.start_job(registry, KIND, asked, identity, door, note, total=total)
+    parameters: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
+    return runner.start_job(registry, KIND, parameters, identity, interface, note, total=total)
 
 
-def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
-    """Do what is left to do of a rewrite, at most `units.CHUNK` records to a commit, and yield after each.
+def run(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
+    """Execute the rest of a rewrite job, at most `CHUNK_SIZE` records per commit, and yield after each.
 
-    The first record that somebody may not change ends it with `Refused`; what is done by then stays done. Everything
-    is gone through until nothing is left, for there may be new records meanwhile.
+    The first record that the caller may not change ends it with `Refused`; completed changes stay. The search repeats
+    until nothing matches, because new records can appear meanwhile.
     """
-    return runner.skip_unchanged(run_steps(registry, operation, identity))
+    return runner.skip_unchanged(run_steps(registry, job, identity))
 
 
-def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
-    """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
-    asked = runner.load_parameters(operation)
-    order = Rewrite(str(asked["url"]), str(asked["to"]), None if asked["prefix"] is None else str(asked["prefix"]))
-    move = UrlRewrite.parse(order.url, order.to)
-    steps = jobs.load_steps(registry.ledger.log, operation.id)
-    yield Progress(operation.id, len(steps), operation.total)
+def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
+    """Run in pieces of bounded work, whether or not anything changed; the first piece does nothing."""
+    parameters = runner.load_parameters(job)
+    order = Rewrite(
+        str(parameters["url"]),
+        str(parameters["to"]),
+        None if parameters["prefix"] is None else str(parameters["prefix"]),
+    )
+    rewrite = UrlRewrite.parse(order.url, order.to)
+    steps = jobs.load_steps(registry.ledger.log, job.id)
+    yield Progress(job.id, len(steps), job.total)
     changed = 1
     while changed:
         changed = 0
         for names in _matching_handles(registry, order, identity):
             while names:
-                step = _Step(move, names, operation, steps)
-                done = registry.do(
-                    step, identity, operation.door, runner.entry_note(operation), job_id=operation.id
-                )
-                steps, names = done.steps, names[done.processed :]  # noqa: PLW2901 - the rest, if they are large
+                step = _Step(rewrite, names, job, steps)
+                done = registry.do(step, identity, job.door, runner.entry_note(job), job_id=job.id)
+                steps, names = done.steps, names[done.processed :]  # noqa: PLW2901 - the rest, if a chunk filled up early
                 changed += done.changed
-                yield Progress(operation.id, len(steps), operation.total)
-            yield Progress(operation.id, len(steps), operation.total)
-    runner.complete_job(registry, operation)
+                yield Progress(job.id, len(steps), job.total)
+            yield Progress(job.id, len(steps), job.total)
+    runner.complete_job(registry, job)
 
 
 def _matching_handles(registry: Registry, order: Rewrite, identity: Identity) -> Iterator[tuple[str, ...]]:
-    """The names that lead there, as far as somebody may see them; page by page, some of which may be empty."""
+    """Iterate over pages of matching handles that the caller can see; pages can be empty."""
     after: str | None = None
     while True:
         with registry.snapshot() as snapshot:
-            found, after = _find_matching(snapshot, identity, order, after, runner.CHUNK_SIZE)
-        yield tuple([handle for handle, _ in found])
+            results, after = _find_matching(snapshot, identity, order, after, runner.CHUNK_SIZE)
+        yield tuple([handle for handle, _ in results])
         if after is None:
             return
 
@@ -298,40 +298,40 @@ def _find_matching(
     limit: int,
     weigh: Callable[[SearchResult], int] | None = None,
 ) -> tuple[list[tuple[str, tuple[Value, ...]]], str | None]:
-    """A page of the names that lead there, with the values that do, and where the next one begins."""
+    """Return a page of matching handles with the matching values, and where the next page starts."""
     page = find(snapshot, identity, order.search, after, limit, weigh=weigh)
-    # A tombstone leads nowhere; what it still holds is a matter of its past.
-    living = [each for each in page.items if each.state is not State.TOMBSTONE]
-    here = [each for each in living if snapshot.is_responsible(Handle.parse_lenient(each.handle))]
-    return [(found.handle, found.values) for found in here], page.following
+    # A tombstone has no target; its remaining values belong to its history.
+    live = [each for each in page.items if each.state is not State.TOMBSTONE]
+    hosted = [each for each in live if snapshot.is_responsible(Handle.parse_lenient(each.handle))]
+    return [(each.handle, each.values) for each in hosted], page.following
 
 
 @dataclass(frozen=True, slots=True)
 class _StepResult:
-    """What a step came to."""
+    """The result of a step."""
 
     steps: JobSteps
     processed: int
-    """Of the names that were given, from the first on."""
+    """How many of the given handles were handled, from the first on."""
     changed: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Move some names, as far as one commit takes them."""
+    """Rewrite some records, as many as fit in one commit."""
 
-    move: UrlRewrite
+    rewrite: UrlRewrite
     names: tuple[str, ...]
-    unit: Job
+    job: Job
     known: JobSteps
-    """What of it has been done, as far as is known."""
+    """Steps known to be done."""
 
     def decide(self, context: Context) -> Plan[_StepResult]:
-        """For each record what modifying its values takes."""
-        require_identity(context, f"move {display_name(self.names[0])}")
+        """Requires permission to modify the values of each record."""
+        require_identity(context, f"rewrite {display_name(self.names[0])}")
         done = self.known
-        if self.move.repeats:  # then it counts what has been moved already, by others at the same time, too
-            done = done.refresh(context.snapshot.reading, self.unit.id)
+        if self.rewrite.repeats:  # records rewritten meanwhile, also by concurrent runs, must not be rewritten twice
+            done = done.refresh(context.snapshot.reading, self.job.id)
         chunk = runner.Chunk(context)
         chunk.take(self.names, lambda name: self._drafts(chunk.context, name, done))
         reason = context.reasons[-1] if context.reasons else ""
@@ -340,7 +340,7 @@ class _Step:
         return Plan(lambda seq: _StepResult(done.with_step(seq, count), processed, count), drafts, reason=reason)
 
     def _drafts(self, context: Context, name: str, done: JobSteps) -> tuple[Draft, ...]:
-        """The entry that moves a name; none if there is nothing to move."""
+        """Return the entry that rewrites a record; none if nothing matches."""
         handle = Handle.parse_lenient(name)
         if not context.snapshot.is_responsible(handle):
             return ()
@@ -350,11 +350,11 @@ class _Step:
         changes: dict[int, Value] = {}
         pairs: list[Modification] = []
         for value in stored.values:
-            new = self.move.moved(value)
+            new = self.rewrite.apply(value)
             if new is None or new == value:
                 continue
             if not (value.is_public or self._reads(context, stored, value)):
-                continue  # whoever may not read it has not seen where it leads
+                continue  # the caller cannot see its target
             decision = authorize_write(context.identity, stored.handle, value, new)
             if not decision.allowed:
                 raise Refused.from_decision(decision)
@@ -367,9 +367,9 @@ class _Step:
         return (context.draft(stored, Action.UPDATE, values, stored.state),)
 
     def _reads(self, context: Context, stored: StoredRecord, value: Value) -> bool:
-        """Whether somebody may read a value that is not public; some nobody may."""
+        """Whether the caller can read a private value; some values nobody can read."""
         return Permission.ADMIN_READ in value.permissions and context.is_allowed(permissions.read(stored.handle))
 
     def _is_done(self, context: Context, stored: StoredRecord, done: JobSteps) -> bool:
-        """Whether a record has been moved by this unit, whoever changed it afterwards."""
-        return self.move.repeats and runner.last_changed_seq(context.snapshot, stored, self.unit, done) > 0
+        """Whether this job has already rewritten a record, even if others changed it later."""
+        return self.rewrite.repeats and runner.last_changed_seq(context.snapshot, stored, self.job, done) > 0

@@ -1,11 +1,11 @@
-"""Changes of many records as one unit: it has a name, is done in steps, can be watched, gone on with and undone.
+"""Jobs: changes to many records that run in steps and can be watched, resumed and undone.
 
-Each step is a commit of at most `CHUNK` records, so nobody else waits for long, and says which unit it belongs to
-(`perseid.ledger.store.jobs`). What was interrupted stays as far as it came, and `resume` does the rest; `undoing` takes
-back what was done, by new entries.
+Each step is a commit of at most `CHUNK_SIZE` records, so other writers never wait long, and is recorded as a step of
+its job (`perseid.ledger.store.jobs`). An interrupted job keeps what it has done; `resume` does the rest, and `undo`
+reverts it with new entries.
 
-Whoever runs the server sees all units, everybody else those that they began themselves, or that were begun with a token
-of theirs, however they spell their handle. With a token one sees what was begun with that very token.
+The server administrator sees all jobs. Other users see the jobs they started, themselves or with one of their tokens,
+however they spell their handle. A token sees only the jobs started with that same token.
 """
 
 import secrets
@@ -32,45 +32,45 @@ from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
 CHUNK_SIZE: Final = 250
-"""Records changed in one commit: some twenty milliseconds of work in which others cannot write."""
+"""Records per commit: about 20 ms during which nobody else can write."""
 
 CHUNK_BYTES: Final = 1 << 20
-"""Octets of values beyond which a commit takes no more records: some twenty milliseconds again."""
+"""Bytes of values after which a commit takes no more records: about 20 ms again."""
 
 MAX_CHUNK_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
 MAX_CHUNK_MEMBERS: Final = MAX_GROUP_MEMBERS // 2
-"""References, and members of groups, that one commit follows to decide who may change what, and then takes no more
-records. The limits are for each record; many of them must not be denied together what each alone is allowed. `Chunk`
-ends before a record for which there is too little left all the same."""
+"""References and group members that one commit may look up for authorization before it takes no more records. The
+authorization limits are per record: records that are allowed on their own must not be refused together. `Chunk` also
+ends before a record for which too little of the budget is left."""
 
 LAST: Final = "last"
-"""Means the unit that began last, of those that somebody sees."""
+"""Selects the most recently started job that the caller can see."""
 
-_ID_BYTES: Final = 8  # more units than one installation will ever have
+_ID_BYTES: Final = 8  # enough to never collide in one installation
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a unit has come; so far is durable."""
+    """Durable progress of a job."""
 
-    operation: str
+    job: str
     done: int
-    """Entries that it has made, those from before an interruption included."""
+    """Entries written, including those before an interruption."""
     total: int
-    """Records that it is about, as counted beforehand; 0 if that is not known."""
+    """Records to change, counted in advance; 0 if unknown."""
 
 
 def new_job_id() -> str:
-    """A name for a unit that nobody has."""
+    """Return a new random job id."""
     return secrets.token_hex(_ID_BYTES)
 
 
-def start_job(  # noqa: PLR0913 - what is written down
+def start_job(  # noqa: PLR0913 - the fields of a job
     registry: Registry,
     kind: str,
-    asked: dict[str, object],
+    parameters: dict[str, object],
     identity: Identity,
     interface: str,
     note: str = "",
@@ -78,16 +78,16 @@ def start_job(  # noqa: PLR0913 - what is written down
     total: int = 0,
     undoes: str = "",
 ) -> Job:
-    """Write down that a unit begins. Nobody in particular cannot begin one: nobody could go on with it.
+    """Record the start of a job. Anonymous callers are refused: they could not resume it.
 
-    One that `undoes` another ends that; if there is such a unit already which has not ended, it is the answer.
+    A job that `undoes` another one ends that one; if an unfinished undo exists, it is returned instead.
     """
     if isinstance(identity, Anonymous):
-        reason = "who changes many records at once has to be known"
+        reason = "Jobs require authentication"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
     check_text(note)
-    text = msgspec.json.encode(asked).decode()
-    made = Job(
+    text = msgspec.json.encode(parameters).decode()
+    job = Job(
         new_job_id(),
         kind,
         text,
@@ -98,54 +98,54 @@ def start_job(  # noqa: PLR0913 - what is written down
         total=total,
         maker=_owner_name(effective_identity(identity)),
     )
-    return jobs.start(registry.ledger.log, made)
+    return jobs.start(registry.ledger.log, job)
 
 
-def complete_job(registry: Registry, operation: Job) -> None:
-    """Write down that nothing of a unit is left to do."""
-    jobs.finish(registry.ledger.log, operation.id)
+def complete_job(registry: Registry, job: Job) -> None:
+    """Record that a job is complete."""
+    jobs.finish(registry.ledger.log, job.id)
 
 
-def complete_or_discard(registry: Registry, operation: Job) -> None:
-    """The same for a unit that cannot be gone on with, however it ended; if nothing was done it is forgotten."""
-    complete_job(registry, operation)
-    jobs.discard(registry.ledger.log, operation.id)
+def complete_or_discard(registry: Registry, job: Job) -> None:
+    """End a job that cannot be resumed, however it went; forget it if it changed nothing."""
+    complete_job(registry, job)
+    jobs.discard(registry.ledger.log, job.id)
 
 
-def load_parameters(operation: Job) -> dict[str, object]:
-    """What somebody asked for."""
-    return msgspec.json.decode(operation.asked, type=dict[str, object])
+def load_parameters(job: Job) -> dict[str, object]:
+    """Decode the job's parameters."""
+    return msgspec.json.decode(job.asked, type=dict[str, object])
 
 
 class DeferToNextChunk(Exception):
-    """Of a record it cannot be decided in this commit whether somebody has a right: it is for the next one."""
+    """Authorization for a record could not be decided within this commit; the next commit takes it."""
 
 
 class Chunk:
-    """What becomes of the records of one commit, and how many it takes.
+    """The drafts of one commit, and the limit on how many records it takes.
 
-    Rights are asked for through its `context`. The records share what a request may search for them, and a search that
-    had only what others left over tells nothing. So the commit ends before a record for which a right was not found
-    with that. For the first one it is searched again, with all of it; there the next commit would come no further.
+    Check permissions through its `context`. All records of a chunk share one lookup budget, so a negative result from a
+    nearly spent budget is inconclusive: the chunk then ends before that record. For its first record the check is
+    repeated with a full budget, because the next commit would get no further.
     """
 
     def __init__(self, context: Context) -> None:
-        """`context` is under which circumstances they are decided."""
-        identity, interface, now, note, reasons = (
+        self.context: Context = _ChunkContext(
+            context.snapshot,
             context.identity,
             context.interface,
             context.now,
             context.note,
             context.reasons,
+            chunk=self,
         )
-        self.context: Context = _ChunkContext(context.snapshot, identity, interface, now, note, reasons, chunk=self)
         self.drafts: list[Draft] = []
         self.processed = 0
-        """How many records, or entries, it was about."""
+        """Records or entries handled."""
         self._size = 0
 
     def take(self, items: Iterable[T], decide: Callable[[T], Iterable[Draft]]) -> bool:
-        """Decide what becomes of some, one after the other; whether it took all. The first one it always takes."""
+        """Decide items in order; return whether all were taken. The first one always is."""
         for item in items:
             if self.processed and self.is_full:
                 return False
@@ -161,32 +161,32 @@ class Chunk:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more: they are large, or it takes much to find out whether they may be changed."""
+        """Whether the size or the lookups for authorization have reached the limit."""
         usage = self.context.snapshot.usage
         return self._size >= CHUNK_BYTES or usage.lookups > MAX_CHUNK_LOOKUPS or usage.members > MAX_CHUNK_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
 class _ChunkContext(Context):
-    """Under which circumstances the records of a chunk are decided."""
+    """The context in which the records of a chunk are decided."""
 
     chunk: Chunk = field(kw_only=True)
 
-    def check(self, require: Requirement) -> Decision:
-        """Whether somebody meets a demand. Raises `Later`."""
+    def check(self, requirement: Requirement) -> Decision:
+        """Check a requirement. Raises `DeferToNextChunk`."""
         usage = self.snapshot.usage
         was_fresh = usage == SearchUsage()
-        decision = Context.check(self, require)
+        decision = Context.check(self, requirement)
         if decision.allowed or was_fresh or not usage.is_exhausted:
             return decision
         if self.chunk.processed > 1:
             raise DeferToNextChunk
         usage.lookups = usage.members = 0
-        return Context.check(self, require)
+        return Context.check(self, requirement)
 
 
 def skip_unchanged(pieces: Iterable[Progress]) -> Iterator[Progress]:
-    """The progress of those pieces of a unit that changed something; the first piece only says where it begins."""
+    """Yield only the progress of pieces that changed something; the first piece only reports the start."""
     done = -1
     for piece in pieces:
         if 0 <= done < piece.done:
@@ -194,69 +194,69 @@ def skip_unchanged(pieces: Iterable[Progress]) -> Iterator[Progress]:
         done = piece.done
 
 
-def entry_note(operation: Job) -> str:
-    """The note of the unit's entries, for people who read the log."""
-    return f"{operation.kind} {operation.id}" + (f": {operation.note}" if operation.note else "")
+def entry_note(job: Job) -> str:
+    """Return the note for the job's entries, for readers of the log."""
+    return f"{job.kind} {job.id}" + (f": {job.note}" if job.note else "")
 
 
 def list_jobs(registry: Registry, identity: Identity) -> Iterator[Job]:
-    """The units that somebody may see, the one that began last first."""
+    """Iterate over the jobs that the caller can see, newest first."""
     return jobs.newest_first(registry.ledger.log, owner=_visible_jobs(registry, identity))
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some units, the one that began last first."""
+    """A page of jobs, newest first."""
 
     items: tuple[Job, ...]
     last: tuple[int, str] | None
-    """Where the page ended: when the last one of it began, and its name; None if this is the last page."""
+    """Start time and id of the last job, as the cursor for the next page; None if this is the last page."""
 
 
 def jobs_page(registry: Registry, identity: Identity, before: tuple[int, str] | None, limit: int) -> JobPage:
-    """A page of the units that somebody may see, behind where one ended."""
+    """Return the page of visible jobs after the cursor `before`."""
     budget = PageBudget(limit)
     items: list[Job] = []
-    for operation in jobs.newest_first(registry.ledger.log, before, _visible_jobs(registry, identity), limit + 1):
-        if not budget.take(len(operation.asked) + len(operation.actor) + len(operation.note)):
+    for job in jobs.newest_first(registry.ledger.log, before, _visible_jobs(registry, identity), limit + 1):
+        if not budget.take(len(job.asked) + len(job.actor) + len(job.note)):
             return JobPage(tuple(items), (items[-1].begun, items[-1].id))
-        items.append(operation)
+        items.append(job)
     return JobPage(tuple(items), None)
 
 
 def find_job(registry: Registry, identity: Identity, name: str) -> Job:
-    """The unit of a name, if there is one that somebody may see. Raises `Refused`."""
+    """Return a job that the caller can see. Raises `Refused`."""
     owner = _visible_jobs(registry, identity)
     if name == LAST:
-        operation = next(jobs.newest_first(registry.ledger.log, owner=owner, at_once=1), None)
+        job = next(jobs.newest_first(registry.ledger.log, owner=owner, page_size=1), None)
     else:
-        operation = jobs.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
-    if operation is None or not (owner is None or owner.owns(operation)):
-        reason = "there is no operation yet" if name == LAST else f"there is no operation {display_name(name)}"
-        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "look at: perseid operations")
-    return operation
+        job = jobs.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
+    if job is None or not (owner is None or owner.owns(job)):
+        reason = "There are no jobs yet" if name == LAST else f"Job {display_name(name)} not found"
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "List the jobs: perseid jobs list")
+    return job
 
 
-def can_see_job(registry: Registry, identity: Identity, operation: Job) -> bool:
-    """Whether somebody may see a unit."""
+def can_see_job(registry: Registry, identity: Identity, job: Job) -> bool:
+    """Whether the caller can see a job."""
     owner = _visible_jobs(registry, identity)
-    return owner is None or owner.owns(operation)
+    return owner is None or owner.owns(job)
 
 
-def is_own_job(operation: Job, identity: Identity) -> bool:
-    """Whether somebody began a unit, themselves or with a token of theirs."""
-    return JobOwner(str(identity), _owner_names(identity)).owns(operation)
+def is_own_job(job: Job, identity: Identity) -> bool:
+    """Whether the caller started a job, themselves or with one of their tokens."""
+    return JobOwner(str(identity), _owner_names(identity)).owns(job)
 
 
 def acts_for(identity: Identity, other: Identity) -> bool:
-    """Whether somebody is another, or made the token that the other shows."""
+    """Whether `identity` is `other`, or issued the token that `other` uses."""
     return str(identity) == str(other) or _owner_name(effective_identity(other)) in _owner_names(identity)
 
 
-def last_changed_seq(snapshot: Snapshot, stored: StoredRecord, operation: Job, steps: JobSteps) -> int:
-    """The last entry with which a unit has changed a record, whoever changed it afterwards; 0 if there is none."""
-    for entry in case_rules.history(snapshot, stored) if stored.seq > operation.since else ():
-        if entry.seq <= operation.since:
+def last_changed_seq(snapshot: Snapshot, stored: StoredRecord, job: Job, steps: JobSteps) -> int:
+    """Return the job's last entry for a record, even if others changed it later; 0 if there is none."""
+    for entry in case_rules.history(snapshot, stored) if stored.seq > job.since else ():
+        if entry.seq <= job.since:
             return 0
         if entry.seq in steps:
             return entry.seq
@@ -264,48 +264,48 @@ def last_changed_seq(snapshot: Snapshot, stored: StoredRecord, operation: Job, s
 
 
 class UndoIndex:
-    """Which units undo which, and whether that still counts: an undo may have been undone itself."""
+    """Which jobs undo which, and whether they are in effect: an undo can itself be undone."""
 
     def __init__(self, undos: Iterable[UndoJob]) -> None:
         self._by: dict[str, list[UndoJob]] = {}
         for each in undos:
             self._by.setdefault(each.undoes, []).append(each)
-        ids = {name: [each.id for each in found] for name, found in self._by.items()}
+        ids = {name: [each.id for each in undoing] for name, undoing in self._by.items()}
         self._is_effective: dict[str, bool] = {}
         for name in TopologicalSorter(ids).static_order():
             self._is_effective[name] = self.effective_undo(name) is None
 
     @classmethod
     def of(cls, registry: Registry, *names: str) -> Self:
-        """What undoes some units, and what undoes that, and so on."""
+        """Load the undos of some jobs, transitively."""
         return cls(jobs.find_undos(registry.ledger.log, names) if names else ())
 
     @classmethod
     def all(cls, registry: Registry) -> Self:
-        """All there are."""
+        """Load all undos."""
         return cls(jobs.list_undos(registry.ledger.log))
 
     def effective_undo(self, name: str) -> str | None:
-        """The unit that has undone this one, and was not undone itself."""
+        """Return the job that undid this one and was not undone itself."""
         return next((each.id for each in self._by.get(name, ()) if each.ended and self._is_effective[each.id]), None)
 
     def running(self, name: str) -> str | None:
-        """The unit that is undoing this one."""
+        """Return the job that is undoing this one."""
         return next((each.id for each in self._by.get(name, ()) if not each.ended), None)
 
     def ended(self, name: str) -> list[str]:
-        """All units that undid this one, or one of these. If none stands, they have come to nothing together."""
-        found: list[str] = []
-        wanted = [name]
-        while wanted:
-            ids = [each.id for each in self._by.get(wanted.pop(), ()) if each.ended]
-            found += ids
-            wanted += ids
-        return found
+        """Return all finished undos of this job, transitively. If none is in effect, they cancel each other out."""
+        ended: list[str] = []
+        pending = [name]
+        while pending:
+            ids = [each.id for each in self._by.get(pending.pop(), ()) if each.ended]
+            ended += ids
+            pending += ids
+        return ended
 
 
 def _visible_jobs(registry: Registry, identity: Identity) -> JobOwner | None:
-    """Which units somebody may see; None for all."""
+    """Return which jobs the caller can see; None for all."""
     with registry.snapshot() as snapshot:
         if is_allowed(snapshot, identity, SEE_ALL):
             return None
@@ -313,7 +313,7 @@ def _visible_jobs(registry: Registry, identity: Identity) -> JobOwner | None:
 
 
 def _owner_name(identity: Anonymous | KeyIdentity | LocalIdentity) -> str:
-    """The name under which a unit is somebody's: the same however they spell their handle."""
+    """Return the name that owns a job: the same for every spelling of the owner's handle."""
     if not isinstance(identity, KeyIdentity):
         return str(identity)
     index, _, handle = str(identity).partition(":")
@@ -321,9 +321,9 @@ def _owner_name(identity: Anonymous | KeyIdentity | LocalIdentity) -> str:
 
 
 def _owner_names(identity: Identity) -> tuple[str, ...]:
-    """The names under which units are somebody's. With a token one has none: what was begun with it says so itself.
+    """Return the names under which an identity owns jobs; none for a token, whose jobs name the token itself.
 
-    Who names no key is known by the one that verified, and makes tokens as somebody who names none.
+    An identity without a key index is known by the key that verified it, but issues tokens without an index.
     """
     if isinstance(identity, KeyIdentity):
         return tuple({_owner_name(identity): None, f"{identity.index}:{handle_key(identity.reference.handle)}": None})

@@ -1,14 +1,13 @@
-"""Handing over everything under a prefix, or all names that begin alike.
+"""Transfer jobs: give all records under a prefix, or all handles with a common start, to a new owner.
 
-Each record gets the new owner as a single transfer would give it one (`transfer`). It is one unit (`units`), so it can
-be watched, gone on with and undone. The names come first and their prefix handle after them, so that whoever hands over
-can go on after an interruption; then the names once more, for those that were made meanwhile.
+Each record changes as in a single transfer (`commands.transfer`). Records come first and their prefix handle after
+them, so that the old owner can resume after an interruption; then the records again, for those created meanwhile.
 
-A record is handed over once. What its new owner makes of it while the others are handed over is theirs to decide, and
-so are names that are made after the prefix handle was handed over, and prefixes that are derived from it then.
+A record is transferred once. What its new owner does with it while the job runs is theirs to decide, and so are records
+created, and prefixes derived, after the prefix handle was transferred.
 
-What is left to the new owner of a prefix: the groups in its prefix handle, and the default administrators in its
-policy. Both are values that only they can judge.
+Left to the new owner of a prefix: the groups in its prefix handle and the default administrators in its policy. Only
+the new owner can judge those values.
 """
 
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ from perseid.registry.commands.transfer import (
     transfer_requirement,
     transfer_values,
 )
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Context, Plan, not_hosted
 from perseid.registry.identity import Identity
 from perseid.registry.policy import case_rules
 from perseid.registry.queries.paging import PageBudget
@@ -50,26 +49,24 @@ from . import runner
 from .runner import Progress
 
 KIND: Final = "transfer"
-"""What the unit is called."""
-
 WILDCARDS: Final = ("*", "…", "...")
-"""What stands behind the beginning of names to mean all that begin so."""
+"""Marks after the start of a handle that select all handles that start like it."""
 
 MAX_ADMINISTRATORS_SHOWN: Final = 20
-"""Administrators of a record that are told of; it may have two thousand."""
+"""Administrators shown per record in a preview; a record can have two thousand."""
 
 _Range = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class TransferAll:
-    """Everything under a prefix, or all names that begin alike, for a new owner."""
+    """The parameters of a transfer job."""
 
     where: str
-    """A prefix; or the beginning of names, as in `12345/abc`."""
+    """A prefix, or the start of handles, as in `12345/abc`."""
     to: ValueRef
     derived: bool = False
-    """Whether the prefixes derived from it go along, with all that is under them."""
+    """Whether derived prefixes, with everything under them, are included."""
 
     @property
     def prefix(self) -> str:
@@ -77,40 +74,40 @@ class TransferAll:
 
     @property
     def suffix_start(self) -> str:
-        """How the suffixes begin; empty for everything under the prefix."""
+        """The start of the suffixes; empty for everything under the prefix."""
         return self.where.partition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class TransferProgress(Progress):
-    """How far a transfer has come."""
+    """Progress of a transfer job."""
 
     processed: int = 0
-    """Records, as often as they were looked at, since it was begun or gone on with."""
+    """Records examined since the start or the last resume; a record can be examined several times."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransfer:
-    """A name that would be handed over."""
+    """The planned transfer of one record."""
 
     handle: str
     administrators: tuple[str, ...]
-    """Who would lose it, as far as that may be read; `MAX_TOLD` at most."""
+    """The present administrators, as far as the caller can read them; at most `MAX_ADMINISTRATORS_SHOWN`."""
     refused: Refused | None
-    """Why whoever asks may not hand it over; None if they may, or that was not looked at."""
+    """Why the caller may not transfer it; None if allowed or not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferPage:
-    """Some names that would be handed over."""
+    """A page of planned transfers."""
 
     items: tuple[PlannedTransfer, ...]
     following: tuple[int, bytes] | None
-    """Where the next page begins; None if this is the last one. A page may be empty and not the last."""
+    """Where the next page starts; None if this is the last one. A page can be empty and not the last."""
 
 
 def parse_range(text: str) -> str | None:
-    """The prefix, or the beginning of names, that people mean by a text; None if they mean one name."""
+    """Return the prefix, or the start of handles, that a text selects; None if it is a single handle."""
     for mark in WILDCARDS:
         if text.endswith(mark):
             before = text.removesuffix(mark)
@@ -119,42 +116,44 @@ def parse_range(text: str) -> str | None:
     return None if "/" in bare or ":" in bare else bare
 
 
-def start(registry: Registry, order: TransferAll, identity: Identity, door: str, note: str = "", total: int = 0) -> Job:
-    """Begin to hand over; `run` does it. Raises `Refused`.
+def start(
+    registry: Registry, order: TransferAll, identity: Identity, interface: str, note: str = "", total: int = 0
+) -> Job:
+    """Start a transfer job; `run` executes it. Raises `Refused`.
 
-    It takes the right to see all names of the prefix together, and for the whole of it the right to hand over its
-    prefix handle.
+    Requires permission to list all handles of the prefix; for a whole prefix also permission to transfer its prefix
+    handle.
     """
-    registry.do(_Start(order), identity, door)
-    asked: dict[str, object] = {"where": order.where, "to": str(order.to), "derived": order.derived}
-    return runner.start_job(registry, KIND, asked, identity, door, note, total=total)
+    registry.do(_Start(order), identity, interface)
+    parameters: dict[str, object] = {"where": order.where, "to": str(order.to), "derived": order.derived}
+    return runner.start_job(registry, KIND, parameters, identity, interface, note, total=total)
 
 
-def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
-    """Do what is left to do of a transfer, at most `units.CHUNK` records to a commit, and yield after each.
+def run(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
+    """Execute the rest of a transfer job, at most `CHUNK_SIZE` records per commit, and yield after each.
 
-    Rights are asked for record by record, as for single changes: the first that is missing ends it with `Refused`, and
-    what is done by then stays done.
+    Permissions are checked per record, as for single changes: the first one missing ends it with `Refused`, and
+    completed changes stay.
     """
-    return runner.skip_unchanged(run_steps(registry, operation, identity))
+    return runner.skip_unchanged(run_steps(registry, job, identity))
 
 
-def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[TransferProgress]:
-    """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
-    order = _load_parameters(operation)
-    steps = jobs.load_steps(registry.ledger.log, operation.id)
-    ranges = registry.do(_Start(order, operation, steps), identity, operation.door)
+def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[TransferProgress]:
+    """Run in pieces of bounded work, whether or not anything changed; the first piece does nothing."""
+    order = _load_parameters(job)
+    steps = jobs.load_steps(registry.ledger.log, job.id)
+    ranges = registry.do(_Start(order, job, steps), identity, job.door)
     processed = 0
-    yield TransferProgress(operation.id, len(steps), operation.total, processed)
+    yield TransferProgress(job.id, len(steps), job.total, processed)
     for first, end in ranges:
         at: bytes | None = first
         while at is not None:
-            step = _Step(order, operation, steps, at, end)
-            done = registry.do(step, identity, operation.door, runner.entry_note(operation), job_id=operation.id)
+            step = _Step(order, job, steps, at, end)
+            done = registry.do(step, identity, job.door, runner.entry_note(job), job_id=job.id)
             steps, at = done.steps, done.following
             processed += done.processed
-            yield TransferProgress(operation.id, len(steps), operation.total, processed)
-    runner.complete_job(registry, operation)
+            yield TransferProgress(job.id, len(steps), job.total, processed)
+    runner.complete_job(registry, job)
 
 
 def preview_page(
@@ -165,21 +164,21 @@ def preview_page(
     *,
     check_permissions: bool = True,
 ) -> TransferPage:
-    """A page of the names that would be handed over, by the state of now, from where it begins; nothing is done.
+    """Return a page of the transfers that the job would make now, without making them.
 
-    It has `units.CHUNK` names, unless it says. With `judges` it is looked whether each of them may be. Raises `Refused`
-    where the transfer as a whole would be.
+    It has `CHUNK_SIZE` records unless `limit` is set. With `check_permissions` each record is checked. Raises `Refused`
+    if the job as a whole would be refused.
     """
-    ranges = _Start(order).decide(context).answer(0)
+    ranges = _Start(order).decide(context).result(0)
     chunk = runner.Chunk(context)
     owner = check_owner(chunk.context, order.to)
-    names = [*dict.fromkeys(ranges)]  # once is enough here
+    names = [*dict.fromkeys(ranges)]  # without the second pass
     number, first = after or (0, b"")
     budget = PageBudget(limit or runner.CHUNK_SIZE)
     items: list[PlannedTransfer] = []
 
-    def look(entry: Entry) -> tuple[()]:
-        """Note what would become of a record, if the page has room for that."""
+    def plan(entry: Entry) -> tuple[()]:
+        """Add the planned transfer of a record if the page budget allows."""
         stored = _find_record(context, entry)
         item = (
             None if stored is None else _plan_record(chunk.context, stored, owner, check_permissions=check_permissions)
@@ -195,7 +194,7 @@ def preview_page(
             max(first, names[number][0]), names[number][1], runner.CHUNK_SIZE
         )
         before = chunk.processed
-        chunk.take(entries[: runner.CHUNK_SIZE - before], look)
+        chunk.take(entries[: runner.CHUNK_SIZE - before], plan)
         if (taken := chunk.processed - before) < len(entries):
             return TransferPage(tuple(items), (number, entries[taken].key))
         number, first = (number, entries[-1].key + b"\0") if more and entries else (number + 1, b"")
@@ -205,7 +204,7 @@ def preview_page(
 def _plan_record(
     context: Context, stored: StoredRecord, owner: Admin, *, check_permissions: bool
 ) -> PlannedTransfer | None:
-    """What would become of a record; None if it has that owner already."""
+    """Return the planned transfer of a record; None if it already has that owner."""
     refused: Refused | None = None
     if has_owner(stored, owner):
         return None
@@ -218,83 +217,81 @@ def _plan_record(
 
 
 def _administrators(context: Context, stored: StoredRecord) -> tuple[str, ...]:
-    """Who administers a record, as far as whoever asks may read that."""
-    found: list[str] = []
+    """Return the administrators of a record that the caller can read."""
+    administrators: list[str] = []
     for value in filter(is_admin, stored.values):
-        if len(found) == MAX_ADMINISTRATORS_SHOWN:
+        if len(administrators) == MAX_ADMINISTRATORS_SHOWN:
             break
         readable = Permission.ADMIN_READ in value.permissions and context.is_allowed(permissions.read(stored.handle))
         if value.is_public or readable:
             try:
-                found.append(str(Admin.from_bytes(value.data).administrator))
+                administrators.append(str(Admin.from_bytes(value.data).administrator))
             except InvalidData:
-                continue  # it means nobody
-    return tuple(found)
+                continue  # it names no administrator
+    return tuple(administrators)
 
 
-def _load_parameters(operation: Job) -> TransferAll:
-    """What a transfer is about. Raises `Refused` if that cannot be read any more."""
-    asked = runner.load_parameters(operation)
+def _load_parameters(job: Job) -> TransferAll:
+    """Decode the parameters of a transfer job. Raises `Refused` if they are unreadable."""
+    parameters = runner.load_parameters(job)
     try:
-        return TransferAll(str(asked["where"]), ValueRef.parse(str(asked["to"])), bool(asked["derived"]))
+        return TransferAll(str(parameters["where"]), ValueRef.parse(str(parameters["to"])), bool(parameters["derived"]))
     except (KeyError, InvalidData) as problem:
-        reason = f"what {operation.id} is about cannot be read"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "undo what was done, or begin anew") from problem
+        reason = f"The parameters of job {job.id} are unreadable"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"Undo the job: perseid undo {job.id}") from problem
 
 
-# Deciding
+# Commands
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Find out what a transfer has to go through, and whether somebody may begin it, or go on with it."""
+    """Find the key ranges of a transfer and check that the caller may start or resume it."""
 
     order: TransferAll
-    unit: Job | None = None
-    """What is gone on with."""
+    job: Job | None = None
+    """The job to resume."""
     steps: JobSteps | None = None
 
     def decide(self, context: Context) -> Plan[list[_Range]]:
-        """The right to see the names together: what is refused later names them, reserved ones included."""
+        """Requires permission to list the handles: later refusals name them, including reserved ones."""
         order, snapshot = self.order, context.snapshot
         check_text(order.where)
         check_prefix(order.prefix)
         require_identity(context, f"transfer {display_name(order.where)}")
         if not snapshot.is_responsible(Handle(order.prefix, "…")):
-            advice = f"ask the service of the prefix {display_name(order.prefix)}, or home the prefix here"
-            raise Refused(ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here", advice)
+            raise not_hosted(order.prefix)
         policy = snapshot.policy(order.prefix)
         chunk = runner.Chunk(context)
-        access = _TransferAccess(chunk.context, order, self.unit, self.steps or JobSteps())
+        access = _TransferAccess(chunk.context, order, self.job, self.steps or JobSteps())
         access.require(order.prefix)
         if order.suffix_start and order.derived:
-            reason = f"{display_name(order.where)} is no prefix, so no prefix is derived from it"
+            reason = f"{display_name(order.where)} is not a prefix, so it has no derived prefixes"
             raise Refused(
-                ResponseCode.INVALID_HANDLE, reason, f"transfer {display_name(order.prefix)} as a whole", "H6"
+                ResponseCode.INVALID_HANDLE, reason, f"Transfer the whole prefix: {display_name(order.prefix)}", "H6"
             )
         owner = check_owner(chunk.context, order.to)
 
         def require(prefix: str) -> tuple[()]:
-            """What handing over a prefix takes."""
             access.require(prefix)
-            self._demand_handle(chunk.context, access, prefix, owner)
+            self._require_prefix_handle(chunk.context, access, prefix, owner)
             return ()
 
-        if not order.suffix_start:  # as many as can be looked at at once; steps look at theirs again
+        if not order.suffix_start:  # as many as fit in one chunk; steps check theirs again
             chunk.take(self._prefixes(snapshot, access), require)
         exact = policy.case is CaseRule.SENSITIVE
         ranges = [_prefix_range(record_key(order.where, exact=exact))] if order.suffix_start else _key_ranges(order)
         return Plan(lambda _: ranges, reason=context.reasons[-1])
 
     def _prefixes(self, snapshot: Snapshot, access: "_TransferAccess") -> Iterator[str]:
-        """The prefixes that are handed over."""
+        """Iterate over the prefixes to transfer."""
         yield self.order.prefix
-        for below in namespaces(snapshot.reading) if self.order.derived else ():
-            if is_derived(below, self.order.prefix) and not access.belongs_to_new_owner(below):
-                yield below
+        for derived in namespaces(snapshot.reading) if self.order.derived else ():
+            if is_derived(derived, self.order.prefix) and not access.belongs_to_new_owner(derived):
+                yield derived
 
-    def _demand_handle(self, context: Context, access: "_TransferAccess", prefix: str, owner: Admin) -> None:
-        """What handing over the prefix handle takes: whoever may not would find out when all else is done."""
+    def _require_prefix_handle(self, context: Context, access: "_TransferAccess", prefix: str, owner: Admin) -> None:
+        """Check the transfer of a prefix handle now: otherwise it would fail only after everything else is done."""
         handle = Handle(PREFIX_OF_PREFIXES, fold(prefix))
         if not context.snapshot.is_responsible(handle) or access.transferred_at(prefix):
             return
@@ -305,40 +302,40 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _StepResult:
-    """What a step came to."""
+    """The result of a step."""
 
     steps: JobSteps
     processed: int
     following: bytes | None
-    """Where the next step begins; None if there is none in this range."""
+    """Where the next step starts; None if this range is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Give the next records of a range a new owner, as far as one commit takes them."""
+    """Transfer the next records of a range, as many as fit in one commit."""
 
     order: TransferAll
-    unit: Job
+    job: Job
     known: JobSteps
-    """What of it has been done, as far as is known."""
+    """Steps known to be done."""
     first: bytes
     end: bytes
 
     def decide(self, context: Context) -> Plan[_StepResult]:
-        """For each record what changing its administrators takes."""
+        """Requires permission to change the administrators of each record."""
         require_identity(context, f"transfer {display_name(self.order.where)}")
         reading = context.snapshot.reading
-        done = self.known.refresh(reading, self.unit.id)
+        done = self.known.refresh(reading, self.job.id)
         chunk = runner.Chunk(context)
-        access = _TransferAccess(chunk.context, self.order, self.unit, done)
+        access = _TransferAccess(chunk.context, self.order, self.job, done)
         access.require(self.order.prefix)
         owner = check_owner(chunk.context, self.order.to)
         entries, more = reading.names_page(self.first, self.end, runner.CHUNK_SIZE)
         following = entries[-1].key + b"\0" if more and entries else None
-        found: list[StoredRecord] = []
+        examined: list[StoredRecord] = []
 
         def transfer_record(entry: Entry) -> Iterator[Draft]:
-            """The entry that gives a record its new owner, if it is to have one."""
+            """Yield the entry that transfers a record, if one is needed."""
             stored = _find_record(context, entry)
             if stored is None:
                 return
@@ -346,11 +343,11 @@ class _Step:
                 values = transfer_values(chunk.context, stored, owner)
                 if values is not None:
                     yield context.draft(stored, Action.UPDATE, values, stored.state)
-            found.append(stored)
+            examined.append(stored)
 
         if not chunk.take(entries, transfer_record):
             following = entries[chunk.processed].key
-        drafts, processed = tuple(chunk.drafts), len(found)
+        drafts, processed = tuple(chunk.drafts), len(examined)
         reason = context.reasons[-1]
         return Plan(
             lambda seq: _StepResult(done.with_step(seq, len(drafts)), processed, following), drafts, reason=reason
@@ -358,18 +355,18 @@ class _Step:
 
 
 class _TransferAccess:
-    """What somebody who hands over may see, and what is left for them."""
+    """What the caller of a transfer can see, and what remains to be transferred."""
 
-    def __init__(self, context: Context, order: TransferAll, unit: Job | None, steps: JobSteps) -> None:
-        self._context, self._order, self._unit, self._steps = context, order, unit, steps
+    def __init__(self, context: Context, order: TransferAll, job: Job | None, steps: JobSteps) -> None:
+        self._context, self._order, self._job, self._steps = context, order, job, steps
         self._checked: set[str] = set()
         self._transferred: dict[str, int] = {}
 
     def require(self, prefix: str) -> None:
-        """Refuse whoever may not see all names under a prefix, reserved and unpublished ones included.
+        """Refuse callers who cannot see all handles under a prefix, including reserved and unpublished ones.
 
-        Also where the policy opens the list: what is refused names records that no list shows. Whoever has handed over
-        the prefix handle with this very unit, and lost the right by that, sees what they saw until then.
+        This applies even where the policy opens the listing: refusals name records that no listing shows. A caller who
+        lost the permission by transferring the prefix handle in this very job keeps the access they had.
         """
         prefix = fold(prefix)
         if prefix in self._checked:
@@ -377,51 +374,49 @@ class _TransferAccess:
         self._checked.add(prefix)
         listing = permissions.list_handles(prefix)
         required_scope = RequiredScope.for_namespace(prefix, Scope.TRANSFER)
-        seeing = replace(
+        requirement = replace(
             listing, alternatives=(*listing.alternatives, (HasRole((Role.SERVER,)),)), required_scope=required_scope
         )
-        is_own = self._unit is not None and runner.is_own_job(self._unit, self._context.identity)
-        if is_own and not self._context.is_allowed(seeing) and self.transferred_at(prefix):
-            seeing = Requirement(
-                f"go on with handing over {display_name(prefix)}", ((),), required_scope=required_scope
+        is_own = self._job is not None and runner.is_own_job(self._job, self._context.identity)
+        if is_own and not self._context.is_allowed(requirement) and self.transferred_at(prefix):
+            requirement = Requirement(
+                f"resume the transfer of {display_name(prefix)}", ((),), required_scope=required_scope
             )
-        self._context.require(seeing)
+        self._context.require(requirement)
 
     def transferred_at(self, prefix: str) -> int:
-        """The entry with which the unit has handed over the handle of a prefix; 0 if it has not."""
+        """Return the job's entry that transferred the handle of a prefix; 0 if there is none."""
         prefix = fold(prefix)
-        if self._unit is None:
+        if self._job is None:
             return 0
         if prefix not in self._transferred:
             stored = self._context.snapshot.stored(Handle(PREFIX_OF_PREFIXES, prefix))
-            self._transferred[prefix] = runner.last_changed_seq(
-                self._context.snapshot, stored, self._unit, self._steps
-            )
+            self._transferred[prefix] = runner.last_changed_seq(self._context.snapshot, stored, self._job, self._steps)
         return self._transferred[prefix]
 
     def belongs_to_new_owner(self, prefix: str) -> bool:
-        """Whether a derived prefix came to be when the one above it was the new owner's already."""
+        """Whether a derived prefix was created after its parent was transferred."""
         since = self._prefix_transferred_at(parent(prefix) or "")
         return since > 0 and self._context.snapshot.reading.as_of(record_key(policy_name(prefix)), since) is None
 
     def needs_transfer(self, stored: StoredRecord, owner: Admin) -> bool:
-        """Whether a record is still to be handed over; refuses whoever may not know of it."""
+        """Whether a record remains to be transferred; refuses callers who may not know of it."""
         if has_owner(stored, owner):
             return False
-        assert self._unit is not None  # noqa: S101 - a step has one
+        assert self._job is not None  # noqa: S101 - steps always have a job
         snapshot, name = self._context.snapshot, stored.handle
         since = self._prefix_transferred_at((parent(name.suffix) or "") if name.is_prefix_handle else name.prefix)
         before = case_rules.as_of(snapshot, stored, since) if 0 < since < stored.seq else stored.entry
         if before is None or before.state is State.ABSENT:
-            return False  # it was made when the prefix was the new owner's already
+            return False  # created after the prefix was transferred
         if not name.is_prefix_handle:
             self.require(name.prefix)
-        return not runner.last_changed_seq(snapshot, stored, self._unit, self._steps)
+        return not runner.last_changed_seq(snapshot, stored, self._job, self._steps)
 
     def _prefix_transferred_at(self, prefix: str) -> int:
-        """The entry with which the unit has handed over a prefix, or else the nearest above it; 0 if it has none.
+        """Return the job's entry that transferred a prefix or its nearest ancestor; 0 if there is none.
 
-        Whoever has that prefix makes names under it, and derives others from it.
+        The owner of that prefix creates handles under it and derives other prefixes from it.
         """
         for each in (prefix, *ancestors(prefix)):
             if fold(each) != fold(self._order.prefix) and not is_derived(each, self._order.prefix):
@@ -432,9 +427,9 @@ class _TransferAccess:
 
 
 def _find_record(context: Context, entry: Entry) -> StoredRecord | None:
-    """The record of an entry that was met under a key; None if there is none that can be handed over."""
+    """Return the transferable record found under a key; None if there is none."""
     stored = context.snapshot.stored(Handle.parse_lenient(entry.handle))
-    # What stands under another key ends that of another era.
+    # Under another key it belongs to an earlier case rule.
     if stored.key != entry.key or not stored.exists or not context.snapshot.is_responsible(stored.handle):
         return None
     return stored
@@ -444,10 +439,10 @@ def _find_record(context: Context, entry: Entry) -> StoredRecord | None:
 
 
 def _key_ranges(order: TransferAll) -> list[_Range]:
-    """What is gone through for a prefix, one after the other."""
-    # Keys have folded prefixes, so all that is derived from `12345` begins with `12345.`
-    above = record_key(f"{PREFIX_OF_PREFIXES}/{order.prefix}")
-    names, handles = [_prefix_range(record_key(f"{order.prefix}/"))], [(above, above + b"\0")]
+    """Return the key ranges to scan for a prefix, in order."""
+    # Prefixes in keys are folded, so all prefixes derived from `12345` start with `12345.`
+    prefix_handle = record_key(f"{PREFIX_OF_PREFIXES}/{order.prefix}")
+    names, handles = [_prefix_range(record_key(f"{order.prefix}/"))], [(prefix_handle, prefix_handle + b"\0")]
     if order.derived:
         names.append(_prefix_range(record_key(f"{order.prefix}.")))
         handles.insert(0, _prefix_range(record_key(f"{PREFIX_OF_PREFIXES}/{order.prefix}.")))
@@ -455,5 +450,5 @@ def _key_ranges(order: TransferAll) -> list[_Range]:
 
 
 def _prefix_range(key: bytes) -> _Range:
-    """The range of keys that begin so. The last octet of UTF-8 is never the highest there is."""
+    """Return the range of keys that start with `key`. The last byte of UTF-8 text is never 0xFF."""
     return key, key[:-1] + bytes((key[-1] + 1,))

@@ -1,15 +1,15 @@
-"""Undoing a change of many records: each becomes what it was, by a new entry. Nothing is taken out of the ledger.
+"""Undo jobs: revert another job with new entries. Nothing is removed from the ledger.
 
-It takes the rights for the inverse changes, and today's policies hold. What it does not do:
+An undo requires the permissions for the inverse changes, under today's policies. Its limits:
 
-- A name that was made is not unmade: somebody may have it already. Its record becomes a tombstone, which says why (S8).
-  A name that was only reserved stays reserved, for it stands for nothing.
-- What others changed later is not lost: where there is such a change nothing is undone at all, and all are named. Of a
-  record whose past somebody may not see they are told only that it stands in the way.
-- Data that was erased does not come back: where some would be needed the record is named, and nothing is undone.
+- A created handle is not removed: someone may already use it. Its record becomes a tombstone that says why (S8). A
+  handle that was only reserved stays reserved.
+- Later changes by others are never lost: if there are any, nothing is undone and all of them are listed. For a record
+  whose history the caller cannot see, only the conflict itself is reported.
+- Redacted data does not come back: if any is needed, the record is listed and nothing is undone.
 
-An undo is a unit itself (`units`): it is done in steps, gone on with after an interruption, and can be undone; then
-what it undid can be undone anew. When it begins, the unit that is undone ends, even if something of it was left to do.
+An undo is itself a job: it runs in steps, can be resumed, and can be undone; after that the original job can be undone
+again. Starting an undo ends the original job, even if it was unfinished.
 """
 
 from collections.abc import Iterator
@@ -45,47 +45,47 @@ from .runner import Progress
 KIND: Final = "undo"
 
 MAX_CONFLICTS_SHOWN: Final = 20
-"""How many records a refusal names; it says how many there are."""
+"""Records that a refusal lists; it also gives their total number."""
 
 MAX_LATER_CHANGES: Final = 1_000
-"""Later changes of a record that are counted: one of them stands in the way, and somebody may have made millions."""
+"""Later changes of a record that are counted: one is a conflict already, and there can be millions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a record cannot become what it was."""
+    """Why a record cannot be reverted."""
 
     handle: str
     seq: int | None
-    """The entry that stands in the way; None if that may not be known."""
+    """The conflicting entry; None if the caller may not know it."""
     why: str
 
 
 class UndoConflict(Refused):
-    """Nothing was undone, because something would be lost, or is lost already."""
+    """Nothing was undone, because data would be lost or is already lost."""
 
-    def __init__(self, operation: str, conflicts: list[Conflict], count: int = 0) -> None:
-        """`count` says how many there are, if they are more than these."""
+    def __init__(self, job_id: str, conflicts: list[Conflict], count: int = 0) -> None:
+        """`count` is the total number of conflicts, if there are more than listed."""
         count = max(count, len(conflicts))
-        reason = f"{operation} cannot be undone: {count:,} of its records stand in the way"
-        named = [f"{display_name(each.handle)}: {each.why}" for each in conflicts[:MAX_CONFLICTS_SHOWN]]
-        more = f"; and {count - len(named):,} more" if count > len(named) else ""
-        super().__init__(ResponseCode.INVALID_VALUE, reason, "; ".join(named) + more)
+        records = "1 record has" if count == 1 else f"{count:,} records have"
+        reason = f"Job {job_id} cannot be undone: {records} conflicting changes"
+        lines = [f"{display_name(each.handle)}: {each.why}" for each in conflicts[:MAX_CONFLICTS_SHOWN]]
+        more = f"; and {count - len(lines):,} more" if count > len(lines) else ""
+        super().__init__(ResponseCode.INVALID_VALUE, reason, "; ".join(lines) + more)
         self.conflicts = conflicts
-        """All of them that are kept."""
 
 
 class UndoPreview:
-    """What an undo is about, and what stands in its way; looked at in pieces, as it may be about millions."""
+    """The extent of an undo and its conflicts, examined in pieces because a job can cover millions of records."""
 
-    def __init__(self, registry: Registry, name: str, identity: Identity, most: int | None = None) -> None:
-        """`most` is how many obstacles are kept; all, if it is not said.
+    def __init__(self, registry: Registry, name: str, identity: Identity, max_conflicts: int | None = None) -> None:
+        """Keep at most `max_conflicts` conflicts; all by default.
 
-        Raises `Refused` if there is no such unit that somebody may see, or it was undone already.
+        Raises `Refused` if the caller can see no such job, or it was undone already.
         """
-        self._registry, self._identity, self._max_conflicts = registry, identity, most
+        self._registry, self._identity, self._max_conflicts = registry, identity, max_conflicts
         self.original = runner.find_job(registry, identity, name)
-        """What would be undone."""
+        """The job to undo."""
         undos = runner.UndoIndex.of(registry, self.original.id)
         check_not_undone(undos, self.original.id)
         self._running = undos.running(self.original.id)
@@ -93,13 +93,13 @@ class UndoPreview:
         self._remaining = self._past.original.newest_first()
         self._next: tuple[int, ...] = ()
         self.total = 0
-        """How many records it is about, of those that were looked at."""
+        """Affected records among those examined."""
         self.conflict_count = 0
-        """How many of these stand in its way."""
+        """How many of them have a conflict."""
         self.conflicts: list[Conflict] = []
 
     def advance(self) -> bool:
-        """Look at `units.CHUNK` entries more; whether some are left."""
+        """Examine `CHUNK_SIZE` more entries; return whether some are left."""
         entries = (*self._next, *islice(self._remaining, runner.CHUNK_SIZE - len(self._next)))
         with self._registry.snapshot() as snapshot:
             chunk = runner.Chunk(Context(snapshot, self._identity, "read", self._registry.now()))
@@ -108,7 +108,7 @@ class UndoPreview:
         return len(entries) == runner.CHUNK_SIZE or bool(self._next)
 
     def _check_change(self, context: Context, seq: int) -> tuple[()]:
-        """Look at the change that begins with an entry, if one does."""
+        """Examine the change that starts with an entry, if one does."""
         change = _Change.of(context.snapshot.reading, seq, self._past)
         if change is None:
             return ()
@@ -119,93 +119,89 @@ class UndoPreview:
         self.total += 1
         return ()
 
-    def begin(self, door: str, note: str = "") -> Job:
-        """Begin the undo, or go on with the one that was begun; `run` does it. Raises `Refused`.
+    def start(self, interface: str, note: str = "") -> Job:
+        """Start the undo, or continue the one already started; `run` executes it. Raises `Refused`.
 
-        It is not gone on with by whoever may not see it: they could not be told what becomes of it.
+        Callers who cannot see the running undo are refused: they could not follow its progress.
         """
         if self.conflict_count:
             raise UndoConflict(self.original.id, self.conflicts, self.conflict_count)
         registry, original = self._registry, self.original.id
-        begun = None if self._running is None else jobs.find(registry.ledger.log, self._running)
-        if begun is None:
-            self._try_first_step(door, note)
-            asked: dict[str, object] = {"operation": original}
-            begun = runner.start_job(
-                registry, KIND, asked, self._identity, door, note, total=self.total, undoes=original
+        job = None if self._running is None else jobs.find(registry.ledger.log, self._running)
+        if job is None:
+            self._try_first_step(interface, note)
+            parameters: dict[str, object] = {"operation": original}
+            job = runner.start_job(
+                registry, KIND, parameters, self._identity, interface, note, total=self.total, undoes=original
             )
-        if not runner.can_see_job(registry, self._identity, begun):
-            reason = f"{original} is being undone by {begun.id}, which somebody else began"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "have it gone on with by them, or by who runs the server")
-        return begun
+        if not runner.can_see_job(registry, self._identity, job):
+            reason = f"Job {original} is being undone by job {job.id}, which another user started"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Ask that user or a server administrator to resume it")
+        return job
 
-    def _try_first_step(self, door: str, note: str) -> None:
-        """Decide the first step and do nothing. Raises `Refused`.
+    def _try_first_step(self, interface: str, note: str) -> None:
+        """Decide the first step without doing it. Raises `Refused`.
 
-        With the beginning of its undo a unit ends, for whoever is at it; so that is not for those who may not undo it.
+        Starting an undo ends the original job for everyone, so callers without the permissions must not start one.
         """
-        wanted = replace(self.original, id="", undoes=self.original.id)
-        step = _Step(wanted, tuple(islice(self._past.original.newest_first(), runner.CHUNK_SIZE)), self._past)
+        job = replace(self.original, id="", undoes=self.original.id)
+        step = _Step(job, tuple(islice(self._past.original.newest_first(), runner.CHUNK_SIZE)), self._past)
         with self._registry.snapshot() as snapshot:
-            step.decide(Context(snapshot, self._identity, door, self._registry.now(), note))
+            step.decide(Context(snapshot, self._identity, interface, self._registry.now(), note))
 
 
-def start(registry: Registry, name: str, identity: Identity, door: str, note: str = "") -> Job:
-    """Begin to undo a unit, or go on with doing so; `run` does it. Raises `Refused`.
+def start(registry: Registry, name: str, identity: Identity, interface: str, note: str = "") -> Job:
+    """Start to undo a job, or continue doing so; `run` executes it. Raises `Refused`.
 
-    Everything is looked at beforehand, so that what cannot be undone is left as it is.
+    Everything is checked first, so a job that cannot be undone completely stays unchanged.
     """
-    look = UndoPreview(registry, name, identity)
-    while look.advance():
+    preview = UndoPreview(registry, name, identity)
+    while preview.advance():
         pass
-    return look.begin(door, note)
+    return preview.start(interface, note)
 
 
 def check_not_undone(undos: runner.UndoIndex, name: str) -> None:
-    """Refuse what has been undone, as long as that counts."""
+    """Refuse a job that is undone at present."""
     by = undos.effective_undo(name)
     if by is not None and (again := undos.running(by)) is not None:
-        reason = f"{by} is being undone by {again}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"go on with that: perseid operations resume {again}")
+        reason = f"Job {by} is being undone by job {again}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"Resume that job: perseid jobs resume {again}")
     if by is not None:
-        reason = f"{name} was undone by {by}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"to have it again, undo that: perseid undo {by}")
+        reason = f"Job {name} was undone by job {by}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, f"To redo it, undo that job: perseid undo {by}")
 
 
-def run(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
-    """Do what is left to do of an undo, newest entries first, in steps of `units.CHUNK`, and yield after each."""
-    return runner.skip_unchanged(run_steps(registry, operation, identity))
+def run(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
+    """Execute the rest of an undo job, newest entries first, in steps of `CHUNK_SIZE`, and yield after each."""
+    return runner.skip_unchanged(run_steps(registry, job, identity))
 
 
-def run_steps(registry: Registry, operation: Job, identity: Identity) -> Iterator[Progress]:
-    """The same in pieces of bounded work, whether or not anything was changed; the first one does nothing yet."""
-    past = _JobSteps.of(
-        registry.ledger.log, operation.undoes, operation.id, runner.UndoIndex.of(registry, operation.undoes)
-    )
-    yield Progress(operation.id, len(past.undo), operation.total)
+def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
+    """Run in pieces of bounded work, whether or not anything changed; the first piece does nothing."""
+    past = _JobSteps.of(registry.ledger.log, job.undoes, job.id, runner.UndoIndex.of(registry, job.undoes))
+    yield Progress(job.id, len(past.undo), job.total)
     entries = past.original.newest_first()
     chunk: tuple[int, ...] = ()
     while chunk := (*chunk, *islice(entries, runner.CHUNK_SIZE - len(chunk))):
-        step = _Step(operation, chunk, past)
-        steps, processed = registry.do(
-            step, identity, operation.door, runner.entry_note(operation), job_id=operation.id
-        )
+        step = _Step(job, chunk, past)
+        steps, processed = registry.do(step, identity, job.door, runner.entry_note(job), job_id=job.id)
         chunk = chunk[processed:]
         past = replace(past, undo=steps)
-        yield Progress(operation.id, len(steps), operation.total)
-    runner.complete_job(registry, operation)
+        yield Progress(job.id, len(steps), job.total)
+    runner.complete_job(registry, job)
 
 
 @dataclass(frozen=True, slots=True)
 class _JobSteps:
-    """Which entries belong to what."""
+    """Which entries belong to which job."""
 
     original: JobSteps
-    """To the unit that is undone."""
+    """The job to undo."""
     undo: JobSteps
-    """To what undoes it."""
+    """The undo."""
     reverted: JobSteps
-    """To earlier undos of it and to what undid these: together they have changed nothing."""
+    """Earlier undos of it and the jobs that undid those: together they have no effect."""
 
     @classmethod
     def of(cls, log: Log, original: str, undo: str, undos: runner.UndoIndex) -> "_JobSteps":
@@ -215,18 +211,18 @@ class _JobSteps:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a unit made of one record."""
+    """What a job did to one record."""
 
     entry: Entry
-    """The unit's first entry of the record."""
+    """The job's first entry for the record."""
     before: Entry | None
-    """What the record was before it; None if there was none, or it is undone."""
+    """The entry before it; None if there was none, or the change is undone."""
     conflict: Conflict | None
     is_undone: bool
 
     @classmethod
     def of(cls, reading: LogReader, seq: int, past: _JobSteps) -> "_Change | None":
-        """The change that begins with an entry; None if an earlier entry of the unit began it."""
+        """Return the change that starts with an entry; None if an earlier entry of the job started it."""
         previous = reading.previous(seq)
         before = reading.entry(previous) if previous and previous not in past.original else None
         if _last_change_before(reading, previous, before) in past.original:
@@ -238,23 +234,23 @@ class _Change:
             if at in past.undo:
                 return cls(entry, None, None, is_undone=True)
             is_own = at in past.original or at in past.reverted
-            # A redaction erases from the past only, and leaves the record as it is.
+            # A redaction only erases history; the record stays unchanged.
             if len(later) < MAX_LATER_CHANGES and not is_own and reading.entry(at).action is not Action.REDACT:
                 later.append(at)
             if len(later) == MAX_LATER_CHANGES and not past.undo:
-                break  # that is enough, and nothing of it can have been undone
+                break  # enough, and no step of the undo is among them
             at = reading.previous(at)
         return cls(entry, before, _find_conflict(entry, before, later), is_undone=False)
 
     @property
     def created_handle(self) -> bool:
-        """Whether the name stood for nothing before, and was to stand for something, or be reserved, after that."""
+        """Whether the job created or reserved the handle."""
         before = State.ABSENT if self.before is None else self.before.state
         return before is State.ABSENT or (before is State.RESERVED and self.entry.state is not State.RESERVED)
 
 
 def _last_change_before(reading: LogReader, previous: int, before: Entry | None) -> int:
-    """The entry that last changed a record before another one. A redaction leaves it as it is."""
+    """Return the entry that last changed a record before another one; redactions do not count."""
     while before is not None and before.action is Action.REDACT:
         previous = reading.previous(previous)
         before = reading.entry(previous) if previous else None
@@ -262,41 +258,40 @@ def _last_change_before(reading: LogReader, previous: int, before: Entry | None)
 
 
 def _redact_conflict(context: Context, conflict: Conflict) -> Conflict:
-    """An obstacle as somebody may know it: how often and when a record was changed is for those who see its past."""
+    """Return a conflict as the caller may see it: how often and when a record changed needs access to its history."""
     if context.is_allowed(permissions.read(Handle.parse_lenient(conflict.handle))) or context.is_allowed(SEE_ALL):
         return conflict
-    return Conflict(conflict.handle, None, "you may not see why")
+    return Conflict(conflict.handle, None, "details withheld: you cannot read its history")
 
 
 def _find_conflict(entry: Entry, before: Entry | None, later: list[int]) -> Conflict | None:
     if later:
-        of = f"{len(later):,}" if len(later) < MAX_LATER_CHANGES else f"{MAX_LATER_CHANGES:,} or more"
-        times = "" if len(later) == 1 else f", the last of {of}"
+        count = f"{len(later):,}" if len(later) < MAX_LATER_CHANGES else f"{MAX_LATER_CHANGES:,} or more"
+        times = "" if len(later) == 1 else f" (the last of {count} changes)"
         return Conflict(entry.handle, later[0], f"changed later, in entry {later[0]}{times}")
     if before is not None and any(slot.is_redacted for slot in before.values):
-        return Conflict(entry.handle, before.seq, f"what it held at entry {before.seq} was erased for good")
+        return Conflict(entry.handle, before.seq, f"data of entry {before.seq} was permanently redacted")
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Undo some entries, as far as one commit takes them."""
+    """Undo some entries, as many as fit in one commit."""
 
     undo: Job
     entries: tuple[int, ...]
     past: _JobSteps
 
     @property
-    def operation(self) -> str:
-        """What is undone."""
+    def original_id(self) -> str:
         return self.undo.undoes
 
     def decide(self, context: Context) -> Plan[tuple[JobSteps, int]]:
-        """For each record what the inverse change takes. Others may be at the same, so their steps count.
+        """Requires the permissions for the inverse changes; includes steps of concurrent runs.
 
-        The answer is what has been done then, and of how many entries.
+        The result is the steps done and the number of entries handled.
         """
-        require_identity(context, f"undo {self.operation}")
+        require_identity(context, f"undo {self.original_id}")
         reading = context.snapshot.reading
         steps = self.past.undo.refresh(reading, self.undo.id)
         past = replace(self.past, undo=steps)
@@ -307,30 +302,31 @@ class _Step:
         return Plan(lambda first: (steps.with_step(first, len(drafts)), chunk.processed), drafts, reason=reason)
 
     def _drafts(self, context: Context, seq: int, past: _JobSteps) -> tuple[Draft, ...]:
-        """The entry that takes back the change that begins with one; none if none does, or it was taken back."""
+        """Return the entry that reverts the change that starts with `seq`; none if there is none, or it is reverted."""
         change = _Change.of(context.snapshot.reading, seq, past)
         if change is None or change.is_undone:
             return ()
         stored = context.snapshot.stored(Handle.parse_lenient(change.entry.handle))
         if change.conflict is not None:
-            raise UndoConflict(self.operation, [_redact_conflict(context, change.conflict)])
+            raise UndoConflict(self.original_id, [_redact_conflict(context, change.conflict)])
         if stored.key != change.entry.key or not context.snapshot.is_responsible(stored.handle):
-            why = "its namespace has another case rule now, or is no longer homed here"
+            why = "the case rule of its namespace has changed, or its prefix is no longer hosted here"
             raise UndoConflict(
-                self.operation, [_redact_conflict(context, Conflict(change.entry.handle, stored.seq, why))]
+                self.original_id, [_redact_conflict(context, Conflict(change.entry.handle, stored.seq, why))]
             )
         return self._inverse(context, stored, change)
 
     def _inverse(self, context: Context, stored: StoredRecord, change: _Change) -> tuple[Draft, ...]:
-        """The entry that takes a change back; none if there is nothing to take back."""
+        """Return the entry that reverts a change; none if there is nothing to revert."""
         if change.created_handle:
             if stored.state in (State.RESERVED, State.TOMBSTONE, State.ABSENT):
                 return ()
-            return Tombstone(stored.handle, f"made by {self.operation}, which was undone").decide(context).drafts
+            reason = f"created by job {self.original_id}, which was undone"
+            return Tombstone(stored.handle, reason).decide(context).drafts
         before = change.before
-        assert before is not None  # noqa: S101 - else the name was made
-        wanted = before.record()
-        differences = Differences.between(stored.values, wanted)
+        assert before is not None  # noqa: S101 - otherwise the job created the handle
+        values_before = before.record()
+        differences = Differences.between(stored.values, values_before)
         if stored.state is before.state and not (differences.added or differences.removed or differences.modified):
             return ()
         for old, new in differences.modified:
@@ -340,19 +336,19 @@ class _Step:
         needed = differences.permissions | _state_permissions(stored.state, before.state)
         if not stored.exists:
             context.require(permissions.create(stored.handle))
-        else:  # where nothing is needed everybody may, but a token takes the words all the same
+        else:  # a token needs its scopes even where no permission is needed
             needs = ((HasPermissions(needed, str(stored.handle)),),) if needed else ()
             required_scope = RequiredScope.of(
                 stored.handle, *differences.scopes, *_state_scopes(stored.state, before.state)
             )
             action = f"undo the change of {display_name(stored.handle)}"
             context.require(Requirement(action, needs, public=not needed, required_scope=required_scope))
-        values = compose(context, stored, wanted, creates=not stored.exists, state=before.state)
+        values = compose(context, stored, values_before, creates=not stored.exists, state=before.state)
         return (context.draft(stored, _inverse_action(stored.state, before.state), values, before.state),)
 
 
 def _state_permissions(now: State, then: State) -> AdminPermission:
-    """What it takes to make a name what it was: the same as in `life`."""
+    """Return the permissions needed to restore a state, as in `commands.lifecycle`."""
     if now is then:
         return AdminPermission(0)
     if State.TOMBSTONE in (now, then):
@@ -361,7 +357,7 @@ def _state_permissions(now: State, then: State) -> AdminPermission:
 
 
 def _state_scopes(now: State, then: State) -> tuple[Scope, ...]:
-    """The word that a token needs for it."""
+    """Return the scopes that a token needs for it."""
     if now is then:
         return ()
     return (Scope.TOMBSTONE,) if State.TOMBSTONE in (now, then) else (Scope.PUBLISH,)

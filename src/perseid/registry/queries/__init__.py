@@ -1,1 +1,1 @@
-"""Reading: resolve, history, find, suggest, cite, prove."""
+"""Queries: resolution, history, search, listings, suggestions, citations and proofs."""

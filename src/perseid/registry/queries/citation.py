@@ -1,17 +1,13 @@
-"""What there is to cite about an identifier (S10): both of its forms, and what its record says about the thing.
+"""Citations of an identifier (S10) as text, URI, BibTeX or CSL-JSON.
 
-Title, creators, date, publisher and description are taken from the public values whose types say so: `TITLE`, `AUTHOR`
-or `CREATOR`, `DATE` or `ISSUED`, `PUBLISHER`, `DESC`, alone, behind `DC.` (Dublin Core), or as the suffix of a
-registered type (`12345/TITLE`). Nothing is invented. In particular, who created the *identifier* and when (A1) is no
-author and no date of publication: it is told as what it is.
+Title, creators, date, publisher and description come from public values of matching types: `TITLE`, `AUTHOR` or
+`CREATOR`, `DATE` or `ISSUED`, `PUBLISHER`, `DESC`, plain, after `DC.` (Dublin Core), or as the suffix of a registered
+type (`12345/TITLE`). Nothing is invented: unknown fields are omitted, and who created the *identifier* and when (A1) is
+never presented as an author or publication date.
 
-Citations as people and programs read them: text, BibTeX, CSL-JSON. What is not known is left out.
-
-BibTeX is written for every program that reads it: whatever means something to TeX is written as a command, and braces
-too, because BibTeX counts them even behind a backslash. Letters outside of ASCII stay as they are, in UTF-8. A title
-stands in two pairs of braces, so that no style changes its capitals, and so does a name, so that none takes it apart.
-
-Names as they are cited and printed: found for whoever asks, in the state of the ledger that they mean.
+BibTeX output works in every reader: TeX special characters become commands, and so do braces, because BibTeX counts
+them even after a backslash. Non-ASCII letters stay UTF-8. Titles have two pairs of braces, so that no style changes
+their case, and names too, so that none splits them.
 """
 
 import re
@@ -38,7 +34,7 @@ from perseid.registry.policy.policy import Policy
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import StoredRecord
 
-from .history import as_of, moment
+from .history import as_of, seq_at_time
 from .resolve import Query, resolve
 
 TITLES: Final = ("TITLE",)
@@ -46,11 +42,11 @@ CREATORS: Final = ("AUTHOR", "CREATOR")
 DATES: Final = ("DATE", "ISSUED")
 PUBLISHERS: Final = ("PUBLISHER",)
 DESCRIPTIONS: Final = ("DESC", "DESCRIPTION", "ABSTRACT")
-"""The types that say what a thing is called, and so on; earlier ones come first."""
+"""Types by meaning; earlier ones take precedence."""
 
 _DUBLIN_CORE: Final = ("DC.", "DCTERMS.")
 _SECOND: Final = 1_000_000
-# What a terminal or a reader of citations would act upon, instead of showing it.
+# Characters that a terminal or a citation reader would interpret instead of showing.
 _BLANKS: Final = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029]+")
 _BIDI_CONTROLS: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:T[0-9:.]+(?:Z|[+-][0-9:]+)?)?)?)?")
@@ -58,17 +54,17 @@ _DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:T[0-9:.]+(?
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a record that is cited: asking for it by its entry gives the same for ever."""
+    """The cited version of a record, permanently available by its entry."""
 
     seq: int
-    """The entry that made the record so."""
+    """The entry that created it."""
     at: str
-    """When, in ISO 8601."""
+    """Its time, in ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """An identifier, and what is known about the thing that it stands for; texts are on one line each."""
+    """An identifier and its known metadata; each text is a single line."""
 
     hdl: str
     """The identifier as `hdl:` URI."""
@@ -77,23 +73,23 @@ class Citation:
     title: str | None = None
     creators: tuple[str, ...] = ()
     date: str | None = None
-    """As the record has it."""
+    """As in the record."""
     publisher: str | None = None
     description: str | None = None
     created: str | None = None
-    """When the identifier was first associated with the thing, in ISO 8601."""
+    """When the identifier was first associated with its target, in ISO 8601."""
     creator: str | None = None
     """Who created the identifier, as `hdl:` URI."""
     gone: str | None = None
-    """That the thing is gone, and why."""
+    """That the target is no longer available, and why."""
     version: Version | None = None
-    """The version that is cited; None for whatever the identifier stands for when somebody reads the citation."""
+    """The cited version; None for the current one at the time of reading."""
 
     @property
     def date_parts(self) -> tuple[int, ...]:
-        """Year, month and day, as far as the date is one of ISO 8601; empty if it is something else."""
-        found = _DATE.fullmatch(self.date or "")
-        parts = tuple([int(part) for part in found.groups() if part is not None]) if found else ()
+        """Year, month and day, as far as the date is ISO 8601; empty otherwise."""
+        match = _DATE.fullmatch(self.date or "")
+        parts = tuple([int(part) for part in match.groups() if part is not None]) if match else ()
         try:
             date(*(*parts, 1, 1)[:3])
         except (TypeError, ValueError):
@@ -102,13 +98,13 @@ class Citation:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """What whoever reads a citation has to know: which version it means, and that the thing is gone."""
-        found = [] if self.version is None else [f"as of entry {self.version.seq} ({self.version.at})"]
-        return tuple(found if self.gone is None else [*found, self.gone])
+        """Notes for the reader: the cited version, and that the target is gone."""
+        notes = [] if self.version is None else [f"as of entry {self.version.seq} ({self.version.at})"]
+        return tuple(notes if self.gone is None else [*notes, self.gone])
 
     @property
     def origin(self) -> str | None:
-        """Since when the identifier exists and who created it."""
+        """When and by whom the identifier was created."""
         if self.created is None and self.creator is None:
             return None
         on, by = f" {self.created}" if self.created else "", f" by {self.creator}" if self.creator else ""
@@ -116,23 +112,23 @@ class Citation:
 
 
 def build_citation(
-    policy: Policy, resolved: Resolution, asked: Reference, resolver: Resolver, *, fixed: bool = False
+    policy: Policy, resolved: Resolution, reference: Reference, resolver: Resolver, *, fixed: bool = False
 ) -> Citation:
-    """How to cite what somebody resolved; `fixed`, if that version is meant and no later one."""
-    name = Reference(resolved.registered, asked.query, asked.fragment)
-    known = _PublicTexts(policy, resolved.values)
-    said = build_metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
-    titles, descriptions = known.texts(TITLES), known.texts(DESCRIPTIONS)
-    created = None if said is None or said.created is None else to_iso(said.created)
-    creator = None if said is None or said.creator is None else to_path(Reference(said.creator.handle))
+    """Build the citation of a resolution; `fixed` cites this version and no later one."""
+    name = Reference(resolved.registered, reference.query, reference.fragment)
+    texts = _PublicTexts(policy, resolved.values)
+    metadata = build_metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
+    titles, descriptions = texts.texts(TITLES), texts.texts(DESCRIPTIONS)
+    created = None if metadata is None or metadata.created is None else to_iso(metadata.created)
+    creator = None if metadata is None or metadata.creator is None else to_path(Reference(metadata.creator.handle))
     return Citation(
         hdl=to_path(name),
         http=to_http(name, resolver),
-        # What a record says of its thing in one sentence names it, where no title does.
+        # Without a title, the description serves as title.
         title=next(iter(titles or descriptions), None),
-        creators=tuple(known.texts(CREATORS)),
-        date=next(iter(known.texts(DATES)), None),
-        publisher=next(iter(known.texts(PUBLISHERS)), None),
+        creators=tuple(texts.texts(CREATORS)),
+        date=next(iter(texts.texts(DATES)), None),
+        publisher=next(iter(texts.texts(PUBLISHERS)), None),
         description=next(iter(descriptions), None) if titles else None,
         created=created,
         creator=creator,
@@ -141,13 +137,13 @@ def build_citation(
     )
 
 
-def said(policy: Policy, values: Iterable[Value], words: tuple[str, ...]) -> list[str]:
-    """What the public values of these types say about the thing, each on one line."""
-    return _PublicTexts(policy, values).texts(words)
+def find_texts(policy: Policy, values: Iterable[Value], keywords: tuple[str, ...]) -> list[str]:
+    """Return the texts of public values of these types, each on one line."""
+    return _PublicTexts(policy, values).texts(keywords)
 
 
 def to_single_line(text: str) -> str:
-    """A text without line ends, control characters and marks that turn the direction of writing."""
+    """Remove line ends, control characters and bidirectional marks from a text."""
     return _BLANKS.sub(" ", _BIDI_CONTROLS.sub("", text)).strip(" ")
 
 
@@ -160,18 +156,18 @@ def _tombstone_text(policy: Policy, resolved: Resolution) -> str | None:
 
 
 class _PublicTexts:
-    """What public values say about a thing."""
+    """Texts of the public values that describe the target."""
 
     def __init__(self, policy: Policy, values: Iterable[Value]) -> None:
-        # Who created the identifier, when, and why the thing is gone: of the identifier, not of the thing.
-        get_hosted = {fold(type_) for type_ in (*policy.types_used, policy.creator_type, policy.creation_date_type)}
-        self._values = [value for value in ascending(values) if value.is_public and fold(value.type) not in get_hosted]
+        # Types about the identifier itself do not describe its target.
+        excluded = {fold(type_) for type_ in (*policy.types_used, policy.creator_type, policy.creation_date_type)}
+        self._values = [value for value in ascending(values) if value.is_public and fold(value.type) not in excluded]
 
-    def texts(self, words: tuple[str, ...]) -> list[str]:
-        """What the values of these types say; where there are several words, the first one that says anything."""
-        for word in words:
-            if found := list(_texts(value for value in self._values if _type_keyword(value.type) == word)):
-                return found
+    def texts(self, keywords: tuple[str, ...]) -> list[str]:
+        """Return the texts for the first of these keywords that has any."""
+        for keyword in keywords:
+            if texts := list(_texts(value for value in self._values if _type_keyword(value.type) == keyword)):
+                return texts
         return []
 
 
@@ -186,11 +182,11 @@ def _texts(values: Iterable[Value]) -> Iterator[str]:
 
 
 def _type_keyword(type_: str) -> str:
-    """What a type says by its name: that in its registry, or behind the name of Dublin Core."""
+    """Return a type's keyword: its name without registry prefix or Dublin Core prefix."""
     handle = Handle.for_lookup(type_)
     name = fold(type_ if handle is None else handle.suffix)
-    for before in _DUBLIN_CORE:
-        name = name.removeprefix(before)
+    for prefix in _DUBLIN_CORE:
+        name = name.removeprefix(prefix)
     return name
 
 
@@ -206,48 +202,48 @@ TEX_ESCAPES: Final[Mapping[str, str]] = {
     '"': '{"}',
     **{character: f"\\{character}" for character in "#$%&_"},
 }
-"""What each character is written as that means something to TeX, or that its oldest fonts do not have."""
+"""Replacements of characters that are special in TeX or missing from its oldest fonts."""
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _SENTENCE_ENDS: Final = (".", "?", "!")
 
 
 def format_text(citation: Citation) -> str:
-    """One line: who, when, what, where, in both forms."""
-    identity = "; ".join(citation.creators)
+    """Format as one line: creators, date, title, publisher and both forms of the identifier."""
+    creators = "; ".join(citation.creators)
     when = f"({citation.date})" if citation.date else ""
-    beginning = " ".join(filter(None, (identity, when)))
+    start = " ".join(filter(None, (creators, when)))
     state = f" [{'; '.join(citation.state)}]" if citation.state else ""
-    parts = [_with_period(part) for part in (beginning, citation.title, citation.publisher) if part]
+    parts = [_with_period(part) for part in (start, citation.title, citation.publisher) if part]
     return " ".join([*parts, f"{citation.hdl}, {citation.http}{state}"])
 
 
 def format_hdl(citation: Citation) -> str:
-    """The identifier as URI of its own scheme."""
+    """Format as `hdl:` URI."""
     return citation.hdl + _version(citation)
 
 
 def format_http(citation: Citation) -> str:
-    """The identifier at a resolver."""
+    """Format as the URL at a resolver."""
     return citation.http + _version(citation)
 
 
 def format_bibtex(citation: Citation) -> str:
-    """An entry of a BibTeX file."""
+    """Format as a BibTeX entry."""
     fields = "".join(f",\n  {name} = {value}" for name, value in _fields(citation))
     return f"@misc{{{_key(citation)}{fields}\n}}"
 
 
 def format_csl(citation: Citation) -> str:
-    """A list of one item in CSL-JSON."""
+    """Format as a CSL-JSON list of one item."""
     return write_json([to_csl(citation)])
 
 
 def to_csl(citation: Citation) -> JsonObject:
-    """An item of CSL-JSON as a plain object."""
+    """Return the CSL-JSON item as a plain object."""
     item: JsonObject = {"id": _id(citation), "type": "document"}
     parts = citation.date_parts
-    known: JsonObject = {
+    fields: JsonObject = {
         "title": citation.title,
         "author": [{"literal": name} for name in citation.creators],
         "issued": {"date-parts": [list(parts)]} if parts else citation.date and {"literal": citation.date},
@@ -257,13 +253,13 @@ def to_csl(citation: Citation) -> JsonObject:
         "URL": citation.http,
         "note": _note(citation),
     }
-    return item | {name: value for name, value in known.items() if value}
+    return item | {name: value for name, value in fields.items() if value}
 
 
 def to_json(citation: Citation) -> JsonObject:
-    """Everything that is known, as a plain object."""
+    """Return all known fields as a plain object."""
     version = citation.version
-    known: JsonObject = {
+    fields: JsonObject = {
         "hdl": citation.hdl,
         "http": citation.http,
         "title": citation.title,
@@ -276,11 +272,11 @@ def to_json(citation: Citation) -> JsonObject:
         "gone": citation.gone,
         "version": None if version is None else {"seq": version.seq, "at": version.at},
     }
-    return {name: value for name, value in known.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 class Style(StrEnum):
-    """How a citation is written."""
+    """Citation styles."""
 
     TEXT = "text"
     HDL = "hdl"
@@ -296,31 +292,31 @@ FORMATTERS: Final[Mapping[str, Callable[[Citation], str]]] = {
     Style.BIBTEX: format_bibtex,
     Style.CSL_JSON: format_csl,
 }
-"""The styles by their names."""
+"""Formatters by style."""
 
 
-def escaped(text: str) -> str:
-    """A text as TeX reads it."""
+def escape_tex(text: str) -> str:
+    """Escape a text for TeX."""
     return "".join([TEX_ESCAPES.get(character, character) for character in text])
 
 
 def _fields(citation: Citation) -> Iterator[tuple[str, str]]:
     if citation.title:
-        yield "title", f"{{{{{escaped(citation.title)}}}}}"
+        yield "title", f"{{{{{escape_tex(citation.title)}}}}}"
     if citation.creators:
-        yield "author", f"{{{' and '.join(f'{{{escaped(name)}}}' for name in citation.creators)}}}"
+        yield "author", f"{{{' and '.join(f'{{{escape_tex(name)}}}' for name in citation.creators)}}}"
     if citation.date:
         parts = citation.date_parts
-        yield "year", f"{{{f'{parts[0]:04}' if parts else escaped(citation.date)}}}"
+        yield "year", f"{{{f'{parts[0]:04}' if parts else escape_tex(citation.date)}}}"
         if len(parts) > 1:
-            yield "month", _MONTHS[parts[1] - 1]  # a word that every style knows in its own language
+            yield "month", _MONTHS[parts[1] - 1]  # a macro that every style defines
     if citation.publisher:
-        yield "publisher", f"{{{{{escaped(citation.publisher)}}}}}"
+        yield "publisher", f"{{{{{escape_tex(citation.publisher)}}}}}"
     if citation.description:
-        yield "abstract", f"{{{escaped(citation.description)}}}"
-    # An address is taken as it stands, and a URI has nothing in it that could end the field.
+        yield "abstract", f"{{{escape_tex(citation.description)}}}"
+    # URLs are taken verbatim; a URI contains nothing that could end the field.
     yield "url", f"{{{citation.http}}}"
-    yield "note", f"{{{escaped(_note(citation))}}}"
+    yield "note", f"{{{escape_tex(_note(citation))}}}"
 
 
 def _note(citation: Citation) -> str:
@@ -336,7 +332,7 @@ def _id(citation: Citation) -> str:
 
 
 def _key(citation: Citation) -> str:
-    """The key of an entry: of the characters that every reader of BibTeX takes, and one for one with the identifier."""
+    """Return the BibTeX key: only characters that every reader accepts, unique for each identifier."""
     return "".join(
         [
             each if each.isascii() and (each.isalnum() or each in ":/.-") else f"_{ord(each):x}_"
@@ -350,39 +346,39 @@ def _with_period(sentence: str) -> str:
 
 
 def get_citation(
-    context: Context, asked: Reference, resolver: Resolver, at: str | None = None, clock: int = 0
+    context: Context, reference: Reference, resolver: Resolver, at: str | None = None, clock: int = 0
 ) -> Citation:
-    """How to cite a name: as it is, or as it was `at` a time or after an entry. Raises `Refused`.
+    """Return the citation of a handle, now or `at` a time or entry. Raises `Refused`.
 
-    `clock` is the time in microseconds, before which a past time has to lie.
+    `clock` is the current time in microseconds; `at` must not be later.
     """
-    snapshot, query = context.snapshot, Query(asked.handle)
+    snapshot, query = context.snapshot, Query(reference.handle)
     if at is None:
-        found = resolve(query, context)
+        resolved = resolve(query, context)
     else:
-        found = as_of(snapshot, context.identity, query, moment(snapshot.reading, at, clock)).resolved
-    tail = _with_tail(asked.handle, asked, found)
-    return build_citation(snapshot.policy(found.registered.prefix), found, tail, resolver, fixed=at is not None)
+        resolved = as_of(snapshot, context.identity, query, seq_at_time(snapshot.reading, at, clock)).resolved
+    tail = _with_tail(reference.handle, reference, resolved)
+    return build_citation(snapshot.policy(resolved.registered.prefix), resolved, tail, resolver, fixed=at is not None)
 
 
-def find_printable_name(context: Context, asked: Reference) -> Reference:
-    """The name for a code: as it is registered, or as it was asked for if a template makes its values.
+def find_printable_name(context: Context, reference: Reference) -> Reference:
+    """Return the handle for a QR code: as registered, or as requested if a template supplies its values.
 
-    One that is reserved will do, since that is what names are reserved for. Raises `Refused`.
+    Reserved handles are allowed, since codes are printed in advance. Raises `Refused`.
     """
-    stored = context.get_hosted(asked.handle)
+    stored = context.get_hosted(reference.handle)
     try:
         require_record(context, stored)
     except Refused:
-        made = resolve(Query(asked.handle), context)  # refused in the same way, if there is no template
-        return _with_tail(made.registered, asked, made)
-    return _with_tail(stored.handle, asked, stored)
+        resolved = resolve(Query(reference.handle), context)  # also refused if there is no template
+        return _with_tail(resolved.registered, reference, resolved)
+    return _with_tail(stored.handle, reference, stored)
 
 
-def _with_tail(handle: Handle, asked: Reference, found: StoredRecord | Resolution) -> Reference:
-    """A name with the query and fragment that were asked for: within the URI, or within a name of CORDRA (C5)."""
+def _with_tail(handle: Handle, reference: Reference, result: StoredRecord | Resolution) -> Reference:
+    """Return a handle with the requested query and fragment: in the URI, or in a CORDRA name (C5)."""
     return Reference(
         handle,
-        asked.query if found.query is None else found.query,
-        asked.fragment if found.fragment is None else found.fragment,
+        reference.query if result.query is None else result.query,
+        reference.fragment if result.fragment is None else result.fragment,
     )

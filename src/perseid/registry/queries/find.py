@@ -1,29 +1,23 @@
-"""What somebody looks for, and whether a record is it: by where it leads, what it holds, whose it is, when it changed.
+"""Search for records by target, value, type, owner, prefix or latest change (S4, S5).
 
-All that is asked for has to hold together, and what is asked about values has to hold of one and the same value: a
-host and a type mean a value of the type that leads to the host.
+All criteria must match together, and all criteria about values must match one and the same value: a host and a type
+select a value of that type whose URL is on that host. `PreparedSearch.plan` chooses the most selective index that can
+be known without looking: value, URL, host, path, owner, latest change, prefix, type. Its records are then filtered.
 
-`Search.plan` says how it is found. Of several things the one is looked up that leads to the fewest records, as far as
-that can be known without looking: a value, a URL, a host, a path, an owner, a moment, a prefix, a type. The records
-that come of it are looked at for the rest.
+Users who can list a namespace can search it (see `listing`): with LIST_HANDLES in every state, through an open policy
+only public records. Private values match only for users who can read them. Deleted handles are not found; the log has
+them.
 
-Finding names by what their records hold: which lead to this URL, which are whose, what has changed (S4, S5).
+Pages follow the keys of an index, so a page costs the same wherever it starts. Records that the caller may not see, or
+that do not match, are skipped, a limited number per page: a page can be short or empty although there are more. A
+record that changes between two pages can appear twice, or not at all if it moved to a position already passed.
 
-Whoever may list the names of a namespace finds them (see `past_names`): with LIST_HANDLES in every state, by an open
-policy those that the public may know. A value that is not public is found by those only who may read it. Deleted names
-are not found: they are nothing any more; the log tells of them.
+Private data affects neither the order nor whether there is more: a record is placed by the values that the caller can
+read, a full page continues only if something visible is left, and its cursor is encrypted (`paging`). The only thing
+observable is that very much was skipped.
 
-Pages are by the key of an index, so a page costs the same wherever it begins, and there is no end to how many there
-can be. What may not be seen, or is not what was looked for after all, is passed over, so much of it at a time: a page
-may be short, or empty, although there are more. A record that is changed between two pages may be seen twice, or, if it
-moved to a place that was passed, not at all.
-
-What is private has no part in the order, nor in whether there is more: a record stands where the values have it that
-may be read, a full page goes on only if something is left that may be seen, and its end is sealed (`page_ends`). What
-remains to be noticed is that very much was passed over.
-
-A pattern for URLs without a beginning has no range of keys. Then all keys are looked through, for some time, and the
-page says so.
+A URL pattern without a fixed start has no key range. Then all keys are scanned, for a limited time, and the page says
+so.
 """
 
 import time
@@ -66,93 +60,94 @@ from .listing import MAX_SCANNED, Visibility, listing_requirement
 from .paging import VALUE_OVERHEAD, CursorCodec, PageBudget, mark
 
 EncodedValue = tuple[bytes, Value]
-"""A value in its binary form, and taken apart."""
+"""A value in its binary form, and parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """How records are found that may be what is looked for."""
+    """How to find candidate records."""
 
     ranges: tuple[KeyRange, ...] = ()
-    """Keys of the view by which records are found, one range after the other; no two have a key in common."""
+    """Key ranges of the search view, in order; they do not overlap."""
     names: tuple[bytes, bytes] | None = None
-    """Or else the keys of records from the first up to the second."""
+    """Or the record keys from the first up to the second."""
     since: int | None = None
-    """Or else all that changed behind this entry."""
+    """Or everything that changed after this entry."""
     scans: UrlGlob | None = None
-    """Whether no range is narrower than everything, so that all keys are compared with this."""
+    """The pattern to compare all keys with, if no range narrows the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What somebody looks for; what is left out may be anything."""
+    """Search criteria; None matches anything."""
 
     url: str | None = None
-    """A URL, with `*` for any characters: see `target_globs`."""
+    """A URL, with `*` for any characters: see `perseid.ledger.views.url_glob`."""
     host: str | None = None
-    """A host, with its subdomains."""
+    """A host, including its subdomains."""
     path: str | None = None
-    """How a path begins, on any host."""
+    """The start of a path, on any host."""
     type: str | None = None
-    """As in resolution: with a dot at its end, its subtypes as well."""
+    """As in resolution: a trailing dot includes subtypes."""
     value: bytes | None = None
-    """The data of a value, exactly."""
+    """The exact data of a value."""
     owner: str | None = None
-    """The handle of whom it belongs to: see `owners`."""
+    """The handle of the owner: see `find_owners`."""
     prefix: str | None = None
     since: int | None = None
-    """The latest change is behind this entry."""
+    """The latest change is after this entry."""
 
     def prepared(self) -> "PreparedSearch":
-        """The same, checked and ready to be compared; raises `Refused`."""
+        """Validate the criteria; raises `Refused`."""
         if self == Search():
-            raise InvalidQuery("nothing to look for is named", "name a URL, a host, a type …")
+            raise InvalidQuery(
+                "No search criterion given", "Give a URL, host, path, type, value, owner, prefix or entry"
+            )
         if self.prefix is not None and ("/" in self.prefix or _prefix_handle(self.prefix) is None):
-            reason = f"{display_name(self.prefix)} is no prefix"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, "name a prefix, such as 12345", "H2")
+            reason = f"Invalid prefix {display_name(self.prefix)}"
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, "For example: 12345", "H2")
         try:
             owner = None if self.owner is None else Handle.for_lookup(self.owner)
-            places = [] if self.host is None else [search_keys.host_range(self.host, subdomains=True)]
-            places += [] if self.path is None else [search_keys.path_prefix_range(self.path)]
+            url_ranges = [] if self.host is None else [search_keys.host_range(self.host, subdomains=True)]
+            url_ranges += [] if self.path is None else [search_keys.path_prefix_range(self.path)]
             glob = None if self.url is None else UrlGlob.parse(self.url)
             ranges = None if glob is None else glob.ranges()
         except InvalidData as problem:
-            raise InvalidQuery(str(problem), "write it as in https://example.org/*") from problem
+            raise InvalidQuery(str(problem), "For example: https://example.org/*") from problem
         if self.owner is not None and owner is None:
-            reason = f"{display_name(self.owner)} is no handle"
-            raise InvalidQuery(reason, "name whom it belongs to, as in 12345/ann")
+            reason = f"Invalid owner handle {display_name(self.owner)}"
+            raise InvalidQuery(reason, "For example: 12345/ann")
         types = None if self.type is None else TypeQuery((self.type,))
-        return PreparedSearch(self, glob, ranges, tuple(places), types, owner)
+        return PreparedSearch(self, glob, ranges, tuple(url_ranges), types, owner)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSearch:
-    """What somebody looks for, ready to be compared with records."""
+    """Validated criteria that records can be compared with."""
 
     search: Search
     glob: UrlGlob | None
     _glob_ranges: tuple[KeyRange, ...] | None
-    _places: tuple[KeyRange, ...]
-    """Each of which holds a key of the place."""
+    _url_ranges: tuple[KeyRange, ...]
+    """A matching URL has a key in each of them."""
     _types: TypeQuery | None
     _owner: Handle | None
 
     @property
     def is_about_values(self) -> bool:
-        """Whether some value has to be as asked for."""
+        """Whether some value must match."""
         search = self.search
-        asked = (search.url, search.host, search.path, search.type, search.value)
-        return any(each is not None for each in asked)
+        criteria = (search.url, search.host, search.path, search.type, search.value)
+        return any(each is not None for each in criteria)
 
     def plan(self) -> SearchPlan:
-        """How to find it."""
         search = self.search
         if search.value is not None:
             return SearchPlan(value_ranges(search.value))
         if self._glob_ranges is not None:
             return SearchPlan(self._glob_ranges)
-        if self._places:
-            return SearchPlan(self._places[:1])
+        if self._url_ranges:
+            return SearchPlan(self._url_ranges[:1])
         if search.owner is not None:
             return SearchPlan(owner_ranges(search.owner))
         if search.since is not None:
@@ -164,23 +159,23 @@ class PreparedSearch:
         return SearchPlan(ranges, scans=self.glob if ranges == ALL_KEYS else None)
 
     def may_match(self, entry: Entry) -> bool:
-        """Whether a record can be it, by its name and its latest change."""
+        """Whether a record can match, by its handle and latest change."""
         search = self.search
         if search.since is not None and entry.seq <= search.since:
             return False
         return search.prefix is None or fold(entry.handle.partition("/")[0]) == fold(search.prefix)
 
     def meets(self, policy: Policy, entry: Entry, values: Sequence[EncodedValue]) -> tuple[Value, ...] | None:
-        """Those of some values of a record that are as asked for; None if the record is not it.
+        """Return the matching values of a record; None if the record does not match.
 
-        Where nothing is asked about values, none are named.
+        Without criteria about values the result is empty.
         """
         if self._owner is not None and not is_owner(policy, entry.handle, [value for _, value in values], self._owner):
             return None
         if not self.is_about_values:
             return ()
-        found = tuple([value for content, value in values if self._matches_value(content, value)])
-        return found or None
+        matching = tuple([value for content, value in values if self._matches_value(content, value)])
+        return matching or None
 
     def _matches_value(self, content: bytes, value: Value) -> bool:
         search = self.search
@@ -188,14 +183,14 @@ class PreparedSearch:
             return False
         if search.value is not None and (value.data != search.value or _is_unsearchable(value)):
             return False
-        if self.glob is None and not self._places:
+        if self.glob is None and not self._url_ranges:
             return True
         return any(self._matches_url(keys) for keys in location_keys(content))
 
     def _matches_url(self, keys: tuple[bytes, ...]) -> bool:
         if self.glob is not None and not self.glob.matches(keys[0]):
             return False
-        return all(place.contains_any(keys) for place in self._places)
+        return all(each.contains_any(keys) for each in self._url_ranges)
 
 
 def _prefix_handle(prefix: str) -> Handle | None:
@@ -206,86 +201,86 @@ _UNSEARCHABLE_TYPES: Final = (HS_ADMIN, HS_SECKEY)
 
 
 def _is_unsearchable(value: Value) -> bool:
-    """Secrets are found by nobody, and administrators by their names."""
+    """Secrets are never searchable; administrators are found by their handles."""
     return any(has_type(value.type, base) for base in _UNSEARCHABLE_TYPES)
 
 
 def is_owner(policy: Policy, handle: str, values: Sequence[Value], owner: Handle) -> bool:
-    """Whether a record belongs to somebody, by the values given."""
+    """Whether a record has this owner, by the given values."""
     name = Handle.parse_lenient(handle)
-    wanted = name_key(policy, name, owner)
-    return any(name_key(policy, name, each) == wanted for each in find_owners(policy, values))
+    key = name_key(policy, name, owner)
+    return any(name_key(policy, name, each) == key for each in find_owners(policy, values))
 
 
 def find_owners(policy: Policy, values: Sequence[Value]) -> list[Handle]:
-    """To whom a record belongs: whom it names as owner where the policy tells owners from managers, otherwise its
-    administrators. Where these are no parties but prefix handles, or nobody is named, its creator too (A5).
+    """Return the owners of a record: those it names if the policy separates owners from managers, otherwise its
+    administrators. If all of them are prefix handles, or there are none, its creator too (A5).
     """
-    named = _parties(values_of_exact_type(values, policy.owner_type)) if policy.owner_type else _administrators(values)
-    if policy.authority and all(each.is_prefix_handle for each in named):
-        named += _parties(values_of_exact_type(values, policy.creator_type))
-    return named
+    owners = _parties(values_of_exact_type(values, policy.owner_type)) if policy.owner_type else _administrators(values)
+    if policy.authority and all(each.is_prefix_handle for each in owners):
+        owners += _parties(values_of_exact_type(values, policy.creator_type))
+    return owners
 
 
 def _parties(values: Iterable[Value]) -> list[Handle]:
-    """The handles that values name, in the bare form in which they are kept."""
-    found = []
+    """Return the handles in values of the bare stored form."""
+    parties = []
     for value in values:
         party = first_valid([value], parse_stored_party)
         if party is not None and str(party).encode() == value.data:
-            found.append(party)
-    return found
+            parties.append(party)
+    return parties
 
 
 def _administrators(values: Iterable[Value]) -> list[Handle]:
-    found = []
+    administrators = []
     for value in values:
         if has_type(value.type, HS_ADMIN):
             try:
                 name = Handle.for_lookup(Admin.from_bytes(value.data).administrator.handle)
             except InvalidData:
                 continue
-            found += [] if name is None else [name]
-    return found
+            administrators += [] if name is None else [name]
+    return administrators
 
 
 SCAN_SECONDS: Final = 1.0
-"""How long one page looks through everything: others wait for an answer too."""
+"""Time limit for one page of a full scan: other requests wait."""
 
 _MIN_BATCH: Final = 50
 _MAX_BATCH: Final = 1_000
 _SCAN_BATCH: Final = 5_000
 
 Position = tuple[int, bytes, int]
-"""Where somebody is on the way: the number of a range, a key in it, an entry. Without ranges, only the entry counts."""
+"""Position of a scan: number of the range, key in it, entry. Without ranges only the entry matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A name whose record is what was looked for."""
+    """A matching record."""
 
     handle: str
     state: State
     seq: int
     """Its latest entry."""
     at: int
-    """When it last changed, in microseconds since 1970."""
+    """Time of its latest change, in microseconds since 1970."""
     values: tuple[Value, ...]
-    """The values that are as asked for; none if nothing was asked about values."""
+    """The matching values; empty without criteria about values."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """Some of what was found, in the order of the index."""
+    """A page of results, in the order of the index."""
 
     items: tuple[SearchResult, ...]
     following: str | None
-    """Where the next page begins; None if this is the last one."""
+    """Cursor of the next page; None if this is the last one."""
     scans: bool
-    """Whether everything had to be looked through, for lack of an index; then a page ends when its time is over."""
+    """Whether a full scan was needed for lack of an index; such a page ends at its time limit."""
 
 
-def find(  # noqa: PLR0913 - the last ones are for those who know better
+def find(  # noqa: PLR0913 - the last ones are for tests and jobs
     snapshot: Snapshot,
     identity: Identity,
     search: Search,
@@ -296,234 +291,239 @@ def find(  # noqa: PLR0913 - the last ones are for those who know better
     *,
     weigh: Callable[[SearchResult], int] | None = None,
 ) -> SearchPage:
-    """The names that somebody may see and that are what is looked for, behind where a page ended. Raises `Refused`.
+    """Return the page of visible matching records after a cursor. Raises `Refused`.
 
-    A page ends early where the records are large: see `page_room`. Who tells more of a record than it holds says with
-    `weigh` how many octets more that is.
+    A page ends early where records are large (`PageBudget`). A caller that returns more than the record itself passes
+    the additional bytes with `weigh`.
     """
-    wanted = search.prepared()
-    seen = _ResultFilter(snapshot, identity, wanted)
-    walk = _IndexScan(snapshot.reading, search, wanted.plan(), min(max(_MIN_BATCH, limit), _MAX_BATCH))
+    prepared = search.prepared()
+    results = _ResultFilter(snapshot, identity, prepared)
+    scan = _IndexScan(snapshot.reading, search, prepared.plan(), min(max(_MIN_BATCH, limit), _MAX_BATCH))
     budget = PageBudget(page_size(limit))
-    found: list[SearchResult] = []
-    begun = clock()
-    steps = walk.steps(after)
+    items: list[SearchResult] = []
+    started = clock()
+    steps = scan.steps(after)
     last: Position | None = None
-    more, passed = False, 0
-    for place, entry in steps:
+    more, skipped = False, 0
+    for position, entry in steps:
         try:
-            item = None if entry is None else seen.look(entry)
+            item = None if entry is None else results.match(entry)
         except _PageLimitReached:
             more = True
             break
-        is_visible = item is not None and walk.is_first(place, item.contents)
+        is_visible = item is not None and scan.is_first(position, item.contents)
         if item is not None and is_visible:
-            if not budget.take(item.octets + (0 if weigh is None else weigh(item.found))):
+            if not budget.take(item.size + (0 if weigh is None else weigh(item.result))):
                 more = True
                 break
-            found.append(item.found)
-            last = place
+            items.append(item.result)
+            last = position
         elif not budget.is_full:
-            last = place  # a full page ends with what it tells
-        passed += not is_visible
-        over = clock() - begun > seconds if walk.plan.scans else passed >= MAX_SCANNED
-        if over or snapshot.usage.lookups > _MAX_PAGE_LOOKUPS:
+            last = position  # a full page ends with its last visible record
+        skipped += not is_visible
+        is_over = clock() - started > seconds if scan.plan.scans else skipped >= MAX_SCANNED
+        if is_over or snapshot.usage.lookups > _MAX_PAGE_LOOKUPS:
             more = next(steps, None) is not None
             break
-    following = walk.told(last) if more and last is not None else None
-    return SearchPage(tuple(found), following, walk.plan.scans is not None)
+    following = scan.encode_cursor(last) if more and last is not None else None
+    return SearchPage(tuple(items), following, scan.plan.scans is not None)
 
 
 _MAX_PAGE_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
-"""References that one page follows to decide who may see what, and then ends: nothing is denied for lack of them."""
+"""References that one page follows for authorization before it ends: nothing is denied for lack of them."""
 
 
 class _PageLimitReached(Exception):
-    """Of one prefix, or record, more cannot be decided on this page whether it may be seen."""
+    """The page has no budget left to decide whether a record is visible."""
 
 
 class _ResultFilter:
-    """What one who asks may see of what was found."""
+    """Filters candidates by what the caller can see."""
 
-    def __init__(self, snapshot: Snapshot, identity: Identity, wanted: PreparedSearch) -> None:
+    def __init__(self, snapshot: Snapshot, identity: Identity, prepared: PreparedSearch) -> None:
         self._snapshot = snapshot
         self._identity = identity
-        self._wanted = wanted
+        self._prepared = prepared
         self._visibility = Visibility(snapshot, identity)
         self._matches: dict[int, _Match | None] = {}  # a record has a step for each of its keys
-        prefix = wanted.search.prefix
+        prefix = prepared.search.prefix
         if prefix is not None:
-            # Who asks about one namespace is told that they may not; elsewhere what may not be seen is passed over.
+            # A search in one namespace is refused; elsewhere invisible records are skipped.
             requirement = listing_requirement(prefix, snapshot.policy(prefix))
             decision = authorize(identity, requirement, snapshot, snapshot.rules.administration, snapshot.usage)
             if not decision.allowed:
                 raise Refused.from_decision(decision)
 
-    def look(self, entry: Entry) -> "_Match | None":
-        """The record of an entry as it may be told; None if it is not what is looked for. Raises `_Enough`.
+    def match(self, entry: Entry) -> "_Match | None":
+        """Return the visible match of an entry; None if it does not match. Raises `_PageLimitReached`.
 
-        What a request may search for rights is limited. A search that had only what others left over tells nothing, so
-        the page ends before such a record; on the next one it is the first, for which it is searched with all of it.
+        Lookups for authorization are limited per request, so a negative result from a nearly spent budget is
+        inconclusive: the page ends before that record. On the next page it comes first, with a full budget.
         """
         if entry.seq not in self._matches:
             usage = self._snapshot.usage
             was_fresh = usage == SearchUsage()
-            item = self._look(entry)
+            item = self._match_visible(entry)
             if usage.is_exhausted and not was_fresh:
                 if self._matches:
                     raise _PageLimitReached
                 usage.lookups = usage.members = 0
                 self._visibility = Visibility(self._snapshot, self._identity)
-                item = self._look(entry)
+                item = self._match_visible(entry)
             self._matches[entry.seq] = item
         return self._matches[entry.seq]
 
-    def _look(self, entry: Entry) -> "_Match | None":
-        if entry.state is State.ABSENT or not self._wanted.may_match(entry):
+    def _match_visible(self, entry: Entry) -> "_Match | None":
+        if entry.state is State.ABSENT or not self._prepared.may_match(entry):
             return None
         if fold(entry.handle.partition("/")[0]) == SITE_PREFIX:
-            return None  # the installation's own records are no names
-        right = self._visibility.right(entry.handle)
-        if right is None:
+            return None  # the installation's own records are not handles
+        access = self._visibility.access(entry.handle)
+        if access is None:
             raise _PageLimitReached
-        if not right.lists or not (right.administers or is_public(entry.state)):
+        if not access.lists or not (access.administers or is_public(entry.state)):
             return None
         return self._match_entry(entry)
 
     def _match_entry(self, entry: Entry) -> "_Match | None":
-        """The values that are as asked for, of those that may be read."""
+        """Return the match among the values that the caller can read."""
         try:
             policy = self._snapshot.policy(entry.handle.partition("/")[0])
         except Refused:
-            return None  # of a namespace whose policy cannot be read nothing is known
-        every: list[EncodedValue] = list(zip(entry.contents(), entry.record(), strict=True))
-        public = [each for each in every if each[1].is_public]
-        readable = [each for each in every if each[1].is_public or Permission.ADMIN_READ in each[1].permissions]
-        by_all, met = self._wanted.meets(policy, entry, readable), self._wanted.meets(policy, entry, public)
-        by = public
-        if by_all != met and is_allowed(
+            return None  # the policy is unreadable
+        encoded: list[EncodedValue] = list(zip(entry.contents(), entry.record(), strict=True))
+        public = [each for each in encoded if each[1].is_public]
+        readable = [each for each in encoded if each[1].is_public or Permission.ADMIN_READ in each[1].permissions]
+        all_matching, matching = (
+            self._prepared.meets(policy, entry, readable),
+            self._prepared.meets(policy, entry, public),
+        )
+        visible = public
+        if all_matching != matching and is_allowed(
             self._snapshot, self._identity, permissions.read(Handle.parse_lenient(entry.handle))
         ):
-            met, by = by_all, readable
-        if met is None:
+            matching, visible = all_matching, readable
+        if matching is None:
             return None
-        return _Match(SearchResult(entry.handle, entry.state, entry.seq, entry.at, met), [content for content, _ in by])
+        return _Match(
+            SearchResult(entry.handle, entry.state, entry.seq, entry.at, matching), [content for content, _ in visible]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """A record that is what was looked for."""
+    """A record that matches."""
 
-    found: SearchResult
+    result: SearchResult
     contents: list[bytes]
-    """The values, in their binary form, that may be known: by these it has its place in the order."""
+    """The visible values in binary form, which place the record in the order."""
 
     @property
-    def octets(self) -> int:
-        """What it takes on a page: all of it is held until the page ends, also what is not told."""
-        return len(self.found.handle) + sum([VALUE_OVERHEAD + len(content) for content in self.contents])
+    def size(self) -> int:
+        """Its size on a page; all of it is held in memory until the page ends."""
+        return len(self.result.handle) + sum([VALUE_OVERHEAD + len(content) for content in self.contents])
 
 
 class _IndexScan:
-    """Goes through the records that may be what is looked for, in the order of an index."""
+    """Iterates over candidate records in the order of an index."""
 
-    def __init__(self, reading: LogReader, search: Search, plan: SearchPlan, at_once: int) -> None:
+    def __init__(self, reading: LogReader, search: Search, plan: SearchPlan, batch_size: int) -> None:
         self._reading = reading
-        self._at_once = at_once
-        self._ends = CursorCodec(reading, search)
-        self._first: dict[int, tuple[int, bytes] | None] = {}  # where an entry is met first, found out once
+        self._batch_size = batch_size
+        self._cursors = CursorCodec(reading, search)
+        self._first: dict[int, tuple[int, bytes] | None] = {}  # where an entry is met first
         self.plan = plan
 
     def steps(self, after: str | None) -> Iterator[tuple[Position, Entry | None]]:
-        """The records behind where a page ended, each with its place; None where a place leads to nothing."""
-        place = (0, b"", 0) if after is None else self._place(after)
+        """Yield positions after a cursor, each with its record; None where a position has no record."""
+        position = (0, b"", 0) if after is None else self._decode_cursor(after)
         if self.plan.ranges:
-            return self._by_scan(place) if self.plan.scans else self._by_keys(place)
-        return self._by_names(place) if self.plan.names else self._by_log(place)
+            return self._by_scan(position) if self.plan.scans else self._by_keys(position)
+        return self._by_names(position) if self.plan.names else self._by_log(position)
 
-    def is_first(self, place: Position, contents: list[bytes]) -> bool:
-        """Whether a record whose values may be known so far is met here for the first time."""
+    def is_first(self, position: Position, contents: list[bytes]) -> bool:
+        """Whether a record with these visible values is met at this position for the first time."""
         if not self.plan.ranges:
             return True
-        number, key, seq = place
+        number, key, seq = position
         if seq not in self._first:
             candidates = (each for each in self._keys(contents) if not self.plan.scans or self._is_candidate(each[1]))
             self._first[seq] = next(candidates, None)
         return self._first[seq] == (number, key)
 
-    def told(self, place: Position) -> str:
-        """A place, for whoever may not know it."""
-        number, key, seq = place
-        return self._ends.told(seq, mark(number, key)) if self.plan.ranges else self._ends.told(seq)
+    def encode_cursor(self, position: Position) -> str:
+        """Encode a position as a cursor."""
+        number, key, seq = position
+        return self._cursors.encode(seq, mark(number, key)) if self.plan.ranges else self._cursors.encode(seq)
 
-    def _place(self, told: str) -> Position:
-        found = self._ends.read(told)
-        if found is None or found[0] > self._reading.size:  # where an older state of the ledger was put back
-            raise _unknown_cursor(told)
-        entry = self._reading.entry(found[0])
+    def _decode_cursor(self, cursor: str) -> Position:
+        decoded = self._cursors.decode(cursor)
+        if decoded is None or decoded[0] > self._reading.size:  # an older backup was restored
+            raise _unknown_cursor(cursor)
+        entry = self._reading.entry(decoded[0])
         if not self.plan.ranges:
             return 0, entry.key, entry.seq
         for number, key in self._keys(entry.contents()):
-            if mark(number, key) == found[1]:
+            if mark(number, key) == decoded[1]:
                 return number, key, entry.seq
-        raise _unknown_cursor(told)  # what it was has been erased since
+        raise _unknown_cursor(cursor)  # its value has been redacted since
 
     def _keys(self, contents: list[bytes]) -> list[tuple[int, bytes]]:
-        """The keys of values in the ranges, in the order in which they are met."""
+        """Return the keys of values within the ranges, in the order of the scan."""
         keys = index_keys(contents)
         ranges = enumerate(self.plan.ranges)
         return sorted((number, key) for number, one in ranges for key in keys if one.first <= key < one.end)
 
-    def _by_keys(self, place: Position) -> Iterator[tuple[Position, Entry | None]]:
-        number, key, seq = place
-        for which, one in enumerate(self.plan.ranges):
-            if which < number:
+    def _by_keys(self, position: Position) -> Iterator[tuple[Position, Entry | None]]:
+        number, key, seq = position
+        for index, one in enumerate(self.plan.ranges):
+            if index < number:
                 continue
-            after = (key, seq) if which == number else (b"", 0)
+            after = (key, seq) if index == number else (b"", 0)
             more = True
             while more:
-                rows, more = self._reading.find_by_keys(one.first, one.end, self._at_once, after)
-                yield from (((which, found, entry.seq), entry) for found, entry in rows)
+                rows, more = self._reading.find_by_keys(one.first, one.end, self._batch_size, after)
+                yield from (((index, found_key, entry.seq), entry) for found_key, entry in rows)
                 after = (rows[-1][0], rows[-1][1].seq) if rows else after
 
-    def _by_scan(self, place: Position) -> Iterator[tuple[Position, Entry | None]]:
-        number, key, seq = place
-        for which, one in enumerate(self.plan.ranges):
-            if which < number:
+    def _by_scan(self, position: Position) -> Iterator[tuple[Position, Entry | None]]:
+        number, key, seq = position
+        for index, one in enumerate(self.plan.ranges):
+            if index < number:
                 continue
-            after = (key, seq) if which == number else (b"", 0)
+            after = (key, seq) if index == number else (b"", 0)
             while rows := self._reading.target_rows(one.first, one.end, _SCAN_BATCH, after):
-                for found, seq_found in rows:
-                    entry = self._reading.entry(seq_found) if self._is_candidate(found) else None
-                    yield (which, found, seq_found), entry
+                for found_key, found_seq in rows:
+                    entry = self._reading.entry(found_seq) if self._is_candidate(found_key) else None
+                    yield (index, found_key, found_seq), entry
                 if len(rows) < _SCAN_BATCH:
                     break
                 after = rows[-1]
 
     def _is_candidate(self, key: bytes) -> bool:
-        """Whether a key, which may be cut, can be that of a place that is looked for."""
+        """Whether a key, which may be truncated, can match the pattern."""
         glob = self.plan.scans
         return glob is None or len(key) >= KEY_LENGTH or glob.matches(key)
 
-    def _by_names(self, place: Position) -> Iterator[tuple[Position, Entry | None]]:
-        assert self.plan.names is not None  # noqa: S101 - it is asked before
+    def _by_names(self, position: Position) -> Iterator[tuple[Position, Entry | None]]:
+        assert self.plan.names is not None  # noqa: S101 - checked by the caller
         first, end = self.plan.names
-        if place[1]:
-            first = place[1] + b"\0"
+        if position[1]:
+            first = position[1] + b"\0"
         more = True
         while more:
-            entries, more = self._reading.names_page(first, end, self._at_once)
+            entries, more = self._reading.names_page(first, end, self._batch_size)
             yield from (((0, entry.key, entry.seq), entry) for entry in entries)
             first = entries[-1].key + b"\0" if entries else first
 
-    def _by_log(self, place: Position) -> Iterator[tuple[Position, Entry | None]]:
-        since, size = max(self.plan.since or 0, place[2]), self._reading.size
-        for first in range(since, size, self._at_once):
-            for entry in self._reading.log(first, min(first + self._at_once, size)):
+    def _by_log(self, position: Position) -> Iterator[tuple[Position, Entry | None]]:
+        since, size = max(self.plan.since or 0, position[2]), self._reading.size
+        for first in range(since, size, self._batch_size):
+            for entry in self._reading.log(first, min(first + self._batch_size, size)):
                 is_latest = self._reading.latest(entry.key) == entry.seq
                 yield (0, entry.key, entry.seq), entry if is_latest else None
 
 
-def _unknown_cursor(told: str) -> Refused:
-    reason = f"no page of this search ended at {display_name(told)}"
-    return InvalidQuery(reason, "begin anew, and go on where a page says that it ended")
+def _unknown_cursor(cursor: str) -> Refused:
+    reason = f"Cursor {display_name(cursor)} is not valid for this search"
+    return InvalidQuery(reason, "Start again without a cursor")

@@ -1,18 +1,13 @@
-"""Where a page ended, for whoever asks for the next one: sealed, so that it tells nothing and nobody can make one up.
+"""Pagination: encrypted cursors and the size limit of pages.
 
-A page may end at a record that its reader may not see, or at a private value of one. If such a place were told in the
-open, or places could be made up, the answers would show which entries have something in a range of an index, and
-private values could be guessed letter by letter.
+A page can end at a record, or a private value, that the caller may not see. If cursors were readable or could be
+forged, responses would reveal which entries have something in a range of an index, and private values could be guessed
+byte by byte. So a cursor is encrypted for one search with a key derived from the ledger (`LogReader.secret`): it works
+on every node and after a restart, and nothing is stored for it.
 
-A place is sealed for one search, with a key that follows from the ledger (`Reading.secret`): it is good on every node
-and after every start, and nothing is kept for it.
-
-How much a page holds: so many items, and so many octets.
-
-Records may be large. A thousand of them could be a thousand megabytes, which nobody can be sent at once, and which a
-process should not hold. So a page ends where its items or its octets are used up, whichever comes first, and the next
-one goes on there. The first item of a page always has room: whoever goes from page to page comes to the end, however
-large a record is.
+Records can be large: a thousand of them could be a thousand megabytes. So a page ends when its number of items or its
+bytes are used up, and the next one continues there. The first item of a page always fits, so every listing reaches its
+end.
 """
 
 from collections.abc import Iterable
@@ -27,32 +22,32 @@ from perseid.ledger.log.reader import LogReader
 from perseid.records.value import Value
 
 DIGEST_BYTES: Final = 8
-"""Of a digest that tells the keys of one entry apart."""
+"""Length of the digest that distinguishes the keys of one entry."""
 
 _PURPOSE: Final = b"page ends"
 _CURSOR = Struct(f">q{DIGEST_BYTES}s")
-_CURSOR_DIGITS: Final = 2 * (_CURSOR.size + 16)  # of which 16 octets show that nobody changed it
+_CURSOR_DIGITS: Final = 2 * (_CURSOR.size + 16)  # 16 bytes are the authentication tag
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
 class CursorCodec:
-    """The ends of the pages of one search."""
+    """Encodes and decodes the cursors of one search."""
 
     def __init__(self, reading: LogReader, search: object) -> None:
-        """`search` is what the places belong to; its `repr` tells it from all others."""
+        """`search` identifies the search by its `repr`."""
         self._reading = reading
         self._search = repr(search).encode("utf-8", "surrogatepass")
 
-    def told(self, seq: int, mark: bytes = b"") -> str:
-        """An entry, and a mark of its key, as a reader gets them."""
+    def encode(self, seq: int, mark: bytes = b"") -> str:
+        """Encode an entry and the digest of its key."""
         return self._cipher().encrypt(_CURSOR.pack(seq, mark), [self._search]).hex()
 
-    def read(self, told: str) -> tuple[int, bytes] | None:
-        """The entry and the mark; None if no page of this search ended there."""
-        if len(told) != _CURSOR_DIGITS or not _HEXADECIMAL.issuperset(told):
+    def decode(self, cursor: str) -> tuple[int, bytes] | None:
+        """Decode the entry and the digest; None if the cursor does not belong to this search."""
+        if len(cursor) != _CURSOR_DIGITS or not _HEXADECIMAL.issuperset(cursor):
             return None
         try:
-            seq, mark = _CURSOR.unpack(self._cipher().decrypt(bytes.fromhex(told), [self._search]))
+            seq, mark = _CURSOR.unpack(self._cipher().decrypt(bytes.fromhex(cursor), [self._search]))
         except InvalidTag:
             return None
         return seq, mark
@@ -62,54 +57,53 @@ class CursorCodec:
 
 
 def mark(number: int, key: bytes) -> bytes:
-    """What tells a key in the range of this number from the others of an entry."""
+    """Return the digest that distinguishes a key of this range from the other keys of an entry."""
     return blake2b(number.to_bytes(2, "big") + key, digest_size=DIGEST_BYTES).digest()
 
 
 MAX_PAGE_BYTES: Final = 1 << 22
-"""Octets on a page, as they are kept; in JSON binary data has a third more. A thousand usual records are a quarter of
-it, so that only pages of large ones end here. It is written in a tenth of a second, and read over a slow line in some
-seconds."""
+"""Bytes on a page, as stored; binary data takes a third more in JSON. A thousand usual records are a quarter of it, so
+only pages of large records end here. It takes a tenth of a second to write and some seconds to send over a slow line.
+"""
 
 ITEM_OVERHEAD: Final = 256
 VALUE_OVERHEAD: Final = 128
 REFERENCE_OVERHEAD: Final = 32
-"""What an item, a value and a reference count besides their texts and data: names of members, numbers, times."""
+"""Bytes for an item, a value and a reference in addition to texts and data: field names, numbers, times."""
 
 
 class PageBudget:
-    """What is left on a page."""
+    """Remaining items and bytes of a page."""
 
-    __slots__ = ("_is_empty", "_items", "_octets")
+    __slots__ = ("_bytes", "_is_empty", "_items")
 
     def __init__(self, items: int) -> None:
         self._items = items
-        self._octets = MAX_PAGE_BYTES
+        self._bytes = MAX_PAGE_BYTES
         self._is_empty = True
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more has room."""
-        return self._items <= 0 or self._octets <= 0
+        return self._items <= 0 or self._bytes <= 0
 
-    def take(self, octets: int) -> bool:
-        """Take an item of so many octets, if it has room; the first one has, whatever it takes."""
-        octets += ITEM_OVERHEAD
-        if self._items <= 0 or (octets > self._octets and not self._is_empty):
+    def take(self, size: int) -> bool:
+        """Add an item of this size in bytes if it fits; the first one always does."""
+        size += ITEM_OVERHEAD
+        if self._items <= 0 or (size > self._bytes and not self._is_empty):
             return False
         self._is_empty = False
         self._items -= 1
-        self._octets -= octets
+        self._bytes -= size
         return True
 
 
 def values_size(values: Iterable[Value]) -> int:
-    """What values take on a page."""
+    """Return the size of values on a page, in bytes."""
     return sum([_value_size(value) for value in values])
 
 
 def _value_size(value: Value) -> int:
-    octets = VALUE_OVERHEAD + len(value.type) + len(value.data)
+    size = VALUE_OVERHEAD + len(value.type) + len(value.data)
     if value.references:
-        octets += sum([REFERENCE_OVERHEAD + len(reference.handle) for reference in value.references])
-    return octets
+        size += sum([REFERENCE_OVERHEAD + len(reference.handle) for reference in value.references])
+    return size

@@ -1,4 +1,4 @@
-"""QR codes of identifiers, to be printed on things: the form that a telephone can follow, at a resolver."""
+"""QR codes of identifiers: the URL at a resolver."""
 
 import struct
 import zlib
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from segno import QRCode
 
 MAX_SCALE: Final = 100
-"""The most pixels to a module: a code of the largest size then has 18,500 pixels to a side, 60 centimetres in print."""
+"""Maximum pixels per module: the largest code then has 18,500 pixels per side, 60 cm in print."""
 
 QUIET_ZONE: Final = 4
-"""How many modules stay light around a code: the standard's number, without which some readers find nothing."""
+"""Light modules around a code, as the standard requires; some readers fail without them."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
 class ImageFormat(StrEnum):
-    """What a code is drawn as."""
+    """Image formats."""
 
     SVG = "svg"
     PNG = "png"
@@ -33,54 +33,52 @@ class QrImage:
     """A QR code."""
 
     text: str
-    """What it says."""
     code: "QRCode"
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """The smallest code for a text that stays readable with an eighth of it damaged, or at least with a few
-        hundredths. InvalidData, if the text is too long for any.
+        """Return the smallest code for a text, with error correction M, or L if it does not fit. Raises `InvalidData`
+        if the text is too long.
         """
-        import segno  # noqa: PLC0415 - few commands draw
+        import segno  # noqa: PLC0415 - few commands need it
 
         for error in ("m", "l"):
             try:
                 return cls(text, segno.make(text, error=error, micro=False))
             except segno.DataOverflowError:
                 continue
-        raise InvalidData(f"{len(text):,} characters are too many for a QR code: the largest holds 2,953 octets")
+        raise InvalidData(f"Text of {len(text):,} characters is too long for a QR code: the largest holds 2,953 bytes")
 
     @property
     def designator(self) -> str:
-        """Its size, and how much damage it bears: `4-M`."""
+        """Version and error correction: `4-M`."""
         return str(self.code.designator)
 
     def svg(self, scale: int) -> bytes:
-        """As SVG, so many units to a module, with the light modules: what it is put upon may be dark."""
+        """Draw as SVG, `scale` units per module, with the light modules: the background may be dark."""
         output = BytesIO()
         options = {"light": "#fff", "svgclass": None, "lineclass": None}
         self.code.save(output, kind="svg", border=QUIET_ZONE, scale=scale, **options)
         return output.getvalue()
 
     def png(self, scale: int) -> bytes:
-        """As PNG in black and white, so many pixels to a module.
+        """Draw as black-and-white PNG, `scale` pixels per module.
 
-        A row of modules is made as one number, whose bits are its pixels: a tenth of the time that it takes to look at
-        each pixel.
+        A row of modules becomes one integer whose bits are its pixels: ten times faster than pixel by pixel.
         """
         modules = self.code.matrix
         side = (len(modules) + 2 * QUIET_ZONE) * scale
         row_bytes = -(-side // 8)
-        beside = "1" * (QUIET_ZONE * scale)
-        drawn = ("1" * scale, "0" * scale)  # a light module, and a dark one
-        again = (b"\2" + bytes(row_bytes)) * (scale - 1)  # the same line as the one above
+        margin = "1" * (QUIET_ZONE * scale)
+        module_pixels = ("1" * scale, "0" * scale)  # light and dark
+        repeats = (b"\2" + bytes(row_bytes)) * (scale - 1)  # same as the line above
 
         def lines(pixels: str) -> bytes:
-            return b"\0" + int(pixels.ljust(8 * row_bytes, "0"), 2).to_bytes(row_bytes, "big") + again
+            return b"\0" + int(pixels.ljust(8 * row_bytes, "0"), 2).to_bytes(row_bytes, "big") + repeats
 
-        above = lines("1" * side) * QUIET_ZONE
-        rows = [lines(beside + "".join([drawn[module] for module in row]) + beside) for row in modules]
-        pixels = above + b"".join(rows) + above
+        quiet_rows = lines("1" * side) * QUIET_ZONE
+        rows = [lines(margin + "".join([module_pixels[module] for module in row]) + margin) for row in modules]
+        pixels = quiet_rows + b"".join(rows) + quiet_rows
         head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
         return _PNG + _png_chunk(b"IHDR", head) + _png_chunk(b"IDAT", zlib.compress(pixels)) + _png_chunk(b"IEND", b"")
 

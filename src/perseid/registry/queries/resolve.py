@@ -1,14 +1,11 @@
-"""What a name says about itself as an identifier (A1), with the date of its last update.
+"""Resolution, and the authority metadata of a record (A1).
 
-That date is the newest timestamp of a value or, where later, the time of the latest entry that changed values: a value
-that was removed leaves no timestamp behind (A3). It is found in the history whenever somebody asks, and stored nowhere.
-Whoever shows authority metadata takes it from here.
+The rules are the protocol's (§12.2). Reserved and unpublished handles are "not found" to the public; their
+administrators see them. A template can supply values for a handle without a record (`policy.templates`). Resolution at
+a past time is in `history`.
 
-Resolving: what a name stands for, as far as whoever asks may see it.
-
-The rules are the protocol's (§12.2). Reserved and unpublished names are "not found" to the public; their administrators
-see them. For a name without a record a template may make values; see `templates`. What a name stood for at another
-moment is a matter of `past`.
+The date of the last update is the newest timestamp of a value or, if later, the time of the latest entry that changed
+values: a removed value leaves no timestamp (A3). It is computed from the history on demand and stored nowhere.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,9 +33,9 @@ _MICROSECOND: Final = 1_000_000
 
 
 def get_authority_metadata(snapshot: Snapshot, stored: StoredRecord) -> AuthorityMetadata | None:
-    """The authority metadata of a record, of what everybody may read in it; None if there is none, or no policy asks.
+    """Return the public authority metadata of a record; None if there is none, or the policy requires none.
 
-    Whether somebody may know of the record is not asked here: resolve it first.
+    Visibility of the record is not checked here: resolve it first.
     """
     if not stored.policy.authority or stored.state in (State.ABSENT, State.RESERVED):
         return None
@@ -50,10 +47,10 @@ def get_authority_metadata(snapshot: Snapshot, stored: StoredRecord) -> Authorit
 
 
 def last_change(entries: Iterable[Entry]) -> int | None:
-    """When values were last changed, in seconds since 1970, given the entries of a record from the latest back.
+    """Return when values last changed, in seconds since 1970, given the entries of a record, newest first.
 
-    To publish, to hide and to erase the past change none. What an import brings was changed elsewhere, at the times
-    that its values have: None, if there was nothing else.
+    Publishing, hiding and redacting change no values. Imported values changed elsewhere, at their own timestamps: None
+    if there was nothing else.
     """
     later: Entry | None = None
     for entry in entries:
@@ -68,7 +65,7 @@ def _values_differ(later: Entry, earlier: Entry) -> bool:
 
 
 def _is_import(entry: Entry) -> bool:
-    return entry.identity is not None and entry.identity[0] == IMPORT
+    return entry.origin is not None and entry.origin[0] == IMPORT
 
 
 def _contents(entry: Entry) -> list[bytes]:
@@ -77,40 +74,40 @@ def _contents(entry: Entry) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked about a name."""
+    """A request to resolve a handle."""
 
     handle: Handle
     types: Collection[str] = ()
     indexes: Collection[int] = ()
-    """Values whose type matches or whose index is listed; all, if both are empty."""
+    """Select values by type or index; all values if both are empty."""
     public_only: bool = True
-    """Whether private values are left out in silence; otherwise they are shown to those who may see them."""
+    """Omit private values silently; otherwise they require permission."""
     refer: bool = True
-    """Whether a derived prefix that is not here is answered with where to ask (DNR clear)."""
+    """Answer for a derived prefix that is not here with a referral (DNR clear)."""
 
 
 def resolve(query: Query, context: Context) -> Resolution:
-    """Answer a query about the present; see `past.as_of` for another moment. Raises `Refused`."""
+    """Resolve a handle now; see `history.as_of` for another time. Raises `Refused`."""
     stored = context.get_hosted(query.handle, refer=query.refer)
     if not stored.exists or (not stored.is_public and not _is_administrator(context, stored, query)):
         snapshot = context.snapshot
         return resolve_by_template(
             query, context.identity, snapshot, stored, lambda *name: templates.current_public_record(snapshot, *name)
         )
-    found = select(stored.values, query.indexes, query.types)
+    values = select(stored.values, query.indexes, query.types)
     if query.public_only:
-        found = tuple([value for value in found if value.is_public])
-    elif found:
+        values = tuple([value for value in values if value.is_public])
+    elif values:
         snapshot = context.snapshot
         decision = authorize_read(
-            context.identity, stored.handle, found, snapshot, snapshot.rules.administration, snapshot.usage
+            context.identity, stored.handle, values, snapshot, snapshot.rules.administration, snapshot.usage
         )
         if not decision.allowed:
             raise Refused.from_decision(decision)
-        found = tuple([value for value in found if value.is_public or Permission.ADMIN_READ in value.permissions])
-    if not found:
+        values = tuple([value for value in values if value.is_public or Permission.ADMIN_READ in value.permissions])
+    if not values:
         raise values_not_found(query)
-    return to_resolved(stored, found)
+    return to_resolved(stored, values)
 
 
 def resolve_by_template(
@@ -121,37 +118,44 @@ def resolve_by_template(
     look_up: templates.RecordLookup,
     at: int | None = None,
 ) -> Resolution:
-    """Answer a query about a name without a record that may be known to whoever asks: by a template, if there is one.
+    """Resolve a handle without a visible record through a template, if there is one.
 
-    What is looked up is that of today, or as it was after the entry `at`. Whoever asks within a session for more than
-    public values has to be allowed to read the base.
+    Records are looked up as of today, or of the entry `at`. Reading more than public values requires permission to read
+    the base.
     """
-    found = templates.apply_template(snapshot, stored, look_up, at)
-    if found is None:
+    result = templates.apply_template(snapshot, stored, look_up, at)
+    if result is None:
         raise not_found(stored)
-    values = select(found.values, query.indexes, query.types)
+    values = select(result.values, query.indexes, query.types)
     if not query.public_only and values:
         decision = authorize_read(
-            identity, found.base or stored.handle, values, snapshot, snapshot.rules.administration, snapshot.usage
+            identity, result.base or stored.handle, values, snapshot, snapshot.rules.administration, snapshot.usage
         )
         if not decision.allowed:
             raise Refused.from_decision(decision)
     if not values:
         raise values_not_found(query)
-    entry = found.entry
+    entry = result.entry
     return Resolution(
-        stored.requested, stored.requested, found.state, values, entry.seq, entry.at, by_template=True, base=found.base
+        stored.requested,
+        stored.requested,
+        result.state,
+        values,
+        entry.seq,
+        entry.at,
+        by_template=True,
+        base=result.base,
     )
 
 
-def values_not_found(query: Query, verb: str = "has") -> Refused:
-    """The name exists, and has nothing of what was asked for that may be seen."""
-    return Refused(ResponseCode.VALUES_NOT_FOUND, f"{display_name(query.handle)} {verb} no such values")
+def values_not_found(query: Query) -> Refused:
+    """Return the refusal for a handle without visible matching values."""
+    return Refused(ResponseCode.VALUES_NOT_FOUND, f"Handle {display_name(query.handle)} has no matching values")
 
 
 def to_resolved(stored: StoredRecord, values: tuple[Value, ...]) -> Resolution:
-    """The answer about a record."""
-    assert stored.entry is not None  # noqa: S101 - what exists has an entry
+    """Return the resolution of a record."""
+    assert stored.entry is not None  # noqa: S101 - existing records have an entry
     return Resolution(
         stored.requested,
         stored.handle,

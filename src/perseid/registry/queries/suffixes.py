@@ -1,12 +1,12 @@
-"""The generator of suffixes (seed 000), for every door: what can be asked for, and what a suffix says.
+"""Suffix generation (seed 000) and explanation, for every interface.
 
-There are three ways to get a new name, and they differ in what is kept of it:
+Three ways to get a new handle differ in what is stored:
 
-    mint       a record: the name stands for something at once
-    reserve    a record that only says whose the name is: nobody can resolve it yet (S1)
-    generate   a durable lease, and no record: this service never gives the name to anybody else (P6)
+    mint       a record: the handle resolves at once
+    reserve    a record that only names the owner: the handle does not resolve yet (S1)
+    generate   a durable lease and no record: this service never issues the handle again (P6)
 
-All three are operations of `minting` and demand the same right (S13): what the policy's `who_may_mint` says.
+All three are commands of `commands.minting` and require the same permission (S13): the policy's `who_may_mint`.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ from perseid.wire.codes import ResponseCode
 
 
 class MintMode(Enum):
-    """What is asked for."""
+    """How new handles are made."""
 
     MINT = "mint"
     RESERVE = "reserve"
@@ -37,21 +37,19 @@ class MintMode(Enum):
 
     @property
     def text(self) -> str:
-        """What it does, for people."""
+        """Description for people."""
         return _TEXTS[self]
 
 
 _TEXTS: Final = {
-    MintMode.MINT: "New names with a record each: they stand for something, and everybody can resolve them.",
-    MintMode.RESERVE: "New names that are yours and stand for nothing yet: they resolve once they are created.",
-    MintMode.GENERATE: (
-        "New names and nothing else: nobody is given them again, and no record is kept of whose they are."
-    ),
+    MintMode.MINT: "New handles with a record each: they resolve at once.",
+    MintMode.RESERVE: "New handles that are reserved for you: they resolve once their records are created.",
+    MintMode.GENERATE: "New handles without a record: they are never issued again, and no owner is stored.",
 }
 
 
 def build_command(
-    making: MintMode,
+    mode: MintMode,
     inputs: MintInputs,
     where: str,
     count: int = 1,
@@ -59,46 +57,45 @@ def build_command(
     values: Iterable[Value] = (),
     owner: ValueRef | None = None,
 ) -> Generate:
-    """What `minting.mint`, or `Registry.do` for up to `MAX_NAMES`, is asked to carry out.
+    """Return the command for `minting.mint`, or for `Registry.do` up to `MAX_NAMES`.
 
-    Values go with `mint` only, and an owner with what has a record. Raises `Refused`.
+    Values require `mint`, and an owner requires a record. Raises `Refused`.
     """
     values = tuple(values)
-    if values and making is not MintMode.MINT:
-        reason = "a name that is reserved or generated stands for nothing yet, so it has no values"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "mint it, or give the values when it is created", "S1")
-    if making is MintMode.GENERATE:
+    if values and mode is not MintMode.MINT:
+        reason = "A reserved or generated handle has no values"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, "Mint it, or set the values when you create the record", "S1")
+    if mode is MintMode.GENERATE:
         if owner is not None:
-            reason = "of a name that is generated no record is kept, so it has no owner"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "reserve it instead", "S1")
+            reason = "A generated handle has no record, so it has no owner"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, "Reserve it instead", "S1")
         return Generate(inputs, where, count)
-    return Mint(inputs, where, count, values=values, owner=owner, reserve=making is MintMode.RESERVE)
+    return Mint(inputs, where, count, values=values, owner=owner, reserve=mode is MintMode.RESERVE)
 
 
 @dataclass(frozen=True, slots=True)
 class SuffixCharacter:
-    """One character of a PILIN suffix, and what it says."""
+    """One character of a PILIN suffix and its meaning."""
 
     character: str
     place: int
-    """From 1, as people count."""
+    """Counted from 1."""
     digit: int
-    """What the character stands for: 0 to 30."""
+    """Value of the character: 0 to 30."""
     each: int
-    """How many milliseconds one step of it is: 31 times as many as one of the character before it."""
+    """Milliseconds per step: 31 times those of the character before it."""
 
     @property
     def milliseconds(self) -> int:
-        """How many milliseconds it adds to the whole."""
+        """Milliseconds that it contributes."""
         return self.digit * self.each
 
     @property
     def text(self) -> str:
-        """The same for people."""
-        return f"{self.character} is {self.digit}, counted in steps of {_format_duration(self.each)}"
+        """Explanation for people."""
+        return f"{self.character} is {self.digit}, in steps of {_format_duration(self.each)}"
 
     def to_json(self) -> JsonObject:
-        """As a plain object."""
         return {
             "character": self.character,
             "place": self.place,
@@ -110,17 +107,17 @@ class SuffixCharacter:
 
 
 PILIN_EXPLANATION: Final = (
-    f"A PILIN suffix is the millisecond in which it was asked for, counted from {pilin.UUID_EPOCH:%Y-%m-%d} in UTC and "
-    f"written in {BASE} digits, {ALPHABET}: no vowels, so that no words come about. The last digit stands first: "
-    f"names made one after the other look different. Until the year 2420 it has {pilin.LENGTH} characters."
+    f"A PILIN suffix is the millisecond of its request since {pilin.UUID_EPOCH:%Y-%m-%d} UTC, written in {BASE} "
+    f"digits, {ALPHABET}: no vowels, so no words can appear. The least significant digit comes first, so consecutive "
+    f"handles look different. Until the year 2420 it has {pilin.LENGTH} characters."
 )
 """The rules P1 to P4, for people."""
 
 
 def explain_suffix(suffix: str) -> tuple[SuffixCharacter, ...]:
-    """What each character of a PILIN suffix, in either case, says; together they are the millisecond (P1).
+    """Explain each character of a PILIN suffix, in either case; together they give the millisecond (P1).
 
-    Raises `InvalidName` for what is none, with the character that is at fault.
+    Raises `InvalidName` with the invalid character.
     """
     pilin.decode(suffix)
     return tuple(
@@ -132,7 +129,7 @@ def explain_suffix(suffix: str) -> tuple[SuffixCharacter, ...]:
 
 
 def describe_suffix(policy: Policy, handle: Handle) -> Details:
-    """What the scheme of a namespace tells from a name alone: when it was minted, which UUID it is; nothing if none."""
+    """Return what a handle alone reveals under its namespace's scheme: time of minting, UUID; empty if nothing."""
     try:
         scheme = policy.suffix_scheme()
         return {} if scheme is None else scheme.describe(handle)
@@ -150,7 +147,7 @@ _TIME_UNITS: Final = (
 
 
 def _format_duration(milliseconds: int) -> str:
-    """A length of time in the largest unit that it has one of."""
+    """Format a duration in the largest unit that it fills."""
     for unit, length in _TIME_UNITS:
         if milliseconds >= length:
             number = f"{milliseconds / length:.1f}".removesuffix(".0")

@@ -1,24 +1,17 @@
-"""What may have been meant by a text that is no name here: readings of it, each with what was done to the text.
+"""Suggestions ("did you mean …?") for a text that is not found as a handle.
 
-People copy names out of documents, letters and address bars, and something comes along: blanks, a full stop, a bracket,
-the address of a resolver, dashes that a word processor made of hyphens, escapes that were escaped once more. Each
-repair takes one such thing away. Repairs are applied to what others have left, as far as there are new readings, and
-the outermost comes first.
+People copy handles from documents, mail and address bars, with blanks, punctuation, a resolver's address, typographic
+dashes or double escaping. Each repair removes one such thing; repairs combine as long as new candidates appear, the
+outermost first. Typos are corrected by `perseid.names.suggest`.
 
-Only what stands around and between is repaired here. Slips of the pen are the part of `perseid.names.suggest`.
+Only public handles of this server are suggested: reserved and unpublished ones look free. Each candidate is looked up
+by name; nothing is listed.
 
-Did you mean …? For a name that was not found: names that are there, and what is known of its prefix.
-
-Suggested are names of this server that everybody may know of, and no others: what is reserved or unpublished looks as
-if it were not there. They come from the text itself, repaired (`repairing`), or with one slip of the pen mended
-(`perseid.names.suggest`); each candidate is looked up by name. Nothing is listed.
-
-Everybody may ask, so the work is bounded: in look-ups, in time, in what is told. It is meant to help somebody who has
-a name that is nearly right, and to be no cheaper way of finding out which names there are than to ask for them one by
-one. So one request looks no further than a slip away and tells of a few names. Where a repaired name is there, nothing
-is guessed. Where a name has many neighbours, which differ in one character, one more or one less, which of them was
-meant cannot be told, and none of them is. Doors let a client ask only so often besides. The work is the same whether or
-not there is something to find: it ends when all candidates were looked up, not when enough are found.
+Anybody can ask, so lookups, time and results are limited. It helps people with a nearly correct handle and must not be
+a cheaper way to enumerate handles than asking for them one by one: a request tries a single typo and returns a few
+handles. If a repaired handle exists, nothing is guessed. If many handles differ from the text in one character, none of
+them is suggested. Interfaces also limit the rate. The work is the same whether or not something is found: it ends when
+all candidates were looked up.
 """
 
 import re
@@ -54,15 +47,15 @@ from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX
 from .citation import to_single_line
 
 MAX_TEXT: Final = 8_192
-"""Characters of the longest text that is read: as long as a request can be."""
+"""Characters of the longest text: as long as a request can be."""
 
 WITHOUT_ADDRESS: Final = "without the address before it"
-"""What is said of a reading that leaves out what may be a resolver's address, or the beginning of the name."""
+"""The clause of a candidate without what is either a resolver's address or the start of the handle."""
 
 MAX_CANDIDATES: Final = 16
-"""The most readings of a text: each is looked up, and the fourth thing that came along is hardly ever there."""
+"""Maximum number of candidates: each is looked up, and a fourth repair hardly ever helps."""
 
-_OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - the quotation marks of several languages are meant
+_OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
 _CLOSING: Final = ")]}>\"'»”’“›.,;:!?…"  # noqa: RUF001
 _DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _SLASHES: Final = "\u2044\u2215\u29f8\uff0f"
@@ -73,7 +66,7 @@ _TO_ASCII: Final = str.maketrans(
     | dict.fromkeys(_SLASHES, "/")
     | dict.fromkeys(_BLANKS, " ")
     | dict.fromkeys(_INVISIBLE, "")
-    # Letters and digits as wide as Chinese ones, which keyboards for these make.
+    # Fullwidth letters and digits from East Asian keyboards.
     | {chr(0xFF01 + offset): chr(0x21 + offset) for offset in range(0x5E) if chr(0xFF01 + offset) not in _DASHES}
 )
 _BLANK: Final = re.compile(r"\s+")
@@ -83,49 +76,51 @@ _NUMERIC: Final = re.compile("[0-9.]+")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may have been meant."""
+    """A possible reading of a text."""
 
     text: str
     done: tuple[str, ...] = ()
-    """What was done to the text, as clauses for people; nothing to the text as it came."""
+    """The repairs, as clauses for people; empty for the text itself."""
 
     @property
     def why(self) -> str:
-        """How it comes from the text, as a clause."""
-        return f"this is what you asked for, {', '.join(self.done)}"
+        """How it follows from the text, as a clause."""
+        return f"your text {', '.join(self.done)}"
 
 
 def find_candidates(text: str, resolvers: Sequence[Resolver]) -> tuple[Candidate, ...]:
-    """What may have been meant by a text: the text itself, and then what repairs make of it; no two are the same."""
-    found = [Candidate(text)]
+    """Return the text itself, then its repaired forms, without duplicates."""
+    candidates = [Candidate(text)]
     if len(text) > MAX_TEXT:
-        return tuple(found)
+        return tuple(candidates)
     known = {text}
-    for reading in found:  # grows while it is walked
-        for other, clause in _repairs(reading.text, resolvers):
-            if len(found) < MAX_CANDIDATES and other and other not in known:
+    for candidate in candidates:  # grows while iterating
+        for other, clause in _repairs(candidate.text, resolvers):
+            if len(candidates) < MAX_CANDIDATES and other and other not in known:
                 known.add(other)
-                found.append(Candidate(other, reading.done if clause in reading.done else (*reading.done, clause)))
-    return tuple(found)
+                candidates.append(
+                    Candidate(other, candidate.done if clause in candidate.done else (*candidate.done, clause))
+                )
+    return tuple(candidates)
 
 
 def _repairs(text: str, resolvers: Sequence[Resolver]) -> Iterator[tuple[str, str]]:
-    yield text.strip(STRIPPED_CHARACTERS), "without the blanks around it"
-    yield text.translate(_TO_ASCII), "with plain hyphens, slashes, blanks and letters"
-    yield text.lstrip(_OPENING).rstrip(_CLOSING), "without the punctuation around it"
-    yield text.rstrip("/"), "without the slash at its end"
+    yield text.strip(STRIPPED_CHARACTERS), "without surrounding spaces"
+    yield text.translate(_TO_ASCII), "with plain hyphens, slashes, spaces and letters"
+    yield text.lstrip(_OPENING).rstrip(_CLOSING), "without surrounding punctuation"
+    yield text.rstrip("/"), "without the trailing slash"
     with suppress(InvalidName):
-        yield str(parse_user_input(text, resolvers, for_lookup=True).handle), "without what a URI has around a name"
+        yield str(parse_user_input(text, resolvers, for_lookup=True).handle), "without the rest of the URI"
     if "%" in text:
         with suppress(UnicodeDecodeError):
-            yield unquote(text, errors="strict"), "with its escapes decoded once more"
-    yield _TAIL.split(text, maxsplit=1)[0], "without the query or fragment behind it"
+            yield unquote(text, errors="strict"), "with percent-encoding decoded again"
+    yield _TAIL.split(text, maxsplit=1)[0], "without the query or fragment"
     yield from _without_address(text)
-    yield _BLANK.sub("", text), "without the blanks inside it"
+    yield _BLANK.sub("", text), "without spaces inside"
 
 
 def _without_address(text: str) -> Iterator[tuple[str, str]]:
-    """A resolver's address without its scheme, or one that is not known: what follows the host, or host and segment."""
+    """Remove a resolver's address without scheme, or of an unknown resolver: the host, or host and segment."""
     address = text.partition("://")[2]
     first, _, path = (address or text).partition("/")
     if "/" in path.strip("/") and (address or not _NUMERIC.fullmatch(first)):  # digits and dots are a prefix
@@ -133,69 +128,65 @@ def _without_address(text: str) -> Iterator[tuple[str, str]]:
 
 
 MAX_SUGGESTIONS: Final = 5
-"""Names that are told: as many as somebody looks at."""
+"""Maximum number of suggested handles."""
 
 MAX_LOOKUPS: Final = 1_000
-"""Names and prefixes that are looked up for a request: one character wrong, missing or too many anywhere in a suffix of
-a dozen takes all of them, where letters are not told apart. Of a longer one the likelier slips are tried. Each takes
-some 10 µs with all that belongs to it."""
+"""Lookups of handles and prefixes per request: enough for one wrong, missing or extra character in a case-insensitive
+suffix of a dozen characters. In longer ones the likelier typos are tried. Each takes about 10 µs in total."""
 
 MAX_SECONDS: Final = 0.1
-"""How long is looked, however slow the machine: the page that says "not found" waits for it."""
+"""Time limit, however slow the machine: the "not found" page waits for it."""
 
 MAX_NEIGHBORS: Final = 3
-"""Names one character away that are told: another one, one more or one less. Where there are more, as among numbers
-given one after the other, they are neighbours by chance."""
+"""Suggested handles that differ in one character. If there are more, as among consecutive numbers, they are similar by
+chance."""
 
 _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
 _TO_DIGITS: Final = str.maketrans({fold(letter): digit for letter, digit in LOOKALIKES.items()})
 
 
 class PrefixStatus(Enum):
-    """What this server is to a prefix."""
+    """Relation of this server to a prefix."""
 
     HERE = "here"
-    """It answers for its names."""
+    """It hosts the prefix."""
     DERIVED = "derived"
-    """It answers for the names of a prefix that this one is derived from, and not for those of this one."""
+    """It hosts a prefix that this one is derived from, but not this one."""
     ELSEWHERE = "elsewhere"
-    """It knows the prefix, and another service answers for its names."""
+    """It knows the prefix, which another service hosts."""
     UNKNOWN = "unknown"
-    """It knows nothing of it."""
+    """It does not know the prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPrefix:
-    """What is known of the prefix of a name that was not found."""
+    """What is known about the prefix of a handle that was not found."""
 
     prefix: str
     standing: PrefixStatus
     related: str | None = None
-    """The prefix that it is derived from, if that is the nearest one that is here."""
+    """The nearest hosted prefix that it is derived from."""
 
     @property
     def why(self) -> str:
-        """The same for people, as a clause."""
+        """Explanation for people, as a clause."""
         name = display_name(self.prefix)
         if self.standing is PrefixStatus.HERE:
-            return f"names that begin with {name}/ are kept here, and this one is not among them"
+            return f"prefix {name} is hosted here, but this handle does not exist"
         if self.standing is PrefixStatus.DERIVED:
-            return (
-                f"{name} is derived from {display_name(self.related or '')}, which is kept here; {name} itself is not"
-            )
+            return f"prefix {name} is not hosted here; it is derived from {display_name(self.related or '')}, which is"
         if self.standing is PrefixStatus.ELSEWHERE:
-            return f"{name} is known here, and another service answers for its names"
-        return f"nothing is known here of the prefix {name}"
+            return f"prefix {name} is hosted by another service"
+        return f"prefix {name} is unknown to this server"
 
     def to_json(self) -> JsonObject:
-        """As a plain object."""
         plain: JsonObject = {"prefix": self.prefix, "standing": self.standing.value, "why": self.why}
         return plain if self.related is None else plain | {"derivedFrom": self.related}
 
 
 @dataclass(frozen=True, slots=True)
 class TombstoneInfo:
-    """What became of a thing whose name is a tombstone (S8); empty is not told."""
+    """Why an identifier was withdrawn (S8); empty fields are omitted."""
 
     reason: str = ""
     date: str = ""
@@ -204,17 +195,16 @@ class TombstoneInfo:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A name that is there, and may have been meant."""
+    """An existing handle that may have been meant."""
 
     handle: Handle
-    """As it is registered."""
+    """As registered."""
     why: str
-    """What makes it likely, as a clause."""
+    """Why it is likely, as a clause."""
     gone: TombstoneInfo | None = None
-    """What became of its thing; None if that is there."""
+    """Set if it is a tombstone."""
 
     def to_json(self) -> JsonObject:
-        """As a plain object."""
         plain: JsonObject = {"handle": str(self.handle), "why": self.why}
         if self.gone is not None:
             replacement = self.gone.replacement
@@ -228,7 +218,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """What can be told to somebody who asked for a name that is not there."""
+    """The response for a handle that was not found."""
 
     suggestions: tuple[Suggestion, ...] = ()
     """The nearest first."""
@@ -236,7 +226,6 @@ class Suggestions:
     """None if the text has no prefix."""
 
     def to_json(self) -> JsonObject:
-        """As a plain object."""
         plain: JsonObject = {"suggestions": [each.to_json() for each in self.suggestions]}
         return plain if self.prefix is None else plain | {"prefix": self.prefix.to_json()}
 
@@ -247,40 +236,40 @@ def suggestions(
     resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Suggestions:
-    """What may have been meant by a text that was not found as a name, as everybody may know it.
+    """Return public suggestions for a text that was not found.
 
-    `resolvers` are those whose addresses people paste: the known ones, and the door's own.
+    `resolvers` are those whose addresses people paste: the known ones and the interface's own.
     """
-    looking = _SuggestionSearch(registry, clock)
+    search = _SuggestionSearch(registry, clock)
     try:
-        looking.look_up_repairs(text, resolvers)
-        looking.look_up_typos()
+        search.look_up_repairs(text, resolvers)
+        search.look_up_typos()
     except _LimitReached:
         pass
-    return looking.result()
+    return search.result()
 
 
 class _LimitReached(Exception):
-    """No more is to be looked up."""
+    """The limit of lookups or time is reached."""
 
 
 class _Typo(Enum):
     """How two spellings differ."""
 
-    CASE = "only capital and small letters differ"
-    LOOKALIKE = "0 and O, or 1, I and l, are easily taken for each other"
-    SWAPPED = "two characters are the other way round there"
-    ONE = "one character is another there"
+    CASE = "only uppercase and lowercase differ"
+    LOOKALIKE = "0 and O, or 1, I and l, are easily confused"
+    SWAPPED = "two characters are swapped"
+    ONE = "one character differs"
     MORE = "one character is missing"
-    LESS = "one character is too many"
-    OTHER = "it is spelled nearly the same"
+    LESS = "one character is extra"
+    OTHER = "the spelling is similar"
 
 
 _NEIGHBOR_TYPOS: Final = (_Typo.ONE, _Typo.MORE, _Typo.LESS)
 
 
 class _SuggestionSearch:
-    """Looks names up, within bounds, and keeps what it finds in the order of finding it."""
+    """Looks up candidates within limits and keeps matches in order."""
 
     def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
         self._registry = registry
@@ -288,83 +277,85 @@ class _SuggestionSearch:
         self._until = clock() + MAX_SECONDS
         self._remaining = MAX_LOOKUPS
         self._homed: dict[str, bool] = {}
-        self._seen_names: set[str] = set()
+        self._looked_up: set[str] = set()
         self._found: dict[bytes, tuple[HandleItem, str]] = {}
         self._neighbors: set[bytes] = set()
-        self._is_certain = False  # that nothing has to be guessed
+        self._is_certain = False  # a repaired handle exists
         self._likely: Handle | None = None
         self._prefix: KnownPrefix | None = None
 
     def look_up_repairs(self, text: str, resolvers: Sequence[Resolver]) -> None:
-        """Look up what repairs make of a text, and decide which reading of it was meant most likely."""
-        found = find_candidates(text, resolvers)
-        names = [(reading, handle) for reading in found if (handle := Handle.for_lookup(reading.text)) is not None]
+        """Look up the repaired forms of a text and choose the most likely reading."""
+        candidates = find_candidates(text, resolvers)
+        names = [
+            (candidate, handle) for candidate in candidates if (handle := Handle.for_lookup(candidate.text)) is not None
+        ]
         self._likely = self._likeliest(names[::-1])
         if self._likely is not None:
             self._prefix = self._known(self._likely.prefix)
-        elif bare := [reading.text for reading in found if _is_prefix(reading.text)]:
+        elif bare := [candidate.text for candidate in candidates if _is_prefix(candidate.text)]:
             self._prefix = self._known(bare[-1])
-        for reading, handle in names:
-            if reading.done:
-                self._note(self._look_up(handle), reading.why)
+        for candidate, handle in names:
+            if candidate.done:
+                self._add(self._look_up(handle), candidate.why)
         self._is_certain = bool(self._found)
 
     def _likeliest(self, names: Sequence[tuple[Candidate, Handle]]) -> Handle | None:
-        """The reading with the least left on it: of those that are names of this server, or else of all.
+        """Return the most repaired reading: of those hosted here, or else of all.
 
-        What stands before a slash is an address for certain only where the text says so, or where that leads to a name.
+        The part before a slash is certainly an address only if the text says so, or if removing it leads to a hosted
+        handle.
         """
         for _, handle in names:
             if self._answers_for(handle):
                 return handle
-        whole = [handle for reading, handle in names if WITHOUT_ADDRESS not in reading.done]
+        whole = [handle for candidate, handle in names if WITHOUT_ADDRESS not in candidate.done]
         return next(iter(whole or [handle for _, handle in names]), None)
 
     def look_up_typos(self) -> None:
-        """Look up what one slip of the pen away is from the reading that was meant most likely."""
-        meant = self._likely
-        if meant is None:
+        """Look up handles that are one typo away from the most likely reading."""
+        requested = self._likely
+        if requested is None:
             return
-        scheme, case = self._rules(meant)
+        scheme, case = self._rules(requested)
 
         def check_candidate(name: str) -> bool:
             handle = Handle.parse(name)
             item = self._look_up(handle)
             if item is not None:
-                slip, why = _compare(meant, _item_handle(item))
-                if slip in _NEIGHBOR_TYPOS:
+                typo, why = _compare(requested, _item_handle(item))
+                if typo in _NEIGHBOR_TYPOS:
                     self._neighbors.add(item.key)
                 if not self._is_certain:
-                    self._note(item, why)
-            return False  # so that all candidates are looked up, whatever is found
+                    self._add(item, why)
+            return False  # continue, so that all candidates are looked up
 
-        suggest(str(meant), check_candidate, scheme=scheme, case=case, resolvers=())
+        suggest(str(requested), check_candidate, scheme=scheme, case=case, resolvers=())
 
     def result(self) -> Suggestions:
-        """What is told of what was found."""
         crowded = set() if self._is_certain or len(self._neighbors) <= MAX_NEIGHBORS else self._neighbors
         found = [pair for key, pair in self._found.items() if key not in crowded][:MAX_SUGGESTIONS]
         return Suggestions(
             tuple([Suggestion(_item_handle(item), why, self._gone(item)) for item, why in found]), self._prefix
         )
 
-    # Names
+    # Handles
 
     def _look_up(self, handle: Handle) -> HandleItem | None:
-        """What is under a name that this server answers for and everybody may know of."""
-        if str(handle) in self._seen_names or not self._answers_for(handle):
+        """Return a public record that this server hosts."""
+        if str(handle) in self._looked_up or not self._answers_for(handle):
             return None
-        self._seen_names.add(str(handle))
+        self._looked_up.add(str(handle))
         self._spend()
         item = self._registry.ledger.find(handle.to_bytes())
         return item if item is not None and item.state in _PUBLIC else None
 
-    def _note(self, item: HandleItem | None, why: str) -> None:
+    def _add(self, item: HandleItem | None, why: str) -> None:
         if item is not None:
             self._found.setdefault(item.key, (item, why))
 
     def _rules(self, handle: Handle) -> tuple[Scheme | None, CaseRule]:
-        """How names of a namespace look, and which spellings are one: as far as that can be told."""
+        """Return the suffix scheme and case rule of a namespace, as far as known."""
         try:
             policy = self._policy_of(handle.prefix)
             return policy.suffix_scheme(), policy.case
@@ -385,19 +376,19 @@ class _SuggestionSearch:
         now = self._registry.now()
         values = [Value.from_bytes(data, now) for data in item.values]
 
-        def said(type_: str) -> str:
+        def text_of(type_: str) -> str:
             texts = (
                 to_single_line(value.data.decode("utf-8", "replace")) for value in values_of_exact_type(values, type_)
             )
             return next(texts, "")
 
         replacement = first_valid(values_of_exact_type(values, policy.tombstone_replacement_type), parse_stored_party)
-        return TombstoneInfo(said(policy.tombstone_reason_type), said(policy.tombstone_date_type), replacement)
+        return TombstoneInfo(text_of(policy.tombstone_reason_type), text_of(policy.tombstone_date_type), replacement)
 
     # Prefixes
 
     def _answers_for(self, handle: Handle) -> bool:
-        """Whether this server answers for a name (§12.1 of the protocol)."""
+        """Whether this server is responsible for a handle (§12.1 of the protocol)."""
         if self._is_homed(handle.prefix):
             return True
         return handle.is_prefix_handle and any(self._holds_derived(above) for above in _parent_prefixes(handle.suffix))
@@ -442,36 +433,36 @@ def _item_handle(item: HandleItem) -> Handle:
     return Handle.parse_lenient(item.spelling)
 
 
-def _compare(meant: Handle, found: Handle) -> tuple[_Typo, str]:
-    """How a name differs from what was asked for, and the same for people."""
-    one, other = fold(str(meant)), fold(str(found))
+def _compare(requested: Handle, found: Handle) -> tuple[_Typo, str]:
+    """Compare a handle with the text; return the kind of typo and an explanation."""
+    one, other = fold(str(requested)), fold(str(found))
     if one == other:
         return _Typo.CASE, _Typo.CASE.value
     if one.translate(_TO_DIGITS) == other.translate(_TO_DIGITS):
         return _Typo.LOOKALIKE, _Typo.LOOKALIKE.value
-    places = [place for place, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1]]
-    place = places[0]
-    if one == other[:place] + other[place + 1 :]:
+    positions = [position for position, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1]]
+    position = positions[0]
+    if one == other[:position] + other[position + 1 :]:
         return (
             _Typo.MORE,
-            f"it has one character more there: character {place + 1}, {format_character(str(found)[place])}",
+            f"it has an extra character {position + 1}: {format_character(str(found)[position])}",
         )
-    if other == one[:place] + one[place + 1 :]:
+    if other == one[:position] + one[position + 1 :]:
         return (
             _Typo.LESS,
-            f"it has one character less there: without character {place + 1}, {format_character(str(meant)[place])}",
+            f"it lacks character {position + 1}: {format_character(str(requested)[position])}",
         )
-    if len(one) != len(other) or len(places) > 2:
+    if len(one) != len(other) or len(positions) > 2:
         return _Typo.OTHER, _Typo.OTHER.value
-    if len(places) == 1:
+    if len(positions) == 1:
         return (
             _Typo.ONE,
             (
-                f"character {place + 1} is {format_character(str(found)[place])} there, not "
-                f"{format_character(str(meant)[place])}"
+                f"character {position + 1} is {format_character(str(found)[position])} instead of "
+                f"{format_character(str(requested)[position])}"
             ),
         )
-    first, second = places
+    first, second = positions
     is_swapped = (one[first], one[second]) == (other[second], other[first])
-    slip = _Typo.SWAPPED if is_swapped else _Typo.OTHER
-    return slip, slip.value
+    typo = _Typo.SWAPPED if is_swapped else _Typo.OTHER
+    return typo, typo.value

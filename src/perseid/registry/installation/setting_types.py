@@ -1,7 +1,7 @@
-"""What settings take: the kinds of values there are, as they stand in a file and as they come from a variable.
+"""Types of settings: validation, and conversion from TOML and environment variables.
 
-A setting has two forms: the *plain* object that a TOML reader makes (text, number, flag, list), and the value that the
-program uses. Refusals say what is expected and repeat what was found, except where that may hold a password.
+A setting has two forms: the *plain* object that a TOML parser returns (text, number, boolean, list), and the value that
+the program uses. Errors state what is expected and repeat the value, except where it can contain a password.
 """
 
 import ipaddress
@@ -18,10 +18,10 @@ from perseid.records.value import ref_from_text
 from perseid.registry.policy.text import format_toml
 
 MAX_DELIMITER: Final = 16
-"""The longest delimiter of templates in characters: room for any mark that people can tell from a name."""
+"""Maximum length of a template delimiter, in characters."""
 
 MASK: Final = "***"
-"""What is shown instead of what nobody is to see."""
+"""Shown instead of a secret."""
 
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _PASSWORD = re.compile(r"^([^:]+://[^:/@]*):.*@", re.DOTALL)
@@ -31,38 +31,38 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class InvalidSetting(ValueError):
-    """What is written there is not what the setting takes; the message says what is expected."""
+    """A value is invalid for its setting; the message says what is expected."""
 
 
 class SettingType(ABC):
-    """What a setting takes. A *plain* object is what a TOML reader makes: text, number, flag, list."""
+    """What a setting accepts."""
 
     expects: str
-    """The same in words, for refusals and for the manual."""
+    """Description for errors and documentation."""
 
     @abstractmethod
     def read(self, plain: object) -> Any:
-        """The value that a plain object stands for; Unsuitable if it stands for none."""
+        """Convert a plain object; raises `InvalidSetting`."""
 
     def plain(self, value: Any) -> object:
-        """The plain object of a value."""
+        """Convert a value to a plain object."""
         return value
 
     def from_variable(self, text: str) -> object:
-        """The plain object that a variable of the environment stands for."""
+        """Convert an environment variable to a plain object."""
         return text
 
-    def hidden(self, plain: object) -> object:
-        """A plain object without what nobody is to see in it."""
+    def masked(self, plain: object) -> object:
+        """Mask secrets in a plain object."""
         return plain
 
     def refuse(self, plain: object) -> InvalidSetting:
-        """The refusal of a plain object."""
-        return InvalidSetting(f"{self.expects} is expected, not {_describe(plain)}")
+        """Return the error for a plain object."""
+        return InvalidSetting(f"Expected {self.expects}, not {_describe(plain)}")
 
 
 class Flag(SettingType):
-    """Yes or no."""
+    """A boolean."""
 
     expects = "true or false"
 
@@ -77,7 +77,7 @@ class Flag(SettingType):
 
 
 class Number(SettingType):
-    """A whole number in a range."""
+    """An integer in a range."""
 
     def __init__(self, low: int, high: int) -> None:
         self._low, self._high = low, high
@@ -90,12 +90,12 @@ class Number(SettingType):
 
     def from_variable(self, text: str) -> object:
         digits = text.strip()
-        # A number of many digits is none that any setting takes, and Python refuses to read thousands of them.
+        # Longer numbers are invalid for every setting, and Python refuses to parse thousands of digits.
         return int(digits) if re.fullmatch("-?[0-9]{1,18}", digits) else text
 
 
 class Choice(SettingType):
-    """One of a few words, each of which stands for something."""
+    """One of several words, each with a value."""
 
     def __init__(self, words: Mapping[str, object]) -> None:
         self._words = words
@@ -112,7 +112,7 @@ class Choice(SettingType):
 
 
 class Address(SettingType):
-    """Where to listen: an address, or a name that stands for one."""
+    """An address or host name to listen on."""
 
     expects = "an IP address or a host name"
 
@@ -122,14 +122,14 @@ class Address(SettingType):
         try:
             return str(ipaddress.ip_address(plain))
         except ValueError:
-            # What consists of digits and dots would be an address; one that is wrong is not to be looked up as a name.
+            # Digits and dots are an IP address; an invalid one must not be looked up as a name.
             if not _HOST.fullmatch(plain) or re.fullmatch("[0-9.]+", plain):
                 raise self.refuse(plain) from None
         return plain
 
 
 class Delimiter(SettingType):
-    """What separates two parts of a name; none if it is empty."""
+    """A separator within a handle; may be empty."""
 
     expects = f"a text of at most {MAX_DELIMITER} printable characters"
 
@@ -140,25 +140,25 @@ class Delimiter(SettingType):
 
 
 class Database(SettingType):
-    """Where a ledger is kept. What is given may hold a password, so no refusal repeats it."""
+    """The URL of a database. It can contain a password, so no error repeats it."""
 
-    expects = "an empty text or a URL such as postgresql://user@host/database"
+    expects = "a URL such as postgresql://user@host/database, or an empty text"
 
     def read(self, plain: object) -> str:
         if not isinstance(plain, str):
             raise self.refuse(plain)
         if plain and (not plain.startswith(_SCHEMES) or not plain.isprintable() or " " in plain):
-            raise InvalidSetting(f"{self.expects} is expected")
+            raise InvalidSetting(f"Expected {self.expects}")
         return plain
 
-    def hidden(self, plain: object) -> object:
+    def masked(self, plain: object) -> object:
         return mask_password(str(plain))
 
 
 class FileName(SettingType):
-    """A file; none if it is empty."""
+    """A file name; may be empty."""
 
-    expects = "the name of a file, or an empty text"
+    expects = "a file name, or an empty text"
 
     def read(self, plain: object) -> str:
         if not isinstance(plain, str) or not plain.isprintable():
@@ -167,21 +167,21 @@ class FileName(SettingType):
 
 
 class Secret(SettingType):
-    """A text that nobody is to see: no refusal repeats it, and nothing shows it."""
+    """A secret text, never repeated in errors and never shown."""
 
-    expects = "a text of one line"
+    expects = "a single line of text"
 
     def read(self, plain: object) -> str:
         if not isinstance(plain, str) or not plain.isprintable():
-            raise InvalidSetting(f"{self.expects} is expected")
+            raise InvalidSetting(f"Expected {self.expects}")
         return plain
 
-    def hidden(self, plain: object) -> object:
+    def masked(self, plain: object) -> object:
         return MASK if plain else plain
 
 
 class TextList(SettingType):
-    """A list of texts. In a variable they stand with commas between them, or as in the file, in brackets."""
+    """A list of texts. A variable has them separated by commas, or in brackets as in the file."""
 
     def read(self, plain: object) -> tuple[Any, ...]:
         if not isinstance(plain, list):
@@ -196,30 +196,30 @@ class TextList(SettingType):
 
     @abstractmethod
     def item(self, plain: object) -> object:
-        """One of the values."""
+        """Convert one item."""
 
     @staticmethod
     def shown(plain: object) -> str:
-        """What is in a list, for refusals."""
+        """Describe an item, for errors."""
         return _describe(plain)
 
 
 class Identities(TextList):
-    """Keys, or groups of keys, by which administrators identify themselves."""
+    """Keys, or groups of keys, that identify administrators."""
 
     expects = 'a list of "INDEX:HANDLE"'
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str):
-            raise InvalidSetting(f"{self.expects} is expected, and {_describe(plain)} is in it")
+            raise InvalidSetting(f"Expected {self.expects}; it contains {_describe(plain)}")
         try:
             reference = ref_from_text(plain)
             Handle.parse(reference.handle)
         except (InvalidData, InvalidName) as problem:
-            raise InvalidSetting(f"{quote_text(plain)} names no administrator: {problem}") from None
+            raise InvalidSetting(f"Invalid administrator {quote_text(plain)}: {problem}") from None
         if reference.index < 0:
             raise InvalidSetting(
-                f"{quote_text(plain)} names no administrator: an index is not negative; 0 means any key"
+                f"Invalid administrator {quote_text(plain)}: the index must not be negative; 0 means any key"
             )
         return reference
 
@@ -231,11 +231,11 @@ class Networks(TextList):
 
     def item(self, plain: object) -> object:
         if not isinstance(plain, str):
-            raise InvalidSetting(f"{self.expects} is expected, and {_describe(plain)} is in it")
+            raise InvalidSetting(f"Expected {self.expects}; it contains {_describe(plain)}")
         try:
             return ipaddress.ip_network(plain)
         except ValueError as problem:
-            raise InvalidSetting(f"{quote_text(plain)} is no network: {problem}") from None
+            raise InvalidSetting(f"Invalid network {quote_text(plain)}: {problem}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,28 +246,28 @@ class Setting:
     default: object
     """As a plain object."""
     about: str
-    """What it is for, in a sentence or two."""
+    """Description, in a sentence or two."""
     unit: str = ""
     deployed: tuple[str, ...] = ()
-    """What it is called in a `config.dct` of the deployed server, if it exists there."""
+    """Its names in the `config.dct` of the deployed server, if any."""
     remark: str = ""
-    """What differs from there."""
+    """Differences from those."""
     secret: bool = False
-    """Whether it may hold a password or passphrase."""
+    """Whether it can contain a password or passphrase."""
 
     def shown(self, value: object) -> object:
-        """The plain object of a value, without passwords."""
+        """Return the plain object of a value, without secrets."""
         plain = self.kind.plain(value)
-        return self.kind.hidden(plain) if self.secret else plain
+        return self.kind.masked(plain) if self.secret else plain
 
 
 def mask_password(url: str) -> str:
-    """The URL of a database with its password hidden; rather too much is hidden than too little."""
+    """Mask the password in a database URL, rather too much than too little."""
     return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def _describe(plain: object) -> str:
-    """What a plain object is, in TOML's words; small ones as they are."""
+    """Describe a plain object in terms of TOML."""
     if isinstance(plain, str):
         return quote_text(plain)
     if isinstance(plain, bool):
