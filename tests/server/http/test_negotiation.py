@@ -87,7 +87,7 @@ def test_the_form_follows_from_the_weights(header: tuple[list[tuple[str, int]], 
         expected = Representation.JSON
     else:
         expected = Representation.PAGE
-    assert parse_accept(lines).form(leads=leads) is expected
+    assert parse_accept(lines).choose(has_target=leads) is expected
 
 
 @given(st.lists(st.text(max_size=60), max_size=4))
@@ -95,7 +95,7 @@ def test_whatever_comes_is_read(lines: list[str]) -> None:
     accepted = parse_accept(lines)
     assert all(0 <= entry.weight <= MAX_WEIGHT for entry in accepted.entries)
     assert len(accepted.entries) <= MAX_ENTRIES
-    assert accepted.form(leads=True) in Representation
+    assert accepted.choose(has_target=True) in Representation
     found = location_preferences(accepted, parse_accept_language(lines), "")
     assert all(value and value.isprintable() for _, value in found)
 
@@ -156,7 +156,7 @@ def test_whatever_comes_is_read(lines: list[str]) -> None:
 )
 def test_what_is_given(accept: list[str], leading: Representation, showing: Representation) -> None:
     accepted = parse_accept(accept)
-    assert (accepted.form(leads=True), accepted.form(leads=False)) == (leading, showing)
+    assert (accepted.choose(has_target=True), accepted.choose(has_target=False)) == (leading, showing)
 
 
 @pytest.mark.parametrize(

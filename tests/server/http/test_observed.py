@@ -16,7 +16,7 @@ def arrived(host: str) -> ParsedRequest:
 
 def observing(service: HttpService) -> ServiceMonitor:
     made = ServiceMonitor(service, ControlCounters(), lambda _: (ANSWER, b"12345/n1"))
-    made.most = 3
+    made.max_fast = 3
     return made
 
 
@@ -26,7 +26,7 @@ def test_an_address_has_so_many_answers_at_once_in_a_second(shared: Harness) -> 
     assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(5)] == [ANSWER] * 3 + [None] * 2
     assert other.handle_fast(arrived("192.0.2.2")) == ANSWER
     assert every.counts.limits() == {"concurrent_requests": 2}
-    every.taken.clear()  # as is done each second
+    every.fast_counts.clear()  # as is done each second
     assert one.handle_fast(arrived("192.0.2.1")) == ANSWER
 
 

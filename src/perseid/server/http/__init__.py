@@ -1,5 +1,5 @@
-"""HTTP: the compatible JSON API, the resolver, its pages, and native messages in POST requests.
+"""HTTP: the compatible JSON API, the version 1 API, the resolver with its pages, and tunneled native messages.
 
-Octets become a `messages.Request` in `connection` and the answer is a `messages.Response`; what is in between has no
-sockets. `service` says which part answers.
+`connection` turns bytes into a `messages.Request` and sends the `messages.Response`; the code in between does no
+socket input or output. `service` dispatches requests.
 """

@@ -1,8 +1,7 @@
-"""HTTP in the control process: the parts put together, looked after, and put together anew when settings change.
+"""HTTP in the control process: setup, periodic tasks and reloading of settings.
 
-What belongs to connections (those that are open, the sessions, the counters) stays; what follows from settings and
-files (the certificate, the forms of URLs, who is trusted) is exchanged at once, for requests and connections that come
-later. A connection goes on with the certificate with which it began.
+Connections, sessions and counters survive a reload. What depends on settings and files (certificate, URL forms,
+trusted networks) is replaced for later requests and connections; an open connection keeps its certificate.
 """
 
 import asyncio
@@ -39,31 +38,30 @@ from perseid.server.observe.access_log import AccessLog
 from perseid.server.processes.site_settings import ServerIdentity
 
 from .clients import Peer
-from .context import HttpSettings, ProofResult, ServerContext, make_suggestion_budget
-from .context import make_proof_recorder as judged_by
+from .context import HttpSettings, ProofResult, ServerContext, make_proof_recorder, make_suggestion_budget
 from .messages import Client
 from .service import HttpService, MonitoredService, ServiceMonitor
 
 DONE = "done"
-"""What came of a handshake that was made, beside the words of `tls_handshake.Failure`."""
+"""The outcome of a successful handshake in metrics, besides the values of `tls_handshake.HandshakeFailure`."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """What settings and files say; made anew when they are read again."""
+    """Settings and files that HTTP uses; replaced on reload."""
 
     config: Config
     server_identity: ServerIdentity
     registry: Registry
     context: SSL.Context | None
-    """With which certificate TLS is spoken; None if it is not."""
+    """The TLS context; None if TLS is disabled."""
     access: AccessLog | None
 
 
 class HttpServer:
-    """All of HTTP in the control process."""
+    """The HTTP server of the control process."""
 
     def __init__(
         self,
@@ -73,13 +71,13 @@ class HttpServer:
         installed: HttpConfig,
         ready: Callable[[], str],
     ) -> None:
-        """Serve at a listening socket, beside the native protocol, whose pools, counters and limits are shared."""
+        """Serve on a listening socket, sharing pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
         self._sessions, self._suggestion_budget, self._api = SessionTable(), make_suggestion_budget(), ApiState()
-        self._record_proof = judged_by(native.pools)
+        self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
         self.manager = ConnectionManager(limited=native.counts.limited)
-        self._observing = ServiceMonitor(HttpService(self._place(installed)), native.counts)
+        self._monitor = ServiceMonitor(HttpService(self._place(installed)), native.counts)
         self.front = HttpListener(
             listener,
             native.connections,
@@ -91,7 +89,7 @@ class HttpServer:
         self.configure(installed)
 
     def configure(self, installed: HttpConfig) -> None:
-        """Take what settings and files say now."""
+        """Apply the current settings and files."""
         config = installed.config
         place = self._place(installed)
         self._api.rules = installed.registry.rules
@@ -99,31 +97,31 @@ class HttpServer:
         self.manager.times = Timeouts(body=config.limits_message_time, take=config.limits_take_time)
         self.manager.unfinished.limit = config.limits_tcp_unfinished_octets
         self.front.context, self.front.listen = installed.context, config.http_listen
-        self._observing.service.place = place
-        self._observing.access = installed.access
+        self._monitor.service.place = place
+        self._monitor.access = installed.access
         site = installed.server_identity.resolution_settings()
-        self._observing.fast = FastPath(self._view, site, place.settings, place.time)
-        self._observing.most = config.limits_http_at_once
-        self._observing.exempt = NetworkSet(config.limits_exempt_networks)
+        self._monitor.fast = FastPath(self._view, site, place.settings, place.time)
+        self._monitor.max_fast = config.limits_http_at_once
+        self._monitor.exempt = NetworkSet(config.limits_exempt_networks)
 
-    # Life
+    # Lifecycle
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let clients in."""
+        """Start accepting connections."""
         self.front.start(loop)
 
     def check_deadlines(self) -> None:
-        """What is done once a second."""
+        """Close what is overdue; called once per second."""
         self.front.check_deadlines()
         self.manager.check_deadlines()
-        self._observing.taken.clear()
+        self._monitor.fast_counts.clear()
 
     def purge_expired(self) -> None:
-        """What is done once a minute."""
-        self._sessions.purge(time(), self._observing.service.place.settings.session_timeout)
+        """Remove expired sessions; called once per minute."""
+        self._sessions.purge(time(), self._monitor.service.place.settings.session_timeout)
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let nobody in any more, and end what has not begun."""
+        """Stop accepting connections, and end those without a request in progress."""
         self._api.stop()
         self.front.stop(loop)
         self.front.drain()
@@ -131,7 +129,7 @@ class HttpServer:
 
     @property
     def in_flight(self) -> int:
-        """Connections that have yet to end."""
+        """Connections that have not ended yet."""
         return self.front.attaching + self.connections
 
     # For the metrics
@@ -143,19 +141,19 @@ class HttpServer:
 
     @property
     def sessions(self) -> int:
-        """Sessions that were begun over HTTP."""
+        """Sessions started over HTTP."""
         return len(self._sessions)
 
     def handshakes(self) -> Mapping[str, int]:
-        """TLS handshakes by what came of them."""
+        """TLS handshakes by outcome."""
         failures = {str(failure): count for failure, count in self.front.failures.copy().items()}
         return {DONE: self.front.handshakes, **failures}
 
-    # What the parts are given
+    # Factories and callbacks of the parts
 
     def _connection(self, host: str, *, secure: bool, certificate: bytes | None) -> Connection:
         peer = Peer(host, secure, certificate, self._trusted)
-        answering = MonitoredService(self._observing, host, secure=secure)
+        answering = MonitoredService(self._monitor, host, secure=secure)
         return Connection(answering, self.manager, peer, ended=partial(self._native.connections.leave, host))
 
     def _run_handshake(self, call: Callable[[], object], host: str) -> Awaitable[object]:
@@ -190,22 +188,24 @@ class HttpServer:
 
 
 def load_tls_context(directory: Path, config: Config, key: PrivateKey) -> SSL.Context | None:
-    """With which certificate TLS is to be spoken, made if there is none; None if TLS is not to be spoken.
+    """Load the TLS context, creating a self-signed certificate if there is none; None if TLS is disabled.
 
-    `key` is the server's own. Raises `CertificateProblem`, which says what to do.
+    `key` is the server's own key. Raises `CertificateError`.
     """
     if not config.http_enabled or config.http_listen is Listen.HTTP:
         return None
-    found = find_or_create(directory, config, key)
-    if found.made:
-        _logger.info("a self-signed certificate for HTTPS was made: %s; %s", found.path, found.made)
-    for remark in found.remarks(config, datetime.now(UTC)):
+    certificate = find_or_create(directory, config, key)
+    if certificate.made:
+        _logger.info("created a self-signed certificate for HTTPS: %s; %s", certificate.path, certificate.made)
+    for remark in certificate.remarks(config, datetime.now(UTC)):
         _logger.warning("%s", remark)
     try:
-        return make_server_context(found.chain, found.key, request_certificate=config.http_client_certificates)
+        return make_server_context(
+            certificate.chain, certificate.key, request_certificate=config.http_client_certificates
+        )
     except SSL.Error as error:
-        words = "; ".join(str(entry[-1]) for entry in error.args[0]) if error.args else "no reason is given"
-        raise CertificateError(f"the certificate in {found.path} cannot be used for TLS: {words}") from None
+        reason = "; ".join(str(entry[-1]) for entry in error.args[0]) if error.args else "unknown reason"
+        raise CertificateError(f"the certificate in {certificate.path} cannot be used for TLS: {reason}") from None
 
 
 def _transport(client: Client) -> Transport:

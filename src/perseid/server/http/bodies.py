@@ -1,11 +1,11 @@
-"""What stands in the body of a request: values to store, or parameters of a POST that is a GET.
+"""Request bodies: values to store, or parameters of a POST that acts as a GET.
 
-JSON is read as leniently as clients need it (http-api reference, 3.3): indexes and TTLs may be text, fractions of
-indexes are cut off, data may be a bare string, unknown properties are passed over, a charset is obeyed. What has
-another meaning to every reader is refused: a comma too many, text behind the end, null where something should stand.
-So are comments, single quotes and names without quotes, which the deployed reader takes and no known client sends.
+JSON is parsed as leniently as clients need (http-api reference, 3.3): indexes and TTLs may be text, fractions of
+indexes are cut off, data may be a bare string, unknown properties are ignored, a charset is honored. Ambiguous input is
+refused: trailing commas, text after the end, unexpected null. So are comments, single quotes and unquoted names,
+which the deployed parser accepts and no known client sends.
 
-Whoever sends something wrong is told which value it is in, by its place and its index, and which property.
+Error messages name the value, by position and index, and the property.
 """
 
 import re
@@ -25,13 +25,13 @@ from .responses import CONTENT_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE
 from .targets import MAX_PARAMETERS, BadRequest, Parameters
 
 MAX_INLINE_BYTES: Final = 16_384
-"""Octets of a record that is read in the event loop, where others wait meanwhile: some milliseconds, whatever it is."""
+"""Bytes of a record that is parsed in the event loop: a few milliseconds at most."""
 
 SECONDS_PER_BYTE: Final = 1.1e-7
-"""What it takes to read an octet of a record, of those for which it takes longest: lists of many small things."""
+"""Upper bound of the parsing time of a record per byte; long lists of small items are slowest."""
 
 MAX_PARAMETER_BYTES: Final = 65_536
-"""Octets of a body with parameters: room for some thousand of them, and read in some milliseconds by the event loop."""
+"""Bytes of a body with parameters: room for thousands of them, parsed in a few milliseconds in the event loop."""
 
 JSON_TYPE: Final = "application/json"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -50,62 +50,61 @@ CHARSETS: Final = MappingProxyType(
         "utf-16be": "utf-16-be",
     }
 )
-"""The character sets that are known, and what they are called here. The interpreter knows others, and among them some
-that are no character sets at all."""
+"""Supported charsets and their Python codecs. Python knows other codecs, some of which are not charsets."""
 
 _CHARSET: Final = re.compile(r""";\s*charset\s*=\s*(?:"([^"\\]*)"|([^\s;"]+))""", re.IGNORECASE)
 _BOM: Final = "\ufeff"
 _ONE_VALUE: Final = frozenset(("index", "type", "data"))
-_MAX_TTL_DISTANCE: Final = 1 << 31  # instants have 32 bits on the wire, and are read as the one nearest to now
+_MAX_TTL_DISTANCE: Final = 1 << 31  # times have 32 bits on the wire, and mean the one nearest to now
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What somebody wants stored."""
+    """Values that a client wants to store."""
 
     values: tuple[Value, ...]
     handle: str | None = None
-    """The name that it says it is for; None if it says none."""
+    """The handle named in the body; None if there is none."""
 
 
 def media_type(request: Request) -> str:
-    """What a body says it is, in small letters and without parameters; empty if it says nothing."""
+    """The media type of a body, in lowercase and without parameters; empty if there is none."""
     return (request.header("content-type") or "").partition(";")[0].strip().lower()
 
 
 def parse_json_body(request: Request) -> object:
-    """The plain object that a body stands for; raises `Malformed`."""
+    """Parse a JSON body; raises `BadRequest`."""
     try:
         return parse_json(_decode_text(request))
     except InvalidData as problem:
-        raise BadRequest(f"the body cannot be read: {problem}") from problem
+        raise BadRequest(f"the body is not valid JSON: {problem}") from problem
 
 
 def parse_submission(request: Request, now: int) -> Submission:
-    """The values in a body, at a time in seconds since 1970; raises `Malformed`."""
+    """Parse the values in a body; `now` in seconds since 1970. Raises `BadRequest`."""
     if media_type(request) != JSON_TYPE:
-        given = quote_text(media_type(request)) if media_type(request) else "no media type"
-        raise BadRequest(f"the body should be {JSON_TYPE}, and has {given}", UNSUPPORTED_MEDIA_TYPE)
+        actual = quote_text(media_type(request)) if media_type(request) else "missing"
+        raise BadRequest(f"the Content-Type must be {JSON_TYPE}; it is {actual}", UNSUPPORTED_MEDIA_TYPE)
     plain = parse_json_body(request)
     if isinstance(plain, list):
         return Submission(_values(plain, now))
     if not isinstance(plain, dict):
         raise BadRequest(
-            f'the body should be {{"values": […]}}, an array of values or one value, not {json_type_name(plain)}'
+            f'the body must be {{"values": […]}}, an array of values or one value, not {json_type_name(plain)}'
         )
     if "values" not in plain and plain.keys() >= _ONE_VALUE:
         return Submission((_value(plain, 0, now),))
     if not isinstance(plain.get("values"), list):
-        problem = f"is {json_type_name(plain['values'])}" if "values" in plain else "is missing"
-        raise BadRequest(f'"values" should be an array of values, and {problem}')
+        actual = json_type_name(plain["values"]) if "values" in plain else "missing"
+        raise BadRequest(f'"values" must be an array of values; it is {actual}')
     handle = plain.get("handle")
     if handle is not None and not isinstance(handle, str):
-        raise BadRequest(f'"handle" should be a string, not {json_type_name(handle)}')
+        raise BadRequest(f'"handle" must be a string, not {json_type_name(handle)}')
     return Submission(_values(plain["values"], now), handle)
 
 
 def parse_parameters(request: Request) -> Iterable[tuple[str, str]]:
-    """The parameters in the body of a POST that is a GET; bodies of other media types have none. Raises `Malformed`."""
+    """Parse the parameters in the body of a POST that acts as a GET; raises `BadRequest`."""
     if not request.body:
         return ()
     if (type_ := media_type(request)) == JSON_TYPE:
@@ -115,25 +114,25 @@ def parse_parameters(request: Request) -> Iterable[tuple[str, str]]:
 
 
 def parse_form(request: Request) -> tuple[tuple[str, str], ...]:
-    """The parameters in a body that is a form; raises `Malformed`."""
+    """Parse the parameters in a form body; raises `BadRequest`."""
     check_size(request)
     return Parameters.parse(request.body).pairs
 
 
 def check_size(request: Request) -> None:
-    """Refuse a body of parameters that is too large."""
+    """Refuse a body with parameters that is too large."""
     if len(request.body) > MAX_PARAMETER_BYTES:
-        problem = f"a body with parameters may have {MAX_PARAMETER_BYTES:,} octets, and has {len(request.body):,}"
+        problem = f"a body with parameters can have {MAX_PARAMETER_BYTES:,} bytes; it has {len(request.body):,}"
         raise BadRequest(problem, CONTENT_TOO_LARGE)
 
 
 def _parameters_from_object(plain: object) -> list[tuple[str, str]]:
     if not isinstance(plain, dict):
-        raise BadRequest(f"the body should be a JSON object of parameters, not {json_type_name(plain)}")
-    found = [(name, _scalar(name, item)) for name, value in plain.items() for item in _items(value)]
-    if len(found) > MAX_PARAMETERS:
-        raise BadRequest(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
-    return found
+        raise BadRequest(f"the body must be a JSON object of parameters, not {json_type_name(plain)}")
+    pairs = [(name, _scalar(name, item)) for name, value in plain.items() for item in _items(value)]
+    if len(pairs) > MAX_PARAMETERS:
+        raise BadRequest(f"too many parameters; the maximum is {MAX_PARAMETERS:,}")
+    return pairs
 
 
 def _items(value: object) -> list[object]:
@@ -146,63 +145,62 @@ def _scalar(name: str, value: object) -> str:
     if isinstance(value, int | float | str):
         return str(value)
     raise BadRequest(
-        f"the parameter {quote_text(name)} should be a string, a number, true or false, not {json_type_name(value)}"
+        f"the parameter {quote_text(name)} must be a string, a number, true or false, not {json_type_name(value)}"
     )
 
 
 def _decode_text(request: Request) -> str | bytes:
-    """The text of a body, by its charset."""
-    found = _CHARSET.search(request.header("content-type") or "")
-    if found is None:
+    """Decode a body by its charset."""
+    match = _CHARSET.search(request.header("content-type") or "")
+    if match is None:
         return request.body.removeprefix(_BOM.encode())
-    named = (found[1] if found[2] is None else found[2]).lower()
-    encoding = CHARSETS.get(named)
+    charset = (match[1] if match[2] is None else match[2]).lower()
+    encoding = CHARSETS.get(charset)
     if encoding is None:
-        message = f"the charset {quote_text(named)} is not known here; send UTF-8"
+        message = f"the charset {quote_text(charset)} is not supported; send UTF-8"
         raise BadRequest(message, UNSUPPORTED_MEDIA_TYPE)
     try:
         return request.body.decode(encoding).removeprefix(_BOM)
     except UnicodeDecodeError as problem:
-        raise BadRequest(f"octet {problem.start + 1} of the body is not {named.upper()}") from None
+        raise BadRequest(f"byte {problem.start + 1} of the body is not valid {charset.upper()}") from None
 
 
 def _values(items: list[object], now: int) -> tuple[Value, ...]:
     if len(items) > MAX_VALUES:
-        raise BadRequest(f"{len(items):,} values are too many for a record: no client reads more than {MAX_VALUES:,}")
-    return tuple([_value(item, place, now) for place, item in enumerate(items)])
+        raise BadRequest(f"too many values: {len(items):,}; a record can have at most {MAX_VALUES:,}")
+    return tuple([_value(item, position, now) for position, item in enumerate(items)])
 
 
-def _value(plain: object, place: int, now: int) -> Value:
+def _value(plain: object, position: int, now: int) -> Value:
     try:
         value = value_from_json(plain)
         _check_ttl(value, now)
     except InvalidData as problem:
-        raise BadRequest(f"{_describe_value(plain, place)}: {problem}") from problem
+        raise BadRequest(f"{_describe_value(plain, position)}: {problem}") from problem
     return value
 
 
 def _check_ttl(value: Value, now: int) -> None:
-    """Refuse what another server, or a client, would take for something else."""
+    """Refuse TTLs that other servers or clients would read differently."""
     if value.ttl_type == TtlType.RELATIVE and value.ttl < 0:
-        raise InvalidData("the TTL should not be negative")
+        raise InvalidData("the TTL must not be negative")
     if value.ttl_type == TtlType.ABSOLUTE and not -_MAX_TTL_DISTANCE <= value.ttl - now < _MAX_TTL_DISTANCE:
-        raise InvalidData("the time until which the value may be kept should be less than 68 years from now")
+        raise InvalidData("the absolute TTL must be less than 68 years from now")
 
 
-def _describe_value(plain: object, place: int) -> str:
-    """Which value of a body is meant, for people."""
+def _describe_value(plain: object, position: int) -> str:
     index = plain.get("index") if isinstance(plain, Mapping) else None
     has_index = isinstance(index, int | str) and not isinstance(index, bool)
-    number = f"value {place + 1}"
+    number = f"value {position + 1}"
     return f"{number} (index {str(index)[:20]})" if has_index and str(index).isprintable() else number
 
 
 def parse_json_object(request: Request) -> JsonObject:
-    """A body that has to be a JSON object of parameters; an empty one has nothing in it. Raises `Malformed`."""
+    """Parse a body that must be a JSON object; an empty body is an empty object. Raises `BadRequest`."""
     if not request.body:
         return {}
     check_size(request)
     plain = parse_json_body(request)
     if not isinstance(plain, dict):
-        raise BadRequest(f"the body should be a JSON object, not {json_type_name(plain)}")
+        raise BadRequest(f"the body must be a JSON object, not {json_type_name(plain)}")
     return plain

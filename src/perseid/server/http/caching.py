@@ -1,21 +1,16 @@
-"""Entity tags in headers: which states of a record a request is about (RFC 9110, 8.8.3 and 13.1).
+"""Caching headers, conditional requests and CORS.
 
-How long an answer may be kept, and whether the one that a client has is still good.
+Conditions use entity tags (RFC 9110, 8.8.3 and 13.1). The tag of a page is computed from its bytes; a client that
+sends it again gets 304. Redirects have no tag, because HTTP ignores conditions on them.
 
-A value says how long it may be kept (its TTL). An answer may be kept as long as the value that says least, for two days
-at most, as deployed proxies do. `Expires` says it to old caches and `Cache-Control` to all others.
+A response may be cached for the smallest TTL of its values, but at most two days, as deployed proxies do. `Expires` is
+for old caches, `Cache-Control` for all others. The state after an earlier ledger entry never changes, except when
+data is hidden or redacted later, and that must disappear from caches too. It is cached for the same two days,
+whatever its TTLs, without revalidation.
 
-What was after an entry of the past never changes but for what is hidden or erased later, which has to be gone from
-caches in bearable time too. So it may be kept for the same two days, whatever TTL its values had, and need not be asked
-for again meanwhile.
-
-A page has a tag that follows from its octets. A client that shows the tag again is told that nothing has changed
-(304). Redirections have none: by the rules of HTTP their conditions do not count.
-
-What scripts of other sites may do (http-api reference, 3.6): read what everybody may read, and ask for changes.
-
-No cookie and no remembered password goes with that: `Access-Control-Allow-Credentials` is never sent, so the origin
-does not matter and `*` serves all of them, and every cache.
+CORS (http-api reference, 3.6): scripts of other sites may read public data and request changes. No cookie or
+remembered password is involved, as `Access-Control-Allow-Credentials` is never sent. So the origin does not matter,
+and `*` works for all sites and caches.
 """
 
 import hashlib
@@ -37,43 +32,43 @@ _LIST: Final = re.compile(rf"\s*(?:{_TAG.pattern}\s*)?(?:,\s*(?:{_TAG.pattern}\s
 
 
 def etag_header(tag: str) -> tuple[str, str]:
-    """The header that says which state an answer shows."""
+    """The `ETag` header for a tag."""
     return "ETag", f'"{tag}"'
 
 
 def matches_if_none_match(request: Request, tag: str) -> bool:
-    """Whether whoever asks has this state already, so that nothing needs to be sent."""
+    """Whether `If-None-Match` names this tag, so that 304 can be returned."""
     text = request.get_joined("if-none-match")
     return text.strip() == ANY or tag in _TAG.findall(text)
 
 
 def parse_condition(request: Request) -> Condition | None:
-    """Under which condition a change is to be made; None for none. Raises `Malformed`."""
-    wanted, unwanted = request.get_joined("if-match").strip(), request.get_joined("if-none-match").strip()
-    if not wanted and not unwanted:
+    """Parse the precondition of a change; None if there is none. Raises `BadRequest`."""
+    if_match, if_none_match = request.get_joined("if-match").strip(), request.get_joined("if-none-match").strip()
+    if not if_match and not if_none_match:
         return None
-    exists = True if wanted == ANY else False if unwanted == ANY else None
+    exists = True if if_match == ANY else False if if_none_match == ANY else None
     return Condition(
-        any_of=_parse_tags("If-Match", wanted) if wanted not in ("", ANY) else None,
-        none_of=_parse_tags("If-None-Match", unwanted) if unwanted not in ("", ANY) else (),
+        any_of=_parse_tags("If-Match", if_match) if if_match not in ("", ANY) else None,
+        none_of=_parse_tags("If-None-Match", if_none_match) if if_none_match not in ("", ANY) else (),
         exists=exists,
     )
 
 
 def _parse_tags(name: str, text: str) -> tuple[str, ...]:
     if _LIST.fullmatch(text) is None:
-        raise BadRequest(f'the header {name} should hold * or tags in quotation marks, as in "abc", "def"')
+        raise BadRequest(f'the header {name} is invalid; it must be * or quoted tags, such as "abc", "def"')
     return tuple(_TAG.findall(text))
 
 
 MAX_AGE: Final = 172_800
-"""Seconds that an answer is kept at most: two days. Whoever moves a thing cannot wait longer."""
+"""Seconds for which a response is cached at most: two days, so that a changed target takes effect in that time."""
 
 PAGE_AGE: Final = 300
-"""Seconds that a page of the server's own is kept, which changes with its settings."""
+"""Seconds for which the server's own pages are cached; they change with the settings."""
 
 STATIC_AGE: Final = 86_400
-"""Seconds that a file is kept which comes with the program."""
+"""Seconds for which static files are cached."""
 
 _TAG_DIGITS: Final = 32
 _NOT_MODIFIED_HEADERS: Final = frozenset(
@@ -82,7 +77,7 @@ _NOT_MODIFIED_HEADERS: Final = frozenset(
 
 
 def min_ttl(values: Iterable[Value], now: float) -> int | None:
-    """For how many seconds what was made of these values may be kept; None if nothing says."""
+    """The smallest TTL of values in seconds, at most `MAX_AGE`; None for no values."""
     times = [_remaining(value, int(now)) for value in values]
     return max(0, min((*times, MAX_AGE))) if times else None
 
@@ -90,10 +85,10 @@ def min_ttl(values: Iterable[Value], now: float) -> int | None:
 def cache_headers(
     seconds: int | None, now: float, *, shared: bool = True, no_cache: bool = False, fixed: bool = False
 ) -> HeaderList:
-    """What tells caches how long to keep an answer.
+    """Caching headers for a response that may be cached for some seconds.
 
-    One that is meant for where the client is may not be `shared` with others. `again`: each time it has to be asked
-    for again, as the client did who wanted it from the source. `fixed`: it is about an entry of the past.
+    `shared` is False for a response that depends on the client. `no_cache` requires revalidation each time, for
+    clients that bypass caches. `fixed` is for an earlier state, which does not change.
     """
     if no_cache or (seconds is None and not fixed):
         return (("Cache-Control", "no-cache"),)
@@ -107,35 +102,35 @@ def cache_headers(
 
 
 def with_etag(request: Request, response: Response, tag: str = "") -> Response:
-    """The answer with a tag; or the word that the client's is still good, if it showed the same.
+    """Add a tag to a response, or return 304 if the client has the same tag.
 
-    `tag` is what follows from its octets, where that is known already. Of a long answer it is made by `long_answers`.
+    `tag` is the tag if it is already known. For long responses use `long_responses.with_etag`.
     """
     if not needs_etag(response):
         return response
     tag = tag or compute_etag(next(response.values("content-type"), ""), response.body)
     if request.method in SAFE_METHODS and matches_if_none_match(request, tag):
-        kept = tuple([each for each in response.headers if each[0].lower() in _NOT_MODIFIED_HEADERS])
+        headers = tuple([each for each in response.headers if each[0].lower() in _NOT_MODIFIED_HEADERS])
         return Response(
-            304, (*kept, etag_header(tag)), code=response.code, name=response.name, identity=response.identity
+            304, (*headers, etag_header(tag)), code=response.code, name=response.name, identity=response.identity
         )
     return response.with_headers(etag_header(tag))
 
 
 def needs_etag(response: Response) -> bool:
-    """Whether an answer gets the tag of its octets: conditions count where all is well only, and some have another."""
+    """Whether a response gets the tag of its bytes: conditions apply to status 200 only, and some have another tag."""
     return response.status == 200 and next(response.values("etag"), None) is None
 
 
 def compute_etag(type_: str, data: bytes) -> str:
-    """The tag of an answer: of its octets and their type."""
+    """Compute the tag of a response from its bytes and media type."""
     digest = hashlib.sha256(type_.encode("latin-1") + b"\0")
     digest.update(data)
     return digest.hexdigest()[:_TAG_DIGITS]
 
 
 def _remaining(value: Value, now: int) -> int:
-    """Seconds for which a value may be kept; none, if nobody knows how its TTL counts."""
+    """Seconds for which a value may be cached; 0 for an unknown TTL type."""
     ends = {TtlType.RELATIVE: value.ttl, TtlType.ABSOLUTE: value.ttl - now}
     return ends.get(value.ttl_type, 0)
 
@@ -152,11 +147,10 @@ ALLOWED_HEADERS: Final = (
     "Idempotency-Key",
     "Accept-Datetime",
 )
-"""What scripts may send: what deployed servers allow; and conditions for changes, keys of requests and times, which
-these do not know."""
+"""Headers that scripts may send: those of deployed servers, plus conditions, idempotency keys and `Accept-Datetime`."""
 
 PREFLIGHT_MAX_AGE: Final = 86_400
-"""Seconds for which browsers may keep the answer: a day, as deployed servers say."""
+"""Seconds for which browsers may cache the preflight response: a day, as in deployed servers."""
 
 ALLOW_ANY_ORIGIN: Final = ("Access-Control-Allow-Origin", "*")
 
@@ -169,7 +163,7 @@ _REQUEST_METHOD: Final = "access-control-request-method"
 
 
 def is_preflight(request: Request) -> bool:
-    """Whether a browser asks what it may ask."""
+    """Whether a request is a CORS preflight."""
     return (
         request.method == OPTIONS
         and request.header("origin") is not None
@@ -178,9 +172,9 @@ def is_preflight(request: Request) -> bool:
 
 
 def preflight_response(request: Request) -> Response:
-    """What a browser may ask; nothing is said about what is not on the lists."""
-    wanted = [name.strip().lower() for name in request.get_joined("access-control-request-headers").split(",")]
-    if request.header(_REQUEST_METHOD) not in ALLOWED_METHODS or not _LOWER_HEADERS.issuperset(filter(None, wanted)):
+    """Answer a preflight; the response grants nothing if a method or header is not allowed."""
+    requested = [name.strip().lower() for name in request.get_joined("access-control-request-headers").split(",")]
+    if request.header(_REQUEST_METHOD) not in ALLOWED_METHODS or not _LOWER_HEADERS.issuperset(filter(None, requested)):
         return Response(200, (("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers"),))
     return Response(
         200,
@@ -194,7 +188,7 @@ def preflight_response(request: Request) -> Response:
 
 
 def cors_headers(request: Request, response: Response, *, exposes: bool) -> HeaderList:
-    """What an answer says about scripts; `exposes` whether they may read headers that are not simple ones."""
+    """CORS headers of a response; `exposes`: whether scripts may read headers that are not CORS-safelisted."""
     if is_preflight(request):
         return ()
     if not exposes or request.header("origin") is None:

@@ -1,27 +1,18 @@
-"""Who is at the other end of a connection, and who that peer says it asks for.
+"""Clients: the address and security of the other end, and whether a browser makes a request for another site.
 
-A header that says for whom a request was passed on is believed if it comes from a network that the operator lists as
-trusted, and from nobody else: anybody can write such headers. From a stranger they change nothing, with one exception.
-A request from this machine that carries one was passed on by something that runs here, so it is not the machine's own,
-and what only the machine itself may do is not for it.
+Forwarding headers are trusted only from networks that the operator lists, since anyone can send them. From other
+peers they have one effect: a request from this machine with such a header was forwarded by something running here, so
+it does not get the rights of the local machine.
 
-Where a request was made: whether a page of another site has a browser make it, and at which address of this server.
+Browsers send some credentials (remembered passwords, certificates) with every request to this server, including
+requests that pages of other sites trigger. Such ambient credentials authorize a change only if the request is declared
+as JSON, which no form can send and no script of another site without a preflight, and if it is not cross-site.
+`Sec-Fetch-Site` shows this, or `Origin` in older browsers; programs send neither. The `Handle` header and its
+sessions are written by the caller and always accepted.
 
-A browser sends some proofs by itself, whoever's page it is that makes the request: a password that it remembers, a
-certificate. So a request that comes with one of them and from a page of somebody else is not what its owner asked for.
-Browsers say where a request comes from in `Sec-Fetch-Site`, and older ones in `Origin`; programs say nothing, and it is
-theirs.
-
-Credentials that a browser sends by itself, and what they may not do.
-
-A browser remembers passwords and certificates and sends them with every request to this server, also with one that a
-page of somebody else makes it send. So for a change they count only if the request says that it is JSON, which no form
-can say and no script of another site without being allowed to, and if nothing says that it comes from another site.
-The proof of a `Handle` header or its session is written by whoever makes the request, and always counts.
-
-A DELETE, and a POST that homes a prefix, may have no body. No form sends a DELETE, and a script of another site has to
-ask first. A POST without a body and without a type can be sent by such a script unasked, but every browser says then
-where it comes from; so that counts only from where nothing is said, which is no browser.
+A DELETE, and a POST that homes a prefix, may have no body. No form can send a DELETE, and a script of another site
+needs a preflight. A script of another site can send a POST without body and type, but then every browser sends its
+origin; so such a POST is accepted only without an origin, that is, not from a browser.
 """
 
 import ipaddress
@@ -41,32 +32,32 @@ from .messages import Client, is_loopback
 FORWARDING_HEADERS: Final = frozenset(
     ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip")
 )
-"""Headers that whoever passes requests on adds to them."""
+"""Headers that proxies add to forwarded requests."""
 
 _NO_NETWORKS: Final = NetworkSet(())
-_is_local = lru_cache(maxsize=1_024)(is_loopback)  # addresses come again and again, and reading them takes microseconds
+_is_local = lru_cache(maxsize=1_024)(is_loopback)  # addresses repeat, and parsing one takes microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection, as it is known before any request has come."""
+    """The other end of a connection, as known before the first request."""
 
     host: str
     """Its address."""
     secure: bool = False
     """Whether the connection is TLS."""
     certificate: bytes | None = None
-    """The certificate that it has proved to hold the key of, in DER."""
+    """The certificate whose key the peer has proved to hold, in DER."""
     trusted_networks: Container[str] = _NO_NETWORKS
-    """From where headers are believed that say for whom a request was passed on."""
+    """Networks whose forwarding headers are trusted."""
     alone: Client = field(init=False)
-    """The client of a request that nobody has passed on."""
+    """The client of a request without forwarding headers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alone", self.client(()))
 
     def client(self, headers: Iterable[tuple[str, str]]) -> Client:
-        """Whose request it is, by its headers."""
+        """Find the client of a request by its headers."""
         return find_client(self.host, self.secure, self.certificate, headers, self.trusted_networks)
 
 
@@ -77,17 +68,17 @@ def find_client(
     headers: Iterable[tuple[str, str]],
     trusted_networks: Container[str],
 ) -> Client:
-    """Whose request it is that came from a peer; names of headers are lower case.
+    """Find the client of a request from a peer; header names are lowercase.
 
-    The client that a trusted peer asks for is the right-most address of X-Forwarded-For that is no trusted peer itself:
-    what stands left of it was written by that client, who may write anything. It was secure if X-Forwarded-Proto says
-    https of every hop. A peer that says something unreadable is taken for the client, and the request for one that
-    others could read. The certificate is the peer's own: it proves nothing about those for whom it passes requests on.
+    Behind a trusted peer, the client is the right-most address in X-Forwarded-For that is not itself trusted: what is
+    left of it was written by that client and could be anything. It is secure if X-Forwarded-Proto is https for every
+    hop. If a trusted peer sends an invalid address, the peer is the client and the request is not secure. A
+    certificate is the peer's own and says nothing about the clients for which it forwards requests.
     """
     forwarded = [(name, value) for name, value in headers if name in FORWARDING_HEADERS]
     trusted = peer in trusted_networks
     if not forwarded or not trusted:
-        # A trusted peer passes requests on, so one that does not say for whom is not believed to ask for itself.
+        # A trusted peer is a proxy: without forwarding headers it still does not act for itself.
         return Client(peer, secure, not forwarded and not trusted and _is_local(peer), trusted, certificate)
     addresses = _split_header(forwarded, "x-forwarded-for")
     protocols = _split_header(forwarded, "x-forwarded-proto")
@@ -98,12 +89,12 @@ def find_client(
 
 
 def _split_header(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
-    """What all headers of a name list, in the order in which it was added."""
+    """Split all headers of a name into their items, in order."""
     return [part.strip(" \t") for key, value in headers if key == name for part in value.split(",")]
 
 
 def _rightmost_untrusted(addresses: list[str], trusted_networks: Container[str]) -> str | None:
-    """The right-most address that is not trusted, or the first of all if each is; None if one on the way is none."""
+    """The right-most untrusted address, or the first if all are trusted; None if an address on the way is invalid."""
     host = None
     for text in reversed(addresses):
         host = _parse_address(text)
@@ -113,7 +104,7 @@ def _rightmost_untrusted(addresses: list[str], trusted_networks: Container[str])
 
 
 def _parse_address(text: str) -> str | None:
-    """An address as a proxy writes it: alone, with a port, or in brackets as in a URL; None if it is none of these."""
+    """Parse an address as proxies write it: plain, with a port, or in brackets; None if it is invalid."""
     if text.startswith("["):
         text, bracket, port = text[1:].partition("]")
         if not bracket or (port and not _is_port(port)):
@@ -124,7 +115,7 @@ def _parse_address(text: str) -> str | None:
         text, _, port = text.partition(":")
         if not _is_port(f":{port}"):
             return None
-    if "%" in text:  # a zone, which means something only on the machine that wrote it
+    if "%" in text:  # a zone, which is meaningful only on the machine that wrote it
         return None
     try:
         address = ipaddress.ip_address(text)
@@ -139,19 +130,19 @@ def _is_port(text: str) -> bool:
 
 
 OWN_SITE_VALUES: Final = frozenset(("same-origin", "none"))
-"""What `Sec-Fetch-Site` says where no other page is behind it: one of ours, or somebody who typed the address."""
+"""Values of `Sec-Fetch-Site` for requests from our own pages or from the address bar."""
 
 FALLBACK_URL: Final = "https://server.example"
-"""What stands for the address of the server where a request does not name it, or not so that it could be shown."""
+"""The server address shown if a request does not name a valid one."""
 
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
 
 
 def request_base_url(request_context: RequestContext) -> str:
-    """The address at which a request was made, to be shown to whoever made it and to nobody else.
+    """The address at which a request was made, to be shown to its sender only.
 
-    It is what they say themselves in `Host`, so nothing may be decided by it, and no other links are made of it. There
-    is nothing in it that HTML or a shell would take for something else.
+    It comes from `Host`, so nothing may be decided by it and no other links are built from it. It contains no
+    characters special to HTML or a shell.
     """
     named = request_context.request.header("host") or ""
     if _HOST.fullmatch(named) is None:
@@ -160,7 +151,7 @@ def request_base_url(request_context: RequestContext) -> str:
 
 
 def is_cross_site(request_context: RequestContext) -> bool:
-    """Whether a request is made by a page of another site."""
+    """Whether a page of another site triggers the request."""
     request = request_context.request
     site = request.header("sec-fetch-site")
     if site is not None and site.lower() not in OWN_SITE_VALUES:
@@ -170,7 +161,7 @@ def is_cross_site(request_context: RequestContext) -> bool:
 
 
 def _is_same_origin(origin: str, request_context: RequestContext) -> bool:
-    """Whether an origin is this server: as the settings name it, or as the browser does that made the request."""
+    """Whether an origin is this server, as named in the settings or in the request."""
     declared = urlsplit(request_context.place.settings.public_url)
     named = request_context.request.header("host")
     own = {f"{declared.scheme}://{declared.netloc}"} if declared.netloc else set()
@@ -180,20 +171,20 @@ def _is_same_origin(origin: str, request_context: RequestContext) -> bool:
 
 
 AMBIENT_CREDENTIALS_REASON: Final = (
-    "credentials that a browser sends by itself do not count here, because {}; "
-    "use a session or the Handle scheme, or send Content-Type: application/json from this site itself"
+    "credentials that a browser sends automatically are not accepted for this request, because {}; "
+    "use a session or the Handle scheme, or send Content-Type: application/json from this site"
 )
 
 
 def check_ambient_credentials(request_context: RequestContext) -> str | None:
-    """Why ambient credentials do not count for a change; None if they do."""
+    """Why ambient credentials are not accepted for a change; None if they are."""
     request = request_context.request
     if is_cross_site(request_context):
-        return AMBIENT_CREDENTIALS_REASON.format("the request was made by a page of another site")
+        return AMBIENT_CREDENTIALS_REASON.format("it was made by a page of another site")
     is_typed = request.header("content-type") is not None
     if media_type(request) == JSON_TYPE or (request.method == "DELETE" and not is_typed):
         return None
     is_from_browser = any(request.header(name) is not None for name in ("origin", "sec-fetch-site"))
     if not is_typed and not request.body and not is_from_browser:
         return None
-    return AMBIENT_CREDENTIALS_REASON.format("the request does not say that it is JSON")
+    return AMBIENT_CREDENTIALS_REASON.format("its Content-Type is not application/json")

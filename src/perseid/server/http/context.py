@@ -1,25 +1,16 @@
-"""How HTTP is served here, as the settings of the installation say it.
+"""What every HTTP handler uses: the request, the server's settings and state, and a way to run work in the pools.
 
-What came of a proof, told to the budgets: who fails too often has no further proof looked at.
+Handlers run in the event loop and never wait for the disk or long computations: whatever reads or writes the ledger,
+or takes long, goes through `RequestContext.do` into the pools of the control process, which can refuse it (`Busy`).
 
-Two things are counted, as over the native protocol (see `budgets`). An address that fails often is locked out. And a
-secret about which many answers were wrong, from wherever, is not judged for strangers for a while, so that many
-addresses do not give many guesses. Who proved that very identity from the same address before is no stranger: nobody
-is locked out of where they work by others who try their name.
+Failed proofs of identity are limited as in the native protocol (`limits.budgets`). An address that fails often is
+locked out. A secret with many wrong guesses, from any address, is not checked for a while, so that many addresses do
+not give many guesses. Addresses from which that identity was proved before are exempt, so nobody is locked out by
+others who try their identity. Proofs for this server and verifications for other servers are counted separately
+(`own_secret_id`), so the latter cannot lock out users of this server.
 
-The secret of somebody who proves to be somebody here, and the same secret where another server asks about it, are
-counted apart (`of_own`). Whoever asks in the name of another server can then lock nobody out who comes here.
-
-How often names are suggested to somebody who asked for one that is not there.
-
-Each time costs up to a thousand look-ups, ten milliseconds, and tells of a few names that are there. People who
-mistype a name never notice a limit. A program that asks for one wrong name after the other soon gets the plain answer,
-and learns by suggestions no more than by asking for the names themselves.
-
-What every part that answers HTTP has at hand: the request, what this server is, and a way to have work done.
-
-Parts run in the event loop and never wait for the disk or for arithmetic: what reads the ledger, writes it, or takes
-long goes through `Asking.do`, into the pools of the control process, which may refuse it (`Busy`).
+Suggestions for handles that do not exist cost up to a thousand lookups, about ten milliseconds, and reveal a few
+existing names. People who mistype a name never reach the limit; a program that probes names soon gets plain errors.
 """
 
 import logging
@@ -45,61 +36,61 @@ from perseid.wire.server import Reply
 from .messages import Client, Request
 
 HANDLE_SEGMENT: Final = "hdl"
-"""The segment behind which every handle can be reached, whatever the server's own paths are called."""
+"""The segment under which every handle can be reached, whatever the server's own paths are."""
 
 LINES_PER_SECOND: Final = 5.0
 BURST_LINES: Final = 50
-"""Lines a second, and at once: enough for somebody who looks for the reason of a refusal, and little on a disk."""
+"""Log lines per second, and in a burst: enough to find the reason of a refusal, and little on a disk."""
 
 
 class RateLimitedLogger:
-    """Tells of what strangers can bring about as often as they like; for one thread."""
+    """Logs events that untrusted clients can trigger at will; not thread-safe."""
 
-    __slots__ = ("_left_out", "_pace")
+    __slots__ = ("_omitted", "_rate_limit")
 
     def __init__(self) -> None:
-        self._pace = RateLimit(LINES_PER_SECOND, BURST_LINES)
-        self._left_out = 0
+        self._rate_limit = RateLimit(LINES_PER_SECOND, BURST_LINES)
+        self._omitted = 0
 
     def info(self, logger: logging.Logger, now: float, message: str) -> None:
-        """Tell something at a time, or leave it out."""
-        if not self._pace.take(now):
-            self._left_out += 1
+        """Log a message, or omit it."""
+        if not self._rate_limit.take(now):
+            self._omitted += 1
             return
-        more = f" ({self._left_out} like it were not told)" if self._left_out else ""
-        self._left_out = 0
+        more = f" ({self._omitted} similar messages omitted)" if self._omitted else ""
+        self._omitted = 0
         logger.info("%s%s", message, more)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """How HTTP is served."""
+    """HTTP settings of the installation."""
 
     public_url: str = ""
-    """The address of this server as others know it, `https://hdl.example.org`, without a slash at the end."""
+    """The public address of this server, `https://hdl.example.org`, without a slash at the end."""
     bare: bool = True
     """Whether `/{handle}` resolves."""
     segments: tuple[str, ...] = (HANDLE_SEGMENT,)
-    """Segments behind which `/{segment}/{handle}` resolves; the one of `SEGMENT` always does."""
+    """Segments under which `/{segment}/{handle}` resolves; always includes `HANDLE_SEGMENT`."""
     redirect_status: int = 302
-    """Of a redirection, where the record does not choose one."""
+    """Status of a redirect, unless the record chooses one."""
     schemes: frozenset[str] = frozenset(("http", "https", "ftp", "mailto"))
-    """Schemes of URLs that are redirected to, and linked on pages."""
+    """URL schemes that are redirected to, and linked on pages."""
     no_values_status: int = 200
-    """Of the page for a name without public values; 404 is for link checkers, which take 200 for alive."""
+    """Status of the page for a handle without public values; link checkers treat 200 as alive, and 404 as not."""
     weak_digests: bool = True
-    """Whether MD5 and SHA-1 may be used to prove an identity, as deployed clients do."""
+    """Whether MD5 and SHA-1 are accepted in proofs of identity, as deployed clients use them."""
     session_timeout: int = 1_800
-    """Seconds of idleness after which a session of the API ends, as in deployed servers."""
+    """Seconds of inactivity after which an API session ends, as in deployed servers."""
     api_requests: int = 6_000
-    """Requests to our own API in a minute by one identity; 0 for no limit. A hundred a second: whoever needs more asks
-    for many things in one request."""
+    """Requests to the version 1 API per minute and identity; 0 for no limit. Clients that need more than a hundred per
+    second can combine items in one request."""
     api_requests_anonymous: int = 600
-    """The same by one network from which nobody says who they are: ten a second, more than anybody reads."""
+    """The same per network for anonymous requests: ten per second, more than a person reads."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """What the settings of an installation say."""
+        """Read the settings of an installation."""
         forms = config.http_resolver_forms
         segments = tuple(dict.fromkeys(each for each in (*forms, HANDLE_SEGMENT) if each != BARE))
         return cls(
@@ -115,72 +106,72 @@ class HttpSettings:
         )
 
 
-_OWN_SECRET = b"own "  # no handle begins so: a prefix has no blank in it
+_OWN_SECRET = b"own "  # no handle starts like this: a prefix has no space
 
 
 @dataclass(frozen=True, slots=True)
 class ProofResult:
-    """What came of a proof."""
+    """The outcome of a proof of identity."""
 
     succeeded: bool
     secret_of: bytes | None = None
-    """Whose secret the answer says something about, as it was given to `Asking.do`; None for a public key."""
+    """The secret that was checked, as passed to `RequestContext.do`; None for a public key."""
     own: bool = True
-    """Whether somebody wanted to prove who they are; else they asked whether another did."""
+    """Whether the caller proved their own identity; otherwise they verified another's."""
 
 
 class ProofRecorder(Protocol):
-    """Takes note of a verdict."""
+    """Records the outcome of a proof."""
 
-    def __call__(self, verdict: ProofResult, client: Client) -> None: ...
+    def __call__(self, result: ProofResult, client: Client) -> None: ...
 
 
 def own_secret_id(handle: str) -> bytes:
-    """What stands for the secrets of a handle, where its owner proves who they are."""
+    """The identifier of a handle's secrets in budgets, for proofs of the caller's own identity."""
     return _OWN_SECRET + handle.encode("utf-8", "replace")
 
 
 def make_proof_recorder(pools: Pools) -> ProofRecorder:
-    """Have verdicts noted in the budgets of the pools."""
+    """Create a recorder that uses the budgets of the pools."""
 
-    def record_proof(verdict: ProofResult, client: Client) -> None:
+    def record_proof(result: ProofResult, client: Client) -> None:
         transport = Transport.HTTPS if client.secure else Transport.HTTP
-        if verdict.secret_of is not None:
-            pools.record_guess(SecretGuess(verdict.secret_of, verdict.succeeded), client.host, transport)
-        elif not verdict.succeeded:
+        if result.secret_of is not None:
+            pools.record_guess(SecretGuess(result.secret_of, result.succeeded), client.host, transport)
+        elif not result.succeeded:
             pools.record_failed_proof(client.host, transport)
-        if verdict.succeeded and verdict.own:
+        if result.succeeded and result.own:
             pools.proved(client.host, transport)
 
     return record_proof
 
 
 SUGGESTIONS_PER_ADDRESS: Final = Rate(0.5, 10)
-"""Suggestions for one address: thirty a minute, ten of them at once. A person reads each."""
+"""Suggestions per address: thirty per minute, ten in a burst. A person reads each."""
 
 SUGGESTIONS_TOTAL: Final = Rate(10, 50)
-"""Suggestions for everybody together, at up to 10 ms each: a tenth of a core, wherever a flood comes from."""
+"""Suggestions for all clients together: at 10 ms each, a tenth of a core."""
 
 
 def make_suggestion_budget() -> Budget:
-    """A new budget, with nothing used."""
+    """Create an unused budget."""
     return Budget(SUGGESTIONS_PER_ADDRESS, SUGGESTIONS_TOTAL)
 
 
 T = TypeVar("T")
 
 INTERFACE = "http"
-"""What the ledger keeps as the door through which a change came."""
+"""The interface that the ledger records for a change."""
 
 
 class WorkRunner(Protocol):
-    """Has work done somewhere; raises `Busy` where it is too much."""
+    """Runs work somewhere; raises `Busy` under overload."""
 
     def __call__(self, work: Work, client: Client) -> Awaitable[object]: ...
 
 
 class NativeProtocol(Protocol):
-    """The native protocol, for messages that come in HTTP requests: `serve.native_service.NativeService`."""
+    """The native protocol, for messages in HTTP requests: `server.native.service.NativeService`."""
 
     def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]: ...
 
@@ -189,39 +180,38 @@ class NativeProtocol(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What the server is; made anew when settings are read again."""
+    """The server's settings and state; replaced on reload."""
 
     registry: Registry
     site: Site
     position: int
-    """Which of the site's servers this is, counted from 0."""
+    """The index of this server in the site, from 0."""
     key: PrivateKey
-    """The server's own, with which it proves itself."""
+    """The server's own private key."""
     settings: HttpSettings
     do: WorkRunner
     time: Callable[[], float]
     """Seconds since 1970."""
     random: Callable[[int], bytes]
-    """So many octets that nobody can guess."""
+    """A number of unpredictable bytes."""
     ready: Callable[[], str]
-    """Why requests should go elsewhere at the moment; empty if they should come."""
+    """Why requests should go to another server; empty if this one is ready."""
     record_proof: ProofRecorder
-    """Told what came of each proof of an identity, so that guessing has an end; see `judging.by`."""
+    """Records the outcome of each proof of identity, which limits guessing; see `make_proof_recorder`."""
     sessions: SessionTable = field(default_factory=SessionTable)
-    """Those that were begun over HTTP. They outlive a change of settings: whoever makes another place hands them on."""
+    """Sessions started over HTTP. They survive a reload, and so do `api` and `suggestion_budget`."""
     api: ApiState = field(default_factory=ApiState)
-    """What our own API keeps; handed on likewise."""
+    """State of the version 1 API."""
     suggestion_budget: Budget = field(default_factory=make_suggestion_budget)
-    """How often names are suggested; handed on likewise."""
     certificate_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)
-    """Where it is told why certificates of clients were not accepted."""
+    """Logs why client certificates were not accepted."""
     native: NativeProtocol | None = None
-    """What answers native messages; None where nothing does."""
+    """Handles native messages; None if there is no native protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request that is being answered."""
+    """One request and the server that handles it."""
 
     request: Request
     place: ServerContext
@@ -229,5 +219,5 @@ class RequestContext:
     async def do(
         self, kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None, price: float | None = None
     ) -> T:
-        """Have something done in a thread of the pool for its kind; raises what it raises, or `Busy`."""
+        """Run a call in a thread of the pool for its kind; raises what the call raises, or `Busy`."""
         return cast("T", await self.place.do(Work(kind, call, secret_of, price), self.request.client))

@@ -1,12 +1,10 @@
-"""A request as it came and an answer as it goes, without any connection.
+"""HTTP requests and responses, independent of any connection.
 
-The target is kept in the octets that came, for names may hold anything and only the part that answers knows how to
-read them. Names of headers are lower case; their values have no blanks around them.
+The target is kept as the bytes received: names can contain anything, and only the handler knows how to decode them.
+Header names are lowercase; header values have no surrounding whitespace.
 
-Which methods there are, and what an answer says about those that a resource has.
-
-A method that nobody knows is 501, one that the resource lacks is 405 with those that it has. TRACE is known and served
-nowhere: it would show a client's headers to whatever script can send it.
+An unknown method gets 501; a method that the resource lacks gets 405 with `Allow`. TRACE is known but never served: it
+would show a client's headers to any script that can send it.
 """
 
 import ipaddress
@@ -15,104 +13,104 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAX_HEAD: Final = 8_192
-"""Octets of the request line and all headers, as in deployed servers: 2,048 of a handle, percent-encoded, fit."""
+"""Bytes of the request line and all headers, as in deployed servers: a percent-encoded handle of 2,048 bytes fits."""
 
 MAX_BODY: Final = 1 << 20
-"""Octets of a body: a record of 1,000 URLs has about 100,000."""
+"""Bytes of a body: a record of 1,000 URLs has about 100,000."""
 
 HeaderList = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who is at the other end, as far as the connection tells."""
+    """The other end, as far as the connection shows."""
 
     host: str
-    """The address of the client; behind a trusted proxy the one that the proxy names."""
+    """The address of the client; with a trusted proxy, the one that the proxy reports."""
     secure: bool = False
-    """Whether nobody on the way can read along: TLS up to here, or up to a trusted proxy that says so."""
+    """Whether the connection is encrypted: TLS up to here, or up to a trusted proxy that reports it."""
     local: bool = False
-    """Whether it is on this machine, and asks for itself: no header says that the request was passed on."""
+    """Whether the client is on this machine and the request was not forwarded."""
     trusted: bool = False
-    """Whether the peer is a trusted proxy, which is believed what it says about the client."""
+    """Whether the peer is a trusted proxy."""
     certificate: bytes | None = None
-    """The certificate that the client has proved to hold the key of, in DER; nobody has looked whose it is."""
+    """The certificate whose key the client has proved to hold, in DER; its owner is not checked yet."""
 
     @property
     def private(self) -> bool:
-        """Whether secrets may be told."""
+        """Whether secrets may be exchanged."""
         return self.secure or self.local
 
 
 @dataclass(slots=True)
 class Request:
-    """A request."""
+    """An HTTP request."""
 
     method: str
-    """As it came, letters as they are."""
+    """As received, case-sensitive."""
     target: bytes
-    """As it came, percent signs and all, without a fragment; in absolute form without scheme and authority."""
+    """As received, percent-encoded, without fragment; an absolute form without scheme and authority."""
     headers: list[tuple[str, str]] = field(default_factory=list, repr=False)
-    """As they came; octets beyond ASCII as the characters of the same numbers (Latin 1)."""
+    """As received; bytes beyond ASCII are decoded as Latin-1."""
     body: bytes = field(default=b"", repr=False)
     client: Client = field(default_factory=lambda: Client("127.0.0.1"))
     version: str = "1.1"
 
     @property
     def path(self) -> bytes:
-        """The target up to the question mark."""
+        """The target before the question mark."""
         return self.target.partition(b"?")[0]
 
     @property
     def query(self) -> bytes:
-        """The target behind the question mark."""
+        """The target after the question mark."""
         return self.target.partition(b"?")[2]
 
     def header(self, name: str) -> str | None:
-        """The first header of a name, in lower case; None if there is none."""
+        """Return the first header with a lowercase name; None if there is none."""
         for key, value in self.headers:
             if key == name:
                 return value
         return None
 
     def all(self, name: str) -> list[str]:
-        """All headers of a name, in lower case."""
+        """Return all headers with a lowercase name."""
         return [value for key, value in self.headers if key == name]
 
     def get_joined(self, name: str) -> str:
-        """What all headers of a name say together, as a list with commas."""
+        """Return all headers of a name, joined with commas."""
         return ", ".join(self.all(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer. `Date`, `Content-Length` and what concerns the connection are added where it is sent."""
+    """An HTTP response. `Date`, `Content-Length` and connection headers are added when it is sent."""
 
     status: int
     headers: HeaderList = ()
     body: bytes = b""
     stream: AsyncIterator[bytes] | None = None
-    """A body that is made while it is sent, of unknown length."""
+    """A body of unknown length that is generated while it is sent."""
     close: bool = False
-    """Whether the connection ends with it."""
+    """Whether the connection is closed afterwards."""
     code: int = 0
-    """The code of the Handle System that it stands for, for counters and the log; 0 for none."""
+    """The Handle System response code, for counters and the log; 0 for none."""
     name: str = ""
-    """The handle that it was about, for the log."""
+    """The handle, for the log."""
     identity: str = ""
-    """Who asked, as far as they have proved it, for the log."""
+    """The authenticated identity, for the log."""
 
     def __post_init__(self) -> None:
         for name, value in self.headers:
             if not is_header_text(value):
-                raise ValueError(f"the header {name} would hold a control character, or one beyond Latin 1")
+                raise ValueError(f"the header {name} has a control character, or one beyond Latin-1")
 
     def values(self, name: str) -> Iterator[str]:
-        """What headers of a name say; the name in any case."""
+        """Iterate over the headers of a name, in any case."""
         return (value for key, value in self.headers if key.lower() == name.lower())
 
     def with_headers(self, *more: tuple[str, str]) -> "Response":
-        """The same with further headers behind those that are there."""
+        """Return a copy with headers appended."""
         return Response(
             self.status,
             (*self.headers, *more),
@@ -126,12 +124,12 @@ class Response:
 
 
 def is_header_text(value: str) -> bool:
-    """Whether text may stand in a header: printable ASCII and Latin 1, and nothing that ends a line."""
+    """Whether text is allowed in a header: printable ASCII and Latin-1, no line ends."""
     return value.isprintable() and (value.isascii() or max(value) <= "\xff")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Whether an address is a loopback address."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
@@ -141,11 +139,11 @@ def is_loopback(host: str) -> bool:
 OPTIONS: Final = "OPTIONS"
 
 KNOWN_METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", OPTIONS, "TRACE"))
-"""Letters as they stand here; `get` is another method, and unknown."""
+"""Case-sensitive: `get` is unknown."""
 
 SAFE_METHODS: Final = ("GET", "HEAD")
 
 
 def allow_header(methods: Iterable[str]) -> tuple[str, str]:
-    """The header that says which methods a resource has; OPTIONS is one of every resource."""
+    """The `Allow` header for a resource; every resource has OPTIONS."""
     return "Allow", ", ".join((*methods, OPTIONS))

@@ -102,13 +102,13 @@ def test_the_sessions_of_an_address_make_room_for_each_other(proved: bool) -> No
 
 @pytest.mark.parametrize("proved", [False, True])
 def test_so_do_those_of_all_addresses(proved: bool) -> None:
-    table = SessionTable(most=4, unproved=4)
+    table = SessionTable(max_sessions=4, unproved=4)
     made = [begin(table, f"192.0.2.{number}", proved=proved) for number in range(6)]
     assert [is_there(table, session) for session in made] == [False, False, True, True, True, True]
 
 
 def test_whoever_is_known_is_not_pushed_out_by_who_is_not() -> None:
-    table = SessionTable(most=2, per_address=2, unproved=3, unproved_per_address=2)
+    table = SessionTable(max_sessions=2, per_address=2, unproved=3, unproved_per_address=2)
     known = [begin(table, proved=True) for _ in range(2)]
     for number in range(20):
         begin(table, HERE)
@@ -149,7 +149,7 @@ class Tables(RuleBasedStateMachine):
 
     @initialize()
     def make(self) -> None:
-        self.table = SessionTable(most=6, per_address=3, unproved=5, unproved_per_address=2)
+        self.table = SessionTable(max_sessions=6, per_address=3, unproved=5, unproved_per_address=2)
         self.made: list[Session] = []
         self.now = NOW
 

@@ -1,16 +1,16 @@
-"""Who asks over HTTP (HTTP API, 7): what a request says about it, and what it is asked for where that is missing.
+"""Authentication over HTTP (HTTP API, 7): who makes a request, and the challenge if that is missing.
 
-In this order, and the first that says something counts:
+In this order; the first that applies is used:
 
-    1.  Authorization: Handle with a session that is not known        refused, whatever else there is
-    2.  Authorization: Basic, Bearer, or Handle with a claim          proved, or refused: also what everybody may read
-    3.  who has proved who they are in the session
-    4.  the certificate that came with TLS
-    5.  nobody in particular
+    1.  Authorization: Handle with an unknown session                 refused, whatever else there is
+    2.  Authorization: Basic, Bearer, or Handle with a claim          proved or refused, even for public data
+    3.  the identity proved in the session
+    4.  the TLS client certificate
+    5.  anonymous
 
-Secrets count where nobody can read along, over TLS or on the machine itself; elsewhere the header is not even looked
-at. A proof counts for as long as the key is there that it was made with: operations are carried out under the `Guard`
-of `Identified`, which looks once more in the very state in which they are decided.
+Secrets are accepted only on private connections, over TLS or on the machine itself; elsewhere the header is ignored.
+A proof is valid as long as its key exists: commands run under the `Guard` of the `AuthResult`, which checks the key in
+the same snapshot in which they are decided.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,16 +26,15 @@ from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import handle_scheme, proofs
-from . import handle_scheme as handle_proofs
 from .handle_scheme import InvalidFields
 from .proofs import AuthFailure, ProvenIdentity, authenticate_basic, authenticate_certificate, authenticate_claim
 from .session_table import Session
 
 REALM: Final = "handle"
-"""What browsers show when they ask for name and password, as deployed servers have it."""
+"""What browsers show in the password prompt, as in deployed servers."""
 
 AUTHENTICATION_REQUIRED: Final = (
-    "this needs to know who you are: send Basic or Handle credentials, a token, or a TLS client certificate"
+    "authentication required: send Basic or Handle credentials, a token, or a TLS client certificate"
 )
 
 _AUTHORIZATION: Final = "authorization"
@@ -46,24 +45,24 @@ _TRUE: Final = ("true", "yes")
 
 @dataclass(frozen=True, slots=True)
 class AuthResult:
-    """What a request says about who asks."""
+    """The caller of a request."""
 
     identity: Identity = field(default_factory=Anonymous)
     guard: Guard | None = None
-    """Under which operations are carried out for them: that their key is still there."""
+    """Checks, when a command is decided, that the key of the identity still exists."""
     session: Session | None = None
-    """The session that the request came in, or that was begun for it."""
+    """The session of the request, or one that was started for it."""
     ambient: bool = False
-    """Whether a browser may have sent the proof by itself, from a page of anybody: a change needs more than that."""
+    """Whether a browser may have sent the credentials automatically, for any page; a change requires more."""
     problem: AuthFailure | None = None
-    """Why they are not believed; then nobody is known, and the answer is 401."""
+    """Why authentication failed; the identity is then anonymous, and the response 401."""
     signature: bytes | None = field(default=None, repr=False)
-    """By what the server proves that it is itself, if it was asked to; it goes with the session's nonce."""
+    """The server's proof of its own identity, if requested; it goes with the session's nonce."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """How a request is answered that needs an identity which it does not have."""
+    """The response to a request without the identity it needs."""
 
     status: int
     code: ResponseCode
@@ -72,7 +71,7 @@ class Denial:
 
 
 async def authenticate(request_context: RequestContext) -> AuthResult:
-    """Who asks. Raises `Busy` where there is too much to look at."""
+    """Find the caller. Raises `Busy` under overload."""
     request = request_context.request
     if not request.client.private:
         return AuthResult()
@@ -85,15 +84,15 @@ async def authenticate(request_context: RequestContext) -> AuthResult:
     if scheme == _HANDLE:
         return await _authenticate_handle(request_context, header, rest)
     if scheme == _BEARER:
-        bearer_of = await proofs.authenticate_token(request_context, rest)
-        # Whether the token counts is looked up again where something is decided, so it needs no guard.
-        return AuthResult(problem=bearer_of) if isinstance(bearer_of, AuthFailure) else AuthResult(bearer_of)
-    reason = "the scheme of the Authorization header is not known here; there are Basic, Bearer and Handle"
+        identity = await proofs.authenticate_token(request_context, rest)
+        # Every decision checks the token again, so it needs no guard.
+        return AuthResult(problem=identity) if isinstance(identity, AuthFailure) else AuthResult(identity)
+    reason = "the scheme of the Authorization header is not supported; use Basic, Bearer or Handle"
     return AuthResult(problem=AuthFailure(reason, in_challenge=False))
 
 
 def parse_authorization(header: str) -> tuple[str, str]:
-    """The scheme of an Authorization header, in small letters, and what stands behind it."""
+    """Split an Authorization header into its scheme, in lowercase, and the rest."""
     scheme, _, rest = header.replace("\t", " ").partition(" ")
     return scheme.lower(), rest.strip(" ")
 
@@ -101,55 +100,55 @@ def parse_authorization(header: str) -> tuple[str, str]:
 async def _authenticate_handle(request_context: RequestContext, header: str, rest: str) -> AuthResult:
     fields = handle_scheme.parse_fields(rest)
     if fields is None:
-        reason = 'the Authorization header cannot be read; it should be Handle name="value", name="value" …'
+        reason = 'the Authorization header is invalid; the format is Handle name="value", name="value" …'
         return AuthResult(problem=AuthFailure(reason, in_challenge=False))
     session = None
     if (text := fields.get("sessionid")) is not None:
         session = find_session(request_context, text)
         if session is None:
-            return AuthResult(problem=AuthFailure("there is no such session, or it has ended", in_challenge=False))
+            return AuthResult(problem=AuthFailure("the session does not exist or has ended", in_challenge=False))
     try:
         handle_scheme.check_version(fields)
         cnonce = handle_scheme.client_nonce(fields)
         if handle_scheme.is_claim(fields):
             if "id" in fields:
                 fields["id"] = handle_scheme.id_from_header(fields["id"])
-            shown = await verify_claim(request_context, session, fields, header)
-            return _to_auth_result(shown, session)
+            proof = await verify_claim(request_context, session, fields, header)
+            return _to_auth_result(proof, session)
     except InvalidFields as problem:
         return AuthResult(session=session, problem=AuthFailure(str(problem)))
-    found = await _authenticate_session(request_context, session, wants_certificate=is_true(fields.get("clientcert")))
-    return found if cnonce is None else await with_server_signature(request_context, found, cnonce)
+    auth = await _authenticate_session(request_context, session, wants_certificate=is_true(fields.get("clientcert")))
+    return auth if cnonce is None else await with_server_signature(request_context, auth, cnonce)
 
 
 async def verify_claim(
     request_context: RequestContext, session: Session | None, fields: dict[str, str], header: str
 ) -> ProvenIdentity | AuthFailure:
-    """Take the claim that fields make, the id as it is meant; raises `NotUnderstood`. A success stays in the session.
+    """Verify the claim in decoded fields; raises `InvalidFields`. A proof is stored in the session.
 
-    `header` is what they were read from. The one that proved who is known in the session needs no second proof.
+    `header` is where they came from. The header that proved the session's identity needs no second verification.
     """
     table = request_context.place.sessions
     claim = handle_scheme.parse_claim(fields, weak_digests=request_context.place.settings.weak_digests)
     if session is None:
-        return AuthFailure("a signature is about the nonce of a session; begin one, and send its sessionId")
+        return AuthFailure("a signature requires the nonce of a session; start a session and send its sessionId")
     if session.proved is not None and table.is_proved_by(session, header):
         return ProvenIdentity(session.proved, session.claimed)
-    shown = await authenticate_claim(request_context, claim, session.nonce)
-    if isinstance(shown, ProvenIdentity):
-        table.prove(session, shown.proved, shown.written, header)
-    return shown
+    proof = await authenticate_claim(request_context, claim, session.nonce)
+    if isinstance(proof, ProvenIdentity):
+        table.prove(session, proof.proved, proof.written, header)
+    return proof
 
 
 async def _authenticate_session(
     request_context: RequestContext, session: Session | None, *, wants_certificate: bool
 ) -> AuthResult:
-    """Who asks in a session, or with a certificate. The header came from no browser by itself, so none is ambient."""
+    """Find the caller by session or certificate. No browser sends the header automatically, so it is not ambient."""
     if session is not None and session.proved is not None:
         request_context.place.record_proof(ProofResult(succeeded=True), request_context.request.client)
         return _to_auth_result(ProvenIdentity(session.proved, session.claimed), session)
     if wants_certificate and request_context.request.client.certificate is None:
-        reason = "there is no certificate: send one in the TLS handshake, where this server asks for it"
+        reason = "there is no client certificate; send one in the TLS handshake, where this server requests it"
         return AuthResult(session=session, problem=AuthFailure(reason, ResponseCode.AUTHENTICATION_NEEDED))
     return await _authenticate_certificate(request_context, session, ambient=False)
 
@@ -160,27 +159,27 @@ async def _authenticate_certificate(
     data = request_context.request.client.certificate
     if data is None:
         return AuthResult(session=session)
-    shown = await authenticate_certificate(request_context, data)
-    if session is not None and isinstance(shown, ProvenIdentity):
-        request_context.place.sessions.prove(session, shown.proved, shown.written)
-    return _to_auth_result(shown, session, ambient=ambient)
+    proof = await authenticate_certificate(request_context, data)
+    if session is not None and isinstance(proof, ProvenIdentity):
+        request_context.place.sessions.prove(session, proof.proved, proof.written)
+    return _to_auth_result(proof, session, ambient=ambient)
 
 
 def _to_auth_result(
-    shown: ProvenIdentity | AuthFailure, session: Session | None = None, *, ambient: bool = False
+    proof: ProvenIdentity | AuthFailure, session: Session | None = None, *, ambient: bool = False
 ) -> AuthResult:
-    if isinstance(shown, AuthFailure):
-        return AuthResult(session=session, problem=shown)
-    # To the registry this is no session of the native protocol, in which even public values need a permission.
-    identity = caller_identity(shown.proved, session=False)
-    return AuthResult(identity, Guard(shown.proved, session is not None), session, ambient)
+    if isinstance(proof, AuthFailure):
+        return AuthResult(session=session, problem=proof)
+    # Not a session of the native protocol, in which even public values need a permission.
+    identity = caller_identity(proof.proved, session=False)
+    return AuthResult(identity, Guard(proof.proved, session is not None), session, ambient)
 
 
 # Sessions
 
 
 def find_session(request_context: RequestContext, text: str) -> Session | None:
-    """The session of an id; None if there is none, which counts as a guess."""
+    """Find the session of an id; None if there is none, which counts as a failed guess."""
     place = request_context.place
     session = place.sessions.find(text, place.time(), place.settings.session_timeout)
     if session is None:
@@ -189,31 +188,31 @@ def find_session(request_context: RequestContext, text: str) -> Session | None:
 
 
 def start_session(request_context: RequestContext) -> Session:
-    """Begin a session for whoever asks."""
+    """Start a session for the client."""
     place = request_context.place
     return place.sessions.begin(request_context.request.client.host, place.time(), place.settings.session_timeout)
 
 
 async def with_server_signature(request_context: RequestContext, auth: AuthResult, cnonce: bytes) -> AuthResult:
-    """The same with the proof that the server is itself, for a nonce of the client; in a session, begun if need be."""
+    """Add the server's proof of identity for a client nonce; starts a session if there is none."""
     session = auth.session or start_session(request_context)
     key = request_context.place.key
-    signature = await request_context.do(WorkKind.SIGN, lambda: handle_proofs.sign(key, session.nonce, cnonce))
+    signature = await request_context.do(WorkKind.SIGN, lambda: handle_scheme.sign(key, session.nonce, cnonce))
     return replace(auth, session=session, signature=signature)
 
 
 def end_stale_session(request_context: RequestContext, auth: AuthResult, gone: KeyChanged) -> AuthResult:
-    """What is known after a `Guard` has found that the key is no longer there: nobody. Their session ends."""
+    """Return the anonymous result after a `Guard` found the key missing; the session ends."""
     if auth.session is not None:
         request_context.place.sessions.end(auth.session)
     return AuthResult(problem=AuthFailure(gone.reason))
 
 
-# What is answered
+# Responses
 
 
 def denial(request_context: RequestContext, auth: AuthResult, reason: str = AUTHENTICATION_REQUIRED) -> Denial:
-    """How a request is answered whose identity was not believed, or that has none and needs one."""
+    """Describe the response to a request whose authentication failed or is missing."""
     if not request_context.request.client.private:
         return Denial(FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, HTTPS_REQUIRED)
     problem = auth.problem or AuthFailure(reason, ResponseCode.AUTHENTICATION_NEEDED)
@@ -221,9 +220,9 @@ def denial(request_context: RequestContext, auth: AuthResult, reason: str = AUTH
 
 
 def challenge_headers(request_context: RequestContext, auth: AuthResult) -> HeaderList:
-    """By what somebody is asked who they are, with 401. It needs a session, which is begun if there is none.
+    """The challenges of a 401 response. They need a session, which is started if there is none.
 
-    Nobody is asked over plain HTTP.
+    Connections that are not private get no challenge.
     """
     if not request_context.request.client.private:
         return ()
@@ -237,7 +236,7 @@ def challenge_headers(request_context: RequestContext, auth: AuthResult) -> Head
 
 
 def proof_headers(auth: AuthResult) -> HeaderList:
-    """What an answer other than 401 has: the proof that the server is itself, if it was asked for."""
+    """The server's proof of identity for responses other than 401, if requested."""
     if auth.session is None or auth.signature is None:
         return ()
     return (_handle_challenge(auth.session, auth.signature, None),)
@@ -253,12 +252,12 @@ def _handle_challenge(session: Session, signature: bytes | None, error: str | No
 
 
 def signature_fields(signature: bytes) -> dict[str, str]:
-    """The fields that prove that the server is itself."""
-    return {"serverAlg": handle_proofs.SERVER_ALGORITHM.spelling, "serverSignature": to_base64(signature)}
+    """The fields of the server's proof of identity."""
+    return {"serverAlg": handle_scheme.SERVER_ALGORITHM.spelling, "serverSignature": to_base64(signature)}
 
 
 def _offers_basic(request: Request) -> bool:
-    """Whether Basic is offered: not to who sent something else, nor to scripts, for which a browser would ask."""
+    """Whether to offer Basic: not after another scheme, nor to scripts, as the browser would show a prompt."""
     header = request.header(_AUTHORIZATION)
     if header is not None:
         return parse_authorization(header)[0] == _BASIC
@@ -266,11 +265,11 @@ def _offers_basic(request: Request) -> bool:
 
 
 def _has_token(request: Request) -> bool:
-    """Whether somebody has shown a token of ours, or tried to."""
+    """Whether the client sent a token of ours, or tried to."""
     scheme, rest = parse_authorization(request.header(_AUTHORIZATION) or "")
     return scheme == _BEARER and proofs.is_token(rest)
 
 
 def is_true(text: str | None) -> bool:
-    """Whether a field says yes."""
+    """Whether a field is `true` or `yes`."""
     return text is not None and text.lower() in _TRUE

@@ -1,46 +1,34 @@
-"""The `Basic` scheme of the Authorization header (HTTP API, 7.2): a key, `INDEX:HANDLE`, and its secret.
+"""Proofs of identity over HTTP: a secret, a signature, a certificate or a token.
+
+Every method returns a `ProvenIdentity`, with the key and its fingerprint, or an `AuthFailure` with a reason. An unknown
+record, a value that is not a key and a wrong proof give the same reason in the same time; only public facts, such as a
+prefix that is not hosted here, are reported. An identity without an index gets that of the proving key, for secrets
+too: in deployed servers it has none, and no permissions.
+
+`Basic` (HTTP API, 7.2): a key, `INDEX:HANDLE`, and its secret.
 
     Basic base64( 300%3A12345/user : secret )
 
-The name ends at the first colon, so the colon between index and handle has to be percent-encoded, and so has every
-other one in the name, and every percent sign. The secret is the octets that follow, colons included.
+The name ends at the first colon, so every colon and percent sign in it must be percent-encoded. The secret is all bytes
+after it, including colons. Beyond deployed servers, unencoded bytes in the name are UTF-8, and the most common mistake,
+an unencoded colon after the index, `300:12345/user:secret`, is accepted. A name of only digits is not a handle, so this
+is unambiguous.
 
-Better than deployed servers on purpose: octets in the name that are not percent-encoded are UTF-8; and where the colon
-behind the index was not encoded, `300:12345/user:secret`, which is the most common mistake, the name that was meant is
-taken. A name of digits alone is no handle, so nobody else can be meant.
+TLS client certificates (HTTP API, 7.5): the name is the subject's first UID, else its first CN, else its first O, as
+`INDEX:HANDLE`, or a handle, for which any key is accepted. TLS has verified the private key; here the public key must
+be in the record: at that index as HS_PUBKEY, or as a server key in HS_SITE, or in a valid HS_CERT token for that
+handle. Issuer, expiry and chain are ignored: they say nothing about a key in the record, and most certificates are
+self-signed. Deployed servers abort the handshake for other certificates. Here all are accepted, and the response says
+what is wrong; whether a record or a value exists is only logged.
 
-Whose a client's TLS certificate is (HTTP API, 7.5): the name in it, and the key that the record of that name has.
-
-The name is the subject's first UID, else its first CN, else its first O, in the form `INDEX:HANDLE`, or a handle, of
-which any key counts. TLS has shown that the client holds the private key. What is looked at here is whether the public
-one is in the record: at that index as HS_PUBKEY, or as the key of a server in HS_SITE, or of an HS_CERT token that is
-about that handle and valid. Who issued the certificate, until when, and what it chains to says nothing about a key
-that the record has, and is not looked at; most are self-signed.
-
-Deployed servers end the handshake of whoever comes with another certificate, and leave everybody guessing. Here each is
-taken, and the answer says what was wrong with it. What a client is told is about its own certificate; whether there is
-such a record, or such a value in it, is for the log of the server alone.
-
-Proving an identity over HTTP: a secret, a signature or a certificate against the keys of the record that it names.
-
-Each way ends in the same: `Shown`, with the key that proved it and its mark, or `Unproved`, with a reason. Whoever
-names a record that is not here, a value that is no key, or gives a wrong answer is told the same, and it takes as long;
-of what is public, that a prefix is not served here, they are told.
-
-An identity without an index has that of the key which proved it, for secrets too: deployed servers leave it without
-one, and then it may do nothing.
-
-The `Bearer` scheme of the Authorization header (RFC 6750): a token that somebody who holds a key has made.
+`Bearer` (RFC 6750): a token issued by the holder of a key.
 
     Bearer perseid_k7qpx2ma…
 
-A token is recognised by its id, which is no secret, and by the hash of the rest, compared in constant time. Whether it
-counts is looked up again in the very state in which an operation is decided (`Registry.do`), as a `Guard` does for
-keys: who revokes a token ends it at once. A browser never sends one by itself.
-
-A token that is not known counts as a failed proof of whoever shows it. Nobody can be locked out of their own token by
-others who show wrong ones with its id, which is in logs: it is by all of its text that guesses are told apart, and a
-right one is never wrong.
+A token is found by its id, which is not secret, and checked by the hash of the rest, in constant time. Its validity is
+checked again in the snapshot in which a command is decided (`Registry.do`), as a `Guard` does for keys: a revocation
+takes effect at once. A browser never sends a token automatically. An unknown token counts as a failed proof. Guesses
+are counted by the full text, so nobody can lock out a token by sending its id, which is in logs, with a wrong secret.
 """
 
 import base64
@@ -84,39 +72,39 @@ from perseid.wire.codes import ResponseCode
 from . import handle_scheme
 from .handle_scheme import DUMMY_KEY, Claim
 
-USER_NAME_FORMAT: Final = "the user name is INDEX:HANDLE, the colon written as %3A: 300%3A12345/user"
-"""What a user name looks like."""
+USER_NAME_FORMAT: Final = "the user name must be INDEX:HANDLE with the colon as %3A, such as 300%3A12345/user"
+"""The format of a user name, for error messages."""
 
 _COLON = b":"
 
 
 class InvalidCredentials(Exception):
-    """A header that names nobody; the message says what is wrong, and holds nothing of what it held."""
+    """Invalid Basic credentials; the message says what is wrong and contains nothing of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A name and a secret."""
+    """A user name and a secret."""
 
     written: str
-    """The name, percent signs decoded."""
+    """The user name, percent-decoded."""
     reference: ValueRef
-    """The key that it means; index 0 if it is to be found."""
+    """The key; index 0 if it must be searched."""
     secret: bytes = field(repr=False)
     guessed: bool = False
-    """Whether the colon behind the index was not encoded, so that where the handle ends had to be guessed."""
+    """Whether the colon after the index was not encoded, so that the end of the handle was guessed."""
 
     @property
     def remark(self) -> str:
-        """How the name was read, for a refusal: it is the name that most often is wrong."""
+        """How the name was read, for error messages: the name is the most common mistake."""
         if not self.guessed:
-            return f"the name was read as {display_name(str(self.reference))}"
+            return f"the user name was read as {display_name(str(self.reference))}"
         cut = "the handle ends at its first colon unless that is written as %3A"
-        return f"the name was read as {display_name(str(self.reference))}; {cut}"
+        return f"the user name was read as {display_name(str(self.reference))}; {cut}"
 
 
 def parse_credentials(text: str) -> Credentials:
-    """What stands behind the name of the scheme; raises `NotUnderstood`."""
+    """Parse the text after the scheme; raises `InvalidCredentials`."""
     try:
         raw = from_base64(text, "the header")
     except InvalidData:
@@ -128,7 +116,7 @@ def parse_credentials(text: str) -> Credentials:
     if guessed:
         handle, colon, secret = secret.partition(_COLON)
         if not colon:
-            raise InvalidCredentials(f"the Basic credentials name an index and no handle; {USER_NAME_FORMAT}")
+            raise InvalidCredentials(f"the Basic credentials have an index but no handle; {USER_NAME_FORMAT}")
         name = name + _COLON + handle
     try:
         written = unquote_to_bytes(name).decode("utf-8")
@@ -136,78 +124,78 @@ def parse_credentials(text: str) -> Credentials:
     except UnicodeDecodeError:
         raise InvalidCredentials(f"the user name is not UTF-8; {USER_NAME_FORMAT}") from None
     except InvalidData:
-        raise InvalidCredentials(f"the user name is not the name of a key; {USER_NAME_FORMAT}") from None
+        raise InvalidCredentials(f"the user name is not a key; {USER_NAME_FORMAT}") from None
 
 
 def format_credentials(name: str, secret: bytes) -> str:
-    """A name and a secret as they stand behind the name of the scheme."""
+    """Format a name and a secret as Basic credentials."""
     return base64.b64encode(quote(name, safe="/").encode("ascii") + _COLON + secret).decode("ascii")
 
 
 def matching_secret(credentials: Credentials, keys: Sequence[Value]) -> Value | None:
-    """The first of the keys that is the secret; None if it is none of them.
+    """The first of the keys that equals the secret; None if none does.
 
-    All are looked at, and one that nobody has if there are none: time does not tell who exists.
+    All are compared, or a dummy if there are none, so that timing does not reveal which identities exist.
     """
-    given = _hash(credentials.secret)
-    candidate_keys = [key for key in keys if key.data]  # an empty secret everybody knows
-    equal = [key for key in candidate_keys or [DUMMY_KEY] if hmac.compare_digest(_hash(key.data), given)]
-    return equal[0] if candidate_keys and equal else None
+    expected = _hash(credentials.secret)
+    candidates = [key for key in keys if key.data]  # an empty secret proves nothing
+    equal = [key for key in candidates or [DUMMY_KEY] if hmac.compare_digest(_hash(key.data), expected)]
+    return equal[0] if candidates and equal else None
 
 
 def _hash(secret: bytes) -> bytes:
-    """Of one length, so that the comparison does not tell how long a secret is."""
+    """Hash to a fixed length, so that the comparison does not reveal the length of a secret."""
     return hashlib.sha256(secret).digest()
 
 
 MAX_CERTIFICATE: Final = 16_384
-"""Octets of a certificate that is looked at; one with an RSA key of 8,192 bits has 2,400."""
+"""Bytes of a certificate that is parsed; one with an RSA key of 8,192 bits has 2,400."""
 
-_NO_KEY: Final = "the key of the certificate is not one that a record can have: RSA or DSA"
+_NO_KEY: Final = "the key of the certificate must be RSA or DSA"
 _ALGORITHMS: Final = (PublicKeyAlgorithmOID.RSAES_PKCS1_v1_5, PublicKeyAlgorithmOID.DSA)
 _NAMES: Final = (NameOID.USER_ID, NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)
 
 
 class InvalidCertificate(Exception):
-    """A certificate that names nobody, or whose key is of no use here; the message says why."""
+    """A certificate without a usable name or key; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Who a certificate says to be, and the key of it."""
+    """The name and key of a certificate."""
 
     written: str
-    """The name, as it stands in the certificate."""
+    """The name as written in the certificate."""
     reference: ValueRef
-    """The key that it means; index 0 if it is to be found."""
+    """The key; index 0 if it must be searched."""
     key: PublicKey
 
 
 def parse_subject(raw: bytes) -> Subject:
-    """Who a certificate (DER) says to be; raises `NoIdentity`."""
+    """Parse a certificate (DER); raises `InvalidCertificate`."""
     if len(raw) > MAX_CERTIFICATE:
-        raise InvalidCertificate(f"the certificate has more than {MAX_CERTIFICATE:,} octets")
+        raise InvalidCertificate(f"the certificate has more than {MAX_CERTIFICATE:,} bytes")
     try:
         certificate = _load_certificate(raw)
         written = _subject_name(certificate.subject)
         key = _certificate_key(certificate)
     except InvalidCertificate:
         raise
-    except Exception:  # noqa: BLE001 - the library reads each part when it is asked for, and has many objections
-        raise InvalidCertificate("the certificate cannot be read") from None
+    except Exception:  # noqa: BLE001 - the library parses parts on access, and raises many types
+        raise InvalidCertificate("the certificate is invalid") from None
     if written is None:
-        raise InvalidCertificate("the subject of the certificate has no UID, CN or O that could be INDEX:HANDLE")
+        raise InvalidCertificate("the subject of the certificate has no UID, CN or O with INDEX:HANDLE")
     try:
         return Subject(written, ValueRef.parse(written), key)
     except InvalidData:
         raise InvalidCertificate(
-            f"{display_name(written)}, the subject of the certificate, is not INDEX:HANDLE"
+            f"the subject of the certificate, {display_name(written)}, is not INDEX:HANDLE"
         ) from None
 
 
 def _load_certificate(raw: bytes) -> x509.Certificate:
     with warnings.catch_warnings():
-        # Some tools number all certificates 0. That is against the standard, and no stranger fills our log with it.
+        # Some tools number all certificates 0, against the standard; untrusted clients must not fill the log with it.
         warnings.filterwarnings("ignore", "Parsed a serial number", CryptographyDeprecationWarning)
         return x509.load_der_x509_certificate(raw)
 
@@ -221,7 +209,7 @@ def _subject_name(subject: x509.Name) -> str | None:
 
 def _certificate_key(certificate: x509.Certificate) -> PublicKey:
     try:
-        # Before the key is read: the library would test a stranger's Diffie–Hellman modulus for being prime.
+        # Checked before the key is parsed: the library would test an untrusted Diffie–Hellman modulus for primality.
         if certificate.public_key_algorithm_oid not in _ALGORITHMS:
             raise InvalidCertificate(_NO_KEY)
         info = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -231,9 +219,9 @@ def _certificate_key(certificate: x509.Certificate) -> PublicKey:
 
 
 def matching_certificate_key(subject: Subject, values: Sequence[Value], now: float) -> Value | None:
-    """The first value of the record that has the key of a certificate; None if there is none."""
-    wanted = subject.reference.index
-    suitable = sorted((value for value in values if value.index > 0 and wanted in (0, value.index)), key=_sort_key)
+    """The first value of the record with the key of a certificate; None if there is none."""
+    index = subject.reference.index
+    suitable = sorted((value for value in values if value.index > 0 and index in (0, value.index)), key=_sort_key)
     for value in suitable:
         if any(key == subject.key for key in _public_keys(value, subject.reference.handle, now)):
             return value
@@ -245,23 +233,22 @@ def explain_mismatch(subject: Subject, values: Sequence[Value] | None) -> str:
     identity = display_name(str(subject.reference))
     if values is None:
         return f"there is no record of {display_name(subject.reference.handle)} here"
-    wanted = subject.reference.index
-    types = sorted({value.type for value in values if wanted in (0, value.index)} & _KEY_TYPES)
+    index = subject.reference.index
+    types = sorted({value.type for value in values if index in (0, value.index)} & _KEY_TYPES)
     if not types:
         return f"the record has no value with a public key for {identity}"
-    return f"the key of {identity} ({', '.join(types)}) is another one than the certificate's"
+    return f"the key of {identity} ({', '.join(types)}) is not the certificate's"
 
 
 _KEY_TYPES: Final = SITE_TYPES | {HS_PUBKEY, HS_CERT}
 
 
 def _sort_key(value: Value) -> tuple[bool, int]:
-    """Keys by ascending index, before what only holds one."""
+    """Sort keys by index, before values that only contain one."""
     return value.type != HS_PUBKEY, value.index
 
 
 def _public_keys(value: Value, handle: str, now: float) -> Iterator[PublicKey]:
-    """The keys that a value has."""
     try:
         if value.type == HS_PUBKEY:
             yield PublicKey.from_bytes(value.data)
@@ -278,40 +265,40 @@ def _public_keys(value: Value, handle: str, now: float) -> Iterator[PublicKey]:
 
 
 def _is_valid_for(token: Token, handle: str, now: float) -> bool:
-    """Whether a token is about a handle, and says that it is valid."""
+    """Whether a token is about a handle and currently valid."""
     claimed = token.claimed
-    begun = claimed.not_before is None or claimed.not_before <= now
-    ends = claimed.expires is not None and now < claimed.expires
-    return begun and ends and handle_key(claimed.subject.handle) == handle_key(handle)
+    started = claimed.not_before is None or claimed.not_before <= now
+    unexpired = claimed.expires is not None and now < claimed.expires
+    return started and unexpired and handle_key(claimed.subject.handle) == handle_key(handle)
 
 
-NOT_VERIFIED: Final = "the identity was not verified"
-"""Whatever the reason is, unless it can be seen in the request itself."""
+NOT_VERIFIED: Final = "authentication failed"
+"""The reason, unless the request itself shows a better one."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenIdentity:
-    """Somebody who has shown who they are."""
+    """A proven identity."""
 
     proved: Proved
     written: str
-    """Who, as they wrote it."""
+    """The identity as the client wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthFailure:
-    """Why somebody who says who they are is not believed. The answer is 401."""
+    """Why authentication failed. The response is 401."""
 
     reason: str
     code: ResponseCode = ResponseCode.AUTHENTICATION_FAILED
     in_challenge: bool = True
-    """Whether the challenge says so too; deployed servers are silent there about what they could not even read."""
+    """Whether the challenge repeats the reason; deployed servers do not for headers they cannot parse."""
 
 
 async def authenticate_basic(request_context: RequestContext, text: str) -> ProvenIdentity | AuthFailure:
-    """Take Basic credentials: what stands behind the name of the scheme."""
+    """Check Basic credentials: the text after the scheme."""
     try:
         credentials = parse_credentials(text)
     except InvalidCredentials as problem:
@@ -329,7 +316,7 @@ async def _authenticate_credentials(
         keys = _find_keys(registry, reference, Proof.SECRET_KEY)
         return matching_secret(credentials, keys.values), keys.elsewhere
 
-    # Comparing takes no time, so that it needs no work of its own; but whose secret it is about the budgets must know.
+    # The comparison is fast, so it is part of the read; the budgets must know whose secret is guessed.
     key, elsewhere = await request_context.do(WorkKind.READ, load_keys, secret_of=target)
     request_context.place.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
@@ -340,7 +327,7 @@ async def _authenticate_credentials(
 async def authenticate_claim(
     request_context: RequestContext, claim: Claim, nonce: bytes
 ) -> ProvenIdentity | AuthFailure:
-    """Take a claim of the Handle scheme that was made about a nonce of ours."""
+    """Verify a claim of the Handle scheme for one of our nonces."""
     reference, kind, registry = claim.reference, claim.kind, request_context.place.registry
     target = context.own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
     keys = await request_context.do(WorkKind.READ, lambda: _find_keys(registry, reference, kind), secret_of=target)
@@ -356,10 +343,10 @@ async def authenticate_claim(
 
 
 async def authenticate_certificate(request_context: RequestContext, raw: bytes) -> ProvenIdentity | AuthFailure:
-    """Take the certificate that the client came with over TLS.
+    """Check the TLS client certificate.
 
-    That one is not accepted does not count as a guess: nobody tries keys out that way, and somebody's browser may
-    offer a certificate that is meant for others.
+    A rejected certificate does not count as a guess: nobody guesses keys that way, and a browser may offer one that is
+    meant for another server.
     """
     now, registry = request_context.place.time(), request_context.place.registry
 
@@ -374,31 +361,31 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
             return subject, None, elsewhere, explain_mismatch(subject, values)
 
     try:
-        subject, key, elsewhere, why = await request_context.do(WorkKind.READ, load_keys)
+        subject, key, elsewhere, reason = await request_context.do(WorkKind.READ, load_keys)
     except InvalidCertificate as problem:
         _log_rejection(request_context, now, str(problem))
         return AuthFailure(f"the certificate was not accepted: {problem}")
     if key is None:
-        _log_rejection(request_context, now, why)
-        remark = f"the key of the certificate is not held here as that of {display_name(str(subject.reference))}"
+        _log_rejection(request_context, now, reason)
+        remark = f"the key of the certificate is not a key of {display_name(str(subject.reference))} here"
         return _auth_failure(subject.reference, remark, elsewhere=elsewhere)
     request_context.place.record_proof(ProofResult(succeeded=True), request_context.request.client)
     return _proven_identity(subject.reference, Proof.PUBLIC_KEY, key, subject.written)
 
 
-def _log_rejection(request_context: RequestContext, now: float, why: str) -> None:
+def _log_rejection(request_context: RequestContext, now: float, reason: str) -> None:
     host = request_context.request.client.host
-    request_context.place.certificate_log.info(_logger, now, f"a certificate from {host} was not accepted: {why}")
+    request_context.place.certificate_log.info(_logger, now, f"certificate from {host} not accepted: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What can prove an identity."""
+    """The keys that can prove an identity."""
 
     values: tuple[Value, ...]
-    """None, if there is no record of it here."""
+    """Empty if there is no record here."""
     elsewhere: bool
-    """Whether the record would be another server's."""
+    """Whether another server hosts the record."""
 
 
 def _find_keys(registry: Registry, reference: ValueRef, kind: Proof) -> _Keys:
@@ -408,15 +395,15 @@ def _find_keys(registry: Registry, reference: ValueRef, kind: Proof) -> _Keys:
 
 
 def _is_hosted_elsewhere(snapshot: Snapshot, handle: str) -> bool:
-    """Whether the prefix of a handle is another server's."""
+    """Whether another server hosts the prefix of a handle."""
     name = Handle.for_lookup(handle)
     return name is not None and not name.is_prefix_handle and not snapshot.is_responsible(name)
 
 
 def _auth_failure(reference: ValueRef, remark: str, *, elsewhere: bool) -> AuthFailure:
-    """Why somebody is not believed. It depends on nothing that is not public."""
+    """Create the failure; it depends on public facts only."""
     if elsewhere:
-        remark = f"the prefix of {display_name(reference.handle)} is not served here, and this server asks no other one"
+        remark = f"the prefix of {display_name(reference.handle)} is not hosted here, and its keys cannot be read"
     return AuthFailure(f"{NOT_VERIFIED}: {remark}")
 
 
@@ -425,24 +412,22 @@ def _proven_identity(reference: ValueRef, kind: Proof, key: Value, written: str)
     return ProvenIdentity(proved, written)
 
 
-UNKNOWN_TOKEN: Final = (
-    "the scheme of the Authorization header is not known here, or holds no token; tokens begin with perseid_"  # noqa: S105 - not a secret
-)
-"""What is said of a text that looks like no token of ours."""
+UNKNOWN_TOKEN: Final = "the Authorization header has no Perseid token; tokens start with perseid_"  # noqa: S105 - not a secret
+"""The reason for a text that is not one of our tokens."""
 
 INVALID_TOKEN_CHALLENGE: Final = 'Bearer realm="handle", error="invalid_token"'  # noqa: S105 - not a secret
-"""How a challenge says that a token does not count (RFC 6750, 3.1)."""
+"""The challenge after an invalid token (RFC 6750, 3.1)."""
 
-_TOKEN_ID_PREFIX: Final = b"token "  # no handle begins so: a prefix has no blank in it
+_TOKEN_ID_PREFIX: Final = b"token "  # no handle starts like this: a prefix has no space
 
 
 def is_token(text: str) -> bool:
-    """Whether somebody wanted to show a token of ours."""
+    """Whether a text is meant as one of our tokens."""
     return text.startswith(PREFIX)
 
 
 async def authenticate_token(request_context: RequestContext, text: str) -> TokenIdentity | AuthFailure:
-    """Who shows a token: what stands behind the name of the scheme. Raises `Busy`."""
+    """Authenticate the token after the scheme. Raises `Busy`."""
     if not is_token(text):
         return AuthFailure(UNKNOWN_TOKEN, in_challenge=False)
     try:
@@ -453,9 +438,9 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
     target = _TOKEN_ID_PREFIX + hashlib.sha256(text.encode("utf-8", "replace")).digest()
     tokens = place.api.tokens(place.registry)
     try:
-        display_name = await request_context.do(WorkKind.READ, lambda: tokens.authenticate(text), secret_of=target)
+        identity = await request_context.do(WorkKind.READ, lambda: tokens.authenticate(text), secret_of=target)
     except Refused as refused:
         place.record_proof(ProofResult(succeeded=False, secret_of=target), request_context.request.client)
         return AuthFailure(f"the token was not accepted: {refused}", in_challenge=False)
     place.record_proof(ProofResult(succeeded=True, secret_of=target), request_context.request.client)
-    return display_name
+    return identity

@@ -1,14 +1,14 @@
-"""The JSON API of deployed Handle servers (http-api reference, 3 to 6): which resource a path is, and what it can do.
+"""Routes of the JSON API of deployed Handle servers (http-api reference, 3 to 6).
 
-    /api                          what there is
+    /api                          description
     /api/handles/{handle}         a record
-    /api/handles?prefix={prefix}  the names of a prefix
+    /api/handles?prefix={prefix}  the handles of a prefix
     /api/prefixes[/{prefix}]      the prefixes of this server
     /api/site                     its site record
-    /api/sessions…                sessions, in which somebody has proved who they are
-    /api/verifications/…          whether an answer to another server's challenge is right
+    /api/sessions…                authenticated sessions
+    /api/verifications/…          verification of responses to another server's challenge
 
-Whoever fails to prove who they say they are is refused on every path, also where everybody may read.
+Failed authentication is refused on every path, even for public data.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,9 +32,7 @@ from perseid.server.http.responses import METHOD_NOT_ALLOWED, NO_STORE, NOT_FOUN
 from perseid.server.http.targets import API_PATH, BadRequest, Name, Parameters, parse_name
 from perseid.wire.codes import ResponseCode
 
-from . import changing, listing, reading, sessions, verifications
-from . import listing as api_prefixes
-from . import listing as api_site
+from . import listing, reading, sessions, verifications, writing
 from .call import Call
 
 Handler = Callable[[Call, Name], Awaitable[Response]]
@@ -42,20 +40,20 @@ Handler = Callable[[Call, Name], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something that a path leads to."""
+    """A resource of the API."""
 
     methods: tuple[str, ...] = ()
     handle_request: Handler | None = None
     rest: bytes = b""
-    """What stands behind the name of the resource in the path, as it came."""
+    """The rest of the path, as received."""
     is_handle: bool = False
-    """Whether the rest is a handle, which all answers repeat."""
+    """Whether the rest is a handle, which all responses repeat."""
     session: bool = False
-    """Whether it is about sessions, which have their own answers to who asks."""
+    """Whether it is about sessions, which authenticate in their own way."""
 
 
 async def handle_request(request_context: RequestContext) -> Response:
-    """Answer a request of the API."""
+    """Handle a request to the API."""
     request = request_context.request
     form = JsonFormat.of(Parameters.parse(request.query))
     resource = _find_resource(request)
@@ -80,7 +78,7 @@ async def _call_resource(call: Call, resource: Resource) -> Response:
     if resource.handle_request is None:
         raise BadRequest(_unknown_endpoint(call.request), NOT_FOUND)
     if call.form.callback is not None and call.auth.ambient:
-        # A script of any page may ask so, and a browser would send along what it remembers: that must show nothing.
+        # A script of any page can use JSONP, and a browser would send remembered credentials: ignore them.
         call = replace(call, auth=AuthResult())
     return await resource.handle_request(call, name)
 
@@ -96,9 +94,9 @@ def _find_resource(request: Request) -> Resource:
         case b"handles":
             return Resource((*SAFE_METHODS, "POST", "PUT", "DELETE"), _handles, rest, is_handle=True)
         case b"prefixes" if not rest:
-            return Resource((*SAFE_METHODS, "POST", "DELETE"), api_prefixes.handle_prefixes)
+            return Resource((*SAFE_METHODS, "POST", "DELETE"), listing.handle_prefixes)
         case b"prefixes":
-            return Resource(("POST", "DELETE"), api_prefixes.handle_prefixes, rest)
+            return Resource(("POST", "DELETE"), listing.handle_prefixes, rest)
         case b"site" if not rest:
             return Resource(SAFE_METHODS, _site)
         case b"verifications":
@@ -113,21 +111,21 @@ def _find_resource(request: Request) -> Resource:
 async def _handles(call: Call, name: Name) -> Response:
     match call.request.method:
         case "PUT":
-            return await changing.put(call, name)
+            return await writing.put(call, name)
         case "DELETE":
-            return await changing.delete(call, name)
+            return await writing.delete(call, name)
         case "POST":
             call = with_body_parameters(call)
     prefix = call.parameters.first("prefix")
     if name.text:
         return await reading.handle_request(call, name)
     if prefix is None:
-        raise Refused(ResponseCode.INVALID_HANDLE, changing.EMPTY_HANDLE)
+        raise Refused(ResponseCode.INVALID_HANDLE, writing.EMPTY_HANDLE)
     return await listing.handle_request(call, prefix)
 
 
 def with_body_parameters(call: Call) -> Call:
-    """A POST that is a GET, with the parameters of its body behind those of the query; raises `Malformed`."""
+    """Append the body's parameters to those of the query, for a POST that acts as a GET; raises `BadRequest`."""
     try:
         parameters = call.parameters.plus(bodies.parse_parameters(call.request))
     except BadRequest as problem:
@@ -136,20 +134,20 @@ def with_body_parameters(call: Call) -> Call:
 
 
 async def _site(call: Call, _: Name) -> Response:
-    return await api_site.handle_site(call)
+    return await listing.handle_site(call)
 
 
 async def _description(call: Call, _: Name) -> Response:
-    return await api_site.handle_description(call)
+    return await listing.handle_description(call)
 
 
 async def _unreachable(_call: Call, _name: Name) -> Response:
-    raise AssertionError("sessions answer for themselves")
+    raise AssertionError("sessions are handled before")
 
 
 def _unknown_endpoint(request: Request) -> str:
     path = request.path.decode("utf-8", "replace")
-    method = "GET" if request.method == "HEAD" else request.method  # the answers to both have the same length
+    method = "GET" if request.method == "HEAD" else request.method  # both responses have the same length
     return f"Unknown HTTP API endpoint {method} {display_name(path)}"
 
 

@@ -1,7 +1,7 @@
-"""One call of the API: who asks, what for, how the answer shall look, and how it is carried out.
+"""One call of the API: its caller, parameters and response format, and how it is executed.
 
-Everything that a call does is an operation of the registry, reading included, so that it is decided and done in one
-state of the ledger. What goes wrong on the way becomes an answer here.
+Everything a call does is a registry command, including reads, so that it is decided and executed in one snapshot of the
+ledger. Exceptions become responses here.
 """
 
 from collections.abc import Awaitable, Callable
@@ -70,12 +70,12 @@ class Call:
 
     @property
     def is_public(self) -> bool:
-        """Whether the answer is the same for everybody, and may be kept for all: nobody's session is in it."""
+        """Whether the response is the same for everyone and may be cached: anonymous, without a session."""
         return self.is_anonymous and self.auth.session is None and self.request.method in SAFE_METHODS
 
     @property
     def allow_referrals(self) -> bool:
-        """Whether the client may be sent to another service."""
+        """Whether the client may be referred to another service."""
         return not self.parameters.flag("doNotRefer")
 
     # Names
@@ -83,38 +83,38 @@ class Call:
     def handle(
         self, name: Name, code: ResponseCode = ResponseCode.HANDLE_NOT_FOUND, *, writes: bool = False
     ) -> Handle | UnstorableName:
-        """The handle that is meant, or what stands for a name that none can have; without a slash it is a prefix."""
+        """The handle of a name, or a stand-in for one that cannot exist; without a slash it is a prefix."""
         if writes and not name.is_text:
-            raise Refused(ResponseCode.INVALID_HANDLE, "the name is not UTF-8, and names have no other encoding")
+            raise Refused(ResponseCode.INVALID_HANDLE, "the handle is not valid UTF-8")
         data = full_name(name.text).encode("utf-8")
         check_partition(data, self.request_context.place)
         return parse_lenient(data, code)
 
-    # Doing
+    # Execution
 
     async def read(self, read: Callable[[Context], T], about: str = "") -> T:
-        """Read something for whoever asks; `about` is the name that it is about."""
+        """Read for the caller; `about` is the name in question."""
         return await self.run_read(ReadCommand(read), about)
 
-    async def run_read(self, operation: Command[T], about: str = "") -> T:
-        """Carry out an operation that changes nothing."""
-        return await self.told(operation, about, lambda found: found)
+    async def run_read(self, command: Command[T], about: str = "") -> T:
+        """Execute a command that changes nothing."""
+        return await self.read_and_convert(command, about, lambda result: result)
 
-    async def told(self, operation: Command[T], about: str, convert: Callable[[T], R]) -> R:
-        """The same, and what `tell` makes of it: in the same thread, after the ledger has been let go of."""
+    async def read_and_convert(self, command: Command[T], about: str, convert: Callable[[T], R]) -> R:
+        """Execute a command that changes nothing, and convert its result in the same thread after the snapshot ends."""
         registry, identity = self.request_context.place.registry, self.identity
-        guarded = GuardedCommand(AdvisedCommand(operation, about), self.auth.guard, self.allow_referrals)
+        guarded = GuardedCommand(AdvisedCommand(command, about), self.auth.guard, self.allow_referrals)
         return await self.request_context.do(WorkKind.READ, lambda: convert(registry.do(guarded, identity, INTERFACE)))
 
     async def change(self, make: Callable[[int | None], Command[T]], about: str = "", note: str = "") -> T:
-        """Carry out an operation that may change something; `make` is as in `Asked`."""
+        """Execute a command that may change something; `make` is as in `execute_with_wait`."""
         registry, identity = self.request_context.place.registry, self.identity
-        return await self.execute_with(make, about, lambda operation: registry.do(operation, identity, INTERFACE, note))
+        return await self.execute_with(make, about, lambda command: registry.do(command, identity, INTERFACE, note))
 
     async def execute_with(
         self, make: Callable[[int | None], Command[T]], about: str, do: Callable[[Command[T]], R]
     ) -> R:
-        """The same, where `do` has the registry carry it out; what it gets is guarded."""
+        """The same with `do` as the function that executes the guarded command."""
         registry, identity, guard, allow_referrals = (
             self.request_context.place.registry,
             self.identity,
@@ -127,58 +127,58 @@ class Call:
             return GuardedCommand(AdvisedCommand(make(since), about), guard, allow_referrals)
 
         def try_out() -> None:
-            with registry.snapshot() as snapshot, suppress(RetryLater):  # who has to wait may do it
+            with registry.snapshot() as snapshot, suppress(RetryLater):  # a caller who must wait has permission
                 guarded(None).decide(Context(snapshot, identity, INTERFACE, registry.now()))
 
         if self.is_anonymous:
-            # Nearly all who are unknown are asked who they are, which is found out at the price of reading.
+            # Nearly all anonymous callers get a challenge; this finds out at the cost of a read.
             await self.request_context.do(WorkKind.READ, try_out)
         return await self.request_context.do(WorkKind.WRITE, lambda: execute_with_wait(guarded, do))
 
     def check_can_change(self) -> None:
-        """Refuse changes on a server that takes none, and by credentials that a browser may have sent by itself."""
+        """Refuse changes on a server that is not primary, and by ambient credentials of a browser."""
         if not self.request_context.place.site.is_primary:
             raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
-        if self.auth.ambient and (objection := clients.check_ambient_credentials(self.request_context)):
-            raise BadRequest(objection, FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, echo_name=True)
+        if self.auth.ambient and (reason := clients.check_ambient_credentials(self.request_context)):
+            raise BadRequest(reason, FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, echo_name=True)
 
-    # Answering
+    # Responses
 
     def respond(
         self, plain: JsonObject, status: int = 200, headers: HeaderList = (NO_STORE,), *, name: str = ""
     ) -> Response:
-        """An answer in JSON, in the form that was asked for."""
+        """Create a JSON response in the requested format."""
         headers = (*headers, *proof_headers(self.auth))
         return responses.json_response(plain, self.form, status, headers, name=name, identity=self.named)
 
     async def render_values(self, values: tuple[Value, ...], write: Callable[[], Response]) -> Response:
-        """The answer that writes values out; in a thread, if they are many or long."""
+        """Create a response with values; in a thread if they are large."""
         return write() if responses.is_small(values) else await self.request_context.do(WorkKind.READ, write)
 
     @property
     def named(self) -> str:
-        """Who asks, for the log; empty for nobody in particular."""
+        """The caller for the log; empty if anonymous."""
         return "" if self.is_anonymous else str(self.identity)
 
     async def catching_errors(self, echo: str | None, work: Awaitable[Response]) -> Response:
-        """The answer that something gives, or that it was refused, with the name that it was about."""
+        """Await a response; an exception becomes an error response, with the name in question."""
         try:
             return await work
         except ReferralError as problem:
             referred = problem
-        except Exception as problem:  # noqa: BLE001 - somebody waits for an answer
+        except Exception as problem:  # noqa: BLE001 - every exception must become a response
             return self.error_response(problem, echo)
         return await self.render_values(referred.values, lambda: self.error_response(referred, echo))
 
     def error_response(self, problem: Exception, echo: str | None) -> Response:
-        """The answer where something was not done."""
+        """Create the response for an exception."""
         call = self
         if isinstance(problem, KeyChanged):
             call = replace(self, auth=end_stale_session(self.request_context, self.auth, problem))
         return call.failure_response(to_failure(problem, self.request_context), echo)
 
     def failure_response(self, failure: Failure, echo: str | None) -> Response:
-        """The answer with a failure; whoever is not known is asked who they are."""
+        """Create the response for a failure; anonymous callers get a challenge."""
         plain = responses.error_body(failure.code, failure.message, echo if failure.echo_name else None)
         if failure.referral is not None:
             plain["values"] = [value_to_json(value) for value in failure.referral.values]
@@ -188,12 +188,12 @@ class Call:
         return responses.json_response(plain, self.form, UNAUTHORIZED, headers, name=echo or "", identity=self.named)
 
     def authentication_failed(self, echo: str | None) -> Response:
-        """The answer to somebody who is not believed."""
+        """Create the response to failed authentication."""
         denied = denial(self.request_context, self.auth)
         plain = responses.error_body(denied.code, denied.message, echo)
         return responses.json_response(plain, self.form, denied.status, (NO_STORE, *denied.headers), name=echo or "")
 
 
 def full_name(text: str) -> str:
-    """The handle that is meant by a name: one without a slash is a prefix, and its handle is meant."""
+    """The handle of a name: a name without a slash is a prefix, and means the prefix handle."""
     return text if "/" in text else f"{PREFIX_OF_PREFIXES}/{text}"

@@ -1,13 +1,13 @@
-"""The past over the compatible API: a record as it was, for whoever may see it.
+"""History over the compatible API.
 
-    GET /api/handles/{handle}?at=TIME|SEQ      what it was at a moment
-    GET … with Accept-Datetime                 the version of a time, at once (RFC 7089, pattern 1.2)
+    GET /api/handles/{handle}?at=TIME|SEQ      the record at a time
+    GET … with Accept-Datetime                 the version of a time, without redirect (RFC 7089, pattern 1.2)
 
-The answer is that of the API, with the version that is shown. Its headers say when that was, and where the versions
-before and behind it are. Without authentication it is what everybody may see of the past today (`registry.past`).
+The response is that of the API plus the version. Its headers give the time, and links to the neighboring versions.
+Anonymous callers get what is public of the history today (`registry.queries.history`).
 
-A record at the API is an original resource with versions of its own, and its own TimeGate. Answers about the present
-say so in one link; there is no TimeMap, for that lists the versions at the resolver.
+A record at the API is an original resource with versions of its own, and its own TimeGate. Responses about the present
+have one link that says so; there is no TimeMap, which lists the versions at the resolver.
 """
 
 from dataclasses import dataclass, replace
@@ -48,49 +48,48 @@ from .call import Call, full_name
 NOT_MODIFIED: Final = 304
 
 VARY: Final = ("Vary", "Authorization, Accept-Datetime")
-"""Whoever says who they are may get more, and whoever names a time something else: no cache gives one the answer to the
-other."""
+"""Authenticated callers may get more, and `Accept-Datetime` selects another version: caches must distinguish them."""
 
 _VARY_HISTORY: Final = ("Vary", "Authorization")
 
 
 @dataclass(frozen=True, slots=True)
 class _HistoryResult:
-    """What was found of the past."""
+    """What was found in the history."""
 
     moment: Moment
     resolved: Resolution | None
-    """None if there was no such name at that moment, or it had no such values."""
+    """None if the handle, or the requested values, did not exist at that time."""
     versions: MementoNeighbors | None
     is_empty: bool = False
-    """Whether it was the values that were not there."""
+    """Whether the handle existed, but not the values."""
 
 
 def is_history_request(call: Call) -> bool:
-    """Whether a call is about the past."""
+    """Whether a call is about the history."""
     return AT_PARAMETER in call.parameters or (
         call.request.method in SAFE_METHODS and call.request.header("accept-datetime") is not None
     )
 
 
 def gate_headers(call: Call, name: Name) -> HeaderList:
-    """Where the past of a record is to be had, for an answer about the present to somebody who reads."""
+    """Links to the history of a record, for a response to a read of the present."""
     if call.request.method not in SAFE_METHODS:
         return ()
     return gate_links(get_api_addresses(name.text, call.request_context.place.settings))
 
 
 def gone_headers(call: Call, versions: MementoNeighbors | None) -> HeaderList:
-    """The same for a name that is not there any more; nothing of one that never was (RFC 7089, section 4.5.2)."""
+    """The same for a deleted handle; none for one that never existed (RFC 7089, section 4.5.2)."""
     return () if versions is None else version_links(versions, _addresses(call, versions.handle), with_map=False)
 
 
 async def handle_request(call: Call, name: Name, query: Query) -> Response:
-    """What a name stood for. Raises `Refused`."""
+    """Return an earlier version of a record. Raises `Refused`."""
     at = call.parameters.first(AT_PARAMETER)
     try:
         time = parse_accept_datetime(call.request) if at is None else None
-    except Refused as refused:  # it is a TimeGate all the same (RFC 7089, section 4.5.3)
+    except Refused as refused:  # it is a TimeGate nevertheless (RFC 7089, section 4.5.3)
         failure = to_failure(refused, call.request_context)
         headers = (*failure.headers, VARY, *gate_headers(call, name))
         return call.failure_response(replace(failure, headers=headers), name.text)
@@ -110,7 +109,7 @@ async def handle_request(call: Call, name: Name, query: Query) -> Response:
     def write() -> Response:
         response_headers = headers
         if call.request.method in SAFE_METHODS:
-            tag = f"{public_tag(resolved.values)}-{shown.seq}"  # the version is told too
+            tag = f"{public_tag(resolved.values)}-{shown.seq}"  # the response contains the version
             response_headers = (*headers, caching.etag_header(tag))
             if caching.matches_if_none_match(call.request, tag):
                 return Response(
@@ -128,15 +127,15 @@ async def handle_request(call: Call, name: Name, query: Query) -> Response:
 
 
 def empty_body(name: Name) -> JsonObject:
-    """What is answered where a record has nothing of what was asked for."""
+    """The body of a response without the requested values."""
     return {"responseCode": int(ResponseCode.VALUES_NOT_FOUND), "values": [], "handle": name.text}
 
 
 def _shown_version(resolved: Resolution | None, versions: MementoNeighbors | None) -> Memento:
-    """The version that an answer is about."""
+    """The version that a response shows."""
     if versions is not None:
         return versions.memento
-    assert resolved is not None  # noqa: S101 - what has no versions of its own was made by a template
+    assert resolved is not None  # noqa: S101 - a handle without versions of its own comes from a template
     return Memento(resolved.seq, resolved.at)
 
 
@@ -159,7 +158,7 @@ def _find(call: Call, context: Context, query: Query, at: str | None, time: int 
 
 
 def _missing_response(call: Call, name: Name, found: _HistoryResult) -> Response:
-    """There was no such name at that moment; what there was before, or later."""
+    """Create the response for a handle that did not exist at that time, with the version before or after."""
     versions = found.versions
     assert versions is not None  # noqa: S101 - otherwise it was refused
     version = versions.memento
@@ -190,10 +189,9 @@ def _addresses(call: Call, handle: Handle) -> MementoUrls | None:
 
 
 def _cache_headers(call: Call, values: tuple[Value, ...], *, fixed: bool, is_negotiated: bool) -> HeaderList:
-    """How long an answer may be kept, and by whom."""
     if not call.is_public:
         return (NO_STORE,)
-    if is_negotiated:  # there may be another version of that time, until the time has passed
+    if is_negotiated:  # the version of that time can change until the time has passed
         return ("Cache-Control", "no-cache"), VARY
     now = call.request_context.place.time()
     age = cache_headers(min_ttl(values, now), now, no_cache=call.parameters.flag("auth"), fixed=fixed)

@@ -1,15 +1,11 @@
-"""Listing the names of a prefix over the API (http-api reference, 6.6).
+"""Lists over the API: the handles of a prefix (http-api reference, 6.6), hosted prefixes (6.7), the site record.
 
-    ?prefix=12345&page=0&pageSize=100     a page by its number, as deployed clients ask
+    ?prefix=12345&page=0&pageSize=100     a page by number, as deployed clients request
     ?prefix=12345                         everything
-    ?prefix=12345&after=0                 from the beginning, and then `after` what `next` said
+    ?prefix=12345&after=0                 from the start, then `after` the value of `next`
 
-The first costs what stands before the page, and names that are made meanwhile move the others. The last costs the same
-anywhere and misses nothing. What is long is sent while it is read, a part at a time, so that nobody holds all of it.
-
-The prefixes that this server is responsible for, over the API (http-api reference, 6.7): list, home, unhome.
-
-What this server says about itself over the API: its site record, and where everything is.
+A page by number costs as much as all pages before it, and new handles shift the others. `after` has constant cost and
+misses nothing. Long lists are streamed while they are read, so that they are never completely in memory.
 """
 
 import hashlib
@@ -36,11 +32,11 @@ from .call import Call
 from .reading import NO_CACHE, NOT_MODIFIED, VARY
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
-_MAX_DIGITS: Final = 19  # of a number of 64 bits
+_MAX_DIGITS: Final = 19  # of a 64-bit number
 
 
 async def handle_request(call: Call, prefix: str) -> Response:
-    """The names of a prefix."""
+    """List the handles of a prefix."""
     return await call.catching_errors(prefix, _handle_request(call, prefix))
 
 
@@ -50,7 +46,7 @@ async def _handle_request(call: Call, prefix: str) -> Response:
             return await _list_after(call, prefix)
         return await _list_page(call, prefix)
     except Refused as refused:
-        if refused.code == ResponseCode.INVALID_HANDLE:  # to deployed servers it is a prefix that they do not have
+        if refused.code == ResponseCode.INVALID_HANDLE:  # deployed servers report an unknown prefix
             raise Refused(ResponseCode.SERVER_NOT_RESP, refused.reason, refused.advice, refused.rule) from refused
         raise
 
@@ -58,7 +54,7 @@ async def _handle_request(call: Call, prefix: str) -> Response:
 async def _list_after(call: Call, prefix: str) -> Response:
     text = call.parameters.first("after") or ""
     if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
-        raise BadRequest("the parameter after should be 0, or what the page before gave as next")
+        raise BadRequest("the parameter after must be 0 or the value of next in the previous page")
     size = call.parameters.number("pageSize")
     limit = DEFAULT_PAGE if size is None or size <= 0 else min(size, MAX_PAGE)
     page = await call.read(lambda context: _read_page(context, prefix, int(text), limit), prefix)
@@ -78,22 +74,22 @@ async def _list_page(call: Call, prefix: str) -> Response:
         skip, limit, numbers = 0, None, {}
     first = await call.read(lambda context: _read_first_page(context, prefix, skip, limit), prefix)
     begin = begin | {"totalCount": str(first.total)} | numbers
-    left = first.total - skip if limit is None else min(limit, first.total - skip)
-    if left <= MAX_PAGE:
+    remaining = first.total - skip if limit is None else min(limit, first.total - skip)
+    if remaining <= MAX_PAGE:
         return call.respond(begin | {"handles": _names(first.items)}, name=prefix)
-    return _streaming_response(call, begin, _stream_names(call, prefix, first.items, left))
+    return _streaming_response(call, begin, _stream_names(call, prefix, first.items, remaining))
 
 
 def _streaming_response(call: Call, begin: JsonObject, pieces: "AsyncIterator[list[str]]") -> Response:
-    """An answer that is read while it is sent."""
+    """Create a response that is read while it is sent."""
     whole = call.respond(begin, name=str(begin["prefix"]))
     return replace(whole, body=b"", stream=_stream_json(call, begin, pieces))
 
 
 async def _stream_json(call: Call, begin: JsonObject, pieces: "AsyncIterator[list[str]]") -> AsyncIterator[bytes]:
-    """The same octets as if it were put together first."""
+    """Encode in parts; the bytes are the same as for `encode_json`."""
     pretty = call.form.pretty
-    before, behind = call.form.wrap()
+    before, after = call.form.wrap()
     head = encode_json(begin | {"handles": []}, pretty=pretty)
     opened = head[: head.rindex(b"[") + 1]
     separator, end = (b",\n    ", b"\n  ]\n}") if pretty else (b",", b"]}")
@@ -103,22 +99,22 @@ async def _stream_json(call: Call, begin: JsonObject, pieces: "AsyncIterator[lis
         data = separator.join([encode_json(name) for name in names])
         yield data if is_first else separator + data
         is_first = False
-    yield end + behind
+    yield end + after
 
 
 async def _stream_names(
-    call: Call, prefix: str, first: tuple[ListedHandle, ...], left: int
+    call: Call, prefix: str, first: tuple[ListedHandle, ...], remaining: int
 ) -> AsyncIterator[list[str]]:
-    """The names in their order, a part at a time; whoever asks has to have the right each time."""
+    """The handles in order, page by page; the permission is checked for each page."""
     yield _names(first)
-    left -= len(first)
+    remaining -= len(first)
     last, more = first[-1].seq, True
-    while left > 0 and more:
+    while remaining > 0 and more:
         page = await _next_page(call, prefix, last)
         last, more = page.last, page.more  # a page may be empty although there are more
-        if names := _names(page.items[:left]):
+        if names := _names(page.items[:remaining]):
             yield names
-        left -= len(names)
+        remaining -= len(names)
 
 
 async def _next_page(call: Call, prefix: str, last: int) -> Page[ListedHandle]:
@@ -127,7 +123,7 @@ async def _next_page(call: Call, prefix: str, last: int) -> Page[ListedHandle]:
 
 @dataclass(frozen=True, slots=True)
 class _FirstPage:
-    """How many names there are, and the first of those that were asked for."""
+    """The total number of handles, and the first page of those requested."""
 
     total: int
     items: tuple[ListedHandle, ...]
@@ -135,10 +131,10 @@ class _FirstPage:
 
 def _read_first_page(context: Context, prefix: str, skip: int, limit: int | None) -> _FirstPage:
     total = count_handles(context.snapshot, context.identity, prefix)
-    wanted = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
-    if not wanted or skip >= total:
+    size = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
+    if not size or skip >= total:
         return _FirstPage(total, ())
-    return _FirstPage(total, list_by_offset(context.snapshot, context.identity, prefix, skip, wanted))
+    return _FirstPage(total, list_by_offset(context.snapshot, context.identity, prefix, skip, size))
 
 
 def _read_page(context: Context, prefix: str, after: int, limit: int) -> Page[ListedHandle]:
@@ -153,15 +149,15 @@ _PREFIX_MARKER = f"{PREFIX_OF_PREFIXES}/"
 
 
 async def handle_prefixes(call: Call, name: Name) -> Response:
-    """List, home or unhome; a prefix that is named in the query or the body goes before the one in the path."""
+    """List, home or unhome prefixes; a prefix in the query or the body takes precedence over the path."""
     if call.request.method in SAFE_METHODS:
         return await call.catching_errors(None, _list(call))
     parameters = call.parameters
     if call.request.method == "POST":
         parameters = parameters.plus(bodies.parse_parameters(call.request))
-    given = parameters.first("prefix")
-    if not (prefix := name.text if given is None else given):
-        raise BadRequest('no prefix is named: write it in the path, or as {"prefix": "…"} in the body')
+    named = parameters.first("prefix")
+    if not (prefix := name.text if named is None else named):
+        raise BadRequest('the prefix is missing; add it to the path, or send {"prefix": "…"} in the body')
     return await call.catching_errors(prefix, _home(call, prefix, unhome=call.request.method == "DELETE"))
 
 
@@ -177,7 +173,7 @@ async def _list(call: Call) -> Response:
 
 async def _home(call: Call, prefix: str, *, unhome: bool) -> Response:
     if "/" in prefix and not fold(prefix).startswith(_PREFIX_MARKER):
-        advice = f"a prefix is written as 12345, or as {_PREFIX_MARKER}12345"
+        advice = f"write the prefix as 12345 or {_PREFIX_MARKER}12345"
         raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", advice)
     await call.change(lambda _: Home(prefix, unhome))
     return call.respond({"responseCode": int(ResponseCode.SUCCESS), "handle": prefix}, name=prefix)
@@ -194,21 +190,21 @@ LINKS: Final[JsonObject] = {
     "health": "/healthz",
     "readiness": "/readyz",
 }
-"""Where everything is."""
+"""The paths of all resources."""
 
 
 async def handle_site(call: Call) -> Response:
-    """The site record."""
+    """Return the site record."""
     return _public_response(call, {"site": call.request_context.place.site.to_json()})
 
 
 async def handle_description(call: Call) -> Response:
-    """What this is, and where everything else is."""
+    """Describe the API."""
     return _public_response(call, {"name": "Perseid", "version": __version__, "links": LINKS})
 
 
 def _public_response(call: Call, plain: JsonObject) -> Response:
-    """An answer that is the same for everybody."""
+    """Create a response that is the same for everyone."""
     plain = {"responseCode": int(ResponseCode.SUCCESS)} | plain
     if not call.is_public:
         return call.respond(plain, headers=(NO_STORE,))

@@ -1,9 +1,8 @@
-"""Reading a record over the API (http-api reference, 6.1).
+"""Reading records over the API (http-api reference, 6.1).
 
-Without authentication what everybody may read is given, with an entity tag and for as long as its TTLs say; with it all
-that whoever asks may read, for nobody to keep. A POST is a GET with more room for its parameters, and never creates.
-What a name was at another time is a matter of `api_past`; what may have been meant by one that is not there is told to
-those who ask with `suggest`.
+Anonymous callers get the public values, with an entity tag and cacheable by their TTLs; authenticated callers get all
+values that they may read, not cacheable. A POST is a GET with more room for parameters, and never creates. Earlier
+versions are in `history`; suggestions for unknown handles are returned with `suggest`.
 """
 
 from dataclasses import dataclass, replace
@@ -38,34 +37,34 @@ NOT_MODIFIED: Final = 304
 VARY: Final = history.VARY
 
 NO_CACHE: Final = "no-cache"
-"""May be kept, and is asked about each time."""
+"""May be cached, and must be revalidated each time."""
 
-PUT_CREATES: Final = "POST reads a record and does not create one: use PUT for that"
+PUT_CREATES: Final = "POST does not create a record; use PUT to create one"
 
-_PUBLIC_ONLY: Final = "ask with publicOnly=true for what everybody may read"
+_PUBLIC_ONLY: Final = "use publicOnly=true to read the public values"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What was found, and the tag of the state in which it was."""
+    """Values, and the tag of their state."""
 
     values: tuple[Value, ...]
     tag: str
-    """Empty for what is never in the same state again."""
+    """Empty for data that has no tag."""
     has_past: bool = True
-    """Whether it can be asked for as it was."""
+    """Whether it has a history."""
 
 
 @dataclass(slots=True)
-class _SeenVersions:
-    """What was found out about a name that is not there."""
+class _DeletedVersions:
+    """What was found about a handle without record."""
 
     versions: MementoNeighbors | None = None
-    """Those that there were, if everybody may know of them."""
+    """Its earlier versions, if they are public."""
 
 
 async def handle_request(call: Call, name: Name) -> Response:
-    """What a name stands for."""
+    """Read a record."""
     return await call.catching_errors(name.text, _handle_request(call, name))
 
 
@@ -73,39 +72,39 @@ async def _handle_request(call: Call, name: Name) -> Response:
     parameters = call.parameters
     indexes, types = tuple(parameters.numbers("index")), tuple(parameters.all("type"))
     public_only = parameters.flag("publicOnly", default=call.is_anonymous)
-    seen = _SeenVersions()
+    deleted = _DeletedVersions()
     try:
         if fold(name.text) == f"{SITE_PREFIX}/{STATUS_SUFFIX}":
-            found = await call.read(lambda context: _status(call, context, indexes, types, public_only=public_only))
+            result = await call.read(lambda context: _status(call, context, indexes, types, public_only=public_only))
         elif history.is_history_request(call):
-            asked = call.handle(name)
-            if not isinstance(asked, UnstorableName):
+            handle = call.handle(name)
+            if not isinstance(handle, UnstorableName):
                 return await history.handle_request(
-                    call, name, Query(asked, types, indexes, public_only, call.allow_referrals)
+                    call, name, Query(handle, types, indexes, public_only, call.allow_referrals)
                 )
-            found = await call.run_read(asked, full_name(name.text))
+            result = await call.run_read(handle, full_name(name.text))
         else:
-            found = await _find(call, name, indexes, types, seen, public_only=public_only)
+            result = await _find(call, name, indexes, types, deleted, public_only=public_only)
     except Refused as refused:
-        return await _not_found_response(call, name, refused, seen)
-    is_tagged = _is_read(call) and found.tag != ""
-    headers = (*_cache_headers(call, found.values), *((caching.etag_header(found.tag),) if is_tagged else ()))
-    if found.has_past:
+        return await _not_found_response(call, name, refused, deleted)
+    is_tagged = _is_read(call) and result.tag != ""
+    headers = (*_cache_headers(call, result.values), *((caching.etag_header(result.tag),) if is_tagged else ()))
+    if result.has_past:
         headers = (*headers, *history.gate_headers(call, name))
-    if is_tagged and caching.matches_if_none_match(call.request, found.tag):
+    if is_tagged and caching.matches_if_none_match(call.request, result.tag):
         return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, identity=call.named)
 
     def write() -> Response:
-        values = [value_to_json(value) for value in found.values]
+        values = [value_to_json(value) for value in result.values]
         plain = {"responseCode": int(ResponseCode.SUCCESS), "handle": name.text, "values": values}
         return call.respond(plain, headers=headers, name=name.text)
 
-    return await call.render_values(found.values, write)
+    return await call.render_values(result.values, write)
 
 
-async def _not_found_response(call: Call, name: Name, refused: Refused, seen: _SeenVersions) -> Response:
-    """What is answered where there is nothing to give."""
-    gone = history.gone_headers(call, seen.versions)
+async def _not_found_response(call: Call, name: Name, refused: Refused, deleted: _DeletedVersions) -> Response:
+    """Create the response if there is nothing to return."""
+    gone = history.gone_headers(call, deleted.versions)
     if refused.code in SUGGESTION_CODES and call.parameters.flag("suggest"):
         return await _suggestion_response(call, name, _with_advice(refused, call), gone)
     if gone:
@@ -118,7 +117,13 @@ async def _not_found_response(call: Call, name: Name, refused: Refused, seen: _S
 
 
 async def _find(
-    call: Call, name: Name, indexes: tuple[int, ...], types: tuple[str, ...], seen: _SeenVersions, *, public_only: bool
+    call: Call,
+    name: Name,
+    indexes: tuple[int, ...],
+    types: tuple[str, ...],
+    deleted: _DeletedVersions,
+    *,
+    public_only: bool,
 ) -> ReadResult:
     handle = call.handle(name)
     if isinstance(handle, UnstorableName):
@@ -131,7 +136,7 @@ async def _find(
             resolved = resolve(query, context)
         except Refused as refused:
             if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_read(call):
-                seen.versions = find_versions(context.snapshot, handle, context.snapshot.reading.size)
+                deleted.versions = find_versions(context.snapshot, handle, context.snapshot.reading.size)
             raise
         return ReadResult(resolved.values, _compute_etag(context, resolved, shows_all=shows_all))
 
@@ -139,7 +144,7 @@ async def _find(
 
 
 async def _suggestion_response(call: Call, name: Name, refused: Refused, headers: HeaderList) -> Response:
-    """That there is no such name, with names that may have been meant; for those who ask for them."""
+    """Create the not-found response with suggestions."""
     failure = to_failure(refused, call.request_context)
     plain = responses.error_body(failure.code, failure.message, name.text)
     found = await find_suggestions(call.request_context, name.text)
@@ -149,7 +154,7 @@ async def _suggestion_response(call: Call, name: Name, refused: Refused, headers
 
 def _compute_etag(context: Context, resolved: Resolution, *, shows_all: bool) -> str:
     if resolved.by_template:
-        return public_tag(resolved.values)  # they come of several records
+        return public_tag(resolved.values)  # they come from several records
     if shows_all:
         return entry_tag(resolved.seq)
     return public_tag(context.snapshot.stored(resolved.handle).values)
@@ -158,20 +163,20 @@ def _compute_etag(context: Context, resolved: Resolution, *, shows_all: bool) ->
 def _status(
     call: Call, context: Context, indexes: tuple[int, ...], types: tuple[str, ...], *, public_only: bool
 ) -> ReadResult:
-    """What the server says about itself, to its administrators."""
+    """Read the server's status values, for its administrators."""
     if public_only:
-        raise Refused(ResponseCode.VALUES_NOT_FOUND, "what this server says about itself is not public")
+        raise Refused(ResponseCode.VALUES_NOT_FOUND, "the server status is not public")
     context.require(permissions.status())
     values = select(status_values(call.request_context.place.registry), indexes, types)
     if not values:
-        raise Refused(ResponseCode.VALUES_NOT_FOUND, "the status has no such values")
+        raise Refused(ResponseCode.VALUES_NOT_FOUND, "the server status has no values of these types or indexes")
     return ReadResult(values, "", has_past=False)
 
 
 def _with_advice(refused: Refused, call: Call) -> Refused:
-    """A refusal with what can be done about it here."""
+    """Add what to do about a refusal at this interface."""
     if refused.code == ResponseCode.HANDLE_NOT_FOUND:
-        # Nothing needs to be said about that, and most who ask so read nothing but the code.
+        # No message is needed; most clients use only the code.
         return Refused(refused.code, "") if _is_read(call) else Refused(refused.code, refused.reason, PUT_CREATES)
     if refused.code in (ResponseCode.INVALID_ADMIN, ResponseCode.INSUFFICIENT_PERMISSIONS):
         return Refused(refused.code, refused.reason, f"{refused.advice}; or {_PUBLIC_ONLY}", refused.rule)
@@ -183,7 +188,6 @@ def _is_read(call: Call) -> bool:
 
 
 def _cache_headers(call: Call, values: tuple[Value, ...]) -> HeaderList:
-    """How long an answer may be kept, and by whom."""
     if not call.is_public:
         return (NO_STORE,)
     if call.parameters.flag("auth") or any(value.ttl_type != TtlType.RELATIVE for value in values) or not values:

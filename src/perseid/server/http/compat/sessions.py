@@ -1,16 +1,16 @@
-"""`/api/sessions` (HTTP API, 6.10): a session is begun, somebody proves in it who they are, and it ends.
+"""`/api/sessions` (HTTP API, 6.10): sessions are started, authenticated and ended.
 
-    POST    /api/sessions         begins one; with Basic credentials or a certificate somebody is known in it at once
-    GET     /api/sessions/this    what is known in it
-    PUT     /api/sessions/this    proves who somebody is; POST does the same, which the browser tool sends
+    POST    /api/sessions         starts one; Basic credentials or a certificate authenticate it at once
+    GET     /api/sessions/this    shows its state
+    PUT     /api/sessions/this    authenticates it; POST does the same, which the browser tool sends
     DELETE  /api/sessions/this    ends it
 
-The fields of the `Handle` scheme may stand in its header, in a JSON object, in a form and in the query; the header
-counts before the body, and the body before the query. Only in the header is the id percent-encoded.
+The fields of the `Handle` scheme may be in its header, in a JSON object, in a form or in the query; the header takes
+precedence over the body, and the body over the query. Only in the header is the id percent-encoded.
 
-Better than deployed servers on purpose: a refusal says why, in the member `error`; a wrong proof in a session where
-somebody is known is 401 and not 200, and they stay known; with the key that proved it a session ends.
-Answers are never wrapped into a script (`callback`): they hold what only the client may know.
+Beyond deployed servers: a refusal has a reason in the member `error`; a wrong proof in an authenticated session gets
+401, not 200, and the session stays authenticated; a session ends with the key that proved it. JSONP (`callback`) is
+not supported: responses contain secrets of the client.
 """
 
 from dataclasses import dataclass, field
@@ -42,52 +42,52 @@ PATH: Final = b"/api/sessions"
 LOCATION: Final = ("Location", "/api/sessions/this")
 
 MAX_FIELDS: Final = 64
-"""Fields of a body: there are a dozen that mean something."""
+"""Fields of a body: a dozen are used."""
 
 _SESSION_ID: Final = "sessionid"
 
 
 @dataclass(frozen=True, slots=True)
 class _SessionRequest:
-    """What a request says, wherever it says it."""
+    """The fields of a request, wherever they are."""
 
     fields: dict[str, str] = field(default_factory=dict, repr=False)
-    """Names in small letters; the id as it is meant."""
+    """Names in lowercase; the id is decoded."""
     basic: str | None = field(default=None, repr=False)
-    """What stands behind Basic in the header."""
+    """The Basic credentials in the header."""
     other: bool = False
-    """Whether the header has a scheme that nobody knows."""
+    """Whether the header has an unknown scheme."""
 
 
 async def handle_request(request_context: RequestContext) -> Response:
-    """Answer what is asked about sessions, with a method that there is: POST to begin one, all but that within it."""
+    """Handle a request about sessions; the method is already checked."""
     request = request_context.request
-    where = request.path.removeprefix(PATH).removesuffix(b"/")
+    path = request.path.removeprefix(PATH).removesuffix(b"/")
     if not request.client.private:
         return _error_response(request_context, responses.FORBIDDEN, responses.HTTPS_REQUIRED)
-    if where not in (b"", b"/this"):
+    if path not in (b"", b"/this"):
         return _error_response(
-            request_context, responses.FORBIDDEN, "a session is reached as /api/sessions/this, with its sessionId"
+            request_context, responses.FORBIDDEN, "use /api/sessions/this with the sessionId of the session"
         )
     try:
         parsed = _parse_request(request)
     except BadRequest as problem:
         return _error_response(request_context, problem.status, problem.message)
     return await (
-        _create_session(request_context, parsed) if where == b"" else _handle_existing(request_context, parsed)
+        _create_session(request_context, parsed) if path == b"" else _handle_existing(request_context, parsed)
     )
 
 
 async def _create_session(request_context: RequestContext, parsed: _SessionRequest) -> Response:
     if _SESSION_ID in parsed.fields:
         return _error_response(
-            request_context, responses.BAD_REQUEST, "a new session has no sessionId yet; this server chooses it"
+            request_context, responses.BAD_REQUEST, "do not send a sessionId for a new session; the server chooses it"
         )
     session = start_session(request_context)
     auth = AuthResult(session=session)
-    shown = await _prove(request_context, session, parsed)
+    proof = await _prove(request_context, session, parsed)
     auth = await _with_signature(request_context, auth, parsed)
-    plain = _session_body(session, auth, shown.reason if isinstance(shown, AuthFailure) else "")
+    plain = _session_body(session, auth, proof.reason if isinstance(proof, AuthFailure) else "")
     return _json_response(request_context, plain, 201, (LOCATION,), session)
 
 
@@ -99,28 +99,28 @@ async def _handle_existing(request_context: RequestContext, parsed: _SessionRequ
         session = find_session(request_context, text)
     if session is not None and method != "DELETE" and not await _is_alive(request_context, session):
         return _error_response(
-            request_context, responses.FORBIDDEN, "the session has ended: the key that proved it has changed"
+            request_context, responses.FORBIDDEN, "the session has ended because the key that proved it has changed"
         )
     if session is None:
         if text is None and method != "DELETE":
             return _json_response(request_context, {"authenticated": False}, 200)
-        return _error_response(request_context, responses.FORBIDDEN, "there is no such session, or it has ended")
+        return _error_response(request_context, responses.FORBIDDEN, "the session does not exist or has ended")
     if method == "DELETE":
         request_context.place.sessions.end(session)
         return Response(204, (responses.NO_STORE,))
-    shown = None if method in SAFE_METHODS else await _prove(request_context, session, parsed)
+    proof = None if method in SAFE_METHODS else await _prove(request_context, session, parsed)
     auth = await _with_signature(request_context, AuthResult(session=session), parsed)
-    if isinstance(shown, AuthFailure):
-        problem = AuthResult(session=session, problem=shown, signature=auth.signature)
+    if isinstance(proof, AuthFailure):
+        problem = AuthResult(session=session, problem=proof, signature=auth.signature)
         headers = authentication.challenge_headers(request_context, problem)
         return _json_response(
-            request_context, _session_body(session, auth, shown.reason), responses.UNAUTHORIZED, headers, session
+            request_context, _session_body(session, auth, proof.reason), responses.UNAUTHORIZED, headers, session
         )
     return _json_response(request_context, _session_body(session, auth), 200, (), session)
 
 
 async def _is_alive(request_context: RequestContext, session: Session) -> bool:
-    """Whether the key is still there that proved who is known in a session; else the session ends."""
+    """Whether the key that proved the session's identity still exists; otherwise the session ends."""
     if session.proved is None:
         return True
     guard, registry = Guard(session.proved, session=True), request_context.place.registry
@@ -140,11 +140,11 @@ async def _is_alive(request_context: RequestContext, session: Session) -> bool:
 async def _prove(
     request_context: RequestContext, session: Session, parsed: _SessionRequest
 ) -> ProvenIdentity | AuthFailure | None:
-    """Take what a request has to say about who asks; None if it has nothing to say."""
-    shown = await _authenticate(request_context, session, parsed)
-    if isinstance(shown, ProvenIdentity):
-        request_context.place.sessions.prove(session, shown.proved, shown.written)
-    return shown
+    """Check the credentials of a request; None if it has none."""
+    proof = await _authenticate(request_context, session, parsed)
+    if isinstance(proof, ProvenIdentity):
+        request_context.place.sessions.prove(session, proof.proved, proof.written)
+    return proof
 
 
 async def _authenticate(
@@ -154,7 +154,7 @@ async def _authenticate(
     try:
         handle_scheme.check_version(parsed.fields)
         if parsed.other:
-            return AuthFailure("the scheme of the Authorization header is not known here; there are Basic and Handle")
+            return AuthFailure("the scheme of the Authorization header is not supported; use Basic or Handle")
         if parsed.basic is not None:
             return _check_ambient(request_context) or await authenticate_basic(request_context, parsed.basic)
         if handle_scheme.is_claim(parsed.fields):
@@ -167,16 +167,16 @@ async def _authenticate(
 
 
 def _check_ambient(request_context: RequestContext) -> AuthFailure | None:
-    """Why a proof does not count that a browser may have sent by itself.
+    """Refuse credentials that a browser may have sent automatically.
 
-    A page of somebody else could have it prove a session of which that somebody knows the id.
+    Otherwise a page of an attacker could authenticate a session whose id the attacker knows.
     """
-    objection = clients.check_ambient_credentials(request_context)
-    return None if objection is None else AuthFailure(objection)
+    reason = clients.check_ambient_credentials(request_context)
+    return None if reason is None else AuthFailure(reason)
 
 
 async def _with_signature(request_context: RequestContext, auth: AuthResult, parsed: _SessionRequest) -> AuthResult:
-    """The same with the server's proof of itself, if it was asked for; what it was asked with may be no nonce."""
+    """Add the server's proof of identity if requested; an invalid nonce is ignored."""
     try:
         cnonce = handle_scheme.client_nonce(parsed.fields)
     except InvalidFields:
@@ -184,11 +184,11 @@ async def _with_signature(request_context: RequestContext, auth: AuthResult, par
     return auth if cnonce is None else await authentication.with_server_signature(request_context, auth, cnonce)
 
 
-# What is read
+# Parsing
 
 
 def _parse_request(request: Request) -> _SessionRequest:
-    """What a request says; raises `Malformed`."""
+    """Parse a request; raises `BadRequest`."""
     fields: dict[str, str] = {}
     basic, other = None, False
     header = request.header("authorization")
@@ -208,7 +208,7 @@ def _parse_request(request: Request) -> _SessionRequest:
 def _header_fields(text: str) -> dict[str, str]:
     fields = handle_scheme.parse_fields(text)
     if fields is None:
-        raise BadRequest('the Authorization header cannot be read; it should be Handle name="value", name="value" …')
+        raise BadRequest('the Authorization header is invalid; the format is Handle name="value", name="value" …')
     if "id" in fields:
         try:
             fields["id"] = handle_scheme.id_from_header(fields["id"])
@@ -234,14 +234,14 @@ def _to_text(name: str, value: object) -> str:
             return value
         case int():
             return str(value)
-    raise BadRequest(f"{quote_text(name)} in the body should be a string, not {json_type_name(value)}")
+    raise BadRequest(f"{quote_text(name)} in the body must be a string, not {json_type_name(value)}")
 
 
-# What is answered
+# Responses
 
 
 def _session_body(session: Session, auth: AuthResult, error: str = "") -> JsonObject:
-    """What is known in a session."""
+    """The state of a session."""
     plain: JsonObject = {"sessionId": session.id, "nonce": session.nonce_text}
     if auth.signature is not None:
         plain |= signature_fields(auth.signature)

@@ -1,9 +1,8 @@
-"""Native messages in HTTP requests: the body of a POST is a message in its envelope, and so is that of the answer.
+"""Native messages in HTTP requests: the body of a POST is a message with its envelope, and so is the response.
 
-Whoever can reach nothing but HTTP speaks the native protocol so. Both `Accept` and `Content-Type` say that it is meant;
-the path is for proxies on the way and says nothing here. What is wrong with a message is told in a native message, for
-deployed clients look at neither the status nor the headers: they read on at once, so an answer must never be in chunks
-or compressed. A list of names has several messages; they follow each other in one body, as they do on TCP.
+For clients that can reach only HTTP. `Accept` and `Content-Type` identify such a request; the path is ignored. Errors
+are native messages too, as deployed clients look at neither status nor headers: they read the body at once, so a
+response must never be chunked or compressed. A list has several messages, concatenated in one body as on TCP.
 """
 
 from contextlib import aclosing
@@ -22,23 +21,23 @@ NATIVE_TYPE: Final = MEDIA_TYPE
 """The media type of native messages."""
 
 MAX_RESPONSE_BYTES: Final = 16 << 20
-"""Octets of the longest answer: lists of some 400,000 names. They are put together before they are sent, since their
-length goes before them; who has more names lists them over TCP."""
+"""Bytes of the longest response: lists of about 400,000 handles. They are built before they are sent, since the length
+comes first; longer lists need TCP."""
 
 _HEADERS: HeaderList = (("Content-Type", NATIVE_TYPE), ("Cache-Control", "no-store"))
 _TOO_LONG = "The list is too long for HTTP; ask over TCP"
 
 
 def is_message(request: Request) -> bool:
-    """Whether a request carries a native message: both headers must say so."""
+    """Whether a request contains a native message: both headers must say so."""
     return request.method == "POST" and is_native(request.get_joined("accept"), request.get_joined("content-type"))
 
 
 async def handle_request(request_context: RequestContext) -> Response:
-    """The answer to a native message: 200, whatever it says."""
+    """Handle a native message; the status is always 200."""
     native = request_context.place.native
     if native is None:
-        return Response(404, (("Content-Type", "text/plain;charset=utf-8"),), b"no native messages are taken here\n")
+        return Response(404, (("Content-Type", "text/plain;charset=utf-8"),), b"native messages are not supported\n")
     frame = _parse_frame(request_context.request.body)
     if frame is None:
         return Response(
@@ -48,28 +47,28 @@ async def handle_request(request_context: RequestContext) -> Response:
 
 
 def _parse_frame(body: bytes) -> Frame | None:
-    """The message in a body; None if there is none, or not all of it. What is behind it is nobody's."""
+    """Parse the message in a body; None if it is missing or incomplete. Bytes after it are ignored."""
     data = unwrap_http_body(body)
     if len(data) < message.ENVELOPE_LENGTH:
         return None
-    found = Envelope.from_bytes(data[: message.ENVELOPE_LENGTH])
-    end = message.ENVELOPE_LENGTH + found.length
-    if not found.has_valid_length or len(data) < end:
+    envelope = Envelope.from_bytes(data[: message.ENVELOPE_LENGTH])
+    end = message.ENVELOPE_LENGTH + envelope.length
+    if not envelope.has_valid_length or len(data) < end:
         return None
-    return Frame(found, data[message.ENVELOPE_LENGTH : end])
+    return Frame(envelope, data[message.ENVELOPE_LENGTH : end])
 
 
 async def _run_message(native: NativeProtocol, frame: Frame, request_context: RequestContext) -> bytes:
-    """All messages of the answer."""
+    """Run a message and join all messages of the response."""
     client = request_context.request.client
     transport = Transport.HTTPS if client.secure else Transport.HTTP
     parts, length = [], 0
-    async with aclosing(native.served(frame, client.host, transport)) as answers:
-        async for served in answers:
-            data = served.reply.to_stream()
+    async with aclosing(native.served(frame, client.host, transport)) as native_responses:
+        async for native_response in native_responses:
+            data = native_response.reply.to_stream()
             length += len(data)
             if length > MAX_RESPONSE_BYTES:
-                # Nothing of it was sent, so this is the whole answer, and no list that ends too early.
+                # Nothing was sent yet, so this is the whole response, and not a truncated list.
                 return native.early_failure(ResponseCode.ERROR, _TOO_LONG).to_stream()
             parts.append(data)
     return b"".join(parts)

@@ -1,14 +1,13 @@
-"""HTTP/1.1 and HTTP/1.0 over one connection: octets become requests, answers become octets.
+"""One HTTP/1.1 or HTTP/1.0 connection: bytes become requests, responses become bytes.
 
-Requests of a connection are answered one at a time and in order. What the client sends meanwhile waits: one piece of it
-here, as the loop has read it, and the rest in the kernel. Most requests come whole, in one piece and without a body,
-while nothing else is going on, and the service answers them at once; that path is kept short. See `heads` for how a
-head is judged, `incoming` for bodies, `sending` for answers.
+Requests of a connection are handled one at a time and in order. What the client sends meanwhile waits: one buffer
+here, the rest in the kernel. Most requests arrive whole, in one read and without a body, while the connection is idle,
+and the service answers them at once; that path is kept short. See `requests` for parsing, `responses` for sending.
 
-What is no request gets a refusal, and the connection ends with it: nobody could say where the next request begins. The
-client has a moment to read it, for what it goes on sending would make the system throw the refusal away.
+Invalid input gets an error response, and the connection ends: the start of the next request is unknown. The client
+gets a moment to read the response, because data that it keeps sending would make the system discard it.
 
-It works on any transport of asyncio, plain or TLS; `keeping` looks at the time.
+Works on any asyncio transport, plain or TLS; `manager` enforces timeouts.
 """
 
 import asyncio
@@ -36,18 +35,18 @@ from .requests import (
 from .responses import CONTINUE, Service, encode_error, encode_head, has_body, send, send_stream, to_protocol_error
 
 MAX_REQUESTS_PER_TURN: Final = 32
-"""Requests that are answered at once, of all that a client has sent together, before others have their turn."""
+"""Pipelined requests that are answered in one go, before other connections have their turn."""
 
 MAX_LINGER_BYTES: Final = 4 * MAX_BODY
-"""Octets that a client may go on sending after a refusal before it is cut off."""
+"""Bytes that a client may send after an error response before the connection is cut."""
 
 _NEVER = float("inf")
 
-_IDLE = 0  # nothing has come of the next request
-_READING = 1  # something has, and there is more to come, or to look at
-_ANSWERING = 2  # a task answers
-_WAITING = 3  # the client has to take what is written before more is answered
-_CLOSING = 4  # nothing is answered any more; what comes is thrown away
+_IDLE = 0  # nothing of the next request has arrived
+_READING = 1  # a part has arrived, or is not processed yet
+_ANSWERING = 2  # a task handles a request
+_WAITING = 3  # the client must receive what is written before more is handled
+_CLOSING = 4  # input is discarded
 _CLOSED = 5
 
 
@@ -61,67 +60,67 @@ class Connection(asyncio.Protocol):
         "_body_since",
         "_buffer",
         "_discarded",
-        "_ended",
+        "_eof",
         "_full",
-        "_gone",
-        "_heads",
-        "_keeping",
-        "_kept",
+        "_head_parser",
+        "_manager",
+        "_noted_size",
+        "_on_lost",
         "_partial",
         "_paused",
         "_peer",
         "_request",
         "_service",
         "_state",
-        "_taken",
         "_task",
         "_transport",
         "_turn",
+        "_writable",
         "deadline",
     )
 
     def __init__(
         self, service: Service, manager: ConnectionManager, peer: Peer, *, ended: Callable[[], None] | None = None
     ) -> None:
-        """Take on a client that was admitted; `ended` is called when the connection is lost."""
-        self._service, self._keeping, self._peer, self._gone = service, manager, peer, ended
+        """Serve a client that was admitted; `ended` is called when the connection is lost."""
+        self._service, self._manager, self._peer, self._on_lost = service, manager, peer, ended
         self._transport: asyncio.Transport | None = None
-        self._heads = HeadParser(peer)
+        self._head_parser = HeadParser(peer)
         self._state = _IDLE
-        self._buffer, self._at = b"", 0  # what has come, and where that begins that was not looked at
-        self._blank = False  # whether an empty line was passed over before the request
-        self._partial = False  # whether a part of a head has come
-        self._request: ParsedRequest | None = None  # the one whose body comes
+        self._buffer, self._at = b"", 0  # received bytes, and the offset of the unprocessed ones
+        self._blank = False  # whether an empty line before the request was skipped
+        self._partial = False  # whether a part of a head has arrived
+        self._request: ParsedRequest | None = None  # the one whose body is being received
         self._body: Body | None = None
         self._body_since = 0.0
-        self._kept = 0  # octets that wait here, as they were counted last
+        self._noted_size = 0  # bytes waiting here, as last reported
         self._discarded = 0
-        self._paused = False  # whether nothing is read
-        self._full = False  # whether the client takes its answers slowly
-        self._ended = False  # whether the client has said everything
+        self._paused = False  # whether reading is paused
+        self._full = False  # whether the client receives slowly
+        self._eof = False  # whether the client has finished sending
         self._task: asyncio.Task[None] | None = None
-        self._taken: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
         self._turn: asyncio.Handle | None = None
         self.deadline = _NEVER
-        """When `late` is to be called unless something happens."""
+        """When `on_timeout` is called unless something happens."""
 
     @property
     def host(self) -> str:
         """The address of the peer."""
         return self._peer.host
 
-    # What the loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request."""
         self._transport = cast("asyncio.Transport", transport)
-        self._keeping.open.add(self)
-        self.deadline = self._keeping.now() + self._keeping.times.head
+        self._manager.open.add(self)
+        self.deadline = self._manager.now() + self._manager.times.head
 
     def data_received(self, data: bytes) -> None:
-        """Take what came: most often one whole request without a body, with the headers of the one before."""
+        """Receive data: most often one whole request without a body, with the headers of the one before."""
         if self._state == _IDLE:
-            request = self._heads.parse_repeated(data)
+            request = self._head_parser.parse_repeated(data)
             if request is not None:
                 self._blank = False
                 self._start_request(request)
@@ -136,37 +135,37 @@ class Connection(asyncio.Protocol):
                 self._blank = False
                 self._parse_and_start(data)
                 return
-        self._take(data)
+        self._receive(data)
 
     def eof_received(self) -> bool:
-        """The client has said everything; what it has asked for still goes out."""
-        self._ended = True
+        """The client has finished sending; pending responses are still sent."""
+        self._eof = True
         if self._state == _READING and self._turn is None:
             self._reject_incomplete()
             return True
         return self._state in (_READING, _ANSWERING, _WAITING)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Forget the connection. What was begun for it is done all the same."""
+        """Clean up. Work in progress continues."""
         self._state = _CLOSED
         self._forget()
         self._full = False
         self._wake()
-        self._keeping.open.discard(self)
-        if self._gone is not None:
-            self._gone()
-            self._gone = None
+        self._manager.open.discard(self)
+        if self._on_lost is not None:
+            self._on_lost()
+            self._on_lost = None
 
     def pause_writing(self) -> None:
-        """The client takes its answers slowly: make no more of them, and take no more requests."""
+        """The client receives slowly: stop handling requests."""
         self._full = True
         if self._state in (_IDLE, _READING):
             self._state = _WAITING
             self._pause_reading()
-            self.deadline = self._keeping.now() + self._keeping.times.take
+            self.deadline = self._manager.now() + self._manager.times.take
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume handling requests."""
         self._full = False
         self._wake()
         if self._state == _WAITING:
@@ -174,8 +173,8 @@ class Connection(asyncio.Protocol):
 
     # Requests
 
-    def _take(self, data: bytes) -> None:
-        """Take anything: a part of a request, several of them, or what nobody waits for."""
+    def _receive(self, data: bytes) -> None:
+        """Receive any data: a part of a request, several requests, or data to discard."""
         if self._state >= _CLOSING:
             self._discarded += len(data)
             if self._discarded > MAX_LINGER_BYTES:
@@ -191,10 +190,10 @@ class Connection(asyncio.Protocol):
             self._count()
 
     def _process_buffer(self) -> None:
-        """Go on with what has come, up to a request that takes time, or until others have their turn."""
+        """Process the buffer until a request needs time, or other connections have their turn."""
         self._turn = None
         for _ in range(MAX_REQUESTS_PER_TURN):
-            if self._state != _READING or not (self._take_head() if self._body is None else self._take_body()):
+            if self._state != _READING or not (self._read_head() if self._body is None else self._read_body()):
                 break
         else:
             if self._state == _READING:
@@ -203,7 +202,7 @@ class Connection(asyncio.Protocol):
         self._update_state()
 
     def _update_state(self) -> None:
-        """See what is left, and for what the connection waits now."""
+        """Update the state after processing."""
         if self._at == len(self._buffer):
             self._buffer, self._at = b"", 0
             if self._state == _READING and self._body is None:
@@ -211,15 +210,15 @@ class Connection(asyncio.Protocol):
         self._count()
         if self._state > _READING or self._turn is not None:
             return
-        if not self._ended:
+        if not self._eof:
             self._resume_reading()
         elif self._state == _IDLE:
             self._finish()
         else:
             self._reject_incomplete()
 
-    def _take_head(self) -> bool:
-        """Take a whole head out of what has come; whether it was there."""
+    def _read_head(self) -> bool:
+        """Process a whole head in the buffer; return whether there was one."""
         if not self._blank and self._buffer.startswith(b"\r\n", self._at):  # one empty line: RFC 9112, 2.2
             self._blank = True
             self._at += 2
@@ -230,27 +229,27 @@ class Connection(asyncio.Protocol):
             self._partial = self._blank = False
             self._parse_and_start(self._buffer[at : self._at])
             return True
-        beginning = self._buffer[at : at + MAX_HEAD + 1]
-        if beginning and not self._partial:
+        start = self._buffer[at : at + MAX_HEAD + 1]
+        if start and not self._partial:
             self._partial = True
-            self.deadline = self._keeping.now() + self._keeping.times.head
+            self.deadline = self._manager.now() + self._manager.times.head
         try:
-            check_partial_head(beginning)
+            check_partial_head(start)
         except ProtocolError as problem:
             self._refuse(problem)
         return False
 
     def _parse_and_start(self, head: bytes) -> None:
-        """Answer a request of which the head has come, or wait for its body."""
+        """Handle a request whose head has arrived, or wait for its body."""
         try:
-            request = self._heads.read(head)
+            request = self._head_parser.read(head)
         except ProtocolError as problem:
             self._refuse(problem)
             return
         self._start_request(request)
 
     def _start_request(self, request: ParsedRequest) -> None:
-        if self._keeping.draining:
+        if self._manager.draining:
             request.keep = False
         fields = request.fields
         if fields.length == 0:
@@ -259,15 +258,15 @@ class Connection(asyncio.Protocol):
         self._state = _READING
         self._request = request
         self._body = ChunkedBody() if fields.length == CHUNKED else SizedBody(fields.length)
-        self._body_since = self._keeping.now()
+        self._body_since = self._manager.now()
         self._set_body_deadline(self._body)
         if fields.expects and self._at == len(self._buffer):
             self.write(CONTINUE)
 
-    def _take_body(self) -> bool:
-        """Take what has come of a body; whether it is whole now."""
+    def _read_body(self) -> bool:
+        """Process a part of a body; return whether it is complete."""
         body, request = self._body, self._request
-        assert body is not None and request is not None  # noqa: S101, PT018 - they come together
+        assert body is not None and request is not None  # noqa: S101, PT018 - set together
         try:
             self._at = body.take(self._buffer, self._at)
         except ProtocolError as problem:
@@ -277,48 +276,48 @@ class Connection(asyncio.Protocol):
         if not body.whole:
             self._set_body_deadline(body)
             return False
-        request.body = bytes(body.octets)
+        request.body = bytes(body.data)
         self._body = self._request = None
         self._start(request)
         return True
 
     def _set_body_deadline(self, body: Body) -> None:
-        times = self._keeping.times
-        self.deadline = self._body_since + min(times.body, BODY_GRACE + len(body.octets) / MIN_BODY_RATE)
+        times = self._manager.times
+        self.deadline = self._body_since + min(times.body, BODY_GRACE + len(body.data) / MIN_BODY_RATE)
 
-    # Answers
+    # Responses
 
     def _respond(self, request: ParsedRequest) -> None:
-        """Answer a request without a body: at once, if it can be."""
+        """Handle a request without a body: at once, if possible."""
         try:
-            octets = self._service.handle_fast(request)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the others go on
+            data = self._service.handle_fast(request)
+        except Exception as error:  # noqa: BLE001 - other connections must go on
             self._refuse(to_protocol_error(error, request))
             return
-        if octets is None:
+        if data is None:
             self._start(request)
         elif request.keep:
-            self.deadline = self._keeping.now() + self._keeping.times.idle  # first, for writing may set another one
-            self.write(octets)
+            self.deadline = self._manager.now() + self._manager.times.idle  # first: writing may set another one
+            self.write(data)
         else:
-            self.write(octets)
+            self.write(data)
             self._finish()
 
     def _start(self, request: ParsedRequest) -> None:
-        """Have a request answered, for which there is time."""
-        request.headers = list(request.headers)  # its own from now on: the next request may have the same fields
+        """Start a task that handles a request."""
+        request.headers = list(request.headers)  # a copy: the next request may share the fields
         self._state = _ANSWERING
         self.deadline = _NEVER
         self._task = asyncio.get_running_loop().create_task(self._serve(request))
 
     async def _serve(self, request: ParsedRequest) -> None:
-        """Answer a request, then take the next one or end."""
+        """Handle a request, then the next one, or close."""
         keep = False
         try:
             keep = await self._answer(request)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the others go on
+        except Exception as error:  # noqa: BLE001 - other connections must go on
             internal_error(error, token_hex(4))
-            self.cut()  # an answer that was begun cannot be taken back, and must not look whole
+            self.cut()  # a response that was started must not look complete
         except BaseException:
             self.cut()
             raise
@@ -331,57 +330,57 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     async def _answer(self, request: ParsedRequest) -> bool:
-        """Answer a request; whether the connection goes on."""
+        """Handle a request; return whether the connection stays open."""
         try:
             response = await self._service.answer(request)
-            keep = request.keep and not response.close and not self._keeping.draining
+            keep = request.keep and not response.close and not self._manager.draining
             with_body = has_body(response.status, request.method)
             if response.stream is not None and with_body and request.version != "1.1":
                 keep = False  # the end of the connection is the end of the body
-            head = encode_head(response, version=request.version, keep=keep, seconds=self._keeping.time())
-        except Exception as error:  # noqa: BLE001 - whatever it was, the others go on
+            head = encode_head(response, version=request.version, keep=keep, seconds=self._manager.time())
+        except Exception as error:  # noqa: BLE001 - other connections must go on
             self._refuse(to_protocol_error(error, request))
             return False
         if response.stream is not None:
             await send_stream(self, head, response.stream, with_body=with_body, chunked=request.version == "1.1")
         else:
             await send(self, head, response.body if with_body else b"")
-        return keep and await self.drain()  # before more is asked for
+        return keep and await self.drain()  # before the next request
 
     async def drain(self) -> bool:
-        """Wait until the client has taken what was sent; whether it is still there."""
+        """Wait until the client has received what was sent; return whether it is still connected."""
         if self._full:
-            self.deadline = self._keeping.now() + self._keeping.times.take
-            self._taken = asyncio.get_running_loop().create_future()
-            await self._taken
+            self.deadline = self._manager.now() + self._manager.times.take
+            self._writable = asyncio.get_running_loop().create_future()
+            await self._writable
             self.deadline = _NEVER
         return self._transport is not None and not self._transport.is_closing()
 
     def _wake(self) -> None:
-        """Let go on who waits for the client."""
-        if self._taken is not None:
-            if not self._taken.done():
-                self._taken.set_result(None)
-            self._taken = None
+        """Resume `drain`."""
+        if self._writable is not None:
+            if not self._writable.done():
+                self._writable.set_result(None)
+            self._writable = None
 
-    def write(self, octets: bytes) -> None:
-        """Send something, unless the client has gone."""
-        assert self._transport is not None  # noqa: S101 - it brought the request
+    def write(self, data: bytes) -> None:
+        """Send data, unless the client has gone."""
+        assert self._transport is not None  # noqa: S101 - a request has arrived
         if not self._transport.is_closing():
-            self._transport.write(octets)
+            self._transport.write(data)
 
-    # The end
+    # Closing
 
     def _refuse(self, problem: ProtocolError) -> None:
-        """Say why something is not answered, and wait a moment: cut at once, that might not be read."""
-        assert self._transport is not None  # noqa: S101 - it brought the octets
+        """Send an error and wait a moment: after an immediate close it might not be read."""
+        assert self._transport is not None  # noqa: S101 - data has arrived
         if self._state == _CLOSED:
             return
         self._state = _CLOSING
         self._forget()
-        self.write(encode_error(self._service, problem, self._keeping.time()))
-        self.deadline = self._keeping.now() + self._keeping.times.linger
-        if self._ended:
+        self.write(encode_error(self._service, problem, self._manager.time()))
+        self.deadline = self._manager.now() + self._manager.times.linger
+        if self._eof:
             self._transport.close()
         elif not self._transport.is_closing():
             if self._transport.can_write_eof():
@@ -389,55 +388,55 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _reject_incomplete(self) -> None:
-        """The client has gone in the middle of a request."""
-        self._refuse(self._incomplete_error(400, "was not whole when the connection ended"))
+        """Refuse a request that the client did not finish."""
+        self._refuse(self._incomplete_error(400, "was incomplete when the connection ended"))
 
     def _incomplete_error(self, status: int, what: str) -> ProtocolError:
         request = self._request
         if request is None:
-            beginning = self._buffer[self._at : self._at + MAX_HEAD]
-            return ProtocolError(status, f"the head of the request {what}", *guess_target(beginning))
+            start = self._buffer[self._at : self._at + MAX_HEAD]
+            return ProtocolError(status, f"the head of the request {what}", *guess_target(start))
         return ProtocolError(status, f"the body of the request {what}", request.path, request.method)
 
     def _finish(self) -> None:
-        """Close when everything is sent, or when the client has not taken it in time."""
-        assert self._transport is not None  # noqa: S101 - it was made
+        """Close when everything is sent, or the client does not receive it in time."""
+        assert self._transport is not None  # noqa: S101 - the connection was made
         self._state = _CLOSING
         self._forget()
-        self.deadline = self._keeping.now() + self._keeping.times.take
+        self.deadline = self._manager.now() + self._manager.times.take
         self._transport.close()
 
     def on_timeout(self) -> None:
-        """The time is up for whatever the connection waits for. That it is too late is said where it can be said."""
+        """Handle a missed deadline, with an error response if possible."""
         if self._state == _IDLE:
             self._finish()
             return
-        self._keeping.limited("slow_connection")
+        self._manager.limited("slow_connection")
         if self._state == _READING:
-            self._refuse(self._incomplete_error(408, "did not come in time"))
+            self._refuse(self._incomplete_error(408, "did not arrive in time"))
         else:
             self.cut()
 
     def cut(self) -> None:
-        """End it now."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def close_if_idle(self) -> None:
-        """End it, unless something has come of a request, or is being answered."""
+        """Close the connection unless a request has started."""
         if self._state == _IDLE and self._transport is not None:
             self._finish()
 
-    # What waits here
+    # Buffering
 
     def _resume_processing(self) -> None:
         self._state = _READING
-        self.deadline = self._keeping.now() + self._keeping.times.idle
+        self.deadline = self._manager.now() + self._manager.times.idle
         self._partial = False
         self._process_buffer()
 
     def _forget(self) -> None:
-        """Let go of what has come and is not answered."""
+        """Discard unprocessed input."""
         self._buffer, self._at = b"", 0
         self._body = self._request = None
         if self._turn is not None:
@@ -446,11 +445,11 @@ class Connection(asyncio.Protocol):
         self._count()
 
     def _count(self) -> None:
-        """Have it counted what waits here, if that has changed; together there may be too much of it."""
-        kept = len(self._buffer) - self._at + (0 if self._body is None else len(self._body.octets))
-        if kept != self._kept:
-            self._kept = kept
-            self._keeping.note_buffered(self, kept)
+        """Report the size of the waiting data if it has changed; the total is limited."""
+        size = len(self._buffer) - self._at + (0 if self._body is None else len(self._body.data))
+        if size != self._noted_size:
+            self._noted_size = size
+            self._manager.note_buffered(self, size)
 
     def _pause_reading(self) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():

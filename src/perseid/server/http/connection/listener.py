@@ -1,11 +1,11 @@
-"""The front of HTTP: one listening socket for HTTP and HTTPS, told apart by the first octet of a connection.
+"""The HTTP listener: one socket for HTTP and HTTPS, distinguished by the first byte of a connection.
 
-A TLS connection begins with the octet 0x16 and no HTTP request does; deployed clients rely on it, for they read at
-`http://host:8000` and write at `https://host:8000`. An installation may allow one of the two only; whoever comes with
-the other is told so, in the language in which they came.
+A TLS connection starts with the byte 0x16 and no HTTP request does. Deployed clients rely on it: they read at
+`http://host:8000` and write at `https://host:8000`. An installation may allow only one of the two; clients of the other
+get an error in their own protocol.
 
-A connection is admitted by its address, then it is `_First` until its first octet has come, then `Tls` or HTTP itself.
-Whoever says nothing, or does not get to the end of a handshake, is cut when its time is up.
+A connection is admitted by its address; a `_ProtocolDetector` waits for its first byte, then a `TlsTransport` or the
+HTTP connection takes over. Silent clients, and those that do not complete a handshake, are cut at their deadline.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 LOGGED_PER_SECOND: Final = 5.0
 LOGGED_BURST: Final = 50.0
-"""Handshakes that came to nothing and are logged, a second and at once; all are counted. Scanners try many."""
+"""Failed handshakes that are logged, per second and in a burst; all are counted. Scanners try many."""
 
-HTTPS_ONLY: Final = b"HTTPS is spoken here, and nothing else.\n"
-"""What a client is told that comes with HTTP where only HTTPS is spoken."""
+HTTPS_ONLY: Final = b"This server accepts HTTPS only.\n"
+"""The response to plain HTTP if only HTTPS is enabled."""
 
 LINGER_TIMEOUT: Final = 2.0
-"""Seconds for a client to read a refusal and go, before the connection is cut."""
+"""Seconds for a client to read an error and leave, before the connection is cut."""
 
 _REFUSAL = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
@@ -47,27 +47,27 @@ _REFUSAL = (
 )
 _ALERT = bytes.fromhex("15 0301 0002 02 28")  # TLS: handshake_failure, fatal
 _NEVER = float("inf")
-_IPV4_MAPPED = "::ffff:"  # how an address of IPv4 begins on a socket of IPv6
+_IPV4_MAPPED = "::ffff:"  # prefix of an IPv4 address on an IPv6 socket
 
 _logger = logging.getLogger(__name__)
 
 
 class PendingConnection(Protocol):
-    """A connection that somebody has to look after."""
+    """A connection on which HTTP has not started."""
 
     @property
     def deadline(self) -> float:
         """When it is cut unless something happens."""
 
     def cut(self) -> None:
-        """End it now."""
+        """Close the connection immediately."""
 
     def close_if_idle(self) -> None:
-        """End it, unless something of it is being answered."""
+        """Close the connection unless something has started."""
 
 
 class HttpListener(AcceptLoop):
-    """Lets HTTP connections in, up to where HTTP begins."""
+    """Accepts connections, up to where HTTP starts."""
 
     def __init__(
         self,
@@ -80,50 +80,50 @@ class HttpListener(AcceptLoop):
         context: SSL.Context | None,
         listen: Listen = Listen.BOTH,
     ) -> None:
-        """Serve at a listening socket. Without a context there is no TLS."""
+        """Serve on a listening socket. Without a context there is no TLS."""
         super().__init__(listener, connections, counts.limited)
         self.connections = connections
         self.make, self.work = make, work
         self.context = context
-        """With which certificate handshakes are made from now on."""
+        """The TLS context of new connections."""
         self.listen = listen
         self.draining = False
         self.pending: set[PendingConnection] = set()
-        """Connections on which HTTP has not begun."""
+        """Connections on which HTTP has not started."""
         self.failures: Counter[HandshakeFailure] = Counter()
-        """Handshakes that came to nothing."""
+        """Failed handshakes."""
         self.handshakes = 0
-        """Handshakes that were made."""
+        """Successful handshakes."""
         self.now: Callable[[], float] = monotonic
         self._counts = counts
-        self._pace = RateLimit(LOGGED_PER_SECOND, LOGGED_BURST)
+        self._log_limit = RateLimit(LOGGED_PER_SECOND, LOGGED_BURST)
         self._unlogged = 0
 
-    def take(self, client: socket.socket, host: str) -> asyncio.Protocol:  # noqa: ARG002 - it says nothing by itself
-        """Wait for the first octet."""
+    def take(self, client: socket.socket, host: str) -> asyncio.Protocol:  # noqa: ARG002 - part of the interface
+        """Wait for the first byte."""
         return _ProtocolDetector(self, normalize_host(host))
 
     def check_deadlines(self) -> None:
-        """Cut connections whose time is up; about once a second."""
+        """Cut connections whose deadline has passed; called about once per second."""
         now = self.now()
         for connection in [one for one in self.pending if one.deadline < now]:
             self._counts.limited("slow_connection")
             connection.cut()
 
     def drain(self) -> None:
-        """End what has not begun; handshakes that have may come to their end."""
+        """Close connections that have not started; handshakes in progress continue."""
         self.draining = True
         for connection in list(self.pending):
             connection.close_if_idle()
 
-    # What connections say on which HTTP has not begun
+    # Events of pending connections
 
     def connection_closed(self, host: str) -> None:
-        """A connection is lost."""
+        """A connection was lost."""
         self.connections.leave(host)
 
     def handshake_started(self, tls: TlsTransport) -> None:
-        """A handshake has begun."""
+        """A handshake has started."""
         self.pending.add(tls)
 
     def handshake_finished(self, tls: TlsTransport, *, done: bool) -> None:
@@ -132,84 +132,84 @@ class HttpListener(AcceptLoop):
         self.handshakes += done
 
     def handshake_failed(self, failure: HandshakeFailure, reason: str, host: str) -> None:
-        """A handshake came to nothing: count it, and log it if there are not too many of them."""
+        """Count a failed handshake, and log it within the rate limit."""
         self.failures[failure] += 1
-        if not self._pace.take(self.now()):
+        if not self._log_limit.take(self.now()):
             self._unlogged += 1
             return
         more = {"not_logged": self._unlogged} if self._unlogged else {}
         self._unlogged = 0
-        _logger.info("a TLS handshake failed: %s", reason, extra=fields(address=host, **more))
+        _logger.info("TLS handshake failed: %s", reason, extra=fields(address=host, **more))
 
 
 class _ProtocolDetector(asyncio.Protocol):
-    """A connection whose first octet has not come."""
+    """A connection whose first byte has not arrived."""
 
-    __slots__ = ("_front", "_host", "_refused", "_transport", "deadline")
+    __slots__ = ("_host", "_listener", "_refused", "_transport", "deadline")
 
-    def __init__(self, front: HttpListener, host: str) -> None:
-        self._front = front
+    def __init__(self, listener: HttpListener, host: str) -> None:
+        self._listener = listener
         self._host = host
         self._transport: asyncio.Transport | None = None
         self._refused = False
         self.deadline = _NEVER
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait, but not for ever."""
+        """Wait for the first byte until the deadline."""
         self._transport = cast("asyncio.Transport", transport)
-        self.deadline = self._front.now() + HEAD_TIMEOUT
-        self._front.pending.add(self)
-        if self._front.draining:
+        self.deadline = self._listener.now() + HEAD_TIMEOUT
+        self._listener.pending.add(self)
+        if self._listener.draining:
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Find out what is spoken, and hand over."""
-        front, transport = self._front, self._transport
+        """Detect the protocol, and hand over."""
+        listener, transport = self._listener, self._transport
         if transport is None or self._refused:
             return
-        context = front.context
+        context = listener.context
         if data[0] == HANDSHAKE_RECORD:
-            if context is None or front.listen is Listen.HTTP:
+            if context is None or listener.listen is Listen.HTTP:
                 self._refuse(_ALERT)
             else:
-                tls = TlsTransport(context, self._host, make=front.make, work=front.work, owner=front)
+                tls = TlsTransport(context, self._host, make=listener.make, work=listener.work, owner=listener)
                 self._hand_over(tls, data)
-        elif front.listen is Listen.HTTPS:
+        elif listener.listen is Listen.HTTPS:
             self._refuse(_REFUSAL)
         else:
-            self._hand_over(front.make(self._host, secure=False, certificate=None), data)
+            self._hand_over(listener.make(self._host, secure=False, certificate=None), data)
 
     def _hand_over(self, protocol: asyncio.Protocol, data: bytes) -> None:
-        assert self._transport is not None  # noqa: S101 - it brought the octets
-        self._front.pending.discard(self)
+        assert self._transport is not None  # noqa: S101 - data has arrived
+        self._listener.pending.discard(self)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(data)
 
     def _refuse(self, raw: bytes) -> None:
-        """Say what cannot be, and wait a moment: cut at once, it might not be read."""
-        assert self._transport is not None  # noqa: S101 - it brought the octets
+        """Send an error and wait a moment: after an immediate close it might not be read."""
+        assert self._transport is not None  # noqa: S101 - data has arrived
         self._refused = True
-        self.deadline = self._front.now() + LINGER_TIMEOUT
+        self.deadline = self._listener.now() + LINGER_TIMEOUT
         self._transport.write(raw)
         self._transport.write_eof()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """It is over before it began."""
-        self._front.pending.discard(self)
-        self._front.connection_closed(self._host)
+        """Clean up a connection that was lost before HTTP started."""
+        self._listener.pending.discard(self)
+        self._listener.connection_closed(self._host)
 
     def cut(self) -> None:
-        """Its time is up."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def close_if_idle(self) -> None:
-        """Nothing was asked."""
+        """Close the connection: nothing has arrived."""
         if self._transport is not None:
             self._transport.close()
 
 
 def normalize_host(host: str) -> str:
-    """An address as people write it: one of IPv4 stays one, also on a socket of IPv6."""
+    """Write an IPv4 address as such, also on an IPv6 socket."""
     return host.removeprefix(_IPV4_MAPPED) if host.startswith(_IPV4_MAPPED) and "." in host else host

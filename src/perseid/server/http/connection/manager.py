@@ -1,7 +1,6 @@
-"""What all HTTP connections of the process share: how long things may take, who is open, and whether all is to end.
+"""What all HTTP connections of the process share: timeouts, open connections, shutdown.
 
-Time is looked at once a second for all connections together, by whoever owns this: `look_after`. Nothing here touches a
-socket.
+Deadlines are checked once per second for all connections together: `check_deadlines`. Nothing here touches a socket.
 """
 
 from collections.abc import Callable
@@ -15,34 +14,32 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 HEAD_TIMEOUT: Final = 10.0
-"""Seconds for a whole head, from its first octet on, or for the first request of a connection: one packet, nearly
-always."""
+"""Seconds for a whole head, from its first byte, or for the first request of a connection: nearly always one packet."""
 
 BODY_TIMEOUT: Final = 30.0
-"""Seconds for a whole body: the largest one at 35 KB a second."""
+"""Seconds for a whole body: the largest one at 35 KB per second."""
 
 BODY_GRACE: Final = 5.0
 MIN_BODY_RATE: Final = 1_024
-"""Octets of a body that must come in each second on the average, after so many seconds. Who sends them one by one is
-not uploading anything."""
+"""Bytes of a body per second that a client must send on average, after the seconds of grace. A client that sends
+single bytes is not uploading anything."""
 
 IDLE_TIMEOUT: Final = 30.0
-"""Seconds that a connection may be silent between two requests, as in deployed servers."""
+"""Seconds that a connection may be idle between two requests, as in deployed servers."""
 
 WRITE_TIMEOUT: Final = 30.0
-"""Seconds in which a client must take an answer, or the next `sending.PIECE` octets of it."""
+"""Seconds in which a client must receive a response, or the next `responses.WRITE_SIZE` bytes of it."""
 
 LINGER_TIMEOUT: Final = 2.0
-"""Seconds for a client to read a refusal and go, before the connection is cut."""
+"""Seconds for a client to read an error and leave, before the connection is cut."""
 
 MAX_UNFINISHED_BYTES: Final = 64 << 20
-"""Octets of requests that are not whole, over all connections together: sixty of the largest at once, or thousands of
-those that most clients send."""
+"""Bytes of incomplete requests over all connections together: sixty of the largest, or thousands of typical ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long things may take, in seconds; see the constants."""
+    """Timeouts in seconds; see the constants."""
 
     head: float = HEAD_TIMEOUT
     body: float = BODY_TIMEOUT
@@ -52,7 +49,7 @@ class Timeouts:
 
 
 class ConnectionManager:
-    """All HTTP connections of the process."""
+    """The HTTP connections of the process."""
 
     __slots__ = ("draining", "limited", "now", "open", "time", "times", "unfinished")
 
@@ -65,11 +62,11 @@ class ConnectionManager:
         time: Callable[[], float] = time,
         limited: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Nothing is open yet. `limited` is called with the kind of a limit that was enforced, for those who count."""
+        """Start without connections. `limited` is called with the name of each limit that is enforced, for counters."""
         self.open: set[Connection] = set()
-        """Connections, for those who look after them."""
+        """The open connections."""
         self.draining = False
-        """Whether no connection is kept after its answer, because all is to end."""
+        """Whether connections are closed after their response, because the server stops."""
         self.times = times or Timeouts()
         self.unfinished: UnfinishedMessages[Connection] = UnfinishedMessages(max_unfinished)
         self.now = now
@@ -77,19 +74,19 @@ class ConnectionManager:
         self.limited = limited
 
     def check_deadlines(self) -> None:
-        """Deal with connections whose time is up; about once a second."""
+        """Handle connections whose deadline has passed; called about once per second."""
         now = self.now()
         for connection in [one for one in self.open if one.deadline < now]:
             connection.on_timeout()
 
     def drain(self) -> None:
-        """Keep no connection any longer: those that do nothing end now, the others with their answer."""
+        """Close idle connections now, and the others after their response."""
         self.draining = True
         for connection in list(self.open):
             connection.close_if_idle()
 
     def note_buffered(self, connection: "Connection", size: int) -> None:
-        """Note how much of requests that are not whole a connection has; who has the most may have to go for it."""
+        """Note how much incomplete data a connection buffers; above the total limit the largest is cut."""
         for longest in self.unfinished.note(connection, size):
             self.limited("unfinished_bytes")
             longest.cut()

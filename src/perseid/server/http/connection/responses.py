@@ -1,9 +1,7 @@
-"""Answers as octets: the status line, the headers that belong to the sending, and the body or its chunks.
+"""Sending of responses: the head with connection headers, the body or its chunks, and errors.
 
-Whoever makes an answer says nothing about its length, its framing or the connection. That is decided here, once, so
-that no answer can contradict itself; such headers of an answer are left out.
-
-Who answers requests, and how an answer goes out: as fast as the client takes it, and never as if it were whole.
+Length, framing and connection headers are decided here, once, so that no response can contradict itself; handlers
+cannot set them. A response is sent as fast as the client receives it, and an interrupted one never looks complete.
 """
 
 import re
@@ -20,36 +18,36 @@ from perseid.server.native.decisions import internal_error
 from .requests import ParsedRequest, ProtocolError
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""What a client waits for that asks before it sends a body."""
+"""The response to `Expect: 100-continue`."""
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
-"""The end of a body in chunks."""
+"""The end of a chunked body."""
 
 CONNECTION_HEADERS: Final = frozenset(
     ("connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade")
 )
-"""Headers that are written here and nowhere else."""
+"""Headers that only this module writes."""
 
 _NO_BODY: Final = frozenset((204, 304))
-_STATUSES: Final = range(200, 600)  # those below are no answers, but say that one will follow
+_STATUSES: Final = range(200, 600)  # lower ones are interim responses
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.1
 
 
 def has_body(status: int, method: str) -> bool:
-    """Whether octets follow the head of an answer (RFC 9112, 6.3)."""
+    """Whether a body follows the head of a response (RFC 9112, 6.3)."""
     return method != "HEAD" and status not in _NO_BODY
 
 
 def encode_head(response: Response, *, version: str, keep: bool, seconds: float) -> bytes:
-    """The head of an answer, up to the empty line, for a client that speaks HTTP/`version`.
+    """Encode the head of a response, up to the empty line, for a client that uses HTTP/`version`.
 
-    It is the same for HEAD as for GET. What is streamed has chunks, or ends with the connection where the client knows
-    none; then `keep` must be false.
+    It is the same for HEAD as for GET. A stream is chunked, or ends with the connection for HTTP/1.0; then `keep` must
+    be false.
     """
     lines = [_status_line(response.status)]
     for name, value in response.headers:
         if not _HEADER_NAME.fullmatch(name) or not is_header_text(value):
-            raise ValueError(f"{name!r} is no header")
+            raise ValueError(f"{name!r} is not a valid header")
         if name.lower() not in CONNECTION_HEADERS:
             lines.append(f"{name}: {value}")
     lines.append(f"Date: {format_date(int(seconds))}")
@@ -68,20 +66,20 @@ def encode_head(response: Response, *, version: str, keep: bool, seconds: float)
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """Octets, at least one, as a chunk."""
+    """Encode data, at least one byte, as a chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 @lru_cache(maxsize=2)
 def format_date(second: int) -> str:
-    """The header Date at a second since 1970; asked for many times in the same second, it is made once."""
+    """The `Date` header at a second since 1970, cached for the current second."""
     return formatdate(second, usegmt=True)
 
 
 @lru_cache(maxsize=128)
 def _status_line(status: int) -> str:
     if status not in _STATUSES:
-        raise ValueError(f"{status} is no status of an answer")
+        raise ValueError(f"{status} is not a valid status of a response")
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
@@ -90,44 +88,44 @@ def _status_line(status: int) -> str:
 
 
 WRITE_SIZE: Final = 1 << 16
-"""Octets of a large answer that are handed to the system at a time; the client must take each in time."""
+"""Bytes of a large response that are written at a time; the client must receive each part in time."""
 
 
 class Service(Protocol):
-    """Who answers requests."""
+    """Handles requests."""
 
     def handle_fast(self, request: ParsedRequest) -> bytes | None:
-        """The whole answer to a request without a body, as octets, or None if that would take time.
+        """Return the bytes of a response to a request without a body, or None if that would take time.
 
-        It is called in the event loop for every such request and before anything else is done with it, so it waits for
-        nothing. What it finds out from the headers it may keep in `request.fields.noted`: requests of a connection that
-        have the same headers have the same fields.
+        It is called in the event loop for every such request before anything else, so it must not wait. It may store
+        what it derives from the headers in `request.fields.noted`: requests of a connection with the same headers
+        share their fields.
 
-        The octets are sent as they are. They are one answer with status line, Date and exact Content-Length, nothing
-        behind the head for HEAD, 204 and 304, and `Connection: close` if `request.keep` is false, after which the
-        connection ends. For HTTP/1.0 with `request.keep` they have `Connection: keep-alive`. Who would rather not know
-        about that answers None unless `request.keep` and the version is 1.1.
+        The bytes are sent unchanged. They are one response with status line, Date and exact Content-Length, without a
+        body for HEAD, 204 and 304, and with `Connection: close` if `request.keep` is false, after which the connection
+        ends. For HTTP/1.0 with `request.keep` they have `Connection: keep-alive`. To avoid these cases, return None
+        unless `request.keep` is true and the version is 1.1.
         """
 
     async def answer(self, request: Request) -> Response:
-        """The answer to a request. It raises nothing; if it does, the client gets 500."""
+        """Handle a request. It should not raise; if it does, the client gets 500."""
 
     def refused(self, status: int, problem: str, path: bytes) -> Response:
-        """What is said about something that is no request: what was wrong, for a path, empty if it is not known."""
+        """Create the response for invalid input; the path is empty if it is not known."""
 
 
 class ResponseWriter(Protocol):
-    """Where an answer goes."""
+    """The destination of a response."""
 
     def write(self, data: bytes) -> None:
-        """Send something, unless the client has gone."""
+        """Send data, unless the client has gone."""
 
     async def drain(self) -> bool:
-        """Wait until the client has taken what was sent; whether it is still there."""
+        """Wait until the client has received what was sent; return whether it is still connected."""
 
 
 async def send(writer: ResponseWriter, head: bytes, body: bytes) -> None:
-    """Send an answer; a large one in pieces, each when the client has taken the one before."""
+    """Send a response; a large one in parts, each after the client has received the one before."""
     writer.write(head + body[:WRITE_SIZE])
     for at in range(WRITE_SIZE, len(body), WRITE_SIZE):
         if not await writer.drain():
@@ -138,7 +136,7 @@ async def send(writer: ResponseWriter, head: bytes, body: bytes) -> None:
 async def send_stream(
     writer: ResponseWriter, head: bytes, stream: AsyncIterator[bytes], *, with_body: bool, chunked: bool
 ) -> None:
-    """Send an answer while it is made, or its head alone if no body `follows`; the stream is closed in any case."""
+    """Send a response while it is generated, or only its head without `with_body`; always closes the stream."""
     writer.write(head)
     try:
         if with_body:
@@ -156,11 +154,11 @@ async def send_stream(
 
 
 def encode_error(service: Service, problem: ProtocolError, seconds: float) -> bytes:
-    """What is sent, at a second since 1970, about something that is not answered."""
+    """Encode the response for invalid input, at a second since 1970."""
     try:
         response = service.refused(problem.status, problem.problem, problem.path)
         head = encode_head(response, version="1.1", keep=False, seconds=seconds)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the status can be told
+    except Exception as error:  # noqa: BLE001 - at least the status can be sent
         internal_error(error, token_hex(4))
         response = Response(problem.status)
         head = encode_head(response, version="1.1", keep=False, seconds=seconds)
@@ -168,5 +166,5 @@ def encode_error(service: Service, problem: ProtocolError, seconds: float) -> by
 
 
 def to_protocol_error(error: Exception, request: Request) -> ProtocolError:
-    """What is said when something went wrong that nobody expected; the log has the rest, under a number."""
+    """Convert an unexpected exception; it is logged under a number."""
     return ProtocolError(500, internal_error(error, token_hex(4)), request.path, request.method)

@@ -1,10 +1,9 @@
-"""Tokens in forms, by which a form of ours is told from one that a page of somebody else has a browser send.
+"""Tokens that protect forms against cross-site request forgery.
 
-A browser sends a remembered password or a certificate along with every form that leads here, whoever has written it.
-So each form in which somebody can change something has a token in it, which only they can have got: it names nobody,
-and is good for one identity, for a while. It is signed with a key that follows from the ledger, so it is good on every
-node and after every start, and nothing is kept for it. The number in it is different in each form; by that a form that
-is sent twice is known.
+A browser sends remembered passwords and certificates with every form that targets this server, whichever site the
+form comes from. Every form that changes something therefore contains a token bound to one identity and a lifetime.
+It is signed with a key derived from the ledger, so it is valid on every node and after restarts, and nothing is
+stored. The random number in it differs in each form and identifies a form that is sent twice.
 """
 
 import base64
@@ -14,43 +13,43 @@ from collections.abc import Callable
 from typing import Final
 
 PURPOSE: Final = b"forms of pages"
-"""Of the ledger's secret."""
+"""The purpose for which the key is derived from the ledger's secret."""
 
 LIFETIME: Final = 7_200
-"""Seconds for which a form can be sent: two hours. Who comes back to it later gets a new one."""
+"""Seconds for which a form can be sent: two hours."""
 
 NUMBER_BYTES: Final = 16
-"""Octets of the number: enough that no two forms have the same."""
+"""Length of the random number in bytes; long enough to be unique."""
 
 _TIME_BYTES: Final = 8
 _TAG_BYTES: Final = hashlib.sha256().digest_size
 _LENGTH: Final = _TIME_BYTES + NUMBER_BYTES + _TAG_BYTES
-_MAX_TEXT: Final = 2 * _LENGTH  # more than its base64 has
+_MAX_TEXT: Final = 2 * _LENGTH  # longer than its base64 form
 
 
 class InvalidFormToken(Exception):
-    """A token that was not made here, not for this identity, or too long ago; the text says what to do."""
+    """A token that is forged, expired or for another identity; the message says what to do."""
 
 
 class FormTokens:
-    """Makes tokens and reads them."""
+    """Creates and checks tokens."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def make(self, identity: str, now: float, random: Callable[[int], bytes]) -> str:
-        """A token for an identity, from now on."""
+        """Create a token for an identity, valid from `now`."""
         head = (int(now) + LIFETIME).to_bytes(_TIME_BYTES, "big") + random(NUMBER_BYTES)
         return base64.urlsafe_b64encode(head + self._tag(head, identity)).rstrip(b"=").decode()
 
     def read(self, token: str, identity: str, now: float) -> bytes:
-        """The number of a token that is good; raises `NotOurs`."""
+        """Return the random number of a valid token; raises `InvalidFormToken`."""
         data = _decode(token)
         head, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
         if len(data) != _LENGTH or not hmac.compare_digest(tag, self._tag(head, identity)):
-            raise InvalidFormToken("the form is not one that this server has given you; here is a new one")
+            raise InvalidFormToken("the form was not issued to you by this server; use the new form below")
         if now >= int.from_bytes(head[:_TIME_BYTES], "big"):
-            raise InvalidFormToken(f"the form is older than {LIFETIME // 3_600} hours; here is a new one")
+            raise InvalidFormToken(f"the form is older than {LIFETIME // 3_600} hours; use the new form below")
         return head[_TIME_BYTES:]
 
     def _tag(self, head: bytes, identity: str) -> bytes:
@@ -58,7 +57,7 @@ class FormTokens:
 
 
 def _decode(token: str) -> bytes:
-    """What the text of a token stands for; nothing, if it cannot be read."""
+    """Decode the text of a token; return no bytes if it is invalid."""
     try:
         if len(token) > _MAX_TEXT:
             return b""

@@ -1,16 +1,12 @@
-"""The generator's page: what stands on it, for everybody, for who may use it, and after it was used.
+"""The page that creates identifiers for users with permission in a namespace.
 
-It works without script. What somebody has written into the form stays there when something was wrong with it.
+Everyone can see the page: it explains how suffixes are built. Authenticated users get a form. The form becomes an
+ordinary registry command, so permissions, policies and leases are decided there. The page works without scripts, and
+keeps what the user entered when the form is refused.
 
-The page at which new names are made (seed 000), for those who may make names in a namespace.
-
-Everybody may look at the page: it says what a suffix is made of. Who has proved who they are gets a form, and what the
-form asks for is an operation of the registry like any other: rights, policies and leases are decided there.
-
-A browser sends the proof by itself, so the form has a token that only its owner can have (`form_tokens`), and what
-comes from a page of another site does not count. The number in the token is the key of the request: a form that is sent
-twice, by a double click or by loading the result again, is carried out once and answered twice. Nothing of this goes
-over a connection that others can read.
+A browser sends credentials automatically, so the form has a token bound to the identity (`form_tokens`), and
+cross-site requests are refused. The number in the token is the idempotency key: a form sent twice, by a double click
+or a reload, is executed once. Credentials are accepted only over private connections.
 """
 
 import hashlib
@@ -28,7 +24,7 @@ from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
-from perseid.registry.access.minting_rights import making
+from perseid.registry.access.minting_rights import mint_requirement
 from perseid.registry.commands.minting import Generate, MintInputs
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context
@@ -62,117 +58,116 @@ from .form_tokens import PURPOSE, FormTokens, InvalidFormToken
 from .pages import TextLink, render_page, to_visible
 
 MAX_NAMES: Final = 100
-"""Names that the page makes at once: as many as somebody copies by hand."""
+"""Identifiers that the page creates at once: as many as a person copies by hand."""
 
 MAX_FIELD: Final = 2_048
-"""Characters of one field: the longest name, and the longest address that every browser takes. More is refused, for
-what is cut means something else."""
+"""Characters of one field: the longest handle, and the longest URL that every browser accepts. Longer text is refused,
+because truncated text means something else."""
 
-TITLE: Final = "Make new names"
+TITLE: Final = "Create identifiers"
 
 _NUMBER: Final = re.compile("[0-9]{1,6}")
-_FIELDS: Final = {"where": "prefix", "count": "number of names", "url": "address", "creator": "creator"}
-_UNREADABLE: Final = "\ufffd"  # what stands for octets that are no text
-_MAKINGS: Final = {making.value: making for making in MintMode}
+_FIELDS: Final = {"prefix": "prefix", "count": "number of identifiers", "url": "target URL", "creator": "creator"}
+_UNREADABLE: Final = "\ufffd"  # replaces bytes that are not UTF-8
+_MODES: Final = {mode.value: mode for mode in MintMode}
 _DONE: Final = {
-    MintMode.MINT: "minted: the names lead to the address from now on",
-    MintMode.RESERVE: "reserved: the names are yours, and lead nowhere yet",
-    MintMode.GENERATE: "generated: nobody else is given these names, and no record is kept of whose they are",
+    MintMode.MINT: "minted: they resolve to the target URL from now on",
+    MintMode.RESERVE: "reserved: they belong to you and do not resolve yet",
+    MintMode.GENERATE: "generated: they will not be issued again, and no owner is recorded",
 }
-_DETAILS: Final = {"milliseconds": "Milliseconds", "time": "Made for", "check": "Check character", "uuid": "UUID"}
+_DETAILS: Final = {"milliseconds": "Milliseconds", "time": "Time", "check": "Check character", "uuid": "UUID"}
 
 
 @dataclass(frozen=True, slots=True)
 class FormData:
-    """What somebody has written into the form."""
+    """The fields of a submitted form."""
 
-    where: str = ""
-    making: MintMode | None = MintMode.MINT
+    prefix: str = ""
+    mode: MintMode | None = MintMode.MINT
     count: str = "1"
     url: str = ""
     creator: str = ""
     error: str = ""
-    """Why it cannot be taken as it was sent; empty if it can."""
+    """Why the form is invalid; empty if it is valid."""
 
     @classmethod
     def of(cls, form: Parameters) -> Self:
-        """The fields of a form that was sent, as far as they can be shown again."""
+        """Read a submitted form, truncated to what can be shown again."""
         texts = {name: (form.first(name) or "").strip() for name in _FIELDS}
         errors = [_field_error(name, text) for name, text in texts.items()]
-        making = _MAKINGS.get((form.first("making") or "").strip())
+        mode = _MODES.get((form.first("mode") or "").strip())
         shown = {name: text[:MAX_FIELD] for name, text in texts.items()}
-        return cls(making=making, error=next(filter(None, errors), ""), **shown)
+        return cls(mode=mode, error=next(filter(None, errors), ""), **shown)
 
     @property
     def number(self) -> int | None:
-        """How many names are wanted; None if that is no number."""
+        """The number of identifiers; None if it is not a number."""
         return int(self.count) if _NUMBER.fullmatch(self.count) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A namespace in which somebody may make names."""
+    """A namespace in which the user can create identifiers."""
 
     prefix: str
     scheme: str
-    """By which its suffixes are made."""
+    """The scheme that generates its suffixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorForm:
-    """The form."""
+    """What the page needs to show the form."""
 
-    who: str
+    identity: str
     offers: Sequence[Offer]
     token: str = field(repr=False)
     filled: FormData
     problem: str
-    """What was wrong with the last one; empty if nothing was."""
+    """What was wrong with the last submission; empty if nothing was."""
 
 
 def _field_error(name: str, text: str) -> str:
-    """Why a field cannot be taken as it was sent; empty if it can."""
     if len(text) > MAX_FIELD:
-        return f"the {_FIELDS[name]} has {len(text):,} characters; {MAX_FIELD:,} are the most here"
-    return f"the {_FIELDS[name]} holds something that is no text in UTF-8" if _UNREADABLE in text else ""
+        return f"the {_FIELDS[name]} has {len(text):,} characters; the maximum is {MAX_FIELD:,}"
+    return f"the {_FIELDS[name]} is not valid UTF-8 text" if _UNREADABLE in text else ""
 
 
 def introduction_page(settings: HttpSettings) -> Response:
-    """The page for whoever has not said who they are."""
+    """Return the page for anonymous users."""
     return _page(settings, 200, sign_in=True)
 
 
 def closed_page(reason: str, settings: HttpSettings, status: int) -> Response:
-    """The page where nobody can say who they are."""
+    """Return the page for connections over which nobody can authenticate."""
     return _page(settings, status, problem=reason)
 
 
 def denied_page(reason: str, settings: HttpSettings, status: int, headers: HeaderList) -> Response:
-    """The page for somebody who is asked who they are, or is not believed."""
+    """Return the page for a user whose authentication is missing or failed."""
     return _page(settings, status, headers, problem=reason, sign_in=True)
 
 
 def form_page(shown: GeneratorForm, settings: HttpSettings, status: int, headers: HeaderList) -> Response:
-    """The page with the form."""
-    return _page(settings, status, headers, problem=shown.problem, who=shown.who, form=shown)
+    """Return the page with the form."""
+    return _page(settings, status, headers, problem=shown.problem, identity=shown.identity, form=shown)
 
 
 def result_page(
-    who: str, making: MintMode, names: Sequence[Handle], policy: Policy, settings: HttpSettings
+    identity: str, mode: MintMode, names: Sequence[Handle], policy: Policy, settings: HttpSettings
 ) -> Response:
-    """The page with the names that were made."""
-    shown = [_name(name, making, settings) for name in names]
+    """Return the page with the new identifiers."""
+    shown = [_name(name, mode, settings) for name in names]
     parts, details = _explain_name(names[0], policy)
-    return _page(settings, 200, who=who, done=_DONE[making], names=shown, parts=parts, details=details)
+    return _page(settings, 200, identity=identity, done=_DONE[mode], names=shown, parts=parts, details=details)
 
 
-def _name(name: Handle, making: MintMode, settings: HttpSettings) -> TextLink:
+def _name(name: Handle, mode: MintMode, settings: HttpSettings) -> TextLink:
     text = to_visible(str(name))
-    return TextLink(text, path_to(str(name), settings)) if making is MintMode.MINT else TextLink(text)
+    return TextLink(text, path_to(str(name), settings)) if mode is MintMode.MINT else TextLink(text)
 
 
 def _explain_name(name: Handle, policy: Policy) -> tuple[tuple[SuffixCharacter, ...], list[tuple[str, str]]]:
-    """The characters of a PILIN suffix, and what else the scheme tells from a name."""
+    """Return the characters of a PILIN suffix and the other details the scheme reads from a name."""
     description = describe_suffix(policy, name)
     details = [
         (_DETAILS.get(key, key), to_visible(str(value))) for key, value in description.items() if value is not None
@@ -186,28 +181,28 @@ def _explain_name(name: Handle, policy: Policy) -> tuple[tuple[SuffixCharacter, 
 
 
 def _page(settings: HttpSettings, status: int, headers: HeaderList = (), **shown: object) -> Response:
-    everything: dict[str, object] = {
+    defaults: dict[str, object] = {
         "problem": "",
         "sign_in": False,
-        "who": "",
+        "identity": "",
         "form": None,
         "done": "",
         "names": (),
         "parts": (),
         "details": (),
     }
-    shown = everything | shown
+    shown = defaults | shown
     shown["problem"] = _sentence(to_visible(str(shown["problem"])))
-    shown["who"] = to_visible(str(shown["who"]))
+    shown["identity"] = to_visible(str(shown["identity"]))
     return render_page(
         "generator.html",
         settings,
         status,
         (*headers, NO_STORE),
         title=TITLE,
-        makings=tuple(MintMode),
-        most=MAX_NAMES,
-        how_it_counts=PILIN_EXPLANATION,
+        modes=tuple(MintMode),
+        max_names=MAX_NAMES,
+        suffix_explanation=PILIN_EXPLANATION,
         **shown,
     )
 
@@ -217,25 +212,25 @@ def _sentence(text: str) -> str:
 
 
 MAX_OFFERED: Final = 20
-"""Namespaces that the form offers: as many as somebody reads. Others can be typed."""
+"""Namespaces that the form lists; users can enter others."""
 
 MAX_SCANNED: Final = 100
-"""Namespaces that are looked at for that."""
+"""Namespaces that are checked for the list."""
 
 URL_INDEX: Final = 1
 CREATOR_INDEX: Final = 2
-"""The indexes of the address of a minted name, and of who created it."""
+"""The indexes of the URL value and of the creator value of a minted identifier."""
 
-_TOKEN, _MAKING = "token", "making"
-_CROSS_SITE: Final = "the form was sent by a page of another site; here is ours"
-_BUSY: Final = "this form is being carried out; load the page again in a moment"
-_OTHER: Final = "this form was sent before with something else in it; here is a new one"
-_GONE: Final = "that was done before, and what was answered is not kept any more; look at the history of the namespace"
+_TOKEN, _MODE = "token", "mode"
+_CROSS_SITE: Final = "the form was sent from another site; use the form below"
+_BUSY: Final = "this form is already being processed; reload the page in a moment"
+_OTHER: Final = "this form was already sent with different fields; use the new form below"
+_GONE: Final = "this form was already processed and its result is no longer stored; see the history of the namespace"
 _NAMES: Final = msgspec.json.Decoder(list[str])
 
 
 async def handle_request(request_context: RequestContext, form: Parameters | None) -> Response:
-    """The page, or what came of its form."""
+    """Return the page, or the result of its form."""
     settings, is_get = request_context.place.settings, form is None
     if not request_context.request.client.private:
         return closed_page(HTTPS_REQUIRED, settings, 200 if is_get else FORBIDDEN)
@@ -247,14 +242,14 @@ async def handle_request(request_context: RequestContext, form: Parameters | Non
     if is_anonymous:
         return introduction_page(settings)
     opened = await request_context.do(WorkKind.READ, lambda: _GeneratorPage.of(request_context, auth))
-    if form is None or _MAKING not in form:
+    if form is None or _MODE not in form:
         return opened.form(FormData())
     return await opened.submit(form)
 
 
 @dataclass(frozen=True, slots=True)
 class _GeneratorPage:
-    """The page for somebody who has proved who they are."""
+    """The page for an authenticated user."""
 
     request_context: RequestContext
     auth: AuthResult
@@ -263,86 +258,86 @@ class _GeneratorPage:
 
     @classmethod
     def of(cls, request_context: RequestContext, auth: AuthResult) -> "_GeneratorPage":
-        """What is read of the ledger for it."""
+        """Read what the page needs from the ledger."""
         registry = request_context.place.registry
         with registry.snapshot() as snapshot:
             context = Context(snapshot, auth.identity, INTERFACE, registry.now())
             return cls(request_context, auth, _find_offers(context), FormTokens(snapshot.reading.secret(PURPOSE)))
 
     @property
-    def who(self) -> str:
+    def identity(self) -> str:
         return str(self.auth.identity)
 
     # The form
 
     def form(self, filled: FormData, problem: str = "", status: int = 200, headers: HeaderList = ()) -> Response:
-        """The form, with what was wrong with the last one."""
+        """Return the form, with what was wrong with the last submission."""
         place = self.request_context.place
-        token = self.tokens.make(self.who, place.time(), place.random)
-        shown = GeneratorForm(self.who, self.offers, token, filled, problem)
+        token = self.tokens.make(self.identity, place.time(), place.random)
+        shown = GeneratorForm(self.identity, self.offers, token, filled, problem)
         return form_page(shown, place.settings, status, headers)
 
     async def submit(self, form: Parameters) -> Response:
-        """What came of a form that was sent."""
+        """Execute a submitted form."""
         filled = FormData.of(form)
         try:
             if is_cross_site(self.request_context):
                 raise BadRequest(_CROSS_SITE, FORBIDDEN)
             key = self._key(form)
-            wanted = self._wanted(filled)
-            return await self.request_context.do(WorkKind.WRITE, lambda: self._mint(wanted, filled, key))
+            request = self._parse(filled)
+            return await self.request_context.do(WorkKind.WRITE, lambda: self._mint(request, filled, key))
         except (BadRequest, Refused, Busy, LedgerError) as problem:
             failure = to_failure(problem, self.request_context)
             return self.form(filled, failure.message, failure.status, failure.headers)
 
     def _key(self, form: Parameters) -> bytes:
         try:
-            return self.tokens.read(form.first(_TOKEN) or "", self.who, self.request_context.place.time())
+            return self.tokens.read(form.first(_TOKEN) or "", self.identity, self.request_context.place.time())
         except InvalidFormToken as problem:
             raise BadRequest(str(problem), FORBIDDEN) from problem
 
-    def _wanted(self, filled: FormData) -> "_MintRequest":
-        """What the form asks for; raises `Malformed` for what the page can tell by itself."""
+    def _parse(self, filled: FormData) -> "_MintRequest":
+        """Validate the form; raises `BadRequest`."""
         if filled.error:
             raise BadRequest(filled.error)
-        if not filled.where:
-            raise BadRequest("write under which prefix the names shall be")
+        if not filled.prefix:
+            raise BadRequest("the prefix is missing; enter the prefix for the identifiers")
         count = filled.number
         if count is None or not 1 <= count <= MAX_NAMES:
-            raise BadRequest(f"the number of names should be 1 to {MAX_NAMES}; for more there is the API")
-        if filled.making is None:
-            raise BadRequest("choose what shall be made")
+            raise BadRequest(f"the number of identifiers must be 1 to {MAX_NAMES}; use the API for more")
+        if filled.mode is None:
+            raise BadRequest("choose an action: mint, reserve or generate")
         url = ""
-        if filled.making is MintMode.MINT:
+        if filled.mode is MintMode.MINT:
             try:
                 url = parse_target(filled.url, self.request_context.place.settings.schemes).text
             except InvalidTarget as problem:
-                reason = f"the address cannot be what the names lead to, because {problem}"
-                raise BadRequest(f"{reason}; write another one, or reserve the names") from problem
-        creator = filled.creator if filled.making is MintMode.MINT else ""
-        return _MintRequest(filled.making, filled.where, count, url, creator)
+                reason = f"the target URL is invalid: {problem}"
+                raise BadRequest(f"{reason}; enter another URL, or reserve the identifiers") from problem
+        creator = filled.creator if filled.mode is MintMode.MINT else ""
+        return _MintRequest(filled.mode, filled.prefix, count, url, creator)
 
-    # Carrying out: in a thread that may write
+    # Execution, in a writing thread
 
-    def _mint(self, wanted: "_MintRequest", filled: FormData, key: bytes) -> Response:
+    def _mint(self, request: "_MintRequest", filled: FormData, key: bytes) -> Response:
         place, auth = self.request_context.place, self.auth
-        registry, who = place.registry, auth.identity
+        registry = place.registry
         if not place.site.is_primary:
             raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
-        asked = self._build_command(wanted)
+        command = self._build_command(request)
 
         def guarded(since: int | None) -> Command[MintResult]:
             return GuardedCommand(
-                AdvisedCommand(replace(asked, since=since), wanted.where), auth.guard, allow_referrals=True
+                AdvisedCommand(replace(command, since=since), request.prefix), auth.guard, allow_referrals=True
             )
 
         keys = place.api.keys(registry)
-        with keys.claim(who, key, wanted.digest()) as claim:
+        with keys.claim(auth.identity, key, request.digest()) as claim:
             done: Executed | Replayed | None = None
             if isinstance(claim, NewClaim):
                 fresh = claim
                 outcome = execute_with_wait(
-                    guarded, lambda operation: keys.execute(fresh, operation, who, INTERFACE, _encode_result)
+                    guarded, lambda command: keys.execute(fresh, command, auth.identity, INTERFACE, _encode_result)
                 )
                 done = outcome if isinstance(outcome, Executed | Replayed) else None
             elif isinstance(claim, Replayed):
@@ -357,33 +352,32 @@ class _GeneratorPage:
         names = tuple([Handle.parse_lenient(name) for name in _NAMES.decode(body)])
         with registry.snapshot() as snapshot:
             policy = snapshot.policy(names[0].prefix)
-        result = result_page(self.who, wanted.making, names, policy, place.settings)
-        return replace(result, code=int(ResponseCode.SUCCESS), name=str(names[0]), identity=self.who)
+        result = result_page(self.identity, request.mode, names, policy, place.settings)
+        return replace(result, code=int(ResponseCode.SUCCESS), name=str(names[0]), identity=self.identity)
 
-    def _build_command(self, wanted: "_MintRequest") -> Generate:
-        """The operation that makes what is wanted."""
+    def _build_command(self, request: "_MintRequest") -> Generate:
         registry = self.request_context.place.registry
-        values = [Value.text(URL_INDEX, "URL", wanted.url)] if wanted.url else []
-        if wanted.creator:
+        values = [Value.text(URL_INDEX, "URL", request.url)] if request.url else []
+        if request.creator:
             with registry.snapshot() as snapshot:
-                type_ = snapshot.policy(wanted.where.partition("/")[0]).creator_type
-            values.append(Value.text(CREATOR_INDEX, type_, wanted.creator))
-        return build_command(wanted.making, MintInputs.of(registry), wanted.where, wanted.count, values=values)
+                type_ = snapshot.policy(request.prefix.partition("/")[0]).creator_type
+            values.append(Value.text(CREATOR_INDEX, type_, request.creator))
+        return build_command(request.mode, MintInputs.of(registry), request.prefix, request.count, values=values)
 
 
 @dataclass(frozen=True, slots=True)
 class _MintRequest:
-    """What somebody wants to have made."""
+    """A validated form."""
 
-    making: MintMode
-    where: str
+    mode: MintMode
+    prefix: str
     count: int
     url: str
     creator: str
 
     def digest(self) -> bytes:
-        """By what it is told from something else."""
-        fields = (self.making, self.where, self.count, self.url, self.creator)
+        """Fingerprint of the request, which detects a form that is sent again with other fields."""
+        fields = (self.mode, self.prefix, self.count, self.url, self.creator)
         return hashlib.sha256(msgspec.json.encode(fields)).digest()
 
 
@@ -392,10 +386,10 @@ def _encode_result(minted: MintResult) -> StoredResponse:
 
 
 def _find_offers(context: Context) -> tuple[Offer, ...]:
-    """Namespaces in which somebody may make names."""
+    """Find namespaces in which the caller can create identifiers."""
     prefixes = (name.partition("/")[2] for name in homed_prefixes(context.snapshot.reading))
-    found = (_find_offer(context, prefix) for prefix in islice(prefixes, MAX_SCANNED))
-    return tuple(islice((offer for offer in found if offer is not None), MAX_OFFERED))
+    offers = (_find_offer(context, prefix) for prefix in islice(prefixes, MAX_SCANNED))
+    return tuple(islice((offer for offer in offers if offer is not None), MAX_OFFERED))
 
 
 def _find_offer(context: Context, prefix: str) -> Offer | None:
@@ -407,6 +401,6 @@ def _find_offer(context: Context, prefix: str) -> Offer | None:
         if handle is None or not snapshot.is_responsible(handle):
             return None
         policy = snapshot.policy(prefix)
-        return Offer(prefix, policy.scheme) if context.is_allowed(making(policy, prefix)) else None
+        return Offer(prefix, policy.scheme) if context.is_allowed(mint_requirement(policy, prefix)) else None
     except Refused:
-        return None  # of a namespace whose policy cannot be read
+        return None  # the policy of the namespace is invalid

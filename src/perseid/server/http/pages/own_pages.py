@@ -1,4 +1,4 @@
-"""The server's own pages: front, help, what it resolves (U4), and the files that come with it."""
+"""The server's own pages: front page, help, resolver declaration (U4) and static files."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +24,7 @@ from .pages import STATIC, read_static, render_page, site_name, url_templates
 
 API: Final = "/api/handles/{handle}"
 ROBOTS: Final = b"User-agent: *\nCrawl-delay: 1\nRequest-rate: 1/1\n"
-"""As deployed resolvers ask: a name is there for everybody, and one a second is enough for a robot."""
+"""As deployed resolvers ask: handles are public, and one request per second is enough for a robot."""
 
 _AGE: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
 _STATIC_AGE: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
@@ -32,37 +32,37 @@ _STATIC_AGE: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter as the help page explains it."""
+    """A parameter on the help page."""
 
     text: str
     about: str
 
 
 PARAMETERS: Final = (
-    Parameter("noredirect", "Show the record instead of going there."),
-    Parameter("type=URL", "Only values of this type count; may be repeated. URL. with a dot means its subtypes too."),
-    Parameter("index=1", "Only the value with this index counts; may be repeated."),
+    Parameter("noredirect", "Show the record instead of redirecting."),
+    Parameter("type=URL", "Use only values of this type. Repeatable. A final dot (URL.) includes subtypes."),
+    Parameter("index=1", "Use only the value with this index. Repeatable."),
     Parameter("ignore_aliases", "Do not follow HS_ALIAS values."),
-    Parameter("auth", "Ask for the answer from the source, not from caches."),
-    Parameter("cert", "Accepted for compatibility; answers here come from the source anyway."),
+    Parameter("auth", "Bypass caches and get the authoritative response."),
+    Parameter("cert", "Accepted for compatibility; responses are always authoritative."),
     Parameter("urlappend=TEXT", "Append this text to the URL. It cannot change the host."),
-    Parameter("locatt=ATTRIBUTE:VALUE", "Choose the location with this attribute; may be repeated."),
-    Parameter("action=redirect", "Go to what the name stands for, whatever the headers of the request say."),
+    Parameter("locatt=ATTRIBUTE:VALUE", "Choose the location with this attribute. Repeatable."),
+    Parameter("action=redirect", "Redirect to the target, whatever the Accept header says."),
     Parameter("action=showvalues", "Show the record."),
-    Parameter("action=showurls", "All locations, as XML."),
-    Parameter("action=metadata", "Go to the location whose role is metadata, if there is one."),
-    Parameter("action=api", "The record as JSON, as the API gives it."),
-    Parameter("action=explain", "Why this request goes where it goes."),
-    Parameter("action=citation", "How to cite it, in a line; bibtex and csl-json are the same for programs."),
-    Parameter("action=json-ld", "What the record says about its thing, in the words of schema.org."),
-    Parameter("action=linkset-json", "All typed links of the record; linkset is the same in the form of a header."),
-    Parameter("at=TIME", "What it was at that moment: a time such as 2026-11-15T10:00:00Z, or the number of an entry."),
-    Parameter("redirectionHeaders", "The headers of the redirection, with status 200."),
+    Parameter("action=showurls", "List all locations as XML."),
+    Parameter("action=metadata", "Redirect to the location whose role is metadata, if there is one."),
+    Parameter("action=api", "Get the record as JSON, as in the API."),
+    Parameter("action=explain", "Explain how the target is chosen."),
+    Parameter("action=citation", "Get the citation as text. Use bibtex or csl-json for other formats."),
+    Parameter("action=json-ld", "Get the metadata of the record as schema.org JSON-LD."),
+    Parameter("action=linkset-json", "Get all typed links of the record. Use linkset for the Link header format."),
+    Parameter("at=TIME", "Resolve as of a time, such as 2026-11-15T10:00:00Z, or after a ledger entry number."),
+    Parameter("redirectionHeaders", "Show the headers of the redirect, with status 200."),
 )
 
 
 def get_page(path: str, settings: HttpSettings, server: str) -> Response | None:
-    """One of the server's own pages; None if there is no such page. `server` is as in `docs_pages.answer`."""
+    """Return one of the server's own pages; None if there is none. `server` is passed to `docs_pages.render`."""
     match path:
         case "":
             api = f"{settings.public_url}{API}"
@@ -91,7 +91,7 @@ def get_page(path: str, settings: HttpSettings, server: str) -> Response | None:
 
 
 def declaration(settings: HttpSettings) -> JsonObject:
-    """What this server resolves and in which forms (U4), for programs."""
+    """Describe what this server resolves and in which URL forms (U4)."""
     resolvers = get_resolvers(settings)
     authority = {"scheme": resolvers[0].scheme, "authority": resolvers[0].authority} if resolvers else {}
     forms: list[object] = [{"template": form} for form in url_templates(settings)]

@@ -1,8 +1,8 @@
-"""Pages: templates filled with what is to be shown, escaped, with the headers that keep a browser to them.
+"""HTML pages rendered from templates.
 
-Everything that comes from a record or a request is put into a page as text. The templates escape it, and `visible`
-makes readable what would not show, or would turn the direction of writing. Addresses become links only if `urls` lets
-them. A page loads its stylesheet and its picture from here and nothing else, runs no script, and is framed by nobody.
+Text from records and requests is untrusted: templates escape it, and `to_visible` replaces characters that do not show
+or change the writing direction. Only URLs that `parse_target` accepts become links. A page loads its stylesheet and
+image from this server and nothing else, runs no script, and cannot be framed.
 """
 
 import re
@@ -25,14 +25,14 @@ HTML_TYPE: Final = "text/html;charset=utf-8"
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""What a page may do: have our stylesheet and our picture, and send its form to us."""
+"""The content security policy of a page."""
 
 STATIC: Final[Mapping[str, str]] = {
     "favicon.ico": "image/x-icon",
     "perseid.css": "text/css;charset=utf-8",
     "perseid.svg": "image/svg+xml",
 }
-"""Files that come with the program, and what they are."""
+"""Static files and their media types."""
 
 MAX_SHOWN: Final = 4_000
 """Characters of one text that a page shows."""
@@ -48,12 +48,12 @@ _MAIL: Final = re.compile(r"[^\s@<>\"',;:?&#%/\\]{1,64}@[A-Za-z0-9.-]{1,253}")
 
 @dataclass(frozen=True, slots=True)
 class TextLink:
-    """A text, and where it leads if it is a link."""
+    """Text, optionally a link."""
 
     text: str
     href: str = ""
-    away: bool = False
-    """Whether it leads to another server."""
+    external: bool = False
+    """Whether the link points to another server."""
 
 
 NO_TEXT: Final = TextLink("")
@@ -62,56 +62,56 @@ NO_TEXT: Final = TextLink("")
 def render_page(
     template: str, settings: HttpSettings, status: int = 200, headers: HeaderList = (), **shown: object
 ) -> Response:
-    """A page made of a template; `title` is one of the things that it shows."""
+    """Render a template; `shown` must contain `title`."""
     text = _environment().get_template(template).render(site=site_name(settings), **shown)
     own = (("Content-Type", HTML_TYPE), ("Content-Security-Policy", POLICY))
     return Response(status, (*headers, *own), text.encode("utf-8", "replace"))
 
 
 def to_visible(text: str, limit: int = MAX_SHOWN) -> str:
-    """A text as people can read it: what does not show is written out, and what is too long is cut.
+    """Make text readable: truncate it and replace characters that do not show.
 
-    Line feeds stay. Other control characters have pictures of their own; whatever else cannot be printed, marks that
-    turn the direction of writing among it, is shown by its number.
+    Line feeds stay. Other control characters become their control pictures; every other unprintable character,
+    including marks that change the writing direction, becomes its code point.
     """
     if len(text) > limit:
         text = text[:limit] + ELLIPSIS
-    text = _CONTROLS.sub(lambda found: _DELETE if found[0] == "\x7f" else chr(_PICTURES + ord(found[0])), text)
+    text = _CONTROLS.sub(lambda match: _DELETE if match[0] == "\x7f" else chr(_PICTURES + ord(match[0])), text)
     if text.isprintable():
         return text
     return "".join([each if each.isprintable() or each == "\n" else f"⟨U+{ord(each):04X}⟩" for each in text])
 
 
 def to_link(text: str, settings: HttpSettings, limit: int = MAX_SHOWN) -> TextLink:
-    """A text that is a link if it is an address that people may be sent to."""
+    """Return a text, as a link if it is an acceptable target URL."""
     try:
-        return TextLink(to_visible(text, limit), parse_target(text, settings.schemes).location, away=True)
+        return TextLink(to_visible(text, limit), parse_target(text, settings.schemes).location, external=True)
     except InvalidTarget:
         return TextLink(to_visible(text, limit))
 
 
 def mail_link(text: str, settings: HttpSettings) -> TextLink:
-    """An address of mail as a link, if it is one; or whatever else it is."""
+    """Return an email address as a `mailto:` link if it is valid; otherwise like `to_link`."""
     address = text.strip()
     if "mailto" in settings.schemes and _MAIL.fullmatch(address):
-        return TextLink(to_visible(text), f"mailto:{quote(address, safe='@.+-_')}", away=True)
+        return TextLink(to_visible(text), f"mailto:{quote(address, safe='@.+-_')}", external=True)
     return to_link(text, settings)
 
 
 def url_templates(settings: HttpSettings) -> tuple[str, ...]:
-    """The forms of links that work here, with `{handle}` for the name (U4)."""
+    """The forms of links that resolve here, with `{handle}` as placeholder (U4)."""
     bare = [f"{settings.public_url}/{{handle}}"] if settings.bare else []
     return (*bare, *[f"{settings.public_url}/{segment}/{{handle}}" for segment in get_segments(settings)])
 
 
 def site_name(settings: HttpSettings) -> str:
-    """What this server is called: by its declared address."""
+    """The name of this server: the host of its public URL."""
     return urlsplit(settings.public_url).netloc or _UNNAMED
 
 
 @cache
 def read_static(name: str) -> bytes:
-    """A file that comes with the program."""
+    """Read a static file."""
     return files(__package__).joinpath("static", name).read_bytes()
 
 

@@ -1,13 +1,11 @@
-"""All places of a name: as XML, as deployed resolvers show them (§10.6), and with the reason why one of them is chosen.
+"""Responses that show a record: its page (§9.8), its tombstone page, its locations as XML (§10.6), an explanation.
 
-The XML is made of attributes that strangers wrote, and a browser would act on some of them. So names with a colon and
-declarations of namespaces are left out: without those it is data, and nothing else.
+On the page, administrators and value lists are spelled out, and binary data is shown in hexadecimal. Handles are links
+only if this server resolves them, so no link is dead. The size of a page is bounded: long data is truncated, and the
+JSON form has all of it.
 
-The page of a record (§9.8): its values as people read them, what it says about itself, and where it leads.
-
-Administrators and lists are spelled out, other octets that are no text are shown in hexadecimal. Names are links where
-this server resolves them, so that no link of a page is dead. A page has a bound, whatever a record holds: what is long
-is cut, and the JSON has all of it.
+The XML contains untrusted attributes, and a browser would act on some of them. Names with a colon and namespace
+declarations are therefore left out.
 """
 
 import re
@@ -49,93 +47,92 @@ TEXT_TYPE: Final = "text/plain;charset=utf-8"
 
 _ROOT: Final = "locations"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-# What no document of XML 1.0 may hold, escaped or not.
+# Characters that are not allowed in XML 1.0, escaped or not.
 _NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 _URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
 
 
 def locations_response(candidates: Candidates, values: tuple[Value, ...], name: str) -> Response:
-    """All places, one to a line; of URL values those of the kind that would be used."""
+    """List all locations as XML, one per line; of the URL values only the type that resolution uses."""
     root = candidates.lists[0].root.name if candidates.lists else _ROOT
     root = root if _NAME.fullmatch(root) else _ROOT
-    lines = [f"<{root}>", *[_element(place) for place in _listed_locations(candidates, values)], f"</{root}>", ""]
+    lines = [f"<{root}>", *[_element(each) for each in _listed_locations(candidates, values)], f"</{root}>", ""]
     body = "\n".join(lines).encode("utf-8")
     return Response(200, (("Content-Type", XML_TYPE),), body, code=ResponseCode.SUCCESS, name=name)
 
 
 def explanation_response(
-    known: RedirectSource, aliases: tuple[str, ...], wanted: RedirectRequest, redirect: Redirect, *, text: bool
+    source: RedirectSource, aliases: tuple[str, ...], wanted: RedirectRequest, redirect: Redirect, *, text: bool
 ) -> Response:
-    """Why a request would be sent where it would be sent; as text for people, or as JSON."""
-    plain = _explanation(known, aliases, wanted, redirect)
+    """Explain how the target of a request is chosen, as text or as JSON."""
+    plain = _explanation(source, aliases, wanted, redirect)
     body = _as_text(plain).encode("utf-8") if text else responses.encode_json(plain)
     type_ = TEXT_TYPE if text else responses.JSON
-    return Response(200, (("Content-Type", type_),), body, code=ResponseCode.SUCCESS, name=str(known.handle))
+    return Response(200, (("Content-Type", type_),), body, code=ResponseCode.SUCCESS, name=str(source.handle))
 
 
 def _listed_locations(candidates: Candidates, values: tuple[Value, ...]) -> list[Candidate]:
     plain = sum(value.is_public and fold(value.type) in _URL_TYPES for value in values)
-    found = []
+    listed = []
     urls = 0
-    for place in candidates.places:
-        urls += place.is_url
-        if not place.is_url or not plain or urls <= plain:
-            found.append(place)
-    return found
+    for candidate in candidates.places:
+        urls += candidate.is_url
+        if not candidate.is_url or not plain or urls <= plain:
+            listed.append(candidate)
+    return listed
 
 
-def _element(place: Candidate) -> str:
-    attributes = dict(place.location.attributes)
-    attributes["href"] = place.href
-    written = [
+def _element(candidate: Candidate) -> str:
+    attributes = dict(candidate.location.attributes)
+    attributes["href"] = candidate.href
+    pairs = [
         f"{name}={quoteattr(_NO_XML.sub(_REPLACED, value))}"
         for name, value in attributes.items()
         if _NAME.fullmatch(name) and name != "xmlns"
     ]
-    return f"<location {' '.join(written)}/>"
+    return f"<location {' '.join(pairs)}/>"
 
 
 def _explanation(
-    known: RedirectSource, aliases: tuple[str, ...], wanted: RedirectRequest, redirect: Redirect
+    source: RedirectSource, aliases: tuple[str, ...], wanted: RedirectRequest, redirect: Redirect
 ) -> JsonObject:
-    candidates, chosen = known.candidates, redirect.chosen
-    places: list[object] = [
+    candidates, chosen = source.candidates, redirect.chosen
+    locations: list[object] = [
         {
-            "href": place.href,
-            "weight": place.weight,
-            "from": "URL value" if place.is_url else "location",
-            "attributes": dict(place.location.attributes),
-            "unsuitable": redirect.invalid_targets.get(place.href),
-            "chosen": chosen is not None and place is chosen.place,
+            "href": candidate.href,
+            "weight": candidate.weight,
+            "from": "URL value" if candidate.is_url else "location",
+            "attributes": dict(candidate.location.attributes),
+            "problem": redirect.invalid_targets.get(candidate.href),
+            "chosen": chosen is not None and candidate is chosen.place,
         }
-        for place in candidates.places
+        for candidate in candidates.places
     ]
     by = None
     if chosen is not None:
-        by = "the only one" if chosen.by is None else chosen.by.value
+        by = "only location" if chosen.by is None else chosen.by.value
     return {
-        "handle": str(known.handle),
+        "handle": str(source.handle),
         "aliases": list(aliases),
         "location": None if redirect.target is None else redirect.target.location,
         "status": None if redirect.target is None else redirect.status,
         "statusFrom": None if redirect.target is None else redirect.status_from,
         "chosenBy": by,
         "methods": [method.value for method in candidates.methods],
-        "wishes": [_format_preference(wish) for wish in wanted.preferences.attributes],
-        "places": places,
-        "unreadableLists": [value.index for value in known.values if _is_unreadable(value)],
-        "tooMany": candidates.truncated,
+        "preferences": [_format_preference(preference) for preference in wanted.preferences.attributes],
+        "locations": locations,
+        "invalidLists": [value.index for value in source.values if _is_invalid_list(value)],
+        "truncated": candidates.truncated,
     }
 
 
-def _is_unreadable(value: Value) -> bool:
-    """Whether a list of locations counts as if it were not there."""
+def _is_invalid_list(value: Value) -> bool:
     return has_type(value.type, LOCATIONS) and interpret(value) is None
 
 
 def _as_text(plain: JsonObject) -> str:
-    """The same for people: what strangers wrote stands behind its name, each on a line of its own."""
+    """Format the explanation as text; each untrusted text follows its key, on its own line."""
     lines = []
     for key, value in plain.items():
         if not isinstance(value, list):
@@ -147,29 +144,29 @@ def _as_text(plain: JsonObject) -> str:
 
 
 def _line(value: object) -> str:
-    """A value on one line; what could be taken for another line, or would not show, is escaped."""
+    """Format a value on one line, as escaped JSON if it has characters that do not print."""
     return value if isinstance(value, str) and value.isprintable() else write_json(value)
 
 
-def _format_preference(wish: Preference) -> str:
-    name, value = wish
+def _format_preference(preference: Preference) -> str:
+    name, value = preference
     return name if value is None else f"{name}:{value}"
 
 
 MAX_PAGE: Final = 200_000
-"""Characters of data that one page shows at length: more than anybody reads."""
+"""Characters of data that one page shows before values are shortened to `MAX_SHORT`."""
 
 MAX_SHORT: Final = 80
-"""Characters of one value that are shown beyond that."""
+"""Characters of one value that are shown after that."""
 
 MAX_NAME: Final = 2_048
-"""Characters of a name that are shown: as many as the longest one can have."""
+"""Characters of a name that are shown: the length of the longest name."""
 
 MAX_HEX_BYTES: Final = 512
-"""Octets that are shown in hexadecimal."""
+"""Bytes that are shown in hexadecimal."""
 
 MAX_LINES: Final = 200
-"""Entries of a list that are shown."""
+"""Entries of a value list that are shown."""
 
 PERMISSIONS: Final = (
     (AdminPermission.ADD_HANDLE, "create hdl"),
@@ -185,15 +182,15 @@ PERMISSIONS: Final = (
     (AdminPermission.ADD_ADMIN, "add admin"),
     (AdminPermission.LIST_HANDLES, "list"),
 )
-"""What an administrator may do, in the words and the order of deployed resolvers."""
+"""Permissions of an administrator, in the words and the order of deployed resolvers."""
 
 _HDL: Final = "hdl:"
 _TYPES: Final = "0.TYPE"
 _KNOWN_TYPES: Final = (URL, DESC, EMAIL)
-_WITHHELD: Final = "not shown: it proves who somebody is"
+_WITHHELD: Final = "not shown: secret key"
 
 _FORMS: Final = (
-    ("How to cite it", Action.CITATION),
+    ("Citation", Action.CITATION),
     ("as BibTeX", Action.BIBTEX),
     ("as CSL-JSON", Action.CSL_JSON),
     ("as JSON-LD", Action.JSON_LD),
@@ -211,12 +208,12 @@ class Row:
     timestamp: str
     lines: tuple[Line, ...]
     note: str = ""
-    """What is to be said about what is shown."""
+    """A remark about the data shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """Something that is known of the name."""
+class Field:
+    """A labeled line above the values."""
 
     label: str
     pieces: tuple[TextLink, ...]
@@ -224,48 +221,48 @@ class Fact:
 
 @dataclass(slots=True)
 class LinkBuilder:
-    """Makes links to names that this server resolves."""
+    """Builds links to handles that this server resolves."""
 
     settings: HttpSettings
     is_here: Callable[[Handle], bool]
-    _found: dict[str, bool] = field(default_factory=dict)
+    _known: dict[str, bool] = field(default_factory=dict)
 
     def to(self, name: str, text: str | None = None) -> TextLink:
-        """A name, or another text for it, as a link to what it stands for, if it stands for something here."""
+        """Return a name, or another text for it, as a link if the name resolves here."""
         text = to_visible(name if text is None else text, MAX_NAME)
         handle = Handle.for_lookup(name.strip())
         if handle is None:
             return TextLink(text)
-        if str(handle) not in self._found:
-            self._found[str(handle)] = self.is_here(handle)
-        return TextLink(text, path_to(str(handle), self.settings)) if self._found[str(handle)] else TextLink(text)
+        if str(handle) not in self._known:
+            self._known[str(handle)] = self.is_here(handle)
+        return TextLink(text, path_to(str(handle), self.settings)) if self._known[str(handle)] else TextLink(text)
 
 
 @dataclass(frozen=True, slots=True)
 class PastMoment:
-    """The moment of the past that a page is about."""
+    """The earlier state that a page shows."""
 
     seq: int
-    """The entry after which it was so."""
+    """The last ledger entry that is included."""
     versions: MementoNeighbors | None
-    """The version that is shown, and those around it; None for what has no versions of its own."""
+    """The version shown and its neighbors; None for a record without versions of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageDetails:
-    """What a page about a record shows besides its values."""
+    """What a record page shows besides the values."""
 
     authority: AuthorityMetadata | None
     api: str
-    """The path of the same as JSON."""
+    """The path of the JSON form."""
     then: PastMoment | None = None
-    """None for the record as it is now."""
+    """None for the current record."""
     json_ld: Markup | None = None
-    """What the record means, for machines that read pages."""
+    """Metadata for machines that read the page."""
 
 
 def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, headers: HeaderList = ()) -> Response:
-    """The page of a record."""
+    """Return the page of a record."""
     settings = links.settings
     name = to_visible(found.name)
     budget = MAX_PAGE
@@ -277,7 +274,7 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
     path, then = path_to(found.name, settings), _moment_suffix(shown)
     actions = []
     if found.tombstone is None and any(_is_target(value, settings) for value in found.values):
-        words = "Go to what it stands for" if shown.then is None else "Go to what it stood for then"
+        words = "Go to the target" if shown.then is None else "Go to the target at that time"
         actions = [TextLink(words, f"{path}?action={Action.REDIRECT.value}{then}")]
     forms = [TextLink(words, f"{path}?action={action.value}{then}") for words, action in _FORMS]
     return render_page(
@@ -287,10 +284,10 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
         title=f"{name} – handle record",
         name=name,
         notice=_notice(found),
-        past=_history_notice(found, shown.then, settings),
-        facts=_facts(found, shown.authority, links),
+        version=_history_notice(found, shown.then, settings),
+        fields=_fields(found, shown.authority, links),
         rows=rows,
-        actions=[*actions, TextLink("The record as JSON", shown.api), *forms],
+        actions=[*actions, TextLink("Record as JSON", shown.api), *forms],
         json_ld=shown.json_ld,
     )
 
@@ -298,7 +295,7 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
 def tombstone_page(
     found: LookupResult, tombstone: Tombstone, shown: PageDetails, links: LinkBuilder, headers: HeaderList = ()
 ) -> Response:
-    """The page of a thing that is gone (S8)."""
+    """Return the page of a withdrawn identifier (S8)."""
     settings = links.settings
     name = to_visible(found.name)
     return render_page(
@@ -311,35 +308,35 @@ def tombstone_page(
         reason=to_visible(tombstone.reason),
         date=to_visible(tombstone.date, MAX_SHORT),
         replacement=links.to(tombstone.replacement),
-        past=_history_notice(found, shown.then, settings),
+        version=_history_notice(found, shown.then, settings),
         actions=[
-            TextLink("What its record holds", f"{path_to(found.name, settings)}?noredirect{_moment_suffix(shown)}"),
-            TextLink("The record as JSON", shown.api),
+            TextLink("Show the record", f"{path_to(found.name, settings)}?noredirect{_moment_suffix(shown)}"),
+            TextLink("Record as JSON", shown.api),
         ],
     )
 
 
 def _moment_suffix(shown: PageDetails) -> str:
-    """What keeps a link of a page about the past in the past."""
+    """The query parameter that keeps links at the time the page shows."""
     return "" if shown.then is None else f"&{AT_PARAMETER}={shown.then.seq}"
 
 
 def _history_notice(
     found: LookupResult, then: PastMoment | None, settings: HttpSettings
 ) -> tuple[str, tuple[TextLink, ...]] | None:
-    """What a page about the past says of it, and the links to other times; None for a page about today."""
+    """Describe the earlier version a page shows, with links to other versions; None for the current record."""
     if then is None:
         return None
     path = path_to(found.name, settings)
-    today = TextLink("Today", f"{path}?noredirect")
+    current = TextLink("Current version", f"{path}?noredirect")
     if then.versions is None:
-        return f"This is how it was after entry {then.seq:,} of the ledger.", (today,)
+        return f"This is the state after ledger entry {then.seq:,}.", (current,)
     around = then.versions
-    said = f"This is how it was since {_time(around.memento.seconds)} (entry {around.memento.seq:,})"
-    said += "." if around.next is None else f", until {_time(around.next.seconds)}."
-    versions = (("The version before", around.previous), ("The version after", around.next))
+    text = f"This is the version of {_time(around.memento.seconds)} (entry {around.memento.seq:,})"
+    text += "." if around.next is None else f", replaced {_time(around.next.seconds)}."
+    versions = (("Previous version", around.previous), ("Next version", around.next))
     links = [_version(path, words, version) for words, version in versions if version is not None]
-    return said, (*links, today)
+    return text, (*links, current)
 
 
 def _version(path: str, words: str, version: Memento) -> TextLink:
@@ -348,31 +345,30 @@ def _version(path: str, words: str, version: Memento) -> TextLink:
 
 def _notice(found: LookupResult) -> str:
     if found.resolved.state is State.TOMBSTONE:
-        return "What this identifier stood for is gone; its record says why."
+        return "This identifier has been withdrawn. Its record gives the reason."
     if found.aliases:
-        return f"You asked for {to_visible(found.aliases[0])}, which is another name for this one."
+        return f"You requested {to_visible(found.aliases[0])}, which is an alias of this handle."
     if found.resolved.by_template:
-        return "There is no record of this name: a template of its namespace has made these values."
+        return "This handle has no record of its own. Its values come from a template of the namespace."
     return ""
 
 
-def _facts(found: LookupResult, authority: AuthorityMetadata | None, links: LinkBuilder) -> list[Fact]:
-    """How to cite it, and what it says about itself."""
-    facts = []
+def _fields(found: LookupResult, authority: AuthorityMetadata | None, links: LinkBuilder) -> list[Field]:
+    fields = []
     handle = found.resolved.handle
-    cited = [TextLink(to_path(Reference(handle)))]
-    cited += [TextLink(to_http(Reference(handle), resolver)) for resolver in get_resolvers(links.settings)[:1]]
-    facts.append(Fact("Cite as", tuple(cited)))
+    citations = [TextLink(to_path(Reference(handle)))]
+    citations += [TextLink(to_http(Reference(handle), resolver)) for resolver in get_resolvers(links.settings)[:1]]
+    fields.append(Field("Cite as", tuple(citations)))
     if authority is not None:
         if authority.created is not None:
-            facts.append(Fact("Created", (TextLink(_time(authority.created)),)))
+            fields.append(Field("Created", (TextLink(_time(authority.created)),)))
         if authority.updated is not None:
-            facts.append(Fact("Last update", (TextLink(_time(authority.updated)),)))
+            fields.append(Field("Last update", (TextLink(_time(authority.updated)),)))
         if authority.creator is not None:
-            facts.append(Fact("Creator", (_party(authority.creator, links),)))
+            fields.append(Field("Creator", (_party(authority.creator, links),)))
         if authority.owners:
-            facts.append(Fact("Owner", tuple([_party(owner, links) for owner in authority.owners[:MAX_LINES]])))
-    return facts
+            fields.append(Field("Owner", tuple([_party(owner, links) for owner in authority.owners[:MAX_LINES]])))
+    return fields
 
 
 def _party(party: Party, links: LinkBuilder) -> TextLink:
@@ -386,31 +382,31 @@ def _row(value: Value, links: LinkBuilder, limit: int) -> Row:
 
 
 def _type(type_: str, links: LinkBuilder) -> TextLink:
-    """A type, which is a handle or has one in the registry of types; those that nobody knows are just text."""
+    """Return a type, linked if it is a handle or is registered under `0.TYPE`."""
     if "/" not in type_ and (fold(type_) in _KNOWN_TYPES or (fold(type_).startswith("HS_") and "." not in type_)):
         return links.to(f"{_TYPES}/{type_}", type_)
     return links.to(type_)
 
 
 def _data(value: Value, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...], str]:
-    """What a value says, line by line, and a note about it."""
+    """Return the lines that show a value, and a note."""
     if has_type(value.type, HS_SECKEY):
         return (), _WITHHELD
-    said = interpret(value)
-    match said:
+    content = interpret(value)
+    match content:
         case Admin():
-            words = ",".join([word for bit, word in PERMISSIONS if bit in said.permissions])
-            administrator = said.administrator
+            words = ",".join([word for bit, word in PERMISSIONS if bit in content.permissions])
+            administrator = content.administrator
             rest = TextLink(f"; index={administrator.index}; [{words}]")
             return ((TextLink("handle="), links.to(administrator.handle), rest),), ""
         case ValueList():
-            lines = [(TextLink(f"{each.index}:"), links.to(each.handle)) for each in said.entries[:MAX_LINES]]
-            more = len(said.entries) - len(lines)
+            lines = [(TextLink(f"{each.index}:"), links.to(each.handle)) for each in content.entries[:MAX_LINES]]
+            more = len(content.entries) - len(lines)
             return tuple(lines), f"and {more:,} more" if more else ""
         case Email():
-            return ((mail_link(said.text, links.settings),),), _truncation_note(said.text, limit)
+            return ((mail_link(content.text, links.settings),),), _truncation_note(content.text, limit)
         case Alias() | ServiceHandle():
-            return ((links.to(said.text),),), _truncation_note(said.text, limit)
+            return ((links.to(content.text),),), _truncation_note(content.text, limit)
     text = decode_printable(value.data)
     if text is None:
         return _hex_dump(value.data, limit)
@@ -421,7 +417,7 @@ def _data(value: Value, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...
 
 def _hex_dump(data: bytes, limit: int) -> tuple[tuple[Line, ...], str]:
     shown = min(MAX_HEX_BYTES, limit // 2)
-    note = f"{len(data):,} octets; the first {shown} are shown" if len(data) > shown else f"{len(data):,} octets"
+    note = f"{len(data):,} bytes; the first {shown} are shown" if len(data) > shown else f"{len(data):,} bytes"
     return ((TextLink(data[:shown].hex().upper()),),), note
 
 
@@ -430,12 +426,12 @@ def _truncation_note(text: str, limit: int) -> str:
 
 
 def _time(instant: int) -> str:
-    """`2017-07-14 02:40:00Z`; the times of a record have 32 bits, so there is always such a day."""
+    """`2017-07-14 02:40:00Z`. Record times have 32 bits, so every one is a valid date."""
     return to_iso(instant).replace("T", " ")
 
 
 def _is_target(value: Value, settings: HttpSettings) -> bool:
-    """Whether a value may be what the name leads to."""
+    """Whether a value can be a target."""
     if has_type(value.type, LOCATIONS):
         return True
     return has_type(value.type, URL) and bool(to_link(value.data.decode("utf-8", "replace"), settings).href)

@@ -1,8 +1,8 @@
-"""A record as JSON straight from the octets of its values, as `records.json_form` and `json_answers` write it.
+"""Records as JSON, directly from the bytes of their values; the output equals that of `records.json_form`.
 
-Most values are plain: text of ASCII that needs no escape in JSON, a relative TTL, no references. Those are put together
-here. Of whatever is not, `records.json_form` makes the part in question. What structured types say, administrators most
-of all, is much the same in many records, so their form is kept for a while.
+Most values are simple: ASCII text that needs no JSON escape, a relative TTL, no references. Those are formatted here;
+`records.json_form` formats everything else. The JSON of structured types, mostly administrators, repeats in many
+records and is cached.
 """
 
 import re
@@ -17,34 +17,34 @@ from perseid.records.value import DEFAULT_PERMISSIONS, TtlType, Value
 from perseid.server.http.responses import encode_json
 
 CACHED_FORMS: Final = 1_024
-"""Structured data whose form is kept: the administrators and groups of a busy server. An administrator has 300 octets
-of JSON; a site with a key 2,000."""
+"""Cached JSON of structured data: the administrators and groups of a busy server. An administrator has 300 bytes of
+JSON; a site with a key 2,000."""
 
 MAX_CACHED_DATA: Final = 4_096
-"""Octets of the longest of them that is kept."""
+"""Bytes of the longest data that is cached."""
 
 HEAD: Final = Struct(">iIBiBi")
-"""The beginning of a value: index, timestamp, type of TTL, TTL, permissions, length of the type."""
+"""The start of a value: index, timestamp, TTL type, TTL, permissions, length of the type."""
 
 _PLAIN: Final = re.compile(rb"[ !#-\[\]-~]*")  # printable ASCII without quotation marks and backslashes
-_STRUCTURED: Final = b"HS_"  # how the types of the system itself begin
+_STRUCTURED: Final = b"HS_"  # prefix of the system's own types
 _RELATIVE: Final = int(TtlType.RELATIVE)
 _HEAD_SIZE: Final = HEAD.size
 _NO_REFERENCES: Final = bytes(4)
 _LENGTH: Final = 4
 _PERMISSIONS: Final = [
-    b"" if octet == DEFAULT_PERMISSIONS else b',"permissions":"%b"' % f"{octet:0{4 if octet <= 0x0F else 8}b}".encode()
-    for octet in range(256)
+    b"" if bits == DEFAULT_PERMISSIONS else b',"permissions":"%b"' % f"{bits:0{4 if bits <= 0x0F else 8}b}".encode()
+    for bits in range(256)
 ]
 
 
 def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: int) -> tuple[bytes, int | None]:
-    """The answer of the API about a name of plain letters, and for how long it may be kept; None if nothing says.
+    """The API response for a name without special characters, and its cache lifetime; None for no caching.
 
-    Its values stand side by side from `at` on and have these lengths.
+    The values are consecutive in `raw` from `at` on and have these lengths.
     """
     parts = []
-    least: int | None = 0x7FFF_FFFF
+    min_ttl: int | None = 0x7FFF_FFFF
     for length in lengths:
         end = at + length
         index, stamp, ttl_type, ttl, permissions, size = HEAD.unpack_from(raw, at)
@@ -53,8 +53,8 @@ def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: i
         data_end = data_at + int.from_bytes(raw[type_end:data_at], "big")
         type_ = raw[at + _HEAD_SIZE : type_end]
         if ttl_type == _RELATIVE:
-            if least is not None and ttl < least:
-                least = ttl
+            if min_ttl is not None and ttl < min_ttl:
+                min_ttl = ttl
             if raw[data_end:end] == _NO_REFERENCES and _PLAIN.fullmatch(type_):
                 data = raw[data_at:data_end]
                 parts.append(
@@ -71,11 +71,11 @@ def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: i
                 at = end
                 continue
         else:
-            least = None
+            min_ttl = None
         parts.append(encode_json(value_to_json(Value.from_bytes(raw[at:end], now))))
         at = end
     body = b'{"responseCode":1,"handle":"%b","values":[%b]}' % (name, b",".join(parts))
-    return body, None if least is None else max(0, least)
+    return body, None if min_ttl is None else max(0, min_ttl)
 
 
 def _timestamp_member(stamp: int, now: int) -> bytes:

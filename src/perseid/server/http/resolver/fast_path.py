@@ -1,19 +1,19 @@
-"""Redirections and records at once, from the answers view: the octets of the answer before anything else is begun.
+"""The fast path: redirects and records served directly from the answers view, in the event loop.
 
-Most requests are alike: a plain GET for a name of plain letters, with headers that the request before had too, for a
-record that leads to one place. Those are answered here, in the event loop, in a few microseconds. Whatever is not so
-gives None, and the usual way is taken, which reads the ledger and knows everything. The octets are the same as there;
-tests compare the two for generated records and requests.
+Most requests are alike: a plain GET for a simple name, with the same headers as the request before, for a record with
+one target. Those are answered here in a few microseconds. For all others the fast path returns None, and the normal
+path handles them, which reads the ledger and knows all rules. The bytes are the same; tests compare the two for
+generated records and requests.
 
-What is looked at here and what is not:
+Conditions:
 
-- The path is `/{name}`, `/{segment}/{name}` or `/api/handles/{name}`, without a query, an escape or a character that
-  would need one. The prefix begins with a digit, so it is no path of the server's own.
-- The headers hold no condition, no time of the past and, for the API, nothing that says who asks. What follows from
-  them is found out once for all requests of a connection that have the same.
-- The record is a published one, under the case rule that its namespace has now.
-- It is redirected to its first URL if that is plain ASCII which goes out as it is, and if nothing else could have a say
-  in it: an alias, locations, headers of the record, a namespace with places or words of its own.
+- The path is `/{name}`, `/{segment}/{name}` or `/api/handles/{name}`, without query or escapes. The prefix starts with
+  a digit, so it is not one of the server's own paths.
+- The headers have no condition, no `Accept-Datetime` and, for the API, no credentials. The result of this check is
+  cached for requests of a connection that have the same headers.
+- The record is published, under the current case rule of its namespace.
+- A redirect goes to the first URL, if that is plain ASCII and nothing else affects it: no alias, locations or headers
+  in the record, and no namespace with locations or a status of its own.
 """
 
 import hashlib
@@ -47,14 +47,14 @@ from .paths import get_segments
 from .redirect import MAX_URL, redirect_page
 
 CACHED_DATES: Final = 256
-"""Dates that are kept as text: that of this second, and one for each TTL that is in use."""
+"""Cached date texts: the current second, and one for each TTL in use."""
 
-# What may stand in a path as it is and means itself (RFC 3986): nothing that begins a query or an escape.
+# Characters that are literal in a path (RFC 3986): nothing that starts a query or an escape.
 _PATH: Final = re.compile(rb"/(?:(api/handles)/|([A-Za-z]+)/)?(([1-9][0-9A-Za-z.]*)/[!$&-;=@-Z_a-z~]+)")
 _AUTHORITY: Final = rb"://[A-Za-z0-9._~-]+(?::[0-9]*)?"
 _REST: Final = rb"(?:[/?#][A-Za-z0-9\-._~!$()*,:@/;=+&'?#\[\]%]*)?"
-_HTML_SPECIAL: Final = re.compile(rb"[&']")  # what may stand in such a URL and must not in a page
-_NEEDS_ESCAPE: Final = re.compile(rb"&|/\.{0,2}(?:/|\Z)")  # in a name: what links to its record at the API escape
+_HTML_SPECIAL: Final = re.compile(rb"[&']")  # allowed in such a URL, escaped in HTML
+_NEEDS_ESCAPE: Final = re.compile(rb"&|/\.{0,2}(?:/|\Z)")  # escaped in API links to the name
 
 _CONDITIONS: Final = frozenset(
     ("accept-datetime", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "range")
@@ -64,61 +64,61 @@ _IDENTITY_HEADERS: Final = frozenset(("authorization", "origin"))
 _HEAD_SIZE: Final = HEAD.size
 _RELATIVE: Final = int(TtlType.RELATIVE)
 _URL_TYPES: Final = frozenset((b"URL", b"0.TYPE/URL"))
-_SPECIAL_TYPE_PREFIX: Final = b"10320/"  # how types begin by which a record has a say in its answers
+_SPECIAL_TYPE_PREFIX: Final = b"10320/"  # types that affect responses
 _NAMESPACE: Final = b"HS_NAMESPACE"
 
-# The first octet of a handle's item, and of a prefix's.
+# The first byte of a handle's item, and of a prefix's.
 _STATE, _NORMAL, _EXACT, _LEADING_ON, _SPELLED = 0x07, State.NORMAL.value, 0x08, 0x20 | 0x40, 0x80
 _HOMED, _CASE, _SENSITIVE, _UNUSED = 0x03, 0x30, 0x10, 0xC0
-_CONTINUATION_BIT: Final = 0x80  # of an octet of a number in the view: another one follows
+_CONTINUATION_BIT: Final = 0x80  # in a number in the view: another byte follows
 
 _FALLBACK_ERRORS: Final = (LedgerError, OSError, IndexError, ValueError, StructError, FastPathMiss)
-"""What says that the usual way has to be taken: no view, a damaged one, a value that is none."""
+"""Errors after which the normal path is used: no view, a damaged view, an invalid value."""
 
 _Stamp = tuple[int, int]
 
 
 class View(Protocol):
-    """What is needed of the answers view; `ledger.AnswersReader` is one."""
+    """The part of the answers view that is used; `ledger.views.answers_reader.AnswersReader` has it."""
 
     def get_pair_stamped(self, prefix: bytes, name: bytes) -> tuple[bytes | None, bytes | None, _Stamp]:
-        """The item of a prefix and the items of a handle, in one state of the view, and which state that is."""
+        """Return the item of a prefix and the items of a handle in one state of the view, and that state."""
         ...
 
     def get(self, name: bytes) -> bytes | None:
-        """The items of a handle."""
+        """Return the items of a handle."""
         ...
 
 
 class HeaderHints(NamedTuple):
-    """What follows from the headers of a request."""
+    """What the headers of a request allow."""
 
-    reads: bool
-    """Whether the API may answer it at once."""
-    leads: bool
-    """Whether it may be redirected at once."""
+    api: bool
+    """Whether the API may use the fast path."""
+    redirect: bool
+    """Whether a redirect may use the fast path."""
 
 
 class FastPath:
-    """Answers what can be answered at once."""
+    """Serves requests that need only the answers view."""
 
     def __init__(self, view: View, site: ResolutionSettings, settings: HttpSettings, time: Callable[[], float]) -> None:
         self._view = view
         self._time = time
-        self._alone = site.servers == 1
+        self._single_server = site.servers == 1
         self._default_sensitive = site.default_sensitive
         self._bare = settings.bare
         self._segments = frozenset([segment.encode() for segment in get_segments(settings)])
         web = b"|".join([scheme for scheme in (b"https", b"http") if scheme.decode() in settings.schemes])
         self._url = re.compile(b"(?:%b)%b%b" % (web, _AUTHORITY, _REST)) if web else None
         self._plain: dict[bytes, bytes] = {}
-        self._leading: dict[bytes, _Stamp] = {}
+        self._no_namespace: dict[bytes, _Stamp] = {}
         pieces = link_pieces("/" if settings.bare else f"/{HANDLE_SEGMENT}/", settings) if settings.public_url else ()
         self._links = [piece.encode() for piece in pieces]
-        self._gate = f"<{settings.public_url}{API_HANDLES_PATH}".encode() if settings.public_url else b""
-        linked: HeaderList = (("Link", _PLACEHOLDERS[3]),) if self._gate else ()
-        self._kept_record = _record_template(("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), linked)
-        self._unkept_record = _record_template(("Cache-Control", NO_CACHE), linked)
+        self._api_link = f"<{settings.public_url}{API_HANDLES_PATH}".encode() if settings.public_url else b""
+        linked: HeaderList = (("Link", _PLACEHOLDERS[3]),) if self._api_link else ()
+        self._cached_record = _record_template(("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), linked)
+        self._uncached_record = _record_template(("Cache-Control", NO_CACHE), linked)
         self._redirection = _template(
             Response(
                 settings.redirect_status,
@@ -135,69 +135,73 @@ class FastPath:
         )
 
     def __call__(self, request: ParsedRequest) -> tuple[bytes, bytes] | None:
-        """The octets of an answer and the name that it is about; None if the usual way has to be taken."""
-        if not self._alone or not request.keep or request.version != "1.1":
+        """Return the bytes of a response and its name; None if the normal path must be used."""
+        if not self._single_server or not request.keep or request.version != "1.1":
             return None
-        whole = request.method == "GET"
-        if not whole and request.method != "HEAD":
+        is_get = request.method == "GET"
+        if not is_get and request.method != "HEAD":
             return None
         path = _PATH.fullmatch(request.target)
         if path is None:
             return None
-        noted = request.fields.noted
-        if not isinstance(noted, HeaderHints):
-            noted = request.fields.noted = _read_hints(request)
+        hints = request.fields.noted
+        if not isinstance(hints, HeaderHints):
+            hints = request.fields.noted = _read_hints(request)
         api, segment, name, prefix = path.groups()
         try:
             if api is not None:
-                data = self._record(prefix, name, whole=whole) if noted.reads else None
-            elif noted.leads and (segment in self._segments if segment else self._bare):
-                data = self._redirect(prefix, name, whole=whole)
+                data = self._record(prefix, name, with_body=is_get) if hints.api else None
+            elif hints.redirect and (segment in self._segments if segment else self._bare):
+                data = self._redirect(prefix, name, with_body=is_get)
             else:
                 data = None
         except _FALLBACK_ERRORS:
             return None
         return None if data is None else (data, name)
 
-    # Answers
+    # Responses
 
-    def _record(self, prefix: bytes, name: bytes, *, whole: bool) -> bytes | None:
+    def _record(self, prefix: bytes, name: bytes, *, with_body: bool) -> bytes | None:
         if len(name) > MAX_SIGNPOSTED_NAME or _NEEDS_ESCAPE.search(name):
             return None
-        about, items, _ = self._view.get_pair_stamped(prefix, name)
-        if items is None or about is None or not (about == self._plain.get(prefix) or self._is_plain(prefix, about)):
+        prefix_item, items, _ = self._view.get_pair_stamped(prefix, name)
+        if items is None or prefix_item is None:
+            return None
+        if prefix_item != self._plain.get(prefix) and not self._is_plain(prefix, prefix_item):
             return None
         item = _plain_item(items)
         if item is None:
             return None
         _, at, lengths = item
         now = self._time()
-        body, least = record_json(name, items, at, lengths, int(now))
+        body, min_ttl = record_json(name, items, at, lengths, int(now))
         tag = hashlib.sha256(items[at:]).hexdigest()[:TAG_LENGTH].encode()
-        link = (b'%b%b>; rel="original timegate"' % (self._gate, name),) if self._gate else ()
+        link = (b'%b%b>; rel="original timegate"' % (self._api_link, name),) if self._api_link else ()
         date, length = _date(int(now)), b"%d" % len(body)
-        if least is None:
-            head = self._unkept_record % (tag, *link, date, length)
+        if min_ttl is None:
+            head = self._uncached_record % (tag, *link, date, length)
         else:
-            head = self._kept_record % (b"%d" % least, tag, *link, date, length)
-        return head + body if whole else head
+            head = self._cached_record % (b"%d" % min_ttl, tag, *link, date, length)
+        return head + body if with_body else head
 
-    def _redirect(self, prefix: bytes, name: bytes, *, whole: bool) -> bytes | None:
+    def _redirect(self, prefix: bytes, name: bytes, *, with_body: bool) -> bytes | None:
         if prefix in self._segments or self._url is None:
             return None
-        about, items, stamp = self._view.get_pair_stamped(prefix, name)
-        if items is None or about is None or not (about == self._plain.get(prefix) or self._is_plain(prefix, about)):
+        prefix_item, items, stamp = self._view.get_pair_stamped(prefix, name)
+        if items is None or prefix_item is None:
+            return None
+        if prefix_item != self._plain.get(prefix) and not self._is_plain(prefix, prefix_item):
             return None
         item = _plain_item(items)
         if item is None or item[0] & _LEADING_ON:
             return None
-        if self._leading.get(prefix) != stamp and not self._leads(prefix, stamp):
+        if self._no_namespace.get(prefix) != stamp and not self._has_no_namespace(prefix, stamp):
             return None
         now = int(self._time())
-        found = _first_url(items, item[1], item[2])
-        if found is None:
+        first = _first_url(items, item[1], item[2])
+        if first is None:
             return None
-        url, seconds = found
+        url, seconds = first
         if len(url) > MAX_URL or self._url.fullmatch(url) is None:
             return None
         encoded = prefix + b"/" + name[len(prefix) + 1 :].replace(b"/", b"%2F")
@@ -213,47 +217,46 @@ class FastPath:
             _date(now),
             b"%d" % len(body),
         )
-        return head + body if whole else head
+        return head + body if with_body else head
 
     # Namespaces
 
-    def _is_plain(self, prefix: bytes, about: bytes) -> bool:
-        """Whether names of a prefix are served here and letters are not told apart; noted while its item is this."""
-        head = about[0]
+    def _is_plain(self, prefix: bytes, item: bytes) -> bool:
+        """Whether a prefix is hosted here and case-insensitive; noted while its item is the same."""
+        head = item[0]
         case = head & _CASE
-        if head & _UNUSED or not head & _HOMED or (not case and about[1]):
+        if head & _UNUSED or not head & _HOMED or (not case and item[1]):
             return False
         if case == _SENSITIVE or (not case and self._default_sensitive):
             return False
         if len(self._plain) >= MAX_PLAIN_PREFIXES:
             self._plain.clear()
-        self._plain[prefix] = about
+        self._plain[prefix] = item
         return True
 
-    def _leads(self, prefix: bytes, stamp: _Stamp) -> bool:
-        """Whether no namespace has a say in where names of a prefix lead; noted while the view is in this state."""
+    def _has_no_namespace(self, prefix: bytes, stamp: _Stamp) -> bool:
+        """Whether no HS_NAMESPACE value can affect redirects of a prefix; noted while the view is in this state."""
         if any(_NAMESPACE in (self._view.get(b"0.NA/" + each) or b"").upper() for each in _with_ancestors(prefix)):
             return False
-        if len(self._leading) >= MAX_PLAIN_PREFIXES:
-            self._leading.clear()
-        self._leading[prefix] = stamp
+        if len(self._no_namespace) >= MAX_PLAIN_PREFIXES:
+            self._no_namespace.clear()
+        self._no_namespace[prefix] = stamp
         return True
 
 
 def _read_hints(request: ParsedRequest) -> HeaderHints:
-    """What follows from headers, whatever the request is for."""
+    """Find what the headers allow, whatever the target is."""
     names = {name for name, _ in request.headers}
     if names & _CONDITIONS:
-        return HeaderHints(reads=False, leads=False)
-    reads = not names & _IDENTITY_HEADERS and request.client.certificate is None
-    return HeaderHints(reads, leads=parse_accept(request.all("accept")).named_form is None)
+        return HeaderHints(api=False, redirect=False)
+    is_anonymous = not names & _IDENTITY_HEADERS and request.client.certificate is None
+    return HeaderHints(is_anonymous, redirect=parse_accept(request.all("accept")).named_form is None)
 
 
 def _plain_item(data: bytes) -> tuple[int, int, Sequence[int]] | None:
-    """The head of an item, where its values begin and how long each is; None if it is not as most are.
+    """Return the head of an item, the offset of its values and their lengths; None if it is unusual.
 
-    That is: a single published one in a namespace that does not tell letters apart, and not so large that others would
-    have to wait while it is written out.
+    A usual item is a single published one in a case-insensitive namespace, small enough for the event loop.
     """
     if len(data) > responses.MAX_INLINE_BYTES:
         return None
@@ -277,9 +280,9 @@ def _plain_item(data: bytes) -> tuple[int, int, Sequence[int]] | None:
 
 
 def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int] | None:
-    """The first URL among values, and for how many seconds they may be kept; None if the record says more than that."""
+    """Return the first URL and the cache lifetime in seconds; None if other values affect the redirect."""
     url: bytes | None = None
-    least = MAX_AGE
+    min_ttl = MAX_AGE
     unpack = HEAD.unpack_from
     for length in lengths:
         _, _, ttl_type, ttl, _, size = unpack(data, at)
@@ -288,25 +291,25 @@ def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int
         type_ = data[type_at:type_end].upper()
         if ttl_type != _RELATIVE or type_.startswith(_SPECIAL_TYPE_PREFIX):
             return None
-        if ttl < least:  # noqa: PLR1730 - a call for each value of each record would take longer than all else here
-            least = ttl
+        if ttl < min_ttl:  # noqa: PLR1730 - a call per value would take longer than everything else here
+            min_ttl = ttl
         if url is None and type_ in _URL_TYPES:
             data_at = type_end + 4
             url = data[data_at : data_at + int.from_bytes(data[type_end:data_at], "big")]
         at += length
-    return None if url is None else (url, max(0, least))
+    return None if url is None else (url, max(0, min_ttl))
 
 
 def _with_ancestors(prefix: bytes) -> list[bytes]:
-    """A prefix and those that it is derived from; far more than any has, or those that anybody makes up."""
+    """Return a prefix and its ancestors; raises `ValueError` if there are more than any real prefix has."""
     parts = prefix.split(b".")
-    found = [b".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-    if len(found) > MAX_LEVELS:
-        raise ValueError("a prefix of so many parts is for others to look at")
-    return found
+    prefixes = [b".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    if len(prefixes) > MAX_LEVELS:
+        raise ValueError("the prefix has too many parts")
+    return prefixes
 
 
-# Heads of answers, as the usual way writes them
+# Response heads, as the normal path writes them
 
 
 @lru_cache(CACHED_DATES)
@@ -318,11 +321,11 @@ _PLACEHOLDERS: Final = ("mark-0", "mark-1", "mark-2", "mark-3")
 
 
 def _template(response: Response, path: bytes) -> bytes:
-    """The head of an answer with a place for each mark, the date and the length, in the order in which they stand."""
+    """The head of a response with a slot for each placeholder, the date and the length, in order of appearance."""
     data = encode_head(with_default_headers(Request("GET", path), response), version="1.1", keep=True, seconds=0)
     for text in (*_PLACEHOLDERS, format_date(0), "Content-Length: 0"):
-        place = b"Content-Length: \0" if text.startswith("Content-Length") else b"\0"
-        data = data.replace(text.encode(), place)
+        slot = b"Content-Length: \0" if text.startswith("Content-Length") else b"\0"
+        data = data.replace(text.encode(), slot)
     return data.replace(b"%", b"%%").replace(b"\0", b"%b")
 
 

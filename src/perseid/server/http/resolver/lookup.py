@@ -1,12 +1,11 @@
-"""What a name stands for, read from one state of the ledger, with all that an answer about it needs.
+"""Lookup of a name in one snapshot of the ledger, with everything a response needs.
 
-Everything is what everybody may see: whoever asks here proves nothing. Aliases are followed by the rules of web
-resolvers (§9.6): as long as the values that were asked for hold one, and twenty at most. A record that is somebody
-else's to answer for is looked up for nothing but its namespace.
+Only public data is read: callers are anonymous here. Aliases are followed by the rules of web resolvers (§9.6): while
+the requested values contain one, and at most twenty. For a handle that another service hosts, only its namespace is
+read.
 
-Where a moment of the past is asked for, the record is that of then, and so are the aliases on the way and whatever else
-decides where it leads. Who answers for the name, whom to ask about it and whether its namespace is in use is a matter
-of today.
+For an earlier time, the record, the aliases on the way and everything else that affects the target are as of that time.
+Which server hosts the handle, its contact and the status of its namespace are always current.
 """
 
 from collections.abc import Iterator
@@ -55,77 +54,77 @@ from .paths import RequestedName
 from .time_travel import find_alias_entry, find_versions, negotiate_entry
 
 MAX_ALIASES: Final = 20
-"""How many aliases are followed, as deployed resolvers do."""
+"""Aliases that are followed, as in deployed resolvers."""
 
 CHAIN_TOO_LONG: Final = "Alias chain too long"
-"""What deployed resolvers say of more, and of aliases that lead in a circle."""
+"""The words of deployed resolvers for longer chains and loops."""
 
 MAX_LINK_CHECKS: Final = 100
-"""How many names are looked for to find out whether they can be linked to: a list may have thousands."""
+"""Names that are checked to decide whether they can be linked: a list may have thousands."""
 
-_CACHED_NAMESPACES: Final = 64  # as many as a server has busy prefixes, and at most some MiB
+_CACHED_NAMESPACES: Final = 64  # as many as a server has busy prefixes; a few MiB at most
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which values of a name are asked for, and how."""
+    """Which values of a record are requested, and how."""
 
     types: tuple[str, ...] = ()
     indexes: tuple[int, ...] = ()
     follow: bool = True
     """Whether aliases are followed."""
     query: bytes = b""
-    """What a name may have as a query of its own, as it came."""
+    """The query that belongs to the name itself, as received."""
 
     @property
     def is_restricted(self) -> bool:
-        """Whether values are left out."""
+        """Whether only some values are requested."""
         return bool(self.types or self.indexes)
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What became of a thing that is gone (S8)."""
+    """Why an identifier was withdrawn, when, and its replacement (S8)."""
 
     reason: str
     date: str
     replacement: str
-    """A handle, or nothing."""
+    """A handle, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """What is known of the namespace of a name."""
+    """Information about the namespace of a handle."""
 
     contact: str = ""
-    """Whom to ask."""
+    """Whom to contact."""
     inactive: str | None = None
-    """What is to be said if it is not in use any more; None if it is."""
+    """The status message if the namespace is inactive; None if it is active."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A name that stands for something."""
+    """A name that resolves."""
 
     name: str
-    """As it was asked for, or as the last alias spells it."""
+    """As requested, or as the last alias spells it."""
     resolved: Resolution
     aliases: tuple[str, ...]
-    """The names that led here, the one asked for first; empty if it was this one."""
+    """The aliases that were followed, the requested name first; empty if there were none."""
     used: tuple[Value, ...]
-    """All values that the answer rests on."""
+    """All values that the response depends on."""
     first: Resolution
-    """What the name that was asked for stands for itself: an alias, or the same as `resolved`."""
+    """The resolution of the requested name itself: an alias, or the same as `resolved`."""
     tombstone: Tombstone | None = None
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """What was asked for."""
+        """The requested values."""
         return self.resolved.values
 
 
 class LookupFailure(Exception):
-    """There is nothing to show for a name; what to say instead."""
+    """A name that does not resolve to anything that can be shown."""
 
     def __init__(
         self,
@@ -139,83 +138,81 @@ class LookupFailure(Exception):
         super().__init__(str(refused))
         self.refused = refused
         self.name = name
-        """The name at which it ended."""
+        """The name at which the lookup failed."""
         self.aliases = aliases
         self.space = NamespaceInfo() if space is None else space
         self.is_loop = is_loop
-        """Whether aliases led in a circle, or too far."""
+        """Whether aliases form a loop or too long a chain."""
         self.first: Resolution | None = None
-        """The alias that was asked for, if there is one; the name at which it ended is another one then."""
+        """The requested alias, if there is one; `name` is then a different name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedVersion:
-    """Where somebody is led who asks for a time."""
+    """The version of a handle that was negotiated for a time."""
 
     name: str
     handle: Handle
     seq: int
     """The entry."""
     versions: MementoNeighbors | None
-    """The versions around that time; None if the name has none of its own."""
+    """The versions around that time; None if the handle has none of its own."""
 
 
 @dataclass(slots=True)
 class RecordReader:
-    """One state of the ledger, and what is read of it for one request."""
+    """Reads one snapshot of the ledger for one request."""
 
     snapshot: Snapshot
     place: ServerContext
     now: int
     at: int | None = None
-    """After which entry of the ledger; None for the present."""
+    """The ledger entry after which to read; None for the present."""
     _used: list[Value] = field(default_factory=list)
-    _looked_for: int = 0
-    _searched: SearchBudget = field(default_factory=SearchBudget)
+    _link_checks: int = 0
+    _search_budget: SearchBudget = field(default_factory=SearchBudget)
     _versions: dict[str, MementoNeighbors | None] = field(default_factory=dict)
 
     def find(self, named: RequestedName, selection: Selection) -> LookupResult:
-        """What a name stands for. Raises `Lost`."""
-        first: list[Resolution] = []
+        """Look up a name, following aliases. Raises `LookupFailure`."""
+        resolutions: list[Resolution] = []
         try:
-            return self._find(named, selection, first)
-        except LookupFailure as lost:
-            lost.first = first[0] if first else None
+            return self._find(named, selection, resolutions)
+        except LookupFailure as failure:
+            failure.first = resolutions[0] if resolutions else None
             raise
 
-    def _find(self, named: RequestedName, selection: Selection, found: list[Resolution]) -> LookupResult:
-        """The same; what was found on the way is added to `found`."""
+    def _find(self, named: RequestedName, selection: Selection, resolutions: list[Resolution]) -> LookupResult:
+        """Look up a name, adding each resolution on the way to `resolutions`."""
         name = self._lookup_name(named, selection)
         aliases: list[str] = []
-        met: set[bytes] = set()
+        visited: set[bytes] = set()
         while True:
             handle = self._handle(name, tuple(aliases))
             resolved, tombstone = self._resolve(handle, name, selection, tuple(aliases))
-            found.append(resolved)
+            resolutions.append(resolved)
             self._used += resolved.values
             target = self._alias(resolved) if selection.follow and tombstone is None else None
             if target is None:
-                return LookupResult(name, resolved, tuple(aliases), tuple(self._used), found[0], tombstone)
+                return LookupResult(name, resolved, tuple(aliases), tuple(self._used), resolutions[0], tombstone)
             key = self.snapshot.stored(handle).key
-            if key in met or len(aliases) >= MAX_ALIASES:
-                reason = (
-                    f"{display_name(name)} is one alias too many: they lead in a circle, or further than {MAX_ALIASES}"
-                )
+            if key in visited or len(aliases) >= MAX_ALIASES:
+                reason = f"the aliases at {display_name(name)} form a loop or a chain of more than {MAX_ALIASES}"
                 raise LookupFailure(Refused(ResponseCode.HANDLE_NOT_FOUND, reason), name, tuple(aliases), is_loop=True)
-            met.add(key)
+            visited.add(key)
             aliases.append(name)
             name = target
 
     def find_handle(self, named: RequestedName) -> Handle:
-        """The handle that a name means, if this server may answer for it. Raises `Lost`."""
+        """Return the handle for a name, if this server is responsible for it. Raises `LookupFailure`."""
         return self._handle(self._lookup_name(named, Selection()), ())
 
     def candidates(self, found: LookupResult) -> Candidates:
-        """All places that a name may lead to."""
+        """Find all locations of a handle."""
         return find_locations(found.resolved.handle, found.values, self._values_at)
 
     def authority(self, found: LookupResult) -> AuthorityMetadata | None:
-        """What the record says about itself as an identifier."""
+        """Return the authority metadata of a record."""
         resolved = found.resolved
         if resolved.by_template:
             return None
@@ -234,11 +231,11 @@ class RecordReader:
         )
 
     def policy(self, found: LookupResult) -> Policy:
-        """The policy of the namespace of a name."""
+        """Return the policy of a handle's namespace."""
         return self.snapshot.stored(found.resolved.handle).policy
 
     def versions(self, resolved: Resolution) -> MementoNeighbors | None:
-        """The version that was found, and those around it; None where nobody asked for the past."""
+        """Return the version that was found and its neighbors; None for the present."""
         if self.at is None or resolved.by_template:
             return None
         handle = resolved.handle
@@ -246,14 +243,14 @@ class RecordReader:
             self._versions[str(handle)] = find_versions(self.snapshot, handle, self.at)
         return self._versions[str(handle)]
 
-    def versions_of(self, lost: "LookupFailure") -> MementoNeighbors | None:
-        """The versions around the moment, or now, where there is no such name; None if there never was one."""
-        handle = Handle.for_lookup(RequestedName(lost.name).handle)
+    def versions_of(self, failure: "LookupFailure") -> MementoNeighbors | None:
+        """Return the versions around the requested time of a handle without record; None if it never had one."""
+        handle = Handle.for_lookup(RequestedName(failure.name).handle)
         at = self.snapshot.reading.size if self.at is None else self.at
         return None if handle is None else find_versions(self.snapshot, handle, at)
 
     def negotiated(self, named: RequestedName, selection: Selection, seconds: int) -> NegotiatedVersion:
-        """Where somebody is led who asks for a time. Raises `Lost`."""
+        """Find the version of a name for a time. Raises `LookupFailure`."""
         name = self._lookup_name(named, selection)
         handle = self._handle(name, ())
         try:
@@ -265,7 +262,7 @@ class RecordReader:
         return NegotiatedVersion(name, handle, seq, versions)
 
     def space(self, handle: Handle) -> NamespaceInfo:
-        """What is known of the namespace of a name; that of a derived prefix inherits what it does not say."""
+        """Describe the namespace of a handle; a derived prefix inherits what it does not specify."""
         contact, inactive, decided = "", None, False
         for namespace in self._namespaces(handle.prefix):
             contact = contact or namespace.contact or ""
@@ -275,16 +272,16 @@ class RecordReader:
         return NamespaceInfo(contact or self._address(handle.prefix), inactive)
 
     def is_here(self, handle: Handle) -> bool:
-        """Whether everybody can resolve a name at this server, as far as it is worth finding out."""
-        if not self._is_responsible(handle) or self._looked_for >= MAX_LINK_CHECKS:
+        """Whether a handle is publicly resolvable at this server; False after `MAX_LINK_CHECKS` checks."""
+        if not self._is_responsible(handle) or self._link_checks >= MAX_LINK_CHECKS:
             return False
-        self._looked_for += 1
+        self._link_checks += 1
         return self._public_values(str(handle)) is not None
 
     # Names
 
     def _lookup_name(self, named: RequestedName, selection: Selection) -> str:
-        """The name as it is looked up: with the query of a URI, where such names have one (U6)."""
+        """The name to look up: with the query of the URI, in namespaces whose names have one (U6)."""
         handle = Handle.for_lookup(named.handle)
         other = named.alternative
         if other is not None and (handle is None or not self._is_responsible(handle)):
@@ -300,7 +297,7 @@ class RecordReader:
             return named.name
 
     def _handle(self, name: str, aliases: tuple[str, ...]) -> Handle:
-        """A name as a handle that this server may answer for. Raises `Lost`."""
+        """Parse a name as a handle that this server is responsible for. Raises `LookupFailure`."""
         raw = RequestedName(name).handle.encode("utf-8", "replace")
         try:
             site = self.place.site
@@ -320,12 +317,12 @@ class RecordReader:
     def _resolve(
         self, handle: Handle, name: str, selection: Selection, aliases: tuple[str, ...]
     ) -> tuple[Resolution, Tombstone | None]:
-        """What a handle stands for, and what became of it if it is a tombstone. Raises `Lost`."""
+        """Resolve a handle, and read its tombstone if it is one. Raises `LookupFailure`."""
         try:
             try:
                 resolved = self._run_query(Query(handle, selection.types, selection.indexes))
             except Refused as refused:
-                # Of a thing that is gone this is told, whichever values somebody wanted.
+                # A tombstone is shown whichever values were requested.
                 if refused.code is not ResponseCode.VALUES_NOT_FOUND or not selection.is_restricted:
                     raise
                 resolved = self._run_query(Query(handle))
@@ -336,17 +333,16 @@ class RecordReader:
         return resolved, self._tombstone(resolved.base or handle) if resolved.state is State.TOMBSTONE else None
 
     def _run_query(self, query: Query) -> Resolution:
-        """What a query comes to, at the moment that was asked for."""
+        """Run a query as of the requested time."""
         if self.at is None:
             return resolve(query, Context(self.snapshot, Anonymous(), INTERFACE, self.now))
         return as_of(self.snapshot, Anonymous(), query, self.at).resolved
 
     def _namespace_info(self, handle: Handle, refused: Refused) -> NamespaceInfo:
-        """What is known of the namespace of a name of which there is nothing."""
         return NamespaceInfo() if refused.code is ResponseCode.SERVER_NOT_RESP else self.space(handle)
 
     def _alias(self, resolved: Resolution) -> str | None:
-        """The name that a record is another name for; an alias that cannot be read leads nowhere."""
+        """The name that a record is an alias of; an invalid alias is ignored."""
         for value in ascending(values_of_type(resolved.values, HS_ALIAS)):
             alias = interpret_as(value, Alias)
             if alias is not None and alias.text.strip():
@@ -356,11 +352,11 @@ class RecordReader:
     def _tombstone(self, handle: Handle) -> Tombstone:
         policy = self.snapshot.stored(handle).policy
         values = self._values_at(str(handle)) or ()
-        said = [
+        texts = [
             next((value.data.decode("utf-8", "replace") for value in of_exact_type(values, type_)), "")
             for type_ in (policy.tombstone_reason_type, policy.tombstone_date_type, policy.tombstone_replacement_type)
         ]
-        return Tombstone(*said)
+        return Tombstone(*texts)
 
     # Other records
 
@@ -368,27 +364,27 @@ class RecordReader:
         return fold(handle.prefix) != SITE_PREFIX and self.snapshot.is_responsible(handle)
 
     def _values_at(self, name: str) -> tuple[Value, ...] | None:
-        """What everybody may read of another record that is here, as it was at the moment that was asked for."""
+        """Read the public values of another record here, as of the requested time."""
         return self._public_values(name, self.at)
 
     def _public_values(self, name: str, at: int | None = None) -> tuple[Value, ...] | None:
-        """What everybody may read of another record that is here, now or after an entry."""
+        """Read the public values of another record here, now or after an entry."""
         handle = Handle.for_lookup(name)
         if handle is None or not (handle.is_prefix_handle or self._is_responsible(handle)):
             return None
         try:
             if at is None:
-                found = current_public_record(self.snapshot, handle, None)
+                record = current_public_record(self.snapshot, handle, None)
             else:
-                found = public_record_at(self.snapshot, at, self._searched, handle, None)
+                record = public_record_at(self.snapshot, at, self._search_budget, handle, None)
         except Refused:
-            return None  # of a namespace whose policy, or of a name whose past cannot be read, nothing is known
-        return None if found is None else found.values
+            return None  # the policy is invalid, or the history is hidden
+        return None if record is None else record.values
 
     def _namespaces(self, prefix: str) -> Iterator[Namespace]:
-        """The namespaces of a prefix and of those that it is derived from, nearest first."""
-        above = () if fold(prefix) == PREFIX_OF_PREFIXES else filter(None, prefixes.ancestors(prefix))
-        for each in (prefix, *islice(above, MAX_ANCESTORS)):
+        """The namespaces of a prefix and its ancestors, nearest first."""
+        ancestors = () if fold(prefix) == PREFIX_OF_PREFIXES else filter(None, prefixes.ancestors(prefix))
+        for each in (prefix, *islice(ancestors, MAX_ANCESTORS)):
             values = self._public_values(f"{PREFIX_OF_PREFIXES}/{each}") or ()
             for value in ascending(values_of_type(values, HS_NAMESPACE)):
                 namespace = _parse_namespace(value.data)
@@ -397,7 +393,7 @@ class RecordReader:
                     break
 
     def _address(self, prefix: str) -> str:
-        """The address of a prefix, where its namespace names nobody."""
+        """The email address of a prefix, for a namespace without contact."""
         values = self._public_values(f"{PREFIX_OF_PREFIXES}/{prefix}") or ()
         return next((value.data.decode("utf-8", "replace") for value in ascending(values_of_type(values, EMAIL))), "")
 

@@ -1,25 +1,16 @@
-"""URLs of records as they go out in a header: checked, trimmed, and encoded (web resolver, §9.5).
+"""Redirects: target URLs, the choice of a location, and headers from records (§9.4 to §9.6, §10).
 
-Whoever writes a record may write anything where a URL is expected. Nobody is sent to it unless it begins with a scheme
-that the settings permit, holds no control characters and is of a bearable length. An international host is written in
-ASCII (IDNA); then every octet outside a fixed set is percent-encoded. Percent signs stay as they are: the text may be
-encoded already, and to encode it twice would lead elsewhere.
+Everything follows from the arguments: the values of a record, their locations, the request, and one random number.
 
-Headers that a record asks for: `Link` from locations with a relation, and lines of `10320/headers` (§10.5).
+Target URLs (§9.5) are untrusted: a record may contain anything. A URL is used only if it has a permitted scheme, no
+control characters and a limited length. An international host is converted to ASCII (IDNA); then every byte outside a
+fixed set is percent-encoded. Percent signs stay, as the text may already be encoded. A location that is not a valid
+target is ignored; without a valid one, the record is shown instead of a redirect.
 
-A record may be anybody's, and what stands in a header is obeyed by browsers, caches and servers on the way. So there is
-a short list of names that a record may set, each of which only says something about the thing; a value goes out if it
-is printable ASCII; links lead to permitted schemes and have relations that only say what a thing is to another; and all
-of it together has a bearable length. Lines for the head of a page, which `10320/headers` may hold too, are not put
-there: they would be markup of strangers on our pages.
-
-Where a name leads, and the answer that sends somebody there (§9.4 to §9.6, §10).
-
-Everything here follows from its arguments: the values of a record, the places that they name, what the request wants,
-and one random number. So a redirection can be made by whoever has the values, from wherever they come, and is the same.
-
-A place that nobody may be sent to (see `urls`) counts as if it were not there: of several URLs the first that can be
-used is. If none can be, there is no redirection, and the record is shown.
+A record can add headers (§10.5): `Link` from locations with a relation, and lines of `10320/headers`. Browsers, caches
+and proxies obey headers, so a record may set only a few names, each of which only describes the resource. Values must
+be printable ASCII; links need a permitted scheme and a descriptive relation; the total length is limited. HTML in
+`10320/headers` is ignored: it would be untrusted markup on our pages.
 """
 
 import re
@@ -46,13 +37,13 @@ from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader, Pr
 from perseid.wire.codes import ResponseCode
 
 MAX_URL: Final = 8_192
-"""Characters of the longest URL that goes out, encoded: what common browsers and servers take in a header."""
+"""Length of the longest encoded URL in a header: what common browsers and servers accept."""
 
 SAFE_CHARACTERS: Final = "-._~!$()*,:@/;=+&'?#[]%"
-"""What stays as it is, besides letters and digits of ASCII."""
+"""Characters that stay as they are, besides ASCII letters and digits."""
 
 _WHITESPACE: Final = " \t\r\n\f\v"
-_MAX_HOST: Final = 253  # octets of the longest name that DNS has; to convert a longer one costs time for nothing
+_MAX_HOST: Final = 253  # bytes of the longest DNS name; converting a longer one is a waste
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SCHEME: Final = re.compile("([A-Za-z][A-Za-z0-9+.-]*):")
 _WITH_HOST: Final = frozenset(("http", "https", "ftp"))
@@ -62,90 +53,90 @@ _ASCII_HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class InvalidTarget(ValueError):
-    """Nobody is sent there; the text says why, as a clause."""
+    """A URL that is not used as target; the message is a clause that says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where somebody can be sent."""
+    """A target URL."""
 
     text: str
-    """As the record has it, without blanks around it."""
+    """As in the record, without surrounding whitespace."""
     location: str
-    """As it goes out, in ASCII."""
+    """As sent, in ASCII."""
 
 
 def parse_target(text: str, schemes: Collection[str], appended: str = "") -> Target:
-    """A URL of a record as it goes out, with what the request appends to it. Raises `Unsuitable`."""
+    """Check and encode a URL, with what the request appends to it. Raises `InvalidTarget`."""
     text = text.strip(_WHITESPACE)
     location = _encode_target(text, schemes)
     if appended:
         text += appended
         longer = _encode_target(text, schemes)
         if _get_authority(longer) != _get_authority(location):
-            raise InvalidTarget("what is appended to the URL would lead to another host")
+            raise InvalidTarget("the appended text would change the host")
         location = longer
     return Target(text, location)
 
 
 def encode_url(text: str) -> str:
-    """Percent-encode every octet of a text in UTF-8 that does not belong in a URL; percent signs stay as they are."""
+    """Percent-encode every UTF-8 byte that is not allowed in a URL; percent signs stay."""
     return quote(text, safe=SAFE_CHARACTERS)
 
 
 def get_scheme(text: str) -> str:
-    """The scheme of a URL in lower case; empty if it has none."""
-    found = _SCHEME.match(text)
-    return found[1].lower() if found else ""
+    """The scheme of a URL in lowercase; empty if it has none."""
+    match = _SCHEME.match(text)
+    return match[1].lower() if match else ""
 
 
 def _encode_target(text: str, schemes: Collection[str]) -> str:
     if not text:
         raise InvalidTarget("it is empty")
     if _CONTROLS.search(text):
-        raise InvalidTarget("it holds control characters")
+        raise InvalidTarget("it contains control characters")
     if len(text) > MAX_URL:
-        raise InvalidTarget(f"it has {len(text):,} characters; {MAX_URL:,} are the most")
+        raise InvalidTarget(f"it has {len(text):,} characters; the maximum is {MAX_URL:,}")
     scheme = get_scheme(text)
     if not scheme:
-        raise InvalidTarget("it has no scheme, so it leads nowhere by itself")
+        raise InvalidTarget("it has no scheme, such as https:")
     if scheme not in schemes:
-        raise InvalidTarget("its scheme is not one of those that this server redirects to")
+        raise InvalidTarget(f"this server does not redirect to its scheme; use one of {', '.join(sorted(schemes))}")
     location = encode_url(_with_ascii_host(text, scheme) if scheme in _WITH_HOST else text)
     if len(location) > MAX_URL:
-        raise InvalidTarget(f"it has {len(location):,} characters; {MAX_URL:,} are the most")
+        raise InvalidTarget(f"it has {len(location):,} characters; the maximum is {MAX_URL:,}")
     return location
 
 
 def _with_ascii_host(text: str, scheme: str) -> str:
-    """The URL with its host in ASCII."""
+    """Convert the host to ASCII."""
     parts = _PARTS.fullmatch(text, len(scheme) + 1)
     if parts is None or not parts[2]:
-        raise InvalidTarget("it names no host")
+        raise InvalidTarget("it has no host")
     before, host, port, rest = parts.groups()
     if rest.startswith("\\"):
-        raise InvalidTarget("its host ends in a backslash, which some take for a slash and some do not")
+        raise InvalidTarget("a backslash follows its host, which some clients read as a slash")
     if not host.isascii():
         return f"{text[: len(scheme) + 1]}{before}{_to_ascii(host)}{port}{rest}"
     if _HOST.fullmatch(host) is None:
-        raise InvalidTarget("its host is no name of a host")
+        raise InvalidTarget("its host is not a valid host name")
     return text
 
 
 def _to_ascii(host: str) -> str:
-    """The host by the rules of IDNA."""
+    """Convert a host by the rules of IDNA."""
     try:
         converted = host.encode("idna").decode("ascii") if len(host) <= _MAX_HOST else ""
     except UnicodeError:
         converted = ""
-    # Characters that look like a slash or an at sign become one, and then the host would be another.
+    # Characters that look like a slash or an at sign become one, which would change the host.
     if not _ASCII_HOST.fullmatch(converted):
-        raise InvalidTarget("its host is no name of a host")
+        raise InvalidTarget("its host is not a valid host name")
     return converted
 
 
 def _get_authority(location: str) -> str:
-    """What must stay the same when something is appended: scheme and host, or the addresses of a letter."""
+    """What appended text must not change: scheme and host, or the addresses of an email."""
     scheme = get_scheme(location)
     if scheme in _WITH_HOST:
         parts = _PARTS.fullmatch(location, len(scheme) + 1)
@@ -159,22 +150,22 @@ LINKS: Final = "10320/links"
 _LINK: Final = "Link"
 
 ALLOWED_HEADERS: Final = {name.lower(): name for name in ("Deprecation", _LINK, "Sunset", "X-Robots-Tag")}
-"""The headers that a record may set: what it is linked with, since when and until when it holds, whether it is to be
-listed. None of them changes how the answer itself is read, kept or passed on. `Memento-Datetime` is not one of them:
-with it the server itself says that an answer is about the past."""
+"""The headers that a record may set: links, deprecation dates, and indexing by search engines. None of them changes how
+the response itself is read, cached or forwarded. `Memento-Datetime` is reserved for the server, which marks earlier
+versions with it."""
 
 ALLOWED_RELATIONS: Final = RELATIONS | {"canonical"}
-"""The registered relations that a link of a record may have, besides those that are URIs. On others browsers act
-(`stylesheet`, `preload`), or the server speaks for itself with them (`timegate`, `linkset`). By `canonical` records of
-deployed servers say which of several places is the main one."""
+"""The registered relations that a link of a record may have, besides URIs. Browsers act on others (`stylesheet`,
+`preload`), or the server uses them itself (`timegate`, `linkset`). With `canonical` records of deployed servers mark
+the main one of several locations."""
 
 MAX_HEADERS: Final = 50
-"""Headers that a record may add to an answer."""
+"""Headers that a record may add to a response."""
 
 MAX_HEADER_BYTES: Final = 4_096
-"""Octets of all of them together: servers on the way have room for 4 to 8 KiB of headers."""
+"""Bytes of all of them together: proxies allow 4 to 8 KiB of headers."""
 
-# A link as a line may have it (RFC 8288, section 3), whole; of the names of parameters only those that are known.
+# A complete link (RFC 8288, section 3), with known parameters only.
 _PARAMETER: Final = re.compile(
     r"""[ \t]*;[ \t]*(rel|anchor|type|target-type|media|hreflang|title\*?)[ \t]*=[ \t]*"""
     r"""(?:"((?:[^"\\]|\\.)*)"|([!#$%&'*+.^_`|~0-9A-Za-z:/-]+))""",
@@ -189,9 +180,9 @@ _ATTRIBUTES: Final = (
     ("media", "media"),
     ("hreflang", "hreflang"),
 )
-_MAX_LISTS: Final = 20  # values of links that are read
-_MAX_LOCATIONS: Final = 2_000  # locations that are looked at for a relation
-_MAX_LINES: Final = 200  # lines of headers that are looked at
+_MAX_LISTS: Final = 20  # link values that are parsed
+_MAX_LOCATIONS: Final = 2_000  # locations that are checked for a relation
+_MAX_LINES: Final = 200  # header lines that are parsed
 
 Header = tuple[str, str]
 
@@ -199,31 +190,31 @@ Header = tuple[str, str]
 def extra_headers(
     handle: Handle, values: Iterable[Value], candidates: Candidates, schemes: Collection[str]
 ) -> tuple[Header, ...]:
-    """The headers that a record asks for, lines first, as far as they may go out."""
+    """The headers that a record adds, lines first, as far as they are allowed."""
     record = [value for value in ascending(values) if value.is_public]
-    hrefs = {place.location.get("id"): place.href for place in reversed(candidates.places)}
-    own = [place for place in candidates.places if not place.from_namespace]
-    others = [place for place in candidates.places if place.from_namespace]
-    found = [
+    hrefs = {each.location.get("id"): each.href for each in reversed(candidates.places)}
+    own = [each for each in candidates.places if not each.from_namespace]
+    others = [each for each in candidates.places if each.from_namespace]
+    headers = [
         *_header_lines(handle, record, schemes),
         *_link_headers(_linked_locations(handle, record, own), hrefs, schemes),
     ]
     if not is_true(candidates.get("suppressNsHeaders")) and not (
-        found and is_true(candidates.get("suppressNsHeadersIfLocalHeaders"))
+        headers and is_true(candidates.get("suppressNsHeadersIfLocalHeaders"))
     ):
-        found += _link_headers([(place.href, place.location) for place in others], hrefs, schemes)
-    room = MAX_HEADER_BYTES
-    kept: list[Header] = []
-    for name, value in found[:MAX_HEADERS]:
-        room -= len(name) + len(value) + 4
-        if room < 0:
+        headers += _link_headers([(each.href, each.location) for each in others], hrefs, schemes)
+    remaining = MAX_HEADER_BYTES
+    allowed: list[Header] = []
+    for name, value in headers[:MAX_HEADERS]:
+        remaining -= len(name) + len(value) + 4
+        if remaining < 0:
             break
-        kept.append((name, value))
-    return tuple(kept)
+        allowed.append((name, value))
+    return tuple(allowed)
 
 
 def _header_lines(handle: Handle, record: list[Value], schemes: Collection[str]) -> Iterator[Header]:
-    """Lines `Name: value` with permitted names."""
+    """Lines `Name: value` with allowed names."""
     for value in record:
         if not has_type(value.type, HEADERS):
             continue
@@ -239,8 +230,8 @@ def _header_lines(handle: Handle, record: list[Value], schemes: Collection[str])
 
 
 def _is_valid_link(content: str, schemes: Collection[str]) -> bool:
-    """Whether every link of a `Link` line may go out: what cannot be read to its end may not, nor what names its
-    relation twice, which is not one (RFC 8288, section 3.3).
+    """Whether every link of a `Link` line is allowed: it must be completely parsed, and each link have exactly one
+    relation (RFC 8288, section 3.3).
     """
     at = 0
     while True:
@@ -275,18 +266,20 @@ def _is_valid_target(address: str, schemes: Collection[str]) -> bool:
 
 
 def _is_allowed_relation(relation: str) -> bool:
-    """Whether all words of a relation may go out."""
+    """Whether all words of a relation are allowed."""
     return bool(relation.strip()) and _allowed_relations(relation) == " ".join(relation.split())
 
 
 def _allowed_relations(relation: str) -> str:
-    """The words of a relation that may go out."""
+    """The allowed words of a relation."""
     return " ".join([word for word in relation.split() if ":" in word or word.lower() in ALLOWED_RELATIONS])
 
 
-def _linked_locations(handle: Handle, record: list[Value], places: list[Candidate]) -> Iterator[tuple[str, Location]]:
-    """The locations of a record, and those that are there to be linked and nothing else."""
-    yield from ((place.href, place.location) for place in places)
+def _linked_locations(
+    handle: Handle, record: list[Value], candidates: list[Candidate]
+) -> Iterator[tuple[str, Location]]:
+    """The locations of a record, and those of its `10320/links` values."""
+    yield from ((each.href, each.location) for each in candidates)
     for value in [value for value in record if has_type(value.type, LINKS)][:_MAX_LISTS]:
         try:
             locations = Locations.from_bytes(value.data).locations
@@ -303,10 +296,10 @@ def _linked_locations(handle: Handle, record: list[Value], places: list[Candidat
 def _link_headers(
     locations: Iterable[tuple[str, Location]], hrefs: Mapping[str | None, str], schemes: Collection[str]
 ) -> list[Header]:
-    """A header for each location with a relation that may be linked."""
+    """A header for each location with an allowed relation."""
     with_relation = [pair for pair in islice(locations, _MAX_LOCATIONS) if pair[1].get("rel")][:MAX_HEADERS]
-    found = [_link(href, location, hrefs, schemes) for href, location in with_relation]
-    return [(_LINK, value) for value in found if value is not None]
+    links = [_link(href, location, hrefs, schemes) for href, location in with_relation]
+    return [(_LINK, value) for value in links if value is not None]
 
 
 def _link(href: str, location: Location, hrefs: Mapping[str | None, str], schemes: Collection[str]) -> str | None:
@@ -331,7 +324,7 @@ def _link(href: str, location: Location, hrefs: Mapping[str | None, str], scheme
 
 
 def _title(title: str, language: str) -> str:
-    """A title; in the long form where it is not ASCII, or has a language."""
+    """A title; in the extended form if it is not ASCII or has a language."""
     if not language and _PRINTABLE.fullmatch(title):
         return f"title={_quote(title)}"
     tag = language if re.fullmatch("[A-Za-z0-9-]{0,35}", language) else ""
@@ -339,76 +332,75 @@ def _title(title: str, language: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """A quoted string of HTTP."""
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
 
 
 STATUSES: Final = frozenset((301, 302, 303, 307, 308))
-"""What a record may choose as the status of a redirection."""
+"""Redirect statuses that a record may choose."""
 
 OLD_STATUSES: Final = frozenset((301, 302))
-"""Those that clients of HTTP/1.0 know."""
+"""Those that HTTP/1.0 clients know."""
 
 _CONTENT_TYPE: Final = ("Content-Type", "text/html;charset=utf-8")
-_BY_PLACE: Final = ("addresses", "country")  # attributes by which it matters where the client is
+_BY_LOCATION: Final = ("addresses", "country")  # attributes that depend on where the client is
 _BY_AGENT: Final = ("http_role", "ctype", "media-type")
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectRequest:
-    """What a request wants, as far as it decides where somebody is sent."""
+    """The parts of a request that affect the redirect."""
 
     accepted: AcceptHeader = field(default_factory=lambda: AcceptHeader(()))
     own: tuple[Preference, ...] = ()
-    """Attributes that the request names itself (`locatt`)."""
+    """Attributes that the request names (`locatt`)."""
     derived: tuple[Preference, ...] = ()
-    """Attributes that follow from its headers."""
+    """Attributes derived from its headers."""
     append: str = ""
-    """What is appended to the URL."""
+    """Text appended to the URL."""
     country: str | None = None
     address: Address | None = None
     force_redirect: bool = False
-    """Whether it asks for a redirection in so many words, so that its headers do not turn it into something else."""
+    """Whether a redirect is requested explicitly, so that `Accept` does not matter."""
     headers_only: bool = False
-    """Whether the headers of the redirection are wanted with status 200."""
+    """Whether the headers of the redirect are requested with status 200."""
     no_cache: bool = False
-    """Whether the answer is wanted from the source, and not from caches."""
+    """Whether caches must be bypassed."""
     is_http10: bool = False
-    """Whether it is a client of HTTP/1.0."""
+    """Whether the client uses HTTP/1.0."""
 
     @property
     def preferences(self) -> SelectionCriteria:
-        """All attributes, those named first."""
+        """All attributes, named ones first."""
         return SelectionCriteria((*self.own, *self.derived), self.country, self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Where somebody is sent, and what was looked at on the way."""
+    """The chosen target, and how it was chosen."""
 
     chosen: SelectedLocation | None
     target: Target | None
     status: int
     status_from: str
-    """What chose the status: the location, its list, or the settings."""
+    """What determined the status: the location, its list, or the settings."""
     invalid_targets: Mapping[str, str]
-    """Places that nobody is sent to, and why."""
+    """Locations that are not valid targets, and why."""
 
 
 def choose_redirect(candidates: Candidates, wanted: RedirectRequest, settings: HttpSettings, number: float) -> Redirect:
-    """Where a request is sent. `number` is random, from 0 up to but without 1."""
+    """Choose the target of a request. `number` is random, in [0, 1)."""
     targets: dict[str, Target] = {}
     invalid_targets: dict[str, str] = {}
-    for place in candidates.places:
-        if place.href in targets or place.href in invalid_targets:
+    for candidate in candidates.places:
+        if candidate.href in targets or candidate.href in invalid_targets:
             continue
         try:
-            targets[place.href] = parse_target(place.href, settings.schemes)
+            targets[candidate.href] = parse_target(candidate.href, settings.schemes)
         except InvalidTarget as problem:
-            invalid_targets[place.href] = str(problem)
+            invalid_targets[candidate.href] = str(problem)
     if invalid_targets:
-        kept = tuple([place for place in candidates.places if place.href in targets])
-        candidates = replace(candidates, places=kept)
+        valid = tuple([candidate for candidate in candidates.places if candidate.href in targets])
+        candidates = replace(candidates, places=valid)
     chosen = select_location(candidates, wanted.preferences, number)
     status, status_from = _status(candidates, chosen, wanted, settings)
     return Redirect(
@@ -418,68 +410,68 @@ def choose_redirect(candidates: Candidates, wanted: RedirectRequest, settings: H
 
 @dataclass(frozen=True, slots=True)
 class RedirectSource:
-    """What is known of a name."""
+    """The record that a redirect is based on."""
 
     handle: Handle
     values: tuple[Value, ...]
-    """Those that were asked for and everybody may read."""
+    """The requested public values."""
     candidates: Candidates
-    """The places that they name."""
+    """Their locations."""
     used: tuple[Value, ...]
-    """All values that an answer rests on: those of aliases on the way too."""
+    """All values that the response depends on, including aliases on the way."""
     signposts: HeaderList = ()
-    """What goes with every answer about the name: links, and when that was."""
+    """Links and time headers of every response about the handle."""
     past: bool = False
-    """Whether it is told what was."""
+    """Whether it is an earlier state."""
     fixed: bool = False
-    """Whether it is told what was after an entry, which never changes."""
+    """Whether it is the state after an entry, which never changes."""
 
 
 def redirect_response(
-    known: RedirectSource, wanted: RedirectRequest, settings: HttpSettings, number: float, now: float
+    source: RedirectSource, wanted: RedirectRequest, settings: HttpSettings, number: float, now: float
 ) -> Response | None:
-    """The answer that sends somebody to where a name leads; None if it leads nowhere, or the record is wanted.
+    """Create the redirect; None if there is no target, or the record is requested.
 
-    Raises `Unsuitable` if what the request appends to the URL cannot be.
+    Raises `InvalidTarget` if the appended text is invalid.
     """
-    candidates = known.candidates
+    candidates = source.candidates
     redirect = choose_redirect(candidates, wanted, settings, number)
     if redirect.chosen is None or redirect.target is None or _is_record_wanted(redirect.chosen.place, wanted):
         return None
     target = parse_target(redirect.target.text, settings.schemes, wanted.append) if wanted.append else redirect.target
-    place_matters = any(place.location.get(name) is not None for place in candidates.places for name in _BY_PLACE)
+    is_private = any(each.location.get(name) is not None for each in candidates.places for name in _BY_LOCATION)
     age = cache_headers(
-        min_ttl(known.used, now), now, shared=not place_matters, no_cache=wanted.no_cache, fixed=known.fixed
+        min_ttl(source.used, now), now, shared=not is_private, no_cache=wanted.no_cache, fixed=source.fixed
     )
     return Response(
         200 if wanted.headers_only else redirect.status,
         (
             ("Location", target.location),
             *age,
-            ("Vary", vary_header(candidates, wanted.accepted, past=known.past)),
-            *extra_headers(known.handle, known.values, candidates, settings.schemes),
-            *known.signposts,
+            ("Vary", vary_header(candidates, wanted.accepted, past=source.past)),
+            *extra_headers(source.handle, source.values, candidates, settings.schemes),
+            *source.signposts,
             _CONTENT_TYPE,
         ),
         _body(target),
         code=ResponseCode.SUCCESS,
-        name=str(known.handle),
+        name=str(source.handle),
     )
 
 
 def vary_header(candidates: Candidates, accepted: AcceptHeader, *, past: bool = False) -> str:
-    """Which headers of a request an answer depends on."""
-    named = {name for place in candidates.places for name, _ in place.location.attributes}
-    found = [VARY_HISTORY if past else VARY]
-    if "language" in named:
-        found.append("Accept-Language")
-    if named.intersection(_BY_AGENT) and accepted.accepts_anything:
-        found.append("User-Agent")  # by which it is told whether somebody browses
-    return ", ".join(found)
+    """The `Vary` header of a response."""
+    attributes = {name for each in candidates.places for name, _ in each.location.attributes}
+    headers = [VARY_HISTORY if past else VARY]
+    if "language" in attributes:
+        headers.append("Accept-Language")
+    if attributes.intersection(_BY_AGENT) and accepted.accepts_anything:
+        headers.append("User-Agent")  # which distinguishes browsers
+    return ", ".join(headers)
 
 
 def alias_redirect(location: str, age: HeaderList, name: str, signposts: HeaderList, *, past: bool) -> Response:
-    """The answer that tells a client the name that the one it asked for is an alias of."""
+    """Redirect from an alias to the name it stands for."""
     varies = ("Vary", VARY_HISTORY if past else VARY)
     headers: HeaderList = (("Location", location), *age, varies, *signposts)
     return Response(301, headers, code=ResponseCode.SUCCESS, name=name)
@@ -488,34 +480,33 @@ def alias_redirect(location: str, age: HeaderList, name: str, signposts: HeaderL
 def _status(
     candidates: Candidates, chosen: SelectedLocation | None, wanted: RedirectRequest, settings: HttpSettings
 ) -> tuple[int, str]:
-    """The status of a redirection, and what chose it."""
-    written = (
+    """The status of a redirect, and what determined it."""
+    texts = (
         (None if chosen is None else chosen.place.location.get("http_sc"), "location"),
         (candidates.get("http_sc"), "list"),
     )
-    found = [(int(text), where) for text, where in written if text is not None and text.strip() in _STATUS_TEXTS]
-    status, where = found[0] if found else (settings.redirect_status, "settings")
-    return (302, "HTTP/1.0") if wanted.is_http10 and status not in OLD_STATUSES else (status, where)
+    valid = [(int(text), origin) for text, origin in texts if text is not None and text.strip() in _STATUS_TEXTS]
+    status, origin = valid[0] if valid else (settings.redirect_status, "settings")
+    return (302, "HTTP/1.0") if wanted.is_http10 and status not in OLD_STATUSES else (status, origin)
 
 
 _STATUS_TEXTS: Final = frozenset(str(status) for status in STATUSES)
 
 
-def _is_record_wanted(place: Candidate, wanted: RedirectRequest) -> bool:
-    """Whether the record is given in a form for programs instead: a location that is meant for such goes before it."""
+def _is_record_wanted(candidate: Candidate, wanted: RedirectRequest) -> bool:
+    """Whether the record is returned in a form for programs; a location with that media type or role has priority."""
     form = wanted.accepted.named_form
     if wanted.force_redirect or form is None:
         return False
-    location = place.location
-    is_meant = form in (location.get("media-type"), location.get("ctype")) or location.get("http_role") == "conneg"
-    return not is_meant
+    location = candidate.location
+    return form not in (location.get("media-type"), location.get("ctype")) and location.get("http_role") != "conneg"
 
 
 def _body(target: Target) -> bytes:
-    """A page with the link, in the words of deployed resolvers, for clients that do not follow by themselves."""
+    """A page with the link, in the words of deployed resolvers, for clients that do not follow redirects."""
     return redirect_page(escape(target.location).encode(), escape(target.text).encode())
 
 
 def redirect_page(href: bytes, text: bytes) -> bytes:
-    """That page, of what is escaped already."""
+    """The same for parts that are already escaped."""
     return b'<html><head><title>Handle Redirect</title></head>\n<body><a href="%b">%b</a></body></html>' % (href, text)

@@ -1,12 +1,11 @@
-"""The web resolver: what a browser, a link checker or a program gets for `GET /{handle}` (§9).
+"""The web resolver: the response to `GET /{handle}` for browsers, link checkers and programs (§9).
 
-A name leads to where its thing is. If it leads nowhere, its record is shown; if the thing is gone, that is said; and if
-there is no such name, that is. Nobody is asked who they are, credentials are not looked at, and only what everybody may
-see is shown. The server follows no URL itself.
+A handle redirects to its target. Without a target its record is shown; a withdrawn identifier gets a tombstone page,
+and an unknown one an error page. Credentials are ignored, and only public data is shown. The server itself never
+requests a URL of a record.
 
-What is read of the ledger is read at once, in one state, by `looking_up`; what is made of it needs nothing else. With
-`at` that is what the name was at a moment, and `Accept-Datetime` leads to it: see `travelling`. What may have been
-meant by a name that is not there is looked for afterwards: see `suggested`.
+Everything is read in one snapshot, by `lookup`. With `at` the response is as of a time, and `Accept-Datetime`
+redirects to it: see `time_travel`. Suggestions for unknown handles are looked up afterwards: see `problems`.
 """
 
 from dataclasses import dataclass, replace
@@ -90,12 +89,12 @@ _REDIRECT_ACTIONS: Final = (None, Action.REDIRECT, Action.METADATA)
 _FORCING_PARAMETERS: Final = ("locatt", "urlappend", "redirectionHeaders")
 _FORWARDED_PARAMETERS: Final = ("type", "index", "auth", AT_PARAMETER)
 _FROM_PAGE: Final = "page"
-"""The field by which our own form is known."""
+"""The field that identifies our own form."""
 
 _HISTORY_CODES: Final = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
-"""What is said of a name that may have been there at another time."""
+"""Codes for handles that may have existed at another time."""
 
-_RANDOM_BYTES: Final = 6  # as many as a number with a fraction holds exactly
+_RANDOM_BYTES: Final = 6  # as many as a float represents exactly
 _CREDENTIALS: Final = frozenset(("authorization", "cookie"))
 _CONDITIONS: Final = frozenset(("if-match", "if-modified-since", "if-none-match", "if-unmodified-since"))
 _TIME: Final = frozenset(("accept-datetime",))
@@ -106,7 +105,7 @@ _OWN_HEADERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _ResolverRequest:
-    """What somebody asks about a name."""
+    """A parsed request about a name."""
 
     named: RequestedName
     parameters: Parameters
@@ -114,22 +113,22 @@ class _ResolverRequest:
     selection: Selection
     action: Action | None
     query: bytes
-    """As it came; the parameters of a form are not part of it."""
+    """As received; the parameters of a form are not part of it."""
     posted: bool
     at: str | None = None
-    """The moment that it is about, as it is written; None for the present."""
+    """The requested time, as written; None for the present."""
     time: int | None = None
-    """The time that `Accept-Datetime` names, where no moment is."""
+    """The time in `Accept-Datetime`, unless `at` is set."""
 
     @property
-    def leads(self) -> bool:
-        """Whether somebody wants to be sent to the thing."""
+    def wants_redirect(self) -> bool:
+        """Whether a redirect is requested."""
         return self.action in _REDIRECT_ACTIONS
 
 
 @dataclass(frozen=True, slots=True)
 class _AsJson:
-    """The record is to be given as the API gives it."""
+    """The record will be returned as in the API."""
 
     name: str
     status: int = 200
@@ -138,23 +137,23 @@ class _AsJson:
 
 @dataclass(frozen=True, slots=True)
 class _NotFound:
-    """There is no such name, and what was meant may be found."""
+    """There is no such handle, but there may be suggestions."""
 
     text: str
     problem: Problem
 
 
 async def handle_request(request_context: RequestContext) -> Response:
-    """The answer to a request for a name, or for one of the server's own pages."""
+    """Handle a request for a name, or for one of the server's own pages."""
     settings, accepted = request_context.place.settings, parse_accept(request_context.request.all("accept"))
     try:
         return await with_etag(request_context, await _dispatch(request_context, accepted))
     except BadRequest as problem:
-        said = problems.bad_request(problem.message, problem.status)
-    except Exception as problem:  # noqa: BLE001 - whatever it is, it becomes a page
+        error = problems.bad_request(problem.message, problem.status)
+    except Exception as problem:  # noqa: BLE001 - every exception must become a page
         failure = to_failure(problem, request_context)
-        said = problems.from_failure(failure.status, failure.code, failure.message, failure.headers)
-    return problems.to_response(said, accepted, settings)
+        error = problems.from_failure(failure.status, failure.code, failure.message, failure.headers)
+    return problems.to_response(error, accepted, settings)
 
 
 async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> Response:
@@ -166,13 +165,13 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
     if isinstance(located, RequestedName):
         try:
             parsed = _parse_request(request, located, form or Parameters(), accepted)
-        except Refused as refused:  # its time cannot be read, and it is a TimeGate all the same (RFC 7089, 4.5.3)
+        except Refused as refused:  # an invalid time; the URL is a TimeGate nevertheless (RFC 7089, 4.5.3)
             failure, links = (
                 to_failure(refused, request_context),
                 time_travel.gate_links(get_addresses(located.name, settings)),
             )
-            said = problems.from_failure(failure.status, failure.code, failure.message, (*failure.headers, *links))
-            return problems.to_response(said, accepted, settings)
+            error = problems.from_failure(failure.status, failure.code, failure.message, (*failure.headers, *links))
+            return problems.to_response(error, accepted, settings)
         return await _handle_name(request_context, parsed)
     own = None
     if isinstance(located, OwnPage):
@@ -191,30 +190,30 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
 async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest) -> Response:
     if parsed.action is Action.API:
         return await _from_api(request_context, parsed.named.name, parsed.parameters)
-    made = await request_context.do(WorkKind.READ, lambda: _resolve(request_context, parsed))
-    if isinstance(made, Response):
-        return made
-    if isinstance(made, _NotFound):
+    result = await request_context.do(WorkKind.READ, lambda: _resolve(request_context, parsed))
+    if isinstance(result, Response):
+        return result
+    if isinstance(result, _NotFound):
         settings = request_context.place.settings
-        problem = problems.with_suggestions(made.problem, await find_suggestions(request_context, made.text), settings)
+        suggestions = await find_suggestions(request_context, result.text)
+        problem = problems.with_suggestions(result.problem, suggestions, settings)
         return problems.to_response(problem, parsed.wanted.accepted, settings)
-    found = await _from_api(request_context, made.name, _value_parameters(parsed.parameters), conditional=False)
-    headers = [header for header in found.headers if header[0].lower() not in _OWN_HEADERS]
-    return replace(
-        found, status=made.status if found.status == 200 else found.status, headers=(*headers, *made.headers)
-    )
+    response = await _from_api(request_context, result.name, _value_parameters(parsed.parameters), conditional=False)
+    headers = [header for header in response.headers if header[0].lower() not in _OWN_HEADERS]
+    status = result.status if response.status == 200 else response.status
+    return replace(response, status=status, headers=(*headers, *result.headers))
 
 
-# What is asked
+# Parsing
 
 
 def _parse_form(request: Request) -> Parameters | None:
-    """The fields of a form that was posted; None if none was."""
+    """Parse a posted form; None if there is none."""
     type_ = (request.header("content-type") or "").partition(";")[0].strip().lower()
     if request.method != "POST" or type_ != _FORM:
         return None
     if len(request.body) > MAX_FORM:
-        raise BadRequest(f"a form here has at most {MAX_FORM:,} octets, and this one has {len(request.body):,}", 413)
+        raise BadRequest(f"the form is too large: {len(request.body):,} bytes; the maximum is {MAX_FORM:,}", 413)
     return Parameters.parse(request.body)
 
 
@@ -228,8 +227,8 @@ def _parse_request(
     languages = parse_accept_language(request.all("accept-language"))
     client = request.client
     address = parse_address(client.host)
-    if client.trusted and (given := parameters.first("ip")) is not None:
-        address = parse_address(given) or address
+    if client.trusted and (reported := parameters.first("ip")) is not None:
+        address = parse_address(reported) or address
     wanted = RedirectRequest(
         accepted=accepted,
         own=(*own, _METADATA) if metadata else own,
@@ -255,11 +254,11 @@ def _parse_request(
     )
 
 
-# What there is: in a thread that may read
+# Reading, in a reader thread
 
 
 def _resolve(request_context: RequestContext, parsed: _ResolverRequest) -> Response | _AsJson | _NotFound:
-    """What a name stands for, as an answer."""
+    """Look up a name and create the response."""
     place, accepted = request_context.place, parsed.wanted.accepted
     settings, registry = place.settings, place.registry
     with registry.snapshot() as snapshot:
@@ -269,8 +268,8 @@ def _resolve(request_context: RequestContext, parsed: _ResolverRequest) -> Respo
             if parsed.time is not None:
                 return _time_gate_redirect(reader, parsed, parsed.time, settings)
             found = reader.find(parsed.named, parsed.selection)
-        except LookupFailure as lost:
-            return _lookup_failed(lost, reader, parsed, settings)
+        except LookupFailure as failure:
+            return _lookup_failed(failure, reader, parsed, settings)
         space = reader.space(found.resolved.handle)
         if space.inactive is not None:
             problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
@@ -279,49 +278,49 @@ def _resolve(request_context: RequestContext, parsed: _ResolverRequest) -> Respo
 
 
 def _lookup_failed(
-    lost: LookupFailure, reader: RecordReader, parsed: _ResolverRequest, settings: HttpSettings
+    failure: LookupFailure, reader: RecordReader, parsed: _ResolverRequest, settings: HttpSettings
 ) -> Response | _NotFound:
-    """What is said where there is nothing to show: that the namespace is not in use, if so, before all else."""
-    if lost.space.inactive is not None:
-        problem = replace(problems.inactive_namespace(lost.name, lost.space), past=reader.at is not None)
+    """Create the response to a failed lookup; an inactive namespace takes precedence."""
+    if failure.space.inactive is not None:
+        problem = replace(problems.inactive_namespace(failure.name, failure.space), past=reader.at is not None)
         return problems.to_response(problem, parsed.wanted.accepted, settings)
-    code = lost.refused.code
-    is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not lost.is_loop
-    versions = reader.versions_of(lost) if code in _HISTORY_CODES and not lost.is_loop else None
+    code = failure.refused.code
+    is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not failure.is_loop
+    versions = reader.versions_of(failure) if code in _HISTORY_CODES and not failure.is_loop else None
     if reader.at is not None and is_absent:
-        problem = problems.not_found_at(lost, versions, reader.at, settings)
+        problem = problems.not_found_at(failure, versions, reader.at, settings)
     else:
         problem = problems.from_lookup_failure(
-            lost, parsed.named.name, settings, restricted=parsed.selection.is_restricted
+            failure, parsed.named.name, settings, restricted=parsed.selection.is_restricted
         )
         problem = replace(problem, past=reader.at is not None)
         if versions is not None and is_absent:
             problem = problems.with_last_version(problem, versions, settings)
-    problem = replace(problem, headers=(*problem.headers, *_version_headers(lost, versions, reader, settings)))
-    if reader.at is None and code in SUGGESTION_CODES and not lost.is_loop:
-        return _NotFound(lost.name, problem)
+    problem = replace(problem, headers=(*problem.headers, *_version_headers(failure, versions, reader, settings)))
+    if reader.at is None and code in SUGGESTION_CODES and not failure.is_loop:
+        return _NotFound(failure.name, problem)
     return problems.to_response(problem, parsed.wanted.accepted, settings)
 
 
 def _version_headers(
-    lost: LookupFailure, versions: MementoNeighbors | None, reader: RecordReader, settings: HttpSettings
+    failure: LookupFailure, versions: MementoNeighbors | None, reader: RecordReader, settings: HttpSettings
 ) -> HeaderList:
-    """What is said about other times where there is nothing to show.
+    """The time headers of a failed lookup.
 
-    A name that was deleted has a past that can be asked for (RFC 7089, section 4.5.2). A version of which there is
-    nothing to show, as of a record without public values or of an alias that leads nowhere, is a memento all the same
-    (section 4.5.5). A time without a record is none: it is in no list of versions, and nobody is led to it.
+    A deleted handle has a history that can be requested (RFC 7089, section 4.5.2). A version with nothing to show, such
+    as a record without public values or a dangling alias, is still a memento (section 4.5.5). A time without a record
+    is not: it is in no TimeMap, and nobody is redirected to it.
     """
-    if lost.first is not None:
-        return signposting.time_headers(lost.first, reader, settings)
+    if failure.first is not None:
+        return signposting.time_headers(failure.first, reader, settings)
     if versions is None:
         return ()
-    is_memento = reader.at is not None and lost.refused.code is ResponseCode.VALUES_NOT_FOUND
+    is_memento = reader.at is not None and failure.refused.code is ResponseCode.VALUES_NOT_FOUND
     return time_travel.memento_headers(versions, get_addresses(str(versions.handle), settings), is_memento=is_memento)
 
 
 def _time_gate_redirect(reader: RecordReader, parsed: _ResolverRequest, time: int, settings: HttpSettings) -> Response:
-    """The answer of the TimeGate: where the version of a time is. Raises `Lost`."""
+    """The response of the TimeGate: a redirect to the version of a time. Raises `LookupFailure`."""
     found = reader.negotiated(parsed.named, parsed.selection, time)
     name, versions = found.name, found.versions
     space = reader.space(found.handle)
@@ -332,7 +331,7 @@ def _time_gate_redirect(reader: RecordReader, parsed: _ResolverRequest, time: in
     addresses = get_addresses(name if versions is None else str(versions.handle), settings)
     headers: HeaderList = (
         ("Location", absolute_url(path, settings)),
-        ("Cache-Control", "no-cache"),  # there may be another version of that time, until the time has passed
+        ("Cache-Control", "no-cache"),  # the version of that time can change until the time has passed
         ("Vary", VARY),
         *(time_travel.gate_links(addresses) if versions is None else time_travel.version_links(versions, addresses)),
     )
@@ -341,14 +340,14 @@ def _time_gate_redirect(reader: RecordReader, parsed: _ResolverRequest, time: in
 
 @dataclass(frozen=True, slots=True)
 class _RecordResponse:
-    """A name that stands for something, and somebody who asked for it."""
+    """Builds the response for a name that resolves."""
 
     request_context: RequestContext
     parsed: _ResolverRequest
     found: LookupResult
     reader: RecordReader
     moment: Moment | None
-    """That of the past which it is about; None for the present."""
+    """The requested earlier time; None for the present."""
 
     @property
     def settings(self) -> HttpSettings:
@@ -360,7 +359,7 @@ class _RecordResponse:
 
     @property
     def fixed(self) -> bool:
-        """Whether the answer stays the same."""
+        """Whether the response never changes."""
         return self.moment is not None and self.moment.fixed
 
     @property
@@ -370,25 +369,25 @@ class _RecordResponse:
         )
 
     @property
-    def kept(self) -> HeaderList:
-        """For how long an answer about the record is good, and for whom."""
+    def cache_headers(self) -> HeaderList:
+        """The caching headers of a response about the record."""
         return (*self.age, ("Vary", VARY if self.moment is None else VARY_HISTORY))
 
     @property
-    def times(self) -> HeaderList:
-        """What is said about other times."""
+    def time_headers(self) -> HeaderList:
+        """The headers about other versions."""
         return signposting.time_headers(self.found.resolved, self.reader, self.settings)
 
     def respond(self) -> Response | _AsJson:
         parsed, found, settings = self.parsed, self.found, self.settings
         wanted = parsed.wanted
-        if found.aliases and parsed.leads and not parsed.posted:
+        if found.aliases and parsed.wants_redirect and not parsed.posted:
             path = path_to(found.name, settings, parsed.named.segment)
             query = encode_query(parsed.query)
             location = absolute_url(f"{path}?{query}" if query else path, settings)
             links = signposting.alias_headers(found, self.reader, settings)
             return alias_redirect(location, self.age, found.name, links, past=self.moment is not None)
-        if found.tombstone is not None and parsed.leads:
+        if found.tombstone is not None and parsed.wants_redirect:
             return self.record(wanted.accepted.record_form, gone=True)
         if parsed.action is Action.VALUES:
             return self.record(wanted.accepted.record_form)
@@ -397,20 +396,22 @@ class _RecordResponse:
         candidates = self.reader.candidates(found)
         number = int.from_bytes(self.request_context.place.random(_RANDOM_BYTES), "big") / (1 << 8 * _RANDOM_BYTES)
         if parsed.action is Action.LOCATIONS:
-            headers = (*self.kept, *self.times, ("Content-Security-Policy", POLICY))
+            headers = (*self.cache_headers, *self.time_headers, ("Content-Security-Policy", POLICY))
             return _with_headers(locations_response(candidates, found.values, found.name), headers)
         if parsed.action is Action.EXPLAIN:
             redirect = choose_redirect(candidates, wanted, settings, number)
-            known = RedirectSource(found.resolved.handle, found.values, candidates, found.used)
-            made = explanation_response(known, found.aliases, wanted, redirect, text=not wanted.accepted.prefers_json)
+            source = RedirectSource(found.resolved.handle, found.values, candidates, found.used)
+            response = explanation_response(
+                source, found.aliases, wanted, redirect, text=not wanted.accepted.prefers_json
+            )
             varies = ("Vary", vary_header(candidates, wanted.accepted, past=self.moment is not None))
-            return _with_headers(made, (("Cache-Control", "no-store"), varies, *self.times))
-        return self.redirected(candidates, number) or self.record(wanted.accepted.record_form)
+            return _with_headers(response, (("Cache-Control", "no-store"), varies, *self.time_headers))
+        return self.redirect(candidates, number) or self.record(wanted.accepted.record_form)
 
-    def redirected(self, candidates: Candidates, number: float) -> Response | None:
-        """The answer that sends somebody to where the name leads; None if it leads nowhere, or the record is wanted."""
+    def redirect(self, candidates: Candidates, number: float) -> Response | None:
+        """Create the redirect; None if there is no target, or the record is requested."""
         found, parsed = self.found, self.parsed
-        known = RedirectSource(
+        source = RedirectSource(
             found.resolved.handle,
             found.values,
             candidates,
@@ -420,7 +421,7 @@ class _RecordResponse:
             fixed=self.fixed,
         )
         try:
-            redirection = redirect_response(known, parsed.wanted, self.settings, number, self.now)
+            redirection = redirect_response(source, parsed.wanted, self.settings, number, self.now)
         except InvalidTarget as problem:
             raise BadRequest(f"urlappend: {problem}") from problem
         if redirection is None or not (parsed.posted and _FROM_PAGE in parsed.parameters):
@@ -428,9 +429,9 @@ class _RecordResponse:
         return _leaving_page(redirection, found, self.settings)
 
     def record(self, form: str, *, gone: bool = False, located: bool = False) -> Response | _AsJson:
-        """The record itself in a form, which is a media type; `gone`, if it is told instead of where its thing was.
+        """Return the record in a form, which is a media type.
 
-        `located`, if that form was asked for by its address, and not chosen by the headers of the request.
+        `gone`: as a tombstone, with status 410. `located`: the form was requested by its URL, not chosen by `Accept`.
         """
         found, reader, settings = self.found, self.reader, self.settings
         status = 410 if gone else 200
@@ -438,10 +439,10 @@ class _RecordResponse:
         if form not in (JSON, HTML):
             address = next((each.address for each in described.forms if each.media_type == form), None)
             where = () if located or address is None else (("Content-Location", address),)
-            headers = (*self.kept, *where, *signposting.form_headers(described, found, reader, settings))
+            headers = (*self.cache_headers, *where, *signposting.form_headers(described, found, reader, settings))
             return _with_name(signposting.form_response(form, described, status, headers), found)
         links_of_record = signposting.record_headers(described, found, reader, settings, is_page=form == HTML)
-        headers = (*self.kept, *links_of_record)
+        headers = (*self.cache_headers, *links_of_record)
         if form == JSON:
             return _AsJson(found.name, status, headers)
         links = LinkBuilder(settings, reader.is_here)
@@ -458,15 +459,15 @@ class _RecordResponse:
 
 
 def _leaving_page(redirection: Response, found: LookupResult, settings: HttpSettings) -> Response:
-    """A page that leads on, for whoever sent the form of a page: that may send its form to us alone, and some browsers
-    do not follow a redirection to anybody else then.
+    """A page that redirects, for our own form: its policy allows submission to this server only, and some browsers
+    then do not follow a redirect to another.
     """
     target = to_link(next(redirection.values("location")), settings)
     name = to_visible(found.name)
-    made = render_page(
+    page = render_page(
         "leaving.html", settings, headers=(("Cache-Control", "no-store"),), title=name, name=name, target=target
     )
-    return _with_name(made, found)
+    return _with_name(page, found)
 
 
 def _with_name(response: Response, found: LookupResult) -> Response:
@@ -477,21 +478,21 @@ def _with_headers(response: Response, headers: HeaderList) -> Response:
     return replace(response, headers=(*headers, *response.headers))
 
 
-# As the API answers
+# Responses of the API
 
 
 async def _from_api(
     request_context: RequestContext, name: str, parameters: Parameters, *, conditional: bool = True
 ) -> Response:
-    """What the API says about a name to whoever proves nothing; all of it, unless conditions may count."""
+    """Return the API's response to an anonymous request for a name; `conditional`: whether conditions apply."""
     request = request_context.request
-    left_out = _CREDENTIALS if conditional else _CREDENTIALS | _CONDITIONS | _TIME
-    headers = [header for header in request.headers if header[0] not in left_out]
+    omitted = _CREDENTIALS if conditional else _CREDENTIALS | _CONDITIONS | _TIME
+    headers = [header for header in request.headers if header[0] not in omitted]
     target = f"{_api_path(name)}?{urlencode(parameters.pairs)}".removesuffix("?")
     client = replace(request.client, certificate=None)
     method = request.method if request.method == "HEAD" else "GET"
-    passed_on = Request(method, target.encode("ascii"), headers, b"", client, request.version)
-    return await api.handle_request(RequestContext(passed_on, request_context.place))
+    forwarded = Request(method, target.encode("ascii"), headers, b"", client, request.version)
+    return await api.handle_request(RequestContext(forwarded, request_context.place))
 
 
 def _api_path(name: str) -> str:
@@ -499,5 +500,5 @@ def _api_path(name: str) -> str:
 
 
 def _value_parameters(parameters: Parameters) -> Parameters:
-    """The parameters that say which values are wanted."""
+    """The parameters that select values."""
     return Parameters(tuple([pair for pair in parameters.pairs if pair[0] in _FORWARDED_PARAMETERS]))

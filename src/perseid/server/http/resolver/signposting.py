@@ -1,9 +1,9 @@
-"""What a record means to machines, over HTTP: links in headers (Signposting), and the record in other forms.
+"""Signposting: typed links in headers, and records in other forms.
 
-A redirection has a few links only, which follow from the name alone (`addresses.links_of_redirection`). The page of a
-record, and its JSON, have those of `registry.meaning` as far as there is room for them in headers; all of them are in
-the linkset. A description of the thing in another form says what it describes, and where the links are. With each go
-the links to the past of the name, or to the versions around the one that is shown.
+A redirect has only a few links, which depend on the name alone (`addresses.redirect_links`). The page of a record and
+its JSON have those of `registry.queries.signposting` as far as they fit into headers; the linkset has all of them. A
+description in another form names what it describes and its linkset. All have links to the history, or to the versions
+around the one shown.
 """
 
 from collections.abc import Iterable
@@ -34,16 +34,16 @@ from .lookup import LookupResult, RecordReader
 from .time_travel import datetime_headers, gate_links, memento_headers
 
 MAX_EMBEDDED: Final = 65_536
-"""Characters of the longest description that is put into a page: a page should not become twice as long by it."""
+"""Characters of the longest description that is embedded in a page, so that it does not double the page."""
 
-_OF_FORMS: Final = ("cite-as", "linkset")  # relations that a description has itself
-_CHARSETS: Final = frozenset((BIBTEX, BIBLIOGRAPHY))  # types whose encoding has to be said
+_OF_FORMS: Final = ("cite-as", "linkset")  # relations of a description itself
+_CHARSETS: Final = frozenset((BIBTEX, BIBLIOGRAPHY))  # types that need a charset
 
 
 def describe(
-    found: LookupResult, reader: RecordReader, settings: HttpSettings, places: tuple[Candidate, ...] | None = None
+    found: LookupResult, reader: RecordReader, settings: HttpSettings, candidates: tuple[Candidate, ...] | None = None
 ) -> DescribedRecord:
-    """All that is known about what was found; `places` are those of the thing, if they are known already."""
+    """Collect everything known about a record; `candidates` are its locations, if they are already known."""
     resolved = found.resolved
     then = () if reader.at is None else (f"at={reader.at}",)
     return DescribedRecord(
@@ -52,7 +52,7 @@ def describe(
         Reference(resolved.registered, resolved.query, resolved.fragment),
         get_resolver(settings),
         reader.authority(found),
-        reader.candidates(found).places if places is None else places,
+        reader.candidates(found).places if candidates is None else candidates,
         record_url(found.name, settings, "noredirect", *then) if settings.public_url else None,
         get_forms(found.name, settings, reader.at),
         fixed=reader.at is not None,
@@ -62,7 +62,7 @@ def describe(
 def record_headers(
     described: DescribedRecord, found: LookupResult, reader: RecordReader, settings: HttpSettings, *, is_page: bool
 ) -> HeaderList:
-    """What goes with the page of a record, or its JSON: all links for which there is room."""
+    """The headers of a record's page or JSON: all links that fit."""
     own = (Link(ABOUT_PAGE, "type"),) if is_page else ()
     return _headers(build_links(described, own), found, reader, settings)
 
@@ -70,7 +70,7 @@ def record_headers(
 def form_headers(
     described: DescribedRecord, found: LookupResult, reader: RecordReader, settings: HttpSettings
 ) -> HeaderList:
-    """What goes with a record in another form."""
+    """The headers of a record in another form."""
     own = [link for link in build_links(described) if link.relations[0] in _OF_FORMS]
     with suppress(ValueError):
         own.append(Link(described.address, "describes"))
@@ -78,18 +78,18 @@ def form_headers(
 
 
 def _headers(own: Iterable[Link], found: LookupResult, reader: RecordReader, settings: HttpSettings) -> HeaderList:
-    """Links, and those to other times; none if nothing here has an address."""
-    past = time_headers(found.resolved, reader, settings)
+    """Links, and the time headers; only the latter without a public URL."""
+    times = time_headers(found.resolved, reader, settings)
     if not settings.public_url:
-        return past
-    room = max(0, MAX_HEADER_BYTES - sum(len(name) + len(value) + 4 for name, value in past))
-    return (*[("Link", value) for value in format_headers(own, octets=room)], *past)
+        return times
+    remaining = max(0, MAX_HEADER_BYTES - sum(len(name) + len(value) + 4 for name, value in times))
+    return (*[("Link", value) for value in format_headers(own, max_bytes=remaining)], *times)
 
 
 def time_headers(resolved: Resolution, reader: RecordReader, settings: HttpSettings) -> HeaderList:
-    """What is said about other times with an answer: where the past is to be had, or the versions around this one.
+    """The headers about other times: links to the history, or to the versions around this one.
 
-    A name that a template makes has no versions of its own, and so no list of them. Since when it was so is known.
+    A handle made by a template has no versions of its own, and so no TimeMap. The start of its state is known.
     """
     addresses = get_addresses(str(resolved.registered), settings)
     if reader.at is None:
@@ -101,12 +101,12 @@ def time_headers(resolved: Resolution, reader: RecordReader, settings: HttpSetti
 
 
 def redirect_headers(found: LookupResult, reader: RecordReader, settings: HttpSettings) -> HeaderList:
-    """The links that go with a redirection."""
+    """The links of a redirect."""
     return _redirect_headers(found.name, found.resolved, reader, settings)
 
 
 def alias_headers(found: LookupResult, reader: RecordReader, settings: HttpSettings) -> HeaderList:
-    """Those that go with the answer that leads from an alias to the name which it is one of: they are the alias's."""
+    """The links of a redirect from an alias; they are about the alias."""
     return _redirect_headers(found.aliases[0], found.first, reader, settings)
 
 
@@ -118,19 +118,19 @@ def _redirect_headers(name: str, resolved: Resolution, reader: RecordReader, set
 
 
 def form_response(media_type: str, described: DescribedRecord, status: int, headers: HeaderList) -> Response:
-    """A record in one of its other forms."""
+    """Create the response with a record in another form."""
     body = FORMATTERS[media_type](described).encode("utf-8", "replace")
     type_ = f"{media_type};charset=utf-8" if media_type in _CHARSETS else media_type
     return Response(status, (*headers, ("Content-Type", type_)), body)
 
 
 def embedded_json_ld(described: DescribedRecord, settings: HttpSettings) -> Markup | None:
-    """The description that goes into the page of a record; None if it is too long, or nothing here has an address.
+    """The description embedded in a record's page; None if it is too long, or without a public URL.
 
-    It is data in a page and no script: browsers do not run what says that it is JSON-LD, and what is in it cannot end
-    it. See `registry.json_ld`.
+    It is data, not a script: browsers do not run JSON-LD, and its text cannot close the element. See
+    `registry.queries.signposting`.
     """
     if not settings.public_url:
         return None
     text = format_json_ld(described)
-    return Markup(text) if len(text) <= MAX_EMBEDDED else None  # noqa: S704 - it holds nothing that is markup
+    return Markup(text) if len(text) <= MAX_EMBEDDED else None  # noqa: S704 - it contains no markup

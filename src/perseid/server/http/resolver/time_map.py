@@ -1,11 +1,11 @@
-"""TimeMaps (RFC 7089, section 5): which versions of a name there are, as links or as JSON, page by page.
+"""TimeMaps (RFC 7089, section 5): the versions of a handle, as links or as JSON, page by page.
 
     /timemap/link/{name}              application/link-format
     /timemap/json/{name}              the same as JSON
-    …?before=SEQ                      the page with the versions before an entry; each page names the next
+    …?before=SEQ                      the page with the versions before an entry; each page links the next
 
-They list addresses, so a server that has declared none has no TimeMaps. What a TimeMap is about its headers say too
-(section 5.1.2). It is as it is now: no time that a header names counts for it.
+They list absolute URLs, so there are none without a public URL. Their headers name the original (section 5.1.2). A
+TimeMap is always current: `Accept-Datetime` is ignored.
 """
 
 import re
@@ -30,11 +30,11 @@ from .paths import RequestedName, parse_query
 from .problems import NO_CACHE, Problem
 
 _NUMBER: Final = re.compile("[0-9]{1,18}")
-_NO_ADDRESS: Final = "This server has declared no address of its own (http.public_url), so it can list none."
+_NO_PUBLIC_URL: Final = "TimeMaps are not available: this server has no public URL. Set http.public_url."
 
 
 async def handle_request(request_context: RequestContext, path: str, accepted: AcceptHeader) -> Response:
-    """The TimeMap at a path without the slash before it."""
+    """Return the TimeMap for a path without leading slash."""
     settings = request_context.place.settings
     form, _, name = path.partition("/")[2].partition("/")
     media_type = TIME_MAP_FORMS.get(form)
@@ -43,9 +43,9 @@ async def handle_request(request_context: RequestContext, path: str, accepted: A
         return _error_response(problems.page_not_found(path, settings), accepted, settings)
     before = parse_query(request_context.request.query).first("before")
     if before is not None and not _NUMBER.fullmatch(before):
-        raise BadRequest("the parameter before should be the number of an entry; take the address of a page as it is")
+        raise BadRequest("the parameter before must be an entry number; use the URL in the TimeMap unchanged")
     if not settings.public_url:
-        problem = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, sentences=(_NO_ADDRESS,))
+        problem = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, sentences=(_NO_PUBLIC_URL,))
         return _error_response(problem, accepted, settings)
     first = None if before is None else int(before)
     return await request_context.do(
@@ -66,8 +66,8 @@ def _build_response(
             if space.inactive is not None:
                 return _error_response(problems.inactive_namespace(named.name, space), accepted, settings)
             found = get_time_map(snapshot, Anonymous(), handle, before)
-        except LookupFailure as lost:
-            return _error_response(problems.from_lookup_failure(lost, named.name, settings), accepted, settings)
+        except LookupFailure as failure:
+            return _error_response(problems.from_lookup_failure(failure, named.name, settings), accepted, settings)
         except Refused as refused:
             return _error_response(
                 problems.from_lookup_failure(LookupFailure(refused, named.name), named.name, settings),
@@ -75,13 +75,13 @@ def _build_response(
                 settings,
             )
     addresses = get_addresses(str(found.handle), settings)
-    assert addresses is not None  # noqa: S101 - there is a declared address
+    assert addresses is not None  # noqa: S101 - there is a public URL
     if media_type == JSON:
         text, type_ = found.to_json(addresses), f"{JSON};charset=utf-8"
     else:
         text, type_ = found.to_link_format(addresses), media_type
     itself = Link(addresses.timemap(media_type, before), "timemap", addresses.original, media_type)
-    links = [("Link", value) for value in format_headers([itself], octets=MAX_LINK_BYTES)]
+    links = [("Link", value) for value in format_headers([itself], max_bytes=MAX_LINK_BYTES)]
     headers = (NO_CACHE, *links, ("Content-Type", type_))
     return Response(200, headers, text.encode(), code=int(ResponseCode.SUCCESS), name=named.name)
 

@@ -1,8 +1,7 @@
-"""Changing a record over the API: PUT and DELETE, and making a new name (http-api reference, 6.2 to 6.4).
+"""PUT and DELETE of records, and minting (http-api reference, 6.2 to 6.4).
 
-What may be done, and in which order it is looked at, the registry decides. Here is what belongs to the API alone: the
-indexes in the query have to be those of the body, a name in the body has to be the one in the path, and a change may
-have a condition.
+The registry decides permissions and the order of checks. Specific to this API: indexes in the query must match those of
+the body, a handle in the body must match the path, and a change may have a precondition.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from .call import Call, full_name
 CREATED: Final = 201
 
 ANY_INDEX: Final = "various"
-"""In place of indexes: those that the body has."""
+"""The indexes of the body."""
 
 EMPTY_HANDLE: Final = "Empty handle invalid"
 
@@ -37,7 +36,7 @@ T = TypeVar("T")
 
 
 async def put(call: Call, name: Name) -> Response:
-    """Create or replace a record, add or replace values, or make a new name."""
+    """Create or replace a record, add or replace values, or mint."""
     return await call.catching_errors(name.text or None, _put(call, name))
 
 
@@ -54,29 +53,29 @@ async def _put(call: Call, name: Name) -> Response:
     _check_name(name)
     if mints:
         if indexes:
-            raise BadRequest("mintNewSuffix makes a new record, and index is about one that exists: send one of them")
+            raise BadRequest("mintNewSuffix creates a record and index changes an existing one; send only one of them")
         return await _mint(call, name, submitted)
     overwrite = _should_overwrite(call)
     handle = call.handle(name, ResponseCode.HANDLE_NOT_FOUND if indexes else ResponseCode.INVALID_HANDLE, writes=True)
-    operation: Command[ChangeResult]
+    command: Command[ChangeResult]
     if isinstance(handle, UnstorableName):
-        operation = handle
+        command = handle
     else:
         if indexes:
-            operation = Add(handle, submitted.values, overwrite)
+            command = Add(handle, submitted.values, overwrite)
         else:
-            # Deployed servers forget what was deleted, and clients of this interface register such names again.
-            operation = Create(handle, submitted.values, overwrite, again=True, keeps_administrator=True)
-        operation = _with_condition(condition, _with_name_check(operation, handle, submitted), handle)
-    changed = await call.change(lambda _: operation, full_name(name.text))
+            # Deployed servers forget deleted handles, and clients of this API create them again.
+            command = Create(handle, submitted.values, overwrite, reuse_deleted=True, keeps_administrator=True)
+        command = _with_condition(condition, _with_name_check(command, handle, submitted), handle)
+    changed = await call.change(lambda _: command, full_name(name.text))
     return _change_response(call, name.text, changed.overwritten)
 
 
 async def _mint(call: Call, name: Name, submitted: bodies.Submission) -> Response:
     stub = name.text
     if not name.is_text or "/" not in stub:
-        advice = f"write {display_name(stub)}/ for a name of the prefix" if name.is_text else "names are UTF-8"
-        raise Refused(ResponseCode.INVALID_HANDLE, f"{display_name(stub)} is no beginning of a name", advice)
+        advice = f"write {display_name(stub)}/ to mint under the prefix" if name.is_text else "handles are UTF-8"
+        raise Refused(ResponseCode.INVALID_HANDLE, f"{display_name(stub)} is not the start of a handle", advice)
     if submitted.handle is not None and fold(submitted.handle) != fold(stub):
         raise _mismatch_error(submitted.handle, stub)
     inputs = MintInputs.of(call.request_context.place.registry)
@@ -89,17 +88,17 @@ async def _delete(call: Call, name: Name) -> Response:
     condition = caching.parse_condition(call.request)
     _check_name(name)
     handle = call.handle(name, writes=True)
-    operation: Command[ChangeResult]
+    command: Command[ChangeResult]
     if isinstance(handle, UnstorableName):
-        operation = handle
+        command = handle
     else:
-        operation = _with_condition(condition, Remove(handle, indexes) if indexes else Delete(handle), handle)
-    await call.change(lambda _: _DeleteOrNotFound(operation, name.text))
+        command = _with_condition(condition, Remove(handle, indexes) if indexes else Delete(handle), handle)
+    await call.change(lambda _: _DeleteOrNotFound(command, name.text))
     return call.respond(_success_body(name.text), name=name.text)
 
 
 async def _read_submission(call: Call) -> bodies.Submission:
-    """What the body asks to have stored; a large one is read in a thread. Raises `Malformed`."""
+    """Parse the body; a large one in a thread. Raises `BadRequest`."""
     request, now = call.request, int(call.request_context.place.time())
     if len(request.body) <= bodies.MAX_INLINE_BYTES:
         return bodies.parse_submission(request, now)
@@ -107,59 +106,57 @@ async def _read_submission(call: Call) -> bodies.Submission:
     return await call.request_context.do(WorkKind.READ, lambda: bodies.parse_submission(request, now), price=price)
 
 
-# What belongs to the API
+# Rules of this API
 
 
 @dataclass(frozen=True, slots=True)
 class _CheckedName(Generic[T]):
-    """An operation on a record that a request names twice."""
+    """A command on a record that the request names twice."""
 
-    operation: Command[T]
+    command: Command[T]
     handle: Handle
     other: str
 
     def decide(self, context: Context) -> Plan[T]:
-        """The names first: a request that is not sure what it is about is malformed."""
+        """Check the names first: a request with two different handles is invalid."""
         other = Handle.for_lookup(full_name(self.other))
         case = context.snapshot.policy(self.handle.prefix).case
         if other is None or case.key(other) != case.key(self.handle):
             raise _mismatch_error(self.other, str(self.handle))
-        return self.operation.decide(context)
+        return self.command.decide(context)
 
 
 @dataclass(frozen=True, slots=True)
 class _DeleteOrNotFound(Generic[T]):
-    """A deletion: of a name that is not here there is no record, and whoever is unknown is asked who they are first."""
+    """A deletion. A prefix not hosted here is reported as not found; anonymous callers get a challenge first."""
 
-    operation: Command[T]
+    command: Command[T]
     name: str
 
     def decide(self, context: Context) -> Plan[T]:
         try:
-            return self.operation.decide(context)
+            return self.command.decide(context)
         except Refused as refused:
             if refused.code not in (ResponseCode.SERVER_NOT_RESP, ResponseCode.HANDLE_NOT_FOUND):
                 raise
             require_identity(context, f"delete {display_name(self.name)}")
             raise Refused(
-                ResponseCode.HANDLE_NOT_FOUND, f"there is no record of {display_name(self.name)}"
+                ResponseCode.HANDLE_NOT_FOUND, f"handle {display_name(self.name)} does not exist"
             ) from refused
 
 
 def _with_name_check(
-    operation: Command[ChangeResult], handle: Handle, submitted: bodies.Submission
+    command: Command[ChangeResult], handle: Handle, submitted: bodies.Submission
 ) -> Command[ChangeResult]:
-    return operation if submitted.handle is None else _CheckedName(operation, handle, submitted.handle)
+    return command if submitted.handle is None else _CheckedName(command, handle, submitted.handle)
 
 
-def _with_condition(condition: Condition | None, operation: Command[T], handle: Handle) -> Command[T]:
-    return operation if condition is None else Conditional(operation, handle, condition)
+def _with_condition(condition: Condition | None, command: Command[T], handle: Handle) -> Command[T]:
+    return command if condition is None else Conditional(command, handle, condition)
 
 
 def _mismatch_error(other: str, name: str) -> BadRequest:
-    return BadRequest(
-        f"Mismatched handle: the body is about {display_name(other)}, and the path about {display_name(name)}"
-    )
+    return BadRequest(f"Mismatched handle: the body is for {display_name(other)}, the path for {display_name(name)}")
 
 
 def _check_name(name: Name) -> None:
@@ -168,25 +165,25 @@ def _check_name(name: Name) -> None:
 
 
 def _should_overwrite(call: Call) -> bool:
-    """Whether what exists may be replaced; a parameter that says nothing does not mean it, for that destroys data."""
+    """Whether existing data may be replaced; an empty parameter does not allow it, since that destroys data."""
     return call.parameters.first("overwrite") != "" and call.parameters.flag("overwrite", default=True)
 
 
 def _has_indexes(call: Call, submitted: bodies.Submission) -> bool:
-    """Whether single values are meant and not the whole record; raises `Malformed` if it is not clear which."""
+    """Whether single values are meant and not the whole record; raises `BadRequest` if query and body differ."""
     first = call.parameters.first("index")
     if first is None or first == ANY_INDEX:
         return first is not None
-    wanted, given = set(call.parameters.numbers("index")), {value.index for value in submitted.values}
-    if wanted != given:
-        message = f"Mismatched indexes: the query has {_format_indexes(wanted)}, and the body {_format_indexes(given)}"
-        raise BadRequest(f"{message}; index={ANY_INDEX} means those of the body")
+    in_query, in_body = set(call.parameters.numbers("index")), {value.index for value in submitted.values}
+    if in_query != in_body:
+        message = f"Mismatched indexes: the query has {_format_indexes(in_query)}, the body {_format_indexes(in_body)}"
+        raise BadRequest(f"{message}; use index={ANY_INDEX} for those of the body")
     return True
 
 
 def _format_indexes(indexes: set[int]) -> str:
-    shown_ones = ", ".join(str(index) for index in sorted(indexes)[:10])
-    return (shown_ones + (" …" if len(indexes) > 10 else "")) or "none"
+    listed = ", ".join(str(index) for index in sorted(indexes)[:10])
+    return (listed + (" …" if len(indexes) > 10 else "")) or "none"
 
 
 def _change_response(call: Call, name: str, overwritten: bool) -> Response:
