@@ -29,7 +29,7 @@ from perseid.registry.installation.settings import Config
 from perseid.registry.queries.history import RecordHistory
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.server.http.v1.calls import _outcome_reply
+from perseid.server.http.v1.api_call import _outcome_reply
 from tests.cli.installation import Site
 from tests.stored import stored
 from tests.stored.stored import FOLDER, Facts, opened
@@ -151,7 +151,7 @@ def test_views_that_were_lost_are_built_anew(here: Site, told: Facts) -> None:
 def test_a_token_still_counts_with_the_same_scope_and_maker(registry: Registry, told: Facts) -> None:
     (expected,) = [each for each in told["tokens"] if each[1] == "the catalog"]
     who = TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
-    assert [who.token, str(who.issuer), who.scope.may, list(who.scope.namespaces or ())] == [
+    assert [who.token, str(who.issuer), who.scope.scope_names, list(who.scope.namespaces or ())] == [
         expected[0],
         expected[2],
         expected[4],
@@ -242,7 +242,7 @@ def test_jobs_are_what_they_were(registry: Registry, told: Facts) -> None:
 def test_a_rewrite_that_was_interrupted_is_resumed_and_undone(here: Site, told: Facts) -> None:
     name = job_of(told, "rewrite", ended=False)
     assert leading(here, "r") == {"old": 2, "new": 5}
-    here.ok(f"operations resume {name}")
+    here.ok(f"jobs resume {name}")
     with opened(here) as registry:
         assert state_of(registry, name) == (7, True, None)
     assert leading(here, "r") == {"old": 0, "new": 7}
@@ -254,7 +254,7 @@ def test_a_rewrite_that_was_interrupted_is_resumed_and_undone(here: Site, told: 
 def test_an_undo_that_was_interrupted_is_resumed(here: Site, told: Facts) -> None:
     name = job_of(told, "undo", ended=False)
     assert leading(here, "u") == {"old": 5, "new": 2}
-    here.ok(f"operations resume {name}")
+    here.ok(f"jobs resume {name}")
     assert leading(here, "u") == {"old": 7, "new": 0}
     with opened(here) as registry:
         assert state_of(registry, name) == (7, True, None)
@@ -266,7 +266,7 @@ def test_a_transfer_that_was_interrupted_is_resumed_and_undone(here: Site, told:
     name = job_of(told, "transfer", ended=False)
     owned = [each for each in here.lines("find --owner 12345/ann") if each.startswith("12345/x-")]
     assert len(owned) == 5
-    here.ok(f"operations resume {name} --as 300:0.NA/12345")
+    here.ok(f"jobs resume {name} --as 300:0.NA/12345")
     assert len([each for each in here.lines("find --owner 12345/ann") if each.startswith("12345/x-")]) == 7
     here.ok(f"undo {name} --yes")
     assert [each for each in here.lines("find --owner 12345/ann") if each.startswith("12345/x-")] == []
@@ -285,16 +285,16 @@ def test_what_came_to_its_end_is_undone_unless_it_was(here: Site, told: Facts) -
 
 def test_a_job_is_seen_by_whoever_it_belongs_to(here: Site, told: Facts) -> None:
     """Also what they began with a token, and nobody else's."""
-    seen = {line.split()[0] for line in here.lines("operations list --as 300:0.NA/12345")}
-    everything = {line.split()[0] for line in here.lines("operations list")}
+    seen = {line.split()[0] for line in here.lines("jobs list --as 300:0.NA/12345")}
+    everything = {line.split()[0] for line in here.lines("jobs list")}
     assert everything == {each[0] for each in told["jobs"]}
     own = {each[0] for each in told["jobs"] if each[6] == "300:0.NA/12345"}
     assert len(own) == 2
     assert seen == everything  # the settings name them as an administrator of the server
     text = here.directory / "perseid.toml"
     text.write_text(text.read_text().replace('server = ["300:0.NA/12345"]', "server = []"))
-    assert {line.split()[0] for line in here.lines("operations list --as 300:0.NA/12345")} == own
-    assert here.lines("operations list --as 300:12345/ann") == []
+    assert {line.split()[0] for line in here.lines("jobs list --as 300:0.NA/12345")} == own
+    assert here.lines("jobs list --as 300:12345/ann") == []
 
 
 # Requests that are carried out once
@@ -367,7 +367,7 @@ def test_backups_are_restored_and_verify(tmp_path: Path, told: Facts) -> None:
     assert there("mint 12345.MAPS --url https://example.org/next").code == FAILED
     there.ok("restore --reopen 12345.MAPS --last 12345.MAPS/TR-0020")
     assert there.lines("mint 12345.MAPS --url https://example.org/next") == ["12345.MAPS/TR-0021"]
-    there.ok(f"operations resume {job_of(told, 'rewrite', ended=False)}")
+    there.ok(f"jobs resume {job_of(told, 'rewrite', ended=False)}")
 
 
 def test_a_full_backup_is_restored_alone_and_an_increment_is_not(tmp_path: Path, told: Facts) -> None:
@@ -403,8 +403,8 @@ def test_proofs_are_verified_without_an_installation(name: str, tmp_path: Path, 
 def test_what_is_written_now_has_the_same_forms(here: Site, told: Facts, tmp_path: Path) -> None:
     """An entry that is made today is read by the same rules as those of then."""
     here.ok("create 12345/new --url https://example.org/new --note why")
-    here.ok("unpublish 12345/new --keep-past --note embargo")
-    here.ok("token create --may mint,read --namespace 12345 --label new --as 300:0.NA/12345")
+    here.ok("unpublish 12345/new --keep-history --note embargo")
+    here.ok("token create --scope mint,read --namespace 12345 --label new --as 300:0.NA/12345")
     here.ok("namespace policy 20.500 --file -", given=b'who_may_list = "public"\n')
     here.ok("key rotate checkpoint")
     here.ok("prove 12345/kept -o", str(tmp_path / "proof.json"))
@@ -492,9 +492,9 @@ def test_tables_of_version_4_are_upgraded_with_their_jobs(here: Site, told: Fact
         database.commit()
         assert "maker" not in [row[1] for row in database.execute("PRAGMA main.table_info(operations)")]
     newer.unlink()
-    assert here("operations list").code == FAILED
+    assert here("jobs list").code == FAILED
     here.ok("upgrade")
     with opened(here) as registry:
         assert stored.jobs(registry) == told["jobs"]
-    here.ok(f"operations resume {job_of(told, 'rewrite', ended=False)}")
+    here.ok(f"jobs resume {job_of(told, 'rewrite', ended=False)}")
     here.ok("verify --all")

@@ -111,13 +111,13 @@ def compare(done: Done, answer: Response) -> None:
     problem = json.loads(answer.body)
     sort = problem["type"].rpartition("#")[2]
     if done.code == 2:  # wrong usage, in the words of another language
-        assert sort in ("malformed", "no-such-path"), about
+        assert sort in ("invalid-request", "no-such-path"), about
         return
-    assert sort not in ("malformed", "internal-error", "authentication-needed", "authentication-failed"), about
+    assert sort not in ("invalid-request", "internal-error", "authentication-required", "authentication-failed"), about
     assert problem["detail"].lower() in done.err.lower(), about
     is_missing = answer.status == 404
     assert is_missing == (done.code == 3), about
-    if sort != "elsewhere":  # a server says besides which prefixes it has
+    if sort != "prefix-not-hosted":  # a server says besides which prefixes it has
         # what is a command at one door is a request at the other; advice has a line of its own
         said = "\n".join(map(to_http_advice, done.err.splitlines()))
         assert problem.get("advice", "").lower() in said.lower(), about

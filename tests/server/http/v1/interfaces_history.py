@@ -55,11 +55,11 @@ def proving() -> st.SearchStrategy[Both]:
 def finding() -> st.SearchStrategy[Both]:
     def of(asked: dict[str, str]) -> Both:
         options = [word for name, text in asked.items() for word in (f"--{name}", text)]
-        query = urlencode({"changedSince" if name == "changed-since" else name: text for name, text in asked.items()})
+        query = urlencode({"changed_since" if name == "changed-since" else name: text for name, text in asked.items()})
         return Both(["find", *options, "--json"], "GET", f"/find?{query}&limit=1000", alike=same)
 
     def same(done: Done, plain: Any) -> None:
-        assert [each["handle"] for each in lines(done)] == [each["handle"] for each in plain["found"]]
+        assert [each["handle"] for each in lines(done)] == [each["handle"] for each in plain["results"]]
 
     criteria = {
         "url": st.sampled_from(["https://example.org/*", "https://example.org/1", "*example*", "ftp:", "x*y"]),
@@ -82,7 +82,7 @@ def moving() -> st.SearchStrategy[Both]:
 
     def same(done: Done, plain: Any) -> None:
         told = [each["handle"] for each in lines(done) if "handle" in each]
-        assert told == [each["handle"] for each in plain["names"]]
+        assert told == [each["handle"] for each in plain["handles"]]
 
     def move(prefix: str) -> Both:
         words = ["rewrite", "--url", "https://example.org/*", "--to", "https://example.org/x/*", "--prefix", prefix]
@@ -91,10 +91,10 @@ def moving() -> st.SearchStrategy[Both]:
 
     def operation(what: str, name: str) -> Both:
         if what == "undo":
-            return Both(["undo", name, "--yes"], "POST", f"/operations/{name}/undo", {})
+            return Both(["undo", name, "--yes"], "POST", f"/jobs/{name}/undo", {})
         if what == "resume":
-            return Both(["operations", "resume", name], "POST", f"/operations/{name}/resume")
-        return Both(["operations", "show", name], "GET", f"/operations/{name}")
+            return Both(["jobs", "resume", name], "POST", f"/jobs/{name}/resume")
+        return Both(["jobs", "show", name], "GET", f"/jobs/{name}")
 
     urls = st.sampled_from(["https://example.org/*", "https://example.org/7", "https://other.example/*", "*", "x"])
     targets = st.sampled_from(["https://new.example/*", "https://new.example/", "new.example/*"])

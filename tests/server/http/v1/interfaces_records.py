@@ -48,9 +48,9 @@ def same(done: Done, plain: Any) -> None:
 @requests
 def creating() -> st.SearchStrategy[Both]:
     def of(name: str, values: list[Written], again: bool) -> Both:
-        words = ["create", name, "--json", *["--again"] * again]
+        words = ["create", name, "--json", *["--reuse-deleted"] * again]
         words += [word for text in texts(values) for word in ("--value", text)]
-        return Both(words, "POST", "/handles", {"handle": name, "values": plains(values), "again": again}, alike=same)
+        return Both(words, "POST", "/handles", {"handle": name, "values": plains(values), "reuse_deleted": again}, alike=same)
 
     return st.builds(of, NAMES, VALUES, st.booleans())
 
@@ -61,8 +61,8 @@ def changing() -> st.SearchStrategy[Both]:
         path, plain = f"/handles/{step(name)}/values", {"values": plains(values)}
         if kind == "add":
             return Both(["add", name, *texts(values), "--json"], "POST", path, plain, alike=same)
-        words = ["set", name, *texts(values), "--json", *["--keep-past"] * keep_past]
-        return Both(words, "PUT", path, {**plain, "keepPast": keep_past}, alike=same)
+        words = ["set", name, *texts(values), "--json", *["--keep-history"] * keep_past]
+        return Both(words, "PUT", path, {**plain, "keep_history": keep_past}, alike=same)
 
     def replace(name: str, values: list[Written]) -> Both:
         found = [{**plain, "index": index} for index, plain in enumerate(plains(values), 1)]
@@ -98,7 +98,7 @@ def living() -> st.SearchStrategy[Both]:
     def tombstone(name: str, reason: str, instead: str | None) -> Both:
         words = ["tombstone", name, "--reason", reason, "--json"]
         words += [] if instead is None else ["--replaced-by", instead]
-        plain = {"reason": reason, "replacedBy": instead}
+        plain = {"reason": reason, "replaced_by": instead}
         return Both(words, "POST", f"/handles/{step(name)}/tombstone", plain, alike=same)
 
     def transfer(name: str, to: str) -> Both:
@@ -166,8 +166,8 @@ def resolving() -> st.SearchStrategy[Both]:
         assert told[0] == told[1]
         assert done.json.get("state", "normal") == plain["state"]
         assert done.json.get("aliases", []) == plain.get("aliases", [])
-        if "asOf" in plain:
-            assert (done.json["asOf"], done.json["seq"]) == (plain["asOf"], plain["seq"])
+        if "as_of" in plain:
+            assert (done.json["as_of"], done.json["seq"]) == (plain["as_of"], plain["seq"])
 
     asked = st.fixed_dictionaries(
         {},
@@ -220,10 +220,10 @@ def making_tokens() -> st.SearchStrategy[Both]:
     """Tokens, whose ids differ from door to door."""
 
     def of(may: list[str], namespaces: list[str], everywhere: bool, days: int, label: str) -> Both:
-        words = ["token", "create", "--days", str(days), "--label", label, "--json"]
-        words += [word for each in may for word in ("--may", each)]
-        words += [word for each in namespaces for word in ("--namespace", each)] + ["--everywhere"] * everywhere
-        plain = {"may": may, "namespaces": namespaces, "everywhere": everywhere, "days": days, "label": label}
+        words = ["token", "create", "--expires-in", f"{days}d", "--label", label, "--json"]
+        words += [word for each in may for word in ("--scope", each)]
+        words += [word for each in namespaces for word in ("--namespace", each)] + ["--all-namespaces"] * everywhere
+        plain = {"scopes": may, "namespaces": namespaces, "all_namespaces": everywhere, "days": days, "label": label}
         return Both(words, "POST", "/tokens", plain)
 
     return st.builds(

@@ -68,11 +68,10 @@ def test_every_request_that_is_advised_is_there() -> None:
 @given(st.text(min_size=1, max_size=100))
 def test_a_name_in_a_command_is_a_step_of_a_path(name: str) -> None:
     step = quote(name, safe="", errors="replace") if len(name) <= 80 else "{handle}"
-    for why in ("", "if the thing has come back, take the tombstone away first: "):
-        found = to_http_advice(f"{why}perseid tombstone {quote_text(name)} --undo")
-        assert found == f"{why}POST /api/v1/handles/{step}/revive"
-    assert to_http_advice(f"Give what the type asks for: perseid type show {quote_text(name)}.") == (
-        f"Give what the type asks for: GET /api/v1/types/{step}."
+    found = to_http_advice(f"To restore the record: perseid tombstone {quote_text(name)} --undo")
+    assert found == f"To restore the record: POST /api/v1/handles/{step}/revive"
+    assert to_http_advice(f"See the definition of the type: perseid type show {quote_text(name)}.") == (
+        f"See the definition of the type: GET /api/v1/types/{step}."
     )
 
 
@@ -92,9 +91,9 @@ COMMANDS = (
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_in_names_are_names(shared: Harness, command: str) -> None:
     name = f"12345/x{command}"
-    found = problem(send(shared, "GET", at(f"hdl:{name}")), "elsewhere")
+    found = problem(send(shared, "GET", at(f"hdl:{name}")), "prefix-not-hosted")
     assert found["advice"].endswith(f": {name}")
-    for around in ("name {} alone", "Register {}.", "if the thing is {}, take it away: perseid tombstone x --undo"):
+    for around in ("name {} alone", "Register {}.", "To restore the {}: perseid tombstone x --undo"):
         assert to_http_advice(around.format(name)) == around.format(name)
     assert to_http_advice(f"perseid namespace add {command}") == f"POST /api/v1/namespaces, with the prefix {command}"
 
@@ -108,7 +107,7 @@ def test_whoever_is_not_known_is_told_of_tokens(shared: Harness) -> None:
         ("DELETE", at("12345/n0"), None),
         ("POST", at("12345/n0", "/publish"), {}),
     ):
-        found = problem(send(shared, method, path, plain), "authentication-needed")
+        found = problem(send(shared, method, path, plain), "authentication-required")
         assert found["advice"] == AUTHENTICATE
     explained = got(send(shared, "POST", "/explain", {"operation": "delete", "handle": "12345/n0"}))
     assert explained["advice"] == AUTHENTICATE
@@ -136,7 +135,7 @@ def test_a_deletion_that_the_policy_forbids(server: Harness) -> None:
     policy = replace(with_group_administrators(PROFILES["free"]), deletion=Deletion.TOMBSTONE)
     server.registry.do(SetPolicy("12345", policy), OPERATOR, "cli")
     found = problem(send(server, "DELETE", at("12345/n0"), headers=basic()), "invalid-value")
-    assert found["advice"] == f"Say what became of the thing: POST /api/v1{at('12345/n0', '/tombstone')}."
+    assert found["advice"] == f"Create a tombstone instead: POST /api/v1{at('12345/n0', '/tombstone')}."
 
 
 # Questions without an answer
@@ -151,11 +150,11 @@ def test_a_deletion_that_the_policy_forbids(server: Harness) -> None:
         at("12345/n0", "/citation?at=99999999"),
         at("12345/n0", "?at=soon"),
         "/find",
-        "/find?changedSince=never",
+        "/find?changed_since=never",
     ],
 )
 def test_nobody_who_reads_is_told_that_it_cannot_be_stored(shared: Harness, path: str) -> None:
-    found = problem(send(shared, "GET", path), "unanswerable")
+    found = problem(send(shared, "GET", path), "invalid-query")
     assert (found["status"], found["code"]) == (422, 202)
     assert "stored" not in found["title"]
     assert found["advice"]
@@ -164,11 +163,11 @@ def test_nobody_who_reads_is_told_that_it_cannot_be_stored(shared: Harness, path
 @pytest.mark.parametrize("query", ["old=99999999", "old=1&new=99999999", "old=99999999&new=1"])
 def test_a_size_beyond_the_ledger_is_one_to_which_nothing_has_come(shared: Harness, query: str) -> None:
     """Whoever has a checkpoint of a ledger that was put back hears what that means."""
-    found = problem(send(shared, "GET", f"/ledger/consistency?{query}"), "unanswerable")
+    found = problem(send(shared, "GET", f"/ledger/consistency?{query}"), "invalid-query")
     assert found["detail"].startswith("no checkpoint has come so far")
     assert "99999999" in found["detail"]
     assert "put back to an earlier state" in found["advice"]
-    assert "smaller" in problem(send(shared, "GET", "/ledger/consistency?old=5&new=3"), "unanswerable")["advice"]
+    assert "smaller" in problem(send(shared, "GET", "/ledger/consistency?old=5&new=3"), "invalid-query")["advice"]
 
 
 # Limits
@@ -178,7 +177,7 @@ def test_the_limits_that_are_described_are_those_that_hold(shared: Harness) -> N
     said = document()["components"]["schemas"]["NewType"]["properties"]["pattern"]
     assert any(each.get("maxLength") == MAX_PATTERN_LENGTH for each in said["anyOf"])
     new = {"handle": "12345/LONG", "description": "x", "pattern": "a" * (MAX_PATTERN_LENGTH + 1)}
-    found = problem(send(shared, "POST", "/types", new, headers=basic()), "malformed")
+    found = problem(send(shared, "POST", "/types", new, headers=basic()), "invalid-request")
     assert (found["where"], "1,000 characters at most" in found["detail"]) == ("$.pattern", True)
 
 
@@ -197,7 +196,7 @@ def test_the_limits_that_are_described_are_those_that_hold(shared: Harness) -> N
 )
 def test_data_is_what_the_description_says(shared: Harness, data: object, where: str, says: str) -> None:
     new = {"handle": "12345/data", "values": [{"type": "URL", "data": data}]}
-    found = problem(send(shared, "POST", "/handles", new, headers=basic()), "malformed")
+    found = problem(send(shared, "POST", "/handles", new, headers=basic()), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)
     assert says in found["detail"]
     assert found["advice"]

@@ -57,7 +57,7 @@ def test_the_name_of_the_scheme_has_no_case(server: Harness) -> None:
 
 def test_a_token_does_no_more_than_its_scope(server: Harness) -> None:
     token = make(server.registry, "read")
-    found = problem(send(server, "POST", "/types", TYPE, headers=bearer(token)), "not-allowed")
+    found = problem(send(server, "POST", "/types", TYPE, headers=bearer(token)), "permission-denied")
     assert (found["status"], "create" in found["detail"]) == (403, True)
 
 
@@ -80,7 +80,7 @@ def test_no_page_of_another_site_can_send_one_so_it_always_counts(server: Harnes
 def test_a_token_is_not_looked_at_where_others_can_read_along(server: Harness) -> None:
     token = make(server.registry, "create")
     answer = send(server, "POST", "/types", TYPE, headers=bearer(token), secure=False)
-    assert problem(answer, "not-private")["status"] == 403
+    assert problem(answer, "https-required")["status"] == 403
     assert server.verdicts == []
     got(send(server, "POST", "/types", TYPE, headers=bearer(token), secure=False, local=True), 201)
 

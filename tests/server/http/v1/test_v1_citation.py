@@ -41,10 +41,10 @@ def test_a_version_and_another_resolver(shared: Harness) -> None:
 @pytest.mark.parametrize(
     ("query", "slug"),
     [
-        ("style=mla", "malformed"),
-        ("resolver=nowhere", "malformed"),
-        ("at=tomorrow", "unanswerable"),
-        ("at=999999999", "unanswerable"),
+        ("style=mla", "invalid-request"),
+        ("resolver=nowhere", "invalid-request"),
+        ("at=tomorrow", "invalid-query"),
+        ("at=999999999", "invalid-query"),
         ("at=1", "not-found"),
     ],
 )
@@ -54,7 +54,7 @@ def test_what_cannot_be_cited_so(shared: Harness, query: str, slug: str) -> None
 
 def test_names_that_are_not_there(shared: Harness) -> None:
     assert problem(send(shared, "GET", "/handles/12345%2Fnothing/citation"), "not-found")["code"] == 100
-    found = problem(send(shared, "GET", "/handles/54321%2Fx/citation"), "elsewhere")
+    found = problem(send(shared, "GET", "/handles/54321%2Fx/citation"), "prefix-not-hosted")
     assert "ask the service of the prefix" in found["advice"]
     assert problem(send(shared, "GET", "/handles/12345/citation"), "invalid-name")["rule"] == "H1"
 
@@ -83,7 +83,7 @@ def test_a_drawing_can_do_nothing_in_a_browser(shared: Harness) -> None:
 
 @pytest.mark.parametrize("scale", ["0", "21", "x"])
 def test_codes_have_a_size(shared: Harness, scale: str) -> None:
-    assert problem(send(shared, "GET", f"/handles/12345%2Fn0/qr?scale={scale}"), "malformed")["where"] == "scale"
+    assert problem(send(shared, "GET", f"/handles/12345%2Fn0/qr?scale={scale}"), "invalid-request")["where"] == "scale"
 
 
 def test_a_code_for_nothing_is_not_drawn(shared: Harness) -> None:
@@ -101,7 +101,7 @@ def test_a_hidden_name_is_cited_by_nobody_and_drawn_for_its_administrators(serve
 def test_a_name_that_is_too_long_for_a_code(server: Harness) -> None:
     name = "12345/" + "é" * 1_000
     server.registry.do(Create(Handle.parse(name), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
-    found = problem(send(server, "GET", f"/handles/{quote(name, safe='')}/qr"), "unanswerable")
+    found = problem(send(server, "GET", f"/handles/{quote(name, safe='')}/qr"), "invalid-query")
     assert "too many" in found["detail"]
     assert "perseid qr" in found["advice"]
 
@@ -126,10 +126,10 @@ def test_what_is_drawn_for_others_is_small_and_paid_for(server: Harness) -> None
     assert decoded_png(largest.body).endswith(name)
     assert prices[-1] == pytest.approx(DRAW_SECONDS + MAX_URL_SIZE * DRAW_SECONDS_PER_BYTE)
     assert DRAW_SECONDS < small < DRAW_SECONDS + MAX_URL_SIZE * DRAW_SECONDS_PER_BYTE
-    problem(send(server, "GET", f"/handles/{quote(name, safe='')}x/qr"), "unanswerable")
+    problem(send(server, "GET", f"/handles/{quote(name, safe='')}x/qr"), "invalid-query")
     assert prices[-1] is None  # nothing but the name was looked up
     long = "https://example.org/" + "x" * MAX_RESOLVER
     for path in ("qr", "citation"):
-        assert problem(send(server, "GET", f"/handles/12345%2Fn0/{path}?resolver={long}"), "malformed")["where"] == (
+        assert problem(send(server, "GET", f"/handles/12345%2Fn0/{path}?resolver={long}"), "invalid-request")["where"] == (
             "resolver"
         )

@@ -47,7 +47,7 @@ def test_a_handle_with_a_bare_slash_is_explained(shared: Harness) -> None:
 
 @pytest.mark.parametrize("path", ["/handles/%zz/citation", "/handles/12345%2F%00/citation"])
 def test_escapes_that_are_none_are_refused(shared: Harness, path: str) -> None:
-    assert problem(send(shared, "GET", path), "malformed")["status"] == 400
+    assert problem(send(shared, "GET", path), "invalid-request")["status"] == 400
 
 
 def test_a_path_that_is_no_utf_8_is_nowhere(shared: Harness) -> None:
@@ -113,14 +113,14 @@ def test_how_long_answers_may_be_kept(shared: Harness) -> None:
     ],
 )
 def test_parameters_that_do_not_fit(shared: Harness, query: str, where: str) -> None:
-    found = problem(send(shared, "GET", f"/types?{query}", headers=basic()), "malformed")
+    found = problem(send(shared, "GET", f"/types?{query}", headers=basic()), "invalid-request")
     assert found.get("where", "") == where
     if where == "Limit":
         assert "limit, cursor, prefix" in found["detail"]
 
 
 def test_a_parameter_that_is_needed(shared: Harness) -> None:
-    found = problem(send(shared, "GET", "/names/parse"), "malformed")
+    found = problem(send(shared, "GET", "/names/parse"), "invalid-request")
     assert found["where"] == "text"
     assert found["detail"] == "the parameter text is missing"
     assert "in any form" in found["advice"]
@@ -146,7 +146,7 @@ ADMIN = {"type": "HS_ADMIN", "data": {"format": "admin", "value": {}}}
     ],
 )
 def test_bodies_that_do_not_fit_and_where(shared: Harness, plain: object, where: str) -> None:
-    found = problem(send(shared, "POST", "/explain", plain), "malformed")
+    found = problem(send(shared, "POST", "/explain", plain), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)
 
 
@@ -168,7 +168,7 @@ def test_bodies_that_do_not_fit_and_where(shared: Harness, plain: object, where:
 )
 def test_bodies_that_are_no_json(shared: Harness, body: bytes) -> None:
     answer = shared.ask("POST", "/api/v1/explain", body, headers={"Content-Type": JSON})
-    assert problem(answer, "malformed")["status"] == 400
+    assert problem(answer, "invalid-request")["status"] == 400
 
 
 @pytest.mark.parametrize("type_", ["", "text/json", "application/x-www-form-urlencoded", "application/json-patch+json"])
@@ -185,11 +185,11 @@ def test_a_packed_body_is_not_unpacked(shared: Harness) -> None:
 
 
 def test_a_body_where_none_is_expected(shared: Harness) -> None:
-    assert problem(shared.ask("GET", "/api/v1/types", b"{}", headers={"Content-Type": JSON}), "malformed")
+    assert problem(shared.ask("GET", "/api/v1/types", b"{}", headers={"Content-Type": JSON}), "invalid-request")
 
 
 def test_what_never_became_a_request_is_a_problem_too(shared: Harness) -> None:
-    for status, slug in ((431, "head-too-large"), (413, "body-too-large"), (400, "malformed"), (505, "not-supported")):
+    for status, slug in ((431, "head-too-large"), (413, "body-too-large"), (400, "invalid-request"), (505, "not-supported")):
         answer = shared.service.refused(status, "it cannot be", b"/api/v1/types")
         assert problem(answer, slug)["status"] == answer.status == status
 
@@ -223,7 +223,7 @@ def test_a_busy_server_says_when_to_come_again(server: Harness) -> None:
 
 def test_who_is_needed_is_asked_for_in_every_way(shared: Harness) -> None:
     answer = send(shared, "POST", "/types", TYPE)
-    found = problem(answer, "authentication-needed")
+    found = problem(answer, "authentication-required")
     assert (answer.status, found["code"]) == (401, 402)
     schemes = [value.split()[0] for value in answer.values("WWW-Authenticate")]
     assert schemes == ["Bearer", "Basic", "Handle"]
@@ -236,7 +236,7 @@ def test_who_is_not_believed_is_refused_also_where_everybody_may_ask(shared: Har
 
 def test_over_plain_http_nobody_is_known(shared: Harness) -> None:
     answer = send(shared, "POST", "/types", TYPE, headers=basic(), secure=False)
-    found = problem(answer, "not-private")
+    found = problem(answer, "https-required")
     assert answer.status == 403
     assert "TLS" in found["advice"]
     assert not list(answer.values("WWW-Authenticate"))
@@ -244,7 +244,7 @@ def test_over_plain_http_nobody_is_known(shared: Harness) -> None:
 
 def test_who_has_no_right_is_told_so(shared: Harness) -> None:
     other = {**TYPE, "handle": "54321/x"}
-    found = problem(send(shared, "POST", "/types", other, headers=basic()), "elsewhere")
+    found = problem(send(shared, "POST", "/types", other, headers=basic()), "prefix-not-hosted")
     assert (found["status"], found["code"]) == (404, 301)
 
 
@@ -254,12 +254,12 @@ def test_who_has_no_right_is_told_so(shared: Harness) -> None:
 )
 def test_credentials_that_a_browser_sends_by_itself_change_nothing(shared: Harness, headers: dict[str, str]) -> None:
     answer = send(shared, "POST", "/types", TYPE, headers={**basic(), **headers})
-    assert problem(answer, "not-allowed")["status"] == 403
+    assert problem(answer, "permission-denied")["status"] == 403
     claimed = send(shared, "POST", "/types", TYPE, headers={**basic(), **headers, "Idempotency-Key": "a"})
-    assert problem(claimed, "not-allowed")["status"] == 403
+    assert problem(claimed, "permission-denied")["status"] == 403
     space = {"prefix": "99"}
     several = send(shared, "POST", "/namespaces", space, headers={**basic(), **headers, "Idempotency-Key": "a"})
-    assert problem(several, "not-allowed")["status"] == 403
+    assert problem(several, "permission-denied")["status"] == 403
 
 
 def test_a_key_that_is_replaced_ends_the_session(server: Harness) -> None:
@@ -332,13 +332,13 @@ def test_what_carries_a_key_is_done_once(server: Harness) -> None:
     assert got(again, 201) == made
     assert header_of(first, "Idempotency-Replayed") is None
     assert header_of(again, "Idempotency-Replayed") == "true"
-    assert problem(send(server, "POST", "/types", TYPE, headers=keyed("k2")), "exists")["status"] == 409
+    assert problem(send(server, "POST", "/types", TYPE, headers=keyed("k2")), "already-exists")["status"] == 409
 
 
 def test_another_request_with_the_same_key_is_refused(server: Harness) -> None:
     got(send(server, "POST", "/types", TYPE, headers=keyed("k1")), 201)
     other = {**TYPE, "handle": "12345/SHEET"}
-    assert problem(send(server, "POST", "/types", other, headers=keyed("k1")), "key-reused")["status"] == 422
+    assert problem(send(server, "POST", "/types", other, headers=keyed("k1")), "idempotency-key-reused")["status"] == 422
 
 
 def test_what_was_refused_leaves_its_key_free(server: Harness) -> None:
@@ -365,23 +365,23 @@ def test_a_namespace_is_made_once_too(server: Harness) -> None:
     assert got(again, 201) == made
     assert header_of(again, "Idempotency-Replayed") == "true"
     other = send(server, "POST", "/namespaces", {"prefix": "98"}, headers=keyed("k1"))
-    assert problem(other, "key-reused")["status"] == 422
+    assert problem(other, "idempotency-key-reused")["status"] == 422
 
 
-@pytest.mark.parametrize(("key", "slug"), [("", "malformed"), ('""', "malformed"), ("x" * 256, "invalid-value")])
+@pytest.mark.parametrize(("key", "slug"), [("", "invalid-request"), ('""', "invalid-request"), ("x" * 256, "invalid-value")])
 def test_keys_that_are_none(server: Harness, key: str, slug: str) -> None:
     problem(send(server, "POST", "/types", TYPE, headers=keyed(key)), slug)
 
 
 def test_two_keys_are_one_too_many(server: Harness) -> None:
     headers: dict[str, Any] = {**basic(), "Idempotency-Key": ["a", "b"]}
-    found = problem(send(server, "POST", "/types", TYPE, headers=headers), "malformed")
+    found = problem(send(server, "POST", "/types", TYPE, headers=headers), "invalid-request")
     assert found["where"] == "Idempotency-Key"
 
 
 def test_a_key_is_somebodys(server: Harness) -> None:
     answer = send(server, "POST", "/types", TYPE, headers={"Idempotency-Key": "k"})
-    assert problem(answer, "authentication-needed")["status"] == 401
+    assert problem(answer, "authentication-required")["status"] == 401
 
 
 def test_another_origin_may_send_the_key(shared: Harness) -> None:

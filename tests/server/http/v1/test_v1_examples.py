@@ -22,7 +22,7 @@ from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import send
 
 ROUTES: Final = get_router().routes
-NOT_UNDERSTOOD: Final = ("malformed", "no-such-path", "method-not-allowed", "unsupported-media-type", "invalid-name")
+NOT_UNDERSTOOD: Final = ("invalid-request", "no-such-path", "method-not-allowed", "unsupported-media-type", "invalid-name")
 HERE: Final = "hdl.example.net:8080"
 
 

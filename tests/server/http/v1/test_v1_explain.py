@@ -62,7 +62,7 @@ def test_the_refusal_is_that_of_the_operation(shared: Harness, handle: str) -> N
     explained = got(send(shared, "POST", "/explain", asked))
     for path, more in (("/handles", {"values": [URL]}), ("/types", {"description": "x"})):
         plain = {"handle": handle, **more}
-        refused = problem(send(shared, "POST", path, plain), "authentication-needed")
+        refused = problem(send(shared, "POST", path, plain), "authentication-required")
         assert (refused["detail"], refused["advice"]) == (explained["reason"], explained["advice"])
         assert refused["code"] == explained["code"] == 402
 
@@ -75,6 +75,6 @@ def test_what_is_no_name_or_no_owner(shared: Harness) -> None:
         == "H1"
     )
     found = problem(
-        send(shared, "POST", "/explain", {"operation": "transfer", "handle": "12345/n0", "to": "somebody"}), "malformed"
+        send(shared, "POST", "/explain", {"operation": "transfer", "handle": "12345/n0", "to": "somebody"}), "invalid-request"
     )
     assert found["where"] == "$.to"

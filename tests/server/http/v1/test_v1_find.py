@@ -66,7 +66,7 @@ CRITERIA: list[tuple[dict[str, str], Search]] = [
     ({"value": "ann0@example.org"}, Search(value=b"ann0@example.org")),
     ({"prefix": "12345"}, Search(prefix="12345")),
     ({"owner": "hdl:0.NA/12345"}, Search(owner="0.NA/12345")),
-    ({"changedSince": "60"}, Search(since=60)),
+    ({"changed_since": "60"}, Search(since=60)),
     ({"prefix": "12345", "host": "old.example", "type": "URL"}, Search(prefix="12345", host="old.example", type="URL")),
 ]
 
@@ -91,30 +91,30 @@ def test_the_same_is_found_as_by_the_registry(filled: Harness, asked: dict[str, 
         expected = known(filled, identity, search)
         for limit in (1, 4, 1_000):
             path = f"/find?{urlencode({**asked, 'limit': str(limit)})}"
-            found = pages(filled, path, "found", headers=headers)
+            found = pages(filled, path, "results", headers=headers)
             assert [(each["handle"], len(each["values"])) for each in found] == expected
 
 
 def test_what_is_not_public_is_found_by_nobody_else(filled: Harness) -> None:
-    public = pages(filled, "/find?host=old.example", "found")
+    public = pages(filled, "/find?host=old.example", "results")
     names = {each["handle"] for each in public}
     assert names == {f"12345/f{number:02}" for number in range(12) if number % 3 < 2}
-    mine = {each["handle"] for each in pages(filled, "/find?host=old.example", "found", headers=basic())}
+    mine = {each["handle"] for each in pages(filled, "/find?host=old.example", "results", headers=basic())}
     assert mine - names == {"12345/f-secret"}
-    assert {each["handle"] for each in pages(filled, "/find?host=new.example", "found", headers=basic())} >= {
+    assert {each["handle"] for each in pages(filled, "/find?host=new.example", "results", headers=basic())} >= {
         "12345/f05"
     }
-    by_mail = pages(filled, "/find?value=ann0@example.org", "found")
+    by_mail = pages(filled, "/find?value=ann0@example.org", "results")
     assert "12345/f-secret" in {each["handle"] for each in by_mail}
     assert b"secret" not in json.dumps([each["values"] for each in by_mail]).encode()
 
 
 def test_a_token_finds_with_its_word_only(server: Harness) -> None:
     path = "/find?prefix=12345&limit=5"
-    assert len(got(send(server, "GET", path, headers=with_token(server, "find")))["found"]) == 5
+    assert len(got(send(server, "GET", path, headers=with_token(server, "find")))["results"]) == 5
     for headers in (with_token(server, "read"), with_token(server, "find", where=("12345.*",))):
-        assert problem(send(server, "GET", path, headers=headers), "not-allowed")["status"] == 403
-    assert problem(send(server, "GET", path), "authentication-needed")["status"] == 401
+        assert problem(send(server, "GET", path, headers=headers), "permission-denied")["status"] == 403
+    assert problem(send(server, "GET", path), "authentication-required")["status"] == 401
 
 
 def test_that_everything_is_looked_through_is_said(filled: Harness) -> None:
@@ -127,21 +127,21 @@ def test_that_everything_is_looked_through_is_said(filled: Harness) -> None:
 
 def test_nobody_in_particular_who_finds_nothing_is_told_why(server: Harness) -> None:
     found = got(send(server, "GET", "/find?host=example.org"))
-    assert (found["found"], found["next"]) == ([], None)
+    assert (found["results"], found["next"]) == ([], None)
     assert "Say who you are" in found["remark"]
 
 
 @pytest.mark.parametrize(
     ("query", "slug"),
     [
-        ("", "unanswerable"),
-        ("limit=3", "unanswerable"),
+        ("", "invalid-query"),
+        ("limit=3", "invalid-query"),
         ("prefix=1/2", "invalid-name"),
         ("owner=nobody", "invalid-name"),
-        ("changedSince=never", "unanswerable"),
-        ("changedSince=99999999", "unanswerable"),
-        ("since=3", "malformed"),
-        ("host=a&host=b", "malformed"),
+        ("changed_since=never", "invalid-query"),
+        ("changed_since=99999999", "invalid-query"),
+        ("since=3", "invalid-request"),
+        ("host=a&host=b", "invalid-request"),
         ("host=old.example&cursor=abc", "invalid-cursor"),
     ],
 )
@@ -151,7 +151,7 @@ def test_what_cannot_be_looked_for(filled: Harness, query: str, slug: str) -> No
 
 def test_a_server_that_does_not_list_says_so() -> None:
     with harness(listing_allowed=False) as server:
-        for path in ("/find?host=example.org", "/log", "/changes?earlier=0", "/namespaces/12345/names"):
+        for path in ("/find?host=example.org", "/log", "/changes?earlier=0", "/namespaces/12345/handles"):
             assert problem(send(server, "GET", path), "not-supported")["status"] == 501
 
 
@@ -160,7 +160,7 @@ def test_a_cursor_of_another_search_or_reader_is_refused(filled: Harness) -> Non
     got(send(filled, "GET", f"/find?host=old.example&limit=2&cursor={cursor}"))
     problem(send(filled, "GET", f"/find?host=new.example&limit=1&cursor={cursor}"), "invalid-cursor")
     problem(send(filled, "GET", f"/find?host=old.example&cursor={cursor}", headers=basic()), "invalid-cursor")
-    problem(send(filled, "GET", f"/namespaces/12345/names?cursor={cursor}"), "invalid-cursor")
+    problem(send(filled, "GET", f"/namespaces/12345/handles?cursor={cursor}"), "invalid-cursor")
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=30)
@@ -178,11 +178,11 @@ def test_anything_may_be_looked_for(filled: Harness, asked: dict[str, str]) -> N
 
 
 def test_the_names_of_a_prefix_are_listed_in_their_order(filled: Harness) -> None:
-    mine = pages(filled, "/namespaces/12345/names?limit=7", "names", headers=basic())
+    mine = pages(filled, "/namespaces/12345/handles?limit=7", "handles", headers=basic())
     names = [each["handle"] for each in mine]
     assert names == sorted(names, key=str.upper)
     assert len(names) == len(set(names))
-    public = pages(filled, "/namespaces/12345/names?limit=7", "names")
+    public = pages(filled, "/namespaces/12345/handles?limit=7", "handles")
     assert [each["handle"] for each in public] == [each["handle"] for each in mine if each["state"] != "unpublished"]
     assert {each["state"] for each in mine} == {"normal", "tombstone", "unpublished"}
 
@@ -193,11 +193,11 @@ def test_hidden_names_at_the_end_are_not_told_of_by_an_empty_page(server: Harnes
     for number in range(3):
         make(server, f"12345/zzz{number}", Value.text(1, "URL", "https://example.org/"), published=False)
     found: list[Any] = []
-    path, cursor = "/namespaces/12345/names?limit=1", ""
+    path, cursor = "/namespaces/12345/handles?limit=1", ""
     while True:
         page = got(send(server, "GET", path + cursor))
-        assert len(page["names"]) == 1
-        found += page["names"]
+        assert len(page["handles"]) == 1
+        found += page["handles"]
         if page["next"] is None:
             break
         cursor = f"&cursor={page['next']}"
@@ -208,29 +208,29 @@ def test_a_place_in_the_list_cannot_be_made_up(server: Harness) -> None:
     """A number, which would tell whether its entry is about a name of the prefix, is no cursor."""
     open_to_all(server)
     for made_up in ("1", "50", "MQ", quote("\x01"), "AAAAAAAAAAAAAAAAAAAAAAAAAAA"):
-        problem(send(server, "GET", f"/namespaces/12345/names?cursor={made_up}"), "invalid-cursor")
+        problem(send(server, "GET", f"/namespaces/12345/handles?cursor={made_up}"), "invalid-cursor")
 
 
 def test_deleted_names_and_derived_prefixes(server: Harness) -> None:
     make(server, "12345/gone", Value.text(1, "URL", "https://example.org/"))
     server.registry.do(Delete(Handle.parse("12345/gone")), OPERATOR, "cli")
-    names = pages(server, "/namespaces/12345/names", "names", headers=basic())
+    names = pages(server, "/namespaces/12345/handles", "handles", headers=basic())
     assert "12345/gone" not in [each["handle"] for each in names]
-    everything = pages(server, "/namespaces/12345/names?deleted", "names", headers=basic())
+    everything = pages(server, "/namespaces/12345/handles?deleted", "handles", headers=basic())
     assert [each["handle"] for each in everything if each["state"] == "absent"] == ["12345/gone"]
     make(server, "0.NA/12345.7", Value.text(1, "DESC", "a derived prefix"))
-    derived = pages(server, "/namespaces/12345/names?derived", "names", headers=basic())
+    derived = pages(server, "/namespaces/12345/handles?derived", "handles", headers=basic())
     assert [each["handle"] for each in derived] == ["0.NA/12345.7"]
 
 
 @pytest.mark.parametrize(
-    ("prefix", "slug"), [("54321", "elsewhere"), ("0.NA%2F12345", "invalid-name"), ("1%2F2", "invalid-name")]
+    ("prefix", "slug"), [("54321", "prefix-not-hosted"), ("0.NA%2F12345", "invalid-name"), ("1%2F2", "invalid-name")]
 )
 def test_prefixes_that_cannot_be_listed(shared: Harness, prefix: str, slug: str) -> None:
     problem(send(shared, "GET", f"/namespaces/{prefix}/names", headers=basic()), slug)
 
 
 def test_who_may_not_list_is_refused(shared: Harness) -> None:
-    problem(send(shared, "GET", "/namespaces/12345/names"), "authentication-needed")
+    problem(send(shared, "GET", "/namespaces/12345/handles"), "authentication-required")
     headers = with_token(shared, "read")
-    problem(send(shared, "GET", "/namespaces/12345/names", headers=headers), "not-allowed")
+    problem(send(shared, "GET", "/namespaces/12345/handles", headers=headers), "permission-denied")

@@ -46,7 +46,7 @@ def test_what_is_sent_is_described(server: Harness) -> None:
     assert (same.status, header_of(same, "ETag")) == (304, header_of(read, "ETag"))
     assert names("getRecord", 304) >= {"ETag", "Vary", "Cache-Control", "RateLimit"}
     unknown = send(server, "DELETE", at("12345/new"))
-    assert problem(unknown, "authentication-needed")
+    assert problem(unknown, "authentication-required")
     assert "WWW-Authenticate" in names("deleteRecord", unknown.status)
 
 
@@ -82,7 +82,7 @@ def test_headers_that_count_are_named_where_they_do(server: Harness) -> None:
         assert ("Idempotency-Key" in named) == route.creates, operation
     assert "412" in counting("deleteRecord")["If-None-Match"]
     refused = send(server, "DELETE", at("12345/n0"), headers={**basic(), "If-None-Match": "*"})
-    problem(refused, "condition-failed")
+    problem(refused, "precondition-failed")
 
 
 @pytest.mark.parametrize(

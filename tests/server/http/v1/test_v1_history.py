@@ -88,7 +88,7 @@ def test_a_history_is_told_page_by_page_newest_first(server: Harness) -> None:
 def test_administrators_see_who_did_it_and_why(server: Harness) -> None:
     put(server, url(1), note="the first one")
     (version,) = got(send(server, "GET", at(NAME, "/history"), headers=basic()))["versions"]
-    assert (version["actor"], version["door"], version["note"]) == ("local:tests", "cli", "the first one")
+    assert (version["actor"], version["interface"], version["note"]) == ("local:tests", "cli", "the first one")
     reader = with_token(server, "read")
     assert got(send(server, "GET", at(NAME, "/history"), headers=reader))["versions"][0]["note"] == "the first one"
     minter = with_token(server, "mint")
@@ -127,7 +127,7 @@ def test_a_policy_keeps_the_past_back(server: Harness) -> None:
     policy(server, show_past=False)
     found = got(send(server, "GET", at(NAME, "/history")))
     assert (found["complete"], len(found["versions"])) == (False, 1)
-    refused = problem(send(server, "GET", at(NAME, f"/differences?earlier={first}")), "not-allowed")
+    refused = problem(send(server, "GET", at(NAME, f"/differences?earlier={first}")), "permission-denied")
     assert "show_past" in refused["rule"]
     assert len(got(send(server, "GET", at(NAME, "/history"), headers=basic()))["versions"]) == 2
 
@@ -144,8 +144,8 @@ def test_differences_between_two_moments(server: Harness) -> None:
     assert [each["data"]["value"] for each in changed["added"]] == ["ann@example.org"]
     assert [each["data"]["value"] for each in changed["removed"]] == ["a map"]
     assert [each["new"]["data"]["value"] for each in changed["modified"]] == ["https://example.org/2"]
-    assert (found["earlier"]["seq"], found["later"]["seq"], found["later"]["asOf"]) == (first, last, last)
-    nothing = {"asOf": 0, "seq": 0, "at": None, "state": "absent"}
+    assert (found["earlier"]["seq"], found["later"]["seq"], found["later"]["as_of"]) == (first, last, last)
+    nothing = {"as_of": 0, "seq": 0, "at": None, "state": "absent"}
     whole = got(send(server, "GET", at(NAME, f"/differences?earlier=0&later={first}")))
     assert (whole["earlier"], len(whole["changed"]["added"])) == (nothing, 3), "the administrator among them"
     server.registry.do(Delete(handle), OPERATOR, "cli")
@@ -165,18 +165,18 @@ def test_a_time_means_what_was_there_then(server: Harness) -> None:
 @pytest.mark.parametrize(
     ("query", "slug", "status"),
     [
-        ("earlier=5&later=1", "unanswerable", 422),
-        ("earlier=yesterday", "unanswerable", 422),
-        ("earlier=99999999", "unanswerable", 422),
-        ("earlier=2999-01-01", "unanswerable", 422),
-        ("earlier=", "malformed", 400),
-        ("", "malformed", 400),
+        ("earlier=5&later=1", "invalid-query", 422),
+        ("earlier=yesterday", "invalid-query", 422),
+        ("earlier=99999999", "invalid-query", 422),
+        ("earlier=2999-01-01", "invalid-query", 422),
+        ("earlier=", "invalid-request", 400),
+        ("", "invalid-request", 400),
     ],
 )
 def test_moments_that_there_are_not(shared: Harness, query: str, slug: str, status: int) -> None:
     answer = send(shared, "GET", at("12345/n0", f"/differences?{query}"))
     assert problem(answer, slug)["status"] == status
-    if slug != "malformed":
+    if slug != "invalid-request":
         assert problem(send(shared, "GET", f"/changes?{query}", headers=basic()), slug)["detail"]
 
 
@@ -212,9 +212,9 @@ def test_an_open_list_tells_strangers_what_they_may_know(server: Harness) -> Non
     server.registry.do(Create(Handle.parse("12345/secret"), (url(2),), published=False), OPERATOR, "cli")
     shown = pages(server, f"/log?since={before - 1}", "entries")
     assert [(each["handle"], "actor" in each) for each in shown] == [(NAME, False)]
-    altered = pages(server, f"/changes?earlier={before - 1}", "names")
+    altered = pages(server, f"/changes?earlier={before - 1}", "handles")
     assert [each["handle"] for each in altered] == [NAME]
-    theirs = pages(server, f"/changes?earlier={before - 1}", "names", headers=basic())
+    theirs = pages(server, f"/changes?earlier={before - 1}", "handles", headers=basic())
     assert [each["handle"] for each in theirs] == [NAME, "12345/secret"]
 
 
@@ -226,10 +226,10 @@ def test_which_names_changed_is_told_once_each_up_to_the_same_moment(server: Har
     first = send(server, "GET", f"/changes?earlier={before}&limit=2", headers=basic())
     page = got(first)
     put(server, url(7), name="12345/later")
-    rest = pages(server, f"/changes?earlier={before}&limit=2&cursor={page['next']}", "names", headers=basic())
-    found = [each["handle"] for each in (*page["names"], *rest)]
+    rest = pages(server, f"/changes?earlier={before}&limit=2&cursor={page['next']}", "handles", headers=basic())
+    found = [each["handle"] for each in (*page["handles"], *rest)]
     assert found == names, "what came after the first page is no part of it"
-    assert {(each["before"], each["stateBefore"], each["stateAfter"]) for each in rest} == {(0, "absent", "normal")}
+    assert {(each["before"], each["state_before"], each["state_after"]) for each in rest} == {(0, "absent", "normal")}
 
 
 def test_a_cursor_is_good_for_one_list_and_one_reader(server: Harness) -> None:

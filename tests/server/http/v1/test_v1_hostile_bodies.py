@@ -21,7 +21,7 @@ LONG_STEP = "n" * 79
 
 def refused(server: Harness, path: str, plain: object) -> dict[str, Any]:
     """What is told of a body that does not fit."""
-    return problem(send(server, "POST", path, plain, headers=basic()), "malformed")
+    return problem(send(server, "POST", path, plain, headers=basic()), "invalid-request")
 
 
 # Words that are not allowed
@@ -87,9 +87,9 @@ def test_names_of_strangers_are_shown_so_that_they_do_no_harm(shared: Harness, n
     twice = f'{{"prefix":"12345",{member}:1,{member}:2}}'
     for found in (
         refused(shared, "/mint", {"prefix": "12345", name: 1}),
-        problem(shared.post("/api/v1/mint", twice, headers={"Content-Type": JSON}), "malformed"),
-        problem(shared.get(f"/api/v1/names/parse?{quote(name)}=1"), "malformed"),
-        problem(shared.get(f"/api/v1/names/parse?{quote(name)}=%zz"), "malformed"),
+        problem(shared.post("/api/v1/mint", twice, headers={"Content-Type": JSON}), "invalid-request"),
+        problem(shared.get(f"/api/v1/names/parse?{quote(name)}=1"), "invalid-request"),
+        problem(shared.get(f"/api/v1/names/parse?{quote(name)}=%zz"), "invalid-request"),
     ):
         assert found["where"].endswith(quote_text(name))
         for said in (found["where"], found["detail"]):

@@ -13,7 +13,7 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.records import Add, Create, Remove
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undoing
-from perseid.server.http.v1 import job_calls, job_events
+from perseid.server.http.v1 import job_events, job_requests
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import with_token
@@ -45,14 +45,14 @@ def let_bea_change(server: Harness, *names: str) -> None:
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, of which two administer the names."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
-    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
+    monkeypatch.setattr(job_requests, "FIRST_STEPS", 2)
     invite_bea(server)
     return server
 
 
 def beas_token(server: Harness) -> dict[str, str]:
     made = send(
-        server, "POST", "/tokens", {"may": ["find", "update"], "namespaces": ["12345"], "label": "x"}, headers=BEAS
+        server, "POST", "/tokens", {"scopes": ["find", "update"], "namespaces": ["12345"], "label": "x"}, headers=BEAS
     )
     return {"Authorization": f"Bearer {got(made, 201)['token']}"}
 
@@ -64,16 +64,16 @@ def test_who_made_a_token_sees_and_undoes_what_was_begun_with_it(server: Harness
     token, other = beas_token(server), beas_token(server)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=token), 202)
     assert (told["state"], told["done"]) == ("done", 5)
-    where = f"/operations/{told['operation']}"
+    where = f"/jobs/{told['job']}"
     assert got(send(server, "GET", where, headers=BEAS)) == told
-    assert got(send(server, "GET", "/operations/last", headers=BEAS)) == told
-    assert got(send(server, "GET", "/operations", headers=BEAS))["operations"] == [told]
-    for path in (where, "/operations/last", f"{where}/events", f"{where}/undo"):
+    assert got(send(server, "GET", "/jobs/last", headers=BEAS)) == told
+    assert got(send(server, "GET", "/jobs", headers=BEAS))["jobs"] == [told]
+    for path in (where, "/jobs/last", f"{where}/events", f"{where}/undo"):
         problem(send(server, "GET", path, headers=other), "not-found")
     undone = got(send(server, "POST", f"{where}/undo", {}, headers=BEAS), 202)
     assert (undone["done"], undone["actor"]) == (5, BEA)
-    assert got(send(server, "GET", where, headers=token))["undoneBy"] == undone["operation"]
-    problem(send(server, "GET", f"/operations/{undone['operation']}", headers=token), "not-found")
+    assert got(send(server, "GET", where, headers=token))["undone_by"] == undone["job"]
+    problem(send(server, "GET", f"/jobs/{undone['job']}", headers=token), "not-found")
 
 
 def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harness) -> None:
@@ -81,12 +81,12 @@ def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harnes
     invite_bea(server)
     names = fill(server, 5)
     let_bea_change(server, *names)
-    where = f"/operations/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['operation']}"
+    where = f"/jobs/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['job']}"
     undo = undoing.start(server.registry, where.rpartition("/")[2], OPERATOR, "cli")
     refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "invalid-value")
     assert f"is being undone by {undo.id}, which somebody else began" in refused["detail"]
     assert leads(server, names[0]) == [f"https://new.example/x/{names[0]}"]
-    told = got(send(server, "POST", f"/operations/{undo.id}/resume", headers=basic()), 202)
+    told = got(send(server, "POST", f"/jobs/{undo.id}/resume", headers=basic()), 202)
     assert (told["state"], told["done"]) == ("done", 5)
 
 
@@ -94,13 +94,13 @@ def test_what_stands_in_the_way_is_not_told_of_names_whose_past_one_may_not_see(
     invite_bea(server)
     names = fill(server, 2)
     let_bea_change(server, *names)
-    where = f"/operations/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['operation']}"
+    where = f"/jobs/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['job']}"
     server.registry.do(Remove(Handle.parse(names[1]), (110,)), OPERATOR, "cli")
     plan = got(send(server, "GET", f"{where}/undo", headers=BEAS))
-    assert plan["obstacles"] == [{"handle": names[1], "seq": None, "why": "you may not see why"}]
-    (known,) = got(send(server, "GET", f"{where}/undo", headers=basic()))["obstacles"]
+    assert plan["conflicts"] == [{"handle": names[1], "seq": None, "why": "you may not see why"}]
+    (known,) = got(send(server, "GET", f"{where}/undo", headers=basic()))["conflicts"]
     assert known["why"] == f"changed later, in entry {known['seq']}"
-    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "in-the-way")
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "undo-conflict")
     assert str(known["seq"]) not in str(refused)
 
 
@@ -116,7 +116,7 @@ def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> 
 
     token = with_token(server, "find", "update")
     in_one_loop(interrupted)
-    where = f"/operations/{begun['operation']}"
+    where = f"/jobs/{begun['job']}"
     # ... because she runs the server now, which gives her no right to the names.
     rules = server.registry.rules
     both = (*rules.administration.server_admins, ValueRef.parse(BEA))
@@ -124,19 +124,19 @@ def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> 
 
     async def resumed() -> None:
         got(await ask(server, "POST", f"{where}/resume", **BEAS), 202)
-        hers = await ended(server, begun["operation"], **BEAS)
+        hers = await ended(server, begun["job"], **BEAS)
         assert (hers["state"], hers["done"], hers["problem"]["status"]) == ("unfinished", 40, 403)
         assert f"{BEA} may not modify values" in hers["problem"]["detail"]
         for others in (token, basic()):
-            seen = await ended(server, begun["operation"], **others)
+            seen = await ended(server, begun["job"], **others)
             assert seen["problem"] == {
-                "type": "https://hdl.example.org/docs/problems#ended-early",
+                "type": "https://hdl.example.org/docs/problems#job-failed",
                 "title": "Somebody could not go on with it",
                 "status": 424,
                 "detail": "whoever carried it out could not go on with it",
             }
             assert {**seen, "problem": None} == {**hers, "problem": None}
-        listed = got(await ask(server, "GET", "/operations", **token))["operations"]
+        listed = got(await ask(server, "GET", "/jobs", **token))["jobs"]
         assert "bea" not in str(listed)
 
     in_one_loop(resumed)
@@ -149,14 +149,14 @@ def test_what_is_gone_on_with_has_the_door_of_who_does(slowly: Harness) -> None:
     unit = runner.start_job(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
 
     async def scenario() -> None:
-        got(await ask(server, "POST", f"/operations/{unit.id}/resume"), 202)
+        got(await ask(server, "POST", f"/jobs/{unit.id}/resume"), 202)
         assert (await ended(server, unit.id))["state"] == "done"
 
     in_one_loop(scenario)
     with server.registry.snapshot() as snapshot:
         entry = snapshot.stored(Handle.parse(names[-1])).entry
     assert entry is not None
-    assert entry.identity == ("http", "300:0.NA/12345")
+    assert entry.origin == ("http", "300:0.NA/12345")
 
 
 def test_what_the_settings_say_counts_for_what_goes_on(slowly: Harness) -> None:
@@ -172,7 +172,7 @@ def test_what_the_settings_say_counts_for_what_goes_on(slowly: Harness) -> None:
         told = got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BEA}, **BEAS), 202)
         assert told["state"] == "running"
         server.place.api.rules = rules  # as when they are read again
-        left = await ended(server, told["operation"], **BEAS)
+        left = await ended(server, told["job"], **BEAS)
         assert (left["state"], left["done"] < 80) == ("unfinished", True)
         assert "LIST_HANDLES" in left["problem"]["detail"]
 
@@ -188,7 +188,7 @@ def test_those_who_come_at_once_are_counted(slowly: Harness) -> None:
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
-        path = f"/operations/{told['operation']}/events"
+        path = f"/jobs/{told['job']}/events"
         at_once = await asyncio.gather(
             *[ask(server, "GET", path) for _ in range(3 * job_events.MAX_LISTENERS_PER_SOURCE)]
         )
@@ -211,8 +211,8 @@ def test_whoever_is_not_sent_anything_does_not_count(slowly: Harness) -> None:
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
-        path = f"/operations/{told['operation']}/events"
-        for method, at in (("GET", "/operations/none/events"), ("HEAD", path)):
+        path = f"/jobs/{told['job']}/events"
+        for method, at in (("GET", "/jobs/none/events"), ("HEAD", path)):
             await ask(server, method, at)
             assert not all_of_them
         closed = (await ask(server, "GET", path)).stream

@@ -20,9 +20,9 @@ from perseid.registry.identity import LocalIdentity
 from perseid.registry.jobs import runner
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.http.v1 import job_calls, job_events, job_runs
+from perseid.server.http.v1 import job_events, job_requests, job_runner
 from perseid.server.http.v1.job_events import JobEvent, format_event
-from perseid.server.http.v1.structures import ResponseBody
+from perseid.server.http.v1.schemas import ResponseBody
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
 from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import keyed, with_token
@@ -85,7 +85,7 @@ def parsed(octets: bytes) -> list[tuple[str, str, Any]]:
 
 async def ended(server: Harness, name: str, **headers: str) -> Any:
     """What is said about an operation when nothing more is to come."""
-    stream = await ask(server, "GET", f"/operations/{name}/events", **headers)
+    stream = await ask(server, "GET", f"/jobs/{name}/events", **headers)
     name, _, told = (await events_of(stream.stream))[-1]
     assert name == "end"
     return told
@@ -94,14 +94,14 @@ async def ended(server: Harness, name: str, **headers: str) -> Any:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever listens is told often."""
-    monkeypatch.setattr(job_events, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(job_events, "POLL_SECONDS", 0.01)
 
 
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
-    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
+    monkeypatch.setattr(job_requests, "FIRST_STEPS", 2)
     return server
 
 
@@ -110,7 +110,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
 
 def test_a_rewrite_is_seen_beforehand(server: Harness) -> None:
     names = fill(server)
-    plan = pages(server, f"{PREVIEW}&limit=3", "names", headers=basic())
+    plan = pages(server, f"{PREVIEW}&limit=3", "handles", headers=basic())
     assert [each["handle"] for each in plan] == names
     assert plan[0]["changes"] == [
         {
@@ -121,7 +121,7 @@ def test_a_rewrite_is_seen_beforehand(server: Harness) -> None:
         }
     ]
     assert leads(server, names[0]) == ["http://old.example/12345/m000"], "nothing is done"
-    assert got(send(server, "GET", PREVIEW))["names"] == []
+    assert got(send(server, "GET", PREVIEW))["handles"] == []
 
 
 def test_a_small_rewrite_is_done_when_the_answer_comes(server: Harness) -> None:
@@ -130,14 +130,14 @@ def test_a_small_rewrite_is_done_when_the_answer_comes(server: Harness) -> None:
     told = got(answer, 202)
     assert (told["state"], told["done"], told["total"], told["kind"]) == ("done", 10, 10, "rewrite")
     assert (told["actor"], told["note"], told["problem"]) == (ADMINISTRATOR, "the host has moved", None)
-    where = f"/operations/{told['operation']}"
+    where = f"/jobs/{told['job']}"
     assert header_of(answer, "Location") == f"https://hdl.example.org/api/v1{where}"
     assert leads(server, *names) == [f"https://new.example/x/{name}" for name in names]
     assert got(send(server, "GET", where, headers=basic())) == told
-    assert got(send(server, "GET", "/operations/last", headers=basic())) == told
+    assert got(send(server, "GET", "/jobs/last", headers=basic())) == told
     (version, *_) = got(send(server, "GET", "/handles/12345%2Fm000/history", headers=basic()))["versions"]
-    assert (version["door"], version["actor"]) == ("http", ADMINISTRATOR)
-    assert version["note"] == f"rewrite {told['operation']}: the host has moved"
+    assert (version["interface"], version["actor"]) == ("http", ADMINISTRATOR)
+    assert version["note"] == f"rewrite {told['job']}: the host has moved"
     again = send(server, "POST", "/rewrites", ORDER, headers=basic())
     assert "leads there" in problem(again, "not-found")["detail"]
     verify(server.registry.ledger.log)
@@ -149,9 +149,9 @@ def test_a_large_one_goes_on_in_the_background_and_is_watched(slowly: Harness) -
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
-        assert (told["state"], told["total"], told["ended"]) == ("running", 80, None)
+        assert (told["state"], told["total"], told["ended_at"]) == ("running", 80, None)
         assert 0 < told["done"] < 80
-        where = f"/operations/{told['operation']}"
+        where = f"/jobs/{told['job']}"
         stream = await ask(server, "GET", f"{where}/events", **{"Last-Event-ID": "17\x7f';--"})
         assert header_of(stream, "Content-Type") == "text/event-stream"
         assert header_of(stream, "Cache-Control") == "no-store"
@@ -178,7 +178,7 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
     async def interrupted() -> None:
         begun.update(got(await ask(server, "POST", "/rewrites", ORDER), 202))
         server.place.api.stop()
-        stream = await ask(server, "GET", f"/operations/{begun['operation']}/events")
+        stream = await ask(server, "GET", f"/jobs/{begun['job']}/events")
         heard = await events_of(stream.stream)
         assert "end" not in [name for name, _, _ in heard], "who watches shall come again"
         refused = problem(await ask(server, "POST", "/rewrites", ORDER), "busy")
@@ -186,15 +186,15 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
 
     in_one_loop(interrupted)
     other = serve(server.registry)  # the next start, which knows nothing of it but what is in the ledger
-    where = f"/operations/{begun['operation']}"
+    where = f"/jobs/{begun['job']}"
     left = got(send(other, "GET", where, headers=basic()))
-    assert (left["state"], left["done"] < 60, left["ended"]) == ("unfinished", True, None)
+    assert (left["state"], left["done"] < 60, left["ended_at"]) == ("unfinished", True, None)
 
     async def resumed() -> None:
         told = got(await ask(other, "POST", f"{where}/resume"), 202)
         again = got(await ask(other, "POST", f"{where}/resume"), 202)
         assert {told["state"], again["state"]} <= {"running", "done"}
-        assert (await ended(other, begun["operation"]))["state"] == "done"
+        assert (await ended(other, begun["job"]))["state"] == "done"
 
     in_one_loop(resumed)
     assert leads(server, *names) == [f"https://new.example/x/{name}" for name in names]
@@ -206,17 +206,17 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
 @pytest.mark.parametrize(
     ("plain", "slug", "status"),
     [
-        ({"url": "http://old.example/*"}, "malformed", 400),
+        ({"url": "http://old.example/*"}, "invalid-request", 400),
         ({**ORDER, "url": "*"}, "invalid-value", 422),
         ({**ORDER, "to": "new.example/*"}, "invalid-value", 422),
         ({**ORDER, "prefix": "1/2"}, "invalid-name", 400),
-        ({**ORDER, "dryRun": True}, "malformed", 400),
+        ({**ORDER, "dry_run": True}, "invalid-request", 400),
     ],
 )
 def test_what_cannot_be_moved(shared: Harness, plain: object, slug: str, status: int) -> None:
     answer = send(shared, "POST", "/rewrites", plain, headers=basic())
     assert problem(answer, slug)["status"] == status
-    assert got(send(shared, "GET", "/operations", headers=basic()))["operations"] == []
+    assert got(send(shared, "GET", "/jobs", headers=basic()))["jobs"] == []
 
 
 # Rights
@@ -224,30 +224,30 @@ def test_what_cannot_be_moved(shared: Harness, plain: object, slug: str, status:
 
 def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
     names = fill(server)
-    problem(send(server, "POST", "/rewrites", ORDER), "authentication-needed")
-    problem(send(server, "POST", "/rewrites", ORDER, headers=basic(), secure=False), "not-private")
+    problem(send(server, "POST", "/rewrites", ORDER), "authentication-required")
+    problem(send(server, "POST", "/rewrites", ORDER, headers=basic(), secure=False), "https-required")
     finder = with_token(server, "find")
-    refused = problem(send(server, "POST", "/rewrites", ORDER, headers=finder), "not-allowed")
+    refused = problem(send(server, "POST", "/rewrites", ORDER, headers=finder), "permission-denied")
     assert "update" in refused["detail"] + refused["advice"]
     assert problem(send(server, "POST", "/rewrites", ORDER, headers=with_token(server, "update")), "not-found")
-    assert got(send(server, "GET", "/operations", headers=basic()))["operations"] == []
+    assert got(send(server, "GET", "/jobs", headers=basic()))["jobs"] == []
     assert leads(server, names[0]) == ["http://old.example/12345/m000"]
     both = with_token(server, "find", "update")
     told = got(send(server, "POST", "/rewrites", ORDER, headers=both), 202)
     assert told["actor"].startswith("token:")
-    mine = got(send(server, "GET", "/operations", headers=both))["operations"]
-    assert [each["operation"] for each in mine] == [told["operation"]]
-    assert got(send(server, "GET", "/operations", headers=finder))["operations"] == []
-    problem(send(server, "GET", f"/operations/{told['operation']}", headers=finder), "not-found")
-    for path in ("", f"/{told['operation']}", f"/{told['operation']}/events", f"/{told['operation']}/undo"):
-        problem(send(server, "GET", f"/operations{path}"), "authentication-needed")
+    mine = got(send(server, "GET", "/jobs", headers=both))["jobs"]
+    assert [each["job"] for each in mine] == [told["job"]]
+    assert got(send(server, "GET", "/jobs", headers=finder))["jobs"] == []
+    problem(send(server, "GET", f"/jobs/{told['job']}", headers=finder), "not-found")
+    for path in ("", f"/{told['job']}", f"/{told['job']}/events", f"/{told['job']}/undo"):
+        problem(send(server, "GET", f"/jobs{path}"), "authentication-required")
 
 
 def test_browsers_change_nothing_by_themselves(server: Harness) -> None:
     fill(server)
     headers = {**basic(), "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     assert send(server, "POST", "/rewrites", ORDER, headers=headers).status == 403
-    assert got(send(server, "GET", "/operations", headers=basic()))["operations"] == []
+    assert got(send(server, "GET", "/jobs", headers=basic()))["jobs"] == []
 
 
 def test_the_first_name_that_may_not_be_changed_ends_it_and_why_is_told(slowly: Harness) -> None:
@@ -258,10 +258,10 @@ def test_the_first_name_that_may_not_be_changed_ends_it_and_why_is_told(slowly: 
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
-        left = await ended(server, told["operation"])
+        left = await ended(server, told["job"])
         assert (left["done"], left["problem"]["status"]) == (60, 403)
         assert "read-only" in left["problem"]["detail"]
-        stream = await ask(server, "GET", f"/operations/{told['operation']}/events")
+        stream = await ask(server, "GET", f"/jobs/{told['job']}/events")
         ((name, _, said),) = await events_of(stream.stream)
         assert (name, said["problem"]) == ("end", left["problem"])
 
@@ -277,13 +277,13 @@ def test_whoever_loses_their_token_goes_no_further(slowly: Harness) -> None:
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER, **token), 202)
-        stream = await ask(server, "GET", f"/operations/{told['operation']}/events", **token)
+        stream = await ask(server, "GET", f"/jobs/{told['job']}/events", **token)
         assert stream.stream is not None
         async with aclosing(stream.stream) as pieces:  # type: ignore[type-var]
             await anext(pieces)
             server.registry.do(revoke, OPERATOR, "cli")
             assert parsed(b"".join([piece async for piece in pieces])) == []
-        left = await ended(server, told["operation"])
+        left = await ended(server, told["job"])
         assert left["done"] < 80
         assert left["problem"]["status"] in (401, 403)
 
@@ -299,7 +299,7 @@ def test_whoever_loses_their_key_goes_no_further(slowly: Harness) -> None:
         other = Value(300, "HS_SECKEY", b"another secret", permissions=Permission(0x0C))
         server.registry.do(Add(Handle.parse("0.NA/12345"), (other,), overwrite=True), OPERATOR, "cli")
         new = basic(secret="another secret")
-        left = await ended(server, told["operation"], **new)
+        left = await ended(server, told["job"], **new)
         assert left["done"] < 80
         assert "has changed" in left["problem"]["detail"]
 
@@ -312,24 +312,24 @@ def test_whoever_loses_their_key_goes_no_further(slowly: Harness) -> None:
 def test_an_undo_takes_everything_back_and_can_be_undone(server: Harness) -> None:
     names = fill(server)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
-    where = f"/operations/{told['operation']}"
+    where = f"/jobs/{told['job']}"
     plan = got(send(server, "GET", f"{where}/undo", headers=basic()))
     assert plan == {
-        "operation": told["operation"],
-        "names": 10,
+        "job": told["job"],
+        "total": 10,
         "possible": True,
-        "inTheWay": 0,
-        "obstacles": [],
+        "conflict_count": 0,
+        "conflicts": [],
     }
     undone = got(send(server, "POST", f"{where}/undo", {"note": "a mistake"}, headers=basic()), 202)
     assert (undone["kind"], undone["state"], undone["done"], undone["note"]) == ("undo", "done", 10, "a mistake")
     assert leads(server, *names) == [f"http://old.example/{name}" for name in names]
     before = got(send(server, "GET", where, headers=basic()))
-    assert (before["state"], before["undoneBy"]) == ("undone", undone["operation"])
+    assert (before["state"], before["undone_by"]) == ("undone", undone["job"])
     refused = problem(send(server, "POST", f"{where}/undo", {}, headers=basic()), "invalid-value")
     assert "was undone by" in refused["detail"]
     problem(send(server, "GET", f"{where}/undo", headers=basic()), "invalid-value")
-    got(send(server, "POST", "/operations/last/undo", {}, headers=basic()), 202)
+    got(send(server, "POST", "/jobs/last/undo", {}, headers=basic()), 202)
     assert leads(server, names[3]) == [f"https://new.example/x/{names[3]}"]
     verify(server.registry.ledger.log)
 
@@ -338,15 +338,15 @@ def test_what_others_changed_later_stands_in_the_way_and_is_listed(server: Harne
     names = fill(server, 30)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     later = [put(server, name, "https://third.example/") for name in names[:25]]
-    path = f"/operations/{told['operation']}/undo"
+    path = f"/jobs/{told['job']}/undo"
     plan = got(send(server, "GET", path, headers=basic()))
-    assert (plan["possible"], plan["names"], plan["inTheWay"]) == (False, 30, 25)
-    assert sorted((each["handle"], each["seq"]) for each in plan["obstacles"]) == sorted(
+    assert (plan["possible"], plan["handles"], plan["conflict_count"]) == (False, 30, 25)
+    assert sorted((each["handle"], each["seq"]) for each in plan["conflicts"]) == sorted(
         zip(names[:25], later, strict=True)
     )
     with server.registry.ledger.reading() as reading:
         size = reading.size
-    refused = problem(send(server, "POST", path, {}, headers=basic()), "in-the-way")
+    refused = problem(send(server, "POST", path, {}, headers=basic()), "undo-conflict")
     assert (refused["status"], "25 of its records" in refused["detail"]) == (409, True)
     assert "changed later, in entry" in refused["advice"]
     assert "and 5 more" in refused["advice"]
@@ -360,11 +360,11 @@ def test_a_unit_is_undone_while_it_goes_on(slowly: Harness) -> None:
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
-        undo = got(await ask(server, "POST", f"/operations/{told['operation']}/undo", {}), 202)
-        again = got(await ask(server, "POST", f"/operations/{told['operation']}/undo", {}), 202)
-        assert again["operation"] == undo["operation"], "there is one undo of it"
-        assert (await ended(server, undo["operation"]))["state"] == "done"
-        meant = got(await ask(server, "GET", f"/operations/{told['operation']}"))
+        undo = got(await ask(server, "POST", f"/jobs/{told['job']}/undo", {}), 202)
+        again = got(await ask(server, "POST", f"/jobs/{told['job']}/undo", {}), 202)
+        assert again["job"] == undo["job"], "there is one undo of it"
+        assert (await ended(server, undo["job"]))["state"] == "done"
+        meant = got(await ask(server, "GET", f"/jobs/{told['job']}"))
         assert (meant["state"], meant["problem"]) == ("undone", None)
 
     in_one_loop(scenario)
@@ -380,8 +380,8 @@ def test_the_same_key_begins_one_operation(server: Harness) -> None:
     again = send(server, "POST", "/rewrites", ORDER, headers=keyed("k1"))
     assert got(first, 202) == got(again, 202)
     assert header_of(again, "Idempotency-Replayed") == "true"
-    problem(send(server, "POST", "/rewrites", {**ORDER, "note": "x"}, headers=keyed("k1")), "key-reused")
-    assert len(got(send(server, "GET", "/operations", headers=basic()))["operations"]) == 1
+    problem(send(server, "POST", "/rewrites", {**ORDER, "note": "x"}, headers=keyed("k1")), "idempotency-key-reused")
+    assert len(got(send(server, "GET", "/jobs", headers=basic()))["jobs"]) == 1
 
 
 def test_operations_are_listed_page_by_page_the_latest_first(server: Harness) -> None:
@@ -392,25 +392,25 @@ def test_operations_are_listed_page_by_page_the_latest_first(server: Harness) ->
             "url": f"http://{'old' if not number else f'h{number - 1}'}.example/*",
             "to": f"http://h{number}.example/*",
         }
-        names.append(got(send(server, "POST", "/rewrites", order, headers=basic()), 202)["operation"])
-    listed = pages(server, "/operations?limit=2", "operations", headers=basic())
-    assert [each["operation"] for each in listed] == names[::-1]
-    assert [each["operation"] for each in pages(server, "/operations", "operations", headers=basic())] == names[::-1]
+        names.append(got(send(server, "POST", "/rewrites", order, headers=basic()), 202)["job"])
+    listed = pages(server, "/jobs?limit=2", "jobs", headers=basic())
+    assert [each["job"] for each in listed] == names[::-1]
+    assert [each["job"] for each in pages(server, "/jobs", "jobs", headers=basic())] == names[::-1]
 
 
 def test_there_is_no_such_operation(shared: Harness) -> None:
     for name in ("last", "0123456789abcdef", "%00x", "..%2F", "x" * 300):
         for method, path in (("GET", ""), ("GET", "/events"), ("GET", "/undo"), ("POST", "/resume")):
-            answer = send(shared, method, f"/operations/{name}{path}", headers=basic())
+            answer = send(shared, method, f"/jobs/{name}{path}", headers=basic())
             assert answer.status in (400, 404), answer
 
 
 def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
-    runner, somebody = job_runs.JobRunner(), LocalIdentity("a")
+    runner, somebody = job_runner.JobRunner(), LocalIdentity("a")
     with (
         runner.place(somebody),
         runner.place(somebody),
-        pytest.raises(job_runs.LimitReached, match="of yours"),
+        pytest.raises(job_runner.LimitReached, match="of yours"),
         runner.place(somebody),
     ):
         pass
@@ -419,7 +419,7 @@ def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
     fill(server)
     server.service.place.api.runner = runner
     with ExitStack() as others:
-        for number in range(job_runs.MAX_RUNNING):
+        for number in range(job_runner.MAX_RUNNING):
             others.enter_context(runner.place(LocalIdentity(f"other {number}")))
         answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
         assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
@@ -432,7 +432,7 @@ def test_so_many_listen_at_a_time(slowly: Harness) -> None:
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
-        path = f"/operations/{told['operation']}/events"
+        path = f"/jobs/{told['job']}/events"
         head = await ask(server, "HEAD", path)
         assert head.status == 200
         assert [name for name, _, _ in await events_of(head.stream)] == []
@@ -465,7 +465,7 @@ def test_a_unit_at_which_nobody_is_is_listened_to_for_a_while(slowly: Harness, m
     other = serve(server.registry)
 
     async def scenario() -> None:
-        stream = (await ask(other, "GET", f"/operations/{told['operation']}/events")).stream
+        stream = (await ask(other, "GET", f"/jobs/{told['job']}/events")).stream
         assert stream is not None
         octets = b"".join([piece async for piece in stream])
         assert [(name, said["state"]) for name, _, said in parsed(octets)] == [

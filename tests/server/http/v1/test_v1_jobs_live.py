@@ -90,10 +90,10 @@ def test_a_rewrite_outlives_the_server_and_is_watched_to_its_end(filled: Path) -
     with serving(filled) as server:
         status, begun = ask(server.http, "POST", "/rewrites", ORDER)
         assert (status, begun["state"]) == (202, "running")
-        where = f"/operations/{begun['operation']}"
+        where = f"/jobs/{begun['job']}"
         events = listen(server.http, f"{where}/events")
         name, first = next(events)
-        assert (name, first["operation"], first["state"]) == ("progress", begun["operation"], "running")
+        assert (name, first["job"], first["state"]) == ("progress", begun["job"], "running")
         server.stop()  # while it goes on, and while somebody listens
         assert "end" not in [name for name, _ in events]
     with serving(filled) as server:
@@ -101,12 +101,12 @@ def test_a_rewrite_outlives_the_server_and_is_watched_to_its_end(filled: Path) -
         assert (left["state"], left["problem"]) == ("unfinished", None)
         assert first["done"] <= left["done"] < COUNT
         status, told = ask(server.http, "POST", f"{where}/resume")
-        assert (status, told["operation"]) == (202, begun["operation"])
+        assert (status, told["job"]) == (202, begun["job"])
         heard = list(listen(server.http, f"{where}/events"))
         assert [name for name, _ in heard][-1] == "end"
         assert (heard[-1][1]["state"], heard[-1][1]["done"]) == ("done", COUNT)
         status, entries = ask(server.http, "GET", "/find?host=new.example&limit=1")
-        assert entries["found"][0]["handle"] == f"{PREFIX}/m00000"
+        assert entries["results"][0]["handle"] == f"{PREFIX}/m00000"
     with Installation.open(filled, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
         with registry.snapshot() as snapshot:
@@ -130,7 +130,7 @@ def test_other_settings_count_for_what_goes_on_after_sighup(filled: Path) -> Non
         assert (status, begun["state"]) == (202, "running"), begun
         settings.write_text(before)
         reload(server, "were reloaded")
-        events = list(listen(server.http, f"/operations/{begun['operation']}/events", beas))
+        events = list(listen(server.http, f"/jobs/{begun['job']}/events", beas))
         name, told = events[-1]
         assert (name, told["state"]) == ("end", "unfinished")
         assert "LIST_HANDLES" in told["problem"]["detail"]

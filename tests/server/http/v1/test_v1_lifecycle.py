@@ -40,7 +40,7 @@ def test_a_name_is_hidden_and_published_again(server: Harness) -> None:
 
 def test_the_past_can_be_kept(server: Harness) -> None:
     first = record(server, "12345/n2")["seq"]
-    hidden = change(server, "POST", at("12345/n2", "/unpublish"), {"keepPast": True, "note": "for a while"})
+    hidden = change(server, "POST", at("12345/n2", "/unpublish"), {"keep_history": True, "note": "for a while"})
     change(server, "PUT", at("12345/n2", "/values"), {"values": [{"type": "DESC", "data": "another thing"}]})
     change(server, "POST", at("12345/n2", "/publish"))
     assert texts(record(server, "12345/n2", f"?at={first}"))["DESC"] == "the thing with the number 2"
@@ -67,7 +67,7 @@ def test_a_body_where_nothing_has_to_be_said_may_be_empty(shared: Harness) -> No
 
 def test_a_thing_is_gone_and_comes_back(server: Harness) -> None:
     before = record(server, "12345/n4")
-    order = {"reason": "It burnt down", "replacedBy": "12345/n5", "note": "alas"}
+    order = {"reason": "It burnt down", "replaced_by": "12345/n5", "note": "alas"}
     gone = change(server, "POST", at("12345/n4", "/tombstone"), order)
     found = record(server, "12345/n4")
     assert (found["state"], found["seq"]) == ("tombstone", gone["seq"])
@@ -83,12 +83,12 @@ def test_a_thing_is_gone_and_comes_back(server: Harness) -> None:
 @pytest.mark.parametrize(
     ("order", "slug"),
     [
-        ({}, "malformed"),
-        ({"reason": ""}, "malformed"),
+        ({}, "invalid-request"),
+        ({"reason": ""}, "invalid-request"),
         ({"reason": " "}, "invalid-value"),
-        ({"reason": "gone", "replacedBy": "12345/none"}, "invalid-value"),
-        ({"reason": "gone", "replacedBy": "12345/n6"}, "invalid-value"),
-        ({"reason": "gone", "replacedBy": "12345"}, "invalid-name"),
+        ({"reason": "gone", "replaced_by": "12345/none"}, "invalid-value"),
+        ({"reason": "gone", "replaced_by": "12345/n6"}, "invalid-value"),
+        ({"reason": "gone", "replaced_by": "12345"}, "invalid-name"),
     ],
 )
 def test_tombstones_that_are_not_put(shared: Harness, order: dict[str, Any], slug: str) -> None:
@@ -102,16 +102,16 @@ def test_a_name_is_handed_over(server: Harness) -> None:
     create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
     bea = basic("300:12345/bea", "another secret")
     path, order = at("12345/n7", "/transfer"), {"to": "300:12345/bea", "note": "as agreed"}
-    assert problem(send(server, "POST", path, order, headers=bea), "not-allowed")["status"] == 403
+    assert problem(send(server, "POST", path, order, headers=bea), "permission-denied")["status"] == 403
     change(server, "POST", path, order)
     got(send(server, "PUT", at("12345/n7", "/values"), {"values": [{"type": "DESC", "data": "mine"}]}, headers=bea))
     value = {"values": [{"type": "DESC", "data": "mine"}]}
-    problem(send(server, "PUT", at("12345/n7", "/values"), value, headers=with_token(server, "update")), "not-allowed")
+    problem(send(server, "PUT", at("12345/n7", "/values"), value, headers=with_token(server, "update")), "permission-denied")
 
 
 def test_owners_that_are_none(shared: Harness) -> None:
     path = at("12345/n8", "/transfer")
-    assert problem(send(shared, "POST", path, {"to": "bea"}, headers=basic()), "malformed")["where"] == "$.to"
+    assert problem(send(shared, "POST", path, {"to": "bea"}, headers=basic()), "invalid-request")["where"] == "$.to"
     found = problem(send(shared, "POST", path, {"to": "300:12345/nobody"}, headers=basic()), "invalid-value")
     assert found["rule"] == "S1"
 
@@ -130,7 +130,7 @@ def test_an_alias_leads_to_another_name(server: Harness) -> None:
     assert "aliases" not in record(server, "12345/n9", "?follow")
     chain = got(send(server, "GET", at("12345/also", "/aliases")))
     assert chain == {"chain": ["12345/also", "12345/n9"], "end": "found"}
-    problem(send(server, "POST", "/aliases", {"handle": "12345/also", "of": "12345/n8"}, headers=basic()), "exists")
+    problem(send(server, "POST", "/aliases", {"handle": "12345/also", "of": "12345/n8"}, headers=basic()), "already-exists")
     problem(send(server, "POST", "/aliases", {"handle": "12345/x", "of": "nowhere"}, headers=basic()), "invalid-name")
 
 
@@ -138,7 +138,7 @@ def test_an_alias_leads_to_another_name(server: Harness) -> None:
     ("of", "end", "slug"),
     [
         ("12345/none", "not found", "not-found"),
-        ("54321/x", "elsewhere", "elsewhere"),
+        ("54321/x", "prefix-not-hosted", "prefix-not-hosted"),
         ("12345/back", "loop", "not-found"),
     ],
 )
@@ -162,7 +162,7 @@ def test_u7_what_an_alias_leads_to_is_stored_as_a_handle(server: Harness, form: 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_u7_what_replaces_a_thing_is_stored_as_a_handle(server: Harness, form: str) -> None:
-    change(server, "POST", at("12345/n4", "/tombstone"), {"reason": "gone", "replacedBy": form})
+    change(server, "POST", at("12345/n4", "/tombstone"), {"reason": "gone", "replaced_by": form})
     held = server.registry.ledger.reading
     with held() as reading:
         stored = [value.data for value in reading.entry(reading.size).record()]
@@ -173,7 +173,7 @@ def test_u7_what_replaces_a_thing_is_stored_as_a_handle(server: Harness, form: s
 def test_c5_a_query_or_fragment_is_not_stored(server: Harness) -> None:
     for of in ("hdl:12345/n9?x", "hdl:12345/n9#y"):
         found = problem(
-            send(server, "POST", "/aliases", {"handle": "12345/al", "of": of}, headers=basic()), "malformed"
+            send(server, "POST", "/aliases", {"handle": "12345/al", "of": of}, headers=basic()), "invalid-request"
         )
         assert (found["where"], found["advice"]) == ("$.of", "name 12345/n9 alone")
     # a bare handle is literal
@@ -194,7 +194,7 @@ def test_s2_nor_does_it_become_one(server: Harness, method: str, more: str) -> N
     values = {"values": [{"type": "HS_ALIAS", "data": "12345/N3", "index": 50}]}
     found = problem(send(server, method, at("12345/n3", more), values, headers=basic()), "invalid-value")
     assert "cannot be another name for itself" in found["detail"]
-    nobody = problem(send(server, method, at("12345/n3", more), values), "authentication-needed")
+    nobody = problem(send(server, method, at("12345/n3", more), values), "authentication-required")
     assert "itself" not in nobody["detail"]
 
 
@@ -249,10 +249,10 @@ CHANGES = [
 def test_who_may_change(server: Harness, path: str, plain: object, word: str) -> None:
     create(server, "12345/tomb")
     change(server, "POST", at("12345/tomb", "/tombstone"), {"reason": "gone"})
-    assert problem(send(server, "POST", path, plain), "authentication-needed")["code"] == 402
+    assert problem(send(server, "POST", path, plain), "authentication-required")["code"] == 402
     every = {"read", "create", "update", "delete", "publish", "tombstone", "mint", "find", "transfer"}
     others = with_token(server, *(every - {word}))
-    assert word in problem(send(server, "POST", path, plain, headers=others), "not-allowed")["detail"]
+    assert word in problem(send(server, "POST", path, plain, headers=others), "permission-denied")["detail"]
     answer = send(server, "POST", path, plain, headers=with_token(server, word))
     assert answer.status in (200, 201), answer
 
@@ -263,4 +263,4 @@ def test_they_are_done_in_the_state_that_was_read(server: Harness) -> None:
     change(server, "POST", at("12345/tomb", "/tombstone"), {"reason": "gone"}, **{"If-Match": tag})
     for path, plain, _ in CHANGES[1:5]:
         late = send(server, "POST", path, plain, headers={**basic(), "If-Match": tag})
-        assert problem(late, "condition-failed")["status"] == 412
+        assert problem(late, "precondition-failed")["status"] == 412

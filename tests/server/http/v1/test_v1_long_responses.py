@@ -79,12 +79,12 @@ def test_large_records_are_found_on_many_pages_each_once(server: Harness) -> Non
     names = [f"12345/large{number:02}" for number in range(COUNT)]
     for number, name in enumerate(names):
         put(server, name, text(number))
-    found = pages(server, "/find?type=MEMO&limit=1000", "found", headers=basic())
+    found = pages(server, "/find?type=MEMO&limit=1000", "results", headers=basic())
     assert len(found) > COUNT * OCTETS // MOST
     assert sorted(each["handle"] for each in flat(found)) == names
     first = flat(found)[0]
     assert first["values"][0]["data"]["value"].encode() == text(int(first["handle"][-2:])).data
-    listed = pages(server, "/namespaces/12345/names?limit=1000", "names", headers=basic())
+    listed = pages(server, "/namespaces/12345/handles?limit=1000", "handles", headers=basic())
     assert len(listed) == 1, "they are the names alone"
     assert set(names) <= {each["handle"] for each in listed[0]}
 
@@ -112,7 +112,7 @@ def test_what_is_larger_than_a_page_is_told_alone(server: Harness) -> None:
     assert len(got(send(server, "GET", at(NAME, f"?at={first}")))["values"]) == 7
     found = pages(server, at(NAME, "/history"), "versions")
     assert [[each["seq"] for each in page] for page in found] == [[second], [first]]
-    names = [[each["handle"] for each in page] for page in pages(server, "/find?type=MEMO", "found", headers=basic())]
+    names = [[each["handle"] for each in page] for page in pages(server, "/find?type=MEMO", "results", headers=basic())]
     assert sorted(names) == [[NAME], ["12345/small"]]
     changed = got(send(server, "GET", at(NAME, f"/differences?earlier={first}&later={second}")))["changed"]
     assert [value["index"] for value in changed["added"]] == [7]
@@ -131,7 +131,7 @@ def test_a_plan_counts_what_names_would_lead_to(server: Harness) -> None:
     for name in names:
         put(server, name, *[Value.text(index, "URL", f"http://old.example/{index}") for index in range(1, 16)])
     order = urlencode({"url": "http://old.example/*", "to": f"https://new.example/{'n' * 6_000}/*", "limit": 1000})
-    found = pages(server, f"/rewrites/preview?{order}", "names", headers=basic())
+    found = pages(server, f"/rewrites/preview?{order}", "handles", headers=basic())
     assert len(found) > 1
     assert sorted(each["handle"] for each in flat(found)) == names
     assert all(len(each["changes"]) == 15 for each in flat(found))
@@ -143,9 +143,9 @@ def test_operations_tokens_and_namespaces_end_their_pages_too(server: Harness) -
         "to": f"https://new.example/{'n' * 7_000}*",
     }
     begun = [runner.start_job(server.registry, "rewrite", asked, OPERATOR, "cli").id for _ in range(400)]
-    found = pages(server, "/operations?limit=1000", "operations", headers=basic())
+    found = pages(server, "/jobs?limit=1000", "jobs", headers=basic())
     assert len(found) > 1
-    assert sorted(each["operation"] for each in flat(found)) == sorted(begun)
+    assert sorted(each["job"] for each in flat(found)) == sorted(begun)
     made = []
     for number in range(30):
         places = [f"12345.{'p' * 1_900}{number:02}{place:02}.*" for place in range(100)]
@@ -225,7 +225,7 @@ def laden(server: Harness) -> Harness:
         "/api/v1/find?type=MEMO",
         "/api/v1/rewrites/preview?url=http%3A%2F%2Fold.example%2F*&to=http%3A%2F%2Fnew.example%2F*",
         "/api/v1/log",
-        "/api/v1/namespaces/12345/names",
+        "/api/v1/namespaces/12345/handles",
         "/api/handles/{name}",
         "/api/handles/{name}?at={seq}",
         "/{name}?noredirect",

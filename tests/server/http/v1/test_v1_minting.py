@@ -45,7 +45,7 @@ def test_one_name_is_made_and_resolves(server: Harness) -> None:
     assert found["values"][0]["data"]["value"] == "https://example.org/"
     with server.registry.snapshot() as snapshot:
         entry = snapshot.reading.entry(made["seq"])
-    assert (entry.handle, entry.identity, entry.why) == (name, ("http", "300:0.NA/12345"), "new")
+    assert (entry.handle, entry.origin, entry.why) == (name, ("http", "300:0.NA/12345"), "new")
 
 
 def test_a_thousand_names_are_made_in_one_call(server: Harness) -> None:
@@ -105,7 +105,7 @@ def test_whoever_is_named_owns_the_names(server: Harness) -> None:
     (name,) = mint(server, owner="300:12345/ann", values=[URL])["handles"]
     admin = record(server, name, "?type=HS_ADMIN")["values"][0]["data"]["value"]
     assert (admin["handle"], admin["index"]) == ("12345/ann", 300)
-    assert refused(server, "malformed", owner="ann")["where"] == "$.owner"
+    assert refused(server, "invalid-request", owner="ann")["where"] == "$.owner"
     assert refused(server, "invalid-value", owner="300:12345/bea")["rule"] == "S1"
 
 
@@ -118,17 +118,17 @@ def test_values_are_kept_for_as_long_as_the_policy_says(server: Harness) -> None
 @pytest.mark.parametrize(
     ("more", "slug", "where"),
     [
-        ({"count": 0}, "malformed", "$.count"),
-        ({"count": MAX_NAMES + 1}, "malformed", "$.count"),
-        ({"count": 2, "records": [[]]}, "malformed", "$.count"),
-        ({"records": [[]] * (MAX_NAMES + 1)}, "malformed", "$.records"),
-        ({"records": [[], [{"type": "HS_ADMIN", "data": "x"}]]}, "malformed", "$.records[1][0]"),
-        ({"metadata": [{"type": "HS_ADMIN", "data": "x"}]}, "malformed", "$.metadata[0]"),
-        ({"prefix": ""}, "malformed", "$.prefix"),
+        ({"count": 0}, "invalid-request", "$.count"),
+        ({"count": MAX_NAMES + 1}, "invalid-request", "$.count"),
+        ({"count": 2, "records": [[]]}, "invalid-request", "$.count"),
+        ({"records": [[]] * (MAX_NAMES + 1)}, "invalid-request", "$.records"),
+        ({"records": [[], [{"type": "HS_ADMIN", "data": "x"}]]}, "invalid-request", "$.records[1][0]"),
+        ({"metadata": [{"type": "HS_ADMIN", "data": "x"}]}, "invalid-request", "$.metadata[0]"),
+        ({"prefix": ""}, "invalid-request", "$.prefix"),
         ({"prefix": "1..2"}, "invalid-name", ""),
         ({"prefix": "0.NA"}, "invalid-name", ""),
-        ({"prefix": "54321"}, "elsewhere", ""),
-        ({"values": [{**URL, "index": 1}, {**URL, "index": 1}]}, "exists", ""),
+        ({"prefix": "54321"}, "prefix-not-hosted", ""),
+        ({"values": [{**URL, "index": 1}, {**URL, "index": 1}]}, "already-exists", ""),
     ],
 )
 def test_names_that_cannot_be_made(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
@@ -138,14 +138,14 @@ def test_names_that_cannot_be_made(shared: Harness, more: dict[str, Any], slug: 
 def test_who_may_mint(server: Harness) -> None:
     order = {"prefix": "12345"}
     for path in ("/mint", "/reserve", "/generate"):
-        assert problem(send(server, "POST", path, order), "authentication-needed")["code"] == 402
+        assert problem(send(server, "POST", path, order), "authentication-required")["code"] == 402
         got(send(server, "POST", path, order, headers=with_token(server, "mint")), 201)
         found = problem(
-            send(server, "POST", path, order, headers=with_token(server, "create", "update")), "not-allowed"
+            send(server, "POST", path, order, headers=with_token(server, "create", "update")), "permission-denied"
         )
         assert "mint" in found["detail"]
         elsewhere = with_token(server, "mint", where=("12345.*",))
-        assert problem(send(server, "POST", path, order, headers=elsewhere), "not-allowed")["status"] == 403
+        assert problem(send(server, "POST", path, order, headers=elsewhere), "permission-denied")["status"] == 403
 
 
 def test_where_the_clock_has_to_catch_up_it_is_said_when_to_come_again(server: Harness) -> None:
@@ -182,7 +182,7 @@ def test_chosen_names_are_reserved_all_or_none(server: Harness) -> None:
     made = got(send(server, "POST", "/reserve", order, headers=basic()), 201)
     assert made["handles"] == ["12345/r1", "12345/r2"]
     order = {"handles": ["12345/r3", "12345/r2"]}
-    assert problem(send(server, "POST", "/reserve", order, headers=basic()), "exists")["rule"] == "H7"
+    assert problem(send(server, "POST", "/reserve", order, headers=basic()), "already-exists")["rule"] == "H7"
     problem(send(server, "GET", at("12345/r3", "?private"), headers=basic()), "not-found")
 
 
@@ -196,7 +196,7 @@ def test_chosen_names_are_reserved_all_or_none(server: Harness) -> None:
     ],
 )
 def test_reservations_that_are_not_clear(shared: Harness, more: dict[str, Any], where: str) -> None:
-    assert problem(send(shared, "POST", "/reserve", more, headers=basic()), "malformed")["where"] == where
+    assert problem(send(shared, "POST", "/reserve", more, headers=basic()), "invalid-request")["where"] == where
 
 
 # Generating
@@ -226,7 +226,7 @@ def test_a_repeated_request_gets_the_same_names(server: Harness) -> None:
         assert got(first, 201) == got(again, 201)
         assert header_of(again, "Idempotency-Replayed") == "true"
         other = send(server, "POST", path, {**order, "count": 2}, headers=keyed(path))
-        assert problem(other, "key-reused")["status"] == 422
+        assert problem(other, "idempotency-key-reused")["status"] == 422
 
 
 def test_a_long_answer_is_made_anew_from_the_ledger(server: Harness) -> None:

@@ -59,7 +59,7 @@ def test_a_resolver_of_ones_own(shared: Harness) -> None:
     address = quote(found["name"], safe="")
     assert got(send(shared, "GET", f"/names/parse?text={address}&resolver={own}"))["handle"] == "12345/x"
     assert problem(send(shared, "GET", f"/names/parse?text={address}"), "invalid-name")["rule"] == "U4"
-    assert problem(send(shared, "GET", "/names/parse?text=1/2&resolver=x"), "malformed")["where"] == "resolver"
+    assert problem(send(shared, "GET", "/names/parse?text=1/2&resolver=x"), "invalid-request")["where"] == "resolver"
 
 
 def test_this_servers_own_addresses_are_understood(shared: Harness) -> None:
@@ -122,7 +122,7 @@ def test_the_suffix_of_now_is_not_kept(shared: Harness) -> None:
     assert len(got(answer)["suffix"]) == 9
 
 
-@pytest.mark.parametrize(("at", "slug"), [("soon", "malformed"), ("1500-01-01", "invalid-name")])
+@pytest.mark.parametrize(("at", "slug"), [("soon", "invalid-request"), ("1500-01-01", "invalid-name")])
 def test_moments_without_a_suffix(shared: Harness, at: str, slug: str) -> None:
     problem(send(shared, "GET", f"/suffixes/pilin?at={at}"), slug)
 
@@ -137,7 +137,7 @@ def test_a_new_cordra_path(shared: Harness, version: str, digit: str) -> None:
 
 
 def test_a_uuid_of_another_kind(shared: Harness) -> None:
-    assert problem(send(shared, "GET", "/suffixes/cordra?version=7"), "malformed")["where"] == "version"
+    assert problem(send(shared, "GET", "/suffixes/cordra?version=7"), "invalid-request")["where"] == "version"
 
 
 def test_suffixes_are_checked(shared: Harness) -> None:
@@ -192,4 +192,4 @@ def test_c3_the_kinds_of_uuids_are_described(shared: Harness) -> None:
     (version,) = [each["schema"] for each in parameters("cordraSuffix") if each["name"] == "version"]
     assert version["enum"] == [1, 4]
     for kind in (-1, 0, 2, 3, 5, 7):
-        problem(send(shared, "GET", f"/suffixes/cordra?version={kind}"), "malformed")
+        problem(send(shared, "GET", f"/suffixes/cordra?version={kind}"), "invalid-request")

@@ -28,11 +28,11 @@ def test_a_namespace_is_made_and_shown(server: Harness) -> None:
     assert found["purpose"] == "Maps"
     assert found["creator"] == made["creator"]
     assert found["administrators"] == ["200:0.NA/99"]
-    assert found["whoMayMint"] == "administrators"
+    assert found["who_may_mint"] == "administrators"
     creator = str(made["creator"]).replace("/", "%2F")
     authority = got(send(server, "GET", f"/handles/{creator}/authority"))
     assert authority["creator"] == {"uri": f"hdl:{made['creator']}", "verified": True}
-    assert authority["asked"]
+    assert authority["required"]
 
 
 # All of it, or nothing
@@ -50,11 +50,11 @@ def test_a_token_that_may_not_mint_leaves_no_namespace_without_its_creator(serve
     lacks = {**with_token(server, "namespaces", where=None), "Idempotency-Key": "k"}
     before = size(server)
     for _ in range(2):
-        found = problem(send(server, "POST", "/namespaces", SPACE, headers=lacks), "not-allowed")
+        found = problem(send(server, "POST", "/namespaces", SPACE, headers=lacks), "permission-denied")
         assert "does not have the word mint" in found["detail"]
         assert "name a creator" in found["advice"]
     assert size(server) == before
-    problem(send(server, "GET", "/namespaces/99"), "elsewhere")
+    problem(send(server, "GET", "/namespaces/99"), "prefix-not-hosted")
     both = with_token(server, "namespaces", "mint", where=None)
     made = got(send(server, "POST", "/namespaces", SPACE, headers=both), 201)
     named = {**SPACE, "prefix": "98", "creator": made["creator"]}
@@ -81,7 +81,7 @@ def test_it_is_one_commit_so_a_request_that_is_repeated_gets_its_answer(server: 
 
 def test_rules_of_ones_own(server: Harness) -> None:
     add(server, prefix="98", policy='profile = "free"\nwho_may_list = "public"\n', administrators=[ADMINISTRATOR])
-    assert got(send(server, "GET", "/namespaces/98"))["whoMayList"] == "public"
+    assert got(send(server, "GET", "/namespaces/98"))["who_may_list"] == "public"
     add(server, prefix="97", case="sensitive", creator="12345/n0")
     assert got(send(server, "GET", "/namespaces/97"))["case"] == "sensitive"
 
@@ -89,15 +89,15 @@ def test_rules_of_ones_own(server: Harness) -> None:
 @pytest.mark.parametrize(
     ("more", "slug"),
     [
-        ({"prefix": "12345"}, "exists"),
+        ({"prefix": "12345"}, "already-exists"),
         ({"prefix": "1/2"}, "invalid-name"),
         ({"prefix": "0.NA"}, "invalid-name"),
-        ({"prefix": "96", "profile": "rigid"}, "malformed"),
-        ({"prefix": "96", "profile": "free", "policy": 'profile = "free"'}, "malformed"),
+        ({"prefix": "96", "profile": "rigid"}, "invalid-request"),
+        ({"prefix": "96", "profile": "free", "policy": 'profile = "free"'}, "invalid-request"),
         ({"prefix": "96", "policy": "what = 1"}, "invalid-value"),
-        ({"prefix": "96", "administrators": ["me"]}, "malformed"),
+        ({"prefix": "96", "administrators": ["me"]}, "invalid-request"),
         ({"prefix": "96", "creator": "me"}, "invalid-name"),
-        ({"prefix": "96", "case": "loud"}, "malformed"),
+        ({"prefix": "96", "case": "loud"}, "invalid-request"),
     ],
 )
 def test_namespaces_that_cannot_be_made(shared: Harness, more: dict[str, object], slug: str) -> None:
@@ -105,7 +105,7 @@ def test_namespaces_that_cannot_be_made(shared: Harness, more: dict[str, object]
 
 
 def test_who_makes_no_namespaces(shared: Harness) -> None:
-    problem(send(shared, "POST", "/namespaces", {"prefix": "96"}), "authentication-needed")
+    problem(send(shared, "POST", "/namespaces", {"prefix": "96"}), "authentication-required")
 
 
 DOTTED = "a." * 8_000 + "a=1"
@@ -114,9 +114,9 @@ DOTTED = "a." * 8_000 + "a=1"
 
 def test_a_text_of_rules_is_read_for_those_who_are_known_and_where_nobody_waits_for_it(server: Harness) -> None:
     for policy in (DOTTED, "what = 1", "=="):
-        problem(send(server, "POST", "/namespaces", {"prefix": "96", "policy": policy}), "authentication-needed")
+        problem(send(server, "POST", "/namespaces", {"prefix": "96", "policy": policy}), "authentication-required")
     server.kinds.clear()
-    problem(send(server, "POST", "/namespaces", {}, headers=basic()), "malformed")
+    problem(send(server, "POST", "/namespaces", {}, headers=basic()), "invalid-request")
     identifying = list(server.kinds)
     server.kinds.clear()
     problem(send(server, "POST", "/namespaces", {"prefix": "96", "policy": "=="}, headers=basic()), "invalid-value")
@@ -133,7 +133,7 @@ def test_a_text_of_rules_is_bounded_before_it_is_read(shared: Harness) -> None:
 def test_the_longest_text_of_rules_is_the_one_that_is_described(shared: Harness) -> None:
     said = document()["components"]["schemas"]["NewPolicy"]["properties"]["policy"]
     assert said["maxLength"] == MAX_TEXT_BYTES
-    for length, slug in ((MAX_TEXT_BYTES, "invalid-value"), (MAX_TEXT_BYTES + 1, "malformed")):
+    for length, slug in ((MAX_TEXT_BYTES, "invalid-value"), (MAX_TEXT_BYTES + 1, "invalid-request")):
         plain = {"policy": "=" * length}
         problem(send(shared, "PUT", "/namespaces/12345/policy", plain, headers=basic()), slug)
 
@@ -160,7 +160,7 @@ def test_they_are_listed_in_pages(server: Harness) -> None:
 
 
 def test_only_server_administrators_see_them_together(shared: Harness) -> None:
-    problem(send(shared, "GET", "/namespaces"), "authentication-needed")
+    problem(send(shared, "GET", "/namespaces"), "authentication-required")
 
 
 def test_a_cursor_is_its_readers_own(server: Harness) -> None:
@@ -175,7 +175,7 @@ def test_a_cursor_is_its_readers_own(server: Harness) -> None:
 
 @pytest.mark.parametrize("path", ["/namespaces/54321", "/namespaces/54321/policy", "/namespaces/a%2Fb"])
 def test_namespaces_that_are_not_here(shared: Harness, path: str) -> None:
-    assert problem(send(shared, "GET", path), "elsewhere")["status"] == 404
+    assert problem(send(shared, "GET", path), "prefix-not-hosted")["status"] == 404
 
 
 # Policies
@@ -200,8 +200,8 @@ def test_a_policy_is_shown_and_changed(server: Harness) -> None:
         ("12345", {"policy": "who_may_list = 7"}, "invalid-value"),
         ("12345", {"policy": "=="}, "invalid-value"),
         ("12345", {"policy": 'case = "sensitive"'}, "invalid-value"),
-        ("54321", {"policy": 'purpose = "x"'}, "elsewhere"),
-        ("12345", {}, "malformed"),
+        ("54321", {"policy": 'purpose = "x"'}, "prefix-not-hosted"),
+        ("12345", {}, "invalid-request"),
     ],
 )
 def test_policies_that_are_refused(shared: Harness, prefix: str, plain: object, slug: str) -> None:
@@ -212,9 +212,9 @@ def test_strangers_change_no_policy(shared: Harness) -> None:
     """What they send is not even read."""
     for policy in ('purpose = "x"', "==", DOTTED):
         plain = {"policy": policy}
-        problem(send(shared, "PUT", "/namespaces/12345/policy", plain), "authentication-needed")
+        problem(send(shared, "PUT", "/namespaces/12345/policy", plain), "authentication-required")
         no_rights = with_token(shared, "mint")
-        problem(send(shared, "PUT", "/namespaces/12345/policy", plain, headers=no_rights), "not-allowed")
+        problem(send(shared, "PUT", "/namespaces/12345/policy", plain, headers=no_rights), "permission-denied")
 
 
 # Types
@@ -239,12 +239,12 @@ def test_a_type_is_registered_shown_and_listed(server: Harness) -> None:
     ("more", "slug"),
     [
         ({"pattern": "("}, "invalid-value"),
-        ({"pattern": "x", "schema": {}}, "malformed"),
+        ({"pattern": "x", "schema": {}}, "invalid-request"),
         ({"schema": {"type": "thing"}}, "invalid-value"),
         ({"pattern": "a+", "example": "b"}, "invalid-value"),
         ({"handle": "SCALE"}, "invalid-name"),
-        ({"handle": "12345/n0"}, "exists"),
-        ({"description": ""}, "malformed"),
+        ({"handle": "12345/n0"}, "already-exists"),
+        ({"description": ""}, "invalid-request"),
     ],
 )
 def test_types_that_are_none(shared: Harness, more: dict[str, object], slug: str) -> None:
@@ -255,7 +255,7 @@ def test_types_that_are_none(shared: Harness, more: dict[str, object], slug: str
 def test_what_is_no_type(shared: Harness) -> None:
     problem(send(shared, "GET", "/types/12345%2Fnothing"), "not-found")
     problem(send(shared, "GET", "/types/12345%2Flong"), "not-found")
-    problem(send(shared, "GET", "/types?prefix=12345"), "authentication-needed")
+    problem(send(shared, "GET", "/types?prefix=12345"), "authentication-required")
 
 
 # What a name says about itself
@@ -264,7 +264,7 @@ def test_what_is_no_type(shared: Harness) -> None:
 def test_where_the_policy_does_not_ask_nothing_is_said(shared: Harness) -> None:
     assert got(send(shared, "GET", "/handles/12345%2Fn0/authority")) == {
         "handle": "12345/n0",
-        "asked": False,
+        "required": False,
         "created": None,
         "updated": None,
         "creator": None,

@@ -79,8 +79,8 @@ def test_what_a_token_needs_is_said_and_how_else_one_is_known(document: Any) -> 
 def test_that_is_so(server: Harness, words: tuple[str, ...]) -> None:
     """What the description says of tokens, whatever their words."""
     token = with_token(server, *(words or ("create",)), where=None)
-    order = {"may": ["read"], "namespaces": ["12345"]}
-    assert problem(send(server, "POST", "/tokens", order, headers=token), "not-allowed")["status"] == 403
+    order = {"scopes": ["read"], "namespaces": ["12345"]}
+    assert problem(send(server, "POST", "/tokens", order, headers=token), "permission-denied")["status"] == 403
     other = got(send(server, "POST", "/tokens", order, headers=basic()), 201)["id"]
     (itself,) = got(send(server, "GET", "/tokens", headers=token))["tokens"]
     problem(send(server, "GET", f"/tokens/{other}", headers=token), "not-found")

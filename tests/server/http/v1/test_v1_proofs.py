@@ -127,7 +127,7 @@ def test_any_two_sizes_are_shown_to_be_consistent(filled: Harness) -> None:
     for old in sizes:
         for new in (size for size in sizes if size >= old):
             found = got(send(filled, "GET", f"/ledger/consistency?old={old}&new={new}"))
-            roots = [base64.b64decode(found[name]) for name in ("oldRoot", "newRoot")]
+            roots = [base64.b64decode(found[name]) for name in ("old_root", "new_root")]
             path = [base64.b64decode(each) for each in found["path"]]
             check_consistency(old, roots[0], new, roots[1], path)
             if new == latest.size:
@@ -142,12 +142,12 @@ def test_any_two_sizes_are_shown_to_be_consistent(filled: Harness) -> None:
 @pytest.mark.parametrize(
     ("query", "slug"),
     [
-        ("old=5&new=4", "unanswerable"),
-        ("old=1&new=999999", "unanswerable"),
-        ("old=-1", "malformed"),
-        ("old=9223372036854775808", "malformed"),
-        ("new=3", "malformed"),
-        ("old=x", "malformed"),
+        ("old=5&new=4", "invalid-query"),
+        ("old=1&new=999999", "invalid-query"),
+        ("old=-1", "invalid-request"),
+        ("old=9223372036854775808", "invalid-request"),
+        ("new=3", "invalid-request"),
+        ("old=x", "invalid-request"),
     ],
 )
 def test_sizes_about_which_nothing_is_said(filled: Harness, query: str, slug: str) -> None:

@@ -44,11 +44,11 @@ def test_what_everybody_may_see(shared: Harness) -> None:
 
 def test_who_asks_for_private_values_has_to_be_known_and_allowed(server: Harness) -> None:
     path = at("12345/private", "?private")
-    assert problem(send(server, "GET", path), "authentication-needed")["status"] == 401
+    assert problem(send(server, "GET", path), "authentication-required")["status"] == 401
     assert data(record(server, "12345/private", "?private", headers=basic()))[9] == "for administrators"
-    assert problem(send(server, "GET", path, headers=stranger(server)), "not-allowed")["status"] == 403
+    assert problem(send(server, "GET", path, headers=stranger(server)), "permission-denied")["status"] == 403
     assert got(send(server, "GET", path, headers=with_token(server, "read")))["values"][3]["index"] == 9
-    assert problem(send(server, "GET", path, headers=with_token(server, "find")), "not-allowed")["status"] == 403
+    assert problem(send(server, "GET", path, headers=with_token(server, "find")), "permission-denied")["status"] == 403
     got(send(server, "GET", at("12345/private"), headers=with_token(server, "find")))  # as everybody
 
 
@@ -56,7 +56,7 @@ def test_values_are_selected_by_type_and_index(shared: Harness) -> None:
     assert list(data(record(shared, "12345/n1", "?type=URL&index=3"))) == [1, 3]
     found = problem(send(shared, "GET", at("12345/n1", "?type=NONE")), "not-found")
     assert found["code"] == 200
-    assert problem(send(shared, "GET", at("12345/n1", "?index=x")), "malformed")["where"] == "index"
+    assert problem(send(shared, "GET", at("12345/n1", "?index=x")), "invalid-request")["where"] == "index"
 
 
 @pytest.mark.parametrize("name", ["12345/none", "12345/n0/x", "12345/%", "12345/ü?#", "12345/" + "x" * 2_000])
@@ -66,7 +66,7 @@ def test_names_that_are_not_there(shared: Harness, name: str) -> None:
 
 
 def test_names_of_others(shared: Harness) -> None:
-    found = problem(send(shared, "GET", at("54321/x")), "elsewhere")
+    found = problem(send(shared, "GET", at("54321/x")), "prefix-not-hosted")
     assert (found["status"], found["code"]) == (404, 301)
     assert problem(send(shared, "GET", at("12345")), "invalid-name")["rule"] == "H1"
 
@@ -82,12 +82,12 @@ def test_what_was(server: Harness) -> None:
     before = record(server, "12345/t")
     change(server, "PUT", at("12345/t", "/values"), {"values": [{"type": "URL", "data": "https://new.example/"}]})
     past = record(server, "12345/t", f"?at={first}")
-    assert (past["asOf"], past["seq"], past["values"]) == (first, first, before["values"])
-    assert record(server, "12345/t", f"?at={before['changed']}")["asOf"] == first
+    assert (past["as_of"], past["seq"], past["values"]) == (first, first, before["values"])
+    assert record(server, "12345/t", f"?at={before['changed']}")["as_of"] == first
     assert data(record(server, "12345/t"))[1] == "https://new.example/"
     problem(send(server, "GET", at("12345/t", f"?at={first - 1}")), "not-found")
-    assert problem(send(server, "GET", at("12345/t", "?at=2999-01-01")), "unanswerable")["code"] == 202
-    assert problem(send(server, "GET", at("12345/t", "?at=soon")), "unanswerable")["status"] == 422
+    assert problem(send(server, "GET", at("12345/t", "?at=2999-01-01")), "invalid-query")["code"] == 202
+    assert problem(send(server, "GET", at("12345/t", "?at=soon")), "invalid-query")["status"] == 422
 
 
 def test_the_tag_names_the_state(server: Harness) -> None:
@@ -149,22 +149,22 @@ def test_data_may_be_written_as_people_do(server: Harness) -> None:
     assert values["X"]["data"] == {"format": "base64", "value": "AAE="}
     assert values["HS_SECKEY"]["permissions"] == "1100"
     wrong = send(server, "POST", "/handles", {"handle": "12345/q", "values": [URL, {"type": "HS_ADMIN", "data": "x"}]})
-    assert problem(wrong, "malformed")["where"] == "$.values[1]"
+    assert problem(wrong, "invalid-request")["where"] == "$.values[1]"
 
 
 def test_a_name_is_given_once(server: Harness) -> None:
     order = {"handle": "12345/n0", "values": [URL]}
-    found = problem(send(server, "POST", "/handles", order, headers=basic()), "exists")
+    found = problem(send(server, "POST", "/handles", order, headers=basic()), "already-exists")
     assert (found["status"], found["rule"], found["code"]) == (409, "H7", 101)
-    assert problem(send(server, "POST", "/handles", order), "authentication-needed")["status"] == 401
+    assert problem(send(server, "POST", "/handles", order), "authentication-required")["status"] == 401
 
 
 def test_a_deleted_name_is_given_again_only_if_it_is_meant(server: Harness) -> None:
     change(server, "DELETE", at("12345/n0"))
     problem(send(server, "GET", at("12345/n0")), "not-found")
     order = {"handle": "12345/n0", "values": [URL]}
-    assert problem(send(server, "POST", "/handles", order, headers=basic()), "exists")["rule"] == "S8"
-    got(send(server, "POST", "/handles", {**order, "again": True}, headers=basic()), 201)
+    assert problem(send(server, "POST", "/handles", order, headers=basic()), "already-exists")["rule"] == "S8"
+    got(send(server, "POST", "/handles", {**order, "reuse_deleted": True}, headers=basic()), 201)
 
 
 def test_a_record_may_wait_to_be_published(server: Harness) -> None:
@@ -180,8 +180,8 @@ def test_a_record_may_wait_to_be_published(server: Harness) -> None:
         ("12345", "invalid-name", "H1"),
         ("12345/", "invalid-name", "H1"),
         ("12345/\x01", "invalid-name", "H3"),
-        ("54321/x", "elsewhere", ""),
-        ("0.SITE/x", "elsewhere", ""),
+        ("54321/x", "prefix-not-hosted", ""),
+        ("0.SITE/x", "prefix-not-hosted", ""),
     ],
 )
 def test_names_under_which_nothing_is_made(shared: Harness, handle: str, slug: str, rule: str) -> None:
@@ -215,7 +215,7 @@ def test_a_value_that_is_hidden_is_hidden_in_the_past_unless_one_says_otherwise(
     for name, keep_past, seen in (("12345/n8", False, False), ("12345/n9", True, True)):
         first = record(server, name)["seq"]
         hidden = {"index": 3, "type": "EMAIL", "data": "keeper@example.org", "permissions": "1100"}
-        change(server, "PUT", at(name, "/values"), {"values": [hidden], "keepPast": keep_past, "note": "privacy"})
+        change(server, "PUT", at(name, "/values"), {"values": [hidden], "keep_history": keep_past, "note": "privacy"})
         assert (3 in data(record(server, name, f"?at={first}"))) is seen
         assert 3 not in data(record(server, name))
 
@@ -227,7 +227,7 @@ def test_a_record_is_replaced(server: Harness) -> None:
     assert data(found)[1] == "all there is"
     others = {"values": [{"type": "HS_ADMIN", "data": "300:0.NA/12345"}, {"index": 100, "type": "DESC", "data": "x"}]}
     refused = send(server, "PUT", at("12345/n6"), others, headers=with_token(server, "update"))
-    assert "transfer" in problem(refused, "not-allowed")["detail"]
+    assert "transfer" in problem(refused, "permission-denied")["detail"]
     change(server, "PUT", at("12345/n6"), others)
     assert list(data(record(server, "12345/n6"))) == [100, 101]
     found = problem(send(server, "PUT", at("12345/none"), {"values": [URL]}, headers=basic()), "not-found")
@@ -237,12 +237,12 @@ def test_a_record_is_replaced(server: Harness) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "plain", "slug", "code"),
     [
-        ("POST", at("12345/n0", "/values"), {"values": [{**URL, "index": 1}]}, "exists", 201),
+        ("POST", at("12345/n0", "/values"), {"values": [{**URL, "index": 1}]}, "already-exists", 201),
         ("POST", at("12345/none", "/values"), {"values": [URL]}, "not-found", 100),
-        ("POST", at("12345/n0", "/values"), {"values": []}, "malformed", None),
+        ("POST", at("12345/n0", "/values"), {"values": []}, "invalid-request", None),
         ("PUT", at("12345/none", "/values"), {"values": [URL]}, "not-found", 100),
         ("DELETE", at("12345/n0", "/values?index=77"), None, "not-found", 200),
-        ("DELETE", at("12345/n0", "/values"), None, "malformed", None),
+        ("DELETE", at("12345/n0", "/values"), None, "invalid-request", None),
         ("DELETE", at("12345/none"), None, "not-found", 100),
         ("DELETE", at("54321/x"), None, "not-found", 100),
     ],
@@ -266,12 +266,12 @@ CHANGES = [
 
 @pytest.mark.parametrize(("method", "path", "plain", "word"), CHANGES, ids=[f"{each[0]} {each[1]}" for each in CHANGES])
 def test_who_may_change(server: Harness, method: str, path: str, plain: object, word: str) -> None:
-    assert problem(send(server, method, path, plain), "authentication-needed")["code"] == 402
-    refused = problem(send(server, method, path, plain, headers=stranger(server)), "not-allowed")
+    assert problem(send(server, method, path, plain), "authentication-required")["code"] == 402
+    refused = problem(send(server, method, path, plain, headers=stranger(server)), "permission-denied")
     assert refused["advice"]
     every = {"create", "update", "delete", "publish", "tombstone", "mint", "find"}
     others = with_token(server, *(every - {word}))
-    assert word in problem(send(server, method, path, plain, headers=others), "not-allowed")["detail"]
+    assert word in problem(send(server, method, path, plain, headers=others), "permission-denied")["detail"]
     answer = send(server, method, path, plain, headers=with_token(server, word))
     assert answer.status in (200, 201), answer
     assert answer.identity.endswith("by 300:0.NA/12345")
@@ -280,7 +280,7 @@ def test_who_may_change(server: Harness, method: str, path: str, plain: object, 
 def test_administrators_take_another_word_than_values(server: Harness) -> None:
     order = {"values": [{"type": "HS_ADMIN", "data": "300:0.NA/12345"}]}
     path = at("12345/n0", "/values")
-    found = problem(send(server, "POST", path, order, headers=with_token(server, "update")), "not-allowed")
+    found = problem(send(server, "POST", path, order, headers=with_token(server, "update")), "permission-denied")
     assert "transfer" in found["detail"]
     got(send(server, "POST", path, order, headers=with_token(server, "transfer")))
 
@@ -293,13 +293,13 @@ def test_changes_are_made_in_the_state_that_was_read(server: Harness) -> None:
         )
         path, order = at("12345/n4", "/values"), {"values": [{"type": "DESC", "data": "of another"}]}
         late = send(server, "PUT", path, order, headers={**basic(), "If-Match": tag})
-        assert problem(late, "condition-failed")["status"] == 412
+        assert problem(late, "precondition-failed")["status"] == 412
         assert data(record(server, "12345/n4"))[2] == query
     for method, path, plain, _ in CHANGES[1:]:
         late = send(server, method, path, plain, headers={**basic(), "If-Match": '"v1"'})
-        assert problem(late, "condition-failed")["status"] == 412
+        assert problem(late, "precondition-failed")["status"] == 412
     odd = send(server, "DELETE", at("12345/n4"), headers={**basic(), "If-Match": "v1"})
-    assert problem(odd, "malformed")["status"] == 400
+    assert problem(odd, "invalid-request")["status"] == 400
 
 
 # Once
@@ -312,7 +312,7 @@ def test_what_is_made_with_a_key_is_made_once(server: Harness) -> None:
     assert got(again, 201) == got(first, 201)
     assert header_of(again, "Location") == header_of(first, "Location")
     other = send(server, "POST", "/handles", {**order, "values": []}, headers=keyed("a"))
-    assert problem(other, "key-reused")["status"] == 422
+    assert problem(other, "idempotency-key-reused")["status"] == 422
     more = {"values": [URL]}
     first = send(server, "POST", at("12345/once", "/values"), more, headers=keyed("b"))
     assert got(send(server, "POST", at("12345/once", "/values"), more, headers=keyed("b"))) == got(first)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.application import get_router
-from perseid.server.http.v1.calls import ApiCall
 from perseid.server.http.v1.routing import Reply, Router, Routes, is_parameter
 from perseid.server.http.v1.state import MAX_CLIENTS, WINDOW, CursorCipher, InvalidCursor, RateLimiter
 from perseid.server.http.v1.validation import path_parameters

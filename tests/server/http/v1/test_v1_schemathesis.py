@@ -82,14 +82,14 @@ def likely(operation: str, token: str) -> Likely:
         "token": st.just(token),
         "handle": NEW,
         "handles": st.lists(NEW, max_size=2),
-        **dict.fromkeys(("of", "work", "version", "thing", "metadata", "replacedBy"), AVAILABLE),
+        **dict.fromkeys(("of", "work", "version", "thing", "metadata", "replaced_by"), AVAILABLE),
         "prefix": st.just(PREFIX),
         "text": AVAILABLE.map("hdl:{}".format),
         "rule": st.just("H3"),
         "suffix": st.just(SUFFIX),
         "url": st.just("https://example.org/1*"),
         "values": st.just([VALUE]),
-        "may": st.just(["read"]),
+        "scopes": st.just(["read"]),
         "namespaces": st.just([PREFIX]),
         "administrators": st.just([ADMINISTRATOR]),
         "note": st.just("of the tests"),
@@ -166,8 +166,8 @@ def prepared(base: str) -> Likely:
     """Have an operation and a token made, to ask about them."""
     order = {"url": "https://example.org/0", "to": "https://example.org/zero", "note": "of the tests"}
     made = requests.post(f"{base}/rewrites", json=order, headers=basic(), timeout=60)
-    token = requests.post(f"{base}/tokens", json={"may": ["read"], "namespaces": [PREFIX]}, headers=basic(), timeout=60)
-    return likely(made.json()["operation"], token.json()["id"])
+    token = requests.post(f"{base}/tokens", json={"scopes": ["read"], "namespaces": [PREFIX]}, headers=basic(), timeout=60)
+    return likely(made.json()["job"], token.json()["id"])
 
 
 @pytest.mark.parametrize("identity", REACHED)

@@ -65,9 +65,9 @@ def test_of_a_name_whose_thing_is_gone_it_is_said(server: Harness) -> None:
 
 def test_what_is_known_of_the_prefix(server: Harness) -> None:
     assert told(server, "12345/zzzzzz")["prefix"]["standing"] == "here"
-    assert told(server, "99999/x", slug="elsewhere")["prefix"]["standing"] == "unknown"
-    derived = told(server, "12345.77/x", slug="elsewhere")["prefix"]
-    assert (derived["standing"], derived["derivedFrom"]) == ("derived", "12345")
+    assert told(server, "99999/x", slug="prefix-not-hosted")["prefix"]["standing"] == "unknown"
+    derived = told(server, "12345.77/x", slug="prefix-not-hosted")["prefix"]
+    assert (derived["standing"], derived["derived_from"]) == ("derived", "12345")
 
 
 def test_what_is_hidden_is_suggested_to_nobody(server: Harness) -> None:

@@ -11,7 +11,7 @@ from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import at, change, clear_responses, create, keyed, with_token
 from tests.server.installations import ADMINISTRATOR
 
-ORDER = {"may": ["mint", "update"], "namespaces": ["12345"], "label": "the catalogue", "days": 30}
+ORDER = {"scopes": ["mint", "update"], "namespaces": ["12345"], "label": "the catalogue", "days": 30}
 
 
 def make(server: Harness, **more: object) -> Any:
@@ -33,14 +33,14 @@ def test_a_token_is_made_and_acts_for_its_maker(server: Harness) -> None:
     assert shown == {
         "id": made["id"],
         "label": "the catalogue",
-        "maker": ADMINISTRATOR,
-        "may": ["mint", "update"],
+        "issuer": ADMINISTRATOR,
+        "scopes": ["mint", "update"],
         "namespaces": ["12345"],
         "created": shown["created"],
         "expires": made["expires"],
-        "state": "counts",
+        "state": "active",
         "seq": shown["seq"],
-        "lastUsed": shown["created"][:10],
+        "last_used": shown["created"][:10],
     }
     with server.registry.snapshot() as snapshot:
         assert snapshot.reading.entry(shown["seq"]).why == "for spring"
@@ -58,7 +58,7 @@ def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
     assert header_of(again, "Location") == header_of(first, "Location") == f"/api/v1/tokens/{made['id']}"
     assert set(made) == {"id", "expires", "token"}
     other = send(server, "POST", "/tokens", {**ORDER, "label": "x"}, headers=keyed("k"))
-    assert problem(other, "key-reused")["status"] == 422
+    assert problem(other, "idempotency-key-reused")["status"] == 422
     for path in ("/tokens", f"/tokens/{made['id']}"):
         assert made["token"][16:].encode() not in send(server, "GET", path, headers=basic()).body
     log = server.registry.ledger.log
@@ -122,13 +122,13 @@ def test_whoever_finds_a_token_can_end_it_and_no_other(server: Harness) -> None:
 
 def test_no_token_makes_tokens(server: Harness) -> None:
     everything = with_token(server, *SCOPES, where=None)
-    assert problem(send(server, "POST", "/tokens", ORDER, headers=everything), "not-allowed")["status"] == 403
+    assert problem(send(server, "POST", "/tokens", ORDER, headers=everything), "permission-denied")["status"] == 403
 
 
 def test_who_has_no_right_makes_none(server: Harness) -> None:
     create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
     bea = basic("300:12345/bea", "another secret")
-    found = problem(send(server, "POST", "/tokens", ORDER, headers=bea), "not-allowed")
+    found = problem(send(server, "POST", "/tokens", ORDER, headers=bea), "permission-denied")
     assert "MODIFY_ADMIN" in found["detail"]
 
 
@@ -144,14 +144,14 @@ def test_who_may_not_see_a_token_does_not_learn_that_it_exists(server: Harness) 
             assert problem(answer, "not-found")["status"] == 404
             said[token] = answer.body.decode().replace(token, "…")
         assert len(set(said.values())) == 1, said
-    assert got(send(server, "GET", f"/tokens/{made}", headers=basic()))["state"] == "counts"
+    assert got(send(server, "GET", f"/tokens/{made}", headers=basic()))["state"] == "active"
 
 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/tokens"), ("GET", "/tokens/aaaaaaaa"), ("DELETE", "/tokens/aaaaaaaa")]
 )
 def test_strangers_are_asked_who_they_are(shared: Harness, method: str, path: str) -> None:
-    assert problem(send(shared, method, path), "authentication-needed")["code"] == 402
+    assert problem(send(shared, method, path), "authentication-required")["code"] == 402
     if path != "/tokens":
         assert problem(send(shared, method, path, headers=basic()), "not-found")["code"] == 100
 
@@ -160,24 +160,24 @@ def test_a_token_does_not_belong_into_an_address(server: Harness) -> None:
     made = make(server)
     for method in ("GET", "DELETE"):
         answer = send(server, method, f"/tokens/{made['token']}", headers=basic())
-        assert problem(answer, "malformed")["where"] == "token"
+        assert problem(answer, "invalid-request")["where"] == "token"
         assert made["token"][16:].encode() not in answer.body
 
 
 @pytest.mark.parametrize(
     ("more", "slug", "where"),
     [
-        ({"may": []}, "malformed", "$.may"),
-        ({"may": ["fly"]}, "malformed", "$.may[0]"),
-        ({"namespaces": []}, "malformed", "$.namespaces"),
-        ({"everywhere": True}, "malformed", "$.namespaces"),
-        ({"namespaces": ["1..2"]}, "malformed", "$.namespaces"),
-        ({"namespaces": ["54321"]}, "elsewhere", ""),
-        ({"may": ["admin"]}, "malformed", "$.namespaces"),
-        ({"days": 0}, "malformed", "$.days"),
-        ({"days": 401}, "malformed", "$.days"),
+        ({"scopes": []}, "invalid-request", "$.scopes"),
+        ({"scopes": ["fly"]}, "invalid-request", "$.scopes[0]"),
+        ({"namespaces": []}, "invalid-request", "$.namespaces"),
+        ({"all_namespaces": True}, "invalid-request", "$.namespaces"),
+        ({"namespaces": ["1..2"]}, "invalid-request", "$.namespaces"),
+        ({"namespaces": ["54321"]}, "prefix-not-hosted", ""),
+        ({"scopes": ["admin"]}, "invalid-request", "$.namespaces"),
+        ({"days": 0}, "invalid-request", "$.days"),
+        ({"days": 401}, "invalid-request", "$.days"),
         ({"label": "\n"}, "invalid-value", ""),
-        ({"label": "x" * 201}, "malformed", "$.label"),
+        ({"label": "x" * 201}, "invalid-request", "$.label"),
     ],
 )
 def test_tokens_that_are_not_made(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
@@ -186,7 +186,7 @@ def test_tokens_that_are_not_made(shared: Harness, more: dict[str, Any], slug: s
 
 
 def test_everywhere_is_said_so(server: Harness) -> None:
-    made = got(send(server, "POST", "/tokens", {"may": ["admin"], "everywhere": True}, headers=basic()), 201)
+    made = got(send(server, "POST", "/tokens", {"scopes": ["admin"], "all_namespaces": True}, headers=basic()), 201)
     shown = got(send(server, "GET", f"/tokens/{made['id']}", headers=basic()))
     assert shown["namespaces"] is None
     assert send(server, "GET", at("12345/n0"), headers=bearer(made)).status == 200

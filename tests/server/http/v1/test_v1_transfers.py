@@ -13,7 +13,7 @@ from perseid.registry.commands.records import Add, Create
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undoing
-from perseid.server.http.v1 import job_calls
+from perseid.server.http.v1 import job_requests
 from tests.server.http.contexts import Harness, basic, header_of, serve
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import keyed, with_token
@@ -37,14 +37,14 @@ def owners(server: Harness, name: str) -> list[str]:
 
 def preview(server: Harness, where: str, to: str = BOB, **more: Any) -> list[Any]:
     query = urlencode({"where": where, "to": to, "limit": 20, **more})
-    return pages(server, f"/transfers/preview?{query}", "names", headers=basic())
+    return pages(server, f"/transfers/preview?{query}", "handles", headers=basic())
 
 
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
-    monkeypatch.setattr(job_calls, "FIRST_PIECES", 2)
+    monkeypatch.setattr(job_requests, "FIRST_STEPS", 2)
     return server
 
 
@@ -81,8 +81,8 @@ def test_a_small_one_is_done_when_the_answer_comes(server: Harness) -> None:
         11,
         "sold",
     )
-    assert told["asked"] == {"where": "12345/n4", "to": BOB, "derived": False}
-    where = f"/operations/{told['operation']}"
+    assert told["parameters"] == {"where": "12345/n4", "to": BOB, "derived": False}
+    where = f"/jobs/{told['job']}"
     assert header_of(answer, "Location") == f"https://hdl.example.org/api/v1{where}"
     assert owners(server, "12345/n44") == [BOB]
     assert owners(server, "12345/n5") == [GROUP]
@@ -98,26 +98,26 @@ def test_a_namespace_is_handed_over_in_the_background_and_undone(slowly: Harness
         told = got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BOB}), 202)
         assert (told["state"], told["total"]) == ("running", ALL + 1)
         assert 0 < told["done"] < told["total"]
-        left = await ended(server, told["operation"])
+        left = await ended(server, told["job"])
         assert (left["state"], left["done"]) == ("done", ALL + 1)
 
     in_one_loop(scenario)
     for name in ("12345/n0", "12345/n49", "12345/private", "0.NA/12345"):
         assert owners(server, name) == [BOB], name
-    last = got(send(server, "GET", "/operations/last", headers=basic()))["operation"]
-    refused = problem(send(server, "POST", f"/operations/{last}/undo", {}, headers=basic()), "not-allowed")
+    last = got(send(server, "GET", "/jobs/last", headers=basic()))["job"]
+    refused = problem(send(server, "POST", f"/jobs/{last}/undo", {}, headers=basic()), "permission-denied")
     assert "may not undo" in refused["detail"], "what is given away is not taken back"
     undo = undoing.start(server.registry, last, OPERATOR, "cli")
     assert [step.done for step in undoing.run(server.registry, undo, OPERATOR)][-1] == ALL + 1
-    assert got(send(server, "GET", f"/operations/{last}", headers=basic()))["state"] == "undone"
+    assert got(send(server, "GET", f"/jobs/{last}", headers=basic()))["state"] == "undone"
     assert owners(server, "12345/n0") == [GROUP]
 
 
 def test_what_was_handed_over_is_given_back_by_who_has_the_right(server: Harness) -> None:
     told = got(send(server, "POST", "/transfers", {"where": "12345/n4*", "to": ADMINISTRATOR}, headers=basic()), 202)
     assert (told["state"], owners(server, "12345/n44")) == ("done", [ADMINISTRATOR])
-    path = f"/operations/{told['operation']}/undo"
-    assert got(send(server, "GET", path, headers=basic()))["names"] == 11
+    path = f"/jobs/{told['job']}/undo"
+    assert got(send(server, "GET", path, headers=basic()))["handles"] == 11
     undone = got(send(server, "POST", path, {}, headers=basic()), 202)
     assert (undone["state"], undone["done"], owners(server, "12345/n44")) == ("done", 11, [GROUP])
 
@@ -132,13 +132,13 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
 
     in_one_loop(interrupted)
     other = serve(server.registry)
-    where = f"/operations/{begun['operation']}"
+    where = f"/jobs/{begun['job']}"
     left = got(send(other, "GET", where, headers=basic()))
     assert (left["state"], left["done"] < ALL) == ("unfinished", True)
 
     async def resumed() -> None:
         got(await ask(other, "POST", f"{where}/resume"), 202)
-        assert (await ended(other, begun["operation"]))["state"] == "done"
+        assert (await ended(other, begun["job"]))["state"] == "done"
 
     in_one_loop(resumed)
     assert got(send(other, "GET", where, headers=basic()))["done"] == ALL + 1, "each was handed over once"
@@ -150,7 +150,7 @@ def test_the_first_name_that_is_not_yours_ends_it(slowly: Harness) -> None:
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BOB}), 202)
-        left = await ended(server, told["operation"])
+        left = await ended(server, told["job"])
         assert (left["state"], 0 < left["done"] < ALL) == ("unfinished", True)
         assert "may not transfer 12345/n9" in left["problem"]["detail"]
 
@@ -169,11 +169,11 @@ def test_the_words_of_a_token(server: Harness) -> None:
         (("transfer", "find"), whole, "namespaces"),
     ):
         token = with_token(server, *words)
-        refused = problem(send(server, "POST", "/transfers", order, headers=token), "not-allowed")
+        refused = problem(send(server, "POST", "/transfers", order, headers=token), "permission-denied")
         assert f"the word {lacks}" in refused["detail"]
         asked = f"/transfers/preview?{urlencode(order)}"
-        assert problem(send(server, "GET", asked, headers=token), "not-allowed")["detail"] == refused["detail"]
-    assert got(send(server, "GET", "/operations", headers=basic()))["operations"] == []
+        assert problem(send(server, "GET", asked, headers=token), "permission-denied")["detail"] == refused["detail"]
+    assert got(send(server, "GET", "/jobs", headers=basic()))["jobs"] == []
     token = with_token(server, "transfer")
     assert got(send(server, "POST", "/transfers", some, headers=token), 202)["done"] == 11
     elsewhere = with_token(server, "transfer", "namespaces", where=None)
@@ -182,45 +182,45 @@ def test_the_words_of_a_token(server: Harness) -> None:
 
 def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
     order = {"where": "12345", "to": BOB}
-    problem(send(server, "POST", "/transfers", order), "authentication-needed")
-    problem(send(server, "GET", f"/transfers/preview?{urlencode(order)}"), "authentication-needed")
-    problem(send(server, "POST", "/transfers", order, headers=basic(), secure=False), "not-private")
+    problem(send(server, "POST", "/transfers", order), "authentication-required")
+    problem(send(server, "GET", f"/transfers/preview?{urlencode(order)}"), "authentication-required")
+    problem(send(server, "POST", "/transfers", order, headers=basic(), secure=False), "https-required")
     stranger = (Value(300, "HS_SECKEY", b"secret"),)
     server.registry.do(Create(Handle.parse("12345/stranger"), stranger), OPERATOR, "cli")
     known = basic("300:12345/stranger", "secret")
-    assert "LIST_HANDLES" in problem(send(server, "POST", "/transfers", order, headers=known), "not-allowed")["detail"]
+    assert "LIST_HANDLES" in problem(send(server, "POST", "/transfers", order, headers=known), "permission-denied")["detail"]
     crossed = {**basic(), "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     assert send(server, "POST", "/transfers", order, headers=crossed).status == 403
-    assert got(send(server, "GET", "/operations", headers=basic()))["operations"] == []
+    assert got(send(server, "GET", "/jobs", headers=basic()))["jobs"] == []
 
 
 @pytest.mark.parametrize(
     ("order", "slug"),
     [
-        ({"where": "12345"}, "malformed"),
-        ({"where": "12345", "to": "bob"}, "malformed"),
-        ({"where": "12345", "to": "300:"}, "malformed"),
-        ({"where": "12345/n0", "to": BOB}, "malformed"),
-        ({"where": "", "to": BOB}, "malformed"),
-        ({"where": "x" * 5_000, "to": BOB}, "malformed"),
-        ({"where": "54321", "to": BOB}, "elsewhere"),
+        ({"where": "12345"}, "invalid-request"),
+        ({"where": "12345", "to": "bob"}, "invalid-request"),
+        ({"where": "12345", "to": "300:"}, "invalid-request"),
+        ({"where": "12345/n0", "to": BOB}, "invalid-request"),
+        ({"where": "", "to": BOB}, "invalid-request"),
+        ({"where": "x" * 5_000, "to": BOB}, "invalid-request"),
+        ({"where": "54321", "to": BOB}, "prefix-not-hosted"),
         ({"where": "0.NA", "to": BOB}, "invalid-name"),
         ({"where": "*", "to": BOB}, "invalid-name"),
         ({"where": "12345/n*", "to": BOB, "derived": True}, "invalid-name"),
         ({"where": "12345", "to": "300:12345/nobody"}, "invalid-value"),
-        ({"where": "12345", "to": BOB, "dryRun": True}, "malformed"),
+        ({"where": "12345", "to": BOB, "dry_run": True}, "invalid-request"),
     ],
 )
 def test_what_cannot_be_handed_over(shared: Harness, order: dict[str, Any], slug: str) -> None:
     problem(send(shared, "POST", "/transfers", order, headers=basic()), slug)
     if order.get("derived") is not True:  # a switch is written otherwise there
         problem(send(shared, "GET", f"/transfers/preview?{urlencode(order)}", headers=basic()), slug)
-    assert got(send(shared, "GET", "/operations", headers=basic()))["operations"] == []
+    assert got(send(shared, "GET", "/jobs", headers=basic()))["jobs"] == []
 
 
 def test_one_name_is_handed_over_elsewhere(shared: Harness) -> None:
     order = {"where": "12345/n0", "to": BOB}
-    refused = problem(send(shared, "POST", "/transfers", order, headers=basic()), "malformed")
+    refused = problem(send(shared, "POST", "/transfers", order, headers=basic()), "invalid-request")
     assert (refused["where"], "/handles/{handle}/transfer" in refused["detail"]) == ("$.where", True)
 
 
@@ -247,5 +247,5 @@ def test_the_same_key_begins_one_transfer(server: Harness) -> None:
     again = send(server, "POST", "/transfers", order, headers=keyed("k1"))
     assert got(first, 202) == got(again, 202)
     assert header_of(again, "Idempotency-Replayed") == "true"
-    problem(send(server, "POST", "/transfers", {**order, "note": "x"}, headers=keyed("k1")), "key-reused")
-    assert len(got(send(server, "GET", "/operations", headers=basic()))["operations"]) == 1
+    problem(send(server, "POST", "/transfers", {**order, "note": "x"}, headers=keyed("k1")), "idempotency-key-reused")
+    assert len(got(send(server, "GET", "/jobs", headers=basic()))["jobs"]) == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.http.v1.calls import LARGE_BODY
+from perseid.server.http.v1.api_call import LARGE_BODY
 from perseid.server.http.v1.validation import MAX_PATH, find_duplicate_member, find_lone_surrogate
 from perseid.server.native.steps import WorkKind
 from tests.cli.installation import call as cli
@@ -45,7 +45,7 @@ def post(server: Harness, path: str, body: str, **headers: str) -> Any:
     ],
 )
 def test_h4_u7_malformed_queries_are_refused_and_not_mended(shared: Harness, query: str, where: str, says: str) -> None:
-    found = problem(send(shared, "GET", f"/names/convert?{query}"), "malformed")
+    found = problem(send(shared, "GET", f"/names/convert?{query}"), "invalid-request")
     assert (found["status"], found.get("where", "")) == (400, where)
     assert says in found["detail"]
     assert found["advice"]
@@ -65,7 +65,7 @@ def test_every_text_comes_through_a_query_as_it_is(shared: Harness, text: str, p
     except UnicodeEncodeError:
         return
     written = written.replace("%20", "+") if plus else written
-    found = problem(send(shared, "GET", f"/names/convert?text=1/x&to={written}-"), "malformed")
+    found = problem(send(shared, "GET", f"/names/convert?text=1/x&to={written}-"), "invalid-request")
     assert found["where"] == "to"
     assert found["detail"] == f"the parameter to is {f'{text}-'!r}, which is not allowed there"
     assert found["advice"] == "write one of handle, host, path, http"
@@ -85,7 +85,7 @@ def test_every_text_comes_through_a_query_as_it_is(shared: Harness, text: str, p
     ],
 )
 def test_what_a_parameter_should_be_is_said(shared: Harness, path: str, where: str, detail: str, advice: str) -> None:
-    found = problem(send(shared, "GET", path), "malformed")
+    found = problem(send(shared, "GET", path), "invalid-request")
     assert found["where"] == where
     assert detail in found["detail"]
     assert advice in found["advice"]
@@ -131,7 +131,7 @@ def test_what_a_parameter_should_be_is_said(shared: Harness, path: str, where: s
     ],
 )
 def test_what_a_body_should_say_is_said(shared: Harness, wanted: object, where: str, detail: str, advice: str) -> None:
-    found = problem(send(shared, "POST", "/explain", wanted), "malformed")
+    found = problem(send(shared, "POST", "/explain", wanted), "invalid-request")
     assert found["where"] == where
     assert detail in found["detail"]
     assert advice in found["advice"]
@@ -155,7 +155,7 @@ def test_what_is_told_of_long_texts_is_cut(shared: Harness) -> None:
     ],
 )
 def test_a_member_that_stands_twice_is_refused(shared: Harness, path: str, body: str, where: str) -> None:
-    found = problem(post(shared, path, body), "malformed")
+    found = problem(post(shared, path, body), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)
     assert f"{where.rpartition('.')[2]!r} stands twice" in found["detail"]
     assert "once" in found["advice"]
@@ -169,7 +169,7 @@ def test_a_long_body_is_read_where_nobody_waits_for_it(server: Harness) -> None:
         server.kinds.clear()
         twice = f'{body[:-1]},"handle":"12345/y"}}'
         answer = server.ask("POST", "/api/v1/explain", twice, headers={"Content-Type": JSON})
-        assert problem(answer, "malformed")["where"] == "$.handle"
+        assert problem(answer, "invalid-request")["where"] == "$.handle"
         assert server.kinds == kinds
 
 
@@ -211,7 +211,7 @@ def test_numbers_do_not_matter_there(number: str) -> None:
     ],
 )
 def test_h4_half_a_character_in_a_body_is_called_that(shared: Harness, text: str, where: str) -> None:
-    found = problem(post(shared, "/types", text), "malformed")
+    found = problem(post(shared, "/types", text), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)
     assert "half of a surrogate pair" in found["detail"]
     assert found["advice"]
@@ -221,7 +221,7 @@ def test_h4_half_a_character_in_a_body_is_called_that(shared: Harness, text: str
     "body", ['{"prefix":', r'{"prefix":"\ud83d\ude00"', '{"prefix":"1"} x', '{"prefix":NaN}', r'{"\ud800']
 )
 def test_what_is_no_json_is_called_that(shared: Harness, body: str) -> None:
-    found = problem(post(shared, "/mint", body), "malformed")
+    found = problem(post(shared, "/mint", body), "invalid-request")
     assert found["detail"].startswith("the body is no JSON")
     assert (found["where"], bool(found["advice"])) == ("$", True)
 
@@ -252,7 +252,7 @@ def test_h3_which_of_the_names_is_wrong_where_and_why(shared: Harness) -> None:
         ("POST", "/aliases", {"handle": "12345/q", "of": "12345"}, "$.of"),
         ("POST", "/links/versions", {"work": "12345/n0", "version": "12345"}, "$.version"),
         ("POST", "/links/metadata", {"thing": "12345", "metadata": "12345/n0"}, "$.thing"),
-        ("POST", at("12345/n0", "/tombstone"), {"reason": "x", "replacedBy": "12345"}, "$.replacedBy"),
+        ("POST", at("12345/n0", "/tombstone"), {"reason": "x", "replaced_by": "12345"}, "$.replaced_by"),
         ("POST", "/types", {"handle": "12345", "description": "x"}, "$.handle"),
         ("GET", "/names/forms?text=12345", None, "text"),
     ],
@@ -281,7 +281,7 @@ def test_h9_a_name_that_is_too_long_is_not_found(shared: Harness, more: str) -> 
     path = at(LONG, f"{more}?index=1" if more == "/values" else more)
     found = problem(send(shared, method, path, headers=basic()), "not-found")
     assert (found["status"], found["rule"], found["code"]) == (404, "H9", 100)
-    assert "2,048 octets" in found["detail"]
+    assert "2,048 bytes" in found["detail"]
     assert problem(send(shared, "GET", f"/types/{quote(LONG, safe='')}"), "not-found")["rule"] == "H9"
 
 

@@ -1,4 +1,4 @@
-"""Our own API, `/api/v1`: everything that the command line does, for programs, documented by itself.
+"""The HTTP API, `/api/v1`: everything that the command line does, for programs.
 
-`routes` is the list of everything there is; `openapi` writes its description from it, `answering` carries it out.
+`route_table` lists the routes, `application` handles requests, `openapi` generates the description from the routes.
 """

@@ -1,7 +1,7 @@
-"""Answering a request of our own API: which route it is of, whether its form is right, and what comes of it.
+"""Request handling of the HTTP API: routing, authentication, rate limit, validation, response.
 
-The order is that of what a client can do about it: the path, the method, who asks, how often, then what was said.
-Whatever goes wrong is a problem (`problems`), in JSON; what nobody expected is in the log.
+Errors are reported in this order: path, method, authentication, rate limit, request content. Every error becomes a
+problem document (`problems`); unexpected ones are logged.
 """
 
 from dataclasses import replace
@@ -33,91 +33,93 @@ from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.steps import WorkKind
 
 from . import problems
-from .calls import LARGE_BODY, ApiCall, encode_body, make_call
+from .api_call import LARGE_BODY, ApiCall, encode_body, make_call
 from .problems import ApiError, ProblemResponse
 from .routing import BASE, Reply, Route, RouteMatch, Router
 from .state import Allowance
 from .validation import decode_body, decode_query, path_parameters, split_path
 
 BEARER_CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="handle"')
-"""What is offered first to whoever has to say who they are: a token is what programs should have."""
+"""The first authentication method offered: programs should use tokens."""
 
-_SLASH_ADVICE: Final = "in a path a handle is one step: write its slash as %2F, as in {}/handles/12345%2Fx"
+_SLASH_ADVICE: Final = "Write the slash of a handle as %2F, as in {}/handles/12345%2Fx"
 _CURSOR_PARAMETER: Final = "cursor"
 _TIME_PARAMETERS: Final = ("at", "earlier", "later")
-_SAFE_CHARACTERS: Final = "/%!$&'()*+,;=:@~"  # what stands in the path as it came
+_SAFE_CHARACTERS: Final = "/%!$&'()*+,;=:@~"  # not escaped again in the URL of the next page
 
 
 def is_api_path(path: bytes) -> bool:
-    """Whether a path is of this API."""
+    """Return whether a path belongs to this API."""
     base = BASE.encode()
     return path == base or path.startswith(base + b"/")
 
 
 @cache
 def get_router() -> Router:
-    """All routes. They are loaded when a service is made, as chapters need nearly everything there is."""
+    """Load all routes, on first use: they import most of the package."""
     from . import route_table  # noqa: PLC0415
 
     return Router(route_table.SECTIONS)
 
 
 async def handle(request_context: RequestContext) -> Response:
-    """Answer a request.
+    """Handle a request.
 
-    What is not there counts as well: whoever looks for it costs as much as others.
+    Requests for missing paths count toward the rate limit too.
     """
-    wanted: tuple[Route, tuple[str, ...]] | Exception
+    target: tuple[Route, tuple[str, ...]] | Exception
     try:
-        found = _match_path(request_context)
+        match = _match_path(request_context)
         if request_context.request.method == OPTIONS:
-            return Response(204, (allow_header(_allowed_methods(found)), NO_STORE))
-        wanted = _select_route(request_context, found), found.parameters
-    except Exception as error:  # noqa: BLE001 - somebody waits for an answer
-        wanted = error
+            return Response(204, (allow_header(_allowed_methods(match)), NO_STORE))
+        target = _select_route(request_context, match), match.parameters
+    except Exception as error:  # noqa: BLE001 - the client needs a response
+        target = error
     auth = await authenticate(request_context)
     allowance = _count_request(request_context, auth)
-    if isinstance(wanted, Exception):
-        wrong = wanted if allowance.allowed else _rate_limit_error(allowance)
-        response = problems.problem_response(problems.to_problem(wrong, request_context))
+    if isinstance(target, Exception):
+        problem = target if allowance.allowed else _rate_limit_error(allowance)
+        response = problems.problem_response(problems.to_problem(problem, request_context))
     else:
-        response = await _call_route(request_context, *wanted, auth, allowance)
+        response = await _call_route(request_context, *target, auth, allowance)
     return response.with_headers(*allowance.headers, *proof_headers(auth))
 
 
 def _match_path(request_context: RequestContext) -> RouteMatch:
     path = request_context.request.path
     steps = split_path(path)
-    found = get_router().find(steps)
-    if found is None:
+    match = get_router().find(steps)
+    if match is None:
         text = path.decode("utf-8", "replace")
-        advice = _SLASH_ADVICE.format(BASE) if "handles" in steps else "what there is stands in /docs and /openapi.json"
-        raise ApiError("no-such-path", f"there is nothing at {display_name(text)}", advice)
-    return found
+        advice = _SLASH_ADVICE.format(BASE) if "handles" in steps else "See /docs or /openapi.json for all paths"
+        raise ApiError("no-such-path", f"Path {display_name(text)} does not exist", advice)
+    return match
 
 
-def _allowed_methods(found: RouteMatch) -> list[str]:
-    methods = [method for method in ("GET", "POST", "PUT", "DELETE") if method in found.routes]
+def _allowed_methods(match: RouteMatch) -> list[str]:
+    methods = [method for method in ("GET", "POST", "PUT", "DELETE") if method in match.routes]
     return [*methods[:1], "HEAD", *methods[1:]] if "GET" in methods else methods
 
 
-def _select_route(request_context: RequestContext, found: RouteMatch) -> Route:
+def _select_route(request_context: RequestContext, match: RouteMatch) -> Route:
     method = "GET" if request_context.request.method == "HEAD" else request_context.request.method
-    route = found.routes.get(method)
+    route = match.routes.get(method)
     if route is not None:
         return route
-    methods = _allowed_methods(found)
-    detail = f"the path is there, and cannot be asked for {display_name(method)}"
-    raise ApiError("method-not-allowed", detail, f"it has {', '.join(methods)}", headers=(allow_header(methods),))
+    methods = _allowed_methods(match)
+    detail = f"The path does not support {display_name(method)}"
+    raise ApiError("method-not-allowed", detail, f"Use {', '.join(methods)}", headers=(allow_header(methods),))
 
 
 def _rate_limit_error(allowance: Allowance) -> ApiError:
     retry = (("Retry-After", str(allowance.reset)),)
-    return ApiError("too-many-requests", f"{allowance.limit:,} requests in a minute are the most", headers=retry)
+    return ApiError(
+        "too-many-requests", f"Rate limit of {allowance.limit:,} requests per minute reached", headers=retry
+    )
 
 
 def _count_request(request_context: RequestContext, auth: AuthResult) -> Allowance:
-    """Count a request for whoever makes it; one with a token for whoever made the token."""
+    """Count a request for its identity; requests with a token count for the issuer of the token."""
     settings, limiter = request_context.place.settings, request_context.place.api.limiter
     call = make_call(request_context, auth)
     if call.is_anonymous:
@@ -141,22 +143,22 @@ async def _call_route(
         if not allowance.allowed:
             raise _rate_limit_error(allowance)
         request = request_context.request
-        made = ApiCall(
+        api_call = ApiCall(
             call, route, names, decode_query(request, route.query), await _decode_body(request_context, route)
         )
-        suggests = request.method == "GET" and _is_current(made.query) and getattr(made.query, "suggest", True)
-        return await _build_response(made, await route.handler(made))
-    except Exception as error:  # noqa: BLE001 - somebody waits for an answer
+        suggests = request.method == "GET" and _is_current(api_call.query) and getattr(api_call.query, "suggest", True)
+        return await _build_response(api_call, await route.handler(api_call))
+    except Exception as error:  # noqa: BLE001 - the client needs a response
         return await _error_response(request_context, auth, error, names.get("handle", ""), suggests=suggests)
 
 
 def _is_current(query: msgspec.Struct) -> bool:
-    """Whether something is asked about the present: a name that was not there at another time may well be right."""
+    """Return whether a query is about the present: suggestions make no sense for other times."""
     return not any(getattr(query, name, None) for name in _TIME_PARAMETERS)
 
 
 async def _decode_body(request_context: RequestContext, route: Route) -> object:
-    """What the body says; of a long one it is found out in a pool, so that nobody else waits for it."""
+    """Decode the body; a large one in a pool, so that it does not block the event loop."""
     request = request_context.request
     if len(request.body) <= LARGE_BODY:
         return decode_body(request, route.body)
@@ -164,10 +166,10 @@ async def _decode_body(request_context: RequestContext, route: Route) -> object:
 
 
 async def _build_response(call: ApiCall, reply: Reply) -> Response:
-    """The answer that a route gives, with what all of them have."""
-    named = {name.lower() for name, _ in reply.headers}
+    """Build the response from a route's reply and add the common headers."""
+    header_names = {name.lower() for name, _ in reply.headers}
     headers = list(reply.headers)
-    if "cache-control" not in named:
+    if "cache-control" not in header_names:
         headers.append(_cache_control(call))
     if reply.next is not None:
         headers.append(("Link", f'<{_next_page_url(call, reply.next)}>; rel="next"'))
@@ -175,7 +177,7 @@ async def _build_response(call: ApiCall, reply: Reply) -> Response:
         headers.append(("Content-Type", reply.media_type))
     if call.request.method in SAFE_METHODS:
         headers.append(("Vary", "Authorization"))
-    made = Response(
+    response = Response(
         reply.status,
         tuple(headers),
         encode_body(reply),
@@ -185,44 +187,42 @@ async def _build_response(call: ApiCall, reply: Reply) -> Response:
         code=1,
     )
     if call.request.method not in SAFE_METHODS or reply.body is None:
-        return made
-    return await with_etag(call.request_context, made, reply.tag)
+        return response
+    return await with_etag(call.request_context, response, reply.tag)
 
 
 def _cache_control(call: ApiCall) -> tuple[str, str]:
-    """How long an answer may be kept: it is asked for again each time, and not sent again if nothing has changed."""
+    """Caches may store responses to reads, but must revalidate them each time."""
     if call.request.method not in SAFE_METHODS:
         return NO_STORE
     return "Cache-Control", "no-cache" if call.call.is_public else "private, no-cache"
 
 
 def _next_page_url(call: ApiCall, cursor: str) -> str:
-    """The address of the next page."""
     request = call.request
-    given = Parameters.parse(request.query).pairs
-    pairs = [(name, value) for name, value in given if name != _CURSOR_PARAMETER]
+    parameters = Parameters.parse(request.query).pairs
+    pairs = [(name, value) for name, value in parameters if name != _CURSOR_PARAMETER]
     query = urlencode([*pairs, (_CURSOR_PARAMETER, cursor)])
     return absolute_url(f"{quote(request.path, safe=_SAFE_CHARACTERS)}?{query}", call.request_context.place.settings)
 
 
-# What is not done
+# Errors
 
 
 def _unauthenticated(request_context: RequestContext, auth: AuthResult) -> Response:
-    """The answer to somebody who is not believed."""
     denied = denial(request_context, auth)
-    slug = "authentication-failed" if denied.status == UNAUTHORIZED else "not-private"
-    made = problems.make_problem(request_context.place.settings, slug, denied.message, code=int(denied.code))
-    return problems.problem_response(ProblemResponse(made, _with_bearer(denied.headers)))
+    slug = "authentication-failed" if denied.status == UNAUTHORIZED else "https-required"
+    problem = problems.make_problem(request_context.place.settings, slug, denied.message, code=int(denied.code))
+    return problems.problem_response(ProblemResponse(problem, _with_bearer(denied.headers)))
 
 
 async def _error_response(
     request_context: RequestContext, auth: AuthResult, error: Exception, name: str, *, suggests: bool
 ) -> Response:
-    """The answer where something was not done; whoever is not known is asked who they are.
+    """Build the response to an error.
 
-    Whoever reads what is at a name that is not there is told what may have been meant. A name that leads to another
-    one, which is not there, is there itself.
+    Anonymous callers are asked to authenticate. Reading a missing handle adds suggestions, unless the handle is an
+    alias that exists and whose target is missing.
     """
     if isinstance(error, KeyChanged):
         auth = end_stale_session(request_context, auth, error)
@@ -237,6 +237,6 @@ async def _error_response(
 
 
 def _with_bearer(headers: HeaderList) -> HeaderList:
-    """What somebody is asked for: where anything is, a token too."""
+    """Offer a bearer token wherever another method is offered."""
     is_offered = not headers or any(value.startswith("Bearer ") for _, value in headers)
     return headers if is_offered else (BEARER_CHALLENGE, *headers)

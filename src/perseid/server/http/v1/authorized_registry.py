@@ -1,8 +1,7 @@
-"""The registry for one who asks, over several steps: whoever loses the key or token that proved them goes no further.
+"""A registry bound to one identity, for work of several steps.
 
-An operation that is one commit is guarded by `ApiCall.change`. What takes many steps, some of them long after the
-request was answered, goes through here: in every step, reading ones too, it is looked whether the proof still counts,
-and what the settings say by then.
+`ApiCall.change` guards a command of one commit. Longer work, some of it after the response was sent, uses this class:
+every step, reads included, checks that the key or token is still valid and applies the current settings.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +22,12 @@ T = TypeVar("T")
 
 
 class AuthorizedRegistry(Registry):
-    """The rules over the ledger of another registry, for one identity."""
+    """A view of a registry for one identity."""
 
     def __init__(
         self, registry: Registry, identity: Identity, guard: Guard | None, rules: Callable[[], Rules] | None = None
     ) -> None:
-        """`rules` gives those that count at the moment; those of the registry do, if it is not said."""
+        """`rules` returns the current settings; by default those of the registry."""
         super().__init__(registry.ledger, registry.rules)
         self._identity = identity
         self._guard = guard
@@ -44,7 +43,7 @@ class AuthorizedRegistry(Registry):
         job_id: str = "",
         once: IdempotentRequest[T] | None = None,
     ) -> T:
-        """Carry out an operation, if the key of whoever asks is still what it was."""
+        """Execute a command if the credentials are still valid."""
         self.rules = self._rules_now()
         return super().do(
             GuardedCommand(command, self._guard, allow_referrals=True),
@@ -58,7 +57,7 @@ class AuthorizedRegistry(Registry):
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """One state of the ledger, in which the proof of whoever asks counts; raises `Refused` if it does not."""
+        """Read one state of the ledger. Raises `Refused` if the credentials are no longer valid."""
         self.rules = self._rules_now()
         with super().snapshot() as snapshot:
             if self._guard is not None:

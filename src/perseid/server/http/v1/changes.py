@@ -1,4 +1,4 @@
-"""What the chapters share that change records."""
+"""Schemas and helpers shared by the routes that change records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,25 +16,24 @@ from perseid.registry.results import ChangeResult
 from perseid.server.http import caching
 from perseid.server.native.steps import WorkKind
 
-from .calls import REPLAYED_HEADER, ApiCall
+from .api_call import REPLAYED_HEADER, ApiCall
 from .routing import BASE, Reply
-from .structures import HANDLE_PARAMETER, AlreadyDone, Doc, Note, RequestBody, ResponseBody, Seq
+from .schemas import HANDLE_PARAMETER, AlreadyDone, Doc, Note, RequestBody, ResponseBody, Seq
 
 CREATED: Final = 201
-"""The status of an answer to what made something."""
 
 HANDLE_PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
-"""The parameter of the paths of one name."""
 
 Name = Annotated[str, Doc("A handle.", min_length=1, max_length=4_096, examples=["12345/x"])]
 
 IdentityText = Annotated[
     str,
-    Doc("Who holds a key, or a group, as `INDEX:HANDLE`.", min_length=1, max_length=4_096, examples=["300:12345/ann"]),
+    Doc("A key or group, as `INDEX:HANDLE`.", min_length=1, max_length=4_096, examples=["300:12345/ann"]),
 ]
 
 KeepHistory = Annotated[
-    bool, Doc("Hide nothing of the past. Otherwise what was public before, and is hidden now, is hidden there too.")
+    bool,
+    Doc("Keep earlier versions public. By default, values that become private are hidden in earlier versions too."),
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,97 +42,98 @@ T = TypeVar("T")
 
 
 class ChangeNote(RequestBody, frozen=True):
-    """Why something is done."""
+    """A note about a change."""
 
     note: Note = ""
 
 
 class RecordChanged(ResponseBody, frozen=True):
-    """That a record was changed, or was already what it should become."""
+    """A changed record, or one that needed no change."""
 
-    handle: Annotated[str, Doc("The name as it is registered.", examples=["12345/x"])]
-    seq: Annotated[Seq, Doc("The entry that did it, or the last one of the record if nothing had to be done.")]
+    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
+    seq: Annotated[Seq, Doc("The ledger entry of the change; the latest entry of the record if nothing changed.")]
 
 
 class CreatedRecord(ResponseBody, frozen=True):
-    """A record that was made."""
+    """A created record."""
 
-    handle: Annotated[str, Doc("Its name, as it is registered.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
     seq: Seq
 
 
 @dataclass(frozen=True, slots=True)
 class RequireIdentity(Generic[T]):
-    """An operation for those who are known, who are asked who they are before they learn whether a name is free."""
+    """A command that requires an identity before it reveals whether a handle is free."""
 
     command: Command[T]
     action: str
 
     def decide(self, context: Context) -> Plan[T]:
-        """As the operation decides."""
         require_identity(context, self.action)
         return self.command.decide(context)
 
 
 def with_condition(call: ApiCall, command: Command[T], handle: Handle) -> Command[T]:
-    """An operation on a record, under the condition that `If-Match` or `If-None-Match` makes; raises `Malformed`."""
+    """Add the `If-Match` or `If-None-Match` condition of the request to a command; raises `BadRequest`."""
     condition = caching.parse_condition(call.request)
     return command if condition is None else Conditional(command, handle, condition)
 
 
 async def change_record(
-    call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str, *, keep_past: bool = False
+    call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str, *, keep_history: bool = False
 ) -> Reply:
-    """Change a record, if it is in the state that the request asks for; and say so."""
-    note = keep_history_note(note) if keep_past else note
+    """Change a record under the conditions of the request, and build the reply."""
+    note = keep_history_note(note) if keep_history else note
     return to_reply(await call.change(with_condition(call, command, handle), handle, note))
 
 
-def to_reply(changed: ChangeResult) -> Reply:
-    """The answer to a change."""
-    return changed_reply(str(changed.handle), changed.seq)
+def to_reply(result: ChangeResult) -> Reply:
+    """Build the reply to a change."""
+    return changed_reply(str(result.handle), result.seq)
 
 
 def changed_reply(name: str, seq: int) -> Reply:
-    """The same, of the name and the entry."""
+    """Build the reply to a change from handle and entry."""
     return Reply(RecordChanged(name, seq), name=name)
 
 
 def location_header(handle: str) -> tuple[str, str]:
-    """The header that says where a new record is."""
+    """Build the `Location` header of a new record."""
     return "Location", f"{BASE}/handles/{quote(handle, safe='')}"
 
 
 def iso_time(microseconds: int) -> str:
-    """A time with all its digits: asked for with `at`, it gives that very entry."""
+    """Format a time with microseconds, so that `at` finds exactly that entry."""
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 async def replay(call: ApiCall, reply: Reply, respond: Callable[[Sequence[str], int], Reply]) -> Reply:
-    """The answer to a request that was carried out before, also where it is not kept: `tell` makes it anew.
+    """Build the reply to a repeated request whose stored response was dropped.
 
-    It is given the names that the request was about, and the first entry that it made. They are told to whoever made
-    them, by the same key; of what made no entries nothing is known.
+    `respond` gets the handles and the first entry of the original request. Without entries nothing is known, and the
+    reply stays `AlreadyDone`.
     """
     before = reply.body
     if not isinstance(before, AlreadyDone) or not before.count:
         return reply
     registry, seq, count = call.registry, before.seq, before.count
 
-    def names() -> list[str]:
+    def handles() -> list[str]:
         with registry.snapshot() as snapshot:
             return [snapshot.reading.entry(number).handle for number in range(seq, seq + count)]
 
-    again = respond(await call.do(WorkKind.READ, names), seq)
-    return replace(again, headers=(*again.headers, REPLAYED_HEADER))
+    repeated = respond(await call.do(WorkKind.READ, handles), seq)
+    return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
 
 
 async def create_record(call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str) -> Reply:
-    """Make a record, once if the request has a key; and say where it is."""
+    """Create a record, once per idempotency key, and build the reply."""
 
     def respond(name: str, seq: int) -> Reply:
         return Reply(CreatedRecord(name, seq), CREATED, (location_header(name),), name=name)
 
-    known = RequireIdentity(command, f"create {display_name(handle)}")
-    reply = await call.create(lambda _: known, lambda made: respond(str(made.handle), made.seq), handle, note)
-    return await replay(call, reply, lambda names, seq: respond(names[0], seq))
+    guarded = RequireIdentity(command, f"create {display_name(handle)}")
+    reply = await call.create(
+        lambda _: guarded, lambda created: respond(str(created.handle), created.seq), handle, note
+    )
+    return await replay(call, reply, lambda handles, seq: respond(handles[0], seq))

@@ -1,16 +1,12 @@
-"""Commands that ask for the parts of the API, as its pages show them: complete, so that they can be copied and run.
+"""HTML documentation of the HTTP API, without scripts and external resources.
 
-They are made of the description. What a body holds are the examples that its members name, or else the plainest thing
-that fits.
+    /docs                  introduction and sections
+    /docs/{section}        the routes of a section
+    /docs/schemas          types of requests and responses
+    /docs/problems         problem types, and the rules that problems name
 
-The description of our own API as pages for people, without script and without anything from elsewhere.
-
-    /docs                  how to use it, and its chapters
-    /docs/{chapter}        the routes of a chapter: what they take, give and refuse
-    /docs/structures       what goes over the network
-    /docs/problems         what each type of problem means, and each rule that a problem may name
-
-They are made of the description for programs (`openapi`), so the two say the same.
+The pages are generated from the OpenAPI document (`openapi`). Each route has a complete curl command; its body consists
+of the examples of the fields, or else of minimal values.
 """
 
 import json
@@ -36,25 +32,25 @@ from .problems import PROBLEM_TYPES, problem_types_by_status
 from .routing import BASE, NO_TOKEN, Route
 
 _PATH_EXAMPLES: Final = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}
-"""What stands in a path for its parameters; others stand for themselves, in capitals."""
+"""Examples of path parameters; others are their names in capitals."""
 
 _USUAL_MEMBERS: Final = frozenset(("values", "prefix", "namespaces"))
-"""Members that may be left out, and hardly ever are."""
+"""Optional fields that examples include."""
 
 _MEMBER_EXAMPLES: Final = {"data": "https://example.org/", "of": "12345/map", "description": "The scale of a map"}
-"""What members hold that have no example, or one that does not go with the others."""
+"""Examples of fields whose type has none, or an unsuitable one."""
 
 _QUERY_EXAMPLES: Final = {"/find": ("url",)}
-"""Parameters of the query that may be left out, and one of them has to be there."""
+"""Optional query parameters that examples include, because one is required."""
 
 _TYPE_EXAMPLES: Final[Mapping[str, object]] = {"string": "…", "integer": 1, "number": 1, "boolean": True, "object": {}}
 
 Schemas = Mapping[str, Any]
-"""The structures of the description, by their names."""
+"""The schemas by name."""
 
 
 def curl_command(route: Route, spec: Mapping[str, Any], schemas: Schemas, server: str) -> str:
-    """A command that asks a server for a route, of which the description says `said`."""
+    """Build the curl command of a route from its OpenAPI operation."""
     parts = ["curl"]
     if route.method != "GET":
         parts[0] += f" -X {route.method}"
@@ -70,7 +66,7 @@ def curl_command(route: Route, spec: Mapping[str, Any], schemas: Schemas, server
 
 
 def example_body(spec: Mapping[str, Any], schemas: Schemas) -> object:
-    """A body that a route takes."""
+    """Build an example body of a route."""
     return _example(spec["requestBody"]["content"]["application/json"]["schema"], schemas)
 
 
@@ -82,13 +78,13 @@ def _target(route: Route, spec: Mapping[str, Any], schemas: Schemas) -> str:
             path = path.replace(f"{{{name}}}", _PATH_EXAMPLES.get(name, name.upper()))
         elif each["in"] == "query" and (each["required"] or name in _QUERY_EXAMPLES.get(route.path, ())):
             example = _example(each["schema"], schemas)
-            values = example if isinstance(example, list) else [example]  # one that takes several is repeated
+            values = example if isinstance(example, list) else [example]  # a list parameter is repeated
             query += [f"{name}={quote(str(value), safe=':/')}" for value in values]
     return f"{path}?{'&'.join(query)}" if query else path
 
 
 def _example(schema: Mapping[str, Any], schemas: Schemas) -> object:
-    """Something that a schema describes."""
+    """Build an example of a schema."""
     if "$ref" in schema:
         return _example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     for choice in ("examples", "enum"):
@@ -110,31 +106,30 @@ def _example(schema: Mapping[str, Any], schemas: Schemas) -> object:
 
 
 DOCS: Final = "docs"
-"""The first step of these pages."""
+"""The first path segment of the pages."""
 
 OPENAPI: Final = "openapi.json"
-"""The path of the description for programs."""
+"""The path of the OpenAPI document."""
 
 MAX_CACHED_PAGES: Final = 64
-"""Pages that are kept once they are made: all there are, twice, as settings may change. They follow from nothing else,
-and the longest takes some hundredths of a second to make."""
+"""Cached pages: all of them, twice, because settings can change. The longest takes some hundredths of a second."""
 
 _CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
 _MARKUP: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
-_COMMON_PROBLEMS: Final = frozenset(("no-such-path", "not-private"))
-"""Problems that every route has alike, so that pages say it once."""
+_COMMON_PROBLEMS: Final = frozenset(("no-such-path", "https-required"))
+"""Problems of every route, listed once."""
 
 _SERVER_PLACEHOLDER: Final = "{this-server}"
-"""What stands in a page that is kept for the address of the server, where none is declared."""
+"""Placeholder for the server URL in cached pages, if none is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A piece of a sentence."""
+    """A piece of text with one style."""
 
     text: str
     kind: str = ""
-    """`code`, `strong`, or nothing in particular."""
+    """`code`, `strong` or empty."""
 
 
 Prose = list[list[Run]]
@@ -143,7 +138,7 @@ Prose = list[list[Run]]
 
 @dataclass(frozen=True, slots=True)
 class TypeReference:
-    """What something looks like, in a few words, and where that is explained."""
+    """A type in words, and a link to its schema."""
 
     text: str
     href: str = ""
@@ -151,7 +146,7 @@ class TypeReference:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A parameter, or a member of a structure."""
+    """A parameter, or a field of a schema."""
 
     name: str
     shapes: list[TypeReference]
@@ -162,7 +157,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A structure, or a choice among words."""
+    """A schema or an enumeration."""
 
     name: str
     about: Prose
@@ -171,24 +166,26 @@ class Structure:
 
 
 def render(path: str, settings: HttpSettings, server: str) -> Response | None:
-    """A page; None if there is none of that path. `server` is the address at which it was asked for, and is safe.
+    """Render a page; None if there is none.
 
-    Commands on the page name the address that is declared, or else that one.
+    `server` is the URL of the request, used if no public URL is configured. It must be safe to embed.
     """
     try:
-        made = _render(path, settings)
+        response = _render(path, settings)
     except _PageNotFound:
         return None
     if settings.public_url or not path.startswith(DOCS):
-        return made
-    # The request says so itself, and what it says is for nobody else: a cache on the way may not tell it to others.
-    headers = tuple([each for each in made.headers if each not in _CACHE_HEADERS])
+        return response
+    # The URL comes from the request, so a shared cache must not store the page.
+    headers = tuple([each for each in response.headers if each not in _CACHE_HEADERS])
     own = ("Cache-Control", f"private, max-age={PAGE_AGE}")
-    return replace(made, headers=(own, *headers), body=made.body.replace(_SERVER_PLACEHOLDER.encode(), server.encode()))
+    return replace(
+        response, headers=(own, *headers), body=response.body.replace(_SERVER_PLACEHOLDER.encode(), server.encode())
+    )
 
 
 class _PageNotFound(Exception):
-    """There is no such page. It is raised, as what is returned would be kept, in the place of a page that exists."""
+    """The page does not exist. An exception, so that `lru_cache` does not store it."""
 
 
 @lru_cache(maxsize=MAX_CACHED_PAGES)
@@ -203,12 +200,12 @@ def _render(path: str, settings: HttpSettings) -> Response:
         return _index_page(settings)
     if rest == "problems":
         return _problems_page(settings)
-    if rest == "structures":
-        return _structures_page(settings)
-    part = next((part for part in get_router().parts if slugify(part.tag) == rest), None)
-    if part is None:
+    if rest == "schemas":
+        return _schemas_page(settings)
+    section = next((section for section in get_router().sections if slugify(section.tag) == rest), None)
+    if section is None:
         raise _PageNotFound
-    return _section_page(part.tag, part.about, part.found, settings)
+    return _section_page(section.tag, section.about, section.routes, settings)
 
 
 def _server_url(settings: HttpSettings) -> str:
@@ -216,7 +213,7 @@ def _server_url(settings: HttpSettings) -> str:
 
 
 def slugify(tag: str) -> str:
-    """The step of the path under which a chapter is."""
+    """Convert a section title to a path segment."""
     return re.sub("[^a-z0-9]+", "-", tag.lower()).strip("-")
 
 
@@ -226,14 +223,16 @@ def _index_page(settings: HttpSettings) -> Response:
         for status in openapi.COMMON_STATUSES
         for problem_type in problem_types_by_status(status)
     ]
-    chapters = [
+    sections = [
         {
-            "tag": part.tag,
-            "slug": slugify(part.tag),
-            "about": parse_prose(part.about),
-            "routes": [(route.method, f"{BASE}{route.path}", route.summary, route.operation) for route in part.found],
+            "tag": section.tag,
+            "slug": slugify(section.tag),
+            "about": parse_prose(section.about),
+            "routes": [
+                (route.method, f"{BASE}{route.path}", route.summary, route.operation) for route in section.routes
+            ],
         }
-        for part in get_router().parts
+        for section in get_router().sections
     ]
     return render_page(
         "docs.html",
@@ -242,7 +241,7 @@ def _index_page(settings: HttpSettings) -> Response:
         title=f"The API – {site_name(settings)}",
         about=parse_prose(openapi.DESCRIPTION),
         base=f"{_server_url(settings)}{BASE}",
-        chapters=chapters,
+        sections=sections,
         everywhere=everywhere,
     )
 
@@ -292,22 +291,20 @@ def _route_variables(route: Route, document: Mapping[str, Any], settings: HttpSe
 
 
 def _is_common_parameter(spec: Mapping[str, Any], route: Route) -> bool:
-    """Whether a parameter is one that every answer heeds which can be kept."""
+    """Return whether every cacheable response has the parameter."""
     return route.method == "GET" and spec["name"] == "If-None-Match"
 
 
 def _parameter(spec: Mapping[str, Any]) -> Member:
     schema = spec["schema"]
-    where = {"path": "path", "query": "query", "header": "header"}[spec["in"]]
-    made = _member(spec["name"], schema, spec["description"], required=spec["required"])
-    limits = ", ".join(filter(None, (f"in the {where}", made.limits)))
-    return Member(made.name, made.shapes, made.required, made.about, limits)
+    member = _member(spec["name"], schema, spec["description"], required=spec["required"])
+    return replace(member, limits=", ".join(filter(None, (f"in the {spec['in']}", member.limits))))
 
 
-def _structures_page(settings: HttpSettings) -> Response:
-    found = openapi.document(get_router(), settings)["components"]["schemas"]
-    shown = [_structure(name, spec) for name, spec in found.items()]
-    title = f"Structures – {site_name(settings)}"
+def _schemas_page(settings: HttpSettings) -> Response:
+    schemas = openapi.document(get_router(), settings)["components"]["schemas"]
+    shown = [_structure(name, spec) for name, spec in schemas.items()]
+    title = f"Schemas – {site_name(settings)}"
     return render_page("docs_structures.html", settings, headers=_CACHE_HEADERS, title=title, structures=shown)
 
 
@@ -322,13 +319,13 @@ def _structure(name: str, spec: Mapping[str, Any]) -> Structure:
 
 
 def _problems_page(settings: HttpSettings) -> Response:
-    sorts = [
+    types = [
         (problem_type.slug, problem_type.status, problem_type.title, parse_prose(problem_type.about))
         for problem_type in PROBLEM_TYPES.values()
     ]
     known = [(key, spec["title"], spec["text"]) for key, spec in rules().items()]
     title = f"Problems – {site_name(settings)}"
-    return render_page("docs_problems.html", settings, headers=_CACHE_HEADERS, title=title, sorts=sorts, rules=known)
+    return render_page("docs_problems.html", settings, headers=_CACHE_HEADERS, title=title, types=types, rules=known)
 
 
 def _member(name: str, schema: Mapping[str, Any], about: str, *, required: bool) -> Member:
@@ -336,10 +333,10 @@ def _member(name: str, schema: Mapping[str, Any], about: str, *, required: bool)
 
 
 def type_references(schema: Mapping[str, Any]) -> list[TypeReference]:
-    """What a schema says, in a few words each."""
+    """Describe the types of a schema in words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return [TypeReference(name, f"/docs/structures#{name}")]
+        return [TypeReference(name, f"/docs/schemas#{name}")]
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
             return list(dict.fromkeys([shape for each in schema[choice] for shape in type_references(each)]))
@@ -349,21 +346,20 @@ def type_references(schema: Mapping[str, Any]) -> list[TypeReference]:
         return [TypeReference(f'"{schema["const"]}"')]
     type_ = schema.get("type")
     if type_ == "array":
-        items = schema.get("prefixItems") or [schema.get("items", {})]  # a pair says what each of its places holds
+        items = schema.get("prefixItems") or [schema.get("items", {})]  # a tuple has a schema for each item
         found = dict.fromkeys([shape for each in items for shape in type_references(each)])
         return [TypeReference(f"array of {shape.text}", shape.href) for shape in found]
     return [TypeReference(str(type_) if type_ else "anything")]
 
 
 def _limits(schema: Mapping[str, Any]) -> str:
-    """What else is asked of it."""
     words = {
         "minimum": "at least {}",
         "maximum": "at most {}",
         "minLength": "at least {} characters",
         "maxLength": "at most {} characters",
-        "minItems": "at least {} of them",
-        "maxItems": "at most {} of them",
+        "minItems": "at least {} items",
+        "maxItems": "at most {} items",
     }
     inside = [schema, *[each for each in schema.get("anyOf", ()) if isinstance(each, Mapping)]]
     found = [
@@ -374,12 +370,12 @@ def _limits(schema: Mapping[str, Any]) -> str:
     ]
     default = schema.get("default")
     if default not in (None, "", [], (), {}):
-        found.append(f"{str(default).lower() if isinstance(default, bool) else default} if it is left out")
+        found.append(f"{str(default).lower() if isinstance(default, bool) else default} by default")
     return ", ".join(found)
 
 
 def parse_prose(text: str) -> Prose:
-    """The paragraphs of a text, with what stands in backticks and between asterisks told apart."""
+    """Split a text into paragraphs and parse its Markdown."""
     return [_parse_runs(" ".join(part.split())) for part in re.split(r"\n\s*\n", text.strip()) if part.strip()]
 
 

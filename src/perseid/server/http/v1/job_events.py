@@ -1,14 +1,14 @@
-"""How far a unit has come, told while it goes on: server-sent events, as browsers and simple programs read them.
+"""Progress of a job as server-sent events, for browsers and simple programs.
 
     event: progress
     id: 500
-    data: {"operation":"…","state":"running","done":500,…}
+    data: {"job":"…","state":"running","done":500,…}
 
-`progress` is sent whenever something is new, and `end` when nothing more is to come: the unit has ended, or nobody is
-at it. A line with a colon goes out in between, so that nobody on the way takes the connection for dead. All there is to
-say is in each event, so whoever has missed some has missed nothing: `Last-Event-ID` changes nothing.
+`progress` is sent on every change, `end` when nothing more will come: the job has ended, or no process runs it. A
+comment line in between keeps the connection alive. Every event is complete, so missed ones do not matter and
+`Last-Event-ID` has no effect.
 
-Each listener costs a connection and a look at the ledger a second, so there is a limit to how many there are.
+Each listener costs a connection and one read of the ledger per second, so their number is limited.
 """
 
 import asyncio
@@ -24,31 +24,31 @@ from perseid.registry.results import Refused
 from perseid.server.limits.budgets import Source
 from perseid.server.native.decisions import Busy
 
-from .job_runs import LimitReached
-from .structures import ResponseBody
+from .job_runner import LimitReached
+from .schemas import ResponseBody
 
 MEDIA_TYPE: Final = "text/event-stream"
 
 MAX_LISTENERS: Final = 64
-"""Listeners in all."""
+"""Listeners in total."""
 
 MAX_LISTENERS_PER_SOURCE: Final = 4
-"""Listeners at one address: a browser has six connections to a server in all."""
+"""Listeners per address: a browser has six connections to a server."""
 
-LOOK_SECONDS: Final = 1.0
-"""How often it is looked whether something is new."""
+POLL_SECONDS: Final = 1.0
+"""Seconds between two reads of the job."""
 
 HEARTBEAT_SECONDS: Final = 15
-"""After how long without news a line goes out all the same; proxies wait for a minute, mostly."""
+"""Seconds without change after which a comment is sent; most proxies wait for a minute."""
 
 SILENT_SECONDS: Final = 60
-"""For how long a unit is listened to at which nobody here is: another process may be."""
+"""Seconds to wait for a job that this process does not run: another process may."""
 
 MAX_SECONDS: Final = 3_600
-"""How long a listener may stay; a browser then comes again by itself."""
+"""Longest connection in seconds; a browser then reconnects by itself."""
 
 RETRY_FIELD: Final = b"retry: 2000\n\n"
-"""After how many milliseconds it does."""
+"""Milliseconds after which a browser reconnects."""
 
 HEARTBEAT: Final = b":\n\n"
 
@@ -58,42 +58,42 @@ END: Final = "end"
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """How far a unit has come."""
+    """The state of a job."""
 
     response: ResponseBody
     done: int
     ended: bool
-    """Whether it has come to its end, or ended early."""
+    """Whether the job is complete or failed."""
     is_running_here: bool
-    """Whether this process carries it out."""
+    """Whether this process runs the job."""
 
 
 @dataclass(slots=True)
 class Listeners:
-    """Who listens; for the event loop alone."""
+    """All listeners. Event loop only."""
 
     stopping: bool = False
-    """Whether the server is about to end."""
-    _all: "WeakSet[Listener]" = field(default_factory=WeakSet)  # who is forgotten somewhere on the way has left
+    """Whether the server is shutting down."""
+    _all: "WeakSet[Listener]" = field(default_factory=WeakSet)  # a dropped listener no longer counts
 
     def add_listener(self, source: Source) -> "Listener":
-        """Somebody who listens from now on, until they leave; raises `TooMany` if there is no room."""
+        """Add a listener; raises `LimitReached`."""
         source_count = sum(source == other.source for other in self._all)
         if len(self._all) >= MAX_LISTENERS or source_count >= MAX_LISTENERS_PER_SOURCE:
             raise LimitReached(
-                f"{MAX_LISTENERS_PER_SOURCE} listeners at an address, and {MAX_LISTENERS} in all, are the most"
+                f"Limit of {MAX_LISTENERS_PER_SOURCE} listeners per address and {MAX_LISTENERS} in total reached"
             )
         listener = Listener(self, source)
         self._all.add(listener)
         return listener
 
     def remove_listener(self, listener: "Listener") -> None:
-        """Somebody listens no more."""
+        """Remove a listener."""
         self._all.discard(listener)
 
 
 class Listener(AsyncIterator[bytes]):
-    """Somebody who listens, and what they are sent. They count from when they ask, before anything is looked up."""
+    """One listener and its events. It counts from the request on, before the job is read."""
 
     def __init__(self, listeners: Listeners, source: Source) -> None:
         self.source = source
@@ -101,60 +101,59 @@ class Listener(AsyncIterator[bytes]):
         self._events: AsyncGenerator[bytes, None] | None = None
 
     def listen(self, poll: Callable[[], Awaitable[JobEvent]]) -> None:
-        """Be told what looking finds."""
+        """Send the events that polling finds."""
         self._events = stream_events(poll, self._listeners)
 
     def leave(self) -> None:
-        """Listen no more. Nothing happens if they have left."""
+        """Stop listening. Does nothing the second time."""
         self._listeners.remove_listener(self)
 
     async def __anext__(self) -> bytes:
-        assert self._events is not None  # noqa: S101 - whoever is sent something listens
+        assert self._events is not None  # noqa: S101 - `listen` comes first
         try:
             return await anext(self._events)
-        except BaseException:  # the end, too
+        except BaseException:  # also at the end of the stream
             self.leave()
             raise
 
     async def aclose(self) -> None:
-        """Leave, wherever it is."""
         self.leave()
         if self._events is not None:
             await self._events.aclose()
 
 
 async def stream_events(poll: Callable[[], Awaitable[JobEvent]], listeners: Listeners) -> AsyncGenerator[bytes, None]:
-    """What a listener is sent. It begins when it is first asked for something.
+    """Generate the events of a listener.
 
-    An empty piece says that nothing is new, so that whoever sends it can see whether the client is still there.
+    An empty chunk means no change; sending it shows whether the client is still connected.
     """
     yield RETRY_FIELD
     event: JobEvent | None = None
-    idle_polls = 0  # looks without news
-    for _ in range(int(MAX_SECONDS / LOOK_SECONDS)):
+    idle_polls = 0
+    for _ in range(int(MAX_SECONDS / POLL_SECONDS)):
         last = event
         try:
             event = await poll()
         except Busy:
-            pass  # what was known counts until there is time to look again
+            pass  # keep the last state until the next poll
         except (Refused, LedgerError):
-            return  # who listens may not know it any more, or nobody can look; who comes again is told why
+            return  # no longer visible or readable; a new request gets the reason
         is_new = event is not None and (last is None or event.response != last.response)
         idle_polls = 0 if is_new else idle_polls + 1
         if event is None:
             yield b""
-        elif event.ended or (not event.is_running_here and idle_polls * LOOK_SECONDS >= SILENT_SECONDS):
+        elif event.ended or (not event.is_running_here and idle_polls * POLL_SECONDS >= SILENT_SECONDS):
             yield format_event(END, event)
             return
         elif is_new:
             yield format_event(PROGRESS, event)
         else:
-            yield HEARTBEAT if idle_polls % round(HEARTBEAT_SECONDS / LOOK_SECONDS) == 0 else b""
+            yield HEARTBEAT if idle_polls % round(HEARTBEAT_SECONDS / POLL_SECONDS) == 0 else b""
         if listeners.stopping:
             return
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def format_event(name: str, event: JobEvent) -> bytes:
-    """One event."""
+    """Format one event."""
     return b"event: %b\nid: %d\ndata: %b\n\n" % (name.encode(), event.done, msgspec.json.encode(event.response))

@@ -1,63 +1,65 @@
-"""Everything that our own API has, chapter by chapter. A chapter is a module `…_chapter.py` like this one:
+"""All routes of the HTTP API, in the order of the OpenAPI document.
 
-    CHAPTER: Final = Routes("Records", "What a name stands for: read, made and changed.")
+A module of `routes` looks like this:
+
+    SECTION: Final = Routes("Records", "Create, read, change and delete records.")
 
 
-    class NewRecord(Given, frozen=True):                      # of requests: unknown members are refused
-        \"\"\"A record that is to be made.\"\"\"
+    class NewRecord(RequestBody, frozen=True):                # unknown fields are refused
+        \"\"\"A record to create.\"\"\"
 
-        handle: Annotated[str, About("Its name.", examples=["12345/x"])]
-        values: Annotated[list[ValueGiven], About("What it holds.", min_length=1)]
+        handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
+        values: Annotated[list[ValueInput], Doc("Its values.", min_length=1)]
         note: Note = ""
 
 
-    class Made(Told, frozen=True):                            # of answers: what is as usual is left out
-        \"\"\"That a record was made.\"\"\"
+    class CreatedRecord(ResponseBody, frozen=True):           # fields with default values are omitted
+        \"\"\"A created record.\"\"\"
 
-        handle: Annotated[str, About("Its name.")]
+        handle: Annotated[str, Doc("The handle.")]
         seq: Seq
 
 
-    @CHAPTER.add(
-        "POST", "/handles", "createRecord", "Make a record",
-        body=NewRecord, answer=Made, status=201, scope="create", creates=True, problems=(401, 403, 409, 422),
+    @SECTION.add(
+        "POST", "/handles", "createRecord", "Create a record",
+        body=NewRecord, response=CreatedRecord, status=201, scope="create", creates=True, problems=(401, 403, 409, 422),
     )
     async def create(call: ApiCall) -> Reply:
-        \"\"\"Make a record under a name that you chose.\"\"\"          # the description; Markdown
-        new = call.given(NewRecord)
-        handle = call.named(new.handle, new=True)
-        given = await call.worked_out(lambda: given_values(new.values))  # may take long, if there are many
+        \"\"\"Create a record under a handle of your choice.\"\"\"      # the description; Markdown
+        new = call.payload(NewRecord)
+        handle = call.parse_handle(new.handle, new=True)
+        values = await call.run_in_pool(lambda: parse_values(new.values))  # slow for many values
         return await call.create(
-            lambda _: CreateGiven(handle, given),             # an operation of the registry
-            lambda made: Reply(Made(str(made.handle), made.seq), 201, name=str(made.handle)),
+            lambda _: CreateRecord(handle, values),           # a registry command
+            lambda created: Reply(CreatedRecord(str(created.handle), created.seq), 201, name=str(created.handle)),
             about=handle, note=new.note,
         )
 
 
-    @CHAPTER.add(
-        "GET", "/handles/{handle}/history", "history", "The history of a name",
-        answer=Entries, query=Paging, problems=(404,), parameters={"handle": HANDLE_STEP},
+    @SECTION.add(
+        "GET", "/handles/{handle}/history", "history", "Get the history of a handle",
+        response=HistoryPage, query=Paging, problems=(404,), parameters={"handle": HANDLE_PARAMETER},
     )
     async def history(call: ApiCall) -> Reply:
-        \"\"\"What became of a record, the latest first.\"\"\"
-        handle, asked = call.handle(), call.asked(Paging)
-        before = await call.after(int)                        # None at the first page
-        found = await call.read(lambda context: page(context, handle, before, asked.limit), handle)
-        following = await call.cursor(found.last if found.more else None)
-        return Reply(Entries([...], next=following), next=following, name=str(handle))
+        \"\"\"Return the versions of a record, newest first.\"\"\"
+        handle, query = call.handle(), call.query_as(Paging)
+        before = await call.after(int)                        # None on the first page
+        page = await call.read(lambda context: load_page(context, handle, before, query.limit), handle)
+        cursor = await call.cursor(page.last if page.more else None)
+        return Reply(HistoryPage([...], next=cursor), next=cursor, name=str(handle))
 
-- Everything that goes over the network is a `Given` or a `Told` with a docstring, and every member has an `About`.
-  A member `next: NextCursor = None` belongs to every page. A query that has pages extends `Paging`.
-- Nothing blocks: the ledger is reached through `call.read` (a function of `Context`), `call.look` (an operation that
-  only reads), `call.change` (one that changes), `call.create` and `call.once` (which heed `Idempotency-Key`, for routes
-  with `creates=True`; what they answer is kept for a day, so no secret may be in it) and `call.do`.
-- Refusals are raised: `Refused`, `InvalidName`, `InvalidData` and `Malformed` become problems by themselves, and
-  `Unfitting(message, where)` and `Wrong(slug, detail, advice)` are for what only the API knows. Statuses that a route
-  may refuse with stand in `problems`; 400, 429, 500 and 503 every route has, and 401, 403 every one with a `scope`.
-- `scope` is the word that a token needs (`registry.scopes.Word`), for the description; the registry enforces it.
-- Rules live in the registry, so that the command line refuses the same; see tests/server/http/v1/test_v1_same_rules.py,
-  which every chapter adds its requests to.
-- The module is named in `CHAPTERS` below, in the order in which the description has them.
+- Requests and responses are `RequestBody` and `ResponseBody` classes with docstrings; every field has a `Doc`. Every
+  page has a field `next: NextCursor = None`. The query of a list extends `Paging`.
+- Nothing blocks: the ledger is reached through `call.read` (a function of `Context`), `call.respond` (which also builds
+  the response), `call.change` (a command), `call.create` and `call.once` (which support `Idempotency-Key`, for routes
+  with `creates=True`; their responses are stored for a day, so they must not contain secrets) and `call.do`.
+- Errors are raised: `Refused`, `InvalidName`, `InvalidData` and `BadRequest` become problems;
+  `InvalidParameter(message, where)` and `ApiError(slug, detail, advice)` are for errors of the API itself. `problems`
+  lists the statuses of a route besides `openapi.COMMON_STATUSES`.
+- `scope` is the scope that a token needs (`registry.access.scopes.Scope`), for documentation; the registry enforces it.
+- Rules belong to the registry, so that every interface applies them. Each section adds its requests to
+  tests/server/http/v1/test_v1_same_rules.py.
+- The module is listed in `SECTIONS` below.
 """
 
 from typing import Final
@@ -100,4 +102,3 @@ SECTIONS: Final[tuple[Routes, ...]] = (
     names.SECTION,
     tokens.SECTION,
 )
-"""In the order of the description."""

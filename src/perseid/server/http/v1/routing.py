@@ -1,10 +1,9 @@
-"""What a part of the API is: a method, a path, what it takes and gives, and the function that answers.
+"""Routes of the HTTP API: method, path, types, handler.
 
-A route says everything about itself, so that what is served and what is described cannot differ. Everything that goes
-over the network has a type: the parameters of the query, the body and the answer are `msgspec` structures whose
-docstrings are their descriptions.
+A route declares everything about itself, so the OpenAPI document cannot differ from what is served. Query, body and
+response are `msgspec` types whose docstrings are their descriptions.
 
-In a path a name is one segment, so the slash of a handle is written `%2F` there:
+A handle is one path segment, so its slash is written `%2F`:
 
     /api/v1/handles/12345%2Fx/history
 """
@@ -18,42 +17,42 @@ import msgspec
 from perseid.server.http.messages import HeaderList
 
 if TYPE_CHECKING:
-    from .calls import ApiCall
+    from .api_call import ApiCall
 
 BASE: Final = "/api/v1"
-"""Below it is everything of this version."""
+"""The path of this version of the API."""
 
-NO_TOKEN: Final = "none"  # noqa: S105 - a word
-"""The scope of what no token can do, whatever its words."""
+NO_TOKEN: Final = "none"  # noqa: S105 - not a secret
+"""The scope of routes that tokens cannot use."""
 
 OWN_TOKEN: Final = "itself"  # noqa: S105 - not a secret
-"""The scope of what every token can do, whatever its words: with itself, and nothing else."""
+"""The scope of routes that every token can use, on itself only."""
 
 Handler = Callable[["ApiCall"], Awaitable["Reply"]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class EmptyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No parameters."""
+    """A query without parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a route answers."""
+    """The result of a handler."""
 
     body: object = None
-    """A structure, which is written as JSON; or octets, which go out as they are."""
+    """An object to encode as JSON, or bytes to send unchanged."""
     status: int = 200
     headers: HeaderList = ()
     media_type: str = "application/json"
     name: str = ""
-    """The handle that it was about, for the log."""
+    """The handle concerned, for the log."""
     next: str | None = None
-    """The cursor of the next page, if there is one: the answer then links to it. See `ApiCall.cursor`."""
+    """The cursor of the next page, for the `Link` header. See `ApiCall.cursor`."""
     stream: AsyncIterator[bytes] | None = None
-    """A body that is made while it is sent, in place of `body`."""
+    """A streamed body, instead of `body`."""
     tag: str = ""
-    """What follows from the octets of `body`, where that was made with them: see `ApiCall.tell`."""
+    """The ETag of an encoded `body`: see `ApiCall.respond`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,55 +61,55 @@ class Route:
 
     method: str
     path: str
-    """Below `BASE`, with the names of its parameters in braces: `/handles/{handle}/history`."""
+    """The path under `BASE`, with parameters in braces: `/handles/{handle}/history`."""
     operation: str
-    """Its name in the description, in camel case."""
+    """The operationId, in camel case."""
     summary: str
-    """What it does, in a few words; more is in the docstring of the function that answers."""
+    """A short summary; the docstring of the handler has more."""
     tag: str
-    """The chapter of the description that it stands in."""
+    """The section of the OpenAPI document."""
     handler: Handler
     response: Any = None
-    """The type of the body of an answer; None if there is none."""
+    """The type of the response body; None if there is none."""
     query: type[msgspec.Struct] = EmptyQuery
-    """The parameters of the query."""
+    """The type of the query parameters."""
     body: Any = None
-    """The type of the body of a request; None if there is none."""
+    """The type of the request body; None if there is none."""
     status: int = 200
-    """Of an answer where all went well."""
+    """The status of a successful response."""
     media_types: tuple[str, ...] = ("application/json",)
-    """Of the answer, where it is not JSON alone."""
+    """The media types of the response."""
     scope: str = ""
-    """The word that a token needs, `NO_TOKEN` or `ITSELF`; empty where nobody needs to be known."""
+    """The scope that a token needs, `NO_TOKEN` or `OWN_TOKEN`; empty for public routes."""
     creates: bool = False
-    """Whether an `Idempotency-Key` keeps it from being done twice."""
+    """Whether the route supports `Idempotency-Key`."""
     conditional: bool = False
-    """Whether it is done only in the state of a record that `If-Match` or `If-None-Match` names."""
+    """Whether the route supports `If-Match` and `If-None-Match`."""
     problems: tuple[int, ...] = (400,)
-    """Statuses with which it may refuse, besides those that everything may."""
+    """Problem statuses besides `openapi.COMMON_STATUSES`."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """What each parameter of the path is, by its name."""
+    """Descriptions of the path parameters."""
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """The steps of the path; none for `/`, which is `BASE` itself."""
+        """The segments of the path; none for `BASE` itself."""
         return tuple(filter(None, self.path.split("/")))
 
 
 @dataclass(slots=True)
 class Routes:
-    """A part of the API, to which functions add themselves."""
+    """A section of the API, to which handlers are added."""
 
     tag: str
     about: str
-    """What the chapter is about, for the description."""
-    found: list[Route] = field(default_factory=list)
+    """A description of the section."""
+    routes: list[Route] = field(default_factory=list)
 
     def add(self, method: str, path: str, operation: str, summary: str, **more: Any) -> Callable[[HandlerT], HandlerT]:
-        """Have a function answer a method of a path."""
+        """Register the handler of a method and path."""
 
         def register(handler: HandlerT) -> HandlerT:
-            self.found.append(Route(method, path, operation, summary, self.tag, handler, **more))
+            self.routes.append(Route(method, path, operation, summary, self.tag, handler, **more))
             return handler
 
         return register
@@ -118,64 +117,63 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """What there is at a path."""
+    """The routes of a path."""
 
     routes: Mapping[str, Route]
     """By method."""
     parameters: tuple[str, ...]
-    """What stands in the path where a route has parameters, in that order."""
+    """The path parameters, in order."""
 
 
 class Router:
-    """All routes, by path. A step that is spelt out goes before a parameter."""
+    """All routes by path. A literal segment is matched before a parameter."""
 
-    def __init__(self, parts: Iterable[Routes]) -> None:
-        self.parts = tuple(parts)
-        self.routes = tuple([route for section in self.parts for route in section.found])
+    def __init__(self, sections: Iterable[Routes]) -> None:
+        self.sections = tuple(sections)
+        self.routes = tuple([route for section in self.sections for route in section.routes])
         self._root = _Node()
         operations: set[str] = set()
         for route in self.routes:
             node = self._root
-            for step in route.segments:
-                node = node.child(step)
+            for segment in route.segments:
+                node = node.child(segment)
             if route.method in node.routes or route.operation in operations:
-                raise ValueError(f"{route.method} {route.path} ({route.operation}) is there twice")
+                raise ValueError(f"{route.method} {route.path} ({route.operation}) is defined twice")
             node.routes[route.method] = route
             operations.add(route.operation)
 
-    def find(self, steps: tuple[str, ...]) -> RouteMatch | None:
-        """What there is at a path, whose steps are decoded; None if nothing is."""
-        return next(self._root.find(steps, ()), None)
+    def find(self, segments: tuple[str, ...]) -> RouteMatch | None:
+        """Find the routes of decoded path segments; None if there are none."""
+        return next(self._root.find(segments, ()), None)
 
 
 @dataclass(slots=True)
 class _Node:
-    """Where a path has come to after some steps."""
+    """A node of the tree of path segments."""
 
     routes: dict[str, Route] = field(default_factory=dict)
-    steps: "dict[str, _Node]" = field(default_factory=dict)
+    children: "dict[str, _Node]" = field(default_factory=dict)
     parameter: "_Node | None" = None
 
-    def child(self, step: str) -> "_Node":
-        """Where a step leads to, which is made if it is not there."""
-        if not is_parameter(step):
-            return self.steps.setdefault(step, _Node())
+    def child(self, segment: str) -> "_Node":
+        if not is_parameter(segment):
+            return self.children.setdefault(segment, _Node())
         if self.parameter is None:
             self.parameter = _Node()
         return self.parameter
 
-    def find(self, steps: tuple[str, ...], matched: tuple[str, ...]) -> Iterator[RouteMatch]:
-        if not steps:
+    def find(self, segments: tuple[str, ...], matched: tuple[str, ...]) -> Iterator[RouteMatch]:
+        if not segments:
             if self.routes:
                 yield RouteMatch(self.routes, matched)
             return
-        first, rest = steps[0], steps[1:]
-        if first in self.steps:
-            yield from self.steps[first].find(rest, matched)
+        first, rest = segments[0], segments[1:]
+        if first in self.children:
+            yield from self.children[first].find(rest, matched)
         if first and self.parameter is not None:
             yield from self.parameter.find(rest, (*matched, first))
 
 
-def is_parameter(step: str) -> bool:
-    """Whether a step of a path stands for something."""
-    return step.startswith("{")
+def is_parameter(segment: str) -> bool:
+    """Return whether a segment is a parameter."""
+    return segment.startswith("{")

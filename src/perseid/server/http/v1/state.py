@@ -1,21 +1,18 @@
-"""Where the next page of a list begins: sealed, so that it tells nothing and nobody can make one up.
+"""State of the HTTP API in one process: cursors, rate limits, idempotency keys, running jobs.
 
-A page may end at something that its reader may not see. So a cursor is encrypted, with a key that follows from the
-ledger: it is good on every node and after every start, and nothing is kept for it. It is bound to the list that it
-belongs to, and to who reads it.
+It survives a reload of the settings.
 
-How many requests somebody may make in a minute, and what answers say about it.
+Cursors. A page may end at an item that its reader cannot see, so a cursor is encrypted, with a key derived from the
+ledger: it is valid on every node and after a restart, and nothing is stored. It is bound to its list and its reader.
 
-What work costs is limited by the budgets of the pools. This limit is one that a client can see and keep to: every
-answer says how much is left (RateLimit header fields for HTTP, a draft of the IETF):
+Rate limit. The budgets of the pools limit the cost of work; this limit is visible to clients (RateLimit header fields
+for HTTP, an IETF draft):
 
     RateLimit-Policy: "requests";q=600;w=60
     RateLimit: "requests";r=597;t=1
 
-Whoever has proved who they are is counted wherever they come from, and everybody else by their network. A token counts
-for whoever made it (`registry.identity.counted_as`), so that many tokens give no more than one.
-
-What our own API keeps between requests, in one process. It outlives a change of settings.
+Authenticated requests count per identity, those with a token for its issuer (`registry.identity.quota_key`), so more
+tokens give no more requests. Anonymous requests count per network.
 """
 
 import base64
@@ -36,42 +33,42 @@ from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
 
 from .job_events import Listeners
-from .job_runs import JobRunner
+from .job_runner import JobRunner
 
 SECRET_PURPOSE: Final = b"API cursors"
-"""Of the ledger's secret."""
+"""Purpose for which the key is derived from the ledger's secret."""
 
 MAX_CURSOR: Final = 8_000
-"""Characters of the longest cursor that is looked at: more does not fit into the head of a request."""
+"""Characters; a longer cursor does not fit into the head of a request."""
 
 T = TypeVar("T")
 
 
 class InvalidCursor(ValueError):
-    """A cursor that no page of this list has ended with."""
+    """A cursor that this list did not issue to this reader."""
 
 
 class CursorCipher:
-    """Seals and opens cursors."""
+    """Encryption of cursors."""
 
     def __init__(self, secret: bytes) -> None:
         self._cipher = AESSIV(secret)
 
-    def seal(self, place: object, context: bytes) -> str:
-        """The cursor for a place: a plain object."""
-        return _encode(self._cipher.encrypt(msgspec.msgpack.encode(place), [context]))
+    def seal(self, position: object, context: bytes) -> str:
+        """Encrypt a position, a plain object."""
+        return _encode(self._cipher.encrypt(msgspec.msgpack.encode(position), [context]))
 
     def open(self, cursor: str, context: bytes, type_: type[T]) -> T:
-        """The place that a cursor stands for; raises `InvalidCursor`."""
+        """Decrypt a cursor; raises `InvalidCursor`."""
         try:
             if len(cursor) > MAX_CURSOR:
                 raise InvalidCursor
             data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
             if _encode(data) != cursor:
-                raise InvalidCursor  # bits that mean nothing are set: nobody but a forger writes it so
+                raise InvalidCursor  # unused bits are set: not a canonical encoding
             return msgspec.msgpack.decode(self._cipher.decrypt(data, [context]), type=type_)
         except (ValueError, InvalidTag, msgspec.MsgspecError):
-            message = "the cursor is not one that this list has given you; begin at the first page, without a cursor"
+            message = "The cursor is not valid for this list; repeat the request without cursor"
             raise InvalidCursor(message) from None
 
 
@@ -80,28 +77,27 @@ def _encode(data: bytes) -> str:
 
 
 WINDOW: Final = 60
-"""Seconds that a limit is about."""
+"""Seconds of the rate limit window."""
 
 MAX_CLIENTS: Final = 10_000
-"""Of whom it is kept how much they have left, some hundred octets each. The one who was silent for longest makes room,
-and begins anew."""
+"""Clients whose use is tracked, some hundred bytes each. The least recently active one is dropped and starts again."""
 
 POLICY_NAME: Final = "requests"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What somebody may do yet."""
+    """The remaining requests of a client."""
 
     allowed: bool
     limit: int
     remaining: int
     reset: int
-    """Seconds until there is more than that: until the whole limit is there again, or one request if none is."""
+    """Seconds until the limit is fully restored, or until one request is allowed if none is left."""
 
     @property
     def headers(self) -> HeaderList:
-        """What an answer says about it."""
+        """The RateLimit headers."""
         if not self.limit:
             return ()
         return (
@@ -114,14 +110,14 @@ NO_LIMIT: Final = Allowance(allowed=True, limit=0, remaining=0, reset=0)
 
 
 class RateLimiter:
-    """Counts requests."""
+    """A rate limiter for requests."""
 
     def __init__(self) -> None:
-        # For each the moment at which the whole limit will be there again; who was silent for longest comes first.
+        # For each client the time when its limit is fully restored; the least recently active client comes first.
         self._due: dict[Hashable, float] = {}
 
     def take(self, client: Hashable, limit: int, now: float) -> Allowance:
-        """Count a request of somebody who may make so many in a minute; none means that there is no limit."""
+        """Count a request of a client with a limit per minute; 0 means no limit."""
         if not limit:
             return NO_LIMIT
         cost = WINDOW / limit
@@ -139,7 +135,7 @@ class RateLimiter:
 
 @dataclass(slots=True)
 class _RegistryState:
-    """What belongs to one registry."""
+    """State that belongs to one registry."""
 
     registry: Registry
     tokens: TokenAuthenticator
@@ -149,29 +145,29 @@ class _RegistryState:
 
 @dataclass(slots=True)
 class ApiState:
-    """What is kept; for any number of threads."""
+    """State of the API; thread-safe unless noted."""
 
     limiter: RateLimiter = field(default_factory=RateLimiter)
-    """For the event loop alone."""
+    """Event loop only."""
     runner: JobRunner = field(default_factory=JobRunner)
-    """The changes of many records that are carried out; likewise."""
+    """Running jobs. Event loop only."""
     listeners: Listeners = field(default_factory=Listeners)
-    """Who is told how far they have come; likewise."""
+    """Listeners for job progress. Event loop only."""
     rules: Rules | None = None
-    """What the settings say now, for what goes on when they are read again; None if they never were."""
+    """The settings after a reload, for running jobs; None before the first reload."""
     _state: _RegistryState | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def tokens(self, registry: Registry) -> TokenAuthenticator:
-        """What recognises bearer tokens."""
+        """Return the token authenticator."""
         return self._state_for(registry).tokens
 
     def keys(self, registry: Registry) -> IdempotencyKeys:
-        """The keys of requests that are carried out once."""
+        """Return the idempotency keys."""
         return self._state_for(registry).keys
 
     def cursors(self, registry: Registry) -> CursorCipher:
-        """What seals the places where pages begin. It may wait for the ledger, which is read the first time."""
+        """Return the cursor cipher. The first call reads the ledger and may wait."""
         state = self._state_for(registry)
         if state.cursors is None:
             with registry.snapshot() as snapshot:
@@ -179,7 +175,7 @@ class ApiState:
         return state.cursors
 
     def stop(self) -> None:
-        """Have everything end that goes on by itself: the server is about to stop."""
+        """Stop jobs and listeners: the server is shutting down."""
         self.runner.stopping = self.listeners.stopping = True
 
     def _state_for(self, registry: Registry) -> _RegistryState:

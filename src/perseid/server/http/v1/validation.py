@@ -1,24 +1,14 @@
-r"""Members and texts of JSON that the decoder passes over, or says nothing useful about.
+r"""Parsing and validation of requests: path segments, query parameters and JSON bodies, as the types of a route.
 
-Of a member that stands twice in an object one reader takes the first, another the last. What was meant nobody knows, so
-it is refused. So is half of a surrogate pair, `"\ud800"`, which JSON can write and UTF-8 cannot.
+Everything invalid is refused with its location: the name of a parameter, or the path of a field in the body,
+`$.values[0].index`. Query parameters are text, so numbers and booleans are parsed from text; a boolean without value is
+true, and a list parameter is repeated. Invalid UTF-8 and invalid escapes in the query are refused (H4, U7).
 
-What does not fit in a request, in words for people: what is allowed there, where it stands, and what to do about it.
+JSON parsers disagree about a field that occurs twice in an object, so it is refused. So is half of a surrogate pair,
+`"\ud800"`, which JSON can express and UTF-8 cannot.
 
-The decoder says what it expected in terms of its own types. Here that becomes a sentence, with the place down to the
-member that is missing or unknown; and what the description of the API says about that member becomes the advice.
-
-What it says holds names and words of strangers, as they wrote them and at any length: they are shown and cut, and
-nothing is made of them.
-
-What a request says, as the types of its route: parameters of the path and the query, and the body.
-
-Whatever does not fit is refused, with the place where it stands: the name of a parameter, or the path of a member in
-the JSON of the body, `$.values[0].index`. Parameters are text, so numbers, and true and false, are taken from text; a
-parameter without a value that says yes or no says yes. One that takes several values is repeated.
-
-Nothing is guessed: what is no UTF-8 or no escape in the query is refused (H4, U7), and so is what stands twice in an
-object of the body.
+The messages of the decoder are rewritten for people: the field, what is wrong with it, and the description of the field
+as advice. They contain untrusted text of any length, which is quoted and truncated, and never interpreted.
 """
 
 import json
@@ -43,36 +33,34 @@ from perseid.server.http.targets import MAX_PARAMETERS, BadRequest, parse_name, 
 from .routing import BASE, Route
 
 MAX_PATH: Final = 400
-"""Characters of a path, after which it ends: bodies may be nested deeply."""
+"""Characters of a field path; longer ones are truncated. Bodies can be nested deeply."""
 
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
-
-PathSteps = Sequence[str | int]
-"""A place: the names of members, and the numbers of items, on the way to it."""
+FieldPath = Sequence[str | int]
+"""Field names and list positions."""
 
 
 class _DuplicateMember(dict[str, Any]):
-    """An object in which a member stands twice."""
+    """An object in which a field occurs twice."""
 
     __slots__ = ("name",)
 
     def __init__(self, plain: dict[str, Any], name: str) -> None:
         super().__init__(plain)
         self.name = name
-        """The member."""
 
 
 def find_duplicate_member(body: bytes) -> tuple[str, str] | None:
-    """Path and name of a member that stands twice in JSON that has been read before; None if there is none.
+    """Find a field that occurs twice in valid JSON: its path and name, or None.
 
-    It takes about as long as reading the JSON in Python: a millisecond for the values of a thousand names. A body of
-    1 MiB of nothing but tiny objects takes a quarter of a second and 30 MB, if one of the last is such a one.
+    This takes about as long as parsing the JSON in Python: a millisecond for the values of a thousand handles, and at
+    worst a quarter of a second and 30 MB, for a body of 1 MiB of tiny objects with a duplicate near the end.
     """
     has_duplicate = False
 
-    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         nonlocal has_duplicate
         plain = dict(pairs)
         if len(plain) == len(pairs):
@@ -80,8 +68,8 @@ def find_duplicate_member(body: bytes) -> tuple[str, str] | None:
         has_duplicate = True
         return _DuplicateMember(plain, _first_duplicate([name for name, _ in pairs]))
 
-    # What numbers say does not matter here, and reading long ones would cost more than the rest.
-    plain = json.loads(body.decode(), object_pairs_hook=made, parse_int=str, parse_float=str)
+    # Numbers stay text: parsing long ones would cost more than everything else.
+    plain = json.loads(body.decode(), object_pairs_hook=build, parse_int=str, parse_float=str)
     if not has_duplicate:
         return None
     for steps, each in _walk(plain):
@@ -91,7 +79,7 @@ def find_duplicate_member(body: bytes) -> tuple[str, str] | None:
 
 
 def find_lone_surrogate(body: bytes) -> str | None:
-    """The path of a text with half of a surrogate pair, in what may be JSON; None if there is none."""
+    """Find a string with half of a surrogate pair, in possibly invalid JSON: its path, or None."""
     if _SURROGATE_ESCAPE.search(body) is None:
         return None
     try:
@@ -107,19 +95,18 @@ def find_lone_surrogate(body: bytes) -> str | None:
 
 
 def _first_duplicate(names: Sequence[str]) -> str:
-    """The first name that was there before."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
             return name
         seen.add(name)
-    raise AssertionError("no name is there twice")
+    raise AssertionError("no duplicate")
 
 
-def _walk(plain: Any) -> Iterator[tuple[PathSteps, Any]]:
-    """Everything in a plain object and the way to it, which counts until the next; what holds others comes before them.
+def _walk(plain: Any) -> Iterator[tuple[FieldPath, Any]]:
+    """Yield every item with its path, containers before their items. The path is valid until the next step.
 
-    There may be a million of them, so nothing is kept of those that have been passed.
+    There may be a million items, so nothing is collected.
     """
     steps: list[str | int] = []
     yield steps, plain
@@ -146,8 +133,8 @@ def _items(plain: Any) -> Iterator[tuple[str | int, Any]]:
     return enumerate(plain) if isinstance(plain, list) else iter(())
 
 
-def _format_path(steps: PathSteps) -> str:
-    """A way as people read it, as far as there is room for it."""
+def _format_path(steps: FieldPath) -> str:
+    """Format a path such as `$.values[0].index`, truncated."""
     path = "$"
     for step in steps:
         if len(path) >= MAX_PATH:
@@ -157,7 +144,7 @@ def _format_path(steps: PathSteps) -> str:
 
 
 MAX_WHERE: Final = 400
-"""Characters of a path. Those of members that are described here are shorter; another one is of a stranger's making."""
+"""Characters of a path in a message of the decoder; known fields have shorter ones."""
 
 _PATH_SEPARATOR: Final = " - at `"
 _JSON_PATH: Final = re.compile(r"\$(?:\.\w+|\[(?:[0-9]+|\.\.\.)\])*", re.ASCII)
@@ -172,146 +159,143 @@ _ESCAPED: Final = re.compile(r"(?:\\(?:x..|u.{4}|U.{8}|.)|[^\\])" + f"{{0,{MAX_Q
 _PLURAL: Final = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.FrozenSetType)
 
 _TYPE_NAMES: Final = {
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
-    "str": "a text",
+    "str": "a string",
     "bool": "true or false",
     "object": "an object",
     "array": "a list",
     "null": "null",
 }
-_BOUNDS: Final = {">=": "{} at least", "<=": "{} at most", ">": "more than {}", "<": "less than {}"}
+_BOUNDS: Final = {">=": "at least {}", "<=": "at most {}", ">": "more than {}", "<": "less than {}"}
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationProblem:
-    """What does not fit."""
+    """An invalid part of a request."""
 
     problem: str
-    """What is wrong with what stands there, as the end of a sentence."""
+    """What is wrong, as the end of a sentence."""
     where: str
-    """The path in the JSON: `$.values[0].index`."""
+    """The path in the body: `$.values[0].index`."""
     advice: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A place in a type."""
+    """A field of a type."""
 
     type: inspect.Type
     about: str = ""
-    """What the description says of it."""
+    """The description of the field."""
 
 
 def describe_error(problem: msgspec.ValidationError, type_: Any, body: bytes = b"") -> ValidationProblem:
-    """What the decoder's objection to something of a type means; with the `body` that it is in, more can be said."""
-    said, where = _split_message(str(problem))
+    """Explain a message of the decoder; `body` allows more precise advice."""
+    message, where = _split_message(str(problem))
     member = _find_member(type_, where)
-    if missing := _MISSING.fullmatch(said):
+    if missing := _MISSING.fullmatch(message):
         where = f"{where}.{missing[1]}"
         return ValidationProblem(
-            "is missing", where, _member_advice(_find_member(type_, where)) or _allowed_values(None, type_, where)
+            "is required", where, _member_advice(_find_member(type_, where)) or _allowed_values(None, type_, where)
         )
-    if unknown := _UNKNOWN.fullmatch(said):
+    if unknown := _UNKNOWN.fullmatch(message):
         return ValidationProblem(
-            "is not known", f"{where}.{display_name(unknown[1])}", _known_members(member, body if where == "$" else b"")
+            "is unknown", f"{where}.{display_name(unknown[1])}", _known_members(member, body if where == "$" else b"")
         )
-    if wrong := _NOT_ALLOWED.fullmatch(said):
+    if wrong := _NOT_ALLOWED.fullmatch(message):
         word = _truncate_escaped(wrong[2]) if wrong[1] else _quote_value(wrong[2])
-        return ValidationProblem(f"is {word}, which is not allowed there", where, _allowed_values(member, type_, where))
-    return ValidationProblem(_format_problem(said), where, _member_advice(member))
+        return ValidationProblem(f"has the invalid value {word}", where, _allowed_values(member, type_, where))
+    return ValidationProblem(_format_problem(message), where, _member_advice(member))
 
 
-def _split_message(said: str) -> tuple[str, str]:
-    """What the decoder says, and the path at its end; a stranger's words before that may hold anything."""
-    rest, _, path = said.rpartition(_PATH_SEPARATOR)
+def _split_message(message: str) -> tuple[str, str]:
+    """Split a message of the decoder and the path at its end; the message may contain untrusted text."""
+    rest, _, path = message.rpartition(_PATH_SEPARATOR)
     where = path.removesuffix("`")
     if rest and len(where) <= MAX_WHERE and where != path and _JSON_PATH.fullmatch(where):
         return rest, where
-    return said, "$"
+    return message, "$"
 
 
-def _format_problem(said: str) -> str:
-    """What something should be, and what it is."""
-    if found := _BOUND.fullmatch(said):
+def _format_problem(message: str) -> str:
+    if found := _BOUND.fullmatch(message):
         kind, is_length, relation, number = found.groups()
-        many = f"{int(number):,}" if number.isdecimal() else number
+        limit = f"{int(number):,}" if number.isdecimal() else number
         unit = "" if not is_length else " characters" if kind == "str" else " items"
-        return f"should {'have' if is_length else 'be'} {_BOUNDS[relation].format(many + unit)}"
-    if found := _PATTERN.fullmatch(said):
-        return f"should match the pattern {found[1]}"
-    if found := _EXPECTED.fullmatch(said):
-        wanted = f"should be {_type_names(found[1])}"
-        return f"{wanted}, and is {_type_names(found[2])}" if found[2] else wanted
-    return f"does not fit: {said[:1].lower()}{said[1:]}"
+        return f"must {'have' if is_length else 'be'} {_BOUNDS[relation].format(limit + unit)}"
+    if found := _PATTERN.fullmatch(message):
+        return f"must match the pattern {found[1]}"
+    if found := _EXPECTED.fullmatch(message):
+        problem = f"must be {_type_names(found[1])}"
+        return f"{problem}, not {_type_names(found[2])}" if found[2] else problem
+    return f"is invalid: {message[:1].lower()}{message[1:]}"
 
 
-def _type_names(said: str) -> str:
-    """Types of JSON, as people call them."""
-    return " or ".join([_TYPE_NAMES.get(kind, kind) for kind in said.split(" | ")])
+def _type_names(message: str) -> str:
+    return " or ".join([_TYPE_NAMES.get(kind, kind) for kind in message.split(" | ")])
 
 
-def _quote_value(said: str) -> str:
-    """What somebody wrote: a text that the decoder has put in quotes as it is, or a number."""
-    if len(said) > 1 and said[0] == said[-1] and said[0] in "'\"":
-        return quote_text(said[1:-1])
-    return said[:MAX_QUOTED_LENGTH]
+def _quote_value(message: str) -> str:
+    """Quote a value that the decoder has put in quotes without escaping, or a number."""
+    if len(message) > 1 and message[0] == message[-1] and message[0] in "'\"":
+        return quote_text(message[1:-1])
+    return message[:MAX_QUOTED_LENGTH]
 
 
-def _truncate_escaped(said: str) -> str:
-    """The same where the decoder has escaped the text as `quoted` does, and cuts nothing: cut between characters."""
-    if len(said) <= MAX_QUOTED_LENGTH or said[0] not in "'\"":
-        return said[:MAX_QUOTED_LENGTH]
-    inner = said[1:-1]
-    found = _ESCAPED.match(inner)
-    kept = "" if found is None else found[0]
-    return said if kept == inner else f"{said[0]}{kept}…{said[0]}"
+def _truncate_escaped(message: str) -> str:
+    """Truncate a value that the decoder has escaped as `quote_text` does, between two characters."""
+    if len(message) <= MAX_QUOTED_LENGTH or message[0] not in "'\"":
+        return message[:MAX_QUOTED_LENGTH]
+    inner = message[1:-1]
+    match = _ESCAPED.match(inner)
+    head = "" if match is None else match[0]
+    return message if head == inner else f"{message[0]}{head}…{message[0]}"
 
 
-# What the description says
+# Descriptions of fields
 
 
 def _member_advice(member: _Member | None) -> str:
     if member is None:
         return ""
     choices = _choices(member.type)
-    allowed = f"write one of {', '.join(choices)}" if choices else ""
-    return "; ".join(filter(None, [allowed, f"what belongs there: {member.about}" if member.about else ""]))
+    allowed = f"Use one of {', '.join(choices)}" if choices else ""
+    return ". ".join(filter(None, [allowed, f"Expected: {member.about.removesuffix('.')}" if member.about else ""]))
 
 
 def _known_members(member: _Member | None, body: bytes) -> str:
-    """Which members an object has; of several sorts of objects, that of the sort which the body says that it is."""
+    """List the fields of an object; in a union, those of the kind that the body declares."""
     structures = [] if member is None else _structures(member.type)
     if body and len(structures) > 1:
         tag = _decode_tag(body, str(structures[0].tag_field))
         structures = [each for each in structures if each.tag == tag] or structures
     names = [name for each in structures for name in (each.tag_field, *[field.encode_name for field in each.fields])]
-    return f"there are {', '.join(dict.fromkeys(filter(None, names)))}" if any(names) else "there are none here"
+    return f"Use one of {', '.join(dict.fromkeys(filter(None, names)))}" if any(names) else "Remove it"
 
 
 def _decode_tag(body: bytes, name: str) -> str | None:
-    """What an object says that it is, by one of its members; the others are passed over."""
+    """Decode the tag of an object and skip its other fields."""
     try:
-        found = msgspec.json.decode(body, type=_tag_structure(name))
+        tagged = msgspec.json.decode(body, type=_tag_type(name))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # what stands behind that place may be anything
-    return str(getattr(found, name))
+        return None  # the rest of the body may be anything
+    return str(getattr(tagged, name))
 
 
 @cache
-def _tag_structure(name: str) -> type[msgspec.Struct]:
+def _tag_type(name: str) -> type[msgspec.Struct]:
     return msgspec.defstruct("Tagged", [(name, str)])
 
 
 def _allowed_values(member: _Member | None, type_: Any, where: str) -> str:
-    """What may stand in a place that takes some words only."""
     choices = () if member is None else _choices(member.type)
-    if not choices:  # the member by which structures are told apart
+    if not choices:  # the tag of a union
         parent, _, name = where.rpartition(".")
         whole = _find_member(type_, parent)
         structures = [] if whole is None else _structures(whole.type)
         choices = tuple([str(each.tag) for each in structures if each.tag_field == name])
-    return f"write one of {', '.join(choices)}" if choices else ""
+    return f"Use one of {', '.join(choices)}" if choices else ""
 
 
 def _choices(type_: inspect.Type) -> Sequence[str]:
@@ -324,19 +308,19 @@ def _choices(type_: inspect.Type) -> Sequence[str]:
 
 
 def _find_member(type_: Any, where: str) -> _Member | None:
-    """The member that a path leads to; None where the type says nothing about it."""
-    found: _Member | None = _Member(_type_info(type_))
+    """Find the field of a path; None if the type does not describe it."""
+    member: _Member | None = _Member(_type_info(type_))
     for name in _STEP.findall(where.removeprefix("$")):
-        if found is None:
+        if member is None:
             return None
-        found = _child_member(found, name)
-    return found
+        member = _child_member(member, name)
+    return member
 
 
 def _child_member(member: _Member, name: str) -> _Member | None:
     if name:
-        said = next((type_ for key, type_ in _members(member.type) if key == name), None)
-        return None if said is None else _Member(said, _description(said))
+        child = next((type_ for key, type_ in _members(member.type) if key == name), None)
+        return None if child is None else _Member(child, _description(child))
     for each in _alternatives(member.type):
         if isinstance(each, _PLURAL):
             return _Member(each.item_type, _description(each.item_type) or member.about)
@@ -356,7 +340,7 @@ def _structures(type_: inspect.Type) -> list[inspect.StructType]:
 
 
 def _alternatives(type_: inspect.Type) -> Iterator[inspect.Type]:
-    """What a type may be, without what is said about it."""
+    """The alternatives of a type, without metadata."""
     while isinstance(type_, inspect.Metadata):
         type_ = type_.type
     if isinstance(type_, inspect.UnionType):
@@ -367,10 +351,10 @@ def _alternatives(type_: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def _description(type_: inspect.Type) -> str:
-    """What is said about a type, the outermost first."""
+    """The outermost description of a type."""
     while isinstance(type_, inspect.Metadata):
-        if said := (type_.extra_json_schema or {}).get("description"):
-            return str(said)
+        if text := (type_.extra_json_schema or {}).get("description"):
+            return str(text)
         type_ = type_.type
     return ""
 
@@ -380,39 +364,40 @@ def _type_info(type_: Any) -> inspect.Type:
     return inspect.type_info(type_)
 
 
+# Requests
+
 _INVALID_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class InvalidParameter(BadRequest):
-    """A part of a request that does not fit."""
+    """An invalid part of a request."""
 
     def __init__(self, message: str, where: str = "", advice: str = "") -> None:
         super().__init__(message)
         self.where = where
         """The parameter, or the path in the body."""
         self.advice = advice
-        """What to do about it."""
 
 
 class InvalidNameParameter(InvalidName):
-    """A name in a request that is none, or none that may be registered."""
+    """An invalid handle in a request."""
 
     where: str = ""
-    """The parameter, or the path in the body, where it stands."""
+    """The parameter, or the path in the body."""
 
     @classmethod
     def at(cls, problem: InvalidName, where: str) -> "InvalidNameParameter":
-        """A problem with a name, with its place."""
-        made = cls(problem.rule, problem.message, position=problem.position, character=problem.character)
-        made.where = where
-        return made
+        """Add the location to an error."""
+        error = cls(problem.rule, problem.message, position=problem.position, character=problem.character)
+        error.where = where
+        return error
 
 
 @contextmanager
 def locate_name_error(where: str, text: str = "", *, new: bool = True) -> Iterator[None]:
-    """Say of a problem with a name where in the request the name stands.
+    """Add the location in the request to errors about a handle.
 
-    Unless it is a `new` one, a name that is too long is one that does not exist (H9), and raises `Refused`.
+    Unless it is `new`, a handle that is too long does not exist (H9) and raises `Refused`.
     """
     try:
         yield
@@ -423,140 +408,135 @@ def locate_name_error(where: str, text: str = "", *, new: bool = True) -> Iterat
 
 
 def split_path(path: bytes) -> tuple[str, ...]:
-    """The steps of a path below `BASE`, decoded; raises `Malformed`. A slash that is encoded is part of a step."""
+    """Split and decode the path under `BASE`; raises `BadRequest`. An encoded slash is part of its segment."""
     rest = path[len(BASE) :]
-    return () if rest in (b"", b"/") else tuple([_decode_segment(step) for step in rest.split(b"/")[1:]])
+    return () if rest in (b"", b"/") else tuple([_decode_segment(part) for part in rest.split(b"/")[1:]])
 
 
 def _decode_segment(data: bytes) -> str:
     name = parse_name(data)
     if not name.is_text:
-        raise BadRequest("a step of the path is not UTF-8, and names have no other encoding", NOT_FOUND)
+        raise BadRequest("The path is not valid UTF-8", NOT_FOUND)
     return name.text
 
 
 def decode_query(request: Request, type_: type[msgspec.Struct]) -> msgspec.Struct:
-    """The parameters of the query, as the structure of a route; raises `Unfitting`."""
+    """Parse the query as the type of a route; raises `InvalidParameter`."""
     fields = _fields(type_)
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in _split_query(request.query):
         field = fields.get(name)
         if field is None:
-            known = f"there are {', '.join(fields)}" if fields else "there are none here"
-            raise InvalidParameter(
-                f"the parameter {quote_text(name)} is not known; {known}", display_name(name), "leave it out"
-            )
+            advice = f"Use one of {', '.join(fields)}" if fields else "Remove it: this path has no parameters"
+            raise InvalidParameter(f"Unknown parameter {quote_text(name)}", display_name(name), advice)
         if isinstance(field, _PLURAL):
-            given.setdefault(name, []).append(value)
-        elif name in given:
-            raise InvalidParameter(f"the parameter {name} is there twice, and means one thing", name, "give it once")
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise InvalidParameter(f"Parameter {name} is given twice", name, "Give it once")
         else:
-            given[name] = "true" if value == "" and isinstance(field, inspect.BoolType) else value
+            values[name] = "true" if value == "" and isinstance(field, inspect.BoolType) else value
     try:
-        return msgspec.convert(given, type_, strict=False)
+        return msgspec.convert(values, type_, strict=False)
     except msgspec.ValidationError as problem:
-        found = describe_error(problem, type_)
-        name = found.where.removeprefix("$.").partition("[")[0]
-        raise InvalidParameter(f"the parameter {name} {found.problem}", name, found.advice) from None
+        result = describe_error(problem, type_)
+        name = result.where.removeprefix("$.").partition("[")[0]
+        raise InvalidParameter(f"Parameter {name} {result.problem}", name, result.advice) from None
 
 
 def _split_query(query: bytes) -> Iterator[tuple[str, str]]:
-    """Parameters and their values. A plus sign is a space, and only `&` separates; raises `Unfitting`."""
+    """Yield parameters and values. A plus sign is a space, and only `&` separates; raises `InvalidParameter`."""
     parts = query.split(b"&", MAX_PARAMETERS)
     if len(parts) > MAX_PARAMETERS:
-        raise InvalidParameter(f"a request may have {MAX_PARAMETERS:,} parameters, and no more")
+        raise InvalidParameter(f"A request can have at most {MAX_PARAMETERS:,} parameters")
     for part in filter(None, parts):
-        written, _, value = part.replace(b"+", b" ").partition(b"=")
-        name = _decode_text(written, "the name of a parameter", "")
-        yield name, _decode_text(value, f"the parameter {quote_text(name)}", display_name(name))
+        raw_name, _, value = part.replace(b"+", b" ").partition(b"=")
+        name = _decode_text(raw_name, "The name of a parameter", "")
+        yield name, _decode_text(value, f"Parameter {quote_text(name)}", display_name(name))
 
 
 def _decode_text(data: bytes, what: str, where: str) -> str:
-    """What a part of the query says; raises `Unfitting`, for what is no text has no meaning here."""
-    if found := _INVALID_ESCAPE.search(data):
-        written = quote_text(data[found.start() : found.start() + 3].decode("latin-1"))
-        advice = "write a percent sign that is meant itself as %25"
-        raise InvalidParameter(f"{what} holds {written}, which is no escape", where, advice)
+    """Decode a name or value of the query; raises `InvalidParameter`."""
+    if match := _INVALID_ESCAPE.search(data):
+        escape = quote_text(data[match.start() : match.start() + 3].decode("latin-1"))
+        raise InvalidParameter(
+            f"{what} contains the invalid escape {escape}", where, "Write a literal percent sign as %25"
+        )
     try:
         return percent_decode(data).decode("utf-8")
     except UnicodeDecodeError as problem:
         byte = problem.object[problem.start]
-        message = f"{what} is not UTF-8, and there is no other encoding: octet {problem.start + 1} is 0x{byte:02X}"
-        raise InvalidParameter(message, where, "encode it in UTF-8, then escape each octet as %XX") from None
+        message = f"{what} is not valid UTF-8: byte {problem.start + 1} is 0x{byte:02X}"
+        raise InvalidParameter(message, where, "Encode it in UTF-8, then escape each byte as %XX") from None
 
 
 def decode_body(request: Request, type_: Any) -> Any:
-    """The body, as the type of a route; raises `Malformed`. Of a long one it takes long: see `given_twice`."""
+    """Parse the body as the type of a route; raises `BadRequest`. Slow for large bodies (`find_duplicate_member`)."""
     if type_ is None:
         if request.body:
-            raise BadRequest("nothing is expected in the body here; leave it empty")
+            raise BadRequest("This path does not accept a body; leave it empty")
         return None
     if not request.body and is_optional(type_):
         return type_()
     if media_type(request) != JSON_TYPE:
-        given = quote_text(media_type(request)) if media_type(request) else "no media type"
-        raise BadRequest(f"the body should be {JSON_TYPE}, and has {given}", UNSUPPORTED_MEDIA_TYPE)
+        actual = quote_text(media_type(request)) if media_type(request) else "missing"
+        raise BadRequest(f"Content-Type must be {JSON_TYPE}; it is {actual}", UNSUPPORTED_MEDIA_TYPE)
     try:
-        found = msgspec.json.decode(request.body, type=type_)
+        body = msgspec.json.decode(request.body, type=type_)
         _check_duplicates(request.body)
     except msgspec.ValidationError as problem:
-        with suppress(ValueError, RecursionError):  # what stands behind that place may be anything
+        with suppress(ValueError, RecursionError):  # the rest of the body may be anything
             _check_duplicates(request.body)
         raise _to_invalid_parameter(describe_error(problem, type_, request.body)) from None
     except msgspec.DecodeError as problem:
         raise _invalid_json(request.body, problem) from None
     except UnicodeDecodeError:
-        raise InvalidParameter(
-            "the body is not UTF-8, and JSON has no other encoding", "$", "encode it in UTF-8"
-        ) from None
+        raise InvalidParameter("The body is not valid UTF-8", "$", "Encode it in UTF-8") from None
     except RecursionError:
-        raise InvalidParameter("the body is nested too deeply", "$", "what belongs there stands in /docs") from None
-    return found
+        raise InvalidParameter("The body is nested too deeply", "$", "See /docs") from None
+    return body
 
 
 def _check_duplicates(body: bytes) -> None:
-    """Refuse a body in which a member stands twice in an object; raises `Unfitting`."""
-    twice = find_duplicate_member(body)
-    if twice is not None:
-        where, name = twice
-        message = f"the member {quote_text(name)} stands twice in an object of the body, and means one thing"
-        raise InvalidParameter(message, where, "give it once: readers of JSON differ in which of the two they take")
+    duplicate = find_duplicate_member(body)
+    if duplicate is not None:
+        where, name = duplicate
+        message = f"Field {quote_text(name)} occurs twice in an object of the body"
+        raise InvalidParameter(message, where, "Give it once")
 
 
-def _to_invalid_parameter(found: ValidationProblem) -> InvalidParameter:
-    what = "the body" if found.where == "$" else found.where
-    advice = found.advice or "what belongs there stands in /docs"
-    return InvalidParameter(f"the body does not fit: {what} {found.problem}", found.where, advice)
+def _to_invalid_parameter(problem: ValidationProblem) -> InvalidParameter:
+    field = "the body" if problem.where == "$" else problem.where
+    return InvalidParameter(f"Invalid body: {field} {problem.problem}", problem.where, problem.advice or "See /docs")
 
 
 def _invalid_json(body: bytes, problem: msgspec.DecodeError) -> InvalidParameter:
-    half = find_lone_surrogate(body)
-    if half is not None:
-        message = "a text in the body holds half of a surrogate pair, which is no character and has no UTF-8 form"
-        return InvalidParameter(message, half, "write the character itself, or both halves of its escape")
-    advice = "send one JSON document in UTF-8, and nothing behind it"
-    return InvalidParameter(f"the body is no JSON: {str(problem)[:200]}", "$", advice)
+    path = find_lone_surrogate(body)
+    if path is not None:
+        message = "A string in the body has half of a surrogate pair, which is not a character"
+        return InvalidParameter(message, path, "Write the character itself, or both halves of its escape")
+    advice = "Send one JSON document in UTF-8"
+    return InvalidParameter(f"The body is not valid JSON: {str(problem)[:200]}", "$", advice)
 
 
 @cache
 def is_optional(type_: Any) -> bool:
-    """Whether a body of a type may be empty: nothing has to be said in it."""
-    found = inspect.type_info(type_)
-    return isinstance(found, inspect.StructType) and not any(field.required for field in found.fields)
+    """Return whether a body of a type may be empty: all its fields have defaults."""
+    info = inspect.type_info(type_)
+    return isinstance(info, inspect.StructType) and not any(field.required for field in info.fields)
 
 
-def path_parameters(route: Route, given: tuple[str, ...]) -> Mapping[str, str]:
-    """The parameters of a path by their names."""
-    names = [step.strip("{}") for step in route.segments if step.startswith("{")]
-    return dict(zip(names, given, strict=True))
+def path_parameters(route: Route, values: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the path parameters by name."""
+    names = [segment.strip("{}") for segment in route.segments if segment.startswith("{")]
+    return dict(zip(names, values, strict=True))
 
 
 @cache
 def _fields(type_: type[msgspec.Struct]) -> dict[str, inspect.Type]:
-    """The type of each parameter, without what is said about it."""
-    found = inspect.type_info(type_)
-    assert isinstance(found, inspect.StructType)  # noqa: S101 - the type says so
-    return {field.encode_name: _unwrap(field.type) for field in found.fields}
+    """The type of each parameter, without metadata."""
+    info = inspect.type_info(type_)
+    assert isinstance(info, inspect.StructType)  # noqa: S101 - for mypy
+    return {field.encode_name: _unwrap(field.type) for field in info.fields}
 
 
 def _unwrap(type_: inspect.Type) -> inspect.Type:

@@ -1,1 +1,1 @@
-"""The routes of /api/v1, one module a subject."""
+"""Routes of the HTTP API, one module per section."""

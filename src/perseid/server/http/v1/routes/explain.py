@@ -1,4 +1,4 @@
-"""Whether something would be allowed, and why or why not; nothing is done."""
+"""Explain whether a change would be allowed, without executing it."""
 
 from typing import Annotated, Final
 
@@ -9,84 +9,84 @@ from perseid.registry.commands.records import AddValues, CreateRecord, Delete, R
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Command
 from perseid.server.http.context import INTERFACE
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import RequireIdentity
 from perseid.server.http.v1.problems import to_http_advice
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, RequestBody, ResponseBody
+from perseid.server.http.v1.schemas import Doc, RequestBody, ResponseBody
 from perseid.server.http.v1.values import Index, Values, parse_value_ref, parse_values
 from perseid.server.native.decisions import GuardedCommand
 from perseid.server.native.steps import WorkKind
 
-SECTION: Final = Routes("Explaining", "Whether something would be allowed, and why or why not; nothing is done.")
+SECTION: Final = Routes("Explain", "Check whether a change would be allowed, without making it.")
 
-Name = Annotated[str, Doc("The handle that it is about.", min_length=1, max_length=4_096, examples=["12345/x"])]
+Name = Annotated[str, Doc("The handle concerned.", min_length=1, max_length=4_096, examples=["12345/x"])]
 
 
 class ToCreate(RequestBody, frozen=True, tag_field="operation", tag="create"):
-    """To make a record under a chosen name."""
+    """Create a record under a chosen handle."""
 
     handle: Name
     values: Values = ()
-    overwrite: Annotated[bool, Doc("Replace a record that exists, as a whole.")] = False
-    again: Annotated[bool, Doc("Use a name again that was deleted.")] = False
+    overwrite: Annotated[bool, Doc("Replace an existing record completely.")] = False
+    reuse_deleted: Annotated[bool, Doc("Use a deleted handle again.")] = False
 
 
 class ToSet(RequestBody, frozen=True, tag_field="operation", tag="set"):
-    """To put values in the place of others."""
+    """Set values of a record."""
 
     handle: Name
     values: Values
 
 
 class ToAdd(RequestBody, frozen=True, tag_field="operation", tag="add"):
-    """To add values to a record."""
+    """Add values to a record."""
 
     handle: Name
     values: Values
 
 
 class ToRemove(RequestBody, frozen=True, tag_field="operation", tag="remove"):
-    """To remove values from a record."""
+    """Remove values from a record."""
 
     handle: Name
-    indexes: Annotated[list[Index], Doc("The indexes of the values.", min_length=1, max_length=10_000)]
+    indexes: Annotated[list[Index], Doc("Indexes of the values.", min_length=1, max_length=10_000)]
 
 
 class ToDelete(RequestBody, frozen=True, tag_field="operation", tag="delete"):
-    """To delete a record."""
+    """Delete a record."""
 
     handle: Name
 
 
 class ToMint(RequestBody, frozen=True, tag_field="operation", tag="mint"):
-    """To make new names."""
+    """Mint handles."""
 
     prefix: Annotated[str, Doc("The prefix of the namespace.", min_length=1, max_length=2_048, examples=["12345"])]
     values: Values = ()
 
 
 class ToPublish(RequestBody, frozen=True, tag_field="operation", tag="publish"):
-    """To let everybody resolve a name."""
+    """Publish a handle."""
 
     handle: Name
 
 
 class ToUnpublish(RequestBody, frozen=True, tag_field="operation", tag="unpublish"):
-    """To hide a name from everybody but its administrators."""
+    """Unpublish a handle."""
 
     handle: Name
 
 
 class ToTombstone(RequestBody, frozen=True, tag_field="operation", tag="tombstone"):
-    """To say that a thing is gone, or that it is not gone after all."""
+    """Create or remove a tombstone."""
 
     handle: Name
-    undo: Annotated[bool, Doc("Take the tombstone away.")] = False
+    undo: Annotated[bool, Doc("Remove the tombstone.")] = False
 
 
 class ToTransfer(RequestBody, frozen=True, tag_field="operation", tag="transfer"):
-    """To give a name to another owner."""
+    """Transfer a handle to another owner."""
 
     handle: Name
     to: Annotated[str, Doc("The new owner, `INDEX:HANDLE`.", max_length=4_096, examples=["200:0.NA/12345"])]
@@ -98,37 +98,43 @@ ExplainRequest = (
 
 
 class Explanation(ResponseBody, frozen=True, omit_defaults=False):
-    """Whether something would be allowed to whoever asks, and why or why not."""
+    """Whether a change would be allowed, and why."""
 
-    allowed: Annotated[bool, Doc("Whether it would be done.")]
-    reason: Annotated[str, Doc("Why, or why not.")]
-    advice: Annotated[str | None, Doc("What to do about it.")] = None
-    rule: Annotated[str | None, Doc("The rule, or the line of the policy, that stands in the way.")] = None
-    code: Annotated[int | None, Doc("The number that the Handle System has for the refusal.")] = None
+    allowed: Annotated[bool, Doc("Whether the change would be made.")]
+    reason: Annotated[str, Doc("The reason.")]
+    advice: Annotated[str | None, Doc("How to fix it.")] = None
+    rule: Annotated[str | None, Doc("The broken rule, or the line of the namespace's policy.")] = None
+    code: Annotated[int | None, Doc("The response code of the Handle System for the refusal.")] = None
 
 
 @SECTION.add(
-    "POST", "/explain", "explain", "May I do that?", body=ExplainRequest, response=Explanation, problems=(422,)
+    "POST",
+    "/explain",
+    "explain",
+    "Explain whether a change is allowed",
+    body=ExplainRequest,
+    response=Explanation,
+    problems=(422,),
 )
 async def explain(call: ApiCall) -> Reply:
-    """Whether something would be allowed to whoever asks, and why or why not. Nothing is done.
+    """Explain whether you could make a change, and why or why not. Nothing is changed.
 
-    The refusal is the one that the operation itself would meet, with the same rule and advice.
+    A refusal has the same reason, rule and advice as the change itself.
     """
     command = await call.run_in_pool(lambda: _to_command(call, call.body))
     guarded = GuardedCommand(command, call.call.auth.guard, allow_referrals=True)
     registry, identity = call.registry, call.identity
-    found = await call.do(WorkKind.READ, lambda: registry.explain(guarded, identity, INTERFACE))
-    code = None if found.code is None else int(found.code)
-    advice = to_http_advice(found.advice) or None
-    return Reply(Explanation(found.allowed, found.reason, advice, found.rule or None, code))
+    result = await call.do(WorkKind.READ, lambda: registry.explain(guarded, identity, INTERFACE))
+    code = None if result.code is None else int(result.code)
+    advice = to_http_advice(result.advice) or None
+    return Reply(Explanation(result.allowed, result.reason, advice, result.rule or None, code))
 
 
 def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C901 - one case for each
     match request:
         case ToCreate():
-            handle, payload = call.parse_handle(request.handle, new=True), parse_values(request.values)
-            create = CreateRecord(handle, payload, overwrite=request.overwrite, again=request.again)
+            handle, values = call.parse_handle(request.handle, new=True), parse_values(request.values)
+            create = CreateRecord(handle, values, overwrite=request.overwrite, reuse_deleted=request.reuse_deleted)
             return RequireIdentity(create, f"create {display_name(handle)}")
         case ToSet():
             return SetValues(call.parse_handle(request.handle), parse_values(request.values))
@@ -154,4 +160,4 @@ def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C90
             )
         case ToTransfer():
             return Transfer(call.parse_handle(request.handle), parse_value_ref(request.to, "$.to"))
-    raise AssertionError(f"{type(request).__name__} is not one of the operations")
+    raise AssertionError(f"unknown request {type(request).__name__}")

@@ -1,7 +1,7 @@
-"""Finding names: by what their records hold, whose they are, when they changed; and all names of a prefix.
+"""Searches, and the handles of a namespace.
 
-The criteria are those of `perseid find`, and who finds what is decided in `registry.finding`. Where a page ended is
-sealed, for whoever reads it may not be allowed to know that place; see `cursors` and `registry.page_ends`.
+The criteria are those of `perseid find`; `registry.queries.find` decides what a caller can find. Cursors are encrypted
+(`state.CursorCipher`), because the end of a page may be a handle that the caller cannot see.
 """
 
 from typing import Annotated, Final
@@ -11,14 +11,14 @@ from perseid.names.uri import KNOWN_RESOLVERS, parse_user_input
 from perseid.registry.access.permissions import display_name
 from perseid.registry.context import Context
 from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
-from perseid.registry.queries.history import moment
+from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.listing import ListedHandle, Page, list_handles
 from perseid.registry.results import Refused
 from perseid.server.http.resolver.paths import get_resolvers
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import iso_time
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, NextCursor, Paging, ResponseBody, Seq
+from perseid.server.http.v1.schemas import Doc, NextCursor, Paging, ResponseBody, Seq
 from perseid.server.http.v1.validation import locate_name_error
 from perseid.server.http.v1.values import ValueResponse, dump_values
 from perseid.wire.codes import ResponseCode
@@ -27,115 +27,108 @@ from .history import Moment
 from .namespaces import PREFIX_PARAMETER
 
 SECTION: Final = Routes(
-    "Finding", "Which names lead there, hold this, belong to somebody, have changed, or have a prefix."
+    "Search", "Find handles by URL, value, owner or time of change, and list the handles of a namespace."
 )
 
 SCAN_SECONDS: Final = 0.25
-"""How long one page looks through everything, where there is no index. Others wait for an answer too."""
+"""Seconds that one page scans if there is no index."""
 
 SCAN_REMARK: Final = (
-    "No index answers that: everything is looked through, a part for each page. Begin the URL with its host."
+    "No index supports this search, so every page scans a part of all records. Start the URL with its host."
 )
-"""What is said then."""
 
 ANONYMOUS_REMARK: Final = (
-    "Everybody finds only names of namespaces that everybody may list. Say who you are to find yours."
+    "Anonymous searches cover only public lists of handles. Authenticate to search your namespaces."
 )
-"""What is said to nobody in particular who found nothing."""
 
 
 class FindQuery(Paging, frozen=True):
-    """What is looked for: all that is said has to hold together, and at least one thing has to be said."""
+    """Search criteria. All of them must match; at least one is required."""
 
-    url: Annotated[
-        str | None, Doc("They lead to this URL; `*` stands for any characters.", examples=["https://example.org/*"])
-    ] = None
-    host: Annotated[str | None, Doc("They lead to this host or one of its subdomains.", examples=["example.org"])] = (
-        None
-    )
-    path: Annotated[str | None, Doc("They lead to a path that begins so, on any host.", examples=["/maps/"])] = None
-    type: Annotated[str | None, Doc("They have a value of this type; `URL.`: or a subtype.", examples=["EMAIL"])] = None
-    value: Annotated[str | None, Doc("They have a value that is exactly this.", examples=["keeper@example.org"])] = None
-    prefix: Annotated[str | None, Doc("They are names of this namespace.", examples=["12345"])] = None
+    url: Annotated[str | None, Doc("URL; `*` matches any characters.", examples=["https://example.org/*"])] = None
+    host: Annotated[str | None, Doc("Host of the URL, or a parent domain.", examples=["example.org"])] = None
+    path: Annotated[str | None, Doc("Beginning of the path of the URL, on any host.", examples=["/maps/"])] = None
+    type: Annotated[str | None, Doc("Type of a value; `URL.` includes subtypes.", examples=["EMAIL"])] = None
+    value: Annotated[str | None, Doc("Exact data of a value.", examples=["keeper@example.org"])] = None
+    prefix: Annotated[str | None, Doc("Prefix of the namespace.", examples=["12345"])] = None
     owner: Annotated[
         str | None,
-        Doc("They belong to this party, owner or creator: its handle, in any form.", examples=["12345/ann"]),
+        Doc("Handle of the owner or creator, in any form.", examples=["12345/ann"]),
     ] = None
-    changed_since: Annotated[Moment | None, Doc("They have changed since.")] = None
+    changed_since: Annotated[Moment | None, Doc("Changed after this time or ledger entry.")] = None
 
 
 class FoundHandle(ResponseBody, frozen=True):
-    """A name whose record is what was looked for."""
+    """A search result."""
 
-    handle: Annotated[str, Doc("The name.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
     state: Annotated[str, Doc("`normal`, `tombstone`, `unpublished` or `reserved`.", examples=["normal"])]
-    seq: Annotated[Seq, Doc("Its latest entry.")]
-    changed: Annotated[str, Doc("When that was, in ISO 8601.")]
-    values: Annotated[
-        list[ValueResponse], Doc("The values that are as asked for, if something was asked about values.")
-    ]
+    seq: Annotated[Seq, Doc("The latest ledger entry of the handle.")]
+    changed: Annotated[str, Doc("Time of that entry, in ISO 8601.")]
+    values: Annotated[list[ValueResponse], Doc("The matching values, if the search was about values.")]
 
 
 class FoundHandlePage(ResponseBody, frozen=True, omit_defaults=False):
-    """What was found, in the order of the index that was used."""
+    """Search results, in the order of the index."""
 
-    found: Annotated[list[FoundHandle], Doc("The names of the page. It may have none, and not be the last.")]
-    scans: Annotated[bool, Doc("Whether everything is looked through, for lack of an index; it takes many pages.")]
-    remark: Annotated[str | None, Doc("What to know about it, for people.")] = None
+    results: Annotated[list[FoundHandle], Doc("The results of the page. It can be empty without being the last.")]
+    scans: Annotated[bool, Doc("Whether all records are scanned because no index supports the search.")]
+    remark: Annotated[str | None, Doc("A remark about the search.")] = None
     next: NextCursor = None
 
 
-class NamesQuery(Paging, frozen=True):
-    """Which names of a prefix are wanted."""
+class HandlesQuery(Paging, frozen=True):
+    """Which handles of a namespace to list."""
 
-    deleted: Annotated[bool, Doc("Also names that were deleted, for those who administer the namespace.")] = False
-    derived: Annotated[bool, Doc("The handles of prefixes derived from this one, in place of its names.")] = False
+    deleted: Annotated[bool, Doc("Include deleted handles, for administrators of the namespace.")] = False
+    derived: Annotated[bool, Doc("List the prefix handles of derived prefixes instead.")] = False
 
 
 class HandleSummary(ResponseBody, frozen=True):
-    """A name."""
+    """A handle in a list."""
 
-    handle: Annotated[str, Doc("The name.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
     state: Annotated[
         str, Doc("`normal`, `tombstone`, `unpublished`, `reserved` or `absent` (deleted).", examples=["normal"])
     ]
-    seq: Annotated[Seq, Doc("Its latest entry.")]
+    seq: Annotated[Seq, Doc("The latest ledger entry of the handle.")]
 
 
 class HandlePage(ResponseBody, frozen=True, omit_defaults=False):
-    """Names of a prefix, in their order."""
+    """The handles of a namespace, sorted."""
 
-    names: Annotated[list[HandleSummary], Doc("The names of the page. It may have none, and not be the last.")]
+    handles: Annotated[list[HandleSummary], Doc("The handles of the page. It can be empty without being the last.")]
     next: NextCursor = None
 
 
 @SECTION.add(
-    "GET", "/find", "find", "Find names", response=FoundHandlePage, query=FindQuery, scope="find", problems=(422, 501)
+    "GET", "/find", "find", "Find handles", response=FoundHandlePage, query=FindQuery, scope="find", problems=(422, 501)
 )
-async def find_names(call: ApiCall) -> Reply:
-    """Find names by what their records hold. There is no limit to how many there can be: go from page to page.
+async def find_handles(call: ApiCall) -> Reply:
+    """Find handles by the content of their records. The number of results is not limited: follow the pages.
 
-    Indexes answer at once. Only for a URL that begins with `*`, or has one in its host, everything may have to be
-    looked through, and the answer says so. You find names of namespaces that you may list, and by private values those
-    of records that you may read. A record that changes between two pages may be seen twice, or not at all.
+    Indexed searches return at once. A URL that starts with `*`, or has one in its host, may need a scan, which `scans`
+    reports. You find handles of namespaces that you can list; private values match only in records that you can read. A
+    record that changes between two pages can appear twice or not at all.
     """
-    asked = call.asked(FindQuery)
-    place = await call.after(tuple[int | None, str])
+    query = call.query_as(FindQuery)
+    position = await call.after(tuple[int | None, str])
 
     def read(context: Context) -> tuple[int | None, SearchPage]:
-        since, after = (_parse_since(call, context, asked), None) if place is None else place
-        search = _build_search(call, asked, since)
-        return since, find(context.snapshot, context.identity, search, after, asked.limit, SCAN_SECONDS)
+        since, after = (_parse_since(call, context, query), None) if position is None else position
+        search = _build_search(call, query, since)
+        return since, find(context.snapshot, context.identity, search, after, query.limit, SCAN_SECONDS)
 
-    def respond(found: tuple[int | None, SearchPage]) -> Reply:
-        since, page = found
-        # What `changedSince` was when the search began holds for all its pages.
-        following = call.seal(None if page.following is None else (since, page.following))
+    def respond(result: tuple[int | None, SearchPage]) -> Reply:
+        since, page = result
+        # The time of `changed_since` is resolved once, for all pages.
+        next_cursor = call.seal(None if page.following is None else (since, page.following))
         remark = SCAN_REMARK if page.scans else None
-        if not page.items and following is None and call.call.is_anonymous:
+        if not page.items and next_cursor is None and call.call.is_anonymous:
             remark = ANONYMOUS_REMARK
         return Reply(
-            FoundHandlePage([_to_result(each) for each in page.items], page.scans, remark, following), next=following
+            FoundHandlePage([_to_result(each) for each in page.items], page.scans, remark, next_cursor),
+            next=next_cursor,
         )
 
     return await call.respond(read, respond)
@@ -143,70 +136,71 @@ async def find_names(call: ApiCall) -> Reply:
 
 @SECTION.add(
     "GET",
-    "/namespaces/{prefix}/names",
-    "listNames",
-    "The names of a namespace",
+    "/namespaces/{prefix}/handles",
+    "listHandles",
+    "List the handles of a namespace",
     response=HandlePage,
-    query=NamesQuery,
+    query=HandlesQuery,
     scope="find",
     problems=(401, 403, 404, 501),
     parameters={"prefix": PREFIX_PARAMETER},
 )
-async def list_names(call: ApiCall) -> Reply:
-    """All names of a prefix, in their order, page by page.
+async def list_namespace_handles(call: ApiCall) -> Reply:
+    """List all handles of a namespace, sorted.
 
-    It takes the right to list them, or a policy that opens that. Those who administer the namespace see names in every
-    state, all others those that the public may know.
+    Requires permission to list them, or a policy that makes the list public. Administrators of the namespace see
+    handles in every state, other users only public ones.
     """
-    asked, prefix = call.asked(NamesQuery), call.names["prefix"]
+    query, prefix = call.query_as(HandlesQuery), call.names["prefix"]
     after = await call.after(int)
-    if "/" in prefix:  # to the registry the names of prefixes mean something else
+    if "/" in prefix:  # the registry would read it as a prefix handle
         raise Refused(
-            ResponseCode.INVALID_HANDLE, f"{display_name(prefix)} is no prefix", "name a prefix, such as 12345", "H2"
+            ResponseCode.INVALID_HANDLE, f"{display_name(prefix)} is not a prefix", "Use a prefix such as 12345", "H2"
         )
-    name = f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{prefix}" if asked.derived else prefix
+    name = f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{prefix}" if query.derived else prefix
 
     def read(context: Context) -> Page[ListedHandle]:
-        page = list_handles(context.snapshot, context.identity, name, after or 0, asked.limit, deleted=asked.deleted)
-        if not page.more or len(page.items) < asked.limit:
+        page = list_handles(context.snapshot, context.identity, name, after or 0, query.limit, deleted=query.deleted)
+        if not page.more or len(page.items) < query.limit:
             return page
-        # A full page goes on only if there is more that may be seen; what is hidden is not told of by an empty page.
-        rest = list_handles(context.snapshot, context.identity, name, page.last, 1, deleted=asked.deleted)
+        # A full page has a cursor only if more is visible: an empty page would reveal hidden handles.
+        rest = list_handles(context.snapshot, context.identity, name, page.last, 1, deleted=query.deleted)
         return page if rest.items or rest.more else Page(page.items, page.last, more=False)
 
     def respond(page: Page[ListedHandle]) -> Reply:
-        following = call.seal(page.last if page.more else None)
-        return Reply(HandlePage([_to_summary(each) for each in page.items], following), next=following)
+        next_cursor = call.seal(page.last if page.more else None)
+        return Reply(HandlePage([_to_summary(each) for each in page.items], next_cursor), next=next_cursor)
 
     return await call.respond(read, respond, f"{PREFIX_OF_PREFIXES}/{prefix}")
 
 
-def _parse_since(call: ApiCall, context: Context, asked: FindQuery) -> int | None:
-    if asked.changed_since is None:
+def _parse_since(call: ApiCall, context: Context, query: FindQuery) -> int | None:
+    if query.changed_since is None:
         return None
-    return moment(context.snapshot.reading, asked.changed_since, call.registry.ledger.log.clock.now())
+    return seq_at_time(context.snapshot.reading, query.changed_since, call.registry.ledger.log.clock.now())
 
 
-def _build_search(call: ApiCall, asked: FindQuery, since: int | None) -> Search:
-    owner = asked.owner
+def _build_search(call: ApiCall, query: FindQuery, since: int | None) -> Search:
+    owner = query.owner
     if owner is not None:
         known = (*get_resolvers(call.settings), *KNOWN_RESOLVERS)
         with locate_name_error("owner", owner, new=False):
             owner = str(parse_user_input(owner, resolvers=known, for_lookup=True).handle)
     return Search(
-        url=asked.url,
-        host=asked.host,
-        path=asked.path,
-        type=asked.type,
-        value=None if asked.value is None else asked.value.encode(),
+        url=query.url,
+        host=query.host,
+        path=query.path,
+        type=query.type,
+        value=None if query.value is None else query.value.encode(),
         owner=owner,
-        prefix=asked.prefix,
+        prefix=query.prefix,
         since=since,
     )
 
 
-def _to_result(found: SearchResult) -> FoundHandle:
-    return FoundHandle(found.handle, found.state.name.lower(), found.seq, iso_time(found.at), dump_values(found.values))
+def _to_result(result: SearchResult) -> FoundHandle:
+    values = dump_values(result.values)
+    return FoundHandle(result.handle, result.state.name.lower(), result.seq, iso_time(result.at), values)
 
 
 def _to_summary(listed: ListedHandle) -> HandleSummary:

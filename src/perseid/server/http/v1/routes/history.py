@@ -1,7 +1,7 @@
-"""The past: what became of one name, how it differs between two moments, and what happened to all of them.
+"""History of one handle, differences between two times, and the log of the whole ledger.
 
-Who may see what is decided in `registry.past` and `registry.past_names`, as for `perseid history` and `perseid log`.
-What a name stood for at one moment is told by `records_chapter`, with `at`.
+`registry.queries.history` and `registry.queries.listing` decide what a caller can see. The record at one time is a
+matter of `routes.records`, with `at`.
 """
 
 from dataclasses import dataclass
@@ -10,206 +10,210 @@ from typing import Annotated, Final
 from perseid.records.value import Value
 from perseid.registry.access.permissions import Differences
 from perseid.registry.context import Context, not_found
-from perseid.registry.queries.history import History, RecordHistory, Version, VisibleVersion, get_history, moment
+from perseid.registry.queries.history import History, RecordHistory, Version, VisibleVersion, get_history, seq_at_time
 from perseid.registry.queries.listing import ChangedRecord, LogEntry, Page, list_changes, list_log
 from perseid.registry.results import InvalidQuery
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import HANDLE_PARAMETERS, iso_time
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, NextCursor, Paging, RequestBody, ResponseBody, Seq
+from perseid.server.http.v1.schemas import Doc, NextCursor, Paging, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.values import Index, ValueResponse, dump_values
 
 SECTION: Final = Routes(
-    "History", "What names were, what changed, when, and, for those who may know it, by whom and why."
+    "History", "Earlier versions of records: what changed, when, and for administrators by whom and why."
 )
 
 MAX_MOMENT: Final = 100
-"""Characters of a time or a number: the longest in ISO 8601 has some forty."""
+"""Characters of a time or entry number: the longest ISO 8601 form has about forty."""
 
 Moment = Annotated[
     str,
     Doc(
-        "A time in ISO 8601, in UTC unless it says; or the number of an entry of the ledger.",
+        "A time in ISO 8601, by default in UTC, or the number of a ledger entry.",
         min_length=1,
         max_length=MAX_MOMENT,
         examples=["2026-11-15T10:00:00Z"],
     ),
 ]
-At = Annotated[str, Doc("When that was, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
+At = Annotated[str, Doc("Time of the entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
 Action = Annotated[
     str,
     Doc(
-        "What was done: `create`, `update`, `delete`, `reserve`, `publish`, `unpublish`, `tombstone`, `redact` …",
+        "The action: `create`, `update`, `delete`, `reserve`, `publish`, `unpublish`, `tombstone`, `redact` …",
         examples=["update"],
     ),
 ]
 State = Annotated[
     str,
     Doc(
-        "What the name is then: `normal`, `reserved`, `unpublished`, `tombstone`, or `absent` if it has no record.",
+        "The state of the handle: `normal`, `reserved`, `unpublished`, `tombstone`, or `absent` if it has no record.",
         examples=["normal"],
     ),
 ]
-Interface = Annotated[str | None, Doc("Through which door it came: `http`, `native`, `cli` …")]
-Actor = Annotated[str | None, Doc("Who did it; left out if you may not know, or it was erased.")]
-NoteText = Annotated[str | None, Doc("Why, in the words of who did it; left out if you may not know.")]
+Interface = Annotated[str | None, Doc("The interface: `http`, `native`, `cli` …")]
+Actor = Annotated[str | None, Doc("Who made the change; omitted if you cannot see it or it was redacted.")]
+NoteText = Annotated[str | None, Doc("The note of the change; omitted if you cannot see it.")]
 
 
 class LogQuery(Paging, frozen=True):
-    """From where on the log is wanted."""
+    """Where the log starts."""
 
-    since: Annotated[Moment, Doc("Only what came behind this entry, or after this time.")] = "0"
+    since: Annotated[Moment, Doc("Only entries after this entry or time.")] = "0"
 
 
 class BetweenQuery(RequestBody, frozen=True):
-    """Two moments."""
+    """Two times to compare."""
 
-    earlier: Annotated[Moment, Doc("The earlier moment.", examples=["1"])]
-    later: Annotated[Moment | None, Doc("The later moment; now if it is left out.")] = None
+    earlier: Annotated[Moment, Doc("The earlier time or entry.", examples=["1"])]
+    later: Annotated[Moment | None, Doc("The later time or entry; now if omitted.")] = None
 
 
 class ChangesQuery(Paging, frozen=True, kw_only=True):
-    """Two moments."""
+    """Two times to compare."""
 
-    earlier: Annotated[Moment, Doc("The earlier moment.", examples=["1"])]
-    later: Annotated[Moment | None, Doc("The later moment; now if it is left out.")] = None
+    earlier: Annotated[Moment, Doc("The earlier time or entry.", examples=["1"])]
+    later: Annotated[Moment | None, Doc("The later time or entry; now if omitted.")] = None
 
 
 class ModifiedValue(ResponseBody, frozen=True):
-    """A value that became another one."""
+    """A modified value."""
 
     index: Index
-    old: Annotated[ValueResponse, Doc("What it was.")]
-    new: Annotated[ValueResponse, Doc("What it is then.")]
+    old: Annotated[ValueResponse, Doc("The old value.")]
+    new: Annotated[ValueResponse, Doc("The new value.")]
 
 
 class ValueChanges(ResponseBody, frozen=True, omit_defaults=False):
-    """How the values of a record differ, as far as you may see them."""
+    """Differences between values, as far as you can see them."""
 
-    added: Annotated[list[ValueResponse], Doc("Values that are there then, and were not before.")]
-    removed: Annotated[list[ValueResponse], Doc("Values that were there before, and are not then.")]
-    modified: Annotated[list[ModifiedValue], Doc("Values that are others then.")]
+    added: Annotated[list[ValueResponse], Doc("Added values.")]
+    removed: Annotated[list[ValueResponse], Doc("Removed values.")]
+    modified: Annotated[list[ModifiedValue], Doc("Modified values.")]
 
 
 class VersionResponse(ResponseBody, frozen=True):
-    """What a name was after one entry, as far as you may see it."""
+    """A version of a record, as far as you can see it."""
 
     seq: Seq
     at: At
     action: Action
     state: State
-    values: Annotated[list[ValueResponse], Doc("The values, in the order of their indexes.")]
+    values: Annotated[list[ValueResponse], Doc("The values, by index.")]
     changed: Annotated[
-        ValueChanges | None, Doc("How they differ from those of the version before; left out if that is not shown.")
+        ValueChanges | None, Doc("Differences from the previous version; omitted if that is not visible.")
     ] = None
-    redacted: Annotated[int, Doc("How many values of it have been erased for good.")] = 0
-    door: Interface = None
+    redacted: Annotated[int, Doc("Number of permanently redacted values.")] = 0
+    interface: Interface = None
     actor: Actor = None
     note: NoteText = None
 
 
 class HistoryPage(ResponseBody, frozen=True, omit_defaults=False):
-    """Versions of one name, newest first."""
+    """Versions of a record, newest first."""
 
-    handle: Annotated[str, Doc("The name as it is registered.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
     versions: Annotated[list[VersionResponse], Doc("The versions of the page.")]
     complete: Annotated[
-        bool, Doc("False if the policy, or the length of the past, kept something back on this page or before it.")
+        bool,
+        Doc(
+            "False if versions on this page or before were withheld, because of the policy or the length "
+            "of the history."
+        ),
     ]
     next: NextCursor = None
 
 
 class StateAt(ResponseBody, frozen=True, omit_defaults=False):
-    """What a name was at a moment."""
+    """The state of a handle at a time."""
 
-    as_of: Annotated[int, Doc("The last entry of the ledger at that moment.")]
-    seq: Annotated[int, Doc("The last entry of the name by then; 0 if it had no record that you may see.")] = 0
-    at: Annotated[str | None, Doc("When that was, in ISO 8601; null if there is none.")] = None
+    as_of: Annotated[int, Doc("The last ledger entry at that time.")]
+    seq: Annotated[int, Doc("The last entry of the handle at that time; 0 if it had no record that you can see.")] = 0
+    at: Annotated[str | None, Doc("Time of that entry, in ISO 8601; null if there is none.")] = None
     state: State = "absent"
 
 
 class DifferencesResponse(ResponseBody, frozen=True, omit_defaults=False):
-    """How a record differs between two moments."""
+    """Differences of a record between two times."""
 
-    handle: Annotated[str, Doc("The name as it is registered.", examples=["12345/x"])]
-    earlier: Annotated[StateAt, Doc("What it was at the earlier moment.")]
-    later: Annotated[StateAt, Doc("What it was at the later moment.")]
-    changed: Annotated[ValueChanges, Doc("What differs.")]
+    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
+    earlier: Annotated[StateAt, Doc("The state at the earlier time.")]
+    later: Annotated[StateAt, Doc("The state at the later time.")]
+    changed: Annotated[ValueChanges, Doc("The differences.")]
 
 
 class EntryResponse(ResponseBody, frozen=True):
-    """An entry of the ledger, as far as you may see it."""
+    """A ledger entry, as far as you can see it."""
 
     seq: Seq
     at: At
     action: Action
-    handle: Annotated[str, Doc("The name that it was done to.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The changed handle.", examples=["12345/x"])]
     state: State
-    door: Interface = None
+    interface: Interface = None
     actor: Actor = None
     note: NoteText = None
 
 
 class LogPage(ResponseBody, frozen=True, omit_defaults=False):
-    """Entries of the ledger, oldest first."""
+    """Ledger entries, oldest first."""
 
-    entries: Annotated[list[EntryResponse], Doc("The entries of the page, of those that you may see.")]
+    entries: Annotated[list[EntryResponse], Doc("The entries of the page that you can see.")]
     last: Annotated[
-        int | None, Doc("On the last page the last entry of the ledger: give it as `since` to see what comes later.")
+        int | None, Doc("On the last page, the last ledger entry: send it as `since` to get later entries.")
     ] = None
     next: NextCursor = None
 
 
 class ChangedHandle(ResponseBody, frozen=True):
-    """A name whose record differs between two moments."""
+    """A handle that changed between two times."""
 
-    handle: Annotated[str, Doc("The name.", examples=["12345/x"])]
-    before: Annotated[int, Doc("Its entry at the earlier moment; 0 if it had none that you may see.")]
-    after: Annotated[int, Doc("Its entry at the later moment.")]
-    state_before: Annotated[State, Doc("What it was at the earlier moment.")]
-    state_after: Annotated[State, Doc("What it was at the later moment.")]
-    at: Annotated[str, Doc("When it became what it was at the later moment, in ISO 8601.")]
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
+    before: Annotated[int, Doc("Its entry at the earlier time; 0 if it had none that you can see.")]
+    after: Annotated[int, Doc("Its entry at the later time.")]
+    state_before: Annotated[State, Doc("The state at the earlier time.")]
+    state_after: Annotated[State, Doc("The state at the later time.")]
+    at: Annotated[str, Doc("Time of its entry at the later time, in ISO 8601.")]
 
 
 class ChangedHandlePage(ResponseBody, frozen=True, omit_defaults=False):
-    """Names whose records differ between two moments, in the order of their first change."""
+    """Handles that changed between two times, in the order of their first change."""
 
-    earlier: Annotated[int, Doc("The last entry of the ledger at the earlier moment.")]
-    later: Annotated[int, Doc("The last entry of the ledger at the later moment.")]
-    names: Annotated[list[ChangedHandle], Doc("The names of the page.")]
+    earlier: Annotated[int, Doc("The last ledger entry at the earlier time.")]
+    later: Annotated[int, Doc("The last ledger entry at the later time.")]
+    handles: Annotated[list[ChangedHandle], Doc("The handles of the page.")]
     next: NextCursor = None
 
 
-# One name
+# One handle
 
 
 @SECTION.add(
     "GET",
     "/handles/{handle}/history",
     "history",
-    "The history of a name",
+    "Get the history of a handle",
     response=HistoryPage,
     query=Paging,
     problems=(404,),
     parameters=HANDLE_PARAMETERS,
 )
 async def show_history(call: ApiCall) -> Reply:
-    """What a name was: every version, newest first, with what changed and when.
+    """Return the versions of a record, newest first, with their differences.
 
-    Everybody sees values that were public then and have not been hidden since. Whoever administers the record sees
-    every version, who made it and why; a token needs the word `read` for that.
+    Everyone sees values that were public then and have not been hidden since. Administrators of the record see all
+    versions, their actors and notes; a token needs the scope `read` for that.
     """
-    handle, limit = call.handle(), call.asked(Paging).limit
+    handle, limit = call.handle(), call.query_as(Paging).limit
     before = await call.after(int)
 
     def read(context: Context) -> History:
         return get_history(context.snapshot, context.identity, handle, before, limit)
 
-    def respond(found: History) -> Reply:
-        following = call.seal(found.before)
-        versions = [_to_version(version) for version in found.versions]
-        result = HistoryPage(str(found.handle), versions, found.complete, following)
-        return Reply(result, name=str(handle), next=following)
+    def respond(page: History) -> Reply:
+        cursor = call.seal(page.before)
+        versions = [_to_version(version) for version in page.versions]
+        result = HistoryPage(str(page.handle), versions, page.complete, cursor)
+        return Reply(result, name=str(handle), next=cursor)
 
     return await call.respond(read, respond, handle)
 
@@ -218,33 +222,35 @@ async def show_history(call: ApiCall) -> Reply:
     "GET",
     "/handles/{handle}/differences",
     "differences",
-    "How a name differs between two moments",
+    "Compare a handle at two times",
     response=DifferencesResponse,
     query=BetweenQuery,
     problems=(403, 404, 422),
     parameters=HANDLE_PARAMETERS,
 )
 async def show_differences(call: ApiCall) -> Reply:
-    """Which values of a name were added, removed and changed between two moments, as far as you may see both.
+    """Compare a record at two times: added, removed and modified values that you can see.
 
-    A moment before the name existed counts as a record without values.
+    Before the handle existed, the record has no values.
     """
-    handle, asked = call.handle(), call.asked(BetweenQuery)
+    handle, query = call.handle(), call.query_as(BetweenQuery)
 
-    def read(context: Context) -> _Between:
-        earlier, later = _parse_moments(call, context, asked.earlier, asked.later)
-        past = RecordHistory(context.snapshot, context.identity, handle)
-        found = _Between(str(past.stored.handle), earlier, later, past.existing_at(earlier), past.existing_at(later))
-        if found.before is None and found.after is None:
-            raise not_found(past.stored)
-        return found
+    def read(context: Context) -> _Versions:
+        earlier, later = _parse_moments(call, context, query.earlier, query.later)
+        history = RecordHistory(context.snapshot, context.identity, handle)
+        versions = _Versions(
+            str(history.stored.handle), earlier, later, history.existing_at(earlier), history.existing_at(later)
+        )
+        if versions.before is None and versions.after is None:
+            raise not_found(history.stored)
+        return versions
 
-    return await call.respond(read, lambda found: Reply(_to_differences(found), name=str(handle)), handle)
+    return await call.respond(read, lambda versions: Reply(_to_differences(versions), name=str(handle)), handle)
 
 
 @dataclass(frozen=True, slots=True)
-class _Between:
-    """What a name was at two moments; None where it had no record that may be seen."""
+class _Versions:
+    """The versions of a record at two times; None where no record is visible."""
 
     handle: str
     earlier: int
@@ -253,45 +259,47 @@ class _Between:
     after: VisibleVersion | None
 
 
-def _to_differences(found: _Between) -> DifferencesResponse:
-    before, after = (() if seen is None else seen.values for seen in (found.before, found.after))
-    changed = _to_changes(Differences.between(before, after))
+def _to_differences(versions: _Versions) -> DifferencesResponse:
+    before, after = (() if each is None else each.values for each in (versions.before, versions.after))
     return DifferencesResponse(
-        found.handle, _to_state_at(found.earlier, found.before), _to_state_at(found.later, found.after), changed
+        versions.handle,
+        _to_state_at(versions.earlier, versions.before),
+        _to_state_at(versions.later, versions.after),
+        _to_changes(Differences.between(before, after)),
     )
 
 
-# All names
+# All handles
 
 
 @SECTION.add(
     "GET",
     "/log",
     "log",
-    "What happened in the whole ledger",
+    "Read the log of the ledger",
     response=LogPage,
     query=LogQuery,
     scope="find",
     problems=(422, 501),
 )
 async def show_log(call: ApiCall) -> Reply:
-    """What happened to all names, oldest first: number, time, what was done to which name.
+    """Return ledger entries, oldest first, for namespaces whose handles you can list.
 
-    It tells of the names of namespaces in which you may list names. A page may be short, or empty, and not the last.
-    On the last page, ask later with `last` as `since` for what has come behind it.
+    A page can be short or empty without being the last. On the last page, send `last` as `since` later to get newer
+    entries.
     """
-    asked = call.asked(LogQuery)
+    query = call.query_as(LogQuery)
     before = await call.after(int)
 
     def read(context: Context) -> Page[LogEntry]:
-        after = _parse_moment(call, context, asked.since) if before is None else before
-        return list_log(context.snapshot, context.identity, after, asked.limit)
+        after = _parse_moment(call, context, query.since) if before is None else before
+        return list_log(context.snapshot, context.identity, after, query.limit)
 
     def respond(page: Page[LogEntry]) -> Reply:
-        following = call.seal(page.last if page.more else None)
-        # Where another page ended is sealed: it may tell of what was passed over.
+        cursor = call.seal(page.last if page.more else None)
+        # The end of another page is encrypted: it may be an entry that the caller cannot see.
         last = None if page.more else page.last
-        return Reply(LogPage([_to_entry(each) for each in page.items], last, following), next=following)
+        return Reply(LogPage([_to_entry(each) for each in page.items], last, cursor), next=cursor)
 
     return await call.respond(read, respond)
 
@@ -300,58 +308,58 @@ async def show_log(call: ApiCall) -> Reply:
     "GET",
     "/changes",
     "changes",
-    "Which names differ between two moments",
+    "List the handles that changed between two times",
     response=ChangedHandlePage,
     query=ChangesQuery,
     scope="find",
     problems=(422, 501),
 )
 async def show_changes(call: ApiCall) -> Reply:
-    """The names whose records changed between two moments, each once, in the order of their first change.
+    """List the handles that changed between two times, once each, in the order of their first change.
 
-    It tells of the names of namespaces in which you may list names. A page may be short, or empty, and not the last.
+    The list covers namespaces whose handles you can list. A page can be short or empty without being the last.
     """
-    asked = call.asked(ChangesQuery)
-    # What was meant by `later` stays the same on all pages, also where it was now.
-    place = await call.after(tuple[int, int, int])
+    query = call.query_as(ChangesQuery)
+    # `later` is resolved once, for all pages.
+    position = await call.after(tuple[int, int, int])
 
     def read(context: Context) -> tuple[int, int, Page[ChangedRecord]]:
-        if place is None:
-            earlier, later = _parse_moments(call, context, asked.earlier, asked.later)
+        if position is None:
+            earlier, later = _parse_moments(call, context, query.earlier, query.later)
             after = None
         else:
-            earlier, later, after = place
-        return earlier, later, list_changes(context.snapshot, context.identity, earlier, later, after, asked.limit)
+            earlier, later, after = position
+        return earlier, later, list_changes(context.snapshot, context.identity, earlier, later, after, query.limit)
 
-    def respond(found: tuple[int, int, Page[ChangedRecord]]) -> Reply:
-        earlier, later, page = found
-        following = call.seal((earlier, later, page.last) if page.more else None)
+    def respond(result: tuple[int, int, Page[ChangedRecord]]) -> Reply:
+        earlier, later, page = result
+        cursor = call.seal((earlier, later, page.last) if page.more else None)
         return Reply(
-            ChangedHandlePage(earlier, later, [_to_changed_handle(each) for each in page.items], following),
-            next=following,
+            ChangedHandlePage(earlier, later, [_to_changed_handle(each) for each in page.items], cursor),
+            next=cursor,
         )
 
     return await call.respond(read, respond)
 
 
-# Moments
+# Times
 
 
 def _parse_moment(call: ApiCall, context: Context, text: str) -> int:
-    """The last entry of the ledger at a moment; raises `Refused`."""
-    return moment(context.snapshot.reading, text, call.registry.ledger.log.clock.now())
+    """Return the last ledger entry at a time; raises `Refused`."""
+    return seq_at_time(context.snapshot.reading, text, call.registry.ledger.log.clock.now())
 
 
 def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | None) -> tuple[int, int]:
     first = _parse_moment(call, context, earlier)
     last = context.snapshot.reading.size if later is None else _parse_moment(call, context, later)
     if first > last:
-        reason = f"the earlier moment, entry {first}, is behind the later one, entry {last}"
-        raise InvalidQuery(reason, "exchange them")
+        reason = f"`earlier` (entry {first}) is after `later` (entry {last})"
+        raise InvalidQuery(reason, "Swap earlier and later")
     return first, last
 
 
-# What is told
+# Responses
 
 
 def _to_version(version: Version) -> VersionResponse:
@@ -363,15 +371,15 @@ def _to_version(version: Version) -> VersionResponse:
         dump_values(version.values),
         None if version.changed is None else _to_changes(version.changed),
         version.redacted,
-        version.door,
+        version.interface,
         version.actor,
         version.note or None,
     )
 
 
-def _to_changes(found: Differences) -> ValueChanges:
-    modified = [ModifiedValue(new.index, _dump_value(old), _dump_value(new)) for old, new in found.modified]
-    return ValueChanges(dump_values(found.added), dump_values(found.removed), modified)
+def _to_changes(differences: Differences) -> ValueChanges:
+    modified = [ModifiedValue(new.index, _dump_value(old), _dump_value(new)) for old, new in differences.modified]
+    return ValueChanges(dump_values(differences.added), dump_values(differences.removed), modified)
 
 
 def _dump_value(value: Value) -> ValueResponse:
@@ -379,10 +387,10 @@ def _dump_value(value: Value) -> ValueResponse:
     return result
 
 
-def _to_state_at(as_of: int, seen: VisibleVersion | None) -> StateAt:
-    if seen is None:
+def _to_state_at(as_of: int, version: VisibleVersion | None) -> StateAt:
+    if version is None:
         return StateAt(as_of)
-    entry = seen.entry
+    entry = version.entry
     return StateAt(as_of, entry.seq, iso_time(entry.at), entry.state.name.lower())
 
 
@@ -393,18 +401,18 @@ def _to_entry(logged: LogEntry) -> EntryResponse:
         logged.action.name.lower(),
         logged.handle,
         logged.state.name.lower(),
-        logged.door,
+        logged.interface,
         logged.actor,
         logged.note or None,
     )
 
 
-def _to_changed_handle(altered: ChangedRecord) -> ChangedHandle:
+def _to_changed_handle(changed: ChangedRecord) -> ChangedHandle:
     return ChangedHandle(
-        altered.handle,
-        altered.before,
-        altered.after,
-        altered.state_before.name.lower(),
-        altered.state_after.name.lower(),
-        iso_time(altered.at),
+        changed.handle,
+        changed.before,
+        changed.after,
+        changed.state_before.name.lower(),
+        changed.state_after.name.lower(),
+        iso_time(changed.at),
     )

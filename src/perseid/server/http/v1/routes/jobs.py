@@ -1,8 +1,8 @@
-"""Changes of many names that are one: previewed, carried out in the background, watched, gone on with, undone.
+"""Jobs: preview, start, watch, resume and undo changes of many records.
 
-They are the units of `perseid rewrite, undo, operations` (`registry.units`). What a call begins goes on after it was
-answered (`unit_calls`); what the server did not come to the end of, because it was stopped or somebody lost a right, is
-gone on with by a call.
+They are those of `perseid rewrite`, `undo` and `jobs` (`registry.jobs`). A job continues after the response
+(`job_requests`). If it does not complete, because the server stopped or the user lost a permission, a request can
+resume it.
 """
 
 from typing import Final
@@ -11,13 +11,14 @@ from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
 from perseid.registry.jobs import resume, undo
 from perseid.registry.jobs import rewrite as rewriting
-from perseid.registry.jobs.runner import UndoIndex, find_job, jobs_page
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
+from perseid.registry.jobs.runner import UndoIndex, find_job, jobs_page
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.responses import NO_STORE
+from perseid.server.http.v1.api_call import ApiCall, encode_reply
 from perseid.server.http.v1.authorized_registry import AuthorizedRegistry
-from perseid.server.http.v1.calls import ApiCall, encode_reply
-from perseid.server.http.v1.job_calls import (
+from perseid.server.http.v1.job_events import MEDIA_TYPE, JobEvent, Listener
+from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     RETRY_LATER,
     accepted_reply,
@@ -30,9 +31,8 @@ from perseid.server.http.v1.job_calls import (
     run_job,
     start_job,
 )
-from perseid.server.http.v1.job_events import MEDIA_TYPE, JobEvent, Listener
-from perseid.server.http.v1.job_runs import LimitReached, Slot
-from perseid.server.http.v1.job_structures import (
+from perseid.server.http.v1.job_runner import LimitReached, Slot
+from perseid.server.http.v1.job_schemas import (
     JobPage,
     JobResponse,
     JobState,
@@ -47,46 +47,44 @@ from perseid.server.http.v1.job_structures import (
 )
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Paging
+from perseid.server.http.v1.schemas import Paging
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.steps import WorkKind
 
-SECTION: Final = Routes(
-    "Operations", "Changes of many names that are one: seen beforehand, watched, gone on with, and undone."
-)
+SECTION: Final = Routes("Jobs", "Preview, start, watch, resume and undo changes of many records.")
 
-_PARAMETERS: Final = {"operation": "The name of the operation, as `listOperations` shows it; or `last`."}
+_PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`."}
 
 
-# Rewriting
+# Rewrites
 
 
 @SECTION.add(
     "GET",
     "/rewrites/preview",
     "previewRewrite",
-    "What a rewrite would change",
+    "Preview a rewrite",
     response=RewritePlan,
     query=RewriteQuery,
     scope="find",
     problems=(422, 501),
 )
 async def preview_rewrite(call: ApiCall) -> Reply:
-    """What many names lead to now, and would lead to. Nothing is done.
+    """Show which URLs would change. Nothing is changed.
 
-    Values of the type URL and places in 10320/loc are moved: what stands before the `*` is replaced, and what stands
-    behind it stays. You see names of namespaces that you may list.
+    Values of the type URL and locations in 10320/loc are rewritten: the part before `*` is replaced, the rest is kept.
+    You see handles of namespaces that you can list.
     """
-    asked = call.asked(RewriteQuery)
-    order = Rewrite(asked.url, asked.to, asked.prefix)
+    query = call.query_as(RewriteQuery)
+    order = Rewrite(query.url, query.to, query.prefix)
     after = await call.after(str)
 
     def read(context: Context) -> RewritePage:
-        return rewriting.preview_page(context.snapshot, context.identity, order, after, asked.limit)
+        return rewriting.preview_page(context.snapshot, context.identity, order, after, query.limit)
 
     def respond(page: RewritePage) -> Reply:
-        following = call.seal(page.following)
-        return Reply(RewritePlan([to_planned_record(each) for each in page.items], following), next=following)
+        cursor = call.seal(page.following)
+        return Reply(RewritePlan([to_planned_record(each) for each in page.items], cursor), next=cursor)
 
     return await call.respond(read, respond)
 
@@ -95,7 +93,7 @@ async def preview_rewrite(call: ApiCall) -> Reply:
     "POST",
     "/rewrites",
     "rewrite",
-    "Move what many names lead to",
+    "Rewrite the URLs of many records",
     body=NewRewrite,
     response=JobResponse,
     status=ACCEPTED,
@@ -104,143 +102,139 @@ async def preview_rewrite(call: ApiCall) -> Reply:
     problems=(401, 403, 422, 501),
 )
 async def rewrite(call: ApiCall) -> Reply:
-    """Move what many names lead to: a host has another name, a path begins otherwise. See the preview first.
+    """Rewrite the URLs of many records, for example after a host or path has changed. Use the preview first.
 
-    It is one operation, which goes on in the background; a small one is done when the answer comes. `Location` is where
-    to see how far it has come, and `/events` below it tells while it goes on. The first name that you may not change
-    ends it: what is done by then stays done, and can be undone. A token needs `update` and `find`.
+    This is one job. It continues in the background; a small one is complete when the response arrives. `Location` is
+    the URL of the job, and `/events` under it streams its progress. The job stops at the first record that you cannot
+    change; completed changes remain and can be undone. A token needs `update` and `find`.
     """
     new = call.payload(NewRewrite)
     order = Rewrite(new.url, new.to, new.prefix)
     check_authenticated(call)
     registry = authorize_registry(call)
 
-    async def begin(place: Slot) -> Job:
+    async def start(slot: Slot) -> Job:
         total = await _count_rewrites(call, registry, order)
         job = await call.do(
             WorkKind.WRITE, lambda: rewriting.start(registry, order, call.identity, INTERFACE, new.note, total)
         )
-        await run_job(call, registry, place, job, forgets=True)
+        await run_job(call, registry, slot, job, discard=True)
         return job
 
-    return await call.once(lambda: start_job(call, registry, begin))
+    return await call.once(lambda: start_job(call, registry, start))
 
 
 async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Rewrite) -> int:
-    """How many names a rewrite is about; 0 if they are very many. Raises `Wrong` if there are none."""
+    """Count the handles of a rewrite; 0 if there are very many. Raises `ApiError` if there are none."""
 
     def page(after: str | None) -> tuple[int, str | None]:
         with registry.snapshot() as snapshot:
-            found = rewriting.preview_page(snapshot, call.identity, order, after)
-        return sum(bool(each.changes) for each in found.items), found.following
+            preview = rewriting.preview_page(snapshot, call.identity, order, after)
+        return sum(bool(each.changes) for each in preview.items), preview.following
 
     total = await count_handles(call, page)
     if total == 0:
-        raise ApiError(
-            "not-found", "no name that you may see leads there, or none that can be moved", "see the preview"
-        )
+        raise ApiError("not-found", "No URL that you can see matches, or none that can be rewritten", "Use the preview")
     return total or 0
 
 
-# Operations
+# Jobs
 
 
 @SECTION.add(
     "GET",
-    "/operations",
-    "listOperations",
-    "Changes of many names",
+    "/jobs",
+    "listJobs",
+    "List jobs",
     response=JobPage,
     query=Paging,
     problems=(401,),
 )
 async def list_jobs(call: ApiCall) -> Reply:
-    """The changes of many names that you may see, the one that began last first: yours, or all if you run the server.
+    """List the jobs that you can see, latest first: your own, or all jobs if you are a server administrator.
 
-    Those that were begun at the command line, or with tokens of yours, are among them. A token sees what was begun with
-    it.
+    Jobs that you started at the command line or with your tokens are included. A token sees the jobs started with it.
     """
     check_authenticated(call)
-    limit, before = call.asked(Paging).limit, await call.after(tuple[int, str])
+    limit, before = call.query_as(Paging).limit, await call.after(tuple[int, str])
     registry = authorize_registry(call)
 
     runner = call.request_context.place.api.runner
 
     def read() -> Reply:
         page = jobs_page(registry, call.identity, before, limit)
-        undos, following = UndoIndex.of(registry, *[each.id for each in page.items]), call.seal(page.last)
-        # Whether each is carried out is looked up, which any thread may do.
-        result = JobPage([to_job_response(each, undos, runner, call.identity) for each in page.items], following)
-        return encode_reply(Reply(result, next=following))
+        undos, cursor = UndoIndex.of(registry, *[each.id for each in page.items]), call.seal(page.last)
+        # `is_running` is safe in any thread.
+        result = JobPage([to_job_response(each, undos, runner, call.identity) for each in page.items], cursor)
+        return encode_reply(Reply(result, next=cursor))
 
     return await call.do(WorkKind.READ, read)
 
 
 @SECTION.add(
     "GET",
-    "/operations/{operation}",
-    "showOperation",
-    "A change of many names",
+    "/jobs/{job}",
+    "showJob",
+    "Get a job",
     response=JobResponse,
     problems=(401, 404),
     parameters=_PARAMETERS,
 )
 async def show_job(call: ApiCall) -> Reply:
-    """What a change of many names is, how far it has come, and whether it was undone."""
+    """Return a job: its parameters, its progress, and whether it was undone."""
     check_authenticated(call)
-    return Reply(await load_job(call, authorize_registry(call), call.names["operation"]))
+    return Reply(await load_job(call, authorize_registry(call), call.names["job"]))
 
 
 @SECTION.add(
     "GET",
-    "/operations/{operation}/events",
-    "watchOperation",
-    "How far an operation has come, while it goes on",
+    "/jobs/{job}/events",
+    "watchJob",
+    "Watch a job",
     media_types=(MEDIA_TYPE,),
     problems=(401, 404),
     parameters=_PARAMETERS,
 )
 async def watch_job(call: ApiCall) -> Reply:
-    """Server-sent events, each with all there is to say about the operation, as `showOperation` says it.
+    """Stream the progress of a job as server-sent events; each contains the whole job, as `showJob` returns it.
 
-    `progress` comes whenever something is new. With `end` nothing more is to come: the operation has ended, or nobody
-    is at it any more. If the connection ends without it, ask again; `Last-Event-ID` is not needed for that.
+    `progress` is sent on every change. `end` is the last event: the job has ended or no longer runs. If the connection
+    closes without it, repeat the request; `Last-Event-ID` is not needed.
     """
     check_authenticated(call)
     registry = authorize_registry(call)
-    listener = _add_listener(call)  # before anything is waited for, or many would be let in at once
+    listener = _add_listener(call)  # before any await, so that the limit holds
     try:
-        first = await load_job(call, registry, call.names["operation"])
+        first = await load_job(call, registry, call.names["job"])
     except BaseException:
         listener.leave()
         raise
 
-    async def look() -> JobEvent:
-        result = await load_job(call, registry, first.operation)
-        here = result.state is JobState.RUNNING
-        return JobEvent(result, result.done, result.ended is not None or result.problem is not None, here)
+    async def poll() -> JobEvent:
+        job = await load_job(call, registry, first.job)
+        ended = job.ended_at is not None or job.problem is not None
+        return JobEvent(job, job.done, ended, job.state is JobState.RUNNING)
 
-    listener.listen(look)
+    listener.listen(poll)
     if call.request.method == "HEAD":
-        await listener.aclose()  # the head is that of GET, and nothing comes behind it
-    headers = (NO_STORE, ("X-Accel-Buffering", "no"))  # a proxy that collects before it sends would send nothing
+        await listener.aclose()  # no events without a body
+    headers = (NO_STORE, ("X-Accel-Buffering", "no"))  # buffering proxies would hold events back
     return Reply(headers=headers, media_type=MEDIA_TYPE, stream=listener)
 
 
 def _add_listener(call: ApiCall) -> Listener:
-    """Somebody more who listens; raises `Wrong` if there is no room."""
     try:
         return call.request_context.place.api.listeners.add_listener(get_source(call.request.client.host))
-    except LimitReached as many:
-        advice = "end one of yours, or ask for the operation itself"
-        raise ApiError("too-many-requests", str(many), advice, headers=RETRY_LATER) from many
+    except LimitReached as error:
+        advice = "Close another connection, or poll GET /api/v1/jobs/{job}"
+        raise ApiError("too-many-requests", str(error), advice, headers=RETRY_LATER) from error
 
 
 @SECTION.add(
     "POST",
-    "/operations/{operation}/resume",
-    "resumeOperation",
-    "Go on with an operation",
+    "/jobs/{job}/resume",
+    "resumeJob",
+    "Resume a job",
     response=JobResponse,
     status=ACCEPTED,
     scope="update",
@@ -248,55 +242,56 @@ def _add_listener(call: ApiCall) -> Listener:
     parameters=_PARAMETERS,
 )
 async def resume_job(call: ApiCall) -> Reply:
-    """Go on with a change of many names that is unfinished, with your rights; what is done stays done.
+    """Resume an unfinished job with your permissions. Completed changes are not repeated.
 
-    Nothing happens if this server is at it. A token needs the words of the single changes.
+    Does nothing if the job is running on this server. A token needs the scopes of the individual changes.
     """
     check_authenticated(call)
-    registry, name = authorize_registry(call), call.names["operation"]
+    registry, name = authorize_registry(call), call.names["job"]
     known = await call.do(WorkKind.READ, lambda: find_job(registry, call.identity, name))
     if call.request_context.place.api.runner.is_running(known.id):
         return accepted_reply(call, await load_job(call, registry, known.id))
 
-    async def begin(place: Slot) -> Job:
+    async def start(slot: Slot) -> Job:
         job = await call.do(WorkKind.READ, lambda: resume.get_unfinished_job(registry, known.id, call.identity))
         if job.kind == undo.KIND:
-            look = await load_undo_preview(call, registry, job.undoes)
-            await call.do(WorkKind.WRITE, lambda: look.begin(INTERFACE))
-        await run_job(call, registry, place, job)
+            preview = await load_undo_preview(call, registry, job.undoes)
+            await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE))
+        await run_job(call, registry, slot, job)
         return job
 
-    return await start_job(call, registry, begin, undoes=known.kind == undo.KIND)
+    return await start_job(call, registry, start, undoes=known.kind == undo.KIND)
 
 
 @SECTION.add(
     "GET",
-    "/operations/{operation}/undo",
+    "/jobs/{job}/undo",
     "previewUndo",
-    "What an undo would be about",
+    "Preview an undo",
     response=UndoPlan,
     problems=(401, 404, 422),
     parameters=_PARAMETERS,
 )
 async def preview_undo(call: ApiCall) -> Reply:
-    """How many names an undo would be about, and which of them stand in its way. Nothing is done.
+    """Count the records of an undo and list its conflicts. Nothing is changed.
 
-    What others changed later is not lost, and what was erased does not come back: where there is any such name nothing
-    is undone at all.
+    An undo never discards later changes or restores redacted data: with any conflict, nothing is undone.
     """
     check_authenticated(call)
     registry = authorize_registry(call)
     with reserve_slot(call, undoes=True):
-        look = await load_undo_preview(call, registry, call.names["operation"])
-    conflicts = [UndoConflictResponse(each.handle, each.seq, each.why) for each in look.conflicts]
-    return Reply(UndoPlan(look.original.id, look.total, not look.conflict_count, look.conflict_count, conflicts))
+        preview = await load_undo_preview(call, registry, call.names["job"])
+    conflicts = [UndoConflictResponse(each.handle, each.seq, each.why) for each in preview.conflicts]
+    return Reply(
+        UndoPlan(preview.original.id, preview.total, not preview.conflict_count, preview.conflict_count, conflicts)
+    )
 
 
 @SECTION.add(
     "POST",
-    "/operations/{operation}/undo",
-    "undoOperation",
-    "Undo an operation",
+    "/jobs/{job}/undo",
+    "undoJob",
+    "Undo a job",
     body=NewUndo,
     response=JobResponse,
     status=ACCEPTED,
@@ -306,20 +301,20 @@ async def preview_undo(call: ApiCall) -> Reply:
     parameters=_PARAMETERS,
 )
 async def undo_job(call: ApiCall) -> Reply:
-    """Undo a change of many names: each becomes what it was, by a new entry. It is an operation of its own.
+    """Undo a job: every record returns to its earlier state, by new ledger entries. The undo is a job itself.
 
-    Names that were made become tombstones, for somebody may have them already. Nothing is undone where later changes
-    would be lost, or where data has been erased; `previewUndo` tells which names that are. An undo can be undone. A
-    token needs the words of the inverse changes.
+    Created handles become tombstones, because they may be in use. With any conflict nothing is undone: later changes
+    would be discarded, or data was redacted; see `previewUndo`. An undo can be undone. A token needs the scopes of the
+    inverse changes.
     """
     check_authenticated(call)
     registry, note = authorize_registry(call), call.payload(NewUndo).note
 
-    async def begin(place: Slot) -> Job:
-        look = await load_undo_preview(call, registry, call.names["operation"])
-        job = await call.do(WorkKind.WRITE, lambda: look.begin(INTERFACE, note))
+    async def start(slot: Slot) -> Job:
+        preview = await load_undo_preview(call, registry, call.names["job"])
+        job = await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE, note))
         if not call.request_context.place.api.runner.is_running(job.id):
-            await run_job(call, registry, place, job)
+            await run_job(call, registry, slot, job)
         return job
 
-    return await call.once(lambda: start_job(call, registry, begin, undoes=True))
+    return await call.once(lambda: start_job(call, registry, start, undoes=True))

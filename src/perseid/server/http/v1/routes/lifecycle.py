@@ -1,10 +1,10 @@
-"""The life of a name: published, hidden, ended, handed over; as `perseid publish`, `tombstone` … do."""
+"""Publish, unpublish, tombstone and transfer handles."""
 
 from typing import Annotated, Final
 
 from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import Transfer
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import (
     HANDLE_PARAMETERS,
     ChangeNote,
@@ -15,41 +15,43 @@ from perseid.server.http.v1.changes import (
     change_record,
 )
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, Note, RequestBody
+from perseid.server.http.v1.schemas import Doc, Note, RequestBody
 from perseid.server.http.v1.values import parse_value_ref
 
-SECTION: Final = Routes("Lives", "The life of a name: published, hidden, ended, handed over.")
+SECTION: Final = Routes("Lifecycle", "Publish, unpublish, tombstone and transfer handles.")
 
 _PROBLEMS: Final = (401, 403, 404, 412, 422)
 
 
 class UnpublishRequest(ChangeNote, frozen=True):
-    """Why a name is hidden, and what becomes of its past."""
+    """Options of an unpublish request."""
 
-    keep_past: KeepHistory = False
+    keep_history: KeepHistory = False
 
 
 class NewTombstone(RequestBody, frozen=True):
-    """That a thing is gone."""
+    """A tombstone to create."""
 
     reason: Annotated[
         str,
-        Doc("Why; everybody reads it.", min_length=1, max_length=10_000, examples=["Withdrawn by its publisher"]),
+        Doc(
+            "Why the object is gone; public.", min_length=1, max_length=10_000, examples=["Withdrawn by its publisher"]
+        ),
     ]
     replaced_by: Annotated[
         Name | None,
         Doc(
-            "The name to use instead, here or elsewhere: a handle, a `hdl:` URI, or a URL of a resolver that is known "
-            "here. The handle is stored."
+            "The handle to use replacement, hosted here or elsewhere: a handle, a `hdl:` URI, or a URL of a "
+            "known resolver. The handle is stored."
         ),
     ] = None
     note: Note = ""
 
 
 class NewOwner(RequestBody, frozen=True):
-    """Whom a name is handed over to."""
+    """The new owner of a handle."""
 
-    to: Annotated[IdentityText, Doc("The key or group that owns it from then on, as `INDEX:HANDLE`.")]
+    to: Annotated[IdentityText, Doc("The key or group that will own the handle, as `INDEX:HANDLE`.")]
     note: Note = ""
 
 
@@ -57,7 +59,7 @@ class NewOwner(RequestBody, frozen=True):
     "POST",
     "/handles/{handle}/publish",
     "publish",
-    "Publish a name",
+    "Publish a handle",
     body=ChangeNote,
     response=RecordChanged,
     scope="publish",
@@ -66,9 +68,9 @@ class NewOwner(RequestBody, frozen=True):
     parameters=HANDLE_PARAMETERS,
 )
 async def publish(call: ApiCall) -> Reply:
-    """Let everybody resolve a name that was unpublished. Nothing happens if everybody can already.
+    """Make an unpublished handle public. Does nothing if it is public already.
 
-    A reserved name has no values to show yet: make a record under it instead.
+    A reserved handle has no values yet: create a record under it replacement.
     """
     handle = call.handle()
     return await change_record(call, Publish(handle), handle, call.payload(ChangeNote).note)
@@ -78,7 +80,7 @@ async def publish(call: ApiCall) -> Reply:
     "POST",
     "/handles/{handle}/unpublish",
     "unpublish",
-    "Hide a name",
+    "Unpublish a handle",
     body=UnpublishRequest,
     response=RecordChanged,
     scope="publish",
@@ -87,20 +89,20 @@ async def publish(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def unpublish(call: ApiCall) -> Reply:
-    """Hide a name from everybody but its administrators; the record stays as it is.
+    """Hide a handle from everyone except its administrators. The record is unchanged.
 
-    Everybody else is told that there is no such name, now and for its past. When it is published again, what everybody
-    saw before stays hidden unless it is still so; with `keepPast` it can be seen again.
+    Everyone else gets 404, also for earlier versions. When the handle is published again, values that were public
+    before stay hidden in earlier versions unless they are public then; `keep_history` keeps them visible.
     """
-    handle, how = call.handle(), call.payload(UnpublishRequest)
-    return await change_record(call, Unpublish(handle), handle, how.note, keep_past=how.keep_past)
+    handle, options = call.handle(), call.payload(UnpublishRequest)
+    return await change_record(call, Unpublish(handle), handle, options.note, keep_history=options.keep_history)
 
 
 @SECTION.add(
     "POST",
     "/handles/{handle}/tombstone",
     "tombstone",
-    "Say that a thing is gone",
+    "Create a tombstone",
     body=NewTombstone,
     response=RecordChanged,
     scope="tombstone",
@@ -109,21 +111,21 @@ async def unpublish(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def tombstone(call: ApiCall) -> Reply:
-    """Say that a thing is gone, why, and what replaces it.
+    """Create a tombstone: why the object is gone, and what replaces it.
 
-    The name goes on resolving: to the reason, the date and the replacement. What it held before is in its history, and
-    nobody gets the name again. On a tombstone this says it better; the date stays.
+    The handle still resolves: to the reason, the date and the replacement. Earlier values stay in its history, and the
+    handle is never assigned again. On an existing tombstone this updates the reason and keeps the date.
     """
     handle, new = call.handle(), call.payload(NewTombstone)
-    instead = None if new.replaced_by is None else call.parse_reference(new.replaced_by, "$.replacedBy")
-    return await change_record(call, Tombstone(handle, new.reason, instead), handle, new.note)
+    replacement = None if new.replaced_by is None else call.parse_reference(new.replaced_by, "$.replaced_by")
+    return await change_record(call, Tombstone(handle, new.reason, replacement), handle, new.note)
 
 
 @SECTION.add(
     "POST",
     "/handles/{handle}/revive",
     "revive",
-    "Take a tombstone away",
+    "Remove a tombstone",
     body=ChangeNote,
     response=RecordChanged,
     scope="tombstone",
@@ -132,7 +134,7 @@ async def tombstone(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def revive(call: ApiCall) -> Reply:
-    """Say that a thing is not gone after all: its record holds what it held, with the administrators it has now."""
+    """Remove a tombstone and restore the record, with its current administrators."""
     handle = call.handle()
     return await change_record(call, Revive(handle), handle, call.payload(ChangeNote).note)
 
@@ -141,7 +143,7 @@ async def revive(call: ApiCall) -> Reply:
     "POST",
     "/handles/{handle}/transfer",
     "transfer",
-    "Hand a name over",
+    "Transfer a handle",
     body=NewOwner,
     response=RecordChanged,
     scope="transfer",
@@ -150,6 +152,6 @@ async def revive(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def transfer(call: ApiCall) -> Reply:
-    """Give a name to another owner, who takes the place of all administrators it has. Creator and date stay."""
+    """Transfer a handle to another owner, who replaces all its administrators. Creator and creation date stay."""
     handle, new = call.handle(), call.payload(NewOwner)
     return await change_record(call, Transfer(handle, parse_value_ref(new.to, "$.to")), handle, new.note)

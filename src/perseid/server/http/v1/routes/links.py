@@ -1,31 +1,30 @@
-"""Names that lead to others: aliases, versions of a work, and what describes a thing; as `perseid link` does."""
+"""Links between handles: aliases, versions of a work, and metadata."""
 
 from typing import Annotated, Final
 
 from perseid.records.types import HS_ALIAS
-from perseid.registry.commands.records import CreateRecord
-from perseid.registry.commands.records import PartialValue as GivenValue
+from perseid.registry.commands.records import CreateRecord, PartialValue
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
 from perseid.registry.policy.aliases import follow_aliases
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import CREATED, HANDLE_PARAMETERS, CreatedRecord, Name, create_record
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, Note, RequestBody, ResponseBody, Seq
+from perseid.server.http.v1.schemas import Doc, Note, RequestBody, ResponseBody, Seq
 
-SECTION: Final = Routes("Links", "Names that lead to others: aliases, versions of a work, what describes a thing.")
+SECTION: Final = Routes("Links", "Aliases, versions of a work, and metadata.")
 
 _PROBLEMS: Final = (401, 403, 404, 422)
 
 
 class NewAlias(RequestBody, frozen=True):
-    """Another name for a thing."""
+    """An alias to create."""
 
-    handle: Annotated[Name, Doc("The new name.")]
+    handle: Annotated[Name, Doc("The new handle.")]
     of: Annotated[
         Name,
         Doc(
-            "The name that it leads to, here or elsewhere: a handle, a `hdl:` URI, or a URL of a resolver that is "
-            "known here. The handle is stored.",
+            "The target, hosted here or elsewhere: a handle, a `hdl:` URI, or a URL of a known resolver. "
+            "The handle is stored.",
             examples=["12345/x"],
         ),
     ]
@@ -33,41 +32,41 @@ class NewAlias(RequestBody, frozen=True):
 
 
 class Aliases(ResponseBody, frozen=True):
-    """Where a name leads by its aliases."""
+    """The alias chain of a handle."""
 
-    chain: Annotated[list[str], Doc("The names in the order in which they were met, the one asked for first.")]
+    chain: Annotated[list[str], Doc("The handles in order, starting with the requested one.")]
     end: Annotated[
         str,
         Doc(
-            "How it ended: `found`, `not found`, `elsewhere` (another service answers for the last name), `loop`, "
-            "`too long` or `unreadable`.",
+            "How the chain ends: `found`, `not_found`, `elsewhere` (another service hosts the last "
+            "handle), `loop`, `too_long` or `unreadable`.",
             examples=["found"],
         ),
     ]
 
 
 class VersionLink(RequestBody, frozen=True):
-    """A work and a version of it."""
+    """A link between a work and a version."""
 
-    work: Annotated[Name, Doc("The name that leads to the latest version.", examples=["12345/map"])]
-    version: Annotated[Name, Doc("The name of one fixed version.", examples=["12345/map-1"])]
+    work: Annotated[Name, Doc("The handle of the work, which resolves to the latest version.", examples=["12345/map"])]
+    version: Annotated[Name, Doc("The handle of one fixed version.", examples=["12345/map-1"])]
     note: Note = ""
 
 
 class MetadataLink(RequestBody, frozen=True):
-    """A thing and what describes it."""
+    """A link between an object and its metadata."""
 
-    thing: Annotated[Name, Doc("The name of the thing.", examples=["12345/map"])]
-    metadata: Annotated[Name, Doc("The name of the record that describes it.", examples=["12345/about-map"])]
+    thing: Annotated[Name, Doc("The handle of the object.", examples=["12345/map"])]
+    metadata: Annotated[Name, Doc("The handle of the metadata record.", examples=["12345/about-map"])]
     note: Note = ""
 
 
 class LinkedHandles(ResponseBody, frozen=True):
-    """Two names that lead to each other."""
+    """Two linked handles."""
 
-    # said as a list of two: many readers of descriptions do not know what a tuple is
-    handles: Annotated[tuple[str, ...], Doc("The two names, as they are registered.", min_length=2, max_length=2)]
-    seq: Annotated[Seq, Doc("The first entry that made it so; 0 if it was so already.")]
+    # a list of two: many OpenAPI tools do not support tuples
+    handles: Annotated[tuple[str, ...], Doc("The two handles as registered.", min_length=2, max_length=2)]
+    seq: Annotated[Seq, Doc("The first ledger entry of the change; 0 if they were linked already.")]
 
 
 # Aliases
@@ -77,7 +76,7 @@ class LinkedHandles(ResponseBody, frozen=True):
     "POST",
     "/aliases",
     "createAlias",
-    "Make another name for a thing",
+    "Create an alias",
     body=NewAlias,
     response=CreatedRecord,
     status=CREATED,
@@ -86,30 +85,31 @@ class LinkedHandles(ResponseBody, frozen=True):
     problems=(*_PROBLEMS, 409),
 )
 async def create_alias(call: ApiCall) -> Reply:
-    """Make a name that leads to another one: a record with a value of the type HS_ALIAS.
+    """Create an alias: a handle that resolves to another one, by a value of the type HS_ALIAS.
 
-    Resolvers follow it, so the new name leads wherever the other one does. An alias of a name that exists already is a
-    value like any other: add it, or put it in the place of what is there. No name can be an alias of itself.
+    To turn an existing handle into an alias, add or set the value HS_ALIAS. A handle cannot be an alias of itself.
     """
     new = call.payload(NewAlias)
     handle, target = call.parse_handle(new.handle, new=True), call.parse_reference(new.of, "$.of", legal=True)
-    return await create_record(call, CreateRecord(handle, (GivenValue(HS_ALIAS, target.to_bytes()),)), handle, new.note)
+    return await create_record(
+        call, CreateRecord(handle, (PartialValue(HS_ALIAS, target.to_bytes()),)), handle, new.note
+    )
 
 
 @SECTION.add(
     "GET",
     "/handles/{handle}/aliases",
     "followAliases",
-    "Where a name leads",
+    "Follow the aliases of a handle",
     response=Aliases,
     problems=(404,),
     parameters=HANDLE_PARAMETERS,
 )
 async def show_aliases(call: ApiCall) -> Reply:
-    """Follow the aliases of a name, as far as everybody may see them, and tell the way."""
+    """Follow the public aliases of a handle and return the chain."""
     handle = call.handle()
-    found = await call.read(lambda context: follow_aliases(context.snapshot, handle), handle)
-    return Reply(Aliases([str(each) for each in found.chain], found.end.value), name=str(handle))
+    chain = await call.read(lambda context: follow_aliases(context.snapshot, handle), handle)
+    return Reply(Aliases([str(each) for each in chain.chain], chain.end.value.replace(" ", "_")), name=str(handle))
 
 
 # Links
@@ -119,17 +119,17 @@ async def show_aliases(call: ApiCall) -> Reply:
     "POST",
     "/links/versions",
     "linkVersion",
-    "Link a work with a version",
+    "Link a work and a version",
     body=VersionLink,
     response=LinkedHandles,
     scope="update",
     problems=_PROBLEMS,
 )
 async def link_version(call: ApiCall) -> Reply:
-    """Link a work with one fixed version of it, in one change: each leads to the other.
+    """Link a work and one fixed version, in both directions, in one change.
 
-    A work has one name, which always means the latest version, and each version that should stay citable has another.
-    A work may have many versions, a version is of one work. A link is taken away by removing its values.
+    A work has one handle for the latest version; each version that must stay citable has its own. A version belongs to
+    one work. To remove a link, remove its values.
     """
     new = call.payload(VersionLink)
     work = call.parse_handle(new.work, "$.work")
@@ -142,16 +142,16 @@ async def link_version(call: ApiCall) -> Reply:
     "POST",
     "/links/metadata",
     "linkMetadata",
-    "Link a thing with its metadata",
+    "Link an object and its metadata",
     body=MetadataLink,
     response=LinkedHandles,
     scope="update",
     problems=_PROBLEMS,
 )
 async def link_metadata(call: ApiCall) -> Reply:
-    """Link a thing with the metadata record that describes it: two things, so they have two names.
+    """Link an object and the metadata record that describes it. Both have their own handles.
 
-    Each has one of the other. Minting with `metadata` makes both names, linked.
+    Each has at most one of the other. Minting with `metadata` creates both, linked.
     """
     new = call.payload(MetadataLink)
     thing = call.parse_handle(new.thing, "$.thing")

@@ -1,4 +1,4 @@
-"""New names: minted, reserved and generated, one or many in a call, as `perseid mint` and `perseid reserve` do."""
+"""Mint, reserve and generate handles."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,102 +7,99 @@ from typing import Annotated, Final
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.minting import MAX_NAMES, Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import check_prefix
-from perseid.registry.commands.records import PartialValue as GivenValue
-from perseid.registry.commands.records import assign_indexes
+from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.queries import suffixes
 from perseid.registry.queries.suffixes import MintMode
 from perseid.registry.results import MintResult
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import CREATED, IdentityText, Name, location_header, replay
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, Note, RequestBody, ResponseBody, Seq
+from perseid.server.http.v1.schemas import Doc, Note, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.http.v1.values import Values, parse_value_ref, parse_values
 
-SECTION: Final = Routes(
-    "Minting", "New names, which nobody ever had before: with a record, reserved for later, or the names alone."
-)
+SECTION: Final = Routes("Minting", "Create unique handles: with records, reserved for later, or without records.")
 
 _PROBLEMS: Final = (401, 403, 404, 409, 422)
 
 Where = Annotated[
     str,
     Doc(
-        "The prefix; where the policy has no scheme also the beginning of the suffix, as in `12345/report-`.",
+        "The prefix. Without a suffix scheme in the policy, also the beginning of the suffix, as in `12345/report-`.",
         min_length=1,
         max_length=4_096,
         examples=["12345"],
     ),
 ]
-Count = Annotated[int, Doc("How many names.", ge=1, le=MAX_NAMES, examples=[1])]
+Count = Annotated[int, Doc("Number of handles.", ge=1, le=MAX_NAMES, examples=[1])]
 Rows = Annotated[
     tuple[Values, ...],
-    Doc("What each record holds besides: there is a name for each item, so `count` is left out.", max_length=MAX_NAMES),
+    Doc("Additional values of each record. There is one handle per item, so omit `count`.", max_length=MAX_NAMES),
 ]
 
 
 class MintRequest(RequestBody, frozen=True):
-    """Names that are to be made, with a record each."""
+    """Handles to mint, each with a record."""
 
     prefix: Where
-    count: Annotated[Count | None, Doc(f"How many names, {MAX_NAMES:,} at most; one if it is left out.")] = None
-    values: Annotated[Values, Doc("What every record holds.")] = ()
+    count: Annotated[Count | None, Doc(f"Number of handles, at most {MAX_NAMES:,}; 1 if omitted.")] = None
+    values: Annotated[Values, Doc("Values of every record.")] = ()
     records: Rows = ()
     metadata: Annotated[
         Values | None,
         Doc(
-            "Makes two names for each thing, which lead to each other: its own, and that of the record that describes "
-            "it. These are the values of the second one; both names count."
+            "Creates two linked handles for each object: its own and one for its metadata record, with "
+            "these values. Both count toward the limit."
         ),
     ] = None
-    published: Annotated[bool, Doc("Whether everybody may see them at once.")] = True
-    owner: Annotated[IdentityText | None, Doc("Who administers the new names; as the policy says if left out.")] = None
+    published: Annotated[bool, Doc("Whether the handles are public.")] = True
+    owner: Annotated[
+        IdentityText | None, Doc("The administrator of the new handles; as the policy says if omitted.")
+    ] = None
     note: Note = ""
 
 
 class ReserveRequest(RequestBody, frozen=True):
-    """Names that are to be reserved: new ones under a prefix, or such as you chose."""
+    """Handles to reserve: new ones under a prefix, or chosen ones."""
 
-    prefix: Annotated[Where | None, Doc("Where new names are to be made.")] = None
-    count: Annotated[Count | None, Doc(f"How many new names, {MAX_NAMES:,} at most; one if left out.")] = None
+    prefix: Annotated[Where | None, Doc("The prefix for new handles.")] = None
+    count: Annotated[Count | None, Doc(f"Number of new handles, at most {MAX_NAMES:,}; 1 if omitted.")] = None
     handles: Annotated[
         tuple[Name, ...],
-        Doc("Names that you chose, in place of a prefix; all are reserved, or none.", max_length=MAX_NAMES),
+        Doc("Chosen handles, instead of a prefix; all are reserved, or none.", max_length=MAX_NAMES),
     ] = ()
-    owner: Annotated[IdentityText | None, Doc("Whose the names are; yours if it is left out.")] = None
+    owner: Annotated[IdentityText | None, Doc("The owner of the handles; you if omitted.")] = None
     note: Note = ""
 
 
 class GenerateRequest(RequestBody, frozen=True):
-    """Names that are to be generated."""
+    """Handles to generate."""
 
     prefix: Where
     count: Count = 1
 
 
 class MintedHandles(ResponseBody, frozen=True):
-    """Names that are yours from now on."""
+    """Created handles."""
 
     handles: Annotated[
         tuple[str, ...],
         Doc(
-            "The names, in the order in which they were made. They may be fewer than were asked for, where thousands "
-            "that exist had to be passed over; ask again for the others.",
+            "The handles, in order of creation. There can be fewer than requested if thousands of "
+            "existing ones had to be skipped; repeat the request for the rest.",
             examples=[["12345/D7J1G0DQH"]],
         ),
     ]
-    metadata: Annotated[
-        tuple[str, ...], Doc("The names of the records that describe the things, in the same order.")
-    ] = ()
-    seq: Annotated[Seq, Doc("The entry of the first name; those of the others follow. 0: there is none.")] = 0
+    metadata: Annotated[tuple[str, ...], Doc("The handles of the metadata records, in the same order.")] = ()
+    seq: Annotated[Seq, Doc("The ledger entry of the first handle; the others follow. 0 if there is none.")] = 0
 
 
 @SECTION.add(
     "POST",
     "/mint",
     "mint",
-    "Make new names",
+    "Mint handles",
     body=MintRequest,
     response=MintedHandles,
     status=CREATED,
@@ -111,24 +108,24 @@ class MintedHandles(ResponseBody, frozen=True):
     problems=_PROBLEMS,
 )
 async def mint(call: ApiCall) -> Reply:
-    """Make new names, one or many, and a record for each.
+    """Mint one or many handles, each with a record.
 
-    How names look is the policy's matter; nobody ever had them before. All are made, or none: when the answer comes,
-    they are durable and resolve. Where a policy binds names to the clock, many at once may have to wait for it; what
-    would take long is refused with 503 and `Retry-After`.
+    The policy defines the form of the handles; they are unique. Either all are created or none, and they are durable
+    and resolve when the response arrives. If the policy binds handles to the clock, minting many at once can take time;
+    long waits are refused with 503 and `Retry-After`.
     """
     new = call.payload(MintRequest)
     if new.records and new.count is not None:
-        raise InvalidParameter("there is a name for each of the records; leave the count out", "$.count")
+        raise InvalidParameter("`count` cannot be combined with `records`; omit it", "$.count")
     order = await call.run_in_pool(lambda: _make_order(call, new))
-    return await _mint(call, order.again, new.prefix, new.note, order.handles_per_item)
+    return await _mint(call, order.retry, new.prefix, new.note, order.handles_per_item)
 
 
 @SECTION.add(
     "POST",
     "/reserve",
     "reserve",
-    "Reserve names",
+    "Reserve handles",
     body=ReserveRequest,
     response=MintedHandles,
     status=CREATED,
@@ -137,20 +134,20 @@ async def mint(call: ApiCall) -> Reply:
     problems=_PROBLEMS,
 )
 async def reserve(call: ApiCall) -> Reply:
-    """Make names for later, which stand for nothing yet; or reserve names that you chose.
+    """Reserve handles for later use: new ones, or chosen ones.
 
-    They can be printed on paper, or put into files, now. Nobody else gets them, and nobody can resolve them until they
-    are registered: make a record under such a name.
+    They can be printed or stored in files now. No one else gets them, and they do not resolve until you create their
+    records.
     """
     new = call.payload(ReserveRequest)
     owner = _parse_owner(new.owner)
     if (new.prefix is None) == (not new.handles):
-        raise InvalidParameter("name a prefix for new names, or the handles that you chose, and not both", "$.prefix")
+        raise InvalidParameter("Give either `prefix` or `handles`", "$.prefix")
     if new.prefix is not None:
         order = _Order(MintMode.RESERVE, MintInputs.of(call.registry), new.prefix, new.count or 1, owner=owner)
-        return await _mint(call, order.again, new.prefix, new.note)
+        return await _mint(call, order.retry, new.prefix, new.note)
     if new.count is not None:
-        raise InvalidParameter("the handles say how many they are; leave the count out", "$.count")
+        raise InvalidParameter("`count` cannot be combined with `handles`; omit it", "$.count")
     handles = [call.parse_handle(name, f"$.handles[{number}]", new=True) for number, name in enumerate(new.handles)]
     chosen = Reserve(tuple(handles), owner)
     return await _mint(call, lambda _: chosen, new.handles[0], new.note)
@@ -160,7 +157,7 @@ async def reserve(call: ApiCall) -> Reply:
     "POST",
     "/generate",
     "generate",
-    "Generate names without records",
+    "Generate handles without records",
     body=GenerateRequest,
     response=MintedHandles,
     status=CREATED,
@@ -169,48 +166,45 @@ async def reserve(call: ApiCall) -> Reply:
     problems=_PROBLEMS,
 )
 async def generate(call: ApiCall) -> Reply:
-    """Make names and nothing else: this service never gives them to anybody again, and keeps no record of them.
+    """Generate unique handles without records. This service never assigns them again and keeps no record of them.
 
-    For those who register names elsewhere, or later, and need them to be unique. Who may mint may generate.
+    Use it to register handles elsewhere or later. Requires the same permission as minting.
     """
     new = call.payload(GenerateRequest)
     order = _Order(MintMode.GENERATE, MintInputs.of(call.registry), new.prefix, new.count)
-    return await _mint(call, order.again, new.prefix, "")
+    return await _mint(call, order.retry, new.prefix, "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """An order for new names, whose values may be kept for as long as the namespace's policy says."""
+    """A request for new handles. The TTL of values comes from the policy of the namespace."""
 
-    making: MintMode
+    mode: MintMode
     inputs: MintInputs
     where: str
     count: int
-    common: tuple[GivenValue, ...] = ()
-    each: tuple[tuple[GivenValue, ...], ...] = ()
-    metadata: tuple[GivenValue, ...] | None = None
+    common: tuple[PartialValue, ...] = ()
+    each: tuple[tuple[PartialValue, ...], ...] = ()
+    metadata: tuple[PartialValue, ...] | None = None
     published: bool = True
     owner: ValueRef | None = None
     since: int | None = None
 
     @property
     def handles_per_item(self) -> int:
-        """How many names a thing gets."""
+        """Handles per object."""
         return 1 if self.metadata is None else 2
 
-    def again(self, since: int | None) -> "_Order":
-        """The same, asked for again after a wait; `since` is what `MustWait` said, or None at first."""
+    def retry(self, since: int | None) -> "_Order":
+        """Repeat the request after a wait; `since` is the time of `RetryLater`, or None at first."""
         return replace(self, since=since)
 
     def decide(self, context: Context) -> Plan[MintResult]:
-        """As such an order is decided."""
         prefix = self.where.partition("/")[0]
         check_prefix(prefix)
         ttl = context.snapshot.policy(prefix).default_ttl
         values = () if self.each else assign_indexes(self.common, ttl=ttl)
-        order = suffixes.build_command(
-            self.making, self.inputs, self.where, self.count, values=values, owner=self.owner
-        )
+        order = suffixes.build_command(self.mode, self.inputs, self.where, self.count, values=values, owner=self.owner)
         if isinstance(order, Mint):
             metadata = None if self.metadata is None else assign_indexes(self.metadata, ttl=ttl)
             order = replace(order, metadata=metadata, published=self.published)
@@ -225,21 +219,21 @@ class _Order:
 async def _mint(
     call: ApiCall, make: Callable[[int | None], Command[MintResult]], where: str, note: str, handles_per_item: int = 1
 ) -> Reply:
-    """Have names made, once if the request has a key, and tell them."""
+    """Mint handles, once per idempotency key, and build the reply."""
 
     def respond(minted: MintResult) -> Reply:
         return _minted_reply([str(handle) for handle in minted.handles], minted.seq, handles_per_item)
 
     reply = await call.create(make, respond, where, note)
-    return await replay(call, reply, lambda names, seq: _minted_reply(names, seq, handles_per_item))
+    return await replay(call, reply, lambda handles, seq: _minted_reply(handles, seq, handles_per_item))
 
 
-def _minted_reply(names: Sequence[str], seq: int, handles_per_item: int) -> Reply:
-    things, about = names[::handles_per_item], names[1::handles_per_item] if handles_per_item > 1 else ()
-    made = MintedHandles(tuple(things), tuple(about), seq)
-    if len(names) == 1 and seq:
-        return Reply(made, CREATED, (location_header(names[0]),), name=names[0])
-    return Reply(made, CREATED)
+def _minted_reply(handles: Sequence[str], seq: int, handles_per_item: int) -> Reply:
+    objects, metadata = handles[::handles_per_item], handles[1::handles_per_item] if handles_per_item > 1 else ()
+    minted = MintedHandles(tuple(objects), tuple(metadata), seq)
+    if len(handles) == 1 and seq:
+        return Reply(minted, CREATED, (location_header(handles[0]),), name=handles[0])
+    return Reply(minted, CREATED)
 
 
 def _parse_owner(text: str | None) -> ValueRef | None:

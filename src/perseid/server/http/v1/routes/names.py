@@ -1,6 +1,6 @@
-"""Names and suffixes: taken apart, converted, checked and explained, as `perseid name` and `perseid suffix` do.
+"""Syntax of handles and suffixes: parse, convert and check, as `perseid name` and `perseid suffix` do.
 
-Nobody has to be known for that, and nothing is looked up: whether a name exists is another question.
+No authentication is needed, and nothing is looked up.
 """
 
 import secrets
@@ -24,21 +24,21 @@ from perseid.registry.results import rules
 from perseid.server.http.caching import STATIC_AGE
 from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.responses import NO_STORE
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, RequestBody, ResponseBody
+from perseid.server.http.v1.schemas import Doc, RequestBody, ResponseBody
 from perseid.server.http.v1.validation import InvalidNameParameter, InvalidParameter, locate_name_error
 
-SECTION: Final = Routes("Names", "Names and suffixes: taken apart, converted, checked. Nothing is looked up.")
+SECTION: Final = Routes("Names", "Parse, convert and check handles and suffixes. Nothing is looked up.")
 
 _CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
-_ANY_PREFIX: Final = "0"  # schemes look at whole handles; for a suffix alone any prefix serves
-_MAX_TEXT: Final = 8_000  # more does not fit into the head of a request
+_ANY_PREFIX: Final = "0"  # schemes check whole handles; any prefix serves for a suffix alone
+_MAX_TEXT: Final = 8_000  # a longer text does not fit into the head of a request
 
 
 class Form(StrEnum):
-    """What a name can be converted to."""
+    """A form of a handle."""
 
     HANDLE = "handle"
     HOST = "host"
@@ -47,7 +47,7 @@ class Form(StrEnum):
 
 
 class Scheme(StrEnum):
-    """A scheme of suffixes that has a shape of its own."""
+    """A suffix scheme that can be recognized by form."""
 
     PILIN = "pilin"
     PILIN_CHECK = "pilin-check"
@@ -58,7 +58,7 @@ class Scheme(StrEnum):
 Text = Annotated[
     str,
     Doc(
-        "A name in any form: a handle, a `hdl:` URI, or a URL of a resolver that is known here.",
+        "A handle in any form: a bare handle, a `hdl:` URI, or a URL of a known resolver.",
         min_length=1,
         max_length=_MAX_TEXT,
         examples=["hdl:102.100.272/D7J1G0DQH"],
@@ -67,7 +67,7 @@ Text = Annotated[
 Resolvers = Annotated[
     tuple[str, ...],
     Doc(
-        "Also understand URLs of these resolvers; may be repeated.",
+        "Additional resolvers whose URLs are accepted; can be repeated.",
         max_length=10,
         examples=[["http://example.org/hdl"]],
     ),
@@ -75,181 +75,184 @@ Resolvers = Annotated[
 
 
 class TextQuery(RequestBody, frozen=True):
-    """A name, and which resolvers' URLs are understood."""
+    """A handle, and additional resolvers."""
 
     text: Text
     resolver: Resolvers = ()
 
 
 class ConversionQuery(RequestBody, frozen=True):
-    """A name, and what it is to be converted to."""
+    """A handle and the form to convert it to."""
 
     text: Text
-    to: Annotated[Form, Doc("The form that is wanted.", examples=["path"])]
+    to: Annotated[Form, Doc("The new form.", examples=["path"])]
     resolver: Annotated[str, Doc("The resolver for the form `http`.", examples=["http://example.org/hdl"])] = ""
 
 
 class PilinQuery(RequestBody, frozen=True):
-    """A moment."""
+    """A time."""
 
     at: Annotated[
-        str, Doc("In ISO 8601, in UTC unless it says; now if it is left out.", examples=["2007-09-17T07:14:50.919Z"])
+        str, Doc("The time in ISO 8601, by default in UTC; now if omitted.", examples=["2007-09-17T07:14:50.919Z"])
     ] = ""
 
 
 class CordraQuery(RequestBody, frozen=True):
-    """A kind of UUID."""
+    """A UUID version."""
 
-    version: Annotated[Literal[1, 4], Doc("4 is random, 1 the time with a random node.", examples=[4])] = 4
+    version: Annotated[Literal[1, 4], Doc("4: random; 1: time with a random node.", examples=[4])] = 4
 
 
 class SchemeQuery(RequestBody, frozen=True):
-    """A suffix, and the scheme that it may belong to."""
+    """A suffix, and the scheme to check."""
 
     suffix: Annotated[
         str,
         Doc(
-            "The suffix alone: what stands behind the first slash of a handle.",
+            "The suffix: the part after the first slash of a handle.",
             min_length=1,
             max_length=_MAX_TEXT,
             examples=["D7J1G0DQH"],
         ),
     ]
-    scheme: Annotated[Scheme | None, Doc("The scheme; without one, the one that it looks like.")] = None
+    scheme: Annotated[Scheme | None, Doc("The scheme; recognized by form if omitted.")] = None
     prefix: Annotated[str, Doc("The prefix, for schemes that restrict it.", min_length=1, max_length=200)] = _ANY_PREFIX
 
 
-Query = Annotated[str | None, Doc("What stood behind a `?` in a URI; no part of the handle.")]
-Fragment = Annotated[str | None, Doc("What stood behind a `#` in a URI; no part of the handle.")]
+Query = Annotated[str | None, Doc("The query of a URI; not part of the handle.")]
+Fragment = Annotated[str | None, Doc("The fragment of a URI; not part of the handle.")]
 
 
 class ParsedName(ResponseBody, frozen=True):
-    """A name and its parts."""
+    """A parsed handle."""
 
-    handle: Annotated[str, Doc("The handle, in the spelling that its scheme prefers.", examples=["12345/x"])]
-    given: Annotated[str, Doc("The handle as it was spelt.")]
-    prefix: Annotated[str, Doc("What stands before the first slash.", examples=["12345"])]
-    suffix: Annotated[str, Doc("What stands behind it.", examples=["x"])]
+    handle: Annotated[str, Doc("The handle, normalized by its scheme.", examples=["12345/x"])]
+    original: Annotated[str, Doc("The handle as given.")]
+    prefix: Annotated[str, Doc("The part before the first slash.", examples=["12345"])]
+    suffix: Annotated[str, Doc("The part after the first slash.", examples=["x"])]
     query: Query = None
     fragment: Fragment = None
     scheme: Annotated[
-        str | None, Doc("The scheme that it looks like. It is advice: only the namespace of the name knows.")
+        str | None, Doc("The scheme, recognized by form. Only the policy of the namespace is authoritative.")
     ] = None
-    details: Annotated[dict[str, Any], Doc("What the scheme tells from the suffix alone.")] = msgspec.field(
+    details: Annotated[dict[str, Any], Doc("What the scheme can derive from the suffix.")] = msgspec.field(
         default_factory=dict
     )
 
 
 class ConvertedName(ResponseBody, frozen=True):
-    """A name in another form."""
+    """A converted handle."""
 
     form: Annotated[str, Doc("The form.", examples=["path"])]
-    name: Annotated[str, Doc("The name in that form.", examples=["hdl:12345/x"])]
+    name: Annotated[str, Doc("The handle in that form.", examples=["hdl:12345/x"])]
     query: Query = None
     fragment: Fragment = None
 
 
 class NameForms(ResponseBody, frozen=True):
-    """A name in all its forms."""
+    """All forms of a handle."""
 
     handle: Annotated[str, Doc("The bare handle.", examples=["12345/x"])]
-    host: Annotated[str, Doc("As `hdl://` URI.", examples=["hdl://12345/x"])]
-    path: Annotated[str, Doc("As `hdl:` URI.", examples=["hdl:12345/x"])]
-    http: Annotated[list[str], Doc("At resolvers: those that this server declares, and the global one.")]
+    host: Annotated[str, Doc("As a `hdl://` URI.", examples=["hdl://12345/x"])]
+    path: Annotated[str, Doc("As a `hdl:` URI.", examples=["hdl:12345/x"])]
+    http: Annotated[list[str], Doc("As URLs of the resolvers of this server and the global resolver.")]
 
 
 class Rule(ResponseBody, frozen=True):
-    """A rule that problems name."""
+    """A rule that problems refer to."""
 
-    rule: Annotated[str, Doc("Its id.", examples=["H3"])]
-    title: Annotated[str, Doc("What it is about.")]
-    text: Annotated[str, Doc("What it says.")]
+    rule: Annotated[str, Doc("The id of the rule.", examples=["H3"])]
+    title: Annotated[str, Doc("The subject.")]
+    text: Annotated[str, Doc("The text of the rule.")]
 
 
 class Rules(ResponseBody, frozen=True):
-    """All rules that problems name."""
+    """All rules that problems refer to."""
 
-    rules: Annotated[list[Rule], Doc("The rules that problems name.")]
+    rules: Annotated[list[Rule], Doc("The rules.")]
 
 
 class PilinSuffix(ResponseBody, frozen=True):
-    """A PILIN suffix and the moment that it stands for."""
+    """A PILIN suffix and its time."""
 
     suffix: Annotated[str, Doc("Nine characters.", examples=["D7J1G0DQH"])]
-    milliseconds: Annotated[int, Doc("Since 1582-10-15T00:00:00Z.")]
-    time: Annotated[str, Doc("The moment in ISO 8601.", examples=["2007-09-17T07:14:50.919Z"])]
+    milliseconds: Annotated[int, Doc("Milliseconds since 1582-10-15T00:00:00Z.")]
+    time: Annotated[str, Doc("The time in ISO 8601.", examples=["2007-09-17T07:14:50.919Z"])]
 
 
 class CordraSuffix(ResponseBody, frozen=True):
-    """A CORDRA path."""
+    """A CORDRA suffix."""
 
     suffix: Annotated[str, Doc("32 hexadecimal digits.")]
-    version: Annotated[int, Doc("The kind of UUID.")]
-    uuid: Annotated[str, Doc("The same with hyphens.")]
+    version: Annotated[int, Doc("The UUID version.")]
+    uuid: Annotated[str, Doc("The UUID with hyphens.")]
 
 
 class SuffixCheck(ResponseBody, frozen=True):
-    """Whether a suffix belongs to a scheme, and why or why not."""
+    """The result of a suffix check."""
 
-    suffix: Annotated[str, Doc("The suffix as it was given.")]
-    scheme: Annotated[str | None, Doc("The scheme; null if it looks like none.")]
-    valid: Annotated[bool, Doc("Whether it belongs to the scheme.")]
-    normal: Annotated[str, Doc("The spelling that the scheme prefers.")] = ""
-    details: Annotated[dict[str, Any], Doc("What the scheme tells from it.")] = msgspec.field(default_factory=dict)
-    reason: Annotated[str, Doc("What is wrong with it.")] = ""
-    rule: Annotated[str, Doc("The id of the rule that it breaks.", examples=["P7"])] = ""
-    where: Annotated[str, Doc("Which of the two it is that breaks it: `suffix` or `prefix`.", examples=["suffix"])] = ""
-    position: Annotated[int | None, Doc("Which character of that is wrong, counted from 1.")] = None
+    suffix: Annotated[str, Doc("The suffix as given.")]
+    scheme: Annotated[str | None, Doc("The scheme; null if none is recognized.")]
+    valid: Annotated[bool, Doc("Whether the suffix is valid in the scheme.")]
+    normal: Annotated[str, Doc("The normalized suffix.")] = ""
+    details: Annotated[dict[str, Any], Doc("What the scheme can derive from the suffix.")] = msgspec.field(
+        default_factory=dict
+    )
+    reason: Annotated[str, Doc("What is wrong.")] = ""
+    rule: Annotated[str, Doc("The id of the broken rule.", examples=["P7"])] = ""
+    where: Annotated[str, Doc("The invalid part: `suffix` or `prefix`.", examples=["suffix"])] = ""
+    position: Annotated[int | None, Doc("The invalid character of that part, counted from 1.")] = None
 
 
-@SECTION.add("GET", "/names/parse", "parseName", "Take a name apart", response=ParsedName, query=TextQuery)
+@SECTION.add("GET", "/names/parse", "parseName", "Parse a handle", response=ParsedName, query=TextQuery)
 async def parse(call: ApiCall) -> Reply:
-    """The parts of a name in any form: handle, prefix, suffix, query, fragment, and the scheme that it looks like.
+    """Parse a handle in any form: handle, prefix, suffix, query, fragment, and the recognized scheme.
 
-    A bare handle is taken literally. The scheme is advice by shape; only the name's namespace knows for sure.
+    A bare handle is taken literally. The scheme is recognized by form; only the policy of the namespace is
+    authoritative.
     """
-    asked = call.asked(TextQuery)
-    reference = _parse_name(asked.text, _known_resolvers(call, asked.resolver))
-    given = reference.handle
-    scheme = recognize(given)
-    handle = given if scheme is None else scheme.normalize(given)
+    query = call.query_as(TextQuery)
+    reference = _parse_name(query.text, _known_resolvers(call, query.resolver))
+    original = reference.handle
+    scheme = recognize(original)
+    handle = original if scheme is None else scheme.normalize(original)
     return Reply(
         ParsedName(
             str(handle),
-            str(given),
+            str(original),
             handle.prefix,
             handle.suffix,
             reference.query,
             reference.fragment,
             None if scheme is None else scheme.name,
-            {} if scheme is None else dict(scheme.describe(given)),
+            {} if scheme is None else dict(scheme.describe(original)),
         ),
         headers=_CACHE_HEADERS,
     )
 
 
-@SECTION.add("GET", "/names/convert", "convertName", "Convert a name", response=ConvertedName, query=ConversionQuery)
+@SECTION.add("GET", "/names/convert", "convertName", "Convert a handle", response=ConvertedName, query=ConversionQuery)
 async def convert(call: ApiCall) -> Reply:
-    """A name in another form. The spelling is kept; query and fragment come along where the form has room."""
-    asked = call.asked(ConversionQuery)
-    own = [_parse_resolver(asked.resolver)] if asked.resolver else []
-    reference = _parse_name(asked.text, [*own, *_known_resolvers(call)])
+    """Convert a handle to another form. Case is kept, query and fragment where the form allows them."""
+    query = call.query_as(ConversionQuery)
+    own = [_parse_resolver(query.resolver)] if query.resolver else []
+    reference = _parse_name(query.text, [*own, *_known_resolvers(call)])
     name = {
         Form.HANDLE: lambda: str(reference.handle),
         Form.HOST: lambda: to_host(reference),
         Form.PATH: lambda: to_path(reference),
         Form.HTTP: lambda: to_http(reference, own[0] if own else KNOWN_RESOLVERS[0]),
-    }[asked.to]()
-    return Reply(ConvertedName(asked.to.value, name, reference.query, reference.fragment), headers=_CACHE_HEADERS)
+    }[query.to]()
+    return Reply(ConvertedName(query.to.value, name, reference.query, reference.fragment), headers=_CACHE_HEADERS)
 
 
-@SECTION.add("GET", "/names/forms", "nameForms", "All forms of a name", response=NameForms, query=TextQuery)
+@SECTION.add("GET", "/names/forms", "nameForms", "List all forms of a handle", response=NameForms, query=TextQuery)
 async def forms(call: ApiCall) -> Reply:
-    """A name as it is, as URI in both forms, and at the resolvers that are declared here."""
-    asked = call.asked(TextQuery)
-    reference = _parse_name(asked.text, _known_resolvers(call, asked.resolver))
+    """Return a handle as bare handle, as both URI forms, and as URLs of the resolvers of this server."""
+    query = call.query_as(TextQuery)
+    reference = _parse_name(query.text, _known_resolvers(call, query.resolver))
     declared = [
-        *map(_parse_resolver, asked.resolver),
+        *map(_parse_resolver, query.resolver),
         *get_resolvers(call.request_context.place.settings),
         KNOWN_RESOLVERS[0],
     ]
@@ -259,11 +262,11 @@ async def forms(call: ApiCall) -> Reply:
     )
 
 
-@SECTION.add("GET", "/names/rules", "listRules", "The rules", response=Rules)
+@SECTION.add("GET", "/names/rules", "listRules", "List the rules", response=Rules)
 async def list_rules(_: ApiCall) -> Reply:
-    """The rules that problems refer to by their ids."""
+    """List the rules that problems refer to by id."""
     return Reply(
-        Rules([Rule(key, said["title"], said["text"]) for key, said in rules().items()]), headers=_CACHE_HEADERS
+        Rules([Rule(key, rule["title"], rule["text"]) for key, rule in rules().items()]), headers=_CACHE_HEADERS
     )
 
 
@@ -271,31 +274,31 @@ async def list_rules(_: ApiCall) -> Reply:
     "GET",
     "/names/rules/{rule}",
     "showRule",
-    "A rule",
+    "Get a rule",
     response=Rule,
     problems=(404,),
-    parameters={"rule": "The id of the rule, as problems name it: `H3`."},
+    parameters={"rule": "The id of the rule, as in problems: `H3`."},
 )
 async def show_rule(call: ApiCall) -> Reply:
-    """What a rule says to which a problem refers by its id."""
+    """Return a rule that problems refer to by id."""
     key = call.names["rule"].upper()
-    said = rules().get(key)
-    if said is None:
+    rule = rules().get(key)
+    if rule is None:
         raise ApiError(
-            "not-found", f"there is no rule {quote_text(call.names['rule'])}", f"there are {', '.join(rules())}"
+            "not-found", f"Rule {quote_text(call.names['rule'])} does not exist", f"Use one of {', '.join(rules())}"
         )
-    return Reply(Rule(key, said["title"], said["text"]), headers=_CACHE_HEADERS)
+    return Reply(Rule(key, rule["title"], rule["text"]), headers=_CACHE_HEADERS)
 
 
 @SECTION.add(
-    "GET", "/suffixes/pilin", "pilinSuffix", "The PILIN suffix of a moment", response=PilinSuffix, query=PilinQuery
+    "GET", "/suffixes/pilin", "pilinSuffix", "Get the PILIN suffix of a time", response=PilinSuffix, query=PilinQuery
 )
 async def pilin_suffix(call: ApiCall) -> Reply:
-    """The suffix that PILIN makes of a moment. Two calls in the same millisecond give the same: it is nobody's name.
+    """Return the PILIN suffix of a time. It is not unique: two calls in the same millisecond return the same suffix.
 
-    Names that are never repeated are minted, or generated, by a namespace.
+    To get unique handles, mint or generate them in a namespace.
     """
-    at = call.asked(PilinQuery).at
+    at = call.query_as(PilinQuery).at
     if not at:
         return Reply(
             _pilin_response(pilin.from_unix_ns(int(call.request_context.place.time() * 1e9))), headers=(NO_STORE,)
@@ -307,20 +310,22 @@ async def pilin_suffix(call: ApiCall) -> Reply:
     "GET",
     "/suffixes/pilin/{suffix}",
     "decodePilin",
-    "The moment of a PILIN suffix",
+    "Decode a PILIN suffix",
     response=PilinSuffix,
-    parameters={"suffix": "The nine characters."},
+    parameters={"suffix": "The nine characters of the suffix."},
 )
 async def decode_pilin(call: ApiCall) -> Reply:
-    """When a PILIN suffix was made, by what it says itself."""
+    """Return the time that a PILIN suffix encodes."""
     with locate_name_error("suffix"):
         return Reply(_pilin_response(pilin.decode(call.names["suffix"])), headers=_CACHE_HEADERS)
 
 
-@SECTION.add("GET", "/suffixes/cordra", "cordraSuffix", "A new CORDRA path", response=CordraSuffix, query=CordraQuery)
+@SECTION.add(
+    "GET", "/suffixes/cordra", "cordraSuffix", "Generate a CORDRA suffix", response=CordraSuffix, query=CordraQuery
+)
 async def cordra_suffix(call: ApiCall) -> Reply:
-    """A new UUID in 32 capital hexadecimal digits. Nothing is registered."""
-    version = call.asked(CordraQuery).version
+    """Generate a UUID as 32 uppercase hexadecimal digits. Nothing is registered."""
+    version = call.query_as(CordraQuery).version
     place = call.request_context.place
     scheme = CordraScheme(version)
     source = Source(lambda: int(place.time() * 1e9), secrets.token_bytes, MemoryLease(), lambda _: None)
@@ -331,42 +336,42 @@ async def cordra_suffix(call: ApiCall) -> Reply:
 
 @SECTION.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", response=SuffixCheck, query=SchemeQuery)
 async def check(call: ApiCall) -> Reply:
-    """Whether a suffix belongs to a scheme; if not, which rule it breaks and where.
+    """Check whether a suffix is valid in a scheme; if not, return the broken rule and its position.
 
-    Some schemes restrict the prefix as well: name it, and it is checked too.
+    Some schemes restrict the prefix too; give it to check it.
     """
-    asked = call.asked(SchemeQuery)
-    handle = _parse_suffix(asked)
-    scheme = recognize(handle) if asked.scheme is None else load_scheme(asked.scheme.value)
+    query = call.query_as(SchemeQuery)
+    handle = _parse_suffix(query)
+    scheme = recognize(handle) if query.scheme is None else load_scheme(query.scheme.value)
     if scheme is None:
-        return Reply(SuffixCheck(asked.suffix, None, valid=False, reason="it looks like none of the schemes"))
+        return Reply(SuffixCheck(query.suffix, None, valid=False, reason="No scheme has this form"))
     try:
         normal = scheme.normalize(handle)
     except InvalidName as problem:
-        found = _locate_error(problem, handle)
-        at = None if found.position is None else found.position + 1
-        made = SuffixCheck(
-            asked.suffix, scheme.name, False, reason=found.message, rule=found.rule, where=found.where, position=at
+        error = _locate_error(problem, handle)
+        at = None if error.position is None else error.position + 1
+        result = SuffixCheck(
+            query.suffix, scheme.name, False, reason=error.message, rule=error.rule, where=error.where, position=at
         )
-        return Reply(made, headers=_CACHE_HEADERS)
+        return Reply(result, headers=_CACHE_HEADERS)
     return Reply(
-        SuffixCheck(asked.suffix, scheme.name, True, normal.suffix, dict(scheme.describe(handle))),
+        SuffixCheck(query.suffix, scheme.name, True, normal.suffix, dict(scheme.describe(handle))),
         headers=_CACHE_HEADERS,
     )
 
 
-def _parse_suffix(asked: SchemeQuery) -> Handle:
-    """The handle of a suffix and a prefix, each of which has to be one by itself; raises `Misnamed`."""
+def _parse_suffix(query: SchemeQuery) -> Handle:
+    """Combine prefix and suffix, which must each be valid; raises `InvalidNameParameter`."""
     with locate_name_error("prefix"):
-        check_prefix(asked.prefix)
+        check_prefix(query.prefix)
     try:
-        return Handle.parse(f"{asked.prefix}/{asked.suffix}")
+        return Handle.parse(f"{query.prefix}/{query.suffix}")
     except InvalidName as problem:
-        raise _locate_error(problem, Handle(asked.prefix, asked.suffix)) from problem
+        raise _locate_error(problem, Handle(query.prefix, query.suffix)) from problem
 
 
 def _locate_error(problem: InvalidName, handle: Handle) -> InvalidNameParameter:
-    """A problem with a handle, as one of its prefix or of its suffix."""
+    """Assign an error to the prefix or the suffix."""
     begin = len(handle.prefix) + 1
     if problem.position is None:
         return InvalidNameParameter.at(problem, "suffix")
@@ -376,7 +381,7 @@ def _locate_error(problem: InvalidName, handle: Handle) -> InvalidNameParameter:
 
 
 def _known_resolvers(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
-    """The resolvers whose URLs are understood: those that were named, our own, and those that everybody knows."""
+    """The resolvers whose URLs are accepted."""
     return [*map(_parse_resolver, more), *get_resolvers(call.request_context.place.settings), *KNOWN_RESOLVERS]
 
 
@@ -389,7 +394,7 @@ def _parse_resolver(text: str) -> Resolver:
     try:
         return Resolver.parse(text)
     except InvalidName as problem:
-        advice = "write it as in http://example.org/hdl"
+        advice = "Use a URL such as http://example.org/hdl"
         raise InvalidParameter(problem.message, "resolver", advice) from problem
 
 
@@ -401,10 +406,10 @@ def _parse_milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        message = f"{quote_text(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
-        raise InvalidParameter(message, "at", "write the time in ISO 8601, in UTC unless it names a zone") from None
+        message = f"{quote_text(text)} is not a time in ISO 8601"
+        raise InvalidParameter(message, "at", "Use a time such as 2007-09-17T07:14:50.919Z") from None
     milliseconds = pilin.from_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     if not pilin.MIN_MILLISECONDS <= milliseconds < pilin.END_MILLISECONDS:
         first, last = pilin.format_time(pilin.MIN_MILLISECONDS), pilin.format_time(pilin.END_MILLISECONDS - 1)
-        raise InvalidName("P3", f"there is no PILIN suffix for that time: they begin at {first} and end at {last}")
+        raise InvalidName("P3", f"PILIN suffixes exist only for times from {first} to {last}")
     return milliseconds

@@ -1,8 +1,8 @@
-"""Proofs: documents that anybody can check without this server, and what they are checked against.
+"""Proofs that anyone can verify without this server, and checkpoints.
 
 A proof is the document that `perseid prove` writes and `perseid verify` checks; docs/reference/proof-format.md
-specifies it. It is made for others, so it shows what the public may see unless somebody asks for all that they may see.
-Checkpoints and consistency proofs are for everybody: they hold hashes, of leaves that nobody can guess.
+specifies it. By default it contains public data only. Checkpoints and consistency proofs are public: they contain only
+hashes, of salted leaves.
 """
 
 import asyncio
@@ -11,142 +11,142 @@ from typing import Annotated, Final
 from perseid.proof.document import FORMAT
 from perseid.records.encoding import to_base64
 from perseid.registry.context import Context
-from perseid.registry.queries.history import moment
+from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.prove import Consistency, NotCheckpointed, SigningKey, consistency, prove, signing_keys
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import HANDLE_PARAMETERS
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, RequestBody, ResponseBody
+from perseid.server.http.v1.schemas import Doc, RequestBody, ResponseBody
 
 from .history import Moment
 
-SECTION: Final = Routes("Proofs", "What a name was, provable to anybody, for ever, without this server.")
+SECTION: Final = Routes("Proofs", "Verifiable proofs of what a record was, and signed checkpoints of the ledger.")
 
 NOTE_TYPE: Final = "text/plain"
-"""Of signed notes, in UTF-8."""
+"""The media type of signed notes."""
 
 POLL_SECONDS: Final = 0.25
 MAX_POLLS: Final = 12
-"""How often, and in which intervals, it is looked whether a checkpoint has come to an entry: one is signed a second."""
+"""Seconds between polls for a checkpoint that includes an entry, and their number: one is signed per second."""
 
 _RETRY_HEADERS: Final = (("Retry-After", "1"),)
 
-Base64 = Annotated[str, Doc("Octets in base64.")]
-Size = Annotated[int, Doc("So many entries from the first on.", ge=0, le=(1 << 63) - 1, examples=[1234])]
+Base64 = Annotated[str, Doc("Bytes in base64.")]
+Size = Annotated[int, Doc("Number of ledger entries, from the first.", ge=0, le=(1 << 63) - 1, examples=[1234])]
 
 
 class ProofQuery(RequestBody, frozen=True):
-    """What is to be proved of a name."""
+    """What to prove about a handle."""
 
-    at: Annotated[Moment | None, Doc("What it was at a moment; what it is now if it is left out.")] = None
-    everything: Annotated[
-        bool, Doc("Also values, actor and note that the public may not see, if you may see them.")
-    ] = False
+    at: Annotated[Moment | None, Doc("The time or ledger entry; now if omitted.")] = None
+    everything: Annotated[bool, Doc("Include private values, actor and note, if you can see them.")] = False
 
 
 class InclusionProof(ResponseBody, frozen=True):
-    """An entry of the ledger, and the way from it to the root of the tree."""
+    """A ledger entry and its Merkle path."""
 
     leaf: Annotated[Base64, Doc("The leaf of the entry.")]
-    path: Annotated[list[Base64], Doc("The hashes beside the way from the leaf to the root, from below.")]
+    path: Annotated[list[Base64], Doc("The sibling hashes from the leaf to the root.")]
 
 
 class OpenedCommitment(ResponseBody, frozen=True):
-    """Something that an entry committed to, with what it takes to check that."""
+    """Committed content and its salt."""
 
-    salt: Annotated[Base64, Doc("Sixteen octets that went into the commitment.")]
-    content: Annotated[Base64, Doc("What was committed to.")]
+    salt: Annotated[Base64, Doc("The salt of the commitment, 16 bytes.")]
+    content: Annotated[Base64, Doc("The committed content.")]
 
 
 class KeyLink(ResponseBody, frozen=True):
-    """An entry by which another key came to sign."""
+    """A ledger entry that rotated the signing key."""
 
     leaf: Annotated[Base64, Doc("The leaf of the entry.")]
-    path: Annotated[list[Base64], Doc("The hashes beside the way from the leaf to the root, from below.")]
-    note: Annotated[OpenedCommitment | None, Doc("What the key before signed; left out if it was erased.")] = None
+    path: Annotated[list[Base64], Doc("The sibling hashes from the leaf to the root.")]
+    note: Annotated[OpenedCommitment | None, Doc("The statement signed by the previous key; omitted if redacted.")] = (
+        None
+    )
 
 
 class ProofDocument(ResponseBody, frozen=True):
-    """A proof of what a name was after one entry. Keep it as it is: `perseid verify` takes the file."""
+    """A proof of one version of a record. Store it unchanged for `perseid verify`."""
 
-    format: Annotated[str, Doc("The name of this format.", examples=[FORMAT])]
-    handle: Annotated[str, Doc("The name.", examples=["12345/x"])]
-    seq: Annotated[int, Doc("The number of the entry.")]
-    entry: Annotated[InclusionProof, Doc("The entry.")]
-    values: Annotated[list[OpenedCommitment], Doc("The values that are shown, each in its binary form.")]
-    checkpoint: Annotated[str, Doc("A signed checkpoint whose tree has the entry.")]
-    keys: Annotated[list[KeyLink], Doc("How the key came to sign that signed it, oldest first.")]
-    actor: Annotated[OpenedCommitment | None, Doc("Who did it, where that is shown.")] = None
-    note: Annotated[OpenedCommitment | None, Doc("Why, where that is shown.")] = None
+    format: Annotated[str, Doc("The format name.", examples=[FORMAT])]
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
+    seq: Annotated[int, Doc("The number of the ledger entry.")]
+    entry: Annotated[InclusionProof, Doc("The ledger entry.")]
+    values: Annotated[list[OpenedCommitment], Doc("The disclosed values, in binary form.")]
+    checkpoint: Annotated[str, Doc("A signed checkpoint that includes the entry.")]
+    keys: Annotated[list[KeyLink], Doc("The key rotations up to the signing key, oldest first.")]
+    actor: Annotated[OpenedCommitment | None, Doc("Who made the change, if disclosed.")] = None
+    note: Annotated[OpenedCommitment | None, Doc("The note of the change, if disclosed.")] = None
 
 
 class ConsistencyQuery(RequestBody, frozen=True):
-    """Two states of the ledger."""
+    """Two sizes of the ledger."""
 
-    old: Annotated[Size, Doc("How many entries the older one has: the second line of its checkpoint.")]
-    new: Annotated[Size | None, Doc("The same of the newer one; the latest signed one if it is left out.")] = None
+    old: Annotated[Size, Doc("The older size: the second line of its checkpoint.")]
+    new: Annotated[Size | None, Doc("The newer size; the latest checkpoint if omitted.")] = None
 
 
 class ConsistencyProof(ResponseBody, frozen=True, omit_defaults=False):
-    """That one state of the ledger continues another: no entry before was changed or taken away (RFC 6962)."""
+    """A proof that the ledger only grew between two sizes (RFC 6962)."""
 
-    old: Annotated[int, Doc("How many entries the older one has.")]
-    old_root: Annotated[Base64, Doc("The root of its tree; the third line of its checkpoint.")]
-    new: Annotated[int, Doc("How many entries the newer one has.")]
-    new_root: Annotated[Base64, Doc("The root of its tree.")]
-    path: Annotated[list[Base64], Doc("The hashes of the proof, in the order of RFC 6962, section 2.1.2.")]
+    old: Annotated[int, Doc("The older size.")]
+    old_root: Annotated[Base64, Doc("The older root: the third line of its checkpoint.")]
+    new: Annotated[int, Doc("The newer size.")]
+    new_root: Annotated[Base64, Doc("The newer root.")]
+    path: Annotated[list[Base64], Doc("The hashes of the proof, in the order of RFC 6962 §2.1.2.")]
 
 
 class LedgerKey(ResponseBody, frozen=True):
-    """A key with which the ledger signs, or has signed."""
+    """A signing key of the ledger."""
 
-    key: Annotated[str, Doc("The public key, as `NAME+HASH+KEY`: `perseid verify --key` takes it.")]
-    since: Annotated[int | None, Doc("The entry with which it began; left out for the first one.")] = None
-    until: Annotated[int | None, Doc("The entry with which it ended; left out for the one that signs now.")] = None
+    key: Annotated[str, Doc("The public key, as `NAME+HASH+KEY`, for `perseid verify --key`.")]
+    since: Annotated[int | None, Doc("Its first ledger entry; omitted for the first key.")] = None
+    until: Annotated[int | None, Doc("Its last ledger entry; omitted for the current key.")] = None
 
 
 class LedgerKeys(ResponseBody, frozen=True, omit_defaults=False):
-    """The keys of the ledger."""
+    """The signing keys of the ledger."""
 
-    origin: Annotated[str, Doc("The name under which the ledger signs.", examples=["ledger-841b321ed5144bdb"])]
-    key: Annotated[str, Doc("The public key that signs now, as `NAME+HASH+KEY`.")]
-    keys: Annotated[list[LedgerKey], Doc("All of them, oldest first. A proof carries the way from each to the last.")]
+    origin: Annotated[str, Doc("The name in the signatures of the ledger.", examples=["ledger-841b321ed5144bdb"])]
+    key: Annotated[str, Doc("The current public key, as `NAME+HASH+KEY`.")]
+    keys: Annotated[list[LedgerKey], Doc("All keys, oldest first. A proof contains the rotations between them.")]
 
 
 @SECTION.add(
     "GET",
     "/handles/{handle}/proof",
     "prove",
-    "Prove what a name is, or was",
+    "Get a proof of a handle",
     response=ProofDocument,
     query=ProofQuery,
     problems=(403, 404, 422),
     parameters=HANDLE_PARAMETERS,
 )
 async def show_proof(call: ApiCall) -> Reply:
-    """A document with one version of a name, which anybody can check: without this server, for as long as they like.
+    """Return a proof of one version of a record, which anyone can verify without this server.
 
-    It shows what the public may see, unless you ask for everything; a token needs the word `read` for that. Save it as
-    a file and check it with `perseid verify FILE --key KEY`, with a key that you have from the operator and not from
-    here. It may take a second, until the latest changes are under a signed checkpoint.
+    By default it contains public data only; for `everything` a token needs the scope `read`. Save it as a file and
+    check it with `perseid verify FILE --key KEY`, with a key that you got from the operator by another channel. The
+    response can take a second, until a signed checkpoint includes the latest changes.
     """
-    asked, handle = call.asked(ProofQuery), call.handle()
+    query, handle = call.query_as(ProofQuery), call.handle()
     clock = call.registry.ledger.log.clock
 
     def read(context: Context) -> bytes:
         snapshot = context.snapshot
-        seq = None if asked.at is None else moment(snapshot.reading, asked.at, clock.now())
-        return prove(snapshot, context.identity, handle, seq, public_only=not asked.everything).to_json().encode()
+        seq = None if query.at is None else seq_at_time(snapshot.reading, query.at, clock.now())
+        return prove(snapshot, context.identity, handle, seq, public_only=not query.everything).to_json().encode()
 
-    looks = 0
+    polls = 0
     while True:
         try:
             return Reply(await call.read(read, handle), name=str(handle))
         except NotCheckpointed as missing:
-            looks += 1
-            if looks == MAX_POLLS:
-                raise ApiError("busy", str(missing), "ask again in a moment", headers=_RETRY_HEADERS) from missing
+            polls += 1
+            if polls == MAX_POLLS:
+                raise ApiError("busy", str(missing), "Retry in a second", headers=_RETRY_HEADERS) from missing
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -154,17 +154,17 @@ async def show_proof(call: ApiCall) -> Reply:
     "GET",
     "/ledger/checkpoint",
     "checkpoint",
-    "The latest checkpoint",
+    "Get the latest checkpoint",
     media_types=(NOTE_TYPE,),
 )
 async def show_checkpoint(call: ApiCall) -> Reply:
-    """The latest checkpoint, as a signed note: the name of the ledger, how many entries it has, the root of their tree.
+    """Return the latest checkpoint as a signed note: the name of the ledger, its size, and the root of its tree.
 
-    Keep it: with a consistency proof you can hold the ledger to it for ever.
+    Keep it: a consistency proof can later show that the ledger still contains all its entries.
     """
     note = await call.read(lambda context: context.snapshot.reading.checkpoint())
     if note is None:
-        raise ApiError("busy", "nothing was signed yet: the first checkpoint comes in a second", headers=_RETRY_HEADERS)
+        raise ApiError("busy", "No checkpoint is signed yet; the first one takes a second", headers=_RETRY_HEADERS)
     return Reply(note.encode(), media_type=f"{NOTE_TYPE};charset=utf-8")
 
 
@@ -172,27 +172,27 @@ async def show_checkpoint(call: ApiCall) -> Reply:
     "GET",
     "/ledger/consistency",
     "consistency",
-    "That one checkpoint continues another",
+    "Prove that the ledger only grew",
     response=ConsistencyProof,
     query=ConsistencyQuery,
     problems=(422,),
 )
 async def show_consistency(call: ApiCall) -> Reply:
-    """The proof that a state of the ledger continues an earlier one, of any two sizes up to the latest checkpoint.
+    """Prove that the ledger only grew between two sizes, up to the latest checkpoint.
 
-    The roots are those that the checkpoints of these sizes have, and it is those that the proof has to lead to: what
-    is said here about roots is for states of which you have no checkpoint.
+    Verify the proof against the roots in your checkpoints. The roots in the response are for sizes of which you have
+    none.
     """
-    asked = call.asked(ConsistencyQuery)
-    found = await call.read(lambda context: consistency(context.snapshot.reading, asked.old, asked.new))
-    return Reply(_to_consistency_proof(found))
+    query = call.query_as(ConsistencyQuery)
+    proof = await call.read(lambda context: consistency(context.snapshot.reading, query.old, query.new))
+    return Reply(_to_consistency_proof(proof))
 
 
-@SECTION.add("GET", "/ledger/key", "ledgerKey", "The public key of the ledger", response=LedgerKeys)
+@SECTION.add("GET", "/ledger/key", "ledgerKey", "Get the signing keys of the ledger", response=LedgerKeys)
 async def show_key(call: ApiCall) -> Reply:
-    """The public key with which checkpoints are signed, and those that signed before it.
+    """Return the public key that signs checkpoints, and earlier keys.
 
-    A key that comes from where the proof comes from proves little: compare it with what the operator has published.
+    Compare the key with the one that the operator has published elsewhere.
     """
 
     def read(context: Context) -> tuple[str, list[SigningKey]]:
@@ -203,11 +203,11 @@ async def show_key(call: ApiCall) -> Reply:
     return Reply(LedgerKeys(origin, str(keys[-1].key), [_to_ledger_key(each) for each in keys]))
 
 
-def _to_consistency_proof(found: Consistency) -> ConsistencyProof:
-    path = [to_base64(each) for each in found.path]
-    return ConsistencyProof(found.old_size, to_base64(found.old_root), found.new_size, to_base64(found.new_root), path)
+def _to_consistency_proof(proof: Consistency) -> ConsistencyProof:
+    path = [to_base64(each) for each in proof.path]
+    return ConsistencyProof(proof.old_size, to_base64(proof.old_root), proof.new_size, to_base64(proof.new_root), path)
 
 
-def _to_ledger_key(found: SigningKey) -> LedgerKey:
-    since, until = (None if entry is None else entry.seq for entry in (found.since, found.until))
-    return LedgerKey(str(found.key), since, until)
+def _to_ledger_key(key: SigningKey) -> LedgerKey:
+    since, until = (None if entry is None else entry.seq for entry in (key.since, key.until))
+    return LedgerKey(str(key.key), since, until)

@@ -1,4 +1,4 @@
-"""Records: what a name stands for, read, made and changed, as `perseid create`, `resolve`, `set`, `add` … do."""
+"""Create, read, change and delete records."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
@@ -10,19 +10,19 @@ from perseid.registry.commands.records import (
     AddValues,
     CreateRecord,
     Delete,
+    PartialValue,
     Remove,
     ReplaceRecord,
     SetValues,
     assign_indexes,
 )
-from perseid.registry.commands.records import PartialValue as GivenValue
 from perseid.registry.context import Context, Plan
 from perseid.registry.policy.aliases import resolve_aliases
-from perseid.registry.queries.history import as_of, moment
+from perseid.registry.queries.history import as_of, seq_at_time
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import ChangeResult, Refused, Resolution
 from perseid.server.http import caching
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import (
     CREATED,
     HANDLE_PARAMETERS,
@@ -40,14 +40,14 @@ from perseid.server.http.v1.changes import (
     with_condition,
 )
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, Note, RequestBody, ResponseBody, Seq
+from perseid.server.http.v1.schemas import Doc, Note, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.values import Index, Type, ValueInput, ValueResponse, Values, dump_values, parse_values
 from perseid.wire.codes import ResponseCode
 
-SECTION: Final = Routes("Records", "What a name stands for: read, made and changed.")
+SECTION: Final = Routes("Records", "Create, read, change and delete records.")
 
 MAX_SELECTED: Final = 100
-"""Types and indexes that a query names, each; who wants more reads the whole record."""
+"""Most types and indexes in a query, each; for more, read the whole record."""
 
 _NOT_MODIFIED: Final = 304
 _PROBLEMS: Final = (401, 403, 404, 409, 412, 422)
@@ -56,90 +56,90 @@ NonEmptyValues = Annotated[tuple[ValueInput, ...], Doc("Values.", min_length=1, 
 
 
 class RecordQuery(RequestBody, frozen=True):
-    """What of a record is wanted."""
+    """Which part of a record to return."""
 
     type: Annotated[
         tuple[Type, ...],
         Doc(
-            "Only values of this type; with a dot behind it also all below. May be repeated.",
+            "Only values of this type; with a trailing dot also its subtypes. Can be repeated.",
             max_length=MAX_SELECTED,
             examples=[["URL"]],
         ),
     ] = ()
     index: Annotated[
         tuple[Index, ...],
-        Doc("Only the value at this index. May be repeated.", max_length=MAX_SELECTED, examples=[[1]]),
+        Doc("Only the value at this index. Can be repeated.", max_length=MAX_SELECTED, examples=[[1]]),
     ] = ()
     at: Annotated[
         str,
         Doc(
-            "What it was at a time, in ISO 8601, or after an entry, by its number.",
+            "The version at a time, in ISO 8601, or after a ledger entry, by number.",
             max_length=100,
             examples=["2026-11-15T10:00:00Z"],
         ),
     ] = ""
-    private: Annotated[bool, Doc("Also what not everybody may see, if you may see it.")] = False
-    follow: Annotated[bool, Doc("Of an alias: what the name stands for to which it leads.")] = False
-    suggest: Annotated[
-        bool, Doc("Whether you are told what may have been meant if there is no such name: `false` saves the time.")
-    ] = True
+    private: Annotated[bool, Doc("Include private values that you can read.")] = False
+    follow: Annotated[bool, Doc("Follow aliases and return the record of the target.")] = False
+    suggest: Annotated[bool, Doc("Whether a problem about a missing handle has suggestions; `false` is faster.")] = True
 
 
 class Record(ResponseBody, frozen=True):
-    """What a name stands for, or stood for."""
+    """A record, or an earlier version of it."""
 
-    handle: Annotated[str, Doc("The name as it is registered.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
     state: Annotated[str, Doc("`normal`, `tombstone`, `unpublished` or `reserved`.", examples=["normal"])]
-    values: Annotated[list[ValueResponse], Doc("The values, in the order of their indexes.")]
-    seq: Annotated[Seq, Doc("The entry that made it so: ask for it with `at`, and the answer stays the same.")]
-    changed: Annotated[str, Doc("When that was, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
-    as_of: Annotated[int | None, Doc("The last entry of the ledger at the moment that was asked for.")] = None
-    aliases: Annotated[tuple[str, ...], Doc("The names that led to it, if aliases were followed.")] = ()
-    by_template: Annotated[bool, Doc("Whether a template made the values: the name has no record of its own.")] = False
-    made_from: Annotated[str | None, Doc("The name whose record a template made them from.")] = None
-    query: Annotated[str | None, Doc("What stood behind a `?`, in schemes where that is no part of a name.")] = None
-    fragment: Annotated[str | None, Doc("What stood behind a `#`, likewise.")] = None
+    values: Annotated[list[ValueResponse], Doc("The values, by index.")]
+    seq: Annotated[Seq, Doc("The ledger entry of this version; with `at` it always returns the same version.")]
+    changed: Annotated[str, Doc("Time of that entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
+    as_of: Annotated[int | None, Doc("The last ledger entry at the requested time.")] = None
+    aliases: Annotated[tuple[str, ...], Doc("The aliases that were followed.")] = ()
+    by_template: Annotated[
+        bool, Doc("Whether a template generated the values: the handle has no record of its own.")
+    ] = False
+    made_from: Annotated[str | None, Doc("The handle whose record the template used.")] = None
+    query: Annotated[str | None, Doc("The query after `?`, in schemes where it is not part of the handle.")] = None
+    fragment: Annotated[str | None, Doc("The fragment after `#`, likewise.")] = None
 
 
 class NewRecord(RequestBody, frozen=True):
-    """A record that is to be made."""
+    """A record to create."""
 
     handle: Name
     values: Values = ()
-    again: Annotated[bool, Doc("Use a name again that was deleted.")] = False
-    published: Annotated[bool, Doc("Whether everybody may see it at once.")] = True
+    reuse_deleted: Annotated[bool, Doc("Use a deleted handle again.")] = False
+    published: Annotated[bool, Doc("Whether the handle is public.")] = True
     note: Note = ""
 
 
 class RecordReplacement(RequestBody, frozen=True):
-    """What a record is to hold, and nothing else."""
+    """The complete new content of a record."""
 
     values: Values
-    keep_past: KeepHistory = False
+    keep_history: KeepHistory = False
     note: Note = ""
 
 
 class NewValues(RequestBody, frozen=True):
-    """Values that a record is to hold besides."""
+    """Values to add."""
 
     values: NonEmptyValues
     note: Note = ""
 
 
 class UpdatedValues(RequestBody, frozen=True):
-    """Values that are to stand in the place of others."""
+    """Values to set."""
 
     values: NonEmptyValues
-    keep_past: KeepHistory = False
+    keep_history: KeepHistory = False
     note: Note = ""
 
 
 class RemovalQuery(ChangeNote, frozen=True, kw_only=True):
-    """Which values are to be removed."""
+    """Which values to remove."""
 
     index: Annotated[
         tuple[Index, ...],
-        Doc("Where the value stands. May be repeated.", min_length=1, max_length=MAX_SELECTED, examples=[[1]]),
+        Doc("Index of the value. Can be repeated.", min_length=1, max_length=MAX_SELECTED, examples=[[1]]),
     ]
 
 
@@ -150,56 +150,58 @@ class RemovalQuery(ChangeNote, frozen=True, kw_only=True):
     "GET",
     "/handles/{handle}",
     "getRecord",
-    "What a name stands for",
+    "Get a record",
     response=Record,
     query=RecordQuery,
     problems=(404, 422),
     parameters=HANDLE_PARAMETERS,
 )
 async def get(call: ApiCall) -> Reply:
-    """What a name stands for today, or stood for at a time: what everybody may see, and with `private` what you may.
+    """Return a record, now or at a time: its public values, and with `private` those that you can read.
 
-    With both `type` and `index`, values are found by either. Cite the number of the entry: asked for with `at`, it
-    gives the same for ever, but for what is hidden or erased later. `ETag` names the state of the record; a change
-    with `If-Match` is made in that state only.
+    With both `type` and `index`, values that match either are returned. To cite a version, use the number of its entry
+    as `at`: it always returns the same version, except for data that is hidden or redacted later. `ETag` identifies the
+    state of the record; send it as `If-Match` to change the record only in that state.
     """
-    asked, handle = call.asked(RecordQuery), call.handle()
-    query = Query(handle, asked.type, asked.index, public_only=not asked.private)
+    selection, handle = call.query_as(RecordQuery), call.handle()
+    query = Query(handle, selection.type, selection.index, public_only=not selection.private)
     clock = call.registry.ledger.log.clock
 
     def read(context: Context) -> tuple[Resolution, int | None, tuple[str, ...]]:
         snapshot = context.snapshot
-        entry = moment(snapshot.reading, asked.at, clock.now()) if asked.at else None
+        entry = seq_at_time(snapshot.reading, selection.at, clock.now()) if selection.at else None
         aliases: tuple[str, ...] = ()
-        wanted = query
-        if asked.follow:
+        target = query
+        if selection.follow:
             chain = _follow_aliases(context, handle, entry)
             if len(chain) > 1:
-                aliases, wanted = tuple(map(str, chain[:-1])), replace(query, handle=chain[-1])
-        found = resolve(wanted, context) if entry is None else as_of(snapshot, context.identity, wanted, entry).resolved
-        return found, entry, aliases
+                aliases, target = tuple(map(str, chain[:-1])), replace(query, handle=chain[-1])
+        result = (
+            resolve(target, context) if entry is None else as_of(snapshot, context.identity, target, entry).resolved
+        )
+        return result, entry, aliases
 
-    def respond(read: tuple[Resolution, int | None, tuple[str, ...]]) -> Reply:
-        found, entry, aliases = read
-        if entry is not None or aliases or found.by_template:
-            return Reply(_to_record(found, entry, aliases), name=str(handle))
-        # With a tag of the record's state, under which it can be changed; all others have one of their octets.
-        tag = entry_tag(found.seq) if asked.private else version_tag(found.seq)
+    def respond(result: tuple[Resolution, int | None, tuple[str, ...]]) -> Reply:
+        resolution, entry, aliases = result
+        if entry is not None or aliases or resolution.by_template:
+            return Reply(_to_record(resolution, entry, aliases), name=str(handle))
+        # The ETag of the record's state, for `If-Match`; other responses have the ETag of their bytes.
+        tag = entry_tag(resolution.seq) if selection.private else version_tag(resolution.seq)
         if caching.matches_if_none_match(call.request, tag):
             return Reply(None, _NOT_MODIFIED, (caching.etag_header(tag),), name=str(handle))
-        return Reply(_to_record(found, None, ()), headers=(caching.etag_header(tag),), name=str(handle))
+        return Reply(_to_record(resolution, None, ()), headers=(caching.etag_header(tag),), name=str(handle))
 
     return await call.respond(read, respond, handle)
 
 
-# Making
+# Creating
 
 
 @SECTION.add(
     "POST",
     "/handles",
     "createRecord",
-    "Make a record",
+    "Create a record",
     body=NewRecord,
     response=CreatedRecord,
     status=CREATED,
@@ -208,16 +210,17 @@ async def get(call: ApiCall) -> Reply:
     problems=_PROBLEMS,
 )
 async def create(call: ApiCall) -> Reply:
-    """Make a record under a name that you chose, or register a name that was reserved.
+    """Create a record under a chosen handle, or register a reserved handle.
 
-    Values without an index get one, from 1 on, HS_ADMIN from 100 on. What the namespace's policy adds (administrators,
-    date of creation, creator) comes by itself. A name that exists, or was deleted, is refused unless you say so.
+    Values without an index get one, from 1 on, HS_ADMIN values from 100 on. Values that the policy requires
+    (administrators, creation date, creator) are added automatically. An existing handle is refused; a deleted one too,
+    unless you set `reuse_deleted`.
     """
     new = call.payload(NewRecord)
     handle = call.parse_handle(new.handle, new=True)
-    payload = await call.run_in_pool(lambda: parse_values(new.values))
+    values = await call.run_in_pool(lambda: parse_values(new.values))
     return await create_record(
-        call, CreateRecord(handle, payload, again=new.again, published=new.published), handle, new.note
+        call, CreateRecord(handle, values, reuse_deleted=new.reuse_deleted, published=new.published), handle, new.note
     )
 
 
@@ -237,14 +240,14 @@ async def create(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def replace_record(call: ApiCall) -> Reply:
-    """Replace a record that exists, as a whole.
+    """Replace an existing record completely.
 
-    What its namespace keeps in every record stays, mentioned or not; and so do its administrators, unless you name
-    others: that takes the word `transfer` in the scope of a token besides.
+    Values that the policy requires stay. So do the administrators, unless you give others; for that a token needs the
+    scope `transfer` too.
     """
     handle, new = call.handle(), call.payload(RecordReplacement)
-    payload = await call.run_in_pool(lambda: parse_values(new.values))
-    return await change_record(call, _Replace(handle, payload), handle, new.note, keep_past=new.keep_past)
+    values = await call.run_in_pool(lambda: parse_values(new.values))
+    return await change_record(call, _Replace(handle, values), handle, new.note, keep_history=new.keep_history)
 
 
 @SECTION.add(
@@ -260,12 +263,12 @@ async def replace_record(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def delete(call: ApiCall) -> Reply:
-    """Delete a record, where the namespace's policy allows it. The name is not given a second time.
+    """Delete a record, if the policy of the namespace allows it. The handle is never assigned again.
 
-    A thing that is gone should rather leave a tombstone, which says why and what to use instead.
+    For an object that is gone, create a tombstone instead: it gives the reason and a replacement.
     """
     handle = call.handle()
-    return await change_record(call, Delete(handle), handle, call.asked(ChangeNote).note)
+    return await change_record(call, Delete(handle), handle, call.query_as(ChangeNote).note)
 
 
 @SECTION.add(
@@ -282,22 +285,22 @@ async def delete(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def add(call: ApiCall) -> Reply:
-    """Add values to a record; nothing that is there changes. A value without an index gets a free one.
+    """Add values to a record. Existing values stay. A value without an index gets a free one.
 
-    Administrators, groups and keys take the word `transfer` in the scope of a token in place of `update`.
+    For administrators, groups and keys a token needs the scope `transfer` instead of `update`.
     """
     handle, new = call.handle(), call.payload(NewValues)
-    payload = await call.run_in_pool(lambda: parse_values(new.values))
-    operation = with_condition(call, AddValues(handle, payload), handle)
-    reply = await call.create(lambda _: operation, to_reply, handle, new.note)
-    return await replay(call, reply, lambda names, seq: changed_reply(names[0], seq))
+    values = await call.run_in_pool(lambda: parse_values(new.values))
+    command = with_condition(call, AddValues(handle, values), handle)
+    reply = await call.create(lambda _: command, to_reply, handle, new.note)
+    return await replay(call, reply, lambda handles, seq: changed_reply(handles[0], seq))
 
 
 @SECTION.add(
     "PUT",
     "/handles/{handle}/values",
     "setValues",
-    "Put values in the place of others",
+    "Set values",
     body=UpdatedValues,
     response=RecordChanged,
     scope="update",
@@ -306,17 +309,17 @@ async def add(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def set_values(call: ApiCall) -> Reply:
-    """Put values in the place of others; what you do not mention stays.
+    """Set values of a record. Other values stay.
 
-    A value with an index goes there. Without one it takes the place of the only value of its type, or is added where
-    there is none. It keeps permissions and TTL of the one before unless you say others. One that was public and becomes
-    private is hidden in the past as well, unless you say `keepPast`.
+    A value with an index replaces the value at that index. A value without one replaces the only value of its type, or
+    is added if there is none. It keeps the permissions and TTL of the replaced value unless you give others. A public
+    value that becomes private is hidden in earlier versions too, unless you set `keep_history`.
 
-    Administrators, groups and keys take the word `transfer` in the scope of a token in place of `update`.
+    For administrators, groups and keys a token needs the scope `transfer` instead of `update`.
     """
     handle, new = call.handle(), call.payload(UpdatedValues)
-    payload = await call.run_in_pool(lambda: parse_values(new.values))
-    return await change_record(call, SetValues(handle, payload), handle, new.note, keep_past=new.keep_past)
+    values = await call.run_in_pool(lambda: parse_values(new.values))
+    return await change_record(call, SetValues(handle, values), handle, new.note, keep_history=new.keep_history)
 
 
 @SECTION.add(
@@ -332,52 +335,51 @@ async def set_values(call: ApiCall) -> Reply:
     parameters=HANDLE_PARAMETERS,
 )
 async def remove(call: ApiCall) -> Reply:
-    """Remove values from a record, by their indexes; history keeps them.
+    """Remove values from a record by index. They stay in the history.
 
-    Administrators, groups and keys take the word `transfer` in the scope of a token in place of `update`.
+    For administrators, groups and keys a token needs the scope `transfer` instead of `update`.
     """
-    handle, asked = call.handle(), call.asked(RemovalQuery)
-    return await change_record(call, Remove(handle, asked.index), handle, asked.note)
+    handle, query = call.handle(), call.query_as(RemovalQuery)
+    return await change_record(call, Remove(handle, query.index), handle, query.note)
 
 
-# What the functions share
+# Helpers
 
 
 @dataclass(frozen=True, slots=True)
 class _Replace:
-    """Replace a record that exists by values as they were given."""
+    """Replace an existing record by partial values."""
 
     handle: Handle
-    payload: tuple[GivenValue, ...]
+    values: tuple[PartialValue, ...]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """As for `ReplaceWhole`."""
         stored = context.get_hosted(self.handle)
-        return ReplaceRecord(self.handle, assign_indexes(self.payload, ttl=stored.policy.default_ttl)).decide(context)
+        return ReplaceRecord(self.handle, assign_indexes(self.values, ttl=stored.policy.default_ttl)).decide(context)
 
 
 def _follow_aliases(context: Context, handle: Handle, entry: int | None) -> tuple[Handle, ...]:
-    """The names to the record that aliases lead to; refused if they lead to none."""
+    """Return the alias chain up to the record; raises `Refused` if it has no end."""
     try:
         return resolve_aliases(context.snapshot, handle, entry).chain
     except Refused as refused:
         if refused.code is not ResponseCode.ERROR:
             raise
-        # The record exists, and what it leads to does not.
+        # The record exists, but its target does not.
         raise Refused(ResponseCode.VALUES_NOT_FOUND, refused.reason, refused.advice, refused.rule) from refused
 
 
-def _to_record(found: Resolution, entry: int | None, aliases: tuple[str, ...]) -> Record:
+def _to_record(resolution: Resolution, entry: int | None, aliases: tuple[str, ...]) -> Record:
     return Record(
-        handle=str(found.registered),
-        state=found.state.name.lower(),
-        values=dump_values(found.values),
-        seq=found.seq,
-        changed=iso_time(found.at),
+        handle=str(resolution.registered),
+        state=resolution.state.name.lower(),
+        values=dump_values(resolution.values),
+        seq=resolution.seq,
+        changed=iso_time(resolution.at),
         as_of=entry,
         aliases=aliases,
-        by_template=found.by_template,
-        made_from=None if found.base is None else str(found.base),
-        query=found.query,
-        fragment=found.fragment,
+        by_template=resolution.by_template,
+        made_from=None if resolution.base is None else str(resolution.base),
+        query=resolution.query,
+        fragment=resolution.fragment,
     )

@@ -1,4 +1,4 @@
-"""Tokens: what programs show to act for somebody, made, listed and revoked, as `perseid token` does."""
+"""Access tokens: create, list and revoke, as `perseid token` does."""
 
 import secrets
 from dataclasses import replace
@@ -12,93 +12,91 @@ from perseid.registry.access.scopes import MAX_NAMESPACES, SCOPES, InvalidScope,
 from perseid.registry.access.token_records import PREFIX, Secret, Token
 from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, MAX_LABEL, CreateToken, RevokeToken, TokenStatus
 from perseid.registry.commands.records import require_identity
-from perseid.server.http.v1.calls import REPLAYED_HEADER, ApiCall, encode_body, encode_reply
+from perseid.server.http.v1.api_call import REPLAYED_HEADER, ApiCall, encode_body, encode_reply
 from perseid.server.http.v1.changes import CREATED, ChangeNote
 from perseid.server.http.v1.routing import BASE, NO_TOKEN, OWN_TOKEN, Reply, Routes
-from perseid.server.http.v1.structures import AlreadyDone, Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from perseid.server.http.v1.schemas import AlreadyDone, Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.steps import WorkKind
 
-SECTION: Final = Routes("Tokens", "What programs show to act for somebody, within limits: made, listed and revoked.")
+SECTION: Final = Routes("Tokens", "Create, list and revoke access tokens for programs.")
 
-_TOKEN_NOT_KEPT: Final = (
-    "the token was told when it was made, and is not kept; if that answer was lost, revoke this one and make another"  # noqa: S105 - not a secret
-)
-_PARAMETERS: Final = {"token": f"The id of the token: the eight characters behind `{PREFIX}`. Never the token itself."}
+_TOKEN_NOT_KEPT: Final = "The token is shown only once. If you lost it, revoke it and create another"  # noqa: S105 - not a secret
+_PARAMETERS: Final = {
+    "token": f"The id of the token: the eight characters after `{PREFIX}`. Never send the token itself here."
+}
 
 
 class NewToken(RequestBody, frozen=True):
-    """A token that is to be made."""
+    """A token to create."""
 
-    may: Annotated[
+    scopes: Annotated[
         tuple[Scope, ...],
-        Doc("What it is good for.", min_length=1, max_length=len(SCOPES), examples=[["mint", "update"]]),
+        Doc("What the token can do.", min_length=1, max_length=len(SCOPES), examples=[["mint", "update"]]),
     ]
     namespaces: Annotated[
         tuple[str, ...],
         Doc(
-            "Where it is good: prefixes; `PREFIX.*` for those derived from one.",
+            "Prefixes where the token is valid; `PREFIX.*` includes derived prefixes.",
             max_length=MAX_NAMESPACES,
             examples=[["12345"]],
         ),
     ] = ()
-    everywhere: Annotated[bool, Doc("It is good in all namespaces; in place of `namespaces`.")] = False
-    days: Annotated[int, Doc("How long it counts.", ge=1, le=MAX_DAYS)] = DEFAULT_DAYS
-    label: Annotated[str, Doc("What it is for, for people.", max_length=MAX_LABEL, examples=["the catalogue"])] = ""
+    all_namespaces: Annotated[bool, Doc("Valid in all namespaces; instead of `namespaces`.")] = False
+    days: Annotated[int, Doc("Days until the token expires.", ge=1, le=MAX_DAYS)] = DEFAULT_DAYS
+    label: Annotated[str, Doc("A label for people.", max_length=MAX_LABEL, examples=["the catalogue"])] = ""
     note: Note = ""
 
 
 class TokensQuery(Paging, frozen=True):
-    """Which tokens are wanted."""
+    """Which tokens to list."""
 
-    all: Annotated[bool, Doc("Those that were revoked, too.")] = False
+    all: Annotated[bool, Doc("Include revoked tokens.")] = False
 
 
 class TokenResponse(ResponseBody, frozen=True):
-    """A token, as those see it who may."""
+    """A token."""
 
-    id: Annotated[str, Doc("By which lists and the ledger name it.", examples=["k7qpx2ma"])]
-    label: Annotated[str, Doc("What it is for.")]
-    maker: Annotated[str, Doc("Whom it acts for.", examples=["300:0.NA/12345"])]
-    may: Annotated[tuple[str, ...], Doc("What it is good for.")]
-    namespaces: Annotated[tuple[str, ...] | None, Doc("Where it is good; null: everywhere.")]
-    created: Annotated[str, Doc("When it was made, in ISO 8601.")]
-    expires: Annotated[str, Doc("Until when it counts, in ISO 8601.")]
-    state: Annotated[
-        str, Doc("`counts`, `expired`, `revoked`, or `without its key`: whoever made it has another key now.")
-    ]
+    id: Annotated[str, Doc("The id of the token in lists and in the ledger.", examples=["k7qpx2ma"])]
+    label: Annotated[str, Doc("The label.")]
+    issuer: Annotated[str, Doc("The identity that it acts for.", examples=["300:0.NA/12345"])]
+    scopes: Annotated[tuple[str, ...], Doc("What the token can do.")]
+    namespaces: Annotated[tuple[str, ...] | None, Doc("Where the token is valid; null for all namespaces.")]
+    created: Annotated[str, Doc("Creation time, in ISO 8601.")]
+    expires: Annotated[str, Doc("Expiry time, in ISO 8601.")]
+    state: Annotated[str, Doc("`active`, `expired`, `revoked`, or `key_changed`: the issuer has another key now.")]
     seq: Seq
-    revoked: Annotated[str | None, Doc("When it was revoked, in ISO 8601.")] = None
-    last_used: Annotated[str | None, Doc("The last day on which it was used.", examples=["2026-11-15"])] = None
+    revoked: Annotated[str | None, Doc("Time of revocation, in ISO 8601.")] = None
+    last_used: Annotated[str | None, Doc("Day of the last use.", examples=["2026-11-15"])] = None
 
 
 class TokenPage(ResponseBody, frozen=True):
-    """Tokens that somebody may see, in the order of their ids."""
+    """Tokens, sorted by id."""
 
     tokens: Annotated[list[TokenResponse], Doc("The tokens of the page.")]
     next: NextCursor = None
 
 
 class CreatedToken(ResponseBody, frozen=True):
-    """A token that was made. Only its hash is kept, so this is the one time that it is told."""
+    """A created token. It is shown only once, because only its hash is stored."""
 
-    id: Annotated[str, Doc("By which lists and the ledger name it.", examples=["k7qpx2ma"])]
-    expires: Annotated[str, Doc("Until when it counts, in ISO 8601.")]
+    id: Annotated[str, Doc("The id of the token in lists and in the ledger.", examples=["k7qpx2ma"])]
+    expires: Annotated[str, Doc("Expiry time, in ISO 8601.")]
     token: Annotated[
         str,
         Doc(
-            "The token itself, in the first answer only. Who repeats a request with its `Idempotency-Key` is told "
-            "which token was made, and not the token."
+            "The token, in the first response only. A repeated request with the same `Idempotency-Key` "
+            "returns the id without it."
         ),
     ] = ""
-    advice: Annotated[str, Doc("Where the token is not told: why, and what to do.")] = ""
+    advice: Annotated[str, Doc("Why the token is not shown, and what to do.")] = ""
 
 
 @SECTION.add(
     "POST",
     "/tokens",
     "createToken",
-    "Make a token",
+    "Create a token",
     body=NewToken,
     response=CreatedToken,
     status=CREATED,
@@ -107,60 +105,60 @@ class CreatedToken(ResponseBody, frozen=True):
     problems=(401, 403, 404, 409, 422),
 )
 async def create(call: ApiCall) -> Reply:
-    """Make a token, with which a program acts as you: within its scope, and never beyond what you may at that moment.
+    """Create a token, with which a program acts as you: within its scopes, and never beyond your current permissions.
 
-    It is told this once, for only its hash is kept. Who repeats the request with its `Idempotency-Key` makes no second
-    one, and gets `id`, `expires` and `Location` of the first without the token: if that was lost, revoke it and make
-    another. It ends when its time is over, when it is revoked, and when your key is replaced.
+    The token is shown only once, because only its hash is stored. A repeated request with the same `Idempotency-Key`
+    creates no second token and returns `id`, `expires` and `Location` without the token; if you lost it, revoke it and
+    create another. A token ends when it expires, when it is revoked, or when your key is replaced.
 
-    The words: `read` private values and names that are not published; `find` names across a namespace; `mint` new
-    names, or reserve them; `create` records under chosen names; `update` values; `publish` and unpublish; put
-    `tombstone`s; `delete` records; `transfer`: change administrators, groups and keys; `namespaces`: make them, and
-    change their policies and prefix handles; `admin`: what takes a server administrator, with `everywhere`.
+    Scopes: `read` private values and unpublished handles; `find` handles across a namespace; `mint` or reserve handles;
+    `create` records under chosen handles; `update` values; `publish` and unpublish; create `tombstone`s; `delete`
+    records; `transfer`: change administrators, groups and keys; `namespaces`: create them, and change their policies
+    and prefix handles; `admin`: tasks of a server administrator, with `all_namespaces`.
     """
     new = call.payload(NewToken)
-    if new.everywhere == bool(new.namespaces):
-        message = "say where the token is good: name namespaces, or say everywhere, and not both"
+    if new.all_namespaces == bool(new.namespaces):
+        message = "Give either `namespaces` or `all_namespaces`"
         raise InvalidParameter(message, "$.namespaces")
     try:
-        scope = ScopeSet.of(new.may, None if new.everywhere else new.namespaces)
+        scopes = ScopeSet.of(new.scopes, None if new.all_namespaces else new.namespaces)
     except InvalidScope as problem:
         raise InvalidParameter(str(problem), "$.namespaces") from problem
     secret = Secret.new(secrets.token_bytes)
-    order = CreateToken(secret, scope, new.label, new.days * DAY)
+    order = CreateToken(secret, scopes, new.label, new.days * DAY)
     reply = await _replay(call, await call.create(lambda _: order, _created_reply, note=new.note))
     if REPLAYED_HEADER in reply.headers:
         return reply
-    # What is kept with a key has no secret in it; whoever made the token is told it in place of the advice.
-    made = msgspec.json.decode(encode_body(reply), type=CreatedToken)
-    return replace(reply, body=msgspec.structs.replace(made, token=secret.text(), advice=""))
+    # The stored response has no secret: the token replaces the advice after it was stored.
+    created = msgspec.json.decode(encode_body(reply), type=CreatedToken)
+    return replace(reply, body=msgspec.structs.replace(created, token=secret.text(), advice=""))
 
 
 @SECTION.add(
     "GET",
     "/tokens",
     "listTokens",
-    "The tokens",
+    "List tokens",
     response=TokenPage,
     query=TokensQuery,
     scope=OWN_TOKEN,
     problems=(401,),
 )
 async def list_tokens(call: ApiCall) -> Reply:
-    """The tokens that you may see, in the order of their ids; never the tokens themselves.
+    """List the tokens that you can see, sorted by id, without the tokens themselves.
 
-    Server administrators see all, administrators of prefixes those that are good within their prefixes, and everybody
-    those that they made. A page may have fewer than were asked for and not be the last.
+    Server administrators see all, prefix administrators those that are valid within their prefixes, other users their
+    own. A page can be short without being the last.
     """
-    asked, after = call.asked(TokensQuery), await call.after(str)
+    query, after = call.query_as(TokensQuery), await call.after(str)
     registry, identity = call.registry, call.identity
     await call.read(lambda context: require_identity(context, "see tokens"))
 
     def read() -> Reply:
-        page, last = tokens.list_tokens(registry, identity, after or "", asked.limit)
-        now, following = registry.now(), call.seal(last)
-        found = [_to_response(item, now) for item in page if asked.all or item.revoked is None]
-        return encode_reply(Reply(TokenPage(found, following), next=following))
+        page, last = tokens.list_tokens(registry, identity, after or "", query.limit)
+        now, cursor = registry.now(), call.seal(last)
+        visible = [_to_response(item, now) for item in page if query.all or item.revoked is None]
+        return encode_reply(Reply(TokenPage(visible, cursor), next=cursor))
 
     return await call.do(WorkKind.READ, read)
 
@@ -169,14 +167,14 @@ async def list_tokens(call: ApiCall) -> Reply:
     "GET",
     "/tokens/{token}",
     "showToken",
-    "A token",
+    "Get a token",
     response=TokenResponse,
     scope=OWN_TOKEN,
     problems=(401, 404),
     parameters=_PARAMETERS,
 )
 async def show(call: ApiCall) -> Reply:
-    """What a token is good for, who made it, and when it was last used."""
+    """Return the scopes of a token, its issuer, and its last use."""
     return Reply(await _load_token(call, await _token_id(call, "see a token")))
 
 
@@ -192,21 +190,20 @@ async def show(call: ApiCall) -> Reply:
     parameters=_PARAMETERS,
 )
 async def revoke(call: ApiCall) -> Reply:
-    """End a token, at once and for good. What was done with it stays, and the ledger tells which changes that were.
+    """Revoke a token, immediately and permanently. Changes made with it stay; the ledger shows which they are.
 
-    Those may who might have made it, whoever did, and whoever shows it: so whoever finds a token can end it. To all
-    others there is no such token.
+    The issuer, users who could issue it, and anyone who presents the token itself can revoke it. Other users get 404.
     """
     token = await _token_id(call, "revoke a token")
-    await call.change(RevokeToken(token), note=call.asked(ChangeNote).note)
+    await call.change(RevokeToken(token), note=call.query_as(ChangeNote).note)
     return Reply(await _load_token(call, token))
 
 
 async def _token_id(call: ApiCall, action: str) -> str:
-    """The id of a token, for somebody who is known: nobody in particular learns which there are."""
+    """Return the token id of the path, only for an authenticated caller."""
     token = call.names["token"]
     if token.startswith(PREFIX):
-        message = "that is a token and not its id; addresses stand in logs, so others may know it now: revoke it"
+        message = "This is a token, not its id. URLs appear in logs, so others may know it now: revoke it"
         raise InvalidParameter(message, "token")
     await call.read(lambda context: require_identity(context, action))
     return token
@@ -220,13 +217,13 @@ async def _load_token(call: ApiCall, token: str) -> TokenResponse:
 
 
 def _created_reply(token: Token) -> Reply:
-    """The answer as it is kept, and given to who asks again."""
+    """The response as stored, without the token."""
     result = CreatedToken(token.id, to_iso(token.expires), advice=_TOKEN_NOT_KEPT)
     return Reply(result, CREATED, (("Location", f"{BASE}/tokens/{token.id}"),))
 
 
 async def _replay(call: ApiCall, reply: Reply) -> Reply:
-    """The answer to a request that was carried out before, also where it is not kept: its entry has the token."""
+    """Build the reply to a repeated request whose stored response was dropped: its entry has the token."""
     before = reply.body
     if not isinstance(before, AlreadyDone):
         return reply
@@ -239,8 +236,8 @@ async def _replay(call: ApiCall, reply: Reply) -> Reply:
     token = await call.do(WorkKind.READ, read)
     if token is None:
         return reply
-    again = _created_reply(token)
-    return replace(again, headers=(*again.headers, REPLAYED_HEADER))
+    repeated = _created_reply(token)
+    return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
 
 
 def _to_response(item: TokenStatus, now: int) -> TokenResponse:
@@ -248,8 +245,8 @@ def _to_response(item: TokenStatus, now: int) -> TokenResponse:
     return TokenResponse(
         id=token.id,
         label=token.label,
-        maker=token.maker,
-        may=tuple(token.scope.may),
+        issuer=token.issuer,
+        scopes=tuple(token.scope.scope_names),
         namespaces=token.scope.namespaces,
         created=to_iso(token.created),
         expires=to_iso(token.expires),

@@ -1,7 +1,6 @@
-"""Everything under a prefix, or all names that begin alike, handed over to another owner: as `perseid transfer` does.
+"""Transfer everything under a prefix, or all handles with the same beginning, to another owner.
 
-It is an operation like a rewrite (`operations_chapter`), and watched, gone on with and undone like one. One name is
-handed over in `lives_chapter`.
+A transfer is a job like a rewrite (`routes.jobs`). One handle is transferred in `routes.lifecycle`.
 """
 
 from typing import Annotated, Final
@@ -11,9 +10,9 @@ from perseid.registry.context import Context
 from perseid.registry.jobs import transfer
 from perseid.registry.jobs.transfer import MAX_ADMINISTRATORS_SHOWN, TransferAll, TransferPage, parse_range
 from perseid.server.http.context import INTERFACE
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import IdentityText
-from perseid.server.http.v1.job_calls import (
+from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     authorize_registry,
     check_authenticated,
@@ -21,31 +20,33 @@ from perseid.server.http.v1.job_calls import (
     run_job,
     start_job,
 )
-from perseid.server.http.v1.job_runs import Slot
-from perseid.server.http.v1.job_structures import JobResponse
+from perseid.server.http.v1.job_runner import Slot
+from perseid.server.http.v1.job_schemas import JobResponse
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody
+from perseid.server.http.v1.schemas import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.http.v1.values import parse_value_ref
 from perseid.server.native.steps import WorkKind
 
-SECTION: Final = Routes("Transfers", "Everything under a prefix, or all names that begin alike, for another owner.")
+SECTION: Final = Routes(
+    "Transfers", "Transfer all handles of a prefix, or all with the same beginning, to another owner."
+)
 
 Where = Annotated[
     str,
     Doc(
-        "A prefix, for everything under it, and its prefix handle; or how names begin and `*`, as in `12345/maps-*`.",
+        "A prefix, for all its handles and the prefix handle; or a beginning and `*`, as in `12345/maps-*`.",
         min_length=1,
         max_length=4_096,
         examples=["12345/maps-*"],
     ),
 ]
-NewOwner = Annotated[IdentityText, Doc("The key or group that owns them from then on, as `INDEX:HANDLE`.")]
-Derived = Annotated[bool, Doc("With a prefix: those derived from it as well, and all that is under them.")]
+NewOwner = Annotated[IdentityText, Doc("The key or group that will own the handles, as `INDEX:HANDLE`.")]
+Derived = Annotated[bool, Doc("With a prefix: include derived prefixes and their handles.")]
 
 
 class TransferQuery(Paging, frozen=True, kw_only=True):
-    """What is to be handed over, and to whom."""
+    """What to transfer, and to whom."""
 
     where: Where
     to: NewOwner
@@ -53,7 +54,7 @@ class TransferQuery(Paging, frozen=True, kw_only=True):
 
 
 class NewTransfer(RequestBody, frozen=True):
-    """That many names get another owner."""
+    """A transfer of many handles."""
 
     where: Where
     to: NewOwner
@@ -62,27 +63,26 @@ class NewTransfer(RequestBody, frozen=True):
 
 
 class PlannedTransfer(ResponseBody, frozen=True, omit_defaults=False):
-    """A name that would be handed over."""
+    """A handle that would be transferred."""
 
-    handle: Annotated[str, Doc("The name.", examples=["12345/x"])]
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
     administrators: Annotated[
         list[str],
         Doc(
-            (
-                "Who administers it now, and would not any more; as far as you may read that, "
-                f"and {MAX_ADMINISTRATORS_SHOWN} at most."
-            ),
+            f"Its current administrators, as far as you can read them; at most {MAX_ADMINISTRATORS_SHOWN}.",
             examples=[["200:0.NA/12345"]],
         ),
     ]
-    allowed: Annotated[bool, Doc("Whether you may hand it over. The first name that you may not ends a transfer.")]
-    reason: Annotated[str | None, Doc("Why you may not.")] = None
+    allowed: Annotated[
+        bool, Doc("Whether you can transfer it. A transfer stops at the first handle that you cannot transfer.")
+    ]
+    reason: Annotated[str | None, Doc("Why you cannot transfer it.")] = None
 
 
 class TransferPlan(ResponseBody, frozen=True, omit_defaults=False):
-    """What would be handed over, in the order in which it would be. Names that have that owner are passed over."""
+    """Handles in the order of the transfer. Handles that the new owner has already are omitted."""
 
-    names: Annotated[list[PlannedTransfer], Doc("The names of the page. It may have none, and not be the last.")]
+    handles: Annotated[list[PlannedTransfer], Doc("The handles of the page. It can be empty without being the last.")]
     next: NextCursor = None
 
 
@@ -90,27 +90,28 @@ class TransferPlan(ResponseBody, frozen=True, omit_defaults=False):
     "GET",
     "/transfers/preview",
     "previewTransfer",
-    "What a transfer would hand over",
+    "Preview a transfer",
     response=TransferPlan,
     query=TransferQuery,
     scope="transfer",
     problems=(401, 403, 404, 422),
 )
 async def preview_transfer(call: ApiCall) -> Reply:
-    """Which names would get another owner, who administers them now, and whether you may hand them over.
+    """List the handles that would be transferred, their administrators, and whether you can transfer them.
 
-    Nothing is done. It takes the same rights as the transfer itself, for it shows reserved and hidden names too.
+    Nothing is changed. Requires the same permissions as the transfer, because the list includes reserved and
+    unpublished handles.
     """
-    asked = call.asked(TransferQuery)
-    order = _parse_order(asked.where, asked.to, derived=asked.derived)
+    query = call.query_as(TransferQuery)
+    order = _parse_order(query.where, query.to, derived=query.derived)
     after = await call.after(tuple[int, bytes])
 
     def read(context: Context) -> TransferPage:
-        return transfer.preview_page(context, order, after, asked.limit)
+        return transfer.preview_page(context, order, after, query.limit)
 
     def respond(page: TransferPage) -> Reply:
-        following = call.seal(page.following)
-        names = [
+        cursor = call.seal(page.following)
+        handles = [
             PlannedTransfer(
                 each.handle,
                 list(each.administrators),
@@ -119,7 +120,7 @@ async def preview_transfer(call: ApiCall) -> Reply:
             )
             for each in page.items
         ]
-        return Reply(TransferPlan(names, following), next=following)
+        return Reply(TransferPlan(handles, cursor), next=cursor)
 
     return await call.respond(read, respond)
 
@@ -128,7 +129,7 @@ async def preview_transfer(call: ApiCall) -> Reply:
     "POST",
     "/transfers",
     "transferAll",
-    "Hand many names over",
+    "Transfer many handles",
     body=NewTransfer,
     response=JobResponse,
     status=ACCEPTED,
@@ -137,18 +138,18 @@ async def preview_transfer(call: ApiCall) -> Reply:
     problems=(401, 403, 404, 422),
 )
 async def transfer_all(call: ApiCall) -> Reply:
-    """Give everything under a prefix, or all names that begin alike, to another owner. See the preview first.
+    """Transfer all handles of a prefix, or all with the same beginning, to another owner. Use the preview first.
 
-    The owner takes the place of all administrators. Creator and date of creation stay; so do the groups in a prefix
-    handle, and the policy. The names come first, and the prefix handle last.
+    The new owner replaces all administrators. Creator and creation date stay, and so do the groups in a prefix handle
+    and the policy. The prefix handle is transferred last.
 
-    It is one operation, which goes on in the background; a small one is done when the answer comes. `Location` is where
-    to see how far it has come, and `/events` below it tells while it goes on. The first name that you may not hand over
-    ends it: what is done by then stays done, and can be undone, by who has the rights then. You need the right to list
-    the names. A token needs `transfer`, and for a prefix as a whole `namespaces` too.
+    This is one job. It continues in the background; a small one is complete when the response arrives. `Location` is
+    the URL of the job, and `/events` under it streams its progress. The job stops at the first handle that you cannot
+    transfer; completed changes remain, and users with the permissions can undo them. You need permission to list the
+    handles. A token needs `transfer`, and for a whole prefix `namespaces` too.
     """
     new = call.payload(NewTransfer)
-    order = _parse_order(new.where, new.to, derived=new.derived, place="$.")
+    order = _parse_order(new.where, new.to, derived=new.derived, path="$.")
     check_authenticated(call)
     registry = authorize_registry(call)
 
@@ -158,21 +159,21 @@ async def transfer_all(call: ApiCall) -> Reply:
             found = transfer.preview_page(context, order, after, check_permissions=False)
         return len(found.items), found.following
 
-    async def begin(place: Slot) -> Job:
+    async def start(slot: Slot) -> Job:
         total = await count_handles(call, page) or 0
         job = await call.do(
             WorkKind.WRITE, lambda: transfer.start(registry, order, call.identity, INTERFACE, new.note, total)
         )
-        await run_job(call, registry, place, job, forgets=True)
+        await run_job(call, registry, slot, job, discard=True)
         return job
 
-    return await call.once(lambda: start_job(call, registry, begin))
+    return await call.once(lambda: start_job(call, registry, start))
 
 
-def _parse_order(where: str, to: str, *, derived: bool, place: str = "") -> TransferAll:
-    """What is asked for; raises `Unfitting` if that is one name. `place` is where the members stand."""
-    meant = parse_range(where)
-    if meant is None:
-        text = "that is one name, which `POST /handles/{handle}/transfer` hands over; write a prefix, or `*` behind it"
-        raise InvalidParameter(text, f"{place}where")
-    return TransferAll(meant, parse_value_ref(to, f"{place}to"), derived)
+def _parse_order(where: str, to: str, *, derived: bool, path: str = "") -> TransferAll:
+    """Build the transfer; raises `InvalidParameter` for a single handle. `path` precedes the field names in errors."""
+    handle_range = parse_range(where)
+    if handle_range is None:
+        advice = "Use POST /api/v1/handles/{handle}/transfer, or give a prefix or a beginning and *"
+        raise InvalidParameter("This is a single handle", f"{path}where", advice)
+    return TransferAll(handle_range, parse_value_ref(to, f"{path}to"), derived)

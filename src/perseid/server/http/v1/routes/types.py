@@ -16,11 +16,11 @@ from perseid.registry.context import Context, not_found
 from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.listing import list_handles
-from perseid.server.http.v1.calls import ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import RequireIdentity
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.structures import (
+from perseid.server.http.v1.schemas import (
     HANDLE_PARAMETER,
     Doc,
     NextCursor,
@@ -32,85 +32,89 @@ from perseid.server.http.v1.structures import (
 )
 from perseid.server.http.v1.validation import InvalidParameter
 
-SECTION: Final = Routes("Types", "Types of values. A type is a handle that resolves to its definition.")
+SECTION: Final = Routes(
+    "Types", "Register and list types of values. A type is a handle that resolves to its definition."
+)
 
-Description = Annotated[str, Doc("What values of the type mean, for people.", min_length=1, max_length=10_000)]
-Pattern = Annotated[str, Doc("A regular expression (RE2) that the whole data matches.", max_length=MAX_PATTERN_LENGTH)]
-Example = Annotated[str, Doc("Data of the type.", max_length=10_000)]
+Description = Annotated[str, Doc("The meaning of values of the type.", min_length=1, max_length=10_000)]
+Pattern = Annotated[
+    str, Doc("A regular expression (RE2) that the whole data must match.", max_length=MAX_PATTERN_LENGTH)
+]
+Example = Annotated[str, Doc("Example data.", max_length=10_000)]
 
 
 class TypesQuery(Paging, frozen=True):
-    """Which types are wanted."""
+    """Which types to list."""
 
     prefix: Annotated[str, Doc("Only types of this prefix.", max_length=2_048, examples=["12345"])] = ""
 
 
 class NewType(RequestBody, frozen=True):
-    """A type that is to be registered."""
+    """A type to register."""
 
-    handle: Annotated[str, Doc("Its name.", min_length=1, max_length=4_096, examples=["12345/SCALE"])]
+    handle: Annotated[str, Doc("The handle of the type.", min_length=1, max_length=4_096, examples=["12345/SCALE"])]
     description: Description
-    name: Annotated[str, Doc("What people call it; the suffix if it is left out.", max_length=200)] = ""
-    pattern: Annotated[Pattern | None, Doc("What its data looks like; not together with a schema.")] = None
+    name: Annotated[str, Doc("The name of the type; the suffix if omitted.", max_length=200)] = ""
+    pattern: Annotated[Pattern | None, Doc("A pattern for the data; cannot be combined with `schema`.")] = None
     schema: Annotated[dict[str, Any] | bool | None, Doc("A JSON Schema (2020-12) for data in JSON.")] = None
-    example: Annotated[Example | None, Doc("Data of the type; it is checked like any other.")] = None
+    example: Annotated[Example | None, Doc("Example data; it must be valid.")] = None
     note: Note = ""
 
 
 class TypeResponse(ResponseBody, frozen=True):
-    """A type that is registered."""
+    """A registered type."""
 
-    handle: Annotated[str, Doc("Its name.", examples=["12345/SCALE"])]
+    handle: Annotated[str, Doc("The handle of the type.", examples=["12345/SCALE"])]
     seq: Seq
-    name: Annotated[str, Doc("What people call it.")] = ""
-    description: Annotated[str, Doc("What values of it mean.")] = ""
-    pattern: Annotated[str | None, Doc("A regular expression (RE2) that its data matches.")] = None
-    schema: Annotated[Any, Doc("A JSON Schema that its data keeps, as JSON.")] = None
-    example: Annotated[str | None, Doc("Data of the type.")] = None
-    problem: Annotated[str, Doc("Why data cannot be checked against the definition, if so.")] = ""
+    name: Annotated[str, Doc("The name of the type.")] = ""
+    description: Annotated[str, Doc("The meaning of values of the type.")] = ""
+    pattern: Annotated[str | None, Doc("A regular expression (RE2) that the data must match.")] = None
+    schema: Annotated[Any, Doc("A JSON Schema for the data.")] = None
+    example: Annotated[str | None, Doc("Example data.")] = None
+    problem: Annotated[str, Doc("Why data cannot be validated with this definition.")] = ""
 
 
 class TypePage(ResponseBody, frozen=True):
-    """Types that are registered here."""
+    """Registered types."""
 
     types: Annotated[list[TypeResponse], Doc("The types of the page.")]
     next: NextCursor = None
 
 
 class CreatedType(ResponseBody, frozen=True):
-    """A type that was registered."""
+    """A created type."""
 
-    handle: Annotated[str, Doc("Its name.", examples=["12345/SCALE"])]
+    handle: Annotated[str, Doc("The handle of the type.", examples=["12345/SCALE"])]
     seq: Seq
 
 
 @SECTION.add(
-    "GET", "/types", "listTypes", "The types", response=TypePage, query=TypesQuery, scope="find", problems=(401, 403)
+    "GET", "/types", "listTypes", "List types", response=TypePage, query=TypesQuery, scope="find", problems=(401, 403)
 )
 async def list_types(call: ApiCall) -> Reply:
-    """The types that are registered here: records with a definition, a value of the type `PERSEID_TYPE`.
+    """List the types registered here: records with a definition, a value of the type `PERSEID_TYPE`.
 
-    It takes the right to see the names of a namespace together; those of others are left out, unless a prefix is named.
+    The list covers namespaces whose handles you can list. With `prefix`, missing permission is an error.
     """
-    asked, after = call.asked(TypesQuery), await call.after(str)
+    query, after = call.query_as(TypesQuery), await call.after(str)
 
     def page(context: Context) -> tuple[list[TypeResponse], str | None]:
         snapshot, identity = context.snapshot, context.identity
-        if asked.prefix:
-            list_handles(snapshot, identity, asked.prefix, limit=1)  # refused, if they may not be seen together
-        # Types are fewer than names, so they are found by what they are and not by where.
-        found = find(snapshot, identity, Search(type=f"{DEFINITION}."), after, asked.limit)
-        names = [Handle.parse_lenient(item.handle) for item in found.items if item.state is State.NORMAL]
-        wanted = [name for name in names if not asked.prefix or fold(name.prefix) == fold(asked.prefix)]
-        types = [get_registered_type(snapshot.stored(name)) for name in wanted]
+        if query.prefix:
+            list_handles(snapshot, identity, query.prefix, limit=1)  # raises `Refused` without permission to list
+        # There are fewer types than handles, so search by type, not by prefix.
+        matches = find(snapshot, identity, Search(type=f"{DEFINITION}."), after, query.limit)
+        handles = [Handle.parse_lenient(item.handle) for item in matches.items if item.state is State.NORMAL]
+        handles = [handle for handle in handles if not query.prefix or fold(handle.prefix) == fold(query.prefix)]
+        types = [get_registered_type(snapshot.stored(handle)) for handle in handles]
         result = [
             _to_response(each) for each in types if each is not None and (each.definition is not None or each.problem)
         ]
-        return result, found.following
+        return result, matches.following
 
-    def respond(found: tuple[list[TypeResponse], str | None]) -> Reply:
-        cursor = call.seal(found[1])
-        return Reply(TypePage(found[0], cursor), next=cursor)
+    def respond(page: tuple[list[TypeResponse], str | None]) -> Reply:
+        cursor = call.seal(page[1])
+        return Reply(TypePage(page[0], cursor), next=cursor)
 
     return await call.respond(page, respond)
 
@@ -119,13 +123,13 @@ async def list_types(call: ApiCall) -> Reply:
     "GET",
     "/types/{handle}",
     "showType",
-    "A type",
+    "Get a type",
     response=TypeResponse,
     problems=(404,),
     parameters={"handle": HANDLE_PARAMETER},
 )
 async def show_type(call: ApiCall) -> Reply:
-    """What a type is: its name, what values of it mean, what their data looks like."""
+    """Return the definition of a type: name, meaning, pattern or schema."""
     handle = call.handle()
 
     def read(context: Context) -> RegisteredType | None:
@@ -134,11 +138,11 @@ async def show_type(call: ApiCall) -> Reply:
             raise not_found(stored)
         return get_registered_type(stored)
 
-    def respond(found: RegisteredType | None) -> Reply:
-        if found is None:
-            advice = "a type has a value of the type PERSEID_TYPE, or at least a DESC"
-            raise ApiError("not-found", f"{display_name(handle)} is no type: its record has no definition", advice)
-        return Reply(_to_response(found), name=str(handle))
+    def respond(registered: RegisteredType | None) -> Reply:
+        if registered is None:
+            advice = "A type has a value of the type PERSEID_TYPE, or at least a DESC"
+            raise ApiError("not-found", f"{display_name(handle)} is not a type: its record has no definition", advice)
+        return Reply(_to_response(registered), name=str(handle))
 
     return await call.respond(read, respond, handle)
 
@@ -156,40 +160,40 @@ async def show_type(call: ApiCall) -> Reply:
     problems=(401, 403, 409, 422),
 )
 async def add_type(call: ApiCall) -> Reply:
-    """Register a type: make its record, with a definition for people and programs.
+    """Register a type: create its record, with a definition for people and programs.
 
-    A namespace whose policy says `registered_types = true` takes values of registered types only; with `validate_types
-    = true` their data has to match the pattern, or keep the schema.
+    A namespace whose policy has `registered_types = true` accepts only values of registered types; with `validate_types
+    = true` their data must match the pattern or the schema.
     """
     new = call.payload(NewType)
     handle = call.parse_handle(new.handle, new=True)
     if new.pattern is not None and new.schema is not None:
-        raise InvalidParameter(
-            "there is a pattern and a schema too", "$.pattern", "give a pattern or a schema, not both"
-        )
-    said = Definition.make(
+        raise InvalidParameter("`pattern` cannot be combined with `schema`", "$.pattern", "Give only one of them")
+    definition = Definition.make(
         new.name or handle.suffix,
         new.description,
         pattern=new.pattern,
         schema=new.schema,
         example=new.example,
     )
-    known = RequireIdentity(Create(handle, definition_values(said)), f"create {display_name(handle)}")
+    command = RequireIdentity(Create(handle, definition_values(definition)), f"create {display_name(handle)}")
     return await call.create(
-        lambda _: known,
-        lambda made: Reply(CreatedType(str(made.handle), made.seq), 201, name=str(made.handle)),
+        lambda _: command,
+        lambda created: Reply(CreatedType(str(created.handle), created.seq), 201, name=str(created.handle)),
         about=handle,
         note=new.note,
     )
 
 
-def _to_response(found: RegisteredType) -> TypeResponse:
-    definition = found.definition
+def _to_response(registered: RegisteredType) -> TypeResponse:
+    definition = registered.definition
     if definition is None:
-        return TypeResponse(str(found.handle), found.seq, description=found.description or "", problem=found.problem)
+        return TypeResponse(
+            str(registered.handle), registered.seq, description=registered.description or "", problem=registered.problem
+        )
     return TypeResponse(
-        str(found.handle),
-        found.seq,
+        str(registered.handle),
+        registered.seq,
         definition.name,
         definition.description,
         definition.pattern,
@@ -200,7 +204,7 @@ def _to_response(found: RegisteredType) -> TypeResponse:
 
 
 def _definition_problem(definition: Definition) -> str:
-    """Why data cannot be checked against a definition that came to be elsewhere, or in another version."""
+    """Return why a definition of another version or service cannot be used."""
     try:
         definition.check()
     except InvalidData as problem:

@@ -13,8 +13,8 @@ from perseid.records.value import ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.jobs.runner import Progress
-from perseid.server.http.v1 import job_runs
-from perseid.server.http.v1.job_runs import JobRun, JobRunner
+from perseid.server.http.v1 import job_runner
+from perseid.server.http.v1.job_runner import JobRun, JobRunner
 from perseid.server.http.v1.problems import Problem
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
@@ -26,8 +26,8 @@ ANN = LocalIdentity("ann")
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_runs, "RETRY_SECONDS", 0)
-    monkeypatch.setattr(job_runs, "MAX_RETRIES", 3)
+    monkeypatch.setattr(job_runner, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(job_runner, "MAX_RETRIES", 3)
 
 
 def explained(error: Exception) -> Problem:
@@ -123,12 +123,12 @@ def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
 
     asyncio.run(scenario())
     assert work.done == []
-    with pytest.raises(job_runs.LimitReached), runner.place(ANN):
+    with pytest.raises(job_runner.LimitReached), runner.place(ANN):
         pass
 
 
 def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_runs, "MAX_KEPT", 2)
+    monkeypatch.setattr(job_runner, "MAX_FAILURES", 2)
     runner, work = JobRunner(), Work()
     for name in ("a", "b", "c"):
         runner.note(JobRun(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
@@ -145,7 +145,7 @@ def test_many_tokens_give_no_more_places_than_their_maker_has() -> None:
             places.enter_context(runner.place(token))
         every: list[Identity] = [*tokens, key, spelt]
         for identity in every:
-            with pytest.raises(job_runs.LimitReached, match="of yours"), runner.place(identity):
+            with pytest.raises(job_runner.LimitReached, match="of yours"), runner.place(identity):
                 pass
         places.enter_context(runner.place(ANN))
 

@@ -1,9 +1,8 @@
-"""One call of our own API: who asks, what for, and how it is carried out.
+"""One call of the HTTP API: its request, its identity, and how it is executed.
 
-Carrying out is that of the compatible API (`api_call.Call`): every call is an operation of the registry, reading ones
-too, decided under the guard of whoever asks. What is new here is that a request says all it says in types (`taking`),
-that lists have pages (`after`, `cursor`), that what is read is also written out where it was read (`tell`), and that
-creating calls may carry a key by which they are done once (`create`, `once`).
+Execution is shared with the compatible API (`compat.call.Call`): every call is a registry command, reads included,
+decided under the guard of the identity. This class adds typed requests (`validation`), pages (`after`, `cursor`),
+responses that are encoded in the thread that read the data (`respond`), and idempotency keys (`create`, `once`).
 """
 
 import hashlib
@@ -37,18 +36,17 @@ from perseid.server.native.steps import WorkKind
 
 from .problems import ApiError
 from .routing import Reply, Route
-from .structures import AlreadyDone, Paging
+from .schemas import AlreadyDone, Paging
 from .validation import InvalidParameter, locate_name_error
 
 KEY_HEADER: Final = "idempotency-key"
-"""The header with the key of a request, which is kept for a day: who repeats it gets the same answer."""
+"""Header with the idempotency key. The response is stored for 24 hours and replayed for the same key."""
 
 REPLAYED_HEADER: Final = ("Idempotency-Replayed", "true")
-"""What the answer says then."""
+"""Header of a replayed response."""
 
 LARGE_BODY: Final = 8_192
-"""Octets of a body from which on making something of it takes so long that it is not done in the event loop: of two
-hundred values, say, some milliseconds."""
+"""Bytes. Larger bodies are parsed in a pool: 200 values take some milliseconds."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -58,7 +56,7 @@ Outcome = Executed | Replayed | KeyReused | InProgress
 
 
 class _StoredReply(msgspec.Struct, array_like=True, frozen=True):
-    """An answer as it is kept with its key."""
+    """A response as stored with its idempotency key. A positional array: do not reorder the fields."""
 
     headers: tuple[tuple[str, str], ...]
     media_type: str
@@ -68,16 +66,16 @@ class _StoredReply(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A call of the API."""
+    """One call of the API."""
 
     call: Call
     route: Route
     names: Mapping[str, str]
-    """The parameters of the path, decoded."""
+    """The path parameters, decoded."""
     query: msgspec.Struct
     body: object
 
-    # What was asked
+    # The request
 
     @property
     def request_context(self) -> RequestContext:
@@ -89,7 +87,7 @@ class ApiCall:
 
     @property
     def registry(self) -> Registry:
-        """For what is handed to `do`; everything else goes through `read`, `look` and `change`."""
+        """For use inside `do` only; everything else goes through `read`, `respond` and `change`."""
         return self.call.request_context.place.registry
 
     @property
@@ -100,24 +98,24 @@ class ApiCall:
     def settings(self) -> HttpSettings:
         return self.call.request_context.place.settings
 
-    def asked(self, type_: type[S]) -> S:
-        """The parameters of the query, as the structure that the route names."""
-        assert isinstance(self.query, type_)  # noqa: S101 - a route of ours names another type than its function
+    def query_as(self, type_: type[S]) -> S:
+        """Return the query parameters as the type declared by the route."""
+        assert isinstance(self.query, type_)  # noqa: S101 - a mistake in the route table
         return self.query
 
     def payload(self, type_: type[T]) -> T:
-        """The body, as the type that the route names."""
+        """Return the body as the type declared by the route."""
         assert isinstance(self.body, type_)  # noqa: S101 - as above
         return self.body
 
     def handle(self, parameter: str = "handle", *, new: bool = False) -> Handle:
-        """The handle that a parameter of the path is; raises as `named` does. A `new` one has to be legal here."""
+        """Parse the handle in a path parameter; raises as `parse_handle` does."""
         return self.parse_handle(self.names[parameter], parameter, new=new)
 
     def parse_handle(self, text: str, where: str = "$.handle", *, new: bool = False) -> Handle:
-        """A handle that stands somewhere else in the request; raises `Misnamed`, or `Refused` on another server.
+        """Parse a handle of the request; raises `InvalidNameParameter`, or `Refused` if another server hosts it.
 
-        One that is too long for any server to have is not found (H9), unless it is to be made.
+        With `new` it must be a handle that can be registered. Otherwise a handle that is too long is not found (H9).
         """
         with locate_name_error(where, text, new=new):
             handle = Handle.parse(text) if new else Handle.parse_lenient(text)
@@ -125,51 +123,52 @@ class ApiCall:
         return handle
 
     def parse_reference(self, text: str, where: str, *, legal: bool = False) -> Handle:
-        """A name that is written down in a record, in any form in which people write names; raises `Misnamed`.
+        """Parse a handle that will be stored in a record, in any form; raises `InvalidNameParameter`.
 
-        It may be another service's, and then nobody looks it up here: what is no part of it would stay there for ever.
-        A `legal` one could be registered here.
+        Another service may host it, so it is not looked up. A query or fragment is refused, because it would be stored
+        permanently. With `legal` it must be a handle that can be registered here.
         """
         resolvers = [*get_resolvers(self.settings), *KNOWN_RESOLVERS]
         with locate_name_error(where, text, new=legal):
-            found = parse_user_input(text, resolvers, for_lookup=not legal)
-        if found.tail:
-            message = f"{quote_text(found.tail)} is a query or fragment, which belongs to a look-up"
-            raise InvalidParameter(message, where, f"name {display_name(found.handle)} alone")
-        return found.handle
+            reference = parse_user_input(text, resolvers, for_lookup=not legal)
+        if reference.tail:
+            message = f"{quote_text(reference.tail)} is a query or fragment and cannot be stored"
+            raise InvalidParameter(message, where, f"Use {display_name(reference.handle)}")
+        return reference.handle
 
-    # Doing
+    # Execution
 
     async def read(self, read: Callable[[Context], T], about: object = "") -> T:
-        """Read something for whoever asks, in one state of the ledger; `about` is the name that it is about."""
+        """Read in one state of the ledger; `about` is the handle concerned."""
         return await self.call.read(read, str(about))
 
     async def respond(self, read: Callable[[Context], T], respond: Callable[[T], Reply], about: object = "") -> Reply:
-        """Answer with something that is read for whoever asks.
+        """Read, and build the response from the result.
 
-        `tell` makes the answer of it, in the thread in which it was read, and there it is written out. Records may be
-        large: that takes long, and the event loop has others to serve.
+        `respond` runs in the thread that read the data and encodes the response there: records can be large.
         """
-        return await self.call.told(ReadCommand(read), str(about), lambda found: encode_reply(respond(found)))
+        return await self.call.read_and_convert(
+            ReadCommand(read), str(about), lambda found: encode_reply(respond(found))
+        )
 
-    async def run_read(self, operation: Command[T], about: object = "") -> T:
-        """Carry out an operation that changes nothing."""
-        return await self.call.run_read(operation, str(about))
+    async def run_read(self, command: Command[T], about: object = "") -> T:
+        """Execute a command that only reads."""
+        return await self.call.run_read(command, str(about))
 
-    async def change(self, operation: Command[T], about: object = "", note: str = "") -> T:
-        """Carry out an operation that may change something."""
-        return await self.call.change(lambda _: operation, str(about), note)
+    async def change(self, command: Command[T], about: object = "", note: str = "") -> T:
+        """Execute a command that may change records."""
+        return await self.call.change(lambda _: command, str(about), note)
 
     async def change_when(self, make: Callable[[int | None], Command[T]], about: object = "", note: str = "") -> T:
-        """The same, where a name may not be made yet; `make` is as in `carry_out` of `native_deciding`."""
+        """Like `change`, for minting that may have to wait; `make` is described at `create`."""
         return await self.call.change(make, str(about), note)
 
     async def do(self, kind: WorkKind, work: Callable[[], T]) -> T:
-        """Have something else done in a pool: what needs no rights, or looks after them itself."""
+        """Run work in a pool that needs no permissions, or checks them itself."""
         return await self.request_context.do(kind, work)
 
     async def run_in_pool(self, work: Callable[[], T]) -> T:
-        """What is made of a body: of a long one in a pool, so that nobody else waits for it."""
+        """Process the body; a large one in a pool, so that it does not block the event loop."""
         return await self.do(WorkKind.READ, work) if len(self.request.body) > LARGE_BODY else work()
 
     async def create(
@@ -178,34 +177,34 @@ class ApiCall:
         respond: Callable[[T], Reply],
         about: object = "",
         note: str = "",
-        again: Callable[[int, int], Reply] | None = None,
+        replay: Callable[[int, int], Reply] | None = None,
     ) -> Reply:
-        """Carry out an operation of one commit that makes something new: once, if the request carries a key.
+        """Execute a command of one commit that creates something: once per idempotency key.
 
-        `make` is as in `carry_out` of `native_deciding`; where there is no waiting, `lambda _: operation`. `tell` makes
-        the answer of the result, while others cannot write, so it should be quick. `again` makes it of the first entry
-        and the number of entries, where a long answer was not kept.
+        `make` builds the command; its argument is the time to wait for, as in `native.decisions`, or None. `respond`
+        builds the response and runs while the writer is blocked, so it must be fast. `replay` builds it from the first
+        entry and the number of entries if the stored response was dropped.
         """
         key = self._key()
         if key is None:
             return respond(await self.call.change(make, str(about), note))
         keys, identity, digest = self._keys, self.identity, self._digest()
 
-        def told(result: T) -> StoredResponse:
+        def to_stored(result: T) -> StoredResponse:
             return _store_reply(respond(result))
 
-        def once(operation: Command[T]) -> Outcome:
+        def once(command: Command[T]) -> Outcome:
             with keys.claim(identity, key, digest) as claim:
                 if isinstance(claim, NewClaim):
-                    return keys.execute(claim, operation, identity, INTERFACE, told, note)
+                    return keys.execute(claim, command, identity, INTERFACE, to_stored, note)
                 return claim
 
-        return _outcome_reply(await self.call.execute_with(make, str(about), once), again)
+        return _outcome_reply(await self.call.execute_with(make, str(about), once), replay)
 
     async def once(self, work: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Do something that takes several commits: once, if the request carries a key and is not interrupted.
+        """Run work of several commits: once per idempotency key, unless it is interrupted.
 
-        Whoever is interrupted leaves the key free, so it should bear to be asked for again.
+        An interruption releases the key, so the work must be safe to repeat.
         """
         key = self._key()
         if key is None:
@@ -224,15 +223,15 @@ class ApiCall:
         return self.request_context.place.api.keys(self.registry)
 
     def _key(self) -> bytes | None:
-        """The key of a creating request; None if it has none."""
+        """Return the idempotency key of the request; None if it has none."""
         values = self.request.all(KEY_HEADER)
         if not self.route.creates or not values:
             return None
         text = values[0].strip()
         if len(text) > 1 and text[0] == text[-1] == '"':
-            text = text[1:-1]  # as the draft of the IETF writes it
+            text = text[1:-1]  # the form of the IETF draft
         if len(values) > 1 or not text:
-            raise InvalidParameter("Idempotency-Key is one text that is not empty, such as a UUID", "Idempotency-Key")
+            raise InvalidParameter("Idempotency-Key must be one non-empty string, such as a UUID", "Idempotency-Key")
         return text.encode("latin-1", "replace")
 
     def _digest(self) -> bytes:
@@ -243,44 +242,44 @@ class ApiCall:
     # Pages
 
     async def after(self, type_: type[T]) -> T | None:
-        """The place that the cursor of the query stands for; None at the first page. Raises `InvalidCursor`."""
-        cursor = self.asked(Paging).cursor
+        """Decrypt the cursor of the query; None on the first page. Raises `InvalidCursor`."""
+        cursor = self.query_as(Paging).cursor
         if not cursor:
             return None
-        seal = await self.do(WorkKind.READ, lambda: self.request_context.place.api.cursors(self.registry))
-        return seal.open(cursor, self._list(), type_)
+        cipher = await self.do(WorkKind.READ, lambda: self.request_context.place.api.cursors(self.registry))
+        return cipher.open(cursor, self._cursor_context(), type_)
 
-    async def cursor(self, place: object) -> str | None:
-        """The cursor for where the next page begins, a plain object; None if there is none. For `Reply.next` too."""
-        return None if place is None else await self.do(WorkKind.READ, lambda: self.seal(place))
+    async def cursor(self, position: object) -> str | None:
+        """Encrypt the position of the next page, also for `Reply.next`; None if there is none."""
+        return None if position is None else await self.do(WorkKind.READ, lambda: self.seal(position))
 
-    def seal(self, place: object) -> str | None:
-        """The same for what is done in a pool already: it may wait for the ledger."""
-        if place is None:
+    def seal(self, position: object) -> str | None:
+        """Like `cursor`, for code that runs in a pool: it may wait for the ledger."""
+        if position is None:
             return None
-        return self.request_context.place.api.cursors(self.registry).seal(place, self._list())
+        return self.request_context.place.api.cursors(self.registry).seal(position, self._cursor_context())
 
-    def _list(self) -> bytes:
-        """What a cursor belongs to: a path, what was asked for there, and who asked."""
-        asked = msgspec.to_builtins(self.query)
-        wanted = {name: value for name, value in asked.items() if name not in ("cursor", "limit")}
-        return msgspec.msgpack.encode((self.route.operation, dict(self.names), wanted, str(self.identity)))
+    def _cursor_context(self) -> bytes:
+        """A cursor is bound to the route, the path and query parameters, and the identity."""
+        query = msgspec.to_builtins(self.query)
+        criteria = {name: value for name, value in query.items() if name not in ("cursor", "limit")}
+        return msgspec.msgpack.encode((self.route.operation, dict(self.names), criteria, str(self.identity)))
 
 
 def make_call(request_context: RequestContext, auth: AuthResult) -> Call:
-    """What carries out calls for whoever asks."""
+    """Build the shared call for an authenticated request."""
     return Call(request_context, auth, Parameters(), DEFAULT_FORMAT)
 
 
 def encode_body(reply: Reply) -> bytes:
-    """The body of an answer."""
+    """Encode the body of a reply."""
     if isinstance(reply.body, bytes):
         return reply.body
     return b"" if reply.body is None else msgspec.json.encode(reply.body)
 
 
 def encode_reply(reply: Reply) -> Reply:
-    """An answer as octets, with their tag unless it has one that follows from something else."""
+    """Encode a reply, and compute its ETag unless it has one."""
     if reply.body is None:
         return reply
     data = encode_body(reply)
@@ -293,22 +292,21 @@ def _store_reply(reply: Reply) -> StoredResponse:
     return StoredResponse(reply.status, msgspec.msgpack.encode(stored))
 
 
-def _outcome_reply(outcome: Outcome, again: Callable[[int, int], Reply] | None) -> Reply:
-    """The answer to a request that carries a key."""
+def _outcome_reply(outcome: Outcome, replay: Callable[[int, int], Reply] | None) -> Reply:
     match outcome:
         case Executed():
             return _load_reply(outcome.answer.status, outcome.answer.body)
         case Replayed(body=None):
-            if again is not None:
-                return again(outcome.seq, outcome.count)
+            if replay is not None:
+                return replay(outcome.seq, outcome.count)
             return Reply(AlreadyDone(outcome.seq, outcome.count), outcome.status, (REPLAYED_HEADER,))
         case Replayed():
             return _load_reply(outcome.status, outcome.body or b"", REPLAYED_HEADER)
         case KeyReused():
-            raise ApiError("key-reused", "another request with this Idempotency-Key was carried out before")
+            raise ApiError("idempotency-key-reused", "A different request used this Idempotency-Key")
         case InProgress():
             retry = (("Retry-After", str(RETRY_SECONDS)),)
-            raise ApiError("in-progress", "a request with this Idempotency-Key is being carried out", headers=retry)
+            raise ApiError("in-progress", "A request with this Idempotency-Key is in progress", headers=retry)
 
 
 def _load_reply(status: int, data: bytes, *more: tuple[str, str]) -> Reply:

@@ -1,0 +1,155 @@
+"""Shared steps of the routes that start, resume and undo jobs.
+
+The first steps run before the response, so that a refusal reaches the caller. The rest runs in the background
+(`job_runner`).
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+
+from perseid.ledger.store.jobs import Job
+from perseid.registry.identity import Anonymous
+from perseid.registry.jobs import resume
+from perseid.registry.jobs.runner import CHUNK_SIZE, UndoIndex, complete_or_discard, find_job
+from perseid.registry.jobs.undo import UndoConflict, UndoPreview
+from perseid.registry.results import Refused
+from perseid.server.http.context import INTERFACE
+from perseid.server.http.resolver.paths import absolute_url
+from perseid.server.native.steps import WorkKind
+from perseid.wire.codes import ResponseCode
+
+from .api_call import ApiCall
+from .authorized_registry import AuthorizedRegistry
+from .job_runner import JobRun, LimitReached, Slot, retry_when_busy
+from .job_schemas import MAX_CONFLICTS, JobResponse, to_job_response
+from .problems import AUTHENTICATE, ApiError, make_problem, to_problem
+from .routing import BASE, Reply
+
+MAX_COUNT: Final = 2_500
+"""Handles counted before a job starts: a quarter of a second. Beyond that the total is unknown."""
+
+FIRST_STEPS: Final = 8
+"""Steps run before the response: a quarter of a second, in which a job of some hundred handles completes."""
+
+ACCEPTED: Final = 202
+
+RETRY_LATER: Final = (("Retry-After", "10"),)
+
+P = TypeVar("P")
+
+
+def check_authenticated(call: ApiCall) -> None:
+    """Refuse anonymous callers."""
+    if isinstance(call.identity, Anonymous):
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, "Jobs require authentication", AUTHENTICATE)
+
+
+def authorize_registry(call: ApiCall) -> AuthorizedRegistry:
+    """Bind the registry to the identity of a call."""
+    api, registry = call.request_context.place.api, call.registry
+    return AuthorizedRegistry(registry, call.identity, call.call.auth.guard, lambda: api.rules or registry.rules)
+
+
+@contextmanager
+def reserve_slot(call: ApiCall, *, undoes: bool = False) -> Iterator[Slot]:
+    """Reserve a slot for a job; raises `ApiError` if there is none."""
+    try:
+        with call.request_context.place.api.runner.reserve(call.identity, undoes=undoes) as slot:
+            yield slot
+    except LimitReached as error:
+        raise ApiError("busy", str(error), "Retry when a job has ended", headers=RETRY_LATER) from error
+
+
+async def start_job(
+    call: ApiCall, registry: AuthorizedRegistry, start: Callable[[Slot], Awaitable[Job]], *, undoes: bool = False
+) -> Reply:
+    """Start a job and build the reply; the job continues in the background."""
+    call.call.check_can_change()
+    try:
+        with reserve_slot(call, undoes=undoes) as slot:
+            job = await start(slot)
+    except UndoConflict as problem:
+        raise ApiError("undo-conflict", problem.reason, problem.advice, code=int(problem.code)) from problem
+    return accepted_reply(call, await load_job(call, registry, job.id))
+
+
+async def run_job(call: ApiCall, registry: AuthorizedRegistry, slot: Slot, job: Job, *, discard: bool = False) -> None:
+    """Run the first steps of a job and the rest in the background.
+
+    Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
+    """
+    runner = call.request_context.place.api.runner
+    work = partial(resume.run_steps, registry, replace(job, door=INTERFACE), call.identity)
+    public_problem = make_problem(call.settings, "job-failed", "The user who ran the job could not complete it")
+    run = JobRun(
+        job.id,
+        work,
+        call.do,
+        call.identity,
+        lambda error: to_problem(error, call.request_context).problem,
+        public_problem,
+    )
+    steps = work()
+    next_step = partial(call.do, WorkKind.WRITE, partial(next, steps, None))
+    has_started = False
+    try:
+        for _ in range(FIRST_STEPS):
+            progress = await retry_when_busy(next_step, runner)
+            if progress is None:
+                return
+            has_started = has_started or progress.done > job.done
+    except Exception as error:
+        if has_started:
+            runner.record_failure(run, error)
+            return
+        if discard:
+            await call.do(WorkKind.WRITE, lambda: complete_or_discard(registry, job))
+        raise
+    runner.start(slot, run, steps)
+
+
+async def count_handles(call: ApiCall, page: Callable[[P | None], tuple[int, P | None]]) -> int | None:
+    """Count the handles of a job, page by page; None if there are very many.
+
+    `page` returns the number of handles on the page after a position, and the position of the next page.
+    """
+    total = 0
+    after: P | None = None
+    for _ in range(MAX_COUNT // CHUNK_SIZE):
+        count, after = await call.do(WorkKind.READ, partial(page, after))
+        total += count
+        if after is None:
+            return total
+    return None
+
+
+async def load_undo_preview(call: ApiCall, registry: AuthorizedRegistry, job_id: str) -> UndoPreview:
+    """Load the complete preview of an undo."""
+    runner = call.request_context.place.api.runner
+    preview = await call.do(WorkKind.READ, lambda: UndoPreview(registry, job_id, call.identity, MAX_CONFLICTS))
+    while await retry_when_busy(lambda: call.do(WorkKind.READ, preview.advance), runner):
+        pass
+    return preview
+
+
+# Responses
+
+
+async def load_job(call: ApiCall, registry: AuthorizedRegistry, job_id: str) -> JobResponse:
+    """Load a job as the caller can see it."""
+
+    def read() -> tuple[Job, UndoIndex]:
+        job = find_job(registry, call.identity, job_id)
+        return job, UndoIndex.of(registry, job.id)
+
+    job, undos = await call.do(WorkKind.READ, read)
+    return to_job_response(job, undos, call.request_context.place.api.runner, call.identity)
+
+
+def accepted_reply(call: ApiCall, response: JobResponse) -> Reply:
+    """Build the reply for an accepted job."""
+    location = absolute_url(f"{BASE}/jobs/{response.job}", call.settings)
+    return Reply(response, ACCEPTED, (("Location", location),))

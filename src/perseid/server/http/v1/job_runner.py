@@ -1,0 +1,186 @@
+"""Execution of jobs in the background, step by step.
+
+A job is durable after each step, so nothing here needs to be stored: when the server stops, every job remains at its
+last step, and a request can resume it. Each step runs in the pools, on the budget of the user who started it. The pause
+between two steps is as long as a step, so that a large job leaves room for others.
+
+Everything here runs in the event loop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from perseid.ledger.errors import Contention, JobEnded, TooBusy
+from perseid.registry.identity import Identity, quota_key
+from perseid.registry.jobs.runner import Progress, acts_for
+from perseid.server.native.decisions import Busy
+from perseid.server.native.steps import WorkKind
+
+if TYPE_CHECKING:
+    from .problems import Problem
+
+MAX_RUNNING: Final = 8
+"""Jobs that run at the same time. There is one writer, so more would not be faster."""
+
+MAX_RUNNING_PER_IDENTITY: Final = 2
+"""Running jobs of one identity, all its tokens together."""
+
+EXTRA_FOR_UNDO: Final = 2
+"""Additional jobs for undo, so that a user at the limit can still undo."""
+
+RETRY_SECONDS: Final = 1.0
+"""Seconds before a step is retried when the server is busy."""
+
+MAX_RETRIES: Final = 60
+"""Retries in a row; after a minute the job fails."""
+
+MAX_FAILURES: Final = 1_000
+"""Failures that are kept; the oldest is dropped."""
+
+MIN_PAUSE: Final = 0.001
+"""Shortest pause between two steps, in seconds."""
+
+T = TypeVar("T")
+
+
+class LimitReached(Exception):
+    """A limit is reached; the message says which."""
+
+
+class RunInPool(Protocol):
+    """Runs work in a pool; raises `Busy`."""
+
+    def __call__(self, kind: WorkKind, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """A job to run."""
+
+    name: str
+    steps: Callable[[], Iterator[Progress]]
+    """Creates the remaining steps."""
+    do: RunInPool
+    identity: Identity
+    """The identity that runs the job; another one may have started it."""
+    explain: "Callable[[Exception], Problem]"
+    """Converts an error for this identity."""
+    public_problem: "Problem"
+    """What other users see: the reason can reveal permissions of the identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a job failed."""
+
+    identity: Identity
+    problem: "Problem"
+    public_problem: "Problem"
+
+
+@dataclass(slots=True)
+class JobRunner:
+    """The jobs that this process runs."""
+
+    stopping: bool = False
+    """Whether the server is shutting down."""
+    _slots: "dict[Slot, str]" = field(default_factory=dict)  # the owner of each slot
+    _tasks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    _failures: dict[str, _Failure] = field(default_factory=dict)
+
+    def is_running(self, job: str) -> bool:
+        """Return whether a job is running here."""
+        return job in self._tasks
+
+    def problem(self, job: str, identity: Identity) -> "Problem | None":
+        """Return why a job failed here, as far as the identity can see it."""
+        failure = self._failures.get(job)
+        if failure is None:
+            return None
+        return failure.problem if acts_for(identity, failure.identity) else failure.public_problem
+
+    @contextmanager
+    def reserve(self, identity: Identity, *, undoes: bool = False) -> Iterator["Slot"]:
+        """Reserve a slot, or raise `LimitReached`. It is released at the end unless a job uses it."""
+        owner = quota_key(identity)
+        extra = EXTRA_FOR_UNDO if undoes else 0
+        if self.stopping:
+            raise LimitReached("The server is shutting down")
+        if len(self._slots) >= MAX_RUNNING + extra:
+            raise LimitReached(f"Limit of {MAX_RUNNING + extra} running jobs reached")
+        if sum(other == owner for other in self._slots.values()) >= MAX_RUNNING_PER_IDENTITY + extra:
+            raise LimitReached(f"Limit of {MAX_RUNNING_PER_IDENTITY + extra} running jobs per user reached")
+        slot = Slot()
+        self._slots[slot] = owner
+        try:
+            yield slot
+        finally:
+            if not slot.in_use:
+                del self._slots[slot]
+
+    def start(self, slot: "Slot", job: JobRun, steps: Iterator[Progress]) -> None:
+        """Run a job in the background, in a slot, beginning with `steps`."""
+        if self.is_running(job.name):
+            return  # started by another request in the meantime
+        self._failures.pop(job.name, None)
+        slot.in_use = True
+        task = asyncio.get_running_loop().create_task(self._run(job, steps))
+        self._tasks[job.name] = task
+        task.add_done_callback(partial(self._on_done, slot, job.name))
+
+    def _on_done(self, slot: "Slot", name: str, _: "asyncio.Task[None]") -> None:
+        del self._slots[slot], self._tasks[name]
+
+    async def _run(self, job: JobRun, steps: Iterator[Progress]) -> None:
+        clock = asyncio.get_running_loop().time
+        retries = 0
+        while not self.stopping:
+            started_at = clock()
+            try:
+                if await job.do(WorkKind.WRITE, partial(next, steps, None)) is None:
+                    return
+                retries = 0
+            except (Busy, TooBusy, Contention) as error:
+                retries += 1
+                if retries > MAX_RETRIES:
+                    self.record_failure(job, error)
+                    return
+                steps = steps if isinstance(error, Busy) else job.steps()  # a generator that raised is finished
+                await asyncio.sleep(RETRY_SECONDS)
+            except JobEnded:
+                return  # another process completed it, or undoes it
+            except Exception as error:  # noqa: BLE001 - reported with the job
+                self.record_failure(job, error)
+                return
+            await asyncio.sleep(max(MIN_PAUSE, clock() - started_at))
+
+    def record_failure(self, job: JobRun, error: Exception) -> None:
+        """Remember why a job failed."""
+        self._failures.pop(job.name, None)
+        self._failures[job.name] = _Failure(job.identity, job.explain(error), job.public_problem)
+        if len(self._failures) > MAX_FAILURES:
+            del self._failures[next(iter(self._failures))]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A slot for a running job."""
+
+    in_use: bool = False
+    """Whether a job uses it and releases it at its end."""
+
+
+async def retry_when_busy(do: Callable[[], Awaitable[T]], runner: JobRunner) -> T:
+    """Run one step of several, and retry while the server is busy. Raises `Busy` in the end."""
+    for _ in range(MAX_RETRIES):
+        try:
+            return await do()
+        except Busy:
+            if runner.stopping:
+                raise
+            await asyncio.sleep(RETRY_SECONDS)
+    raise Busy

@@ -1,0 +1,191 @@
+"""Schemas of jobs."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from perseid.ledger.store.jobs import Job
+from perseid.records.value import Value
+from perseid.registry.identity import Identity
+from perseid.registry.jobs.rewrite import PlannedRewrite
+from perseid.registry.jobs.runner import UndoIndex, load_parameters
+
+from .changes import iso_time
+from .job_runner import JobRunner
+from .problems import Problem
+from .schemas import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from .values import Data, Index, Type, dump_values
+
+MAX_CONFLICTS: Final = 1_000
+"""Most undo conflicts in a response; the total is always given."""
+
+
+class JobState(StrEnum):
+    """The state of a job."""
+
+    RUNNING = "running"
+    UNFINISHED = "unfinished"
+    DONE = "done"
+    BEING_UNDONE = "being_undone"
+    UNDONE = "undone"
+
+
+Url = Annotated[
+    str,
+    Doc(
+        "The current URL, or its beginning followed by `*`.",
+        min_length=1,
+        max_length=8_000,
+        examples=["http://old.example/*"],
+    ),
+]
+NewUrl = Annotated[
+    str,
+    Doc(
+        "The new URL, with `*` if the current one has it.",
+        min_length=1,
+        max_length=8_000,
+        examples=["https://new.example/*"],
+    ),
+]
+Prefix = Annotated[str | None, Doc("Only handles of this namespace.", examples=["12345"])]
+
+
+class RewriteQuery(Paging, frozen=True, kw_only=True):
+    """Which URLs to rewrite, and to what."""
+
+    url: Url
+    to: NewUrl
+    prefix: Prefix = None
+
+
+class NewRewrite(RequestBody, frozen=True):
+    """Which URLs to rewrite, and to what."""
+
+    url: Url
+    to: NewUrl
+    prefix: Prefix = None
+    note: Note = ""
+
+
+class NewUndo(RequestBody, frozen=True):
+    """The undo of a job."""
+
+    note: Note = ""
+
+
+class PlannedChange(ResponseBody, frozen=True):
+    """A value that would change."""
+
+    index: Index
+    type: Type
+    old: Annotated[Data, Doc("The current data.")]
+    new: Annotated[Data, Doc("The new data.")]
+
+
+class PlannedRecord(ResponseBody, frozen=True, omit_defaults=False):
+    """The changes to one record."""
+
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
+    changes: Annotated[list[PlannedChange], Doc("The values that would change.")]
+    remaining: Annotated[
+        list[int],
+        Doc("Indexes of values that match but cannot be rewritten without changing more of their XML."),
+    ]
+
+
+class RewritePlan(ResponseBody, frozen=True, omit_defaults=False):
+    """The planned changes, in index order."""
+
+    handles: Annotated[list[PlannedRecord], Doc("The handles of the page. It can be empty without being the last.")]
+    next: NextCursor = None
+
+
+class JobResponse(ResponseBody, frozen=True, omit_defaults=False):
+    """A job: a change of many records."""
+
+    job: Annotated[str, Doc("The id of the job.", examples=["0123456789abcdef"])]
+    kind: Annotated[str, Doc("The kind of job: `rewrite`, `transfer`, `mint`, `undo` …", examples=["rewrite"])]
+    state: Annotated[
+        JobState,
+        Doc(
+            "`running` on this server; `unfinished`: not complete and not running on this server; "
+            "`done`; `being_undone`; `undone`."
+        ),
+    ]
+    parameters: Annotated[dict[str, Any], Doc("The parameters of the job.")]
+    done: Annotated[int, Doc("Number of completed changes.")]
+    total: Annotated[int | None, Doc("Number of handles, as counted before the start; null if unknown.")]
+    started_at: Annotated[str, Doc("Start time, in ISO 8601.")]
+    ended_at: Annotated[str | None, Doc("End time, in ISO 8601; null until the job is complete.")]
+    actor: Annotated[str, Doc("Who started it.", examples=["300:0.NA/12345"])]
+    note: Annotated[str, Doc("The note given at the start.")]
+    undone_by: Annotated[str | None, Doc("The job that undid it.")] = None
+    problem: Annotated[
+        Problem | None,
+        Doc("Why the job failed, if it ran on this server. Only the user who ran it sees the reason."),
+    ] = None
+
+
+class JobPage(ResponseBody, frozen=True, omit_defaults=False):
+    """Jobs, latest first."""
+
+    jobs: Annotated[list[JobResponse], Doc("The jobs of the page. It can be empty without being the last.")]
+    next: NextCursor = None
+
+
+class UndoConflictResponse(ResponseBody, frozen=True):
+    """A record that prevents an undo."""
+
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
+    seq: Annotated[Seq | None, Doc("The conflicting ledger entry; null if you cannot see the history of the handle.")]
+    why: Annotated[str, Doc("The reason.", examples=["changed later, in entry 1234"])]
+
+
+class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
+    """What an undo would change, and its conflicts."""
+
+    job: Annotated[str, Doc("The job to undo.")]
+    total: Annotated[int, Doc("Number of handles it changed.")]
+    possible: Annotated[bool, Doc("Whether there are no conflicts. Permissions are checked during the undo.")]
+    conflict_count: Annotated[int, Doc("Number of conflicts.")]
+    conflicts: Annotated[list[UndoConflictResponse], Doc(f"The conflicts; at most {MAX_CONFLICTS:,}.")]
+
+
+def to_job_response(job: Job, undos: UndoIndex, runner: JobRunner, identity: Identity) -> JobResponse:
+    """Convert a job for an identity."""
+    state = _job_state(job, undos, running=runner.is_running(job.id))
+    return JobResponse(
+        job.id,
+        job.kind,
+        state,
+        load_parameters(job),
+        job.done,
+        job.total or None,
+        iso_time(job.begun),
+        iso_time(job.ended) if job.ended else None,
+        job.actor,
+        job.note,
+        undos.effective_undo(job.id),
+        runner.problem(job.id, identity) if state is JobState.UNFINISHED else None,
+    )
+
+
+def _job_state(job: Job, undos: UndoIndex, *, running: bool) -> JobState:
+    if undos.running(job.id):
+        return JobState.BEING_UNDONE
+    if undos.effective_undo(job.id):
+        return JobState.UNDONE
+    if job.ended:
+        return JobState.DONE
+    return JobState.RUNNING if running else JobState.UNFINISHED
+
+
+def to_planned_record(planned: PlannedRewrite) -> PlannedRecord:
+    """Convert the planned changes of one record."""
+    changes = [_planned_change(old, new) for old, new in planned.changes]
+    return PlannedRecord(planned.handle, changes, [value.index for value in planned.left])
+
+
+def _planned_change(old: Value, new: Value) -> PlannedChange:
+    before, after = dump_values((old, new))
+    return PlannedChange(new.index, new.type, before.data, after.data)

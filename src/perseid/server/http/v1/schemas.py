@@ -1,0 +1,76 @@
+"""Base classes and common types of the requests and responses of the HTTP API.
+
+Every class has a docstring and every field a `Doc`; the OpenAPI document is generated from them, and a test fails if
+one is missing. Field names are written in snake case.
+
+    class ItemQuery(RequestBody, frozen=True):
+        \"\"\"Which items to return.\"\"\"
+
+        count: Annotated[int, Doc("Number of items.", ge=1, le=1000)] = 1
+        index: Annotated[Index | None, Doc("Index of the item; all if omitted.")] = None
+
+Limits belong to the type itself: `msgspec` refuses `Annotated[int | None, Doc(…, ge=1)]`.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from perseid.registry.queries.paging import MAX_PAGE_BYTES
+
+MAX_PAGE: Final = 1_000
+"""Most items on a page: encoding that many handles takes some milliseconds."""
+
+DEFAULT_PAGE: Final = 100
+"""Items on a page by default."""
+
+
+def Doc(description: str, **more: Any) -> msgspec.Meta:  # noqa: N802 - used like a class
+    """Describe a field and its limits, as `msgspec.Meta`."""
+    return msgspec.Meta(description=description, **more)
+
+
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of request types; unknown fields are refused, to catch typos."""
+
+
+class ResponseBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of response types; fields with default values may be omitted."""
+
+
+class Paging(RequestBody, frozen=True):
+    """Which page of a list to return."""
+
+    limit: Annotated[
+        int,
+        Doc(
+            "Most items on the page. A page may have fewer and not be the last: pages end at "
+            f"{MAX_PAGE_BYTES >> 20} MiB. A larger single item is a page of its own.",
+            ge=1,
+            le=MAX_PAGE,
+        ),
+    ] = DEFAULT_PAGE
+    cursor: Annotated[
+        str, Doc("The `next` cursor of the previous page. Valid only for the same list and identity.")
+    ] = ""
+
+
+Note = Annotated[
+    str, Doc("Reason for the change; administrators can read it.", max_length=2_000, examples=["as agreed"])
+]
+
+Handle = Annotated[str, Doc("A handle: prefix, slash, suffix.", examples=["12345/example"])]
+
+Seq = Annotated[int, Doc("The number of the ledger entry.", ge=0, examples=[1234])]
+
+
+NextCursor = Annotated[str | None, Doc("Cursor of the next page, for `cursor`; null or absent on the last page.")]
+
+HANDLE_PARAMETER: Final = "The handle as one path segment: write its slash as `%2F`, as in `12345%2Fx`."
+
+
+class AlreadyDone(ResponseBody, frozen=True):
+    """An earlier request with the same `Idempotency-Key` succeeded; its response is no longer stored."""
+
+    seq: Annotated[int, Doc("The first ledger entry of that request; 0 if it made none.")]
+    count: Annotated[int, Doc("The number of its ledger entries.")]
