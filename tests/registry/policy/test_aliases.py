@@ -1,4 +1,4 @@
-"""Other names for a thing: where they lead, now and at a moment, and where they lead nowhere."""
+"""Aliases: where they lead, now and at an earlier time, and where they fail."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,8 +45,8 @@ def refusal(registry: Registry, name: str) -> Refused:
     return caught.value
 
 
-def test_s2_aliases_lead_from_name_to_name_by_the_rules_of_each_namespace(registry: Registry) -> None:
-    """Case counts in the one namespace and not in the other; queries of CORDRA names are left out."""
+def test_s2_aliases_are_followed_by_the_rules_of_each_namespace(registry: Registry) -> None:
+    """One namespace is case-sensitive and the other is not; queries of CORDRA handles are ignored."""
     add_namespace(registry, "10.2", "exact")
     add_namespace(registry, "2000.1", "cordra")
     path = "F58FB49EB1F848F0A606E84CEF294BE5"
@@ -68,14 +68,14 @@ def test_s2_aliases_lead_from_name_to_name_by_the_rules_of_each_namespace(regist
             "10.1/none",
             AliasOutcome.NOT_FOUND,
             ResponseCode.HANDLE_NOT_FOUND,
-            "for 10.1/none, of which there is no record",
+            "of 10.1/none, which does not exist",
         ),
-        ("10.77/elsewhere", AliasOutcome.ELSEWHERE, ResponseCode.SERVER_NOT_RESP, "which another service answers for"),
-        ("no name", AliasOutcome.UNREADABLE, ResponseCode.ERROR, "the alias of 10.1/a is no name"),
-        ("0.SITE/POLICY/10.1", AliasOutcome.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "of which there is no record"),
+        ("10.77/elsewhere", AliasOutcome.ELSEWHERE, ResponseCode.SERVER_NOT_RESP, "which is not hosted here"),
+        ("no name", AliasOutcome.UNREADABLE, ResponseCode.ERROR, "The alias of 10.1/a is not a valid handle"),
+        ("0.SITE/POLICY/10.1", AliasOutcome.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "which does not exist"),
     ],
 )
-def test_where_an_alias_leads_nowhere_that_is_said(
+def test_broken_alias_is_refused_with_a_reason(
     registry: Registry, target: str, end: AliasOutcome, code: ResponseCode, words: str
 ) -> None:
     alias(registry, "10.1/a", target)
@@ -90,12 +90,12 @@ def test_where_an_alias_leads_nowhere_that_is_said(
 
 
 @pytest.mark.parametrize("name", ["10.1/none", "10.77/elsewhere", "10.1/thing"])
-def test_of_a_name_that_is_no_alias_only_resolving_tells(registry: Registry, name: str) -> None:
+def test_handle_that_is_not_an_alias_is_returned(registry: Registry, name: str) -> None:
     with registry.snapshot() as snapshot:
         assert resolve_aliases(snapshot, handle(name)).chain == (handle(name),)
 
 
-def test_longer_loops_end_and_long_chains_are_not_followed_to_their_end(registry: Registry) -> None:
+def test_loops_and_long_chains_are_refused(registry: Registry) -> None:
     for number in range(14):
         alias(registry, f"10.1/a{number}", f"10.1/a{number + 1}")
     alias(registry, "10.1/b", "10.1/c")
@@ -104,14 +104,14 @@ def test_longer_loops_end_and_long_chains_are_not_followed_to_their_end(registry
     assert follow(registry, "10.1/b").end is AliasOutcome.LOOP
     found = follow(registry, "10.1/a0")
     assert (found.end, len(found.chain)) == (AliasOutcome.TOO_LONG, MAX_ALIASES + 1)
-    assert "10 are followed" in refusal(registry, "10.1/a0").reason
+    assert "more than 10 steps" in refusal(registry, "10.1/a0").reason
     registry.do(Create(handle("10.1/a14"), (URL,)), OPERATOR, "cli")
     assert follow(registry, "10.1/a4").end is AliasOutcome.FOUND, "ten are followed"
     assert follow(registry, "10.1/a3").end is AliasOutcome.TOO_LONG
     assert follow(registry, "10.1/a0", limit=20).end is AliasOutcome.FOUND
 
 
-def test_only_what_is_public_is_followed(registry: Registry) -> None:
+def test_only_public_aliases_are_followed(registry: Registry) -> None:
     alias(registry, "10.1/private", "10.1/thing", permissions=Permission(0x0C))
     assert follow(registry, "10.1/private").chain == (handle("10.1/private"),)
     alias(registry, "10.1/a", "10.1/thing")
@@ -122,7 +122,7 @@ def test_only_what_is_public_is_followed(registry: Registry) -> None:
     assert follow(registry, "10.1/a").chain == (handle("10.1/a"),), "a tombstone leads nowhere by itself"
 
 
-def test_all_at_one_moment_as_far_as_it_is_still_shown(registry: Registry) -> None:
+def test_aliases_are_followed_at_one_time_if_still_public(registry: Registry) -> None:
     before = alias(registry, "10.1/a", "10.1/b")
     then = alias(registry, "10.1/b", "10.1/thing")
     registry.do(Modify(handle("10.1/b"), (Value.text(5, "HS_ALIAS", "10.1/none"),)), OPERATOR, "cli")
@@ -137,7 +137,7 @@ def test_all_at_one_moment_as_far_as_it_is_still_shown(registry: Registry) -> No
 
 
 @pytest.mark.parametrize("hide", ["reserve", "unpublish", "delete"])
-def test_how_a_hidden_name_is_registered_is_not_told(registry: Registry, hide: str) -> None:
+def test_spelling_of_a_hidden_handle_is_not_revealed(registry: Registry, hide: str) -> None:
     secret = handle("10.1/SeCret-Project")
     if hide == "reserve":
         seq = registry.do(Reserve((secret,), OWNER), OPERATOR, "cli").seq
@@ -153,8 +153,8 @@ def test_how_a_hidden_name_is_registered_is_not_told(registry: Registry, hide: s
     assert str(then.last) == (str(secret) if hide == "delete" else "10.1/secret-project"), "as far as the past is shown"
 
 
-def test_a_hidden_name_looks_like_one_that_never_was(registry: Registry) -> None:
-    """By the rules of its namespace, which may spell all names in capitals, and leave queries out."""
+def test_hidden_handle_looks_like_a_missing_one(registry: Registry) -> None:
+    """By the rules of its namespace, which may normalize to uppercase and ignore queries."""
     add_namespace(registry, "2000.1", "cordra")
     registry.do(Reserve((handle(f"2000.1/{'AB' * 16}"),), OWNER), OPERATOR, "cli")
     for digits in ("ab", "cd"):
@@ -162,7 +162,7 @@ def test_a_hidden_name_looks_like_one_that_never_was(registry: Registry) -> None
         assert (found.end, str(found.last)) == (AliasOutcome.NOT_FOUND, f"2000.1/{digits.upper() * 16}")
 
 
-def test_a_record_without_values_that_everybody_may_see_is_an_end(registry: Registry) -> None:
+def test_record_without_public_values_ends_the_chain(registry: Registry) -> None:
     name = Handle.parse("10.1/empty")
     seq = registry.do(Create(name, ()), OPERATOR, "cli").seq
     for at in (None, seq):

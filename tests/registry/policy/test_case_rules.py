@@ -1,4 +1,4 @@
-"""Another case rule for a namespace (H5): refused with the names that collide, or one audited operation."""
+"""Change of the case rule of a namespace (H5): refused with the colliding handles, or one audited commit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ def url(data: str = "https://example.org/", index: int = 1) -> Value:
 
 @pytest.fixture
 def exact(machine: Machine) -> Iterator[Registry]:
-    """A namespace where letters count."""
+    """A case-sensitive namespace."""
     with registry_in_memory(machine) as made:
         add_namespace(made, "10.1", EXACT)
         yield made
@@ -52,7 +52,7 @@ def exact(machine: Machine) -> Iterator[Registry]:
 
 @pytest.fixture
 def folded(machine: Machine) -> Iterator[Registry]:
-    """One where they do not."""
+    """A case-insensitive namespace."""
     with registry_in_memory(machine) as made:
         add_namespace(made, "10.1", FOLDED)
         yield made
@@ -68,7 +68,7 @@ def create(registry: Registry, *names: str, **more: bool) -> None:
 
 
 def seen(registry: Registry, name: str, at: int | None = None, prefix: str = "10.1") -> str | None:
-    """What the public finds under a name: the data of the first value."""
+    """The data of the first public value of a handle."""
     try:
         return registry.resolve(Query(handle(f"{prefix}/{name}")), NOBODY, at).values[0].data.decode()
     except Refused as refused:
@@ -76,7 +76,7 @@ def seen(registry: Registry, name: str, at: int | None = None, prefix: str = "10
 
 
 def answered(registry: Registry, name: str, prefix: str = "10.1") -> bytes | None:
-    """The spelling that resolvers find under a name."""
+    """The registered spelling of a handle, for resolvers."""
     item = registry.ledger.find(f"{prefix}/{name}".encode())
     return None if item is None else item.spelling
 
@@ -101,33 +101,33 @@ def refusal(registry: Registry, policy: Policy, *, change_case: bool = True) -> 
     return caught.value
 
 
-def test_h5_another_case_rule_has_to_be_meant(exact: Registry) -> None:
+def test_h5_change_of_the_case_rule_must_be_confirmed(exact: Registry) -> None:
     refused = refusal(exact, FOLDED, change_case=False)
-    assert 'case = "insensitive" would change what was fixed' in refused.reason
+    assert 'case = "insensitive" would change the case rule' in refused.reason
     assert "--change-case" in refused.advice
 
 
-def test_h5_names_that_would_become_one_are_listed(exact: Registry) -> None:
+def test_h5_colliding_handles_are_listed(exact: Registry) -> None:
     create(exact, "a", "A", "b", "Report", "REPORT", "report")
     exact.do(Delete(handle("10.1/A")), OPERATOR, "cli")
     refused = refusal(exact, FOLDED)
     assert refused.code is ResponseCode.INVALID_VALUE
     assert refused.reason == (
-        "names under 10.1 would become one: 10.1/A (deleted) and 10.1/a; 10.1/REPORT and 10.1/Report and 10.1/report"
+        "Handles under 10.1 would collide: 10.1/A (deleted) and 10.1/a; 10.1/REPORT and 10.1/Report and 10.1/report"
     )
     assert "never given up" in refused.advice
     assert seen(exact, "report") == "report"
 
 
-def test_h5_of_very_many_only_the_first_are_listed(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h5_only_the_first_collisions_are_listed(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     create(exact, *"aAbBcC")
     monkeypatch.setattr(case_rules, "MAX_CONFLICTS", 1)
     assert refusal(exact, FOLDED).reason.endswith("10.1/A and 10.1/a; and 2 more")
     monkeypatch.setattr(case_rules, "MAX_NAMES", 5)
-    assert "more than 5 names" in refusal(exact, FOLDED).reason
+    assert "more than 5 handles" in refusal(exact, FOLDED).reason
 
 
-def test_h5_letters_cease_to_count_as_one_audited_operation(exact: Registry) -> None:
+def test_h5_namespace_becomes_case_insensitive_in_one_audited_commit(exact: Registry) -> None:
     create(exact, "abc", "ABD", "7")
     before = size(exact)
     made = change(exact, FOLDED, "as agreed")
@@ -137,7 +137,7 @@ def test_h5_letters_cease_to_count_as_one_audited_operation(exact: Registry) -> 
         assert (seen(exact, spelling), answered(exact, spelling)) == ("abc", b"10.1/abc")
     assert seen(exact, "abd") == "ABD"
     assert listed(exact) == ["7", "abc", "ABD"]
-    with pytest.raises(Refused, match="exists already"):
+    with pytest.raises(Refused, match="already exists"):
         create(exact, "Abc")
     with exact.snapshot() as snapshot:
         told = list_log(snapshot, OPERATOR, before)
@@ -148,7 +148,7 @@ def test_h5_letters_cease_to_count_as_one_audited_operation(exact: Registry) -> 
     assert verified(exact.ledger.log) == size(exact)
 
 
-def test_h5_letters_begin_to_count_and_the_registered_spelling_stays(folded: Registry) -> None:
+def test_h5_namespace_becomes_case_sensitive_and_keeps_the_spelling(folded: Registry) -> None:
     create(folded, "Abc", "7")
     change(folded, EXACT)
     assert (seen(folded, "Abc"), answered(folded, "Abc")) == ("Abc", b"10.1/Abc")
@@ -159,11 +159,11 @@ def test_h5_letters_begin_to_count_and_the_registered_spelling_stays(folded: Reg
     assert (seen(folded, "Abc"), seen(folded, "abc")) == ("Abc", "abc")
     with pytest.raises(Refused, match="was deleted"):
         create(folded, "ABC")
-    create(folded, "ABC", again=True)
+    create(folded, "ABC", reuse_deleted=True)
     assert (seen(folded, "ABC"), seen(folded, "Abc")) == ("ABC", "Abc")
 
 
-def test_a_namespace_without_names_and_one_with_paths_change_their_policy_only(folded: Registry) -> None:
+def test_empty_namespace_changes_only_its_policy(folded: Registry) -> None:
     before = size(folded)
     change(folded, EXACT)
     assert size(folded) == before + 1
@@ -177,12 +177,12 @@ def test_a_namespace_without_names_and_one_with_paths_change_their_policy_only(f
     assert folded.resolve(Query(name), NOBODY).values
 
 
-def test_a_namespace_does_not_become_cordra_by_changing_its_case(exact: Registry) -> None:
+def test_namespace_cannot_become_cordra_by_a_change_of_case(exact: Registry) -> None:
     create(exact, "abc")
     assert "has records" in refusal(exact, PROFILES["cordra"]).reason
 
 
-def test_states_administrators_and_what_was_deleted_go_along(exact: Registry) -> None:
+def test_states_administrators_and_deleted_handles_are_moved(exact: Registry) -> None:
     create(exact, "hidden", "gone", "dead")
     exact.do(Unpublish(handle("10.1/hidden")), OPERATOR, "cli")
     exact.do(Tombstone(handle("10.1/dead"), "burnt"), OPERATOR, "cli")
@@ -221,7 +221,7 @@ def versions(registry: Registry, name: str, identity: Identity = NOBODY) -> list
     ]
 
 
-def test_a_name_has_one_history_through_all_changes(exact: Registry) -> None:
+def test_handle_has_one_history_across_all_changes(exact: Registry) -> None:
     create(exact, "abc")
     exact.do(Modify(handle("10.1/abc"), (url("second"),)), OPERATOR, "cli")
     moments = [size(exact)]
@@ -249,7 +249,7 @@ def test_a_name_has_one_history_through_all_changes(exact: Registry) -> None:
     assert [each.values[0].data for each in page.versions] == [b"third", b"second"]
 
 
-def test_what_was_hidden_before_the_change_stays_hidden(exact: Registry) -> None:
+def test_hidden_versions_stay_hidden_after_the_change(exact: Registry) -> None:
     create(exact, "abc")
     then = size(exact)
     exact.do(Modify(handle("10.1/abc"), (replace(url("secret"), permissions=ADMIN.permissions & ~2),)), OPERATOR, "cli")
@@ -260,17 +260,17 @@ def test_what_was_hidden_before_the_change_stays_hidden(exact: Registry) -> None
     assert [value.index for value in values] == [100]
 
 
-def test_names_that_were_one_and_are_two_do_not_share_a_past(folded: Registry) -> None:
+def test_handles_that_became_distinct_do_not_share_a_history(folded: Registry) -> None:
     create(folded, "Abc")
     then = size(folded)
     change(folded, EXACT)
-    create(folded, "ABC", again=True)
+    create(folded, "ABC", reuse_deleted=True)
     assert [data for _, data in versions(folded, "ABC")] == [["ABC"]]
     assert [data for _, data in versions(folded, "Abc")] == [["Abc"], ["Abc"]]
     assert (seen(folded, "Abc", then), seen(folded, "ABC", then), seen(folded, "abc", then)) == ("Abc", None, None)
 
 
-def test_the_log_and_changes_tell_the_public_of_names_and_not_of_keys(exact: Registry) -> None:
+def test_public_log_shows_handles_and_not_keys(exact: Registry) -> None:
     create(exact, "abc", "hidden")
     before = size(exact)
     change(exact, FOLDED)
@@ -287,12 +287,12 @@ def test_the_log_and_changes_tell_the_public_of_names_and_not_of_keys(exact: Reg
         assert "10.1/hidden" not in {each.handle for each in list_log(snapshot, NOBODY).items}
 
 
-def test_a_value_is_erased_under_every_key_that_the_name_has_had(exact: Registry) -> None:
+def test_value_is_redacted_under_every_key_of_the_handle(exact: Registry) -> None:
     name = handle("10.1/abc")
     exact.do(Create(name, (url("personal"), url("kept", 2), ADMIN)), OPERATOR, "cli")
     seq = size(exact)
     change(exact, FOLDED)
-    with pytest.raises(Refused, match="is part of the record"):
+    with pytest.raises(Refused, match="is still in the record"):
         exact.do(Redact(name, 2, seq, "no"), OPERATOR, "cli")
     exact.do(Remove(name, (1,)), OPERATOR, "cli")
     exact.do(Redact(handle("10.1/ABC"), 1, seq, "at the person's request"), OPERATOR, "cli")
@@ -303,8 +303,8 @@ def test_a_value_is_erased_under_every_key_that_the_name_has_had(exact: Registry
     assert verified(exact.ledger.log) == size(exact)
 
 
-def test_a_value_is_erased_under_all_keys_or_under_none(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever comes between: if something were left, the same command could not find it any more."""
+def test_value_is_redacted_under_all_keys_or_none(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a partial redaction the same command could not find the rest."""
     name = handle("10.1/abc")
     seq = exact.do(Create(name, (url("personal"), ADMIN)), OPERATOR, "cli").seq
     change(exact, FOLDED)
@@ -332,11 +332,11 @@ def test_a_value_is_erased_under_all_keys_or_under_none(exact: Registry, monkeyp
     assert [each.state for each in added] == [State.ABSENT, State.NORMAL]
     assert verified(exact.ledger.log) == size(exact)
     assert seen(exact, "Abc") == "new"
-    with pytest.raises(Refused, match="redacted already"):
+    with pytest.raises(Refused, match="already redacted"):
         exact.do(Redact(name, 1, seq, "again"), OPERATOR, "cli")
 
 
-def test_each_erasure_is_noted_with_the_entry_of_its_own_key(exact: Registry) -> None:
+def test_each_redaction_is_noted_with_the_entry_of_its_key(exact: Registry) -> None:
     name = handle("10.1/abc")
     first = exact.do(Create(name, (url("personal"), ADMIN)), OPERATOR, "cli").seq
     change(exact, FOLDED)
@@ -348,7 +348,7 @@ def test_each_erasure_is_noted_with_the_entry_of_its_own_key(exact: Registry) ->
         assert [tuple(row) for row in cursor.fetchall()] == [(first, done), (copy, done + 1)]
 
 
-def test_an_entry_from_before_the_change_is_proved(exact: Registry) -> None:
+def test_entry_before_the_change_can_be_proved(exact: Registry) -> None:
     create(exact, "abc")
     seq = size(exact)
     change(exact, FOLDED)
@@ -358,7 +358,7 @@ def test_an_entry_from_before_the_change_is_proved(exact: Registry) -> None:
         assert prove(snapshot, NOBODY, handle("10.1/ABC")).seq == size(exact)
 
 
-def test_a3_the_change_is_no_update_of_any_name(exact: Registry, machine: Machine) -> None:
+def test_a3_change_of_the_case_rule_does_not_update_records(exact: Registry, machine: Machine) -> None:
     policy = replace(EXACT, authority=True, default_creator="10.9/maker")
     exact.do(SetPolicy("10.1", policy), OPERATOR, "cli")
     create(exact, "abc")
@@ -371,14 +371,14 @@ def test_a3_the_change_is_no_update_of_any_name(exact: Registry, machine: Machin
     assert before is not None
 
 
-def test_everything_is_transferred_once(exact: Registry) -> None:
+def test_each_handle_is_transferred_once(exact: Registry) -> None:
     create(exact, "abc", "abd")
     change(exact, FOLDED)
     done = hand_over(exact, TransferAll("10.1", ValueRef(300, "99/owner")), OPERATOR).done
     assert done == 3, "two names and the prefix handle"
 
 
-def test_a_secret_of_the_old_key_is_erased_with_it(exact: Registry) -> None:
+def test_secret_under_the_old_key_is_redacted(exact: Registry) -> None:
     secret = Value(300, "HS_SECKEY", b"open sesame", permissions=ADMIN.permissions & ~2)
     exact.do(Create(handle("10.1/abc"), (secret,)), OPERATOR, "cli")
     change(exact, FOLDED)
@@ -387,7 +387,7 @@ def test_a_secret_of_the_old_key_is_erased_with_it(exact: Registry) -> None:
         assert holding == [reading.size]
 
 
-def test_what_happens_between_decision_and_commit_is_not_lost(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_changes_are_not_lost(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     create(exact, "abc", "x")
     append = exact.ledger.append
     between = [
@@ -401,25 +401,25 @@ def test_what_happens_between_decision_and_commit_is_not_lost(exact: Registry, m
         return append(*requests)  # type: ignore[arg-type]
 
     monkeypatch.setattr(exact.ledger, "append", racing)
-    with pytest.raises(Refused, match="names were made under") as caught:
+    with pytest.raises(Refused, match="Handles were created under") as caught:
         change(exact, FOLDED)
     assert caught.value.code is ResponseCode.SERVER_TOO_BUSY
     change(exact, FOLDED)
     assert (seen(exact, "ABC"), seen(exact, "NEW"), seen(exact, "X")) == ("moved", "new", "x")
 
 
-def test_who_decides_by_the_old_rule_decides_again(exact: Registry) -> None:
+def test_decision_by_the_old_rule_is_repeated(exact: Registry) -> None:
     create(exact, "abc")
     with exact.snapshot() as snapshot:
         assert snapshot.policy("10.1") == EXACT
         remembered = dict(snapshot.seen)
     change(exact, FOLDED)
     exact._entry_cache.note(remembered, (), size(exact), erased=False)
-    with pytest.raises(Refused, match="exists already"):
+    with pytest.raises(Refused, match="already exists"):
         create(exact, "ABC")
 
 
-def test_only_who_may_set_the_policy_changes_the_rule(exact: Registry) -> None:
+def test_only_policy_administrators_can_change_the_rule(exact: Registry) -> None:
     with pytest.raises(Refused) as caught:
         exact.do(SetPolicy("10.1", FOLDED, change_case=True), key_holder(300, "10.9/x"), "native")
     assert caught.value.code is ResponseCode.INVALID_ADMIN
@@ -435,7 +435,7 @@ _prefixes = count(20)
 
 
 @given(st.lists(st.text("aAbB1", min_size=1, max_size=3), min_size=1, max_size=6, unique=True), st.booleans())
-def test_whatever_names_there_are_all_of_them_are_found_or_nothing_changes(
+def test_all_handles_are_found_after_the_change_or_nothing_changes(
     shared: Registry, names: list[str], begins: bool
 ) -> None:
     prefix = f"10.{next(_prefixes)}"
@@ -447,7 +447,7 @@ def test_whatever_names_there_are_all_of_them_are_found_or_nothing_changes(
     collide = len({name.upper() for name in names}) < len(names)
     request = SetPolicy(prefix, EXACT if begins else FOLDED, change_case=True)
     if collide:
-        with pytest.raises(Refused, match="would become one"):
+        with pytest.raises(Refused, match="would collide"):
             shared.do(request, OPERATOR, "cli")
     else:
         shared.do(request, OPERATOR, "cli")

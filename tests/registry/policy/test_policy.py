@@ -1,4 +1,4 @@
-"""What a policy allows: names, values, deletion, change; each refusal names the policy's line and a way to comply."""
+"""What a policy allows: names, values, deletion, change; each refusal names the policy's line and a remedy."""
 
 import pickle
 from dataclasses import FrozenInstanceError, replace
@@ -45,7 +45,7 @@ class Roman:
             raise InvalidName("P8", "not Roman")
 
     def normalize(self, handle: Handle) -> Handle:
-        raise AssertionError(f"{handle}: names of third parties are kept as they are given")
+        raise AssertionError(f"{handle}: names of third-party schemes are not normalized")
 
     def describe(self, handle: Handle) -> Details:
         return {"number": len(handle.suffix)}
@@ -70,12 +70,12 @@ def record(*types: str) -> list[Value]:
 # The built-in profiles
 
 
-def test_the_profiles_are_the_four_with_their_case_rules() -> None:
+def test_profiles_have_their_case_rules() -> None:
     assert {name: policy.case for name, policy in PROFILES.items()} == PROFILE_CASE_RULES
     assert all(policy.profile == name for name, policy in PROFILES.items())
 
 
-def test_the_pilin_profile_is_that_of_the_pilin_documents() -> None:
+def test_pilin_profile_follows_the_pilin_documents() -> None:
     policy = PROFILES["pilin"]
     assert policy.suffix_scheme() == PilinScheme()
     assert policy.authority
@@ -88,7 +88,7 @@ def test_the_pilin_profile_is_that_of_the_pilin_documents() -> None:
     assert len(policy.types_used) == 9
 
 
-def test_the_cordra_profile_never_deletes_and_the_free_ones_may() -> None:
+def test_cordra_profile_forbids_deletion_and_free_ones_allow_it() -> None:
     assert PROFILES["cordra"].suffix_scheme() == CordraScheme()
     assert PROFILES["cordra"].deletion is Deletion.TOMBSTONE
     for name in ("free", "exact"):
@@ -98,7 +98,7 @@ def test_the_cordra_profile_never_deletes_and_the_free_ones_may() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_gives_rights_to_administrators_only(name: str) -> None:
+def test_profiles_give_permissions_to_administrators_only(name: str) -> None:
     assert (PROFILES[name].who_may_mint, PROFILES[name].who_may_list) == (
         Audience.ADMINISTRATORS,
         Audience.ADMINISTRATORS,
@@ -106,7 +106,7 @@ def test_a_profile_gives_rights_to_administrators_only(name: str) -> None:
     assert not PROFILES[name].show_actors
 
 
-def test_a_policy_is_a_value_that_does_not_change() -> None:
+def test_policy_is_immutable() -> None:
     policy = PROFILES["pilin"]
     with pytest.raises(FrozenInstanceError):
         policy.case = CaseRule.PATH  # type: ignore[misc]
@@ -116,13 +116,13 @@ def test_a_policy_is_a_value_that_does_not_change() -> None:
         replace(policy, case=CaseRule.SENSITIVE)
 
 
-def test_the_minter_runs_as_far_ahead_as_the_policy_says() -> None:
+def test_lead_follows_max_ahead_and_strict_clock() -> None:
     assert DEFAULTS.lead == 3_600_000
     assert Policy(max_ahead=5).lead == 5
     assert Policy(max_ahead=5, strict_clock=True).lead == STRICT_CLOCK
 
 
-def test_an_owner_type_is_used_where_authority_is() -> None:
+def test_owner_type_is_used_only_with_authority() -> None:
     policy = replace(PROFILES["pilin"], owner_type=DEFAULT_OWNER_TYPE)
     assert DEFAULT_OWNER_TYPE in policy.types_used
     assert DEFAULT_OWNER_TYPE not in replace(policy, authority=False).types_used
@@ -132,7 +132,7 @@ def test_an_owner_type_is_used_where_authority_is() -> None:
 
 
 @given(handles())
-def test_any_legal_name_is_free(handle: Handle) -> None:
+def test_free_profiles_accept_any_legal_handle(handle: Handle) -> None:
     for profile in ("free", "exact"):
         assert PROFILES[profile].check_name(handle) == []
         assert PROFILES[profile].normalize(handle) == handle
@@ -140,7 +140,7 @@ def test_any_legal_name_is_free(handle: Handle) -> None:
 
 
 @given(handles(), st.sampled_from(["pilin", "cordra"]))
-def test_a_name_is_refused_exactly_when_its_scheme_refuses_it(handle: Handle, profile: str) -> None:
+def test_handle_is_refused_exactly_when_its_scheme_refuses_it(handle: Handle, profile: str) -> None:
     policy = PROFILES[profile]
     problem = attempt((PilinScheme() if profile == "pilin" else CordraScheme()).validate, handle)
     assert [refusal.message for refusal in policy.check_name(handle)] == ([] if problem is None else [str(problem)])
@@ -150,7 +150,7 @@ def test_a_name_is_refused_exactly_when_its_scheme_refuses_it(handle: Handle, pr
 
 
 @given(milliseconds(), st.booleans())
-def test_pilin_names_are_registered_in_capitals(moment: int, small: bool) -> None:
+def test_pilin_handles_are_registered_in_uppercase(moment: int, small: bool) -> None:
     suffix = pilin.encode(moment)
     handle = Handle("102.100.pilin", suffix.lower() if small else suffix)
     policy = PROFILES["pilin"]
@@ -161,7 +161,7 @@ def test_pilin_names_are_registered_in_capitals(moment: int, small: bool) -> Non
 
 
 @given(authorities(), hexadecimal(32), queries(), queries())
-def test_a_cordra_name_is_looked_up_bare_and_not_registered_otherwise(
+def test_cordra_handle_is_looked_up_and_registered_without_query(
     authority: str, path: str, query: str | None, fragment: str | None
 ) -> None:
     tail = ("" if query is None else f"?{query}") + ("" if fragment is None else f"#{fragment}")
@@ -181,11 +181,11 @@ DECOMPOSED, COMPOSED = "12345/cafe\u0301", "12345/caf\u00e9"
 MIXED = "12345/p\u0430per"
 
 
-def test_a_name_in_another_normal_form_is_refused_with_place_line_and_remedy() -> None:
+def test_handle_not_in_nfc_is_refused() -> None:
     policy = Policy(nfc=True)
     refusal = only(policy.check_name(Handle.parse(DECOMPOSED)))
     assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "nfc", "nfc = true")
-    assert refusal.message.endswith("is not in Unicode's normal form C, from character 10 on")
+    assert refusal.message.endswith("is not in Unicode normalization form C, from character 10 on")
     assert refusal.remedy == f"Register {COMPOSED}, which is '12345/caf\\xe9'."
     assert policy.check_name(Handle.parse(COMPOSED)) == []
     assert policy.check_name(Handle.parse("12345/cafe")) == []
@@ -194,18 +194,18 @@ def test_a_name_in_another_normal_form_is_refused_with_place_line_and_remedy() -
     assert beyond.remedy == "Choose other characters."
 
 
-def test_a_name_in_two_scripts_is_refused_with_place_line_and_remedy() -> None:
+def test_handle_with_mixed_scripts_is_refused() -> None:
     policy = Policy(single_script=True)
     refusal = only(policy.check_name(Handle.parse(MIXED)))
     assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "single_script", "single_script = true")
     assert "mixes scripts: character 8, " in refusal.message
-    assert refusal.message.endswith("(U+0430), is Cyrillic, and what stands before it is Latin")
+    assert refusal.message.endswith("(U+0430), is Cyrillic, and the characters before it are Latin")
     assert refusal.remedy.startswith("Write the suffix in one script")
     assert policy.check_name(Handle.parse(DECOMPOSED)) == []
     assert Policy().check_name(Handle.parse(MIXED)) == []
 
 
-def test_both_demands_are_made_of_the_suffix_alone() -> None:
+def test_nfc_and_single_script_apply_to_the_suffix_only() -> None:
     policy = Policy(nfc=True, single_script=True)
     assert policy.check_name(Handle.parse(f"e\u0301p\u0430/{COMPOSED}")) == []
     both = policy.check_name(Handle.parse("12345/p\u0430e\u0301"))
@@ -213,22 +213,22 @@ def test_both_demands_are_made_of_the_suffix_alone() -> None:
 
 
 @given(handles())
-def test_a_name_that_is_refused_for_its_normal_form_is_taken_as_the_remedy_says(handle: Handle) -> None:
+def test_suggested_nfc_handle_is_accepted(handle: Handle) -> None:
     policy = Policy(nfc=True)
     for refusal in policy.check_name(handle):
         if refusal.remedy.startswith("Register "):
-            meant = refusal.remedy.removeprefix("Register ").rpartition(", which is ")[0]
-            assert policy.check_name(Handle.parse(meant)) == []
+            suggested = refusal.remedy.removeprefix("Register ").rpartition(", which is ")[0]
+            assert policy.check_name(Handle.parse(suggested)) == []
 
 
-def test_a_foreign_suffix_is_refused_with_place_line_and_remedy() -> None:
+def test_suffix_of_another_scheme_is_refused() -> None:
     refusal = only(PROFILES["pilin"].check_name(Handle("102.100.272", "D7J1GODQH")))
     assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "scheme", 'scheme = "pilin"')
     assert refusal.message.startswith("at character 18: ")
     assert refusal.message.endswith("(rule P7)")
     assert str(refusal) == (
         f'{refusal.message}; the policy of this namespace says: scheme = "pilin". '
-        "Let the service make the suffix (perseid mint), or give one that follows the scheme."
+        "Mint a handle (perseid mint), or use a suffix that follows the scheme."
     )
 
 
@@ -248,7 +248,7 @@ def test_a_foreign_suffix_is_refused_with_place_line_and_remedy() -> None:
     ],
     ids=lambda policy: policy.scheme if isinstance(policy, Policy) else None,
 )
-def test_each_scheme_takes_its_own_suffixes(policy: Policy, right: str, wrong: str) -> None:
+def test_each_scheme_accepts_its_own_suffixes(policy: Policy, right: str, wrong: str) -> None:
     assert policy.check_name(Handle("10.1", right)) == []
     refusal = only(policy.check_name(Handle("10.1", wrong)))
     assert refusal.line == f'scheme = "{policy.scheme}"'
@@ -257,14 +257,14 @@ def test_each_scheme_takes_its_own_suffixes(policy: Policy, right: str, wrong: s
 @pytest.mark.parametrize(
     ("scheme", "suffix"), [("uuid", UUID.upper()), ("uuid", UUID), ("pattern:TR-dddd", "tr-0001"), ("free", "a/B")]
 )
-def test_other_names_keep_their_spelling(scheme: str, suffix: str) -> None:
+def test_other_schemes_keep_the_spelling(scheme: str, suffix: str) -> None:
     policy = Policy(scheme=scheme, case=CaseRule.INSENSITIVE)
     handle = Handle("10.1", suffix)
     assert policy.check_name(handle) == []
     assert policy.normalize(handle) is handle
 
 
-def test_the_options_of_a_scheme_reach_it() -> None:
+def test_options_are_passed_to_the_scheme() -> None:
     assert Policy.from_toml('profile="cordra"\nscheme_options = { version = 1 }').suffix_scheme() == CordraScheme(
         version=1
     )
@@ -275,7 +275,7 @@ def test_the_options_of_a_scheme_reach_it() -> None:
 
 
 @pytest.mark.usefixtures("roman")
-def test_a_scheme_of_a_third_party_is_used_like_a_built_in_one() -> None:
+def test_third_party_scheme_works_like_a_built_in_one() -> None:
     policy = Policy.from_toml('scheme = "roman"\nscheme_options = { smallest = "J" }')
     handle = Handle("10.1", "JJJ")
     assert policy.check_name(handle) == []
@@ -283,7 +283,7 @@ def test_a_scheme_of_a_third_party_is_used_like_a_built_in_one() -> None:
     assert only(policy.check_name(Handle("10.1", "III"))).message == "not Roman (rule P8)"
 
 
-def test_a_policy_whose_scheme_is_not_installed_any_more_is_read_and_registers_nothing(
+def test_policy_with_a_missing_scheme_is_read_and_registers_nothing(
     roman: pytest.MonkeyPatch,
 ) -> None:
     text = Policy.from_toml('scheme = "roman"').to_toml()
@@ -293,8 +293,8 @@ def test_a_policy_whose_scheme_is_not_installed_any_more_is_read_and_registers_n
     assert policy.lookup_form(handle) == (handle, None, None)
     refusal = only(policy.check_name(handle))
     assert refusal.line == 'scheme = "roman"'
-    assert "there is no scheme 'roman'" in refusal.message
-    assert refusal.remedy == "Install the package that brings the scheme, or change the policy."
+    assert "unknown scheme 'roman'" in refusal.message
+    assert refusal.remedy == "Install the package that provides the scheme, or change the policy."
     with pytest.raises(InvalidPolicy, match="roman"):
         policy.suffix_scheme()
 
@@ -302,17 +302,17 @@ def test_a_policy_whose_scheme_is_not_installed_any_more_is_read_and_registers_n
 # Values
 
 
-def test_a_policy_without_demands_takes_every_record() -> None:
+def test_empty_policy_accepts_every_record() -> None:
     assert DEFAULTS.check_values([]) == []
     assert DEFAULTS.check_values(record("URL", "EMAIL", "HS_SECKEY", "x")) == []
 
 
-def test_a_forbidden_type_is_refused_with_line_index_and_remedy() -> None:
+def test_forbidden_type_is_refused_with_line_index_and_remedy() -> None:
     policy = Policy(forbidden_types=("EMAIL",))
     refusal = only(policy.check_values(record("URL", "email", "EMAIL.x")))
     assert str(refusal) == (
-        "value 2 is of the type 'email'; the policy of this namespace says: forbidden_types = [\"EMAIL\"]. "
-        "Leave it out, or keep what it says under a type that is not forbidden."
+        "value 2 is of type 'email'; the policy of this namespace says: forbidden_types = [\"EMAIL\"]. "
+        "Omit it, or use a type that is not forbidden."
     )
     assert (refusal.subject, refusal.key) == (Subject.VALUES, "forbidden_types")
 
@@ -321,33 +321,33 @@ def test_values_of_one_type_are_refused_once() -> None:
     policy = Policy(forbidden_types=("EMAIL.",))
     refusals = policy.check_values(record(*["EMAIL"] * 3, *["EMAIL.x"] * 7))
     assert [refusal.message for refusal in refusals] == [
-        "values 1, 2, 3 are of the type 'EMAIL'",
-        "values 4, 5, 6, 7, 8, … are of the type 'EMAIL.x'",
+        "values 1, 2, 3 are of type 'EMAIL'",
+        "values 4, 5, 6, 7, 8, … are of type 'EMAIL.x'",
     ]
 
 
-def test_only_listed_types_are_allowed_and_those_the_service_needs() -> None:
+def test_only_listed_and_needed_types_are_allowed() -> None:
     policy = replace(PROFILES["pilin"], allowed_types=("URL.",), required_types=("DESC",))
     own = ["HS_ADMIN", "hs_admin.x", "DESC", *policy.types_used]
     assert policy.check_values(record("url", "URL.us", *own)) == []
     refusal = only(policy.check_values(record("DESC", "EMAIL")))
     assert (refusal.key, refusal.line) == ("allowed_types", 'allowed_types = ["URL."]')
-    assert refusal.message == "value 2 is of the type 'EMAIL'"
-    assert refusal.remedy == "Leave it out, or use one of these types."
+    assert refusal.message == "value 2 is of type 'EMAIL'"
+    assert refusal.remedy == "Omit it, or use one of these types."
 
 
-def test_a_type_that_is_allowed_and_forbidden_is_forbidden() -> None:
+def test_forbidden_overrides_allowed() -> None:
     policy = Policy(allowed_types=("URL.",), forbidden_types=("URL.x",))
     assert only(policy.check_values(record("URL", "URL.x"))).key == "forbidden_types"
 
 
-def test_what_is_required_must_be_there_except_for_names_without_a_thing() -> None:
+def test_required_types_must_exist_unless_the_record_is_incomplete() -> None:
     policy = Policy(required_types=("URL.", "DESC"))
     assert policy.check_values(record("url.us", "desc")) == []
     missing = policy.check_values(record("DESC.x"))
     assert [refusal.message for refusal in missing] == [
-        "no value is of the type 'URL.'",
-        "no value is of the type 'DESC'",
+        "the record has no value of type 'URL.'",
+        "the record has no value of type 'DESC'",
     ]
     assert {refusal.line for refusal in missing} == {'required_types = ["URL.", "DESC"]'}
     assert {refusal.remedy for refusal in missing} == {"Add such a value."}
@@ -377,7 +377,7 @@ def test_types_match_as_they_do_in_queries(
 # Deletion and change
 
 
-def test_where_names_are_never_deleted_the_refusal_names_the_tombstone() -> None:
+def test_refused_deletion_advises_a_tombstone() -> None:
     handle = Handle("102.100.272", "D7J1G0DQH")
     assert PROFILES["free"].check_deletion(handle) == []
     refusal = only(PROFILES["pilin"].check_deletion(handle))
@@ -387,7 +387,7 @@ def test_where_names_are_never_deleted_the_refusal_names_the_tombstone() -> None
 
 @pytest.mark.parametrize("old", PROFILES)
 @pytest.mark.parametrize("new", PROFILES)
-def test_a_policy_may_change_in_all_but_the_case_rule(old: str, new: str) -> None:
+def test_policy_can_change_except_for_the_case_rule(old: str, new: str) -> None:
     refusals = PROFILES[old].check_change(PROFILES[new])
     if PROFILES[old].case is PROFILES[new].case:
         assert refusals == []

@@ -1,4 +1,4 @@
-"""Names without a record that templates make values for: which template, which base, when, and for whom."""
+"""Templates: which template and base apply to a handle without a record, when, and for whom."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -79,7 +79,7 @@ def code(name: str, registry: Registry, at: int | None = None, **more: Any) -> R
 # Which template
 
 
-def test_a_template_makes_values_of_a_name_without_a_record(registry: Registry) -> None:
+def test_template_generates_values_for_a_handle_without_a_record(registry: Registry) -> None:
     found = asked("10.1/a@page=7", registry)
     assert found.values == (replace(found.values[0], data=b"https://example.org/a?page=7"),)
     assert (found.handle, found.registered, found.base) == (*[handle("10.1/a@page=7")] * 2, handle("10.1/a"))
@@ -89,26 +89,26 @@ def test_a_template_makes_values_of_a_name_without_a_record(registry: Registry) 
     assert code("10.1/a", registry, indexes=(99,)) == NO_VALUES
 
 
-def test_index_and_type_select_among_what_is_made(registry: Registry) -> None:
+def test_index_and_type_select_generated_values(registry: Registry) -> None:
     assert data("10.1/a@x", registry, types=("URL",)) == data("10.1/a@x", registry, indexes=(1,))
     assert code("10.1/a@x", registry, types=("EMAIL",)) == NO_VALUES
 
 
-def test_what_a_template_does_not_make_and_what_it_denies(registry: Registry) -> None:
+def test_template_without_values_or_with_notfound(registry: Registry) -> None:
     assert code("10.1/a@none", registry) == NOT_FOUND
     assert code("10.1/nothing@x", registry) == NO_VALUES, "a base without a record counts as empty"
     assert code("10.1/@x", registry) == NO_VALUES
     assert code("10.1/nothing", registry) == NOT_FOUND, "no delimiter is in it"
 
 
-def test_a_record_hides_the_template(registry: Registry) -> None:
+def test_record_overrides_the_template(registry: Registry) -> None:
     put(registry, "10.1/a@own", Value.text(7, "DESC", "a record of its own"))
     assert data("10.1/a@own", registry) == ["a record of its own"]
     registry.do(Delete(handle("10.1/a@own")), OPERATOR, "cli")
     assert data("10.1/a@own", registry) == ["https://example.org/a?own"]
 
 
-def test_for_writing_such_a_name_does_not_exist(registry: Registry) -> None:
+def test_templated_handle_does_not_exist_for_writes(registry: Registry) -> None:
     for change in (
         Add(handle("10.1/a@x"), (Value.text(9, "DESC", "x"),)),
         Remove(handle("10.1/a@x"), (1,)),
@@ -120,7 +120,7 @@ def test_for_writing_such_a_name_does_not_exist(registry: Registry) -> None:
         assert caught.value.code is NOT_FOUND
 
 
-def test_a_base_has_a_namespace_of_its_own(registry: Registry) -> None:
+def test_base_can_have_its_own_namespace_value(registry: Registry) -> None:
     own = namespace('<n><template><value type="T" data="own ${extension}"/></template></n>')
     put(registry, "10.1/b", URL, own)
     assert data("10.1/b@x", registry) == ["own x"]
@@ -128,14 +128,14 @@ def test_a_base_has_a_namespace_of_its_own(registry: Registry) -> None:
     assert data("10.1/b@x", registry) == ["https://example.org/a?x"], "without a template the prefix's counts"
 
 
-def test_the_namespace_with_the_lowest_index_counts(registry: Registry) -> None:
+def test_namespace_value_with_the_lowest_index_is_used(registry: Registry) -> None:
     other = '<n><template delimiter="#"><value type="T" data="other"/></template></n>'
     registry.do(Add(handle("0.NA/10.1"), (namespace(other, 40),)), OPERATOR, "cli")
     assert data("10.1/a#x", registry) == ["other"]
     assert code("10.1/a@x", registry) == NOT_FOUND
 
 
-def test_derived_prefixes_inherit(registry: Registry) -> None:
+def test_derived_prefixes_inherit_templates(registry: Registry) -> None:
     for prefix in ("10.1.2", "10.1.2.3"):
         add_namespace(registry, prefix)
         put(registry, f"{prefix}/b", URL)
@@ -148,7 +148,7 @@ def test_derived_prefixes_inherit(registry: Registry) -> None:
     assert code("10.11/b@x", registry) == NOT_FOUND
 
 
-def test_the_slash_may_be_the_delimiter() -> None:
+def test_slash_can_be_the_delimiter() -> None:
     with registry_in_memory() as made:
         text = '<n><template delimiter="/"><value type="URL" data="https://example.org/${extension}|${base}"/></template></n>'
         add_namespace(made, "10.1", "free", namespace(text))
@@ -168,14 +168,14 @@ def with_setting() -> Iterator[Registry]:
         yield made
 
 
-def test_a_delimiter_of_the_settings_leads_to_the_base(with_setting: Registry) -> None:
+def test_delimiter_setting_finds_the_base(with_setting: Registry) -> None:
     found = asked("10.1/a::part", with_setting)
     assert (found.values, found.base) == ((replace(URL, timestamp=found.values[0].timestamp),), handle("10.1/a"))
     assert code("10.1/none::part", with_setting) == NOT_FOUND, "no namespace is known, so the base has to be"
     assert code("10.1/a@part", with_setting) == NOT_FOUND
 
 
-def test_a_namespace_counts_before_the_setting_and_completes_it(with_setting: Registry) -> None:
+def test_namespace_overrides_the_delimiter_setting(with_setting: Registry) -> None:
     put(with_setting, "0.NA/10.1", namespace("<n><contact>a@example.org</contact></n>"))
     assert data("10.1/a::part", with_setting) == ["https://example.org/a"]
     assert code("10.1/none::part", with_setting) == NO_VALUES
@@ -189,7 +189,7 @@ def test_a_namespace_counts_before_the_setting_and_completes_it(with_setting: Re
 # Who sees what
 
 
-def test_templates_see_only_what_everybody_may_see(registry: Registry) -> None:
+def test_templates_use_only_public_values(registry: Registry) -> None:
     copying = """<n><template delimiter="@"><def parameter="all"><foreach>
       <if value="type" expression="NOTE"><value/></if></foreach></def>
       <value type="LEAK" data="[${all}]"/><foreach><value/></foreach></template></n>"""
@@ -200,7 +200,7 @@ def test_templates_see_only_what_everybody_may_see(registry: Registry) -> None:
         assert [value.data for value in found.values] == [b"[]", URL.data]
 
 
-def test_hidden_namespaces_do_not_count(registry: Registry) -> None:
+def test_hidden_namespaces_are_ignored(registry: Registry) -> None:
     put(registry, "0.NA/10.1", replace(namespace(), permissions=PRIVATE))
     assert code("10.1/a@x", registry) == NOT_FOUND
     put(registry, "0.NA/10.1", namespace())
@@ -209,27 +209,27 @@ def test_hidden_namespaces_do_not_count(registry: Registry) -> None:
     assert code("10.1/a@x", registry) == NOT_FOUND
 
 
-def test_a_base_that_is_not_published_is_as_if_it_did_not_exist(registry: Registry) -> None:
+def test_unpublished_base_is_treated_as_missing(registry: Registry) -> None:
     registry.do(Unpublish(handle("10.1/a")), OPERATOR, "cli")
     assert code("10.1/a@x", registry) == code("10.1/nothing@x", registry) == NO_VALUES
     registry.do(Publish(handle("10.1/a")), OPERATOR, "cli")
     assert data("10.1/a@x", registry)
 
 
-def test_a_name_that_is_not_published_tells_nobody_of_itself(registry: Registry) -> None:
+def test_unpublished_handle_is_not_revealed(registry: Registry) -> None:
     registry.do(Create(handle("10.1/a@x"), (URL,), published=False), OPERATOR, "cli")
     assert data("10.1/a@x", registry) == ["https://example.org/a?x"], "as if it did not exist"
     assert data("10.1/a@x", registry, identity=OPERATOR, public_only=False)[0] == "https://example.org/a"
 
 
-def test_of_a_tombstone_the_template_makes_what_it_says(registry: Registry) -> None:
+def test_template_applies_to_a_tombstone(registry: Registry) -> None:
     registry.do(Tombstone(handle("10.1/a"), "gone"), OPERATOR, "cli")
     assert code("10.1/a@x", registry) == NO_VALUES
     put(registry, "0.NA/10.1", namespace('<n><template delimiter="@"><value type="T" data="x"/></template></n>'))
     assert asked("10.1/a@x", registry).state is State.TOMBSTONE
 
 
-def test_who_asks_in_a_session_for_all_has_to_be_allowed_to_read_the_base(registry: Registry) -> None:
+def test_session_that_requests_all_values_needs_read_permission(registry: Registry) -> None:
     put(registry, "10.1/b", URL, admin(100, "300:10.1/keeper"))
     keeper, other = (replace(key_holder(300, f"10.1/{name}"), session=True) for name in ("keeper", "other"))
     assert asked("10.1/b@x", registry, identity=keeper, public_only=False).values
@@ -237,7 +237,7 @@ def test_who_asks_in_a_session_for_all_has_to_be_allowed_to_read_the_base(regist
     assert asked("10.1/b@x", registry, identity=other).values
 
 
-def test_regular_expressions_fold_letters_where_names_do() -> None:
+def test_regular_expressions_ignore_case_where_handles_do() -> None:
     text = '<n><template delimiter="@"><if test="matches" expression="X"><value type="T" data="x"/></if></template></n>'
     with registry_in_memory() as made:
         for prefix, profile in (("10.1", "free"), ("10.2", "exact")):
@@ -250,7 +250,7 @@ def test_regular_expressions_fold_letters_where_names_do() -> None:
 # References
 
 
-def test_references_lead_to_public_values_of_this_server(registry: Registry) -> None:
+def test_references_resolve_to_public_values_here(registry: Registry) -> None:
     stored = Value.text(10, "XML", '<template><value type="T" data="stored ${extension}"/></template>')
     put(registry, "10.1/template", stored)
     refer = '<n><template delimiter="@" ref="{}"/></n>'
@@ -271,10 +271,10 @@ def test_references_lead_to_public_values_of_this_server(registry: Registry) -> 
     assert through("50:0.NA/10.1") == NOT_FOUND, "a template that refers to itself"
 
 
-def test_a_template_that_costs_too_much_is_refused_with_a_sentence(registry: Registry) -> None:
+def test_template_that_exceeds_its_budget_is_refused(registry: Registry) -> None:
     value = '<value type="T" data="${extension}"/>'
     put(registry, "0.NA/10.1", namespace(f'<n><template delimiter="@">{value * 900}</template></n>'))
-    with pytest.raises(Refused, match="makes more than 262,144 octets") as caught:
+    with pytest.raises(Refused, match="makes more than 262,144 bytes") as caught:
         asked(f"10.1/a@{'x' * 1_500}", registry)
     assert caught.value.code is ResponseCode.ERROR
 
@@ -282,7 +282,7 @@ def test_a_template_that_costs_too_much_is_refused_with_a_sentence(registry: Reg
 # The past
 
 
-def test_at_any_time_template_and_base_are_those_of_that_time(registry: Registry) -> None:
+def test_template_and_base_are_those_of_the_requested_time(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
         first = snapshot.reading.size
     put(registry, "10.1/a", Value.text(1, "URL", "https://example.org/b"))
@@ -303,7 +303,7 @@ def test_at_any_time_template_and_base_are_those_of_that_time(registry: Registry
     assert code("10.1/a@none", registry, first) == NOT_FOUND
 
 
-def test_what_has_been_hidden_since_is_hidden_from_templates_too(registry: Registry) -> None:
+def test_templates_do_not_use_versions_hidden_since(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
         first = snapshot.reading.size
     registry.do(Modify(handle("10.1/a"), (replace(URL, permissions=PRIVATE),)), OPERATOR, "cli")
@@ -312,7 +312,7 @@ def test_what_has_been_hidden_since_is_hidden_from_templates_too(registry: Regis
     assert code("10.1/a@x", registry, first) == NOT_FOUND
 
 
-def test_where_the_past_is_not_shown_templates_do_not_show_it() -> None:
+def test_templates_do_not_reveal_a_hidden_history() -> None:
     with registry_in_memory() as made:
         add_namespace(made, "10.1", policy(show_past=False), namespace())
         first = put(made, "10.1/a", URL)
@@ -320,7 +320,7 @@ def test_where_the_past_is_not_shown_templates_do_not_show_it() -> None:
         assert code("10.1/a@x", made, first) is ResponseCode.INSUFFICIENT_PERMISSIONS
 
 
-def test_at_any_time_letters_fold_in_expressions_as_they_did_in_names_then() -> None:
+def test_expressions_use_the_case_rule_of_the_requested_time() -> None:
     text = '<n><template delimiter="@"><if test="matches" expression="X"><value type="T" data="x"/></if></template></n>'
     with registry_in_memory() as made:
         add_namespace(made, "10.1", policy(), namespace(text))
@@ -343,7 +343,7 @@ def refusal(name: str, registry: Registry, at: int) -> Refused:
 
 
 @pytest.mark.parametrize("long", ["10.1/a", "0.NA/10.1", "10.1/template"])
-def test_a_past_that_is_too_long_is_told_of_the_name_that_was_asked_for(
+def test_refusal_of_a_long_history_names_the_requested_handle(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, long: str
 ) -> None:
     put(registry, "10.1/template", Value.text(10, "XML", '<template><value type="T" data="stored"/></template>'))
@@ -355,12 +355,10 @@ def test_a_past_that_is_too_long_is_told_of_the_name_that_was_asked_for(
     monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 20)
     refused = refusal("10.1/a@x", registry, seq)
     assert refused.code is ResponseCode.INSUFFICIENT_PERMISSIONS
-    assert refused.reason == "the past of what 10.1/a@x is made from is not shown"
+    assert refused.reason == "The history of a record that 10.1/a@x is derived from is hidden"
 
 
-def test_all_that_a_name_of_the_past_rests_on_is_searched_within_one_allowance(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_of_template_and_base_shares_one_budget(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     with registry.snapshot() as snapshot:
         first = snapshot.reading.size
     for number in range(10):
@@ -376,7 +374,7 @@ def test_all_that_a_name_of_the_past_rests_on_is_searched_within_one_allowance(
 # Aliases
 
 
-def test_s2_names_that_templates_make_may_be_aliases(registry: Registry) -> None:
+def test_s2_templated_handle_can_be_an_alias(registry: Registry) -> None:
     text = '<n><template delimiter="@"><value type="HS_ALIAS" data="10.1/${extension}"/></template></n>'
     seq = put(registry, "0.NA/10.1", namespace(text))
     for at in (None, seq):
@@ -387,7 +385,7 @@ def test_s2_names_that_templates_make_may_be_aliases(registry: Registry) -> None
             assert follow_aliases(snapshot, handle("10.1/x@x@x"), at).end is AliasOutcome.NOT_FOUND
 
 
-def test_an_alias_leads_to_a_name_that_a_template_makes(registry: Registry) -> None:
+def test_alias_can_point_to_a_templated_handle(registry: Registry) -> None:
     put(registry, "10.1/alias", Value.text(1, "HS_ALIAS", "10.1/A@Page"))
     with registry.snapshot() as snapshot:
         found = follow_aliases(snapshot, handle("10.1/alias"))
@@ -400,14 +398,14 @@ def test_an_alias_leads_to_a_name_that_a_template_makes(registry: Registry) -> N
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("<n>", "this is not XML"),
-        ("<!DOCTYPE n><n/>", "XML with a DOCTYPE is refused"),
+        ("<n>", "invalid XML"),
+        ("<!DOCTYPE n><n/>", "the XML has a DOCTYPE"),
         ("<n><template><vlaue/></template></n>", "<vlaue> is none of"),
         ('<n><template><if test="matches" expression="(a)\\1"/></template></n>', "back reference"),
         ('<n><template><if test="matches" expression="(?!a)"/></template></n>', "looks ahead or behind"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_not_written(registry: Registry, text: str, sentence: str) -> None:
+def test_unusable_template_is_refused(registry: Registry, text: str, sentence: str) -> None:
     wrong = namespace(text, 60)
     prefix_handle = handle("0.NA/10.1")
     for change in (
@@ -421,12 +419,12 @@ def test_a_template_that_cannot_be_used_is_not_written(registry: Registry, text:
             registry.do(change, OPERATOR, "cli")
         assert caught.value.code is ResponseCode.INVALID_VALUE
         assert sentence in caught.value.reason
-        assert caught.value.reason.startswith("the HS_NAMESPACE at index")
+        assert caught.value.reason.startswith("Invalid HS_NAMESPACE value at index")
     assert data("10.1/a@x", registry) == ["https://example.org/a?x"]
 
 
-def test_what_is_there_already_does_not_stand_in_the_way_of_other_changes(registry: Registry) -> None:
-    """What another server wrote is kept, and counts as far as it can be used."""
+def test_existing_template_does_not_block_other_changes(registry: Registry) -> None:
+    """What another server wrote is kept, and used as far as possible."""
     text = """<n><template delimiter="@"><if test="matches" expression="(a)\\1"><value type="T" data="matched"/></if>
       <else><value type="T" data="no match"/></else></template></n>"""
     registry.do(Create(handle("0.NA/10.1"), (namespace(text),), overwrite=True), OPERATOR, "import")
@@ -446,7 +444,7 @@ def flag(registry: Registry, prefix: str) -> bool:
     return item is not None and bool(item[0] & 0x08)
 
 
-def test_resolvers_learn_when_a_template_comes_and_goes(registry: Registry) -> None:
+def test_resolvers_notice_added_and_removed_templates(registry: Registry) -> None:
     assert flag(registry, "10.1")
     put(registry, "0.NA/10.1", namespace("<n/>"))
     assert not flag(registry, "10.1")
@@ -461,8 +459,8 @@ def test_resolvers_learn_when_a_template_comes_and_goes(registry: Registry) -> N
     assert code("10.1/a@x", registry) == NOT_FOUND
 
 
-def test_a_copy_of_a_prefix_handle_that_is_not_served_counts_here() -> None:
-    """Under an outside root the prefix handle is another server's; its copy here is what there is to go by."""
+def test_copy_of_an_external_prefix_handle_is_used() -> None:
+    """Under an external root another server hosts the prefix handle; the copy here is used."""
     with registry_in_memory() as made:
         add_namespace(made, "10.1", "free", namespace())
         put(made, "10.1/a", URL)
@@ -472,7 +470,7 @@ def test_a_copy_of_a_prefix_handle_that_is_not_served_counts_here() -> None:
         assert data("10.1/a@x", made) == data("10.1/a@x", made, seq) == ["https://example.org/a?x"]
 
 
-def test_a_policy_that_cannot_be_read_is_no_way_to_a_template(registry: Registry) -> None:
+def test_invalid_policy_does_not_reveal_templates(registry: Registry) -> None:
     stored = Value.text(10, "XML", "<template/>")
     add_namespace(registry, "10.2")
     put(registry, "10.2/t", stored)

@@ -1,4 +1,4 @@
-"""Which TOML texts are read at all."""
+"""Which TOML texts are parsed."""
 
 import tomllib
 
@@ -30,38 +30,38 @@ HARMLESS = (
     "b = ''\nc = \"\"\n",
     '"quoted" = 1\n',
 )
-"""What stands before a key, and hides nothing of it."""
+"""Texts before a key that do not hide it."""
 
 
 @pytest.mark.parametrize("before", HARMLESS)
-def test_nothing_that_stands_before_a_key_hides_it(before: str) -> None:
-    for hostile, word in ((DOTTED, "dots"), (DEEP, "very deep")):
+def test_text_before_a_key_does_not_hide_it(before: str) -> None:
+    for hostile, word in ((DOTTED, "dots"), (DEEP, "nested more than")):
         tomllib.loads(before + hostile)  # the reader comes as far as that
         assert word in str(validate_toml(before + hostile))
     assert validate_toml(before + "a.b = [[1]]") is None
 
 
-def test_as_many_as_are_allowed() -> None:
+def test_limits_are_inclusive() -> None:
     assert validate_toml("a." * MAX_DOTS + "a = 1") is None
     assert validate_toml(f"a = {'[' * MAX_NESTING}{']' * MAX_NESTING}") is None
     assert validate_toml("a = []\n" * 1_000) is None
 
 
 @pytest.mark.parametrize("hostile", ['"a".' * 100 + "a = 1", f"[{'a.' * 100}a]", "a = {" + "b." * 100 + "b = 1}"])
-def test_dots_count_wherever_keys_stand(hostile: str) -> None:
+def test_dots_are_counted_in_all_keys(hostile: str) -> None:
     tomllib.loads(hostile)
     assert validate_toml(hostile) is not None
 
 
 @given(st.lists(st.text(alphabet=".[{'\"#\\\n\r a", max_size=40), max_size=8))
-def test_what_stands_in_texts_does_not_count(texts: list[str]) -> None:
+def test_strings_are_not_counted(texts: list[str]) -> None:
     text = f"texts = {format_toml(texts)}\n# ...{'[' * 50}\n"
     assert tomllib.loads(text) == {"texts": texts}
     assert validate_toml(text) is None
 
 
 @given(st.text(alphabet=".[]{}'\"#\\\n\r =a1", max_size=60), st.sampled_from([DOTTED, DEEP]))
-def test_what_is_read_to_its_end_has_been_seen_to_its_end(before: str, hostile: str) -> None:
+def test_everything_that_is_parsed_was_checked(before: str, hostile: str) -> None:
     text = f"{before}\nz = 1\n[y]\n{hostile}"
     try:
         tomllib.loads(text)

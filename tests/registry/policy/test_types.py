@@ -1,4 +1,4 @@
-"""Types are handles that resolve to their definition, and a namespace can have data checked against them (A6)."""
+"""Types are handles that resolve to their definition, and a namespace can validate data against them (A6)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -50,7 +50,7 @@ def refused(registry: Registry, name: str, *values: Value, interface: str = "nat
     return caught.value
 
 
-def test_a6_a_type_is_a_handle_that_resolves_to_its_definition(registry: Registry) -> None:
+def test_a6_type_is_a_handle_that_resolves_to_its_definition(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
         found = get_registered_type(snapshot.stored(handle("10/scale")))
     assert found is not None
@@ -71,7 +71,7 @@ def test_a6_data_is_checked_against_the_definition_of_its_type(registry: Registr
     assert "not JSON" in refused(registry, "20/b", Value.text(1, "10/SIZE", "3 mm")).reason
 
 
-def test_data_is_checked_at_every_door_and_in_every_change(registry: Registry) -> None:
+def test_data_is_checked_by_every_interface_and_command(registry: Registry) -> None:
     good, bad = Value.text(1, "10/SCALE", "1:1"), Value.text(1, "10/SCALE", "no")
     for interface in ("native", "http", "cli", "import"):
         refused(registry, "20/a", bad, interface=interface)
@@ -93,12 +93,12 @@ def test_a_refusal_never_shows_the_data(registry: Registry) -> None:
         assert "hunter2" not in str(found)
 
 
-def test_types_of_other_services_and_those_that_say_nothing_of_data_are_believed(registry: Registry) -> None:
+def test_types_elsewhere_or_without_a_pattern_are_accepted(registry: Registry) -> None:
     create(registry, "10/WORDS", Value.text(1, "DESC", "a type in words"))
     create(registry, "20/a", Value.text(1, "10/WORDS", "x"), Value.text(2, "88.1/ELSEWHERE", "y"), Value(3, "URL", b""))
 
 
-def test_a_record_that_defines_nothing_is_no_type(registry: Registry) -> None:
+def test_record_without_a_definition_is_not_a_type(registry: Registry) -> None:
     create(registry, "10/MAP", Value.text(1, "URL", "https://example.org/"))
     hidden = replace(Value.text(1, "DESC", "hidden"), permissions=PRIVATE)
     create(registry, "10/HIDDEN", hidden, Value.text(2, "URL", "https://example.org/"))
@@ -111,11 +111,11 @@ def test_a_record_that_defines_nothing_is_no_type(registry: Registry) -> None:
     refused(registry, "20/a", Value.text(1, "10/SCALE", "1:1"))
 
 
-def test_the_types_that_the_service_itself_writes_need_no_definition(registry: Registry) -> None:
+def test_types_of_the_server_need_no_definition(registry: Registry) -> None:
     create(registry, "20/a", Value.text(1, CHECKED.tombstone_reason_type, "gone"))
 
 
-def test_values_that_stay_are_not_checked_anew(registry: Registry) -> None:
+def test_unchanged_values_are_not_checked_again(registry: Registry) -> None:
     create(registry, "20/a", Value.text(1, "10/SCALE", "1:1"))
     stricter = Definition.make("Scale", "The scale.", pattern="1:[1-9][0-9]{4,}")
     registry.do(Modify(handle("10/SCALE"), (Value(2, "PERSEID_TYPE", stricter.to_bytes()),)), OPERATOR, "cli")
@@ -126,8 +126,8 @@ def test_values_that_stay_are_not_checked_anew(registry: Registry) -> None:
     assert found.key == "validate_types"
 
 
-def test_types_that_stay_need_no_definition(registry: Registry) -> None:
-    """Neither those from before the policy nor those whose record went: who corrects the rest is not at fault."""
+def test_existing_types_need_no_definition(registry: Registry) -> None:
+    """Neither types older than the policy nor deleted ones block other corrections."""
     registry.do(SetPolicy("20", replace(CHECKED, registered_types=False)), OPERATOR, "cli")
     words = (Value.text(1, "WORD", "x"), Value.text(2, "10/NONE", "x"))
     create(registry, "20/a", *words, Value.text(3, "10/SCALE", "1:1"))
@@ -144,7 +144,7 @@ def test_types_that_stay_need_no_definition(registry: Registry) -> None:
     assert [each.key for each in found] == ["registered_types"] * 3, "a check of the whole lists them"
 
 
-def test_a_policy_that_asks_for_nothing_checks_nothing(registry: Registry) -> None:
+def test_policy_without_type_rules_checks_nothing(registry: Registry) -> None:
     create(registry, "10/a", Value.text(1, "10/SCALE", "no"), Value.text(2, "WORD", "x"))
     registry.do(SetPolicy("20", replace(CHECKED, registered_types=False)), OPERATOR, "cli")
     create(registry, "20/a", Value.text(1, "WORD", "x"))
@@ -162,23 +162,19 @@ def test_a_policy_that_asks_for_nothing_checks_nothing(registry: Registry) -> No
         (Definition.make("a", "b", pattern="a", example="b").to_bytes(), "example of the type is not of the type"),
     ],
 )
-def test_a_definition_that_could_not_be_used_is_refused_in_every_namespace(
-    registry: Registry, definition: bytes, reason: str
-) -> None:
+def test_unusable_definition_is_refused_in_every_namespace(registry: Registry, definition: bytes, reason: str) -> None:
     found = refused(registry, "10/NEW", Value(2, "PERSEID_TYPE", definition))
     assert found.reason.startswith("value 2 does not define a type: ")
     assert reason in found.reason
     assert found.rule == "A6"
 
 
-def test_a_record_defines_one_type(registry: Registry) -> None:
+def test_record_can_define_only_one_type(registry: Registry) -> None:
     found = refused(registry, "10/TWO", *definition_values(SCALE), Value(3, "perseid_type", SIZE.to_bytes()))
     assert found.reason == "values 2 and 3 both define a type, and a record is one"
 
 
-def test_a_record_of_very_many_types_is_not_checked_and_hence_refused(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_with_too_many_types_is_refused(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perseid.registry.policy.types.MAX_CHECKED_TYPES", 1)
     create(registry, "20/a", Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SCALE", "1:2"))
     both = (Value.text(1, "10/SCALE", "1:1"), Value.text(2, "10/SIZE", "{}"))
@@ -186,9 +182,7 @@ def test_a_record_of_very_many_types_is_not_checked_and_hence_refused(
     registry.do(Add(handle("20/a"), (Value.text(3, "10/SIZE", "{}"),)), OPERATOR, "native")
 
 
-def test_types_without_a_definition_for_programs_are_not_counted(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_types_without_a_definition_do_not_use_the_limit(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perseid.registry.policy.types.MAX_CHECKED_TYPES", 1)
     for name in ("10/WORDS", "10/OTHERS"):
         create(registry, name, Value.text(1, "DESC", "a type in words"))
@@ -197,7 +191,7 @@ def test_types_without_a_definition_for_programs_are_not_counted(
 
 
 def applied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The data that definitions are applied to from now on."""
+    """Collects the data that definitions are applied to."""
     seen: list[bytes] = []
     violation = Definition.violation
 
@@ -232,7 +226,7 @@ def large_pattern(number: int) -> Definition:
 
 
 @pytest.mark.parametrize("large", [large_schema, large_pattern])
-def test_definitions_that_are_large_together_are_given_up(
+def test_definitions_that_exceed_the_budget_are_refused(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, large: Callable[[int], Definition]
 ) -> None:
     for number in range(30):
@@ -245,10 +239,8 @@ def test_definitions_that_are_large_together_are_given_up(
     assert 5 < len(seen) < 15
 
 
-def test_after_data_that_is_not_of_its_type_no_other_is_looked_at(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A definition that cannot be used is not kept ready, and would be tried anew for every value."""
+def test_check_stops_at_the_first_invalid_value(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unusable definition is not cached, and would be tried again for every value."""
     with monkeypatch.context() as lenient:
         lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         create(registry, "10/OLD", *definition_values(Definition.make("a", "b", schema={"$ref": "#none"})))
@@ -260,10 +252,10 @@ def test_after_data_that_is_not_of_its_type_no_other_is_looked_at(
     assert seen == [b"1"]
 
 
-def test_a_definition_that_is_there_stays_and_matches_nothing_if_it_cannot_be_used(
+def test_existing_unusable_definition_stays_and_matches_nothing(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it may be after an upgrade, when rules for definitions have become stricter."""
+    """As after an upgrade with stricter rules for definitions."""
     with monkeypatch.context() as lenient:
         lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         old = Definition.make("a", "b", pattern=r"(a)\1")
@@ -274,7 +266,7 @@ def test_a_definition_that_is_there_stays_and_matches_nothing_if_it_cannot_be_us
     assert "its definition cannot be read" in refused(registry, "20/a", Value.text(1, "10/BROKEN", "aa")).reason
 
 
-def test_a6_the_types_of_a_new_namespace_are_defined_for_programs_too() -> None:
+def test_a6_types_of_a_new_namespace_have_definitions() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "102.100.TYPE")
         add_namespace(registry, "102.100.272", replace(PROFILES["pilin"], default_creator="88.1/creator"))
@@ -287,7 +279,7 @@ def test_a6_the_types_of_a_new_namespace_are_defined_for_programs_too() -> None:
                 found.definition.check()
 
 
-def test_a_namespace_that_has_no_room_for_definitions_gets_them_for_people() -> None:
+def test_namespace_that_forbids_definitions_gets_descriptions() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "102.100.TYPE", replace(PROFILES["free"], allowed_types=("DESC",)))
         add_namespace(registry, "102.100.272", replace(PROFILES["pilin"], default_creator="88.1/creator"))
