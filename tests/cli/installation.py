@@ -14,7 +14,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from perseid.cli import app
-from perseid.cli._failures import report_error
+from perseid.cli._errors import report_error
 from tests.cli.program import CONTROL, Done
 
 ENVIRON = {"COLUMNS": "100", "TERM": "dumb", "PERSEID_DIR": "", "NO_COLOR": "1"}

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from perseid.cli import app
-from perseid.cli._loading import LazyCommand
+from perseid.cli._commands import LazyCommand
 from tests.cli.installation import Site, call, examples, site
 
 

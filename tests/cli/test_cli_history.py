@@ -171,7 +171,7 @@ def test_a_stranger_sees_the_names_that_they_may_list(here: Site) -> None:
 def test_a_moment_that_cannot_be(here: Site) -> None:
     refused(here("log --since 99999"), "there is no entry 99999")
     refused(here("log --since 2999-01-01"), "in the future")
-    refused(here("log --since yesterday"), "neither a time nor the number of an entry")
+    refused(here("log --since yesterday"), "Invalid time")
 
 
 def test_following_the_log_until_it_is_stopped(here: Site) -> None:
@@ -329,7 +329,7 @@ def test_a_proof_is_checked_anywhere_with_nothing_but_a_key(here: Site, tmp_path
 OFFLINE = """
 import sys
 import typer
-from perseid.cli._loading import command
+from perseid.cli._commands import command
 from perseid.cli.verify import verify
 app = typer.Typer()
 command(app, "verify")(verify)

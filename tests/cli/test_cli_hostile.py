@@ -31,7 +31,7 @@ from tests.cli.program import finish, refused, run
         pytest.param(b"10.1/" + "é".encode() * 50_000, "H9", "100,005 octets", id="100 kB beyond ASCII"),
         pytest.param(b"10.1" + b".1" * 50_000 + b"/a", "H9", "100,006 octets", id="100 kB of segments"),
         pytest.param(b"hdl:10.1/" + b"%41" * 30_000, "H9", "30,005 octets", id="100 kB of escapes"),
-        pytest.param(b"hdl:10.1/" + b"%ff" * 30_000, "U5", "do not decode to UTF-8", id="100 kB of bad escapes"),
+        pytest.param(b"hdl:10.1/" + b"%ff" * 30_000, "U5", "are not valid UTF-8", id="100 kB of bad escapes"),
         pytest.param(b"http://" + b"a" * 100_000 + b"/10.1/a", "U4", "aaa…' is not", id="100 kB of host"),
         pytest.param(b"/" * 100_000, "H1", "the prefix", id="100 kB of slashes"),
     ],

@@ -76,7 +76,7 @@ def test_later_changes_are_named_and_nothing_is_undone(here: Site) -> None:
     name = here.lines("find --url https://new.example/3")[0]
     seq = here.ok(f"set {name} DESC=changed --json").json["seq"]
     done = here(f"undo {operation} --yes")
-    refused(done, "1 of its records stand in the way", f"{name}: changed later, in entry {seq}")
+    refused(done, "1 record has conflicting changes", f"{name}: changed later, in entry {seq}")
     listed = here(f"undo {operation} --yes --json")
     assert (listed.code, json.loads(listed.out)["handle"]) == (4, name)
     assert leading(here, "new.example") == 12
@@ -121,9 +121,9 @@ def test_what_ended_early_says_how_to_go_on(here: Site) -> None:
 
 
 def test_what_is_not_there_or_not_allowed_is_refused(here: Site) -> None:
-    refused(here("undo nothing --yes"), "there is no operation nothing", code=3)
+    refused(here("undo nothing --yes"), "Job nothing not found", code=3)
     refused(here("operations resume last"), "nothing of")
-    refused(here("operations show last --as 300:99/x"), "there is no operation yet", code=3)
+    refused(here("operations show last --as 300:99/x"), "There are no jobs yet", code=3)
     refused(here("rewrite --url http://old.example/* --to https://new.example/ --yes"), "does not say where to")
     assert here("rewrite --url http://old.example/*").code == 2
     assert here("operations frobnicate").code == 2

@@ -46,7 +46,7 @@ def test_unpublish_and_publish(here: Site) -> None:
     assert here.ok("history 12345/x --json").json["versions"][1]["note"] == "embargo"
 
 
-@pytest.mark.parametrize("option", ["", "--keep-past"])
+@pytest.mark.parametrize("option", ["", "--keep-history"])
 def test_what_was_seen_before_a_name_was_hidden_is_seen_again_only_if_that_was_said(here: Site, option: str) -> None:
     here.ok("set 12345/x", "7:DESC=as it was")
     seen = last(here)
@@ -57,7 +57,7 @@ def test_what_was_seen_before_a_name_was_hidden_is_seen_again_only_if_that_was_s
     assert ("as it was" in shown) == bool(option)
 
 
-@pytest.mark.parametrize("option", ["", "--keep-past"])
+@pytest.mark.parametrize("option", ["", "--keep-history"])
 def test_what_a_value_was_before_it_became_private_is_seen_only_if_that_was_said(here: Site, option: str) -> None:
     here.ok("set 12345/x", "7:DESC=as it was")
     seen = last(here)

@@ -101,7 +101,7 @@ def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> N
     assert plain.ok("delete 12345/x").out == "12345/x\n"
     refused(plain("resolve 12345/x"), "no record of 12345/x", code=3)
     refused(plain("create 12345/x --url https://example.org/2"), "was deleted")
-    plain.ok("create 12345/x --url https://example.org/2 --again")
+    plain.ok("create 12345/x --url https://example.org/2 --reuse-deleted")
     assert plain.lines("list 12345") == ["12345/x"]
 
 
@@ -237,7 +237,7 @@ def test_the_past_is_shown_with_the_entry_to_cite(plain: Site) -> None:
     assert (found["asOf"], found["seq"]) == (first + 1, first + 1)
     assert found["values"][0]["data"]["value"] == "https://example.org/2"
     assert plain.ok("resolve", "12345/x", "--at", found["changed"]).code == 0
-    refused(plain("resolve 12345/x --at yesterday"), "neither a time nor the number of an entry")
+    refused(plain("resolve 12345/x --at yesterday"), "Invalid time")
 
 
 def test_what_resolve_prints_as_json_create_and_set_take(plain: Site, tmp_path: Path) -> None:

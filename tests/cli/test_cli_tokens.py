@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perseid.cli import check_server
-from perseid.cli._place import open_registry
+from perseid.cli._installation import open_registry
 from perseid.ledger.store import token_uses
 from perseid.registry.access.scopes import SCOPES
 from perseid.registry.access.token_records import PATTERN, Secret
@@ -24,7 +24,7 @@ def here(tmp_path: Path) -> Site:
     return site(tmp_path, "--prefix", "12345")
 
 
-def create(of: Site, words: str = "--may read --everywhere") -> dict[str, Any]:
+def create(of: Site, words: str = "--scope read --all-namespaces") -> dict[str, Any]:
     return dict(of.ok(f"token create {words} --json").json)
 
 
@@ -33,7 +33,7 @@ def listed(of: Site, words: str = "") -> list[dict[str, Any]]:
 
 
 def test_a_token_is_printed_alone_and_once(here: Site) -> None:
-    done = here.ok("token create --may mint,update --may publish --namespace 12345 --label catalogue")
+    done = here.ok("token create --scope mint,update --scope publish --namespace 12345 --label catalogue")
     assert re.fullmatch(PATTERN + "\n", done.out)
     secret = Secret.parse(done.out.strip())
     assert secret.id in done.err
@@ -47,7 +47,7 @@ def test_a_token_is_printed_alone_and_once(here: Site) -> None:
 
 
 def test_what_json_has(here: Site) -> None:
-    made = create(here, "--may create,read --namespace 12345 --namespace 12345.* --days 30 --label 'the catalogue'")
+    made = create(here, "--scope create,read --namespace 12345 --namespace 12345.* --expires-in 30d --label 'the catalogue'")
     assert set(made) == {"token", "id", "label", "maker", "may", "namespaces", "created", "expires"}
     assert (made["label"], made["may"]) == ("the catalogue", ["read", "create"])
     assert made["namespaces"] == ["12345", "12345.*"]
@@ -65,7 +65,7 @@ def test_what_json_has(here: Site) -> None:
 
 
 def test_the_token_works(here: Site) -> None:
-    made = create(here, "--may mint --namespace 12345")
+    made = create(here, "--scope mint --namespace 12345")
     with Installation.open(here.directory) as installation:
         identity = TokenAuthenticator(open_registry(installation)).authenticate(made["token"])
         assert str(identity).startswith(f"token:{made['id']} by local:")
@@ -76,7 +76,7 @@ def test_the_token_works(here: Site) -> None:
 
 
 def test_it_is_listed_and_shown_for_people(here: Site) -> None:
-    here.ok("token create --may mint,read --namespace 12345 --label 'the catalogue'")
+    here.ok("token create --scope mint,read --namespace 12345 --label 'the catalogue'")
     (line,) = here.lines("token list")
     assert re.fullmatch(
         r"[a-z2-7]{8}  counts  until \d{4}-\d\d-\d\d  never used  local:\S+  read,mint  12345  the catalogue", line
@@ -93,7 +93,7 @@ def test_it_is_listed_and_shown_for_people(here: Site) -> None:
 
 
 def test_it_acts_as_somebody(here: Site) -> None:
-    made = create(here, "--may read --namespace 12345 --as 300:0.NA/12345")
+    made = create(here, "--scope read --namespace 12345 --as 300:0.NA/12345")
     assert made["maker"] == "300:0.NA/12345"
     assert [item["id"] for item in listed(here, "--as 300:0.NA/12345")] == [made["id"]]
     assert listed(here, "--as 300:12345/nobody") == []
@@ -104,14 +104,14 @@ def test_it_acts_as_somebody(here: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--everywhere", "say what the token is good for"),
-        ("--may read", "say where the token is good"),
-        ("--may read --everywhere --namespace 12345", "not both"),
-        ("--may everything --everywhere", "is no word of a scope"),
-        ("--may admin --namespace 12345", "about the server as a whole"),
-        ("--may read --namespace 12345/x", "write a prefix"),
-        ("--may read --everywhere --days 0", "--days"),
-        ("--may read --everywhere --days 401", "--days"),
+        ("--all-namespaces", "say what the token is good for"),
+        ("--scope read", "say where the token is good"),
+        ("--scope read --all-namespaces --namespace 12345", "not both"),
+        ("--scope everything --all-namespaces", "is no word of a scope"),
+        ("--scope admin --namespace 12345", "about the server as a whole"),
+        ("--scope read --namespace 12345/x", "write a prefix"),
+        ("--scope read --all-namespaces --expires-in 0d", "--days"),
+        ("--scope read --all-namespaces --expires-in 401d", "--days"),
     ],
 )
 def test_wrong_usage(here: Site, words: str, message: str) -> None:
@@ -121,9 +121,9 @@ def test_wrong_usage(here: Site, words: str, message: str) -> None:
 
 
 def test_what_is_refused(here: Site) -> None:
-    refused(here("token create --may read --namespace 777"), "not homed here", code=3)
-    refused(here("token create --may read --everywhere --as 300:12345/nobody"), "may not make a token")
-    refused(here("token create --may read --everywhere --label", "two\nlines"), "one line")
+    refused(here("token create --scope read --namespace 777"), "not homed here", code=3)
+    refused(here("token create --scope read --all-namespaces --as 300:12345/nobody"), "may not make a token")
+    refused(here("token create --scope read --all-namespaces --label", "two\nlines"), "one line")
     refused(here("token show zzzzzzzz"), "there is no token zzzzzzzz", code=3)
     refused(here("token show last"), "there is no token yet", code=3)
     refused(here("token revoke zzzzzzzz"), "there is no token zzzzzzzz", code=3)
@@ -137,11 +137,11 @@ def test_a_token_that_was_found_is_recognised(here: Site) -> None:
 
 
 def test_all_that_somebody_made_are_revoked(here: Site) -> None:
-    ann = [create(here, "--may read --namespace 12345 --as 300:0.NA/12345")["id"] for _ in range(3)]
+    ann = [create(here, "--scope read --namespace 12345 --as 300:0.NA/12345")["id"] for _ in range(3)]
     other = create(here)["id"]
-    assert sorted(here.lines(f"token revoke {ann[0]} --made-by 300:0.NA/12345")) == sorted(ann)
+    assert sorted(here.lines(f"token revoke {ann[0]} --issuer 300:0.NA/12345")) == sorted(ann)
     assert [item["id"] for item in listed(here)] == [other]
-    done = here.ok("token revoke --made-by 300:0.NA/12345")
+    done = here.ok("token revoke --issuer 300:0.NA/12345")
     assert (done.out, done.err) == ("", "perseid: no token that counts was made by 300:0.NA/12345\n")
     assert here.ok(f"token revoke {other} --json").json == {"id": other, "label": "", "state": "revoked"}
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from perseid.cli import app
-from perseid.cli._loading import LAZY_COMMANDS, LazyCommand
+from perseid.cli._commands import LAZY_COMMANDS, LazyCommand
 from tests.cli.program import finish, run
 
 

@@ -190,7 +190,7 @@ def test_every_target_is_explained_by_help(root: Path, clean_environ: "Environ",
 
 def test_there_is_a_serve_target_exactly_when_there_is_a_server(root: Path, clean_environ: "Environ") -> None:
     offered = make(root, clean_environ, "--dry-run", "serve").returncode == 0
-    commands = (root / "src" / "perseid" / "cli" / "_loading.py").read_text()
+    commands = (root / "src" / "perseid" / "cli" / "_commands.py").read_text()
     assert offered == ('"serve": (' in commands)
 
 

@@ -1,4 +1,4 @@
-"""Which installation a command is meant for: apart from `_place`, for commands that do not open it themselves."""
+"""The directory that a command works on; apart from `_installation`, for commands that do not open it."""
 
 import os
 from pathlib import Path
@@ -12,12 +12,15 @@ DIRECTORY_VARIABLE: Final = "PERSEID_DIR"
 Directory: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "-d", "--directory", metavar="DIR", help=f"The installation. ${DIRECTORY_VARIABLE}, or ./{DEFAULT_DIRECTORY}."
+        "-d",
+        "--directory",
+        metavar="DIR",
+        help=f"The installation. Default: ${DIRECTORY_VARIABLE}, or ./{DEFAULT_DIRECTORY}.",
     ),
 ]
-"""The option that every command has which works on an installation."""
+"""The option of every command that works on an installation."""
 
 
-def directory_of(given: Path | None) -> Path:
-    """The directory that was given, or the one from the environment, or the default one."""
-    return given or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+def resolve_directory(directory: Path | None) -> Path:
+    """Return the directory from the option, the environment or the default, in this order."""
+    return directory or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)

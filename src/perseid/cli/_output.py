@@ -1,9 +1,7 @@
-"""How commands print: data on standard output, everything else on standard error.
+"""Input and output of commands: data on standard output, everything else on standard error.
 
-How far long work has come: a bar with rate and time left, for people who watch.
-
-It stands on standard error and only where that is a terminal; everybody else gets nothing, so that files and pipes hold
-data alone. Where a command prints its data on the same terminal meanwhile, the data is the progress.
+A progress bar is shown on standard error, and only on a terminal, so that files and pipes hold data alone. A command
+that prints its data on the same terminal shows none: the data is the progress.
 """
 
 import io
@@ -19,13 +17,13 @@ from perseid.names.errors import InvalidName, NameProblem
 from perseid.names.uri import BYTE_ORDER_MARK
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-"""The option that every command which prints data has."""
+"""The option of every command that prints data."""
 
 
 def use_utf8() -> None:
-    """Use UTF-8 on all standard streams, whatever the locale says: names have no other encoding (H4).
+    """Use UTF-8 on all standard streams, whatever the locale: handles have no other encoding (H4).
 
-    Malformed input gets through as lone surrogates, which are no part of any name, so that each line is judged alone.
+    Malformed input becomes lone surrogates, which no handle contains, so that each line is checked on its own.
     """
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
@@ -38,7 +36,7 @@ def print_json(document: object) -> None:
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """Print what is known, one fact a line; what is not there is left out."""
+    """Print labeled values, one a line, without those that are None."""
     shown = {label: value for label, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for label, value in shown.items():
@@ -46,35 +44,35 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def print_message(text: str) -> None:
-    """Say something helpful that is not data."""
+    """Print a message that is not data, on standard error."""
     typer.echo(text, err=True)
 
 
-def print_name_error(problem: NameProblem, where: str = "") -> None:
-    """Say what is wrong with a name and where to read more."""
-    print_message(f"perseid: {where}{problem}")
+def print_name_error(problem: NameProblem, location: str = "") -> None:
+    """Print what is wrong with a handle and the command that explains the rule."""
+    print_message(f"perseid: {location}{problem}")
     if problem.rule == "U4":
-        print_message("A resolver of your own is named with --resolver, e.g. --resolver http://example.org/hdl")
-    print_message(f"The rule in full: perseid name rules {problem.rule}")
+        print_message("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl")
+    print_message(f"To read the rule: perseid name rules {problem.rule}")
 
 
 ProgressCallback: TypeAlias = Callable[[int], None]
-"""Is told how many are done by now."""
+"""Is called with the number of items done so far."""
 
 MIN_TOTAL: Final = 1_000
-"""Fewer than these are done before anybody could read a bar."""
+"""Smaller work is done before anyone could read a bar."""
 
 
 @contextmanager
 def progress(
     what: str, total: int | None = None, unit: str = "entries", *, prints: bool = False
 ) -> Iterator[ProgressCallback]:
-    """Show how far something has come while the block runs; without a `total`, how many are done and for how long.
+    """Show a progress bar while the block runs; without a `total`, a count and the elapsed time.
 
-    `prints` says that the block prints data, so that there is no room for a bar where both streams are one terminal.
+    Set `prints` if the block prints data: then no bar is shown where both streams are one terminal.
     """
-    watched = _is_terminal(sys.stderr) and not (prints and _is_terminal(sys.stdout))
-    if not watched or (total is not None and total < MIN_TOTAL):
+    visible = _is_terminal(sys.stderr) and not (prints and _is_terminal(sys.stdout))
+    if not visible or (total is not None and total < MIN_TOTAL):
         yield _ignore_progress
         return
     bar = _bar(unit, is_measured=total is not None)
@@ -88,12 +86,12 @@ def progress(
 
 
 def _bar(unit: str, *, is_measured: bool) -> Any:
-    """A bar that leaves nothing behind; what is left in the end is what the command says itself."""
-    from rich import progress as bars  # noqa: PLC0415 - some forty milliseconds, which only those pay who watch
+    """Make a bar that disappears when it is done."""
+    from rich import progress as bars  # noqa: PLC0415 - takes about 40 ms, needed only on a terminal
     from rich.console import Console  # noqa: PLC0415
 
     class Rate(bars.ProgressColumn):
-        """How many a second."""
+        """Items a second."""
 
         def render(self, task: Any) -> str:
             return "" if task.speed is None else f"{task.speed:,.0f} {unit}/s"
@@ -105,7 +103,7 @@ def _bar(unit: str, *, is_measured: bool) -> Any:
         *(measured if is_measured else counted),
         console=Console(stderr=True),
         transient=True,
-        # Or else what is printed to standard output would go where the bar is.
+        # Otherwise rich would move the data from standard output to standard error.
         redirect_stdout=False,
         redirect_stderr=False,
     )
@@ -116,17 +114,17 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _ignore_progress(_done: int) -> None:
-    """Nobody watches."""
+    pass
 
 
 T = TypeVar("T")
 
 MAX_LINE = 65_536
-"""The longest line read from standard input: far above any URI of a 2,048-octet handle, far below trouble."""
+"""Characters of the longest line read from standard input: any URI of a 2,048-byte handle is much shorter."""
 
 
 def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None]) -> None:
-    """Read and show one text, or with `-` every line of standard input; of bad lines each is reported."""
+    """Read and show one text, or with `-` every line of standard input; report each invalid line."""
     if text != "-":
         show(read(text))
         return
@@ -135,18 +133,18 @@ def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None]) -> 
         if not line.strip():
             continue
         try:
-            found = read(_check_line(line))
+            parsed = read(_check_line(line))
         except InvalidName as problem:
             print_name_error(problem, f"line {number}: ")
             failed = True
         else:
-            show(found)
+            show(parsed)
     if failed:
         raise typer.Exit(1)
 
 
 def _read_lines() -> Iterator[str]:
-    """The lines of standard input; of one longer than MAX_LINE the beginning, so that the next keeps its number."""
+    """Yield the lines of standard input, and of a line longer than MAX_LINE its beginning."""
     stdin = sys.stdin or io.StringIO()  # it may be closed
     mark = BYTE_ORDER_MARK  # some editors write it before the first line
     while line := stdin.readline(MAX_LINE + 1):
@@ -159,6 +157,6 @@ def _read_lines() -> Iterator[str]:
 
 def _check_line(line: str) -> str:
     if len(line) > MAX_LINE:
-        message = f"the line has more than {MAX_LINE:,} characters, more than any name needs"
+        message = f"the line has more than {MAX_LINE:,} characters"
         raise InvalidName("H9", message, position=MAX_LINE, character=line[MAX_LINE])
     return line

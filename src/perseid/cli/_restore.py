@@ -1,10 +1,10 @@
-"""Counters from which names are made, and how they go on after a restore.
+"""Restoring an installation from backups, and the counters of suffixes after a restore.
 
-A backup does not know which numbers were given out after it was made. Names made from the time go on ahead of the
-clock; where names are counted (`scheme = "pattern:…"`) nobody can tell, so a restored ledger gives out none until an
-operator, who knows the last one, says so: `perseid restore --reopen`.
+The installation is restored completely, verified and in place, or not at all.
 
-An installation made from backups: whole, checked and in its place, or not at all.
+A backup does not know which numbers were leased after it was made. Suffixes made from the time continue ahead of the
+clock. Where suffixes are counted (`scheme = "pattern:…"`), a restored ledger mints none until an operator says which
+was the last one: `perseid restore --reopen`.
 """
 
 import os
@@ -35,67 +35,67 @@ from perseid.names.suffix_scheme import Scheme, Source
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.installation.files import place, remove_files, staging_directory, write_file
 from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME, new_log, open_store, translate_errors
-from perseid.registry.installation.setting_kinds import mask_password
+from perseid.registry.installation.setting_types import mask_password
 from perseid.registry.installation.settings import FILE_NAME, Config, config_template
 from perseid.registry.installation.site_setup import write_server_files
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.snapshot import POLICY_TYPE, Snapshot
 
-from ._place import OpenInstallation, parse_handle
+from ._installation import OpenInstallation, parse_handle
 
-_MAX_DIGITS = 18  # of a number that the ledger can keep
+_MAX_DIGITS = 18  # of a number that the ledger can store
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A namespace whose names are counted."""
+    """The counter of a namespace whose suffixes are counted."""
 
     prefix: str
     scheme: Scheme
     closed: bool
-    """Whether nothing is given out until somebody says where to go on."""
+    """Whether minting waits for `perseid restore --reopen`."""
     last: int
-    """The last number that is known to be given out; -1 if none is."""
+    """The last number known to be used; -1 for none."""
 
     @property
-    def last_name(self) -> str:
-        """The last name that is known to be given out; empty if none is, or it cannot be told."""
+    def last_handle(self) -> str:
+        """The last handle known to be minted; empty if there is none or the scheme cannot tell."""
         if self.last < 0 or not isinstance(self.scheme, PatternScheme):
             return ""
         try:
             return f"{self.prefix}/{self.scheme.format(self.last)}"
         except NameMisuse:
-            return ""  # beyond what the template has names for
+            return ""  # the pattern has no more suffixes
 
 
 def reopen_command(prefix: str) -> str:
-    """The command with which an operator lets names be made again."""
-    return f"perseid restore --reopen {prefix} --last NAME"
+    """Return the command that allows minting again after a restore."""
+    return f"perseid restore --reopen {prefix} --last HANDLE"
 
 
-def reopen_counter(place: OpenInstallation, prefix: str, last: str) -> Counter:
-    """Let names be made again behind the last one that was given out, which is a number or a name."""
+def reopen_counter(session: OpenInstallation, prefix: str, last: str) -> Counter:
+    """Allow minting again after the last number or handle that was used."""
     check_prefix(prefix)
-    with place.registry.snapshot() as snapshot:
+    with session.registry.snapshot() as snapshot:
         scheme = snapshot.policy(prefix).suffix_scheme()
     if scheme is None or not uses_counter(scheme):
-        raise LedgerError(f"the names of {prefix} are not counted, so nothing waits there")
-    ledger = place.registry.ledger
+        raise LedgerError(f"prefix {prefix} does not use a counter; minting there needs no --reopen")
+    ledger = session.registry.ledger
     reopen_lease(ledger.log, _lease_scope(prefix, scheme), _parse_number(last, prefix, scheme))
     return _load_counter(ledger, prefix, scheme)
 
 
-def counters(place: OpenInstallation) -> Iterator[Counter]:
-    """The counters of all namespaces."""
-    with place.registry.snapshot() as snapshot:
-        found = list(_counted_namespaces(snapshot))
-    for prefix, scheme in found:
-        yield _load_counter(place.registry.ledger, prefix, scheme)
+def counters(session: OpenInstallation) -> Iterator[Counter]:
+    """Yield the counters of all namespaces."""
+    with session.registry.snapshot() as snapshot:
+        counted = list(_counted_namespaces(snapshot))
+    for prefix, scheme in counted:
+        yield _load_counter(session.registry.ledger, prefix, scheme)
 
 
 def uses_counter(scheme: Scheme) -> bool:
-    """Whether a scheme takes numbers that have no clock; it is tried out to learn that."""
+    """Whether a scheme leases numbers without a clock; found out by minting one suffix in memory."""
     clocks: list[int] = []
     memory = MemoryLease()
 
@@ -108,7 +108,7 @@ def uses_counter(scheme: Scheme) -> bool:
 
 
 def _lease_scope(prefix: str, scheme: Scheme) -> bytes:
-    """Where the numbers of a namespace are unique, as minting names it."""
+    """Return the scope of a namespace's lease, as minting names it."""
     return f"{fold(prefix)} {scheme.name}".encode()
 
 
@@ -117,13 +117,13 @@ def _counted_namespaces(snapshot: Snapshot) -> Iterator[tuple[str, Scheme]]:
         try:
             scheme = snapshot.policy(prefix).suffix_scheme()
         except InvalidPolicy:
-            continue  # that is another finding
+            continue  # reported as another finding
         if scheme is not None and uses_counter(scheme):
             yield prefix, scheme
 
 
 def _load_counter(ledger: Ledger, prefix: str, scheme: Scheme) -> Counter:
-    """How far a counter has come: a look, which takes no number."""
+    """Read a counter by a lease of zero numbers."""
     outcome = ledger.append(Lease(_lease_scope(prefix, scheme), 0, 0))[0]
     if isinstance(outcome, LeaseClosed):
         return Counter(prefix, scheme, True, outcome.last)
@@ -133,16 +133,16 @@ def _load_counter(ledger: Ledger, prefix: str, scheme: Scheme) -> Counter:
 
 
 def _parse_number(text: str, prefix: str, scheme: Scheme) -> int:
-    """The number that was given, or that of the name that was given."""
+    """Parse a number, or a handle of the prefix into its number."""
     if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
         return int(text)
     if "/" not in text:
-        raise typer.BadParameter("the last name that was given out is expected, or its number", param_hint="--last")
+        raise typer.BadParameter("use the last handle that was minted, or its number", param_hint="--last")
     handle = parse_handle(text, new=True)
     if fold(handle.prefix) != fold(prefix):
-        raise typer.BadParameter(f"{handle} is no name of {prefix}", param_hint="--last")
+        raise typer.BadParameter(f"{handle} does not have the prefix {prefix}", param_hint="--last")
     if not isinstance(scheme, PatternScheme):
-        raise typer.BadParameter("give the number: names of this scheme do not tell it", param_hint="--last")
+        raise typer.BadParameter("use a number: suffixes of this scheme do not contain it", param_hint="--last")
     try:
         return scheme.parse(handle.suffix)
     except InvalidName as problem:
@@ -156,9 +156,9 @@ _POLICY_BYTES: Final = POLICY.encode()
 def restore_installation(
     directory: Path, files: Sequence[Path], settings: str | None, by: tuple[str, str], update: Callable[[int], None]
 ) -> RestoreResult:
-    """Make an installation from a full backup and the increments that follow it, in a directory that is new or empty.
+    """Create an installation from a full backup and its increments, in a directory that is new or empty.
 
-    `settings` is the text of its `perseid.toml`; None takes the defaults. `by` is the door and the actor.
+    `settings` is the text of its `perseid.toml`, or None for the defaults. `by` is the interface and the actor.
     """
     text = config_template() if settings is None else settings
     config = Config.parse(text, os.environ)
@@ -167,13 +167,13 @@ def restore_installation(
     with staging_directory(directory, FILE_NAME) as work:
         write_file(work / FILE_NAME, text.encode())
         (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
-        # The server's key is in no backup. The new one is not protected: the passphrase may be lost with the old one.
+        # No backup contains the server's key. The new one is not encrypted: the old passphrase may be lost.
         write_server_files(work, config)
         with closing(open_store(work, config, new=True)) as store, translate_errors(store, config):
             in_directory = store.dialect == "sqlite"
 
-            def keep(origin: str) -> Signer:
-                """Make the new key. It must be in its place before a database has the ledger that names it."""
+            def create_key(origin: str) -> Signer:
+                """Write the new key to disk before a database has the ledger that names it."""
                 signer = Signer.generate(origin, secrets.token_bytes(_SEED_SIZE))
                 write_file(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_bytes())
                 sync_directory(work / KEYS_NAME)
@@ -183,24 +183,24 @@ def restore_installation(
 
             if store.version() is not None:
                 raise StoreNotEmpty(
-                    f"there is a ledger in {mask_password(config.ledger_database)} already; name an empty database"
+                    f"{mask_password(config.ledger_database)} already contains a ledger; use an empty database"
                 )
             store.upgrade()
             try:
-                made = restore(files, new_log(store), keep, by, ahead, update)
+                result = restore(files, new_log(store), create_key, by, ahead, update)
             except BaseException:
                 remove_files(placed)
                 raise
             if in_directory:
-                store.close()  # nothing is left beside the file then
+                store.close()  # removes the files beside the database
                 place(work, directory, KEYS_NAME, FILE_NAME)
-    return made
+    return result
 
 
 def find_max_ahead(files: Sequence[Path]) -> int:
-    """The farthest, in milliseconds, that a namespace ever let its names run ahead of the clock, as backups tell.
+    """Return the longest time, in milliseconds, that any policy in the backups let suffixes run ahead of the clock.
 
-    What was given out last is not in a backup, so names go on behind all that can have been given out.
+    A backup does not contain the last suffixes, so minting continues after all that can have been used.
     """
     farthest = DEFAULT_MAX_AHEAD
     for path in files:
@@ -213,7 +213,7 @@ def find_max_ahead(files: Sequence[Path]) -> int:
 
 
 def _policy_ahead(archive: ArchiveReader, content: bytes) -> int:
-    """How far an entry lets names run ahead, if it holds a policy; what is damaged, the restore will tell."""
+    """Return how far the policy in an entry lets suffixes run ahead; 0 for other or damaged entries."""
     seq = int.from_bytes(content[:8], "big", signed=True)
     at, _, _, body = archive.entry(content, seq)
     try:

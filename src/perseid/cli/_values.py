@@ -1,12 +1,9 @@
-"""Values as people type them: `[INDEX:]TYPE[!private]=DATA`, or a whole record in JSON.
+"""Values on the command line: `[INDEX:]TYPE[!private]=DATA`, or a whole record in JSON.
 
-DATA is text, `@FILE` (the octets of a file, `@-` of standard input) or `base64:…`; for structured types it is what
-people write of them: `HS_ADMIN=200:0.NA/12345:add_value,modify_value`, `HS_VLIST=300:0.NA/12345,301:0.NA/12345`. Behind
-the type `!private` makes a value that administrators read, and `!public` one that everybody does.
-
-Where no index is given a free one is chosen: see `perseid.registry.commands.records`.
-
-How commands read: what was given as an argument, or with `-` every line of standard input.
+DATA is text, `@FILE` (the bytes of a file; `@-` is standard input) or `base64:…`. Structured types have a text form:
+`HS_ADMIN=200:0.NA/12345:add_value,modify_value`, `HS_VLIST=300:0.NA/12345,301:0.NA/12345`. `TYPE!private` is readable
+by administrators only, `TYPE!public` by everyone. A value without an index gets a free one: see
+`perseid.registry.commands.records`.
 """
 
 import re
@@ -30,7 +27,7 @@ from perseid.registry.commands.records import PartialValue
 FILE_PREFIX: Final = "@"
 STANDARD_INPUT: Final = "-"
 PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
-"""The permissions of a value that administrators alone may read."""
+"""The permissions of a value that only administrators can read."""
 
 _SYNTAX = "[INDEX:]TYPE=DATA, as in URL=https://example.org/ or 2:EMAIL=help@example.org"
 _VALUE = re.compile(r"(?:(?P<index>[0-9]{1,10}):)?(?P<type>[^=!]+)(?:!(?P<mark>[^=]*))?=(?P<data>.*)", re.DOTALL)
@@ -42,11 +39,11 @@ ValueOption: TypeAlias = Annotated[
     typer.Option(
         "--value",
         metavar="[INDEX:]TYPE=DATA",
-        help="A value of the record; may be repeated. DATA is text, @FILE or base64:…; TYPE!private hides it.",
+        help="A value of the record; repeatable. DATA is text, @FILE or base64:…; TYPE!private hides it.",
     ),
 ]
 UrlOption: TypeAlias = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Where the thing is: short for --value URL=…")
+    str | None, typer.Option("--url", metavar="URL", help="The target; short for --value URL=…")
 ]
 ValueArguments: TypeAlias = Annotated[
     list[str] | None,
@@ -57,24 +54,24 @@ ValueArguments: TypeAlias = Annotated[
 FromOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="FILE", help="A whole record in JSON, as `resolve --json` prints it; - is standard input."
+        "--from", metavar="FILE", help="A whole record in JSON, as printed by `resolve --json`; - is standard input."
     ),
 ]
 
 
 def parse_value(text: str) -> PartialValue:
-    """Take `[INDEX:]TYPE=DATA`."""
-    found = _VALUE.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(f"{quote_text(text)} is no value; write {_SYNTAX}")
-    type_, mark = found["type"].strip(), found["mark"]
+    """Parse `[INDEX:]TYPE=DATA`."""
+    match = _VALUE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{quote_text(text)} is not a value; use {_SYNTAX}")
+    type_, mark = match["type"].strip(), match["mark"]
     if mark is not None and mark not in _PERMISSIONS:
-        raise typer.BadParameter(f"{quote_text(mark)} is not known behind a type; there are !private and !public")
-    index = None if found["index"] is None else int(found["index"])
+        raise typer.BadParameter(f"{quote_text(mark)} is not allowed after a type; use !private or !public")
+    index = None if match["index"] is None else int(match["index"])
     if not type_ or ":" in type_ or (index is not None and not 0 < index <= _MAX_INDEX):
-        raise typer.BadParameter(f"{quote_text(text)} is no value: an index is a number from 1 on; write {_SYNTAX}")
+        raise typer.BadParameter(f"{quote_text(text)} is not a value: an index is a number from 1; use {_SYNTAX}")
     try:
-        data = _parse_data(type_, found["data"])
+        data = _parse_data(type_, match["data"])
     except InvalidData as problem:
         raise typer.BadParameter(f"{quote_text(type_)}: {problem}") from problem
     permissions = _PERMISSIONS[mark] if mark else PRIVATE if has_type(type_, HS_SECKEY) else None
@@ -82,38 +79,38 @@ def parse_value(text: str) -> PartialValue:
 
 
 def parse_values(texts: Iterable[str] | None, url: str | None = None) -> tuple[PartialValue, ...]:
-    """Take the values of a command."""
+    """Parse the values of a command."""
     first = () if url is None else (PartialValue(URL, _parse_data(URL, url)),)
     return (*first, *[parse_value(text) for text in texts or ()])
 
 
 def read_record(path: str) -> tuple[Value, ...]:
-    """The values of a record in JSON, from a file or standard input: `{"values": […]}`, an array, or one value."""
+    """Read the values of a JSON record from a file or standard input: `{"values": […]}`, an array, or one value."""
     raw = _read_bytes(path, MAX_JSON_BYTES)
     return values_from_json(parse_json(raw))
 
 
 def read_text(path: str) -> str:
-    """A text in UTF-8, from a file or standard input."""
+    """Read a text in UTF-8 from a file or standard input."""
     raw = _read_bytes(path, MAX_JSON_BYTES)
     try:
-        return raw.decode("utf-8-sig")  # some editors write a mark before the first line
+        return raw.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
-        raise InvalidData(f"{quote_text(path)} is not UTF-8: octet {error.start + 1}") from None
+        raise InvalidData(f"{quote_text(path)} is not UTF-8 at byte {error.start + 1}") from None
 
 
 def format_data(value: Value) -> str:
-    """The data of a value on one line for people; secrets are not shown."""
+    """Format the data of a value on one line; hide secrets."""
     if has_type(value.type, HS_SECKEY):
         return "(secret; --json shows it)"
     return printable(data_to_text(value))
 
 
 def printable(text: str) -> str:
-    """A text on one line, without anything that a terminal would act upon."""
+    """Escape line breaks and everything that a terminal would act on."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _parse_data(type_: str, text: str) -> bytes:
@@ -123,7 +120,7 @@ def _parse_data(type_: str, text: str) -> bytes:
 
 
 def _read_bytes(path: str, limit: int) -> bytes:
-    """What is in a file, or in standard input; one octet more than is allowed shows that it is too long."""
+    """Read a file or standard input; one byte more than `limit` shows that it is too long."""
     if path == STANDARD_INPUT:
         return sys.stdin.buffer.read(limit + 1)
     with Path(path).open("rb") as file:

@@ -1,7 +1,4 @@
-"""`perseid backup, restore, rebuild`, and the other commands with which an installation is kept for decades.
-
-`check` is in `checking`, `key` in `keys`.
-"""
+"""`perseid backup`, `restore` and `rebuild`, and the table of the maintenance commands."""
 
 import sys
 from collections.abc import Callable
@@ -15,14 +12,14 @@ from perseid.ledger.backup.archive import Header, save_backup, write_backup
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
-from perseid.ledger.views.sql import rebuild as rebuild_view
+from perseid.ledger.views.rebuild import rebuild as rebuild_view
 from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.settings import FILE_NAME
 from perseid.registry.installation.site import KEYS_NAME, SERVER_KEY, SITE_BINARY, SITE_JSON
 
 from . import check, keys
+from ._installation import INTERFACE, Directory, get_identity, open_installation, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message, progress
-from ._place import INTERFACE, Directory, directory_of, get_identity, open_installation
 from ._restore import reopen_command, reopen_counter, restore_installation
 from ._values import printable
 
@@ -30,32 +27,35 @@ STANDARD_OUTPUT: Final = "-"
 
 
 class View(StrEnum):
-    """What is computed from the ledger, and can be computed again; the answers last, for they are made from records."""
+    """A view of the ledger, in the order of rebuilding: the answers are built from the records."""
 
     RECORDS = "records"
-    TARGETS = "targets"
+    SEARCH = "search"
     ANSWERS = "answers"
 
 
+_SQL_VIEWS: Final = {View.RECORDS: "records", View.SEARCH: "targets"}
+
+
 def backup(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; `-` is standard output.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is standard output.")],
     since: Annotated[
-        int, typer.Option("--since", metavar="SEQ", min=0, help="Only what came behind this entry: an increment.")
+        int, typer.Option("--since", metavar="SEQ", min=0, help="Only entries after this one: an increment.")
     ] = 0,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Copy the ledger into a file, also while others write. It is checked on its way.
+    """Back up the ledger to a file, also while it is in use. Every entry is verified.
 
-    An increment holds what came behind an earlier backup, and is restored together with it. **A backup contains
-    secrets**: keys and values that are not public. The settings and the private keys of the installation are not in it;
-    keep copies of `perseid.toml`, `siteinfo.json` and `keys/privkey.bin`. A restore makes a new checkpoint key.
+    An increment contains the entries after an earlier backup, and is restored together with it. **A backup contains
+    secrets**: keys and private values. It does not contain the settings and private keys of the installation: keep
+    copies of `perseid.toml`, `siteinfo.json` and `keys/privkey.bin`. A restore creates a new checkpoint key.
 
     For example:
         perseid backup monday.backup
         perseid backup tuesday.backup --since 10
     """
-    with Installation.open(directory_of(directory), writable=False) as installation:
+    with Installation.open(resolve_directory(directory), writable=False) as installation:
         log = installation.log
         with log.reading() as reading:
             size = reading.size
@@ -71,89 +71,88 @@ def backup(
 def restore(
     file: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="A full backup, and the increments that follow it, in order."),
+        typer.Argument(metavar="FILE...", help="A full backup and its increments, in order."),
     ] = None,
     *,
     settings: Annotated[
         Path | None,
-        typer.Option("--settings", metavar="FILE", help="The perseid.toml to use; default: a new one, with defaults."),
+        typer.Option("--settings", metavar="FILE", help="The perseid.toml to use. Default: a new one with defaults."),
     ] = None,
     reopen: Annotated[
         str | None,
-        typer.Option("--reopen", metavar="PREFIX", help="After a restore: let names be made again in this namespace."),
+        typer.Option("--reopen", metavar="PREFIX", help="After a restore: allow minting again in this namespace."),
     ] = None,
     last: Annotated[
         str | None,
-        typer.Option("--last", metavar="NAME|N", help="With --reopen: the last name, or number, that was given out."),
+        typer.Option("--last", metavar="HANDLE|N", help="With --reopen: the last handle, or number, that was minted."),
     ] = None,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Make an installation from backups, verified: every entry, the tree over them, the checkpoint.
+    """Create an installation from backups. Every entry, the Merkle tree and the checkpoint are verified.
 
-    The directory (`-d`) must be new or empty; it is complete in the end, or not there. A restored ledger goes on under
-    a new name with a new key, because nobody knows what the old one signed after the backup was made.
+    The directory (`-d`) must be new or empty. If the restore fails, it is removed. A restored ledger continues with a
+    new origin and a new key, because it is not known what the old key signed after the backup.
 
-    Nobody knows either which names it gave out. Where these are counted, none are made until you have looked where
-    names went, and said which was the last: `--reopen PREFIX --last NAME`. If you are not sure, name a later one: what
-    is passed over is lost, and what is given out twice is worse.
+    It is not known either which identifiers were minted after the backup. Where suffixes are counted, minting is closed
+    until you say which was the last: `--reopen PREFIX --last HANDLE`. If you are not sure, use a later one: skipped
+    suffixes are lost, but a suffix that is minted twice is worse.
 
     For example:
         perseid backup full.backup
         perseid restore full.backup -d restored-data
     """
     if bool(file) == (reopen is not None) or (last is None) != (reopen is None):
-        raise typer.BadParameter("name the files to restore; or afterwards --reopen PREFIX --last NAME")
+        raise typer.BadParameter("use either FILE... or --reopen PREFIX --last HANDLE")
     if reopen is not None and last is not None:
         _reopen(reopen, last, directory, json)
         return
-    folder = directory_of(directory).resolve()
+    folder = resolve_directory(directory).resolve()
     text = None if settings is None else settings.read_text(encoding="utf-8-sig")
     with progress("restoring") as update:
-        made = restore_installation(folder, file or (), text, (INTERFACE, str(get_identity(None))), update)
-    closed = [scope.decode("utf-8", "replace").partition(" ")[0] for scope in made.closed]
-    was, branch = made.branch.predecessor, made.branch
+        result = restore_installation(folder, file or (), text, (INTERFACE, str(get_identity(None))), update)
+    closed = [scope.decode("utf-8", "replace").partition(" ")[0] for scope in result.closed]
+    old, branch = result.branch.predecessor, result.branch
     if json:
         print_json(
             {
                 "directory": str(folder),
-                "entries": was.size,
-                "seq": made.seq,
+                "entries": old.size,
+                "seq": result.seq,
                 "origin": branch.new.name,
                 "key": str(branch.new),
-                "continues": {"origin": was.origin, "size": was.size, "key": str(branch.old)},
+                "continues": {"origin": old.origin, "size": old.size, "key": str(branch.old)},
                 "closed": closed,
             }
         )
         return
     print_fields(
         {
-            "restored": f"{was.size:,} entries of {printable(was.origin)}",
+            "restored": f"{old.size:,} entries of {printable(old.origin)}",
             "directory": folder,
-            "settings": folder / FILE_NAME if settings else f"{folder / FILE_NAME}, defaults: copy yours over it",
-            "goes on as": printable(branch.new.name),
+            "settings": folder / FILE_NAME if settings else f"{folder / FILE_NAME} (defaults; copy yours over it)",
+            "new origin": printable(branch.new.name),
             "new key": printable(str(branch.new)),
         }
     )
-    print_message(
-        f"The server's key is a new one too. If you have copies of {SITE_JSON} and {KEYS_NAME}/{SERVER_KEY}, put them"
-    )
-    print_message(
-        f"in its place and remove {SITE_BINARY}; otherwise give the new {SITE_JSON} to whoever has the old one."
-    )
+    print_message(f"The server has a new key. If you have copies of {SITE_JSON} and {KEYS_NAME}/{SERVER_KEY},")
+    print_message(f"put them into {folder} and remove {SITE_BINARY}.")
+    print_message(f"Otherwise replace every copy of the old {SITE_JSON} with the new one.")
     for prefix in closed:
-        typer.echo(printable(f"no names are made under {prefix} until: {reopen_command(prefix)}"))
+        typer.echo(printable(f"minting under {prefix} is closed until: {reopen_command(prefix)}"))
 
 
 def rebuild(
-    view: Annotated[View | None, typer.Argument(metavar="answers|records|targets", help="Which; default all.")] = None,
+    view: Annotated[
+        View | None, typer.Argument(metavar="answers|records|search", help="The view. Default: all.")
+    ] = None,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Make the views anew from the ledger, while they are in use: what is served, and how records are found.
+    """Rebuild the views from the ledger, while they are in use.
 
-    Nothing is lost by it. Do it when `perseid check` or `perseid verify --all` says so. Answers are made from records:
-    where those were damaged, make both anew.
+    Nothing is lost. Run it when `perseid check` or `perseid verify --all` says so. The view `answers` is built from
+    `records`: if `records` was damaged, rebuild both.
 
     For example:
         perseid rebuild
@@ -174,28 +173,28 @@ def _reopen(prefix: str, last: str, directory: Path | None, json: bool) -> None:
         counter = reopen_counter(session, prefix, last)
     if json:
         document: dict[str, object] = {"prefix": counter.prefix, "last": counter.last}
-        print_json(document | ({"lastName": counter.last_name} if counter.last_name else {}))
+        print_json(document | ({"last_handle": counter.last_handle} if counter.last_handle else {}))
     else:
-        print_fields({"names go on behind": printable(counter.last_name or str(counter.last))})
+        print_fields({"minting continues after": printable(counter.last_handle or str(counter.last))})
 
 
 def _rebuild(ledger: Ledger, view: View) -> int:
-    """Make one view anew; up to which entry."""
+    """Rebuild one view and return its last entry."""
     with ledger.reading() as reading:
         size = reading.size
     if view is not View.ANSWERS:
         with progress(f"rebuilding {view.value}", size) as update:
-            return rebuild_view(ledger.log, view.value, update)
+            return rebuild_view(ledger.log, _SQL_VIEWS[view], update)
     with progress("rebuilding answers", unit="records") as update:
         if not ledger.answers.rebuild(ledger.reading, update):
-            raise StorageFull("the answers could not be built: there is no room, or it cannot be used; nothing is lost")
+            raise StorageFull("the view answers cannot be built: storage is full or not writable; nothing is lost")
     return ledger.answers.applied
 
 
 def _write_to_stdout(log: Log, since: int) -> None:
     if sys.stdout.isatty():
         raise LedgerError(
-            "a backup contains secrets and is not shown on a terminal; name a file, or a program behind |"
+            "a backup contains secrets and is not printed to a terminal; use a file name or pipe the output"
         )
     with progress("backing up") as update:
         write_backup(log, sys.stdout.buffer, since, update)
@@ -206,13 +205,13 @@ def _print_backup(path: Path, header: Header, json: bool) -> None:
     size = path.stat().st_size
     if json:
         document: dict[str, object] = {"file": str(path), "since": header.since, "until": header.until}
-        print_json(document | {"origin": header.origin, "octets": size, "madeAt": header.made_at})
+        print_json(document | {"origin": header.origin, "size": size, "created_at": header.made_at})
         return
     print_fields(
         {
             "file": printable(str(path)),
             "entries": f"{header.since + 1:,} to {header.until:,}" if header.until > header.since else "none",
-            "octets": f"{size:,}",
+            "size": f"{size:,} bytes",
             "next": f"perseid backup FILE --since {header.until}",
         }
     )

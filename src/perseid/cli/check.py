@@ -1,6 +1,6 @@
-"""`perseid check`: look for what is wrong with an installation, and say what to do about each finding.
+"""`perseid check`: find problems of an installation, each with its fix.
 
-Each part is looked at by itself, so that one finding does not hide the others.
+Each part is checked on its own, so that one problem does not hide the others.
 """
 
 import os
@@ -35,54 +35,51 @@ from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.policy.types import check_types
 from perseid.registry.snapshot import Snapshot
 
+from ._installation import Directory, OpenInstallation, open_installation, resolve_directory
 from ._output import AsJson, print_json, progress
-from ._place import Directory, OpenInstallation, directory_of, open_installation
 from ._restore import counters, reopen_command
 from ._values import printable
 from .check_server import Finding, Level, has_errors, http_findings, port_findings, server_findings, token_findings
-from .keys import find_pending_key, keys_of
+from .keys import find_pending_key, list_keys
 
 _GROUP_AND_OTHERS: Final = 0o077
 
 
 def check(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out what takes as long as the ledger is large.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the checks that read the whole ledger.")] = False,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Look for what is wrong with an installation, and say what to do about each finding.
+    """Check an installation and show how to fix problems.
 
-    Looked at are the directory, the settings, the server's key and site information, the certificate for HTTPS, the
-    ports, the clock, the keys of the ledger, the ledger itself, the views against it, the policies, and the tokens;
-    also what existing records have that their policy would no longer allow. The exit code is 1 if something is wrong.
-    It may run beside a server.
+    The checks cover the directory, the settings, the server's key and site information, the HTTPS certificate, the
+    ports, the clock, the keys of the ledger, the ledger, its views, the policies and the tokens. Records that their
+    policy no longer allows are listed too. The exit code is 1 if there is an error. A server may be running.
 
     For example:
         perseid check
         perseid check --quick --json
     """
-    folder = directory_of(directory).resolve()
+    folder = resolve_directory(directory).resolve()
     if not (folder / FILE_NAME).exists():
         raise NoInstallation(folder)
-    found = []
+    results = []
     for finding in findings(folder, quick=quick):
-        found.append(finding)
+        results.append(finding)
         if not json:
             typer.echo(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}")
             if finding.advice:
                 typer.echo(f"{'':<18}{printable(finding.advice)}")
-    wrong = has_errors(found)
+    failed = has_errors(results)
     if json:
-        plain = [{"about": f.about, "level": f.level.value, "message": f.message, "advice": f.advice} for f in found]
-        print_json({"ok": not wrong, "findings": plain})
-    if wrong:
+        plain = [{"about": f.about, "level": f.level.value, "message": f.message, "advice": f.advice} for f in results]
+        print_json({"ok": not failed, "findings": plain})
+    if failed:
         raise typer.Exit(1)
 
 
 def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
-    """What there is to say about the installation in a directory."""
+    """Yield the findings about an installation."""
     permissions = list(_directory_findings(directory))
     yield from permissions
     settings = list(_settings_findings(directory))
@@ -103,7 +100,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
             yield Finding("ledger", Level.ERROR, str(problem))
         return
     if has_errors(ledger):
-        yield Finding("views", Level.NOTE, "they were not looked at: what they are made from is wrong")
+        yield Finding("views", Level.NOTE, "not checked: the ledger they are built from has errors")
         return
     try:
         with open_installation(directory) as session:
@@ -126,15 +123,15 @@ def _directory_findings(directory: Path) -> Iterator[Finding]:
         yield Finding("directory", Level.ERROR, str(problem))
         return
     mode = stat.S_IMODE(directory.stat().st_mode)
-    closed = not mode & _GROUP_AND_OTHERS
-    open_files = [path for path in _iter_files(directory) if not closed or path.parent.name == KEYS_NAME]
+    is_private = not mode & _GROUP_AND_OTHERS
+    open_files = [path for path in _iter_files(directory) if not is_private or path.parent.name == KEYS_NAME]
     exposed = [path for path in open_files if path.stat().st_mode & _GROUP_AND_OTHERS]
     if exposed:
         names = ", ".join(str(path.relative_to(directory)) for path in exposed[:3])
-        message = f"others may read {names}, and secrets are in them"
-        yield Finding("directory", Level.ERROR, message, f"close it with: chmod -R go= {directory}")
+        message = f"other users can read {names}, which contain secrets"
+        yield Finding("directory", Level.ERROR, message, f"restrict access with: chmod -R go= {directory}")
     else:
-        yield Finding("directory", Level.OK, f"{directory} (mode {mode:04o}) is yours alone")
+        yield Finding("directory", Level.OK, f"only you can read {directory} (mode {mode:04o})")
 
 
 def _iter_files(directory: Path) -> Iterator[Path]:
@@ -150,8 +147,8 @@ def _settings_findings(directory: Path) -> Iterator[Finding]:
         return
     for remark in config.remarks:
         yield Finding("settings", Level.NOTE, remark)
-    given = sum(source != "default" for source in config.sources.values())
-    yield Finding("settings", Level.OK, f"{given} of {len(config.sources)} are set; perseid config shows them")
+    changed = sum(source != "default" for source in config.sources.values())
+    yield Finding("settings", Level.OK, f"{changed} of {len(config.sources)} are set; perseid config shows them")
 
 
 # The ledger
@@ -165,39 +162,39 @@ def _clock_findings(installation: Installation) -> Iterator[Finding]:
         installation.log.clock.date(last)
     except LedgerError as problem:
         yield Finding(
-            "clock", Level.ERROR, str(problem), "set the clock of this machine; nothing is written until then"
+            "clock", Level.ERROR, str(problem), "set the clock of this machine; until then every change is refused"
         )
     else:
-        yield Finding("clock", Level.OK, "it agrees with the last entry")
+        yield Finding("clock", Level.OK, "agrees with the last entry")
 
 
 def _key_findings(installation: Installation) -> Iterator[Finding]:
     path = installation.directory / KEYS_NAME / CHECKPOINT_KEY
-    advice = "put the key back from where you keep a copy; without one, back up and restore, which makes a new key"
+    advice = (
+        "restore the key from your copy; without one, run perseid backup and perseid restore, which creates a new key"
+    )
     try:
         signer = Signer.from_bytes(path.read_bytes())
     except (OSError, ValueError) as problem:
-        what = problem.strerror if isinstance(problem, OSError) else "it is damaged"
-        yield Finding("keys", Level.ERROR, f"{path} cannot be read: {what}", advice)
+        reason = problem.strerror if isinstance(problem, OSError) else "it is damaged"
+        yield Finding("keys", Level.ERROR, f"{path} cannot be read: {reason}", advice)
         return
-    named = keys_of(installation)[-1]
+    current = list_keys(installation)[-1]
     if find_pending_key(installation) is not None:
-        message = "the checkpoint key was being exchanged, and that was interrupted"
+        message = "the rotation of the checkpoint key was interrupted"
         yield Finding("keys", Level.ERROR, message, "finish it with: perseid key rotate checkpoint")
         return
     if (path.parent / NEXT_CHECKPOINT_KEY).exists():
-        message = (
-            f"{path.parent / NEXT_CHECKPOINT_KEY} is left over from an exchange that was interrupted; it never counted"
-        )
-        yield Finding("keys", Level.NOTE, message, "the next exchange removes it")
-    if signer.public != named or not _has_signed(installation, signer):
-        yield Finding("keys", Level.ERROR, "the checkpoint key is not the one with which the ledger signs", advice)
+        message = f"{path.parent / NEXT_CHECKPOINT_KEY} is left over from an interrupted rotation and was never used"
+        yield Finding("keys", Level.NOTE, message, "the next rotation removes it")
+    if signer.public != current or not _has_signed(installation, signer):
+        yield Finding("keys", Level.ERROR, "the checkpoint key is not the one named in the ledger", advice)
     else:
         yield Finding("keys", Level.OK, f"checkpoints are signed as {signer.name}")
 
 
 def _has_signed(installation: Installation, signer: Signer) -> bool:
-    """Whether the latest checkpoint is of this key; also if there is none yet, or keys have changed since."""
+    """Whether this key signed the latest checkpoint; true also without a checkpoint, or if keys were rotated."""
     with installation.log.reading() as reading:
         note = reading.checkpoint()
     if note is None:
@@ -205,48 +202,48 @@ def _has_signed(installation: Installation, signer: Signer) -> bool:
     try:
         open_checkpoint(note, signer.public)
     except InvalidProof:
-        return len(keys_of(installation)) > 1
+        return len(list_keys(installation)) > 1
     return True
 
 
 def _ledger_findings(installation: Installation, *, quick: bool) -> Iterator[Finding]:
     log = installation.log
     if (branch := find_branch(log)) is not None:
-        was = branch.predecessor
-        message = f"it was restored: it continues {was.origin} from entry {was.size:,} on, as {branch.new.name}"
-        yield Finding("ledger", Level.NOTE, message, "whoever trusts the old key needs the new one: perseid key list")
+        old = branch.predecessor
+        message = f"restored from a backup: continues {old.origin} after entry {old.size:,} as {branch.new.name}"
+        yield Finding("ledger", Level.NOTE, message, "send the new key to users of the old one: perseid key list")
     with log.reading() as reading:
         size = reading.size
     if quick:
-        yield Finding("ledger", Level.OK, f"{size:,} entries, not computed anew (--quick)")
+        yield Finding("ledger", Level.OK, f"{size:,} entries, not verified (--quick)")
         return
     try:
         with progress("checking entries", size) as update:
             report = verify(log, update)
     except LedgerError as problem:
-        view = "rebuild" in str(problem)
-        fix = "perseid rebuild" if view else "restore the last good backup: perseid restore"
+        in_view = "rebuild" in str(problem)
+        fix = "perseid rebuild" if in_view else "restore the last good backup: perseid restore"
         yield Finding("ledger", Level.ERROR, str(problem), fix)
         return
-    erased = f", {report.redacted:,} values erased" if report.redacted else ""
-    yield Finding("ledger", Level.OK, f"{report.entries:,} entries hold{erased}")
+    redacted = f", {report.redacted:,} values redacted" if report.redacted else ""
+    yield Finding("ledger", Level.OK, f"{report.entries:,} entries are valid{redacted}")
 
 
 def _answers_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Finding]:
     ledger = session.registry.ledger
-    fix = "build them anew with: perseid rebuild answers"
+    fix = "rebuild the view with: perseid rebuild answers"
     if not ledger.answers.catch_up(ledger.reading):
-        yield Finding("answers", Level.ERROR, "they cannot follow the ledger", f"see that there is room, then {fix}")
+        yield Finding("answers", Level.ERROR, "the view cannot follow the ledger", f"free disk space, then {fix}")
         return
     if quick:
-        yield Finding("answers", Level.OK, f"they have come to entry {ledger.answers.applied:,}")
+        yield Finding("answers", Level.OK, f"up to entry {ledger.answers.applied:,}")
         return
     with progress("comparing answers", unit="records"):
         difference = ledger.answers.differences(ledger.reading)
     if difference is not None:
-        yield Finding("answers", Level.ERROR, f"they differ from the ledger at {difference}", fix)
+        yield Finding("answers", Level.ERROR, f"the view differs from the ledger at {difference}", fix)
     else:
-        yield Finding("answers", Level.OK, "they are what the ledger says")
+        yield Finding("answers", Level.OK, "agrees with the ledger")
 
 
 # Namespaces
@@ -255,34 +252,34 @@ def _answers_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Fin
 def _counter_findings(session: OpenInstallation) -> Iterator[Finding]:
     for counter in counters(session):
         if counter.closed:
-            message = f"no names are made under {counter.prefix}: after the restore nobody knows which were given out"
-            known = f"; the backup knows of {counter.last_name}" if counter.last_name else ""
-            advice = f"find out which was the last{known}: {reopen_command(counter.prefix)}"
+            message = f"minting under {counter.prefix} is closed: the last suffix before the restore is not known"
+            known = f" (in the backup: {counter.last_handle})" if counter.last_handle else ""
+            advice = f"find out which was the last{known}, then: {reopen_command(counter.prefix)}"
             yield Finding("minting", Level.ERROR, message, advice)
 
 
 def _policy_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Finding]:
     with session.registry.snapshot() as snapshot:
         prefixes = list(namespaces(snapshot.reading))
-        good = 0
+        valid = 0
         for prefix in prefixes:
             try:
                 policy = snapshot.policy(prefix)
                 policy.suffix_scheme()
             except InvalidPolicy as problem:
-                advice = f"give it another one: perseid namespace policy {prefix} --file FILE"
+                advice = f"replace it: perseid namespace policy {prefix} --file FILE"
                 yield Finding("policy", Level.ERROR, f"{prefix}: {problem}", advice)
                 continue
-            good += 1
+            valid += 1
             if not quick:
                 yield from _record_findings(snapshot, prefix, policy)
-    yield Finding("policy", Level.OK, f"{good} of {len(prefixes)} namespaces have one that can be used")
+    yield Finding("policy", Level.OK, f"{valid} of {len(prefixes)} namespaces have a valid policy")
 
 
 def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterator[Finding]:
-    """What the policy of a namespace would not allow today."""
+    """Report the records that the policy of their namespace no longer allows."""
     count, first = 0, ""
-    with progress(f"checking {prefix}", unit="names") as update:
+    with progress(f"checking {prefix}", unit="records") as update:
         for number, entry in enumerate(_iter_entries(snapshot.reading, prefix), 1):
             if number % CHUNK == 0:
                 update(number)
@@ -290,8 +287,8 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
                 count += 1
                 first = first or f"{entry.handle}: {problem}"
     if count:
-        message = f"{count:,} names of {prefix} are not as their policy demands today; the first is {first}"
-        yield Finding("policy", Level.NOTE, message, "they stay as they are; who changes them has to comply")
+        message = f"{count:,} records of {prefix} violate the current policy; the first is {first}"
+        yield Finding("policy", Level.NOTE, message, "they stay unchanged; the next change has to follow the policy")
 
 
 def _iter_entries(reading: LogReader, prefix: str) -> Iterator[Entry]:
@@ -303,7 +300,7 @@ def _iter_entries(reading: LogReader, prefix: str) -> Iterator[Entry]:
 
 
 def _policy_problem(snapshot: Snapshot, policy: Policy, entry: Entry) -> str:
-    """What the policy has against a name or its record."""
+    """Return why the policy refuses a handle or its record; empty if it does not."""
     if entry.state is State.ABSENT:
         return ""
     complete = entry.state not in (State.RESERVED, State.TOMBSTONE)

@@ -1,11 +1,4 @@
-"""What `perseid check` finds, and how bad it is.
-
-What `perseid check` finds about bearer tokens: those that nobody seems to need, and what a restore did to them.
-
-What `perseid check` has to say about HTTP: the certificate, and settings that do not go together.
-
-What `perseid check` has to say about the server: its key, its site information, and the ports it is to listen at.
-"""
+"""The findings of `perseid check` about the server: key, site information, HTTP, ports and tokens."""
 
 import ipaddress
 import stat
@@ -37,42 +30,41 @@ from perseid.registry.installation.site import (
 )
 from perseid.server.processes.sockets import PortStatus, check_port
 
-from ._place import OpenInstallation
+from ._installation import OpenInstallation
 from .tokens import list_all
 
 
 class Level(StrEnum):
-    """How bad a finding is: what the operator must do something about is wrong; what is worth knowing is a note."""
+    """The severity of a finding: an error must be fixed, a note is worth knowing."""
 
     OK = "ok"
     NOTE = "note"
-    ERROR = "wrong"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about one part of an installation."""
+    """The result of one check."""
 
     about: str
     level: Level
     message: str
     advice: str = ""
-    """What to do about it."""
 
 
-def has_errors(found: Iterable[Finding]) -> bool:
-    """Whether there is something that must be done."""
-    return any(finding.level is Level.ERROR for finding in found)
+def has_errors(findings: Iterable[Finding]) -> bool:
+    """Whether one of the findings is an error."""
+    return any(finding.level is Level.ERROR for finding in findings)
 
 
 UNUSED_DAYS: Final = 60
-"""Days without any use after which a token is worth a question: two months, which most programs do not pause."""
+"""Days without use after which a token is reported: most programs do not pause for two months."""
 
 _MAX_IDS: Final = 5
 
 
 def token_findings(session: OpenInstallation) -> Iterator[Finding]:
-    """What there is to say about the tokens of an installation; nothing, if there never were any."""
+    """Yield the findings about tokens; none if there are no tokens."""
     now = session.registry.now()
     tokens = list(list_all(session))
     if not tokens:
@@ -80,172 +72,169 @@ def token_findings(session: OpenInstallation) -> Iterator[Finding]:
     active = [item for item in tokens if item.is_active(now)]
     unused = [item for item in active if now - max(item.used or 0, item.token.created) >= UNUSED_DAYS * DAY]
     if unused:
-        message = f"nobody has used {_format_ids(unused)} for {UNUSED_DAYS} days"
-        yield Finding("tokens", Level.NOTE, message, "end what nobody needs: perseid token revoke TOKEN")
+        message = f"not used for {UNUSED_DAYS} days: {_format_ids(unused)}"
+        yield Finding("tokens", Level.NOTE, message, "revoke tokens that are not needed: perseid token revoke TOKEN")
     branch = find_branch(session.registry.ledger.log)
     older = [] if branch is None else [item for item in active if item.seq <= branch.predecessor.size]
     if older:
-        message = f"{_format_ids(older)} counted when the backup was made; what was revoked after that counts again"
-        yield Finding("tokens", Level.NOTE, message, "look at them: perseid token list; and revoke them again")
+        message = f"restored from a backup: {_format_ids(older)}; tokens revoked after the backup are active again"
+        yield Finding("tokens", Level.NOTE, message, "review them with perseid token list, and revoke them again")
     expired = sum(item.state(now) == "expired" for item in tokens)
-    ended = f", {expired:,} have expired" if expired else ""
-    yield Finding("tokens", Level.OK, f"{len(active):,} count{'s' if len(active) == 1 else ''}{ended}")
+    yield Finding("tokens", Level.OK, f"{len(active):,} active" + (f", {expired:,} expired" if expired else ""))
 
 
 def _format_ids(items: Sequence[TokenStatus]) -> str:
-    named = ", ".join([item.token.id for item in items[:_MAX_IDS]])
-    return named if len(items) <= _MAX_IDS else f"{named} and {len(items) - _MAX_IDS:,} more"
+    ids = ", ".join([item.token.id for item in items[:_MAX_IDS]])
+    return ids if len(items) <= _MAX_IDS else f"{ids} and {len(items) - _MAX_IDS:,} more"
 
 
 _HTTP = "http"
 
 
 def http_findings(directory: Path, config: Config) -> Iterator[Finding]:
-    """Whether HTTPS can be served, for how long, and what clients will think of it."""
+    """Yield the findings about HTTP and the certificate for HTTPS."""
     if not config.http_enabled:
-        yield Finding(_HTTP, Level.OK, "it is not served (http.enabled is false)")
+        yield Finding(_HTTP, Level.OK, "disabled (http.enabled is false)")
         return
     if config.http_listen is Listen.HTTP:
         yield from _proxy_findings(config)
-        yield Finding(_HTTP, Level.OK, "plain HTTP is served, so no certificate is needed (http.listen is http)")
+        yield Finding(_HTTP, Level.OK, "plain HTTP only, so no certificate is needed (http.listen is http)")
         return
     try:
-        found = find_certificate(directory, config, load_server_identity(directory, config).key)
+        credentials = find_certificate(directory, config, load_server_identity(directory, config).key)
     except InstallationError as problem:
         yield Finding(_HTTP, Level.ERROR, str(problem))
         return
-    if found is None:
-        message = "there is no self-signed certificate for the key and hosts of today"
-        yield Finding(_HTTP, Level.NOTE, message, "the server makes one when it starts, or on SIGHUP")
+    if credentials is None:
+        message = "there is no self-signed certificate for the current key and hosts"
+        yield Finding(_HTTP, Level.NOTE, message, "the server creates one when it starts, or on SIGHUP")
         return
-    yield from _certificate_findings(found, config)
+    yield from _certificate_findings(credentials, config)
     yield from _key_file_findings(directory, config)
 
 
-def _certificate_findings(found: Credentials, config: Config) -> Iterator[Finding]:
+def _certificate_findings(credentials: Credentials, config: Config) -> Iterator[Finding]:
     now = datetime.now(UTC)
-    leaf = found.chain[0]
+    leaf = credentials.chain[0]
     end = leaf.not_valid_after_utc
-    for remark in found.remarks(config, now):
+    for remark in credentials.remarks(config, now):
         yield Finding(_HTTP, Level.ERROR if now > end else Level.NOTE, remark)
     if now > end:
         return
-    if found.is_own:
-        yield Finding(_HTTP, Level.OK, f"HTTPS has a self-signed certificate: {found.path}")
+    if credentials.is_own:
+        yield Finding(_HTTP, Level.OK, f"HTTPS uses a self-signed certificate: {credentials.path}")
     elif now <= end - EXPIRY_WARNING:
         days = (end - now).days
-        yield Finding(_HTTP, Level.OK, f"the certificate in {found.path} is valid for another {days} days")
+        yield Finding(_HTTP, Level.OK, f"the certificate in {credentials.path} is valid for another {days} days")
 
 
 def _key_file_findings(directory: Path, config: Config) -> Iterator[Finding]:
-    """A private key that everybody can read."""
     path = directory / (config.http_key_file or config.http_certificate_file)
     with suppress(OSError):
         if config.http_certificate_file and path.stat().st_mode & stat.S_IROTH:
-            message = f"everybody may read {path}, and the private key for HTTPS is in it"
-            yield Finding(_HTTP, Level.NOTE, message, f"close it with: chmod o= {path}")
+            message = f"all users can read {path}, which contains the private key for HTTPS"
+            yield Finding(_HTTP, Level.NOTE, message, f"restrict access with: chmod o= {path}")
 
 
 def _proxy_findings(config: Config) -> Iterator[Finding]:
     if config.http_public_url.lower().startswith("https:") and not config.http_trusted_proxies:
-        message = "http.public_url is an https address and only plain HTTP is spoken here, so something passes it on"
-        advice = "name it in http.trusted_proxies; otherwise nobody can prove who they are over HTTP"
+        message = "http.public_url is an https address but http.listen is http, so a proxy must be in front"
+        advice = "list the proxy in http.trusted_proxies; otherwise authentication over HTTP is refused"
         yield Finding(_HTTP, Level.NOTE, message, advice)
 
 
 _NATIVE_TRANSPORTS = (Transport.TCP, Transport.UDP)
-_FIRST_UNPRIVILEGED_PORT = 1_024  # the first port that needs no right
+_FIRST_UNPRIVILEGED_PORT = 1_024
 _EDIT_ADVICE = f"correct {SITE_JSON}, raise its serialNumber by one, and remove {SITE_BINARY}; or correct the settings"
 
 
 def server_findings(directory: Path, config: Config) -> Iterator[Finding]:
-    """The server's key and its site information: whether they are there, can be read and belong together."""
+    """Yield the findings about the server's key and site information."""
     try:
-        found = load_server_identity(directory, config)
+        identity = load_server_identity(directory, config)
     except InstallationError as problem:
         yield Finding("server", Level.ERROR, str(problem))
         return
-    yield from _rotation_findings(directory, found)
+    yield from _rotation_findings(directory, identity)
     yield from _passphrase_findings(directory, config)
-    for remark in found.remarks:
+    for remark in identity.remarks:
         yield Finding("server", Level.NOTE, remark)
     with suppress(OSError):
-        if (directory / KEYS_NAME / PUBLIC_KEY).read_bytes() != found.key.public.to_bytes():
-            message = f"{KEYS_NAME}/{PUBLIC_KEY} is not the public key of the server; nothing here reads it"
-            yield Finding("server", Level.NOTE, message, "remove it; it is in the site information as well")
-    if not found.site.is_primary:
-        message = f"{found.site_path} says that this site is no primary one, so the server takes no changes"
+        if (directory / KEYS_NAME / PUBLIC_KEY).read_bytes() != identity.key.public.to_bytes():
+            message = f"{KEYS_NAME}/{PUBLIC_KEY} is not the public key of the server; Perseid does not read it"
+            yield Finding("server", Level.NOTE, message, "remove it; the site information contains the public key")
+    if not identity.site.is_primary:
+        message = f"{identity.site_path} describes a site that is not primary, so the server refuses changes"
         yield Finding("server", Level.NOTE, message)
-    server = found.site.servers[found.position]
-    yield from _interface_findings(server, found, config)
-    yield from _address_findings(server, found, config)
-    about = f"it signs as server {found.position + 1} of {found.site_path.name} (serial number {found.site.serial})"
-    yield Finding("server", Level.OK, f"{about} with {fingerprint(found.key.public)}")
+    server = identity.site.servers[identity.position]
+    yield from _interface_findings(server, identity, config)
+    yield from _address_findings(server, identity, config)
+    about = f"signs as server {identity.position + 1} of {identity.site_path.name}"
+    serial = f"serial number {identity.site.serial}"
+    yield Finding("server", Level.OK, f"{about} ({serial}) with {fingerprint(identity.key.public)}")
 
 
-def _rotation_findings(directory: Path, found: ServerIdentity) -> Iterator[Finding]:
-    """A key that was being exchanged."""
-    following = directory / KEYS_NAME / NEXT_SERVER_KEY
-    if found.key_path == following:
-        message = "the server's key was being exchanged, and that was interrupted"
+def _rotation_findings(directory: Path, identity: ServerIdentity) -> Iterator[Finding]:
+    next_key = directory / KEYS_NAME / NEXT_SERVER_KEY
+    if identity.key_path == next_key:
+        message = "the rotation of the server's key was interrupted"
         yield Finding("server", Level.ERROR, message, f"finish it with: {ROTATE_COMMAND}")
-    elif following.exists():
-        message = f"{following} is left over from an exchange that was interrupted; it never counted"
-        yield Finding("server", Level.NOTE, message, "the next exchange removes it")
+    elif next_key.exists():
+        message = f"{next_key} is left over from an interrupted rotation and was never used"
+        yield Finding("server", Level.NOTE, message, "the next rotation removes it")
 
 
 def _passphrase_findings(directory: Path, config: Config) -> Iterator[Finding]:
-    """A file with the passphrase that others can read."""
     path = directory / config.keys_passphrase_file
     with suppress(OSError):
         if config.keys_passphrase_file and path.stat().st_mode & OTHERS_READ:
-            message = f"others may read {path}, and the passphrase of the server's key is in it"
-            yield Finding("server", Level.NOTE, message, f"close it with: chmod 0600 {path}")
+            message = f"other users can read {path}, which contains the passphrase of the server's key"
+            yield Finding("server", Level.NOTE, message, f"restrict access with: chmod 0600 {path}")
 
 
-def _interface_findings(server: Server, found: ServerIdentity, config: Config) -> Iterator[Finding]:
-    """Ports at which clients will ask, and others at which the server listens."""
+def _interface_findings(server: Server, identity: ServerIdentity, config: Config) -> Iterator[Finding]:
+    """Compare the ports of the site information with those of the settings."""
     over_http = Transport.HTTPS if config.http_listen is Listen.HTTPS else Transport.HTTP
     for setting, port, transports in (
         ("native.port", config.native_port, _NATIVE_TRANSPORTS),
         ("http.port", config.http_port if config.http_enabled else 0, (over_http,)),
     ):
-        said = {one: sorted({each.port for each in server.interfaces if each.transport == one}) for one in transports}
-        elsewhere = [f"{one.name} {' and '.join(map(str, ports))}" for one, ports in said.items() if port not in ports]
-        if port and elsewhere and all(said.values()):
-            message = f"{found.site_path} sends clients to {', '.join(elsewhere)}, and {setting} is {port}"
-            yield Finding("server", Level.NOTE, message, f"unless something between them translates: {_EDIT_ADVICE}")
-        for one in [one for one in transports if not said[one] and one in _NATIVE_TRANSPORTS]:
-            message = f"{found.site_path} names no {one.name} interface of this server, so clients use none"
+        listed = {one: sorted({each.port for each in server.interfaces if each.transport == one}) for one in transports}
+        others = [f"{one.name} {' and '.join(map(str, ports))}" for one, ports in listed.items() if port not in ports]
+        if port and others and all(listed.values()):
+            message = f"{identity.site_path} sends clients to {', '.join(others)}, but {setting} is {port}"
+            yield Finding("server", Level.NOTE, message, f"unless ports are forwarded: {_EDIT_ADVICE}")
+        for one in [one for one in transports if not listed[one] and one in _NATIVE_TRANSPORTS]:
+            message = f"{identity.site_path} lists no {one.name} interface of this server, so clients use none"
             yield Finding("server", Level.NOTE, message, _EDIT_ADVICE)
 
 
-def _address_findings(server: Server, found: ServerIdentity, config: Config) -> Iterator[Finding]:
-    """The address at which clients will ask, and another one at which the server listens."""
+def _address_findings(server: Server, identity: ServerIdentity, config: Config) -> Iterator[Finding]:
+    """Compare the address of the site information with the setting."""
     try:
         host = ipaddress.ip_address(config.native_host)
     except ValueError:
         return
-    said = server.ip
-    far = host.is_unspecified and said.is_loopback
-    if far or not (host.is_unspecified or said.is_unspecified or said == host):
-        message = f"{found.site_path} sends clients to {said}, and native.host is {host}"
-        yield Finding("server", Level.NOTE, message, f"unless something between them translates: {_EDIT_ADVICE}")
+    listed = server.ip
+    only_local = host.is_unspecified and listed.is_loopback
+    if only_local or not (host.is_unspecified or listed.is_unspecified or listed == host):
+        message = f"{identity.site_path} sends clients to {listed}, but native.host is {host}"
+        yield Finding("server", Level.NOTE, message, f"unless addresses are translated: {_EDIT_ADVICE}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Where something is to be served."""
+    """An address that the server listens on."""
 
     section: str
-    """Of the settings, in which `host` and `port` stand."""
+    """The section of the settings with its `host` and `port`."""
     host: str
     port: int
     transports: tuple[Transport, ...]
 
 
 def port_findings(config: Config) -> Iterator[Finding]:
-    """Whether the ports can be served at, or who has them."""
+    """Yield whether each port is free, or which process uses it."""
     endpoints = [_Endpoint("native", config.native_host, config.native_port, _NATIVE_TRANSPORTS)]
     if config.http_enabled:
         endpoints.append(_Endpoint("http", config.http_host, config.http_port, (Transport.TCP,)))
@@ -253,33 +242,33 @@ def port_findings(config: Config) -> Iterator[Finding]:
         endpoints.append(_Endpoint("metrics", config.metrics_host, config.metrics_port, (Transport.TCP,)))
     for endpoint in endpoints:
         if not endpoint.port:
-            yield Finding("ports", Level.OK, f"any port that is free will be used ({endpoint.section}.port is 0)")
+            yield Finding("ports", Level.OK, f"the system chooses a free port ({endpoint.section}.port is 0)")
             continue
-        found: dict[PortStatus, list[str]] = {}
+        statuses: dict[PortStatus, list[str]] = {}
         for transport in endpoint.transports:
-            found.setdefault(check_port(endpoint.host, endpoint.port, transport), []).append(transport.name)
-        for looked, transports in found.items():
+            statuses.setdefault(check_port(endpoint.host, endpoint.port, transport), []).append(transport.name)
+        for status, transports in statuses.items():
             host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
             yield _port_finding(
-                looked, f"{host}:{endpoint.port} ({endpoint.section}, {', '.join(transports)})", endpoint, config
+                status, f"{host}:{endpoint.port} ({endpoint.section}, {', '.join(transports)})", endpoint, config
             )
 
 
-def _port_finding(looked: PortStatus, where: str, endpoint: _Endpoint, config: Config) -> Finding:
-    if not looked.problem:
-        return Finding("ports", Level.OK, f"{where} is free")
+def _port_finding(status: PortStatus, address: str, endpoint: _Endpoint, config: Config) -> Finding:
+    if not status.problem:
+        return Finding("ports", Level.OK, f"{address} is free")
     host, port = f"{endpoint.section}.host", f"{endpoint.section}.port"
-    if not looked.in_use:
+    if not status.in_use:
         sources = ", ".join(dict.fromkeys(config.sources[name] for name in (host, port)))
         advice = f"correct {host} or {port} ({sources})"
         if endpoint.port < _FIRST_UNPRIVILEGED_PORT:
-            advice += "; a port below 1024 needs a right that the system gives to services (CAP_NET_BIND_SERVICE)"
-        return Finding("ports", Level.ERROR, f"{where} cannot be served at: {looked.problem}", advice)
-    advice = f"stop it, or set {port} to another one"
-    if not looked.owners:
-        message = f"{where} is in use by a process that cannot be told, perhaps of another user"
+            advice += "; a port below 1024 requires the capability CAP_NET_BIND_SERVICE"
+        return Finding("ports", Level.ERROR, f"cannot listen on {address}: {status.problem}", advice)
+    advice = f"stop it, or change {port}"
+    if not status.owners:
+        message = f"{address} is in use by an unknown process, perhaps of another user"
         return Finding("ports", Level.ERROR, message, f"find it with: ss -lntup; {advice}")
-    message = f"{where} is in use by {looked.owners[0]}"
-    if any("perseid" in owner.command for owner in looked.owners):
-        return Finding("ports", Level.NOTE, message, "if it serves this installation, all is well")
+    message = f"{address} is in use by {status.owners[0]}"
+    if any("perseid" in owner.command for owner in status.owners):
+        return Finding("ports", Level.NOTE, message, "this is correct if it serves this installation")
     return Finding("ports", Level.ERROR, message, advice)

@@ -1,4 +1,4 @@
-"""`perseid cite` and `perseid qr`: an identifier as others write it down, and as telephones read it."""
+"""`perseid cite` and `perseid qr`: citations and QR codes of identifiers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +12,8 @@ from perseid.registry.context import Context
 from perseid.registry.queries.citation import FORMATTERS, Style, find_printable_name, get_citation, to_json
 from perseid.registry.queries.qr import MAX_SCALE, ImageFormat, QrImage
 
+from ._installation import INTERFACE, ActingAs, Directory, HandleArgument, open_installation, parse_reference
 from ._output import AsJson, print_json
-from ._place import INTERFACE, ActingAs, Directory, Name, open_installation, parse_reference
 
 STANDARD_OUTPUT = "-"
 
@@ -31,31 +31,31 @@ ResolverOption: TypeAlias = Annotated[
         "--resolver",
         metavar="URL",
         parser=_parse_resolver,
-        help=f"The resolver of the HTTP form, e.g. `http://example.org/hdl`; default {KNOWN_RESOLVERS[0]}.",
+        help=f"The resolver of the HTTP form, as in `http://example.org/hdl`. Default: {KNOWN_RESOLVERS[0]}.",
     ),
 ]
 
 
 def cite(
-    handle: Name,
+    handle: HandleArgument,
     *,
     style: Annotated[
-        Style, typer.Option("--style", metavar="|".join(FORMATTERS), help="How the citation is written.")
+        Style, typer.Option("--style", metavar="|".join(FORMATTERS), help="The style of the citation.")
     ] = Style.TEXT,
     resolver: ResolverOption = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME|SEQ", help="Cite the version of a time, or of an entry, by its number."),
+        typer.Option("--at", metavar="TIME|SEQ", help="Cite the version at a time, or at an entry of the ledger."),
     ] = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Cite an identifier: as `hdl:` URI and at a resolver, with what its record says about the thing.
+    """Cite an identifier: its `hdl:` URI and resolver URL, with the metadata of its record.
 
     Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
-    or ISSUED, PUBLISHER and DESC, alone, behind `DC.`, or as suffix of a registered type. What the record does not say
-    is left out. With `--at` the citation names the entry that made the version, and `perseid resolve --at` shows it.
+    or ISSUED, PUBLISHER and DESC, alone, after `DC.`, or as the suffix of a registered type. Missing parts are left
+    out. With `--at` the citation names the entry of the version, which `perseid resolve --at` shows.
 
     For example:
         perseid cite 102.100.272/X4NDP2JQH
@@ -79,27 +79,27 @@ def cite(
 
 
 def qr(  # noqa: PLR0913 - options
-    handle: Name,
+    handle: HandleArgument,
     *,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to: FILE.svg or FILE.png. Default -, as SVG."),
+        typer.Option("-o", "--output", metavar="FILE", help="FILE.svg or FILE.png. Default: SVG on standard output."),
     ] = None,
     format_: Annotated[
-        ImageFormat | None, typer.Option("--format", metavar="svg|png", help="What to draw, if the file does not say.")
+        ImageFormat | None,
+        typer.Option("--format", metavar="svg|png", help="The format. Default: from the name of the file."),
     ] = None,
     scale: Annotated[
-        int, typer.Option("--scale", metavar="N", help="Pixels, or units, to a module.", min=1, max=MAX_SCALE)
+        int, typer.Option("--scale", metavar="N", help="Pixels (or SVG units) a module.", min=1, max=MAX_SCALE)
     ] = 8,
     resolver: ResolverOption = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Draw the QR code of an identifier, to be printed on a thing: its address at a resolver.
+    """Draw the QR code of an identifier: its URL at a resolver.
 
-    The name must exist, or resolve by a template; one that is reserved will do, since that is what names are reserved
-    for. With a file the address is printed that the code says.
+    The identifier must exist, be reserved, or resolve by a template. With `-o`, the URL in the code is printed.
 
     For example:
         perseid qr 102.100.272/X4NDP2JQH -o code.svg
@@ -107,35 +107,34 @@ def qr(  # noqa: PLR0913 - options
         perseid qr 102.100.272/X4NDP2JQH
     """
     reference = parse_reference(handle)
-    drawing = _choose_format(output, format_)
+    image_format = _choose_format(output, format_)
     to_file = output is not None and str(output) != STANDARD_OUTPUT
     if json and not to_file:
-        raise typer.BadParameter("it tells about a file; name one with -o", param_hint="--json")
+        raise typer.BadParameter("requires a file: use -o FILE", param_hint="--json")
     with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
-        name = find_printable_name(Context(snapshot, session.identity, INTERFACE, session.registry.now()), reference)
-    code = QrImage.of(to_http(name, resolver or KNOWN_RESOLVERS[0]))
-    drawn = code.png(scale) if drawing is ImageFormat.PNG else code.svg(scale)
+        target = find_printable_name(Context(snapshot, session.identity, INTERFACE, session.registry.now()), reference)
+    code = QrImage.of(to_http(target, resolver or KNOWN_RESOLVERS[0]))
+    image = code.png(scale) if image_format is ImageFormat.PNG else code.svg(scale)
     if output is None or not to_file:
-        typer.echo(drawn, nl=False)
+        typer.echo(image, nl=False)
         return
-    output.write_bytes(drawn)
+    output.write_bytes(image)
     if json:
-        about = {"url": code.text, "file": str(output), "format": drawing.value, "code": code.designator}
-        print_json({"handle": str(name.handle), **about})
+        about = {"url": code.text, "file": str(output), "format": image_format.value, "code": code.designator}
+        print_json({"handle": str(target.handle), **about})
     else:
         typer.echo(code.text)
 
 
-def _choose_format(output: Path | None, given: ImageFormat | None) -> ImageFormat:
-    """What is drawn: what was asked for, or what the name of the file says."""
-    ending = "" if output is None else output.suffix.lower().removeprefix(".")
-    if given is not None:
-        return given
+def _choose_format(output: Path | None, requested: ImageFormat | None) -> ImageFormat:
+    if requested is not None:
+        return requested
     if output is None or str(output) == STANDARD_OUTPUT:
         return ImageFormat.SVG
-    if ending not in [each.value for each in ImageFormat]:
-        raise typer.BadParameter("name a file that ends in .svg or .png, or say --format", param_hint="-o")
-    return ImageFormat(ending)
+    extension = output.suffix.lower().removeprefix(".")
+    if extension not in [each.value for each in ImageFormat]:
+        raise typer.BadParameter("use a file name ending in .svg or .png, or --format svg|png", param_hint="-o")
+    return ImageFormat(extension)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"cite": cite, "qr": qr}

@@ -1,6 +1,6 @@
-"""`perseid explain`: would this be allowed, and why or why not; nothing is done.
+"""`perseid explain`: whether a command would be allowed, and why.
 
-The exit code is the one that the command itself would have had: 0 if it is allowed, 3 or 4 if not.
+The exit code is that of the command: 0 if it is allowed, 3 or 4 if not.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,26 @@ from perseid.registry.context import Command
 from perseid.registry.registry import Registry
 from perseid.registry.results import Explanation
 
-from ._failures import NOT_FOUND, REFUSED, is_not_found
-from ._loading import Group, register_command
+from ._commands import Group, register_command
+from ._errors import NOT_FOUND, REFUSED, is_not_found
+from ._installation import (
+    INTERFACE,
+    ActingAs,
+    Directory,
+    HandleArgument,
+    Prefix,
+    open_installation,
+    parse_handle,
+    parse_value_ref,
+)
 from ._output import AsJson, print_json
-from ._place import INTERFACE, ActingAs, Directory, Name, Prefix, open_installation, parse_handle, parse_value_ref
 from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_values
 from .lifecycle import Undo, tombstone_command
 from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command
 
 app = typer.Typer(
     cls=Group,
-    help="Say whether something would be allowed, and why not. Nothing is done; the exit code is that of the command.",
+    help="Explain whether a command would be allowed. Nothing is changed; the exit code is that of the command.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -35,36 +44,36 @@ app = typer.Typer(
 
 @register_command(app, "create")
 def explain_create(  # noqa: PLR0913 - options
-    handle: Name,
+    handle: HandleArgument,
     *,
     url: UrlOption = None,
     value: ValueOption = None,
     record: FromOption = None,
     overwrite: Overwrite = False,
-    again: ReuseDeleted = False,
+    reuse_deleted: ReuseDeleted = False,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether a record could be made.
+    """Explain whether a record could be created.
 
     For example:
         perseid explain create 102.100.272/BCDFGHJKH --url https://example.org/1
     """
-    command = create_command(handle, url, value, record, overwrite, again)
+    command = create_command(handle, url, value, record, overwrite, reuse_deleted)
     _explain(lambda _: command, directory, acting_as, json)
 
 
 @register_command(app, "set")
 def explain_set(
-    handle: Name,
+    handle: HandleArgument,
     value: ValueArguments = None,
     record: FromOption = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether values could be put in the place of others.
+    """Explain whether values could be set.
 
     For example:
         perseid explain set 102.100.272/8RBZF0DQH URL=https://example.org/policy --json
@@ -75,13 +84,13 @@ def explain_set(
 
 @register_command(app, "add")
 def explain_add(
-    handle: Name,
+    handle: HandleArgument,
     value: ValueArguments = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether values could be added.
+    """Explain whether values could be added.
 
     For example:
         perseid explain add 102.100.272/8RBZF0DQH EMAIL=policy@pilin.net.au
@@ -92,13 +101,13 @@ def explain_add(
 
 @register_command(app, "remove")
 def explain_remove(
-    handle: Name,
+    handle: HandleArgument,
     index: Indexes,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether values could be removed.
+    """Explain whether values could be removed.
 
     For example:
         perseid explain remove 102.100.272/0N8J991QH 2
@@ -107,8 +116,10 @@ def explain_remove(
 
 
 @register_command(app, "delete")
-def explain_delete(handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
-    """Say whether a record could be deleted.
+def explain_delete(
+    handle: HandleArgument, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+) -> None:
+    """Explain whether a record could be deleted.
 
     For example:
         perseid explain delete 102.100.TYPE/LINK.WORK
@@ -125,7 +136,7 @@ def explain_mint(
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether new names could be made.
+    """Explain whether identifiers could be minted.
 
     For example:
         perseid explain mint 102.100.272 --url https://example.org/1
@@ -136,9 +147,9 @@ def explain_mint(
 
 @register_command(app, "publish")
 def explain_publish(
-    handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+    handle: HandleArgument, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
 ) -> None:
-    """Say whether a name could be published.
+    """Explain whether an identifier could be published.
 
     For example:
         perseid explain publish 102.100.272/8RBZF0DQH
@@ -148,9 +159,9 @@ def explain_publish(
 
 @register_command(app, "unpublish")
 def explain_unpublish(
-    handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+    handle: HandleArgument, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
 ) -> None:
-    """Say whether a name could be hidden.
+    """Explain whether an identifier could be unpublished.
 
     For example:
         perseid explain unpublish 102.100.272/8RBZF0DQH
@@ -160,13 +171,13 @@ def explain_unpublish(
 
 @register_command(app, "tombstone")
 def explain_tombstone(
-    handle: Name,
+    handle: HandleArgument,
     undo: Undo = False,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether a tombstone could be put, or taken away.
+    """Explain whether a tombstone could be set or removed.
 
     For example:
         perseid explain tombstone 102.100.272/D7J1G0DQH
@@ -177,13 +188,13 @@ def explain_tombstone(
 
 @register_command(app, "transfer")
 def explain_transfer(
-    handle: Name,
+    handle: HandleArgument,
     to: Annotated[str, typer.Option("--to", metavar="INDEX:HANDLE", help="The new owner.")],
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether a name could be given to another owner.
+    """Explain whether an identifier could be transferred.
 
     For example:
         perseid explain transfer 102.100.272/D7J1G0DQH --to 200:0.NA/102.100.272
@@ -198,22 +209,22 @@ def _explain(
     command: Callable[[Registry], Command[object]], directory: Path | None, acting_as: str | None, json: bool
 ) -> None:
     with open_installation(directory, acting_as) as session:
-        found = session.registry.explain(command(session.registry), session.identity, INTERFACE)
+        explanation = session.registry.explain(command(session.registry), session.identity, INTERFACE)
     if json:
-        print_json(_to_json(found))
+        print_json(_to_json(explanation))
     else:
-        typer.echo(f"{'allowed' if found.allowed else 'refused'}: {found.reason}")
-        if found.advice:
-            typer.echo(f"{found.advice[:1].upper()}{found.advice[1:]}")
-    if not found.allowed:
-        raise typer.Exit(NOT_FOUND if is_not_found(found.code) else REFUSED)
+        typer.echo(f"{'allowed' if explanation.allowed else 'refused'}: {explanation.reason}")
+        if explanation.advice:
+            typer.echo(f"{explanation.advice[:1].upper()}{explanation.advice[1:]}")
+    if not explanation.allowed:
+        raise typer.Exit(NOT_FOUND if is_not_found(explanation.code) else REFUSED)
 
 
-def _to_json(found: Explanation) -> dict[str, object]:
+def _to_json(explanation: Explanation) -> dict[str, object]:
     return {
-        "allowed": found.allowed,
-        "reason": found.reason,
-        "advice": found.advice or None,
-        "rule": found.rule or None,
-        "responseCode": None if found.code is None else int(found.code),
+        "allowed": explanation.allowed,
+        "reason": explanation.reason,
+        "advice": explanation.advice or None,
+        "rule": explanation.rule or None,
+        "response_code": None if explanation.code is None else int(explanation.code),
     }

@@ -1,4 +1,4 @@
-"""`perseid find`: which names lead there, hold this, belong to somebody, or have changed."""
+"""`perseid find`: search for identifiers by their values, owners and changes."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -9,60 +9,54 @@ import typer
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
-from perseid.registry.queries.history import MAX_PAGE, moment
+from perseid.registry.queries.history import MAX_PAGE, seq_at_time
 
+from ._installation import ActingAs, Directory, OpenInstallation, open_installation, parse_reference
 from ._output import AsJson, print_json, print_message
-from ._place import ActingAs, Directory, OpenInstallation, open_installation, parse_reference
 from ._values import printable
 from .verify import iso_time
 
 DEFAULT_SECONDS: Final = 60
-"""How long is looked through everything, where there is no index: some ten million URLs."""
+"""Time limit of a search without an index; enough for some ten million URLs."""
 
 
-def search_names(  # noqa: PLR0913 - options
+def search(  # noqa: PLR0913 - options
     *,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="GLOB", help="They lead to this URL; `*` stands for any characters."),
+        typer.Option("--url", metavar="GLOB", help="The target; `*` matches any characters."),
     ] = None,
     host: Annotated[
-        str | None, typer.Option("--host", metavar="HOST", help="They lead to this host or one of its subdomains.")
+        str | None, typer.Option("--host", metavar="HOST", help="The host of the target, or a parent domain of it.")
     ] = None,
     path: Annotated[
-        str | None, typer.Option("--path", metavar="PATH", help="They lead to a path that begins so, on any host.")
+        str | None, typer.Option("--path", metavar="PATH", help="The beginning of the target's path, on any host.")
     ] = None,
     type_: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="They have a value of this type; `URL.`: or a subtype.")
+        str | None, typer.Option("--type", metavar="TYPE", help="The type of a value; `URL.` includes subtypes.")
     ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", metavar="TEXT", help="They have a value that is exactly this.")
-    ] = None,
-    prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="PREFIX", help="They are names of this namespace.")
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option("--owner", metavar="HANDLE", help="They belong to this party: owner or creator.")
-    ] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="TEXT", help="The exact data of a value.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", metavar="PREFIX", help="The prefix of the handle.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", metavar="HANDLE", help="The owner or creator.")] = None,
     changed_since: Annotated[
-        str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="They have changed since.")
+        str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only so many names.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N results.")] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="PLACE", help="Go on where the same search ended before.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue an earlier search from its cursor.")
     ] = None,
     seconds: Annotated[
-        int, typer.Option("--seconds", metavar="N", min=1, help="How long to look where there is no index.")
+        int, typer.Option("--seconds", metavar="N", min=1, help="Time limit of a search without an index.")
     ] = DEFAULT_SECONDS,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Find names by what their records hold, one a line; there is no limit. What you ask for has to hold together.
+    """Find identifiers whose records match all conditions, one a line. By default there is no limit.
 
-    Indexes answer at once. Only for a URL that begins with `*`, or has one in its host, everything may have to be
-    looked through, and you are told so. With `--as`, what that identity may see: names of namespaces that it may
-    list, and private values that it may read.
+    Searches use an index. Only a URL that begins with `*`, or has one in its host, may need a scan of all targets;
+    a message says so. With `--as`, results are limited to namespaces that the identity can list and to private values
+    that it can read.
 
     For example:
         perseid find --owner 102.100.pilin2/XYZZY
@@ -70,9 +64,9 @@ def search_names(  # noqa: PLR0913 - options
         perseid find --prefix 102.100.272 --changed-since 2026-01-01 --limit 2
     """
     if all(each is None for each in (url, host, path, type_, value, prefix, owner, changed_since)):
-        raise typer.BadParameter("say what to look for, as in --host example.org")
+        raise typer.BadParameter("use at least one condition, as in --host example.org")
     with open_installation(directory, acting_as) as session:
-        search = Search(
+        query = Search(
             url=url,
             host=host,
             path=path,
@@ -82,55 +76,55 @@ def search_names(  # noqa: PLR0913 - options
             prefix=prefix,
             since=None if changed_since is None else _parse_moment(session, changed_since),
         )
-        _print_results(session, search, after, limit, seconds, json)
+        _print_results(session, query, after, limit, seconds, json)
 
 
-def _parse_moment(session: OpenInstallation, when: str) -> int:
+def _parse_moment(session: OpenInstallation, text: str) -> int:
     with session.registry.snapshot() as snapshot:
-        return moment(snapshot.reading, when, session.registry.ledger.log.clock.now())
+        return seq_at_time(snapshot.reading, text, session.registry.ledger.log.clock.now())
 
 
 def _print_results(
-    session: OpenInstallation, search: Search, after: str | None, limit: int | None, seconds: int, json: bool
+    session: OpenInstallation, query: Search, after: str | None, limit: int | None, seconds: int, json: bool
 ) -> None:
-    """Print what is found, page by page."""
-    left, deadline, told = limit, monotonic() + seconds, False
+    """Print the results page by page."""
+    remaining, deadline, warned = limit, monotonic() + seconds, False
     while True:
-        page = _find_page(session, search, after, MAX_PAGE if left is None else min(left, MAX_PAGE))
-        if page.scans and not told:
-            print_message("No index answers that: everything is looked through.")
-            told = True
-        for found in page.items:
+        page = _find_page(session, query, after, MAX_PAGE if remaining is None else min(remaining, MAX_PAGE))
+        if page.scans and not warned:
+            print_message("No index supports this search: scanning all targets.")
+            warned = True
+        for result in page.items:
             if json:
-                print_json(_to_json(found))
+                print_json(_to_json(result))
             else:
-                typer.echo(printable(found.handle))
-        left = None if left is None else left - len(page.items)
+                typer.echo(printable(result.handle))
+        remaining = None if remaining is None else remaining - len(page.items)
         after = page.following
         if after is None:
             return
-        if left == 0:
-            print_message(f"There may be more: --after {after}")
+        if remaining == 0:
+            print_message(f"There may be more results. To continue: --after {after}")
             return
         if page.scans and monotonic() > deadline:
-            print_message(f"perseid: after {seconds:,} s not everything was looked through")
-            print_message(f"Go on with --after {after}, or allow more --seconds.")
+            print_message(f"perseid: the search stopped after {seconds:,} s and is not complete")
+            print_message(f"To continue: --after {after}. To search longer: --seconds N.")
             raise typer.Exit(1)
 
 
-def _find_page(session: OpenInstallation, search: Search, after: str | None, limit: int) -> SearchPage:
+def _find_page(session: OpenInstallation, query: Search, after: str | None, limit: int) -> SearchPage:
     with session.registry.snapshot() as snapshot:
-        return find(snapshot, session.identity, search, after, limit)
+        return find(snapshot, session.identity, query, after, limit)
 
 
-def _to_json(found: SearchResult) -> JsonObject:
+def _to_json(result: SearchResult) -> JsonObject:
     return {
-        "handle": found.handle,
-        "state": found.state.name.lower(),
-        "seq": found.seq,
-        "changed": iso_time(found.at),
-        "values": [value_to_json(value) for value in found.values],
+        "handle": result.handle,
+        "state": result.state.name.lower(),
+        "seq": result.seq,
+        "changed": iso_time(result.at),
+        "values": [value_to_json(value) for value in result.values],
     }
 
 
-commands: dict[str, Callable[..., None] | typer.Typer] = {"find": search_names}
+commands: dict[str, Callable[..., None] | typer.Typer] = {"find": search}

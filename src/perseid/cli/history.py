@@ -1,4 +1,4 @@
-"""`perseid history, log, prove`, and what `verify --all` does: the past, seen and proved."""
+"""`perseid history`, `log` and `prove`, and the implementation of `verify --all`."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from perseid.ledger.errors import CorruptData
-from perseid.ledger.log.writer import ChangeWatcher
+from perseid.ledger.log.watcher import ChangeWatcher
 from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
@@ -24,78 +24,87 @@ from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
 from perseid.registry.queries import history as past
 from perseid.registry.queries import listing
 from perseid.registry.queries import prove as proving
-from perseid.registry.queries.history import MAX_PAGE, Version, moment
+from perseid.registry.queries.history import MAX_PAGE, Version, seq_at_time
 from perseid.registry.queries.listing import LogEntry
 
+from ._installation import (
+    ActingAs,
+    Directory,
+    HandleArgument,
+    OpenInstallation,
+    open_installation,
+    parse_reference,
+    resolve_directory,
+)
 from ._output import AsJson, print_fields, print_json, print_message, progress
-from ._place import ActingAs, Directory, Name, OpenInstallation, directory_of, open_installation, parse_reference
 from ._values import format_data, printable
-from .keys import finish_rotation, keys_of
+from .keys import finish_rotation, list_keys
 from .verify import iso_time, short_time
 
 MAX_SHOWN: Final = 20
-"""How many erased values `verify --all` names for people; with --json all that the ledger names."""
+"""Redacted values that `verify --all` lists without --json."""
 
 SEQ_WIDTH: Final = 7
-"""Digits for the number of an entry, so that lines stand one below the other up to ten million."""
+"""Digits of an entry number, so that columns are aligned up to ten million entries."""
 
 MAX_WAITS: Final = 20
-"""After so many looks without news, a second, `log --follow` reads all the same: a database may lose a notification."""
+"""Waits, one second in all, after which `log --follow` reads anyway: a database may lose a notification."""
 
 At: TypeAlias = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME|SEQ", help="At this time, or at this entry of the ledger; default now."),
+    typer.Option("--at", metavar="TIME|SEQ", help="At this time, or at this entry of the ledger. Default: now."),
 ]
 
 
 def history(
-    handle: Name,
+    handle: HandleArgument,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Only the latest so many versions.")
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Only the latest N versions.")
     ] = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Show what a name was: every version, newest first, with what changed, when, by whom and why.
+    """Show the versions of a record, newest first: what changed, when, by whom and why.
 
-    With `--as`, what that identity may see: without a right, values that were public and have not been hidden since.
+    With `--as`, the output is limited to what that identity can see. Without permissions, these are values that were
+    public and have not been hidden since.
 
     For example:
         perseid history 102.100.272/D7J1G0DQH
         perseid history 102.100.272/D7J1G0DQH --limit 1 --json
     """
     with open_installation(directory, acting_as) as session:
-        found: list[Version] = []
+        versions: list[Version] = []
         name, complete = "", True
         for page in _pages(session, parse_reference(handle).handle, limit):
             name, complete = str(page.handle), page.complete
-            found += page.versions
+            versions += page.versions
             if not json:
                 for version in page.versions:
                     _print_version(version)
     if json:
-        versions = [_version_to_json(version) for version in found]
-        print_json({"handle": name, "versions": versions, "complete": complete})
+        documents = [_version_to_json(version) for version in versions]
+        print_json({"handle": name, "versions": documents, "complete": complete})
     elif not complete:
-        print_message("What was before is kept back: the policy, or the length of the past, does not let it be shown.")
+        print_message("Earlier versions are hidden: by the policy, or because the history is too long.")
 
 
 def log(
     since: Annotated[
-        str, typer.Option("--since", metavar="SEQ|TIME", help="Only what came behind this entry, or after this time.")
+        str, typer.Option("--since", metavar="SEQ|TIME", help="Only entries after this entry or time.")
     ] = "0",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is appended, until you stop it.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new entries until you press Ctrl-C.")
     ] = False,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Show what happened in the whole ledger, oldest first: number, time, what was done to which name, by whom, why.
+    """Show the entries of the ledger, oldest first: number, time, action, handle, actor and note.
 
-    With `--as`, what that identity may see: the names of namespaces in which it may list names. With `--json` there is
-    one document a line.
+    With `--as`, the output is limited to namespaces that the identity can list. With `--json`, each line is one
+    document.
 
     For example:
         perseid log --since 10
@@ -103,44 +112,45 @@ def log(
     """
     with open_installation(directory, acting_as) as session:
         with session.registry.snapshot() as snapshot:
-            after = moment(snapshot.reading, since, session.registry.ledger.log.clock.now())
+            after = seq_at_time(snapshot.reading, since, session.registry.ledger.log.clock.now())
         try:
             after = _print_log(session, after, json)
             if follow:
                 _follow(session, after, json)
-        except KeyboardInterrupt:  # how following ends
+        except KeyboardInterrupt:  # ends --follow
             if not follow:
                 raise
 
 
 def prove(
-    handle: Name,
+    handle: HandleArgument,
     *,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A new file for the proof; default: print it.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="A new file for the proof. Default: standard output."),
     ] = None,
     at: At = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="Also values, actor and note that the public may not see.")
+        bool, typer.Option("--everything", help="Include private values, the actor and the note.")
     ] = False,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Prove what a name is, or was, in a file that anybody can check: without this server, for as long as they like.
+    """Write a proof of a record, now or at a time, that anyone can verify without this server.
 
-    It shows what the public may see, unless you ask for everything. It is checked with `perseid verify`, or by whoever
-    reads docs/reference/proof-format.md. If the latest changes are not under a signed checkpoint yet, one is signed.
+    A proof contains public data only, unless you use `--everything`. Verify it with `perseid verify`, or with a program
+    of your own: docs/reference/proof-format.md. If no signed checkpoint covers the entry yet, one is signed.
 
     For example:
         perseid prove 102.100.272/D7J1G0DQH -o map.proof.json
     """
     if output is not None and output.exists():
-        raise typer.BadParameter(f"{output} exists; name another file", param_hint="--output")
-    finish_rotation(directory_of(directory).resolve())
+        raise typer.BadParameter(f"{output} already exists; use another file name", param_hint="--output")
+    finish_rotation(resolve_directory(directory).resolve())
     with open_installation(directory, acting_as) as session:
         proof = _make_proof(session, parse_reference(handle).handle, at, public_only=not everything)
-        key = _find_key(proof, keys_of(session.installation))
+        key = _find_key(proof, list_keys(session.installation))
     if output is None:
         if json:
             print_json(proof.document)
@@ -152,12 +162,12 @@ def prove(
     if json:
         print_json({"handle": str(proof.handle), "seq": proof.seq, "file": str(output), "key": key})
     else:
-        check = f"perseid verify {output} --key '{key}'"
-        print_fields({"proved": proof.handle, "entry": proof.seq, "file": output, "check": check})
+        command = f"perseid verify {output} --key '{key}'"
+        print_fields({"proved": proof.handle, "entry": proof.seq, "file": output, "verify with": command})
 
 
 def verify_all(directory: Path | None, json: bool) -> None:
-    """Check the whole ledger and the answers; what `verify --all` does."""
+    """Verify the whole ledger and the view `answers`."""
     with open_installation(directory) as session:
         ledger = session.registry.ledger
         with ledger.reading() as reading:
@@ -169,40 +179,40 @@ def verify_all(directory: Path | None, json: bool) -> None:
             difference = ledger.answers.differences(ledger.reading)
         if difference is not None:
             raise CorruptData(
-                f"the {report.entries:,} entries hold, but the answers differ from them at {printable(difference)}; "
-                "build these anew with: perseid rebuild answers"
+                f"the {report.entries:,} entries are valid, but the view answers differs at {printable(difference)}; "
+                "rebuild it with: perseid rebuild answers"
             )
     if json:
         root = to_base64(report.root)
-        print_json({"entries": report.entries, "root": root, "redacted": report.redacted, "named": report.named})
+        values = list(report.named)
+        print_json({"entries": report.entries, "root": root, "redacted": report.redacted, "redacted_values": values})
         return
-    print_fields({"holds": f"{report.entries:,} entries, and the views", "root": to_base64(report.root)})
+    print_fields({"valid": f"{report.entries:,} entries, and the views", "root": to_base64(report.root)})
     for name in report.named[:MAX_SHOWN]:
-        typer.echo(f"erased  {printable(name)}")
+        typer.echo(f"redacted  {printable(name)}")
     if report.redacted > MAX_SHOWN:
-        typer.echo(f"erased  {report.redacted - MAX_SHOWN:,} more; --json names them")
+        typer.echo(f"redacted  {report.redacted - MAX_SHOWN:,} more; --json lists them")
 
 
 # History
 
 
 def _pages(session: OpenInstallation, handle: Handle, limit: int | None) -> Iterator[past.History]:
-    """The pages of a name's history, up to so many versions."""
+    """Yield the pages of a record's history, up to `limit` versions."""
     before: int | None = None
-    left = limit
+    remaining = limit
     while True:
-        size = MAX_PAGE if left is None else min(left, MAX_PAGE)
+        size = MAX_PAGE if remaining is None else min(remaining, MAX_PAGE)
         with session.registry.snapshot() as snapshot:
             page = past.get_history(snapshot, session.identity, handle, before, size)
         yield page
         before = page.before
-        left = None if left is None else left - len(page.versions)
-        if before is None or left == 0:
+        remaining = None if remaining is None else remaining - len(page.versions)
+        if before is None or remaining == 0:
             return
 
 
 def _version_to_json(version: Version) -> JsonObject:
-    """A version as JSON; what may not be seen is left out."""
     return {
         "seq": version.seq,
         "at": iso_time(version.at),
@@ -225,21 +235,21 @@ def _print_version(version: Version) -> None:
         lines += [(value.index, "-", value) for value in changed.removed]
         for old, new in changed.modified:
             lines += [(new.index, "-", old), (new.index, "+", new)]
-    # Of a value that was modified, what it was stands before what it is.
+    # The sort is stable: the old value of a modification stays before the new one.
     for index, sign, value in sorted(lines, key=lambda line: line[0]):
         private = "" if value.is_public else "!private"
         typer.echo(f"    {sign} {index}  {printable(value.type)}{private}  {format_data(value)}")
     if version.redacted:
-        typer.echo(f"    erased for good: {version.redacted}")
+        typer.echo(f"    permanently redacted: {version.redacted}")
 
 
 def _origin_to_json(item: Version | LogEntry) -> JsonObject:
-    return {name: text for name in ("door", "actor", "note") if (text := getattr(item, name))}
+    origin = {"interface": item.interface, "actor": item.actor, "note": item.note}
+    return {name: text for name, text in origin.items() if text}
 
 
 def _format_origin(item: Version | LogEntry) -> str:
-    """Who did it and why, if that may be seen."""
-    actor = "" if not item.actor else f"  by {printable(item.actor)} ({printable(item.door or '')})"
+    actor = "" if not item.actor else f"  by {printable(item.actor)} ({printable(item.interface or '')})"
     return actor + ("" if not item.note else f": {printable(item.note)}")
 
 
@@ -247,7 +257,7 @@ def _format_origin(item: Version | LogEntry) -> str:
 
 
 def _print_log(session: OpenInstallation, after: int, json: bool) -> int:
-    """Print the entries behind one; the last that was looked at."""
+    """Print the entries after one and return the last number."""
     more = True
     while more:
         with session.registry.snapshot() as snapshot:
@@ -259,7 +269,7 @@ def _print_log(session: OpenInstallation, after: int, json: bool) -> int:
 
 
 def _follow(session: OpenInstallation, after: int, json: bool) -> None:
-    """Print entries as they come, for ever."""
+    """Print entries as they are appended, without end."""
     never = threading.Event()
     with closing(ChangeWatcher(session.registry.ledger.log)) as watch:
         while True:
@@ -285,33 +295,32 @@ def _print_log_entry(logged: LogEntry, json: bool) -> None:
 
 
 def _make_proof(session: OpenInstallation, handle: Handle, at: str | None, *, public_only: bool) -> proving.Proof:
-    """The proof; if no checkpoint has come to the entry, one is signed first."""
+    """Make the proof; sign a checkpoint first if none covers the entry."""
 
-    def proved() -> proving.Proof:
+    def make() -> proving.Proof:
         with session.registry.snapshot() as snapshot:
             now = session.registry.ledger.log.clock.now()
-            seq = None if at is None else moment(snapshot.reading, at, now)
+            seq = None if at is None else seq_at_time(snapshot.reading, at, now)
             return proving.prove(snapshot, session.identity, handle, seq, public_only=public_only)
 
     try:
-        return proved()
+        return make()
     except proving.NotCheckpointed as missing:
         proving.ensure_checkpoint(session.registry.ledger.log, _load_signer(session), missing.seq, time.sleep)
-    return proved()
+    return make()
 
 
 def _find_key(proof: proving.Proof, keys: list[LogKey]) -> str:
-    """The newest key with which a proof can be checked; it has been then."""
+    """Return the newest key that verifies a proof."""
     text = proof.to_json()
     for key in keys[::-1]:
         with suppress(InvalidProof):
             proof_document.verify_proof(text, key)
             return str(key)
-    raise CorruptData("the proof does not hold; verify the ledger with: perseid verify --all")
+    raise CorruptData("the proof is not valid; verify the ledger with: perseid verify --all")
 
 
 def _load_signer(session: OpenInstallation) -> Signer:
-    """The key of the installation, which has been found readable when it was opened."""
     return Signer.from_bytes((session.installation.directory / KEYS_NAME / CHECKPOINT_KEY).read_bytes())
 
 

@@ -38,8 +38,8 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
 
+from ._installation import INTERFACE, Directory, get_identity, open_registry, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
-from ._place import INTERFACE, Directory, directory_of, get_identity, open_registry
 from ._values import printable
 
 
@@ -53,7 +53,7 @@ class Profile(StrEnum):
 
 
 class Root(StrEnum):
-    """Where prefixes come from."""
+    """The source of prefixes."""
 
     SELF = "self"
     GLOBAL = "global"
@@ -61,7 +61,7 @@ class Root(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _InitOptions:
-    """What a new installation shall have."""
+    """The contents of a new installation."""
 
     root: Root
     prefix: str | None
@@ -70,7 +70,7 @@ class _InitOptions:
 
     @property
     def administrator(self) -> ValueRef | None:
-        """The first administrator: of the namespace, or of the root; of neither where another service has both."""
+        """The first administrator, of the namespace or of the root; None if another service hosts both."""
         if self.prefix is None and self.root is Root.GLOBAL:
             return None
         return administrator_key(self.prefix or PREFIX_OF_PREFIXES)
@@ -78,46 +78,44 @@ class _InitOptions:
 
 @dataclass(frozen=True, slots=True)
 class _InitResult:
-    """What came of it."""
+    """What `init` has created."""
 
     namespace: Namespace | None = None
     demo: tuple[Handle, ...] = ()
 
 
 def init(  # noqa: PLR0913 - options
-    place: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A directory that is not there yet, or empty.")
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A directory that does not exist or is empty.")
     ] = None,
     *,
-    prefix: Annotated[str | None, typer.Option(metavar="PREFIX", help="Also make this namespace.")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="PREFIX", help="Also add this namespace.")] = None,
     profile: Annotated[
-        Profile | None, typer.Option(metavar="|".join(PROFILES), help="The policy of the namespace; free if not given.")
+        Profile | None, typer.Option(metavar="|".join(PROFILES), help="The policy of the namespace. Default: free.")
     ] = None,
-    creator: Annotated[
-        str | None, typer.Option(metavar="HANDLE", help="The creator of identifiers that name none.")
-    ] = None,
+    creator: Annotated[str | None, typer.Option(metavar="HANDLE", help="The default creator of identifiers.")] = None,
     root: Annotated[
-        Root, typer.Option(metavar="self|global", help="Whether the prefixes are your own, or the global system's.")
+        Root, typer.Option(metavar="self|global", help="Whether you or the global Handle System assign the prefixes.")
     ] = Root.SELF,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Also make the namespaces of the seed documents, with their identifiers.")
+        bool, typer.Option("--demo", help="Also add the demonstration: namespaces and identifiers of PILIN and CORDRA.")
     ] = False,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Make an installation: settings, keys, site information, ledger, first administrator; a namespace if you name one.
+    """Create an installation: settings, keys, site information, ledger, first administrator and, if named, a namespace.
 
-    The secret of the first administrator is shown once: with it they work over the network. Whoever may write the
-    directory needs none. Where the policy asks for a creator and you name none, a record is made for it.
+    The secret of the first administrator is shown once. It is needed over the network; users who can write the
+    directory do not need it. If the policy requires a creator and you name none, a record is created for it.
 
     For example:
         perseid init names --prefix 12345
         perseid init archive --prefix 10.5072 --profile pilin
         perseid init trial --demo --json
     """
-    if place is not None and directory is not None:
-        raise typer.BadParameter("name the directory once, either way", param_hint="DIR")
-    target = directory_of(place or directory).resolve()
+    if path is not None and directory is not None:
+        raise typer.BadParameter("use either DIR or --directory, not both", param_hint="DIR")
+    target = resolve_directory(path or directory).resolve()
     options = _InitOptions(root, _check_prefix(prefix, profile, creator), make_policy(profile, creator), demo)
     secret = None if options.administrator is None else new_secret()
     settings: dict[str, object] = {} if root is Root.SELF else {"root": root.value}
@@ -131,40 +129,40 @@ def init(  # noqa: PLR0913 - options
 
 
 def config(directory: Directory = None, json: AsJson = False) -> None:
-    """Show the settings that are in force, and where each comes from: default, file or variable.
+    """Show the effective settings and the source of each: default, file or variable.
 
     For example:
         perseid config
         perseid config --json
     """
-    target = directory_of(directory).resolve()
+    target = resolve_directory(directory).resolve()
     if not (target / FILE_NAME).is_file():
         raise NoInstallation(target)
-    found = Config.load(target, environ)
+    effective = Config.load(target, environ)
     if json:
         settings = [
             {"name": each.name, "value": each.value, "source": each.source, "unit": each.unit, "about": each.about}
-            for each in found.show()
+            for each in effective.show()
         ]
-        print_json({"directory": str(target), "settings": settings, "remarks": list(found.remarks)})
+        print_json({"directory": str(target), "settings": settings, "remarks": list(effective.remarks)})
         return
-    print_fields({each.name: f"{printable(format_toml(each.value))}  ({each.source})" for each in found.show()})
-    for remark in found.remarks:
+    print_fields({each.name: f"{printable(format_toml(each.value))}  ({each.source})" for each in effective.show()})
+    for remark in effective.remarks:
         print_message(f"perseid: {remark}")
 
 
 def upgrade(directory: Directory = None, json: AsJson = False) -> None:
-    """Bring the ledger's tables to the version of this program. Make a backup first; entries are never rewritten.
+    """Upgrade the ledger's tables to the version of this program. Entries are never changed. Make a backup first.
 
     For example:
         perseid upgrade
     """
-    target = directory_of(directory)
+    target = resolve_directory(directory)
     done = installations.upgrade(target)
     if json:
         print_json({"directory": str(target.resolve()), "upgraded": done, "tables": installations.TABLES_VERSION})
     else:
-        typer.echo(f"{'upgraded' if done else 'nothing to do'}: tables of version {installations.TABLES_VERSION}")
+        typer.echo(f"{'upgraded' if done else 'nothing to do'}: tables have version {installations.TABLES_VERSION}")
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"init": init, "config": config, "upgrade": upgrade}
@@ -176,31 +174,29 @@ _INSTALLATION_FILES: Final = (
 
 
 def make_policy(profile: Profile | None, creator: str | None) -> Policy:
-    """The policy of a profile, with a creator; new records are administered by the namespace's group."""
+    """Return the policy of a profile with a creator; the namespace's group administers new records."""
     policy = with_group_administrators(PROFILES[Profile.FREE if profile is None else profile])
     return policy if creator is None else replace(policy, default_creator=parse_party(creator, "--creator"))
 
 
 def parse_party(text: str, option: str) -> str:
-    """A handle in any form, as records hold it."""
-    found = parse_user_input(text)
-    if found.tail:
-        raise typer.BadParameter("a party is a handle without query and fragment", param_hint=option)
-    return str(found.handle)
+    """Parse the handle of a person or organization, in any form."""
+    reference = parse_user_input(text)
+    if reference.tail:
+        raise typer.BadParameter("use a handle without query and fragment", param_hint=option)
+    return str(reference.handle)
 
 
 def _check_prefix(prefix: str | None, profile: Profile | None, creator: str | None) -> str | None:
-    """The prefix, if there can be such a namespace."""
     if prefix is None:
         if profile is not None or creator is not None:
-            raise typer.BadParameter("--profile and --creator are about a namespace; name it with --prefix")
+            raise typer.BadParameter("--profile and --creator require --prefix")
         return None
     check_prefix(prefix)
     return prefix
 
 
 def _populate(registry: Registry, options: _InitOptions, secret: str | None) -> _InitResult:
-    """Put into a new installation what it shall have."""
     identity = get_identity(None)
     is_root = options.root is Root.SELF
     if is_root:
@@ -235,31 +231,29 @@ def _print_result(target: Path, options: _InitOptions, result: _InitResult, secr
         )
         return
     profile = None if namespace is None else f"{namespace.prefix} ({namespace.policy.profile})"
-    demo = f"{len(result.demo)} identifiers of the seed documents" if result.demo else None
+    demo = f"{len(result.demo)} identifiers" if result.demo else None
     print_fields({"installation": printable(str(target)), "namespace": profile, "creator": creator, "demo": demo})
     if secret is not None:
-        print_message(f"The first administrator is {administrator}, and this is the secret:")
+        print_message(f"The first administrator is {administrator} with this secret:")
         print_message(f"    {secret}")
-        print_message(
-            "It is shown once: keep it where you keep passwords. With it they administer names over the network; on"
-        )
-        print_message("this machine whoever may write the directory needs none.")
+        print_message("It is shown only once: store it like a password. It is needed to administer over the network;")
+        print_message("users of this machine who can write the directory do not need it.")
     else:
-        print_message("Nobody can administer names over the network yet: their prefix handles are another service's.")
+        print_message("There is no administrator over the network yet: another service hosts the prefix handles.")
     if namespace is not None and namespace.types_elsewhere:
-        print_message(f"Types of values that are defined elsewhere: {', '.join(namespace.types_elsewhere)}")
+        print_message(f"Types defined at another service: {', '.join(namespace.types_elsewhere)}")
 
 
 @contextmanager
 def _cleanup_on_failure(target: Path) -> Iterator[None]:
-    """Take away what was made of an installation, should the rest of it fail; what was there before is not touched."""
+    """Remove a partly created installation on failure; keep what existed before."""
     had_directory = target.exists()
-    had = any((target / name).exists() for name in _INSTALLATION_FILES)
+    had_installation = any((target / name).exists() for name in _INSTALLATION_FILES)
     try:
         yield
     except BaseException:
-        # A ledger in a database stays, and its key with it; nobody else has a copy of that.
-        if not had and (target / LEDGER_NAME).exists():
+        # A ledger in a database stays, and so does its key, of which there is no copy.
+        if not had_installation and (target / LEDGER_NAME).exists():
             for path in (target / name for name in _INSTALLATION_FILES):
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,6 @@
-"""`perseid rewrite, undo, operations`: changes of many names that are one."""
+"""`perseid rewrite`, `perseid undo` and `perseid jobs`: changes to many records."""
 
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
 import typer
@@ -10,59 +9,60 @@ from perseid.ledger.store.jobs import Job
 from perseid.names.errors import quote_text
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access.permissions import display_name
+from perseid.registry.jobs import rewrite as rewrite_job
 from perseid.registry.jobs import runner
-from perseid.registry.jobs import rewrite as rewriting
-from perseid.registry.jobs import undo as undoing
-from perseid.registry.jobs.runner import Progress, UndoIndex
-from perseid.registry.jobs.resume import resume
+from perseid.registry.jobs import undo as undo_job
+from perseid.registry.jobs.resume import resume as resume_job
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
+from perseid.registry.jobs.runner import Progress, UndoIndex
 from perseid.registry.jobs.undo import UndoConflict
 
-from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._commands import Group, register_command
 from ._installation import INTERFACE, ActingAs, Directory, Note, OpenInstallation, open_installation
+from ._output import AsJson, print_fields, print_json, print_message, progress
 from ._values import format_data, printable
 from .lifecycle import Yes, confirm, print_interrupted
 from .verify import iso_time, short_time
 
 MAX_SHOWN: Final = 10
-"""How many changes are shown to people who are asked; `--dry-run` shows all."""
+"""Changes shown before the prompt; `--dry-run` shows all."""
 
-Name: TypeAlias = Annotated[
-    str, typer.Argument(metavar="OPERATION", help="Its name, as `perseid operations` shows it; or `last`.")
+app = typer.Typer(
+    cls=Group,
+    help="List, show, resume and undo jobs: changes to many records.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+JobArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="JOB", help="The id, as `perseid jobs list` shows it, or `last`.")
 ]
-
-
-class JobAction(StrEnum):
-    """What `operations` can do."""
-
-    LIST = "list"
-    SHOW = "show"
-    RESUME = "resume"
+OptionalJob: TypeAlias = Annotated[
+    str, typer.Argument(metavar="[JOB]", help="The id, as `perseid jobs list` shows it. Default: `last`.")
+]
 
 
 def rewrite(  # noqa: PLR0913 - options
     *,
     url: Annotated[
-        str, typer.Option("--url", metavar="URL", help="What they lead to now: a URL, or how it begins and `*`.")
+        str, typer.Option("--url", metavar="URL", help="The current URL; `*` at its end matches any characters.")
     ],
-    to: Annotated[
-        str, typer.Option("--to", metavar="URL", help="What they lead to then, with `*` where that has one.")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The new URL, with `*` if --url has one.")],
     prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="PREFIX", help="Only names of this namespace.")
+        str | None, typer.Option("--prefix", metavar="PREFIX", help="Only records of this namespace.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every change, but change nothing.")] = False,
     yes: Yes = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Move what many names lead to: a host has another name, a path begins otherwise.
+    """Change the URLs of many records, for example when a host or a path has moved.
 
-    It shows what changes, asks, and is one operation: `perseid operations` shows how far it has come, `perseid
-    operations resume` goes on with it after an interruption, and `perseid undo` takes it back. Values of type URL and
-    places in 10320/loc are moved. With `--json` there is a line for each name, and the last one is about the operation.
+    Values of type URL and locations in 10320/loc are changed. The command shows the changes, asks for confirmation, and
+    runs as a job: `perseid jobs show` shows its progress, `perseid jobs resume` resumes it after an interruption, and
+    `perseid undo` undoes it. With `--json`, each record is one line, and the last line is the job.
 
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url http://old.example/maps/1
@@ -71,119 +71,134 @@ def rewrite(  # noqa: PLR0913 - options
     """
     order = Rewrite(url, to, prefix)
     with open_installation(directory, acting_as) as session:
-        total = left = 0
-        for planned in rewriting.preview(session.registry, order, session.identity):
+        total = remaining = 0
+        for planned in rewrite_job.preview(session.registry, order, session.identity):
             total += bool(planned.changes)
-            left += len(planned.left)
+            remaining += len(planned.left)
             if json:
                 print_json(_planned_to_json(planned))
             elif dry_run or total <= MAX_SHOWN:
                 _print_planned(planned)
         if not json and not dry_run and total > MAX_SHOWN:
             print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
-        if left:
-            print_message(f"{left:,} values cannot be moved without touching more of their XML; change them by hand.")
+        if remaining:
+            print_message(
+                f"{remaining:,} values cannot be changed without changing more of their XML: edit them by hand."
+            )
         if dry_run or not total:
-            _print_summary(json, {"operation": None, "names": total, "changed": 0})
+            _print_summary(json, {"job": None, "records": total, "changed": 0})
             return
         if not yes:
-            confirm(f"{total:,} {'name leads' if total == 1 else 'names lead'} elsewhere then. Go on?")
-        operation = rewriting.start(session.registry, order, session.identity, INTERFACE, note, total)
-        done = _run(session, operation, rewriting.run(session.registry, operation, session.identity))
-    _print_summary(json, {"operation": operation.id, "names": total, "changed": done})
+            confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change. Continue?")
+        job = rewrite_job.start(session.registry, order, session.identity, INTERFACE, note, total)
+        done = _run(session, job, rewrite_job.run(session.registry, job, session.identity))
+    _print_summary(json, {"job": job.id, "records": total, "changed": done})
 
 
 def undo(
-    operation: Name,
+    job: JobArgument,
     yes: Yes = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Undo a change of many names: each becomes what it was, by a new entry.
+    """Undo a job: a new entry for each record restores its earlier version.
 
-    Names that were made become tombstones, for somebody may have them already. Nothing is undone where later changes
-    would be lost, or where data has been erased; the names are listed then. If it was interrupted, do it again: it goes
-    on. An undo can be undone.
+    Identifiers that the job created become tombstones, because they may be in use. Nothing is undone if later changes
+    would be lost or data has been redacted; these records are listed. If the undo is interrupted, run the command again
+    to resume it. An undo can be undone.
 
     For example:
         perseid mint 102.100.272 --count 2 --url https://example.org/maps
         perseid undo last --yes
+        perseid jobs undo last --yes
     """
     with open_installation(directory, acting_as) as session:
-        meant = runner.find_job(session.registry, session.identity, operation)
+        original = runner.find_job(session.registry, session.identity, job)
         if not yes:
-            confirm(f"{_describe(meant)}: {meant.done:,} changes are taken back. Go on?")
+            confirm(f"{original.done:,} changes will be undone: {_describe(original)}. Continue?")
         try:
-            undoing_it = undoing.start(session.registry, meant.id, session.identity, INTERFACE, note)
+            inverse = undo_job.start(session.registry, original.id, session.identity, INTERFACE, note)
         except UndoConflict as problem:
             if json:
                 for each in problem.conflicts:
-                    print_json({"handle": each.handle, "seq": each.seq, "why": each.why})
+                    print_json({"handle": each.handle, "seq": each.seq, "reason": each.why})
             raise
-        done = _run(session, undoing_it, undoing.run(session.registry, undoing_it, session.identity))
-    _print_summary(json, {"operation": undoing_it.id, "undoes": meant.id, "names": undoing_it.total, "changed": done})
+        done = _run(session, inverse, undo_job.run(session.registry, inverse, session.identity))
+    _print_summary(json, {"job": inverse.id, "undoes": original.id, "records": inverse.total, "changed": done})
 
 
-def operations(
-    what: Annotated[
-        JobAction, typer.Argument(metavar="list|show|resume", help="List all; show one; or go on with one.")
-    ] = JobAction.LIST,
-    operation: Annotated[
-        str, typer.Argument(metavar="OPERATION", help="The name of an operation; default the last one.")
-    ] = runner.LAST,
-    directory: Directory = None,
-    acting_as: ActingAs = None,
-    json: AsJson = False,
-) -> None:
-    """Show changes of many names: what they are, how far they have come, whether they were undone; go on with one.
+register_command(app, "undo")(undo)
 
-    The one that began last comes first. One that is running has not come to its end: somebody is at it, or it was
-    interrupted. Then `resume` does what is left; what is done stays done.
+
+@register_command(app, "list")
+def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
+    """List the jobs, newest first: id, start, state and parameters.
+
+    A job that is `running` is in progress or was interrupted; `perseid jobs resume` resumes it.
 
     For example:
         perseid mint 102.100.272 --count 2 --reserve
-        perseid operations
-        perseid operations show last --json
+        perseid jobs list
     """
     with open_installation(directory, acting_as) as session:
-        if what is JobAction.LIST:
-            undos = UndoIndex.all(session.registry)
-            for each in runner.list_jobs(session.registry, session.identity):
-                if json:
-                    print_json(_to_json(each, undos))
-                else:
-                    typer.echo(f"{each.id}  {short_time(each.begun)}  {_format_state(each, undos)}  {_describe(each)}")
-            return
-        if what is JobAction.SHOW:
-            _print_job(session, runner.find_job(session.registry, session.identity, operation), json)
-            return
-        job, steps = resume(session.registry, operation, session.identity, INTERFACE)
-        done = _run(session, job, steps)
-    _print_summary(json, {"operation": job.id, "names": job.total, "changed": done})
+        undos = UndoIndex.all(session.registry)
+        for job in runner.list_jobs(session.registry, session.identity):
+            if json:
+                print_json(_to_json(job, undos))
+            else:
+                typer.echo(f"{job.id}  {short_time(job.begun)}  {_format_state(job, undos)}  {_describe(job)}")
 
 
-def _run(session: OpenInstallation, operation: Job, steps: Iterator[Progress]) -> int:
-    """Carry out what is left; how many changes there are in all."""
-    done = operation.done
-    with progress(operation.kind, operation.total or None, "names") as update:
+@register_command(app, "show")
+def show(
+    job: OptionalJob = runner.LAST, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+) -> None:
+    """Show a job: its parameters, progress and state.
+
+    For example:
+        perseid mint 102.100.272 --count 2 --reserve
+        perseid jobs show last --json
+    """
+    with open_installation(directory, acting_as) as session:
+        _print_job(session, runner.find_job(session.registry, session.identity, job), json)
+
+
+@register_command(app, "resume")
+def resume(
+    job: OptionalJob = runner.LAST, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+) -> None:
+    """Resume a job that was interrupted. Changes that are done stay done.
+
+    For example:
+        perseid jobs resume last
+    """
+    with open_installation(directory, acting_as) as session:
+        resumed, steps = resume_job(session.registry, job, session.identity, INTERFACE)
+        done = _run(session, resumed, steps)
+    _print_summary(json, {"job": resumed.id, "records": resumed.total, "changed": done})
+
+
+def _run(session: OpenInstallation, job: Job, steps: Iterator[Progress]) -> int:
+    """Run the remaining steps and return the number of all changes."""
+    done = job.done
+    with progress(job.kind, job.total or None, "records") as update:
         try:
             for step in steps:
                 done = step.done
                 update(done)
         except BaseException:
-            print_interrupted(operation, done)
+            print_interrupted(job, done)
             raise
-    return runner.find_job(session.registry, session.identity, operation.id).done
+    return runner.find_job(session.registry, session.identity, job.id).done
 
 
 def _print_summary(json: bool, fields: dict[str, object]) -> None:
     if json:
         print_json(fields)
         return
-    named = {name: f"{value:,}" if isinstance(value, int) else value for name, value in fields.items()}
-    print_fields(named)
+    print_fields({name: f"{value:,}" if isinstance(value, int) else value for name, value in fields.items()})
 
 
 def _planned_to_json(planned: PlannedRewrite) -> JsonObject:
@@ -193,7 +208,7 @@ def _planned_to_json(planned: PlannedRewrite) -> JsonObject:
             {"index": old.index, "type": old.type, "old": format_data(old), "new": format_data(new)}
             for old, new in planned.changes
         ],
-        "left": [value.index for value in planned.left],
+        "remaining": [value.index for value in planned.left],
     }
 
 
@@ -204,58 +219,62 @@ def _print_planned(planned: PlannedRewrite) -> None:
         typer.echo(f"    + {new.index}  {printable(new.type)}  {format_data(new)}")
 
 
-def _describe(operation: Job) -> str:
-    """What an operation is, in a few words."""
-    asked = runner.load_parameters(operation)
-    if operation.kind == rewriting.KIND:
-        return f"rewrite {display_name(str(asked['url']))} to {display_name(str(asked['to']))}"
-    words = [str(asked[name]) for name in ("operation", "where", "prefix") if asked.get(name)]
-    return f"{operation.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
+def _describe(job: Job) -> str:
+    """Describe a job in a few words."""
+    parameters = runner.load_parameters(job)
+    if job.kind == rewrite_job.KIND:
+        return f"rewrite {display_name(str(parameters['url']))} to {display_name(str(parameters['to']))}"
+    words = [str(parameters[name]) for name in ("operation", "where", "prefix") if parameters.get(name)]
+    return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 
-def _format_state(operation: Job, undos: UndoIndex) -> str:
-    if undos.running(operation.id):
-        return "being undone"
-    if undos.effective_undo(operation.id):
+def _state(job: Job, undos: UndoIndex) -> str:
+    if undos.running(job.id):
+        return "being_undone"
+    if undos.effective_undo(job.id):
         return "undone"
-    of_all = f" of {operation.total:,}" if operation.total else ""
-    return f"done {operation.done:,}" if operation.ended else f"running {operation.done:,}{of_all}"
+    return "done" if job.ended else "running"
 
 
-def _to_json(operation: Job, undos: UndoIndex) -> JsonObject:
-    """An operation as JSON."""
+def _format_state(job: Job, undos: UndoIndex) -> str:
+    state = _state(job, undos).replace("_", " ")
+    of_total = f" of {job.total:,}" if job.total and state == "running" else ""
+    return f"{state} {job.done:,}{of_total}" if state in ("done", "running") else state
+
+
+def _to_json(job: Job, undos: UndoIndex) -> JsonObject:
     return {
-        "operation": operation.id,
-        "kind": operation.kind,
-        "state": _format_state(operation, undos),
-        "asked": runner.load_parameters(operation),
-        "done": operation.done,
-        "total": operation.total or None,
-        "begun": iso_time(operation.begun),
-        "ended": iso_time(operation.ended) if operation.ended else None,
-        "actor": operation.actor,
-        "note": operation.note,
-        "undoneBy": undos.effective_undo(operation.id),
+        "job": job.id,
+        "kind": job.kind,
+        "state": _state(job, undos),
+        "parameters": runner.load_parameters(job),
+        "done": job.done,
+        "total": job.total or None,
+        "started_at": iso_time(job.begun),
+        "ended_at": iso_time(job.ended) if job.ended else None,
+        "actor": job.actor,
+        "note": job.note,
+        "undone_by": undos.effective_undo(job.id),
     }
 
 
-def _print_job(session: OpenInstallation, operation: Job, json: bool) -> None:
-    document = _to_json(operation, UndoIndex.of(session.registry, operation.id))
+def _print_job(session: OpenInstallation, job: Job, json: bool) -> None:
+    undos = UndoIndex.of(session.registry, job.id)
     if json:
-        print_json(document)
+        print_json(_to_json(job, undos))
         return
     print_fields(
         {
-            "operation": operation.id,
-            "what": _describe(operation),
-            "state": document["state"],
-            "begun": short_time(operation.begun),
-            "ended": short_time(operation.ended) if operation.ended else None,
-            "by": printable(operation.actor),
-            "note": printable(operation.note) if operation.note else None,
-            "undone by": document["undoneBy"],
+            "job": job.id,
+            "action": _describe(job),
+            "state": _format_state(job, undos),
+            "started": short_time(job.begun),
+            "ended": short_time(job.ended) if job.ended else None,
+            "actor": printable(job.actor),
+            "note": printable(job.note) if job.note else None,
+            "undone by": undos.effective_undo(job.id),
         }
     )
 
 
-commands: dict[str, Callable[..., None] | typer.Typer] = {"rewrite": rewrite, "undo": undo, "operations": operations}
+commands: dict[str, Callable[..., None] | typer.Typer] = {"rewrite": rewrite, "undo": undo, "jobs": app}

@@ -1,17 +1,17 @@
-"""`perseid key`: the keys that sign for an installation, and how one takes the place of another.
+"""`perseid key`: list and rotate the keys of an installation.
 
-Which key signs stands in the ledger, and the private key in a file; the two cannot be changed in one step. So the new
-key is on the disk before the ledger names it, under a name of its own, and takes the old one's place afterwards:
+The ledger names the key that signs, and a file holds the private key; the two cannot change in one step. So a rotation
+writes the new key under another name first:
 
-1. `checkpoint.key.next` is written and synced;
-2. an entry of the ledger, signed with the old key, names the new one;
-3. `checkpoint.key.next` becomes `checkpoint.key`.
+1. write and sync `checkpoint.key.next`;
+2. append an entry, signed with the old key, that names the new one;
+3. rename `checkpoint.key.next` to `checkpoint.key`.
 
-Whoever is interrupted before the second step has the old key, and afterwards both files, of which the ledger says which
-one counts: the same command again does the third step. At no point is a key that the ledger names nowhere.
+If it is interrupted before step 2, the old key stays valid. After step 2, both files exist and the ledger says which
+key is valid; the same command then does step 3. A key that the ledger names always exists in a file.
 
-The server's key is exchanged in the same manner, with the site information in the place of the ledger: see
-`registry.site_making`.
+The server's key is rotated in the same way, with the site information in place of the ledger: see
+`perseid.registry.installation.site_setup`.
 """
 
 import secrets
@@ -40,19 +40,19 @@ from perseid.registry.installation.installation import (
 from perseid.registry.installation.site import fingerprint, load_server_identity
 from perseid.registry.installation.site_setup import rotate as rotate_server
 
-from ._loading import Group, register_command
+from ._commands import Group, register_command
+from ._installation import INTERFACE, Directory, get_identity, open_installation, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
-from ._place import INTERFACE, Directory, directory_of, get_identity, open_installation
 from ._values import printable
 from .verify import iso_time, short_time
 
 _SEED_SIZE = 32
 
-app = typer.Typer(cls=Group, help="Show and exchange the keys that sign.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="List and rotate the signing keys.", no_args_is_help=True)
 
 
 class _KeyChange(NamedTuple):
-    """An entry that changed the key, with the key before it and the one after it."""
+    """An entry that changed the key, with the old and the new key."""
 
     entry: Entry
     old: LogKey
@@ -60,7 +60,7 @@ class _KeyChange(NamedTuple):
 
 
 class Purpose(StrEnum):
-    """What a key is for."""
+    """The purpose of a key."""
 
     CHECKPOINT = "checkpoint"
     SERVER = "server"
@@ -68,68 +68,67 @@ class Purpose(StrEnum):
 
 @register_command(app, "list")
 def list_(directory: Directory = None, json: AsJson = False) -> None:
-    """Show the public keys: of the server, and of the ledger, which has signed with some and signs with the last one.
+    """List the public keys: of the server, and of the ledger, oldest first.
 
-    Give those of the ledger to whoever checks proofs. That of the server stands in its site information; here it is
-    shown with its fingerprint, and with `--json` as a whole.
+    Users need a key of the ledger to verify proofs. The server's key is also in its site information; here its
+    fingerprint is shown, and with `--json` the whole key.
 
     For example:
         perseid key list
     """
-    with Installation.open(directory_of(directory), writable=False) as installation:
+    with Installation.open(resolve_directory(directory), writable=False) as installation:
         changes = _key_changes(installation)
-        keys = keys_of(installation)
+        keys = list_keys(installation)
         _print_server_key(installation, json)
-    # The entry with which each key began, and the one with which it ended.
+    # The entries that started and ended the use of each key.
     entries = [change.entry for change in changes]
-    begins: list[Entry | None] = [None, *entries]
+    starts: list[Entry | None] = [None, *entries]
     ends: list[Entry | None] = [*entries, None]
-    for key, begin, end in zip(keys, begins, ends, strict=True):
+    for key, start, end in zip(keys, starts, ends, strict=True):
         if json:
             print_json(
                 {
                     "purpose": Purpose.CHECKPOINT.value,
                     "key": str(key),
-                    "signs": end is None,
-                    "since": None if begin is None else begin.seq,
-                    "sinceTime": None if begin is None else iso_time(begin.at),
+                    "active": end is None,
+                    "since": None if start is None else start.seq,
+                    "since_time": None if start is None else iso_time(start.at),
                     "until": None if end is None else end.seq,
                 }
             )
         else:
-            since = "the beginning" if begin is None else f"entry {begin.seq} ({short_time(begin.at)})"
-            until = "signs now" if end is None else f"until entry {end.seq}"
+            since = "the beginning" if start is None else f"entry {start.seq} ({short_time(start.at)})"
+            until = "active" if end is None else f"until entry {end.seq}"
             typer.echo(f"{Purpose.CHECKPOINT.value}  {printable(str(key))}  {until}, since {since}")
 
 
 @register_command(app, "rotate")
 def rotate(
-    purpose: Annotated[Purpose, typer.Argument(metavar="server|checkpoint", help="Which key.")],
+    purpose: Annotated[Purpose, typer.Argument(metavar="server|checkpoint", help="The key to rotate.")],
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Put a new key in the place of the one that signs checkpoints, or of the one with which the server signs.
+    """Replace the key that signs checkpoints, or the key of the server.
 
-    If this was interrupted, the same command again finishes it. The old private key is gone then.
+    If the rotation is interrupted, run the same command again to finish it. The old private key is deleted.
 
-    **checkpoint**: the old key signs the hand-over, and whoever trusts it can go on: proofs carry the chain. A server
-    that is running learns of the new key when it is started again; until then it signs no checkpoints.
+    **checkpoint**: the old key signs the entry that names the new one, so users who trust the old key can verify new
+    proofs. A running server loads the new key when it is restarted; until then it signs no checkpoints.
 
-    **server**: the site information gets the new public key and the next serial number, in both forms. A server that is
-    running takes it up when it is told to load its settings again (SIGHUP). Clients learn it from the server; where a
-    prefix handle or another server of the site has a copy of the site information, put the new one there. Where there
-    is no key yet, the first one is made.
+    **server**: the site information gets the new public key and the next serial number. A running server loads them on
+    SIGHUP. Clients get the new site information from the server; replace the copies in prefix handles and on other
+    servers of the site. If there is no key yet, the first one is created.
 
     For example:
         perseid key rotate checkpoint
         perseid key rotate server --json
     """
-    folder = directory_of(directory).resolve()
+    folder = resolve_directory(directory).resolve()
     if purpose is Purpose.SERVER:
         _rotate_server(folder, json)
         return
-    finished = finish_rotation(folder)
-    if finished is None:
+    current = finish_rotation(folder)
+    if current is None:
         with open_installation(directory) as session:
             ledger = session.registry.ledger
             with ledger.reading() as reading:
@@ -138,35 +137,35 @@ def rotate(
             _write_next(folder, new)
             outcome = ledger.rotate_key(new, INTERFACE, str(get_identity(None)))
             if not isinstance(outcome, Appended):
-                raise outcome if isinstance(outcome, LedgerError) else WrongKey(f"the key stays as it is: {outcome}")
-            _put_in_place(folder)
-        finished = new.public
+                raise outcome if isinstance(outcome, LedgerError) else WrongKey(f"the key is unchanged: {outcome}")
+            _activate_next(folder)
+        current = new.public
     if json:
-        print_json({"purpose": purpose.value, "key": str(finished)})
+        print_json({"purpose": purpose.value, "key": str(current)})
     else:
-        print_fields({"signs now": printable(str(finished))})
+        print_fields({"active key": printable(str(current))})
 
 
 def _print_server_key(installation: Installation, json: bool) -> None:
     try:
-        found = load_server_identity(installation.directory, installation.config)
+        identity = load_server_identity(installation.directory, installation.config)
     except InstallationError as problem:
-        print_message(f"perseid: the server's key is not shown: {printable(str(problem))}")
+        print_message(f"perseid: the server's key cannot be shown: {printable(str(problem))}")
         return
-    key, serial = found.key.public, found.site.serial
+    key, serial = identity.key.public, identity.site.serial
     if json:
         print_json(
             {
                 "purpose": Purpose.SERVER.value,
                 "key": key.to_json(),
                 "fingerprint": fingerprint(key),
-                "signs": True,
-                "serialNumber": serial,
-                "position": found.position + 1,
+                "active": True,
+                "serial_number": serial,
+                "position": identity.position + 1,
             }
         )
     else:
-        typer.echo(f"{Purpose.SERVER.value}  {fingerprint(key)}  signs now, with serial number {serial} of the site")
+        typer.echo(f"{Purpose.SERVER.value}  {fingerprint(key)}  active, serial number {serial} of the site")
 
 
 def _rotate_server(folder: Path, json: bool) -> None:
@@ -177,22 +176,20 @@ def _rotate_server(folder: Path, json: bool) -> None:
                 "purpose": Purpose.SERVER.value,
                 "key": rotated.key.to_json(),
                 "fingerprint": fingerprint(rotated.key),
-                "serialNumber": rotated.site.serial,
-                "siteInformation": [str(path) for path in rotated.site_paths],
+                "serial_number": rotated.site.serial,
+                "site_information": [str(path) for path in rotated.site_paths],
             }
         )
         return
-    names = ", ".join(printable(str(path)) for path in rotated.site_paths)
-    fields = {"signs now": fingerprint(rotated.key), "serial number": rotated.site.serial, "site information": names}
+    paths = ", ".join(printable(str(path)) for path in rotated.site_paths)
+    fields = {"active key": fingerprint(rotated.key), "serial number": rotated.site.serial, "site information": paths}
     print_fields(fields)
-    print_message(
-        "A server that is running takes it up with SIGHUP. Wherever a copy of the site information is kept (prefix"
-    )
-    print_message("handles, other servers of the site), put the new one.")
+    print_message("A running server loads the key on SIGHUP. Replace all copies of the site information, in prefix")
+    print_message("handles and on other servers of the site.")
 
 
-def keys_of(installation: Installation) -> list[LogKey]:
-    """The keys with which a ledger signs and has signed, the oldest first."""
+def list_keys(installation: Installation) -> list[LogKey]:
+    """Return the past keys of a ledger and the active one, oldest first."""
     changes = _key_changes(installation)
     if not changes:
         path = installation.directory / KEYS_NAME / CHECKPOINT_KEY
@@ -201,42 +198,42 @@ def keys_of(installation: Installation) -> list[LogKey]:
 
 
 def finish_rotation(directory: Path) -> LogKey | None:
-    """Do the last step of a rotation that was interrupted; the key that signs now, or None if nothing was left."""
+    """Finish an interrupted rotation and return the active key; return None if there was none."""
     if not (directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).exists():
         return None
     with Installation.open(directory, writable=False) as installation:
-        waiting = find_pending_key(installation)
-    if waiting is not None:
-        _put_in_place(directory)
-    return waiting
+        pending = find_pending_key(installation)
+    if pending is not None:
+        _activate_next(directory)
+    return pending
 
 
 def find_pending_key(installation: Installation) -> LogKey | None:
-    """The key that the ledger names and that has yet to take the old one's place; None if there is none."""
+    """Return the key that the ledger names but that is not in its final file yet, or None."""
     try:
-        waiting = Signer.from_bytes((installation.directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).read_bytes()).public
+        pending = Signer.from_bytes((installation.directory / KEYS_NAME / NEXT_CHECKPOINT_KEY).read_bytes()).public
     except (FileNotFoundError, ValueError):
-        return None  # or it was being written, so the ledger does not name it
+        return None  # a partly written key is not named in the ledger
     changes = _key_changes(installation)
-    return waiting if changes and changes[-1].new == waiting else None
+    return pending if changes and changes[-1].new == pending else None
 
 
 def _write_next(directory: Path, signer: Signer) -> None:
     path = directory / KEYS_NAME / NEXT_CHECKPOINT_KEY
-    # Left by somebody who was interrupted; `finish_rotation` has found that it never counted.
+    # Left over from an interrupted rotation; `finish_rotation` has checked that the ledger does not name it.
     path.unlink(missing_ok=True)
     write_file(path, signer.to_bytes())
     sync_directory(path.parent)
 
 
-def _put_in_place(directory: Path) -> None:
+def _activate_next(directory: Path) -> None:
     folder = directory / KEYS_NAME
     (folder / NEXT_CHECKPOINT_KEY).replace(folder / CHECKPOINT_KEY)
     sync_directory(folder)
 
 
 def _key_changes(installation: Installation) -> list[_KeyChange]:
-    """How the key changed, in order."""
+    """Return the changes of the key, oldest first."""
     with installation.log.reading() as reading:
         entries = list(reading.history(record_key(LEDGER)))[::-1]
     return [_KeyChange(entry, *change) for entry in entries if (change := parse_key_change(entry)) is not None]

@@ -1,4 +1,4 @@
-"""`perseid publish, unpublish, tombstone, transfer, redact`: the life of a name after it was made."""
+"""`perseid publish`, `unpublish`, `tombstone`, `transfer` and `redact`: the life of an identifier."""
 
 import sys
 from collections.abc import Callable
@@ -10,19 +10,18 @@ from perseid.ledger.store.jobs import Job
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import Transfer
-from perseid.registry.jobs import transfer as transferring
+from perseid.registry.jobs import transfer as transfer_job
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from ._output import AsJson, print_fields, print_json, print_message, progress
-from ._place import (
+from ._installation import (
     INTERFACE,
     ActingAs,
     Directory,
+    HandleArgument,
     KeepHistory,
-    Name,
     Note,
     OpenInstallation,
     open_installation,
@@ -30,23 +29,27 @@ from ._place import (
     parse_value_ref,
     print_changed,
 )
+from ._output import AsJson, print_fields, print_json, print_message, progress
 from ._values import printable
 
 MAX_WAIT: Final = 300
-"""Seconds that `redact` waits until erased data has left every file: the answers of some million names are built anew
-in less. Where somebody keeps an old state open for longer, waiting on would not help."""
+"""Seconds that `redact` waits until the data is gone from every file. The answers of a million records are rebuilt in
+less; if a reader keeps an old snapshot open for longer, waiting does not help."""
 
-
-Undo: TypeAlias = Annotated[bool, typer.Option("--undo", help="Take the tombstone away: the thing is not gone.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Undo: TypeAlias = Annotated[bool, typer.Option("--undo", help="Remove the tombstone and restore the record.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def publish(
-    handle: Name, note: Note = "", directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
+    handle: HandleArgument,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
 ) -> None:
-    """Let everybody resolve a name that was unpublished.
+    """Publish an identifier that was unpublished.
 
-    Nothing happens if everybody can already. A reserved name has no values to show yet: create it instead.
+    If it is public already, nothing changes. A reserved identifier has no record: use `perseid create` instead.
 
     For example:
         perseid publish 102.100.272/D7J1G0DQH
@@ -56,35 +59,35 @@ def publish(
 
 
 def unpublish(
-    handle: Name,
+    handle: HandleArgument,
     *,
-    keep_past: KeepHistory = False,
+    keep_history: KeepHistory = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Hide a name from everybody but its administrators; the record stays as it is.
+    """Hide an identifier from all but its administrators; the record is unchanged.
 
-    Everybody else is told that there is no such name, now and for its past. When it is published again, what everybody
-    saw before stays hidden unless it is still so; with --keep-past it can be seen again. Nothing happens if the name is
-    hidden already.
+    For everyone else the identifier and its history do not exist. When it is published again, earlier versions stay
+    hidden, except for values that are still the same; with --keep-history they become visible again. If it is
+    unpublished already, nothing changes.
 
     For example:
         perseid unpublish 102.100.272/D7J1G0DQH --note "under embargo until spring"
     """
     with open_installation(directory, acting_as) as session:
-        print_changed(session.do(Unpublish(parse_handle(handle)), note, keep_past=keep_past), json)
+        print_changed(session.do(Unpublish(parse_handle(handle)), note, keep_history=keep_history), json)
 
 
 def tombstone(  # noqa: PLR0913 - options
-    handle: Name,
+    handle: HandleArgument,
     *,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why the thing is gone; everybody reads it.")
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why the resource is gone; public.")
     ] = None,
     replaced_by: Annotated[
-        str | None, typer.Option("--replaced-by", metavar="HANDLE", help="The name to use instead.")
+        str | None, typer.Option("--replaced-by", metavar="HANDLE", help="The identifier to use instead.")
     ] = None,
     undo: Undo = False,
     note: Note = "",
@@ -92,46 +95,44 @@ def tombstone(  # noqa: PLR0913 - options
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Say that a thing is gone, why, and what replaces it.
+    """Replace a record with a tombstone: the reason and a replacement.
 
-    The name goes on resolving: to the reason, the date and the replacement. What it held before is in its history, and
-    nobody gets the name again. On a tombstone this says it better; the date stays. If the thing was not gone after all,
-    `--undo` brings back what the record held, with the administrators that it has now.
+    The handle still resolves, to the reason, the date and the replacement. The earlier record stays in the history, and
+    the handle is never reused. On an existing tombstone, the command changes the reason but not the date. `--undo`
+    restores the record, with its current administrators.
 
     For example:
         perseid tombstone 102.100.272/D7J1G0DQH --reason "The map was withdrawn by its publisher"
         perseid tombstone 102.100.272/D7J1G0DQH --undo --note "found again in the attic"
     """
-    operation = tombstone_command(handle, reason, replaced_by, undo=undo)
+    command = tombstone_command(handle, reason, replaced_by, undo=undo)
     with open_installation(directory, acting_as) as session:
-        print_changed(session.do(operation, note), json)
+        print_changed(session.do(command, note), json)
 
 
 def tombstone_command(handle: str, reason: str | None, replaced_by: str | None, *, undo: bool) -> Tombstone | Revive:
-    """What `tombstone` asks for."""
+    """Return the command of `tombstone`."""
     if undo:
         if reason is not None or replaced_by is not None:
-            raise typer.BadParameter("who takes a tombstone away gives neither a reason nor a replacement; use --note")
+            raise typer.BadParameter("--undo accepts neither --reason nor --replaced-by; use --note")
         return Revive(parse_handle(handle))
     if reason is None:
-        raise typer.BadParameter("say why the thing is gone", param_hint="--reason")
+        raise typer.BadParameter("required: why the resource is gone", param_hint="--reason")
     return Tombstone(parse_handle(handle), reason, None if replaced_by is None else parse_handle(replaced_by))
 
 
 def transfer(  # noqa: PLR0913 - options
-    what: Annotated[
+    target: Annotated[
         str,
         typer.Argument(
-            metavar="HANDLE|PREFIX/…",
-            help="A name; a prefix, for everything under it; or the beginning of names and `*`, as in `12345/maps-*`.",
+            metavar="HANDLE|PREFIX|PATTERN",
+            help="A handle; a prefix, for all its handles; or the beginning of handles and `*`, as in `12345/maps-*`.",
         ),
     ],
     *,
-    to: Annotated[
-        str, typer.Option("--to", metavar="INDEX:HANDLE", help="The key or group that owns them from then on.")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="INDEX:HANDLE", help="The new owner: a key or a group.")],
     derived: Annotated[
-        bool, typer.Option("--derived", help="With a prefix: those derived from it as well, and all under them.")
+        bool, typer.Option("--derived", help="With a prefix: include its derived prefixes and their handles.")
     ] = False,
     yes: Yes = False,
     note: Note = "",
@@ -139,65 +140,68 @@ def transfer(  # noqa: PLR0913 - options
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Give names to another owner, who takes the place of all administrators they have.
+    """Transfer identifiers to another owner, who replaces all their administrators.
 
-    Creator and date of creation stay. Everything under a prefix is transferred as one operation, which the log names;
-    it asks first. If it was interrupted, `perseid operations resume` goes on with it, and `perseid undo` takes it back.
+    Creator and creation date are unchanged. A prefix or pattern asks for confirmation and runs as a job: `perseid jobs
+    resume` resumes it after an interruption, and `perseid undo` undoes it.
 
     For example:
         perseid transfer 102.100.272/D7J1G0DQH --to 200:0.NA/102.100.272
         perseid transfer 102.100.272 --to 200:0.NA/102.100.272 --yes
     """
-    beginning, owner = transferring.parse_range(what), parse_value_ref(to, "--to")
+    key_range, owner = transfer_job.parse_range(target), parse_value_ref(to, "--to")
     with open_installation(directory, acting_as) as session:
-        if beginning is None:
+        if key_range is None:
             if derived:
-                raise typer.BadParameter("only from a prefix are others derived", param_hint="--derived")
-            print_changed(session.do(Transfer(parse_handle(what), owner), note), json)
+                raise typer.BadParameter("requires a prefix, not a handle", param_hint="--derived")
+            print_changed(session.do(Transfer(parse_handle(target), owner), note), json)
             return
         if not yes:
-            confirm(f"Everything under {display_name(beginning)} gets {owner} as its one administrator. Go on?")
-        unit = transferring.start(
-            session.registry, TransferAll(beginning, owner, derived), session.identity, INTERFACE, note
-        )
+            confirm(f"All handles under {display_name(key_range)} will be transferred to {owner}. Continue?")
+        order = TransferAll(key_range, owner, derived)
+        job = transfer_job.start(session.registry, order, session.identity, INTERFACE, note)
         processed = transferred = 0
-        with progress("transferring", unit="names") as update:
+        with progress("transferring", unit="records") as update:
             try:
-                for piece in transferring.run_steps(session.registry, unit, session.identity):
-                    processed, transferred = piece.processed, piece.done
+                for step in transfer_job.run_steps(session.registry, job, session.identity):
+                    processed, transferred = step.processed, step.done
                     update(processed)
             except BaseException:
-                print_interrupted(unit, transferred)
+                print_interrupted(job, transferred)
                 raise
     if json:
-        print_json({"operation": unit.id, "lookedAt": processed, "transferred": transferred})
+        print_json({"job": job.id, "processed": processed, "transferred": transferred})
     else:
-        print_fields({"operation": unit.id, "transferred": f"{transferred:,} of {processed:,} names"})
+        print_fields({"job": job.id, "transferred": f"{transferred:,} of {processed:,} records"})
 
 
 def redact(  # noqa: PLR0913 - options
-    handle: Name,
-    index: Annotated[int, typer.Argument(metavar="INDEX", help="The index that the value had.", min=1)],
+    handle: HandleArgument,
+    index: Annotated[int, typer.Argument(metavar="INDEX", help="The index of the value.", min=1)],
     *,
     seq: Annotated[
         int,
-        typer.Option("--seq", metavar="N", help="An entry at which the record had it; `history` shows them.", min=1),
+        typer.Option("--seq", metavar="N", help="An entry that contains the value; see `perseid history`.", min=1),
     ],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept for ever, for administrators.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="The reason; stored permanently, visible to administrators.")
+    ],
     yes: Yes = False,
     wait: Annotated[
         int,
-        typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is gone from every file."),
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0, help="How long to wait until the data is gone from every file."
+        ),
     ] = MAX_WAIT,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Erase a value from the past, for good. **This cannot be undone.**
+    """Permanently erase a value from the history. **This cannot be undone.**
 
-    For data that the law forbids you to keep. Every copy in the record's history goes; that something was erased, by
-    whom and why, stays. Proofs of the other values hold as before. A value that the record still has is not erased:
-    remove or replace it first. Backups made before are yours to find and destroy.
+    For data that you are not allowed to keep. Every copy in the record's history is erased; an entry records who
+    redacted it and why. Proofs of other values stay valid. A value that the record still has is refused: remove or
+    replace it first. Earlier backups still contain the data: delete them yourself.
 
     For example:
         perseid set 102.100.272/D7J1G0DQH "1:DESC=a draft for discussion"
@@ -208,40 +212,39 @@ def redact(  # noqa: PLR0913 - options
     with open_installation(directory, acting_as) as session:
         if not yes:
             _check_allowed(session, order)
-            what = _describe_value(session, order)
-            confirm(f"{what} is erased from all entries that hold it. This cannot be undone. Erase it?")
+            value = _describe_value(session, order)
+            confirm(f"{value} will be permanently erased from all entries. This cannot be undone. Continue?")
         changed = session.do(order)
-        gone = _wait_until_erased(session, wait)
+        erased = _wait_until_erased(session, wait)
         if json:
-            print_json({"handle": str(changed.handle), "seq": changed.seq, "erasedEverywhere": gone})
+            print_json({"handle": str(changed.handle), "seq": changed.seq, "erased_everywhere": erased})
         else:
             typer.echo(str(changed.handle))
-    if not gone:
-        print_message(f"perseid: after {wait:,} s it is erased from the ledger, but not yet from every other file")
-        print_message("Somebody keeps an older state open: end long-running readers, then run: perseid rebuild answers")
+    if not erased:
+        print_message(f"perseid: after {wait:,} s the value is erased from the ledger, but not from all other files")
+        print_message("A process reads an older snapshot: stop long-running readers, then run: perseid rebuild answers")
         raise typer.Exit(1)
 
 
 def _wait_until_erased(session: OpenInstallation, seconds: int) -> bool:
-    """Wait until what was erased is in no file of the installation any more; whether it is so."""
+    """Wait until the data is gone from every file of the installation; return whether it is."""
     with progress("erasing everywhere", unit="s") as update:
-        for passed in range(seconds):
+        for elapsed in range(seconds):
             if session.registry.ledger.wait_until_erased(1):
                 return True
-            update(passed)
+            update(elapsed)
     return session.registry.ledger.wait_until_erased(0)
 
 
 def _check_allowed(session: OpenInstallation, order: Redact) -> None:
-    """Refuse now what would be refused later: nobody should be asked in vain."""
-    explained = session.registry.explain(order, session.identity, INTERFACE)
-    if not explained.allowed:
-        code = explained.code or ResponseCode.ERROR
-        raise Refused(code, explained.reason, explained.advice, explained.rule)
+    """Refuse before the prompt what would be refused after it."""
+    explanation = session.registry.explain(order, session.identity, INTERFACE)
+    if not explanation.allowed:
+        code = explanation.code or ResponseCode.ERROR
+        raise Refused(code, explanation.reason, explanation.advice, explanation.rule)
 
 
 def _describe_value(session: OpenInstallation, order: Redact) -> str:
-    """Which value is meant, in words."""
     text = f"Value {order.index} of {display_name(order.handle)} at entry {order.seq}"
     with session.registry.snapshot() as snapshot:
         versions = get_history(snapshot, session.identity, order.handle, order.seq + 1, 1).versions
@@ -249,19 +252,21 @@ def _describe_value(session: OpenInstallation, order: Redact) -> str:
     return f"{text} ({printable(types[0])})" if types else text
 
 
-def print_interrupted(operation: Job, done: int) -> None:
-    """Say that something is left to do of a change of many names, and how to go on with it."""
-    state = f"{done:,} of {operation.total:,}" if operation.total else f"{done:,}"
-    print_message(f"{operation.id} ended early: {state} are changed. Go on: perseid operations resume {operation.id}")
+def print_interrupted(job: Job, done: int) -> None:
+    """Print the progress of an interrupted job and the command that resumes it."""
+    state = f"{done:,} of {job.total:,}" if job.total else f"{done:,}"
+    print_message(f"Job {job.id} was interrupted after {state} changes. To resume it: perseid jobs resume {job.id}")
 
 
 def confirm(question: str) -> None:
-    """Ask, on standard error, and stop unless the answer is yes."""
+    """Ask on standard error, and exit unless the answer is yes."""
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline() if sys.stdin else ""
     if answer.strip().lower() not in ("y", "yes"):
-        lost = "\n" if not answer else ""  # who ends the input has not ended the line
-        print_message(f"{lost}perseid: nothing was changed")
+        # At the end of input there is no line break yet, and nobody who could answer.
+        print_message(f"{'' if answer else chr(10)}perseid: nothing was changed")
+        if not answer:
+            print_message("To confirm without a prompt: --yes")
         raise typer.Exit(1)
 
 

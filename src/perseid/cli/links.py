@@ -1,4 +1,4 @@
-"""`perseid link`: let two names lead to each other, in one change."""
+"""`perseid link`: link two identifiers to each other in one change."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -7,13 +7,13 @@ import typer
 
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
 
-from ._loading import Group, register_command
+from ._commands import Group, register_command
+from ._installation import ActingAs, Directory, Note, open_installation, parse_handle
 from ._output import AsJson, print_json
-from ._place import ActingAs, Directory, Note, open_installation, parse_handle
 
 app = typer.Typer(
     cls=Group,
-    help="Let two names lead to each other, by values of the types that the policy names.",
+    help="Link two identifiers to each other, by values of the types that the policy names.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -21,8 +21,8 @@ app = typer.Typer(
 
 @register_command(app, "version")
 def version(
-    work: Annotated[str, typer.Argument(metavar="WORK", help="The name that leads to the latest version.")],
-    expression: Annotated[str, typer.Argument(metavar="VERSION", help="The name of one fixed version.")],
+    work: Annotated[str, typer.Argument(metavar="WORK", help="The identifier of the work: its latest version.")],
+    expression: Annotated[str, typer.Argument(metavar="VERSION", help="The identifier of one fixed version.")],
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -30,8 +30,8 @@ def version(
 ) -> None:
     """Link a work with one fixed version of it.
 
-    A work has one name, which always means the latest version, and each version that should stay citable has another.
-    A work may have many versions, a version is of one work. A link is taken away by removing its values.
+    The identifier of a work always resolves to the latest version; each version that is cited has its own identifier.
+    A work can have many versions, a version has one work. To unlink them, remove the values.
 
     For example:
         perseid link version 102.100.272/Y35XYS0QH 102.100.272/2RDV0T0QH
@@ -42,31 +42,31 @@ def version(
 
 @register_command(app, "metadata")
 def metadata(
-    thing: Annotated[str, typer.Argument(metavar="THING", help="The name of the thing.")],
-    about: Annotated[str, typer.Argument(metavar="METADATA", help="The name of the record that describes it.")],
+    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="The identifier of the resource.")],
+    description: Annotated[str, typer.Argument(metavar="METADATA", help="The identifier of its metadata record.")],
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Link a thing with the metadata record that describes it: two things, so they have two names.
+    """Link a resource with its metadata record, which has its own identifier.
 
-    Each has one of the other. `perseid mint --with-metadata` makes both names, linked.
+    Each can have one link of this kind. `perseid mint --with-metadata` mints and links both.
 
     For example:
         perseid link metadata 102.100.272/Y35XYS0QH 102.100.272/8RBZF0DQH
     """
     with open_installation(directory, acting_as) as session:
-        _print_linked(session.do(LinkMetadata(parse_handle(thing), parse_handle(about)), note), json)
+        _print_linked(session.do(LinkMetadata(parse_handle(resource), parse_handle(description)), note), json)
 
 
 def _print_linked(linked: LinkResult, json: bool) -> None:
-    """Print both names; it is durable by then. What was linked already has no entry."""
-    names = [str(handle) for handle in linked.handles]
+    """Print both handles; `seq` is null if they were linked already."""
+    handles = [str(handle) for handle in linked.handles]
     if json:
-        print_json({"handles": names, "seq": linked.seq or None})
+        print_json({"handles": handles, "seq": linked.seq or None})
     else:
-        typer.echo("\n".join(names))
+        typer.echo("\n".join(handles))
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"link": app}

@@ -1,4 +1,4 @@
-"""`perseid name`: take names apart, convert their forms, explain the rules. No installation is needed."""
+"""`perseid name`: parse and convert handles, and explain the rules. No installation is needed."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -13,13 +13,13 @@ from perseid.names.errors import load_rules as all_rules
 from perseid.names.schemes import recognize
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
 
-from ._loading import Command, Group
+from ._commands import Command, Group
 from ._output import AsJson, print_fields, print_json, print_message
 
-app = typer.Typer(cls=Group, help="Take names apart and convert their forms.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
 
 RULES_WITHOUT_ERRORS = ("H7", "H8", "P2", "P5", "C4", "C5", "C6", "U1", "U2", "U3", "U6", "U8")
-"""Rules that no error names: what they ask for is done, not demanded, or comes with rooms that are not built yet."""
+"""Rules that no error names: the program always follows them, or they belong to packages that do not exist yet."""
 
 
 def _parse_resolver(text: str) -> Resolver:
@@ -32,7 +32,7 @@ def _parse_resolver(text: str) -> Resolver:
 Text: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="TEXT", help="A handle, `hdl:` URI or resolver URL; `-` reads one a line from standard input."
+        metavar="TEXT", help="A handle, `hdl:` URI or resolver URL; - reads one a line from standard input."
     ),
 ]
 Resolvers: TypeAlias = Annotated[
@@ -41,13 +41,13 @@ Resolvers: TypeAlias = Annotated[
         "--resolver",
         metavar="URL",
         parser=_parse_resolver,
-        help="Also understand URLs of this resolver, e.g. `http://example.org/hdl`; may be repeated.",
+        help="Also accept URLs of this resolver, as in `http://example.org/hdl`; repeatable.",
     ),
 ]
 
 
 class Form(StrEnum):
-    """What a name can be converted to."""
+    """The target form of a conversion."""
 
     HANDLE = "handle"
     HOST = "host"
@@ -61,9 +61,9 @@ class Form(StrEnum):
     "    perseid name parse https://hdl.handle.net/10.1000/a%2Fb --json",
 )
 def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
-    """Show the parts of a name in any form: handle, prefix, suffix, query, fragment, and the scheme it looks like.
+    """Show the parts of a handle in any form: handle, prefix, suffix, query, fragment and probable scheme.
 
-    A bare handle is taken literally. The scheme is advice by shape; only the name's namespace knows for sure.
+    A bare handle is read literally. The scheme is a guess from the form; only the namespace knows it.
     """
 
     def show(reference: Reference) -> None:
@@ -83,17 +83,17 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
 )
 def convert(
     text: Text,
-    to: Annotated[Form, typer.Option("--to", help="The form wanted.")],
+    to: Annotated[Form, typer.Option("--to", help="The target form.")],
     resolver: Annotated[
         Resolver | None,
         typer.Option(
-            metavar="URL", parser=_parse_resolver, help=f"The resolver for `--to http`; default {KNOWN_RESOLVERS[0]}."
+            metavar="URL", parser=_parse_resolver, help=f"The resolver for `--to http`. Default: {KNOWN_RESOLVERS[0]}."
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Convert a name to another form. The spelling is kept; query and fragment come along where the form has room."""
-    make: dict[Form, Callable[[Reference], str]] = {
+    """Convert a handle to another form. The spelling is kept, and query and fragment where the form allows them."""
+    converters: dict[Form, Callable[[Reference], str]] = {
         Form.HANDLE: lambda reference: str(reference.handle),
         Form.HOST: to_host,
         Form.PATH: to_path,
@@ -101,13 +101,13 @@ def convert(
     }
 
     def show(reference: Reference) -> None:
-        converted = make[to](reference)
+        converted = converters[to](reference)
         if json:
             print_json({"form": to.value, "name": converted} | _query_and_fragment(reference))
             return
         typer.echo(converted)
         if to is Form.HANDLE and reference.tail:
-            print_message(f"Not part of the handle, hence left out: {reference.tail}")
+            print_message(f"Left out, because it is not part of the handle: {reference.tail}")
 
     for_each(text, partial(parse_user_input, resolvers=[*([resolver] if resolver else ()), *KNOWN_RESOLVERS]), show)
 
@@ -115,18 +115,18 @@ def convert(
 @app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
 def rules(
     rule: Annotated[
-        str | None, typer.Argument(metavar="RULE", help="The id of one rule, as error messages name it.")
+        str | None, typer.Argument(metavar="RULE", help="The id of a rule, as error messages show it.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Explain the rules for names that error messages refer to."""
+    """Explain the rules for handles that error messages refer to."""
     texts = all_rules()
     chosen = texts if rule is None else {key: value for key, value in texts.items() if key == rule.upper()}
     if rule is not None and rule.upper() in RULES_WITHOUT_ERRORS:
-        print_message(f"perseid: no error names rule {rule.upper()}; what it says stands in docs/reference/names.md")
+        print_message(f"perseid: no error refers to rule {rule.upper()}; see docs/reference/names.md")
         raise typer.Exit(3)
     if not chosen:
-        print_message(f"perseid: there is no rule {quote_text(rule or '')}; there are {', '.join(texts)}")
+        print_message(f"perseid: rule {quote_text(rule or '')} does not exist; the rules are {', '.join(texts)}")
         raise typer.Exit(3)
     if json:
         print_json([{"rule": key, **value} for key, value in chosen.items()])
@@ -136,22 +136,21 @@ def rules(
 
 
 def _describe(reference: Reference) -> dict[str, object]:
-    given = reference.handle
-    scheme = recognize(given)
-    handle = given if scheme is None else scheme.normalize(given)
+    parsed = reference.handle
+    scheme = recognize(parsed)
+    handle = parsed if scheme is None else scheme.normalize(parsed)
     return {
         "handle": str(handle),
-        "given": str(given),
+        "input": str(parsed),
         "prefix": handle.prefix,
         "suffix": handle.suffix,
         **_query_and_fragment(reference),
         "scheme": None if scheme is None else scheme.name,
-        "details": {} if scheme is None else dict(scheme.describe(given)),
+        "details": {} if scheme is None else dict(scheme.describe(parsed)),
     }
 
 
 def _flatten(fields: dict[str, object]) -> dict[str, object]:
-    """The same with each detail under a label of its own."""
     details = fields.pop("details")
     if isinstance(details, dict):
         fields |= {f"{fields['scheme']} {label}": value for label, value in details.items()}

@@ -1,4 +1,4 @@
-"""`perseid namespace`: make namespaces, and see and change what holds in them."""
+"""`perseid namespace`: add namespaces, and show and change their policies."""
 
 import os
 import shlex
@@ -31,42 +31,42 @@ from perseid.registry.queries.namespaces import (
     summarize,
 )
 
-from ._loading import Group, register_command
+from ._commands import Group, register_command
+from ._installation import INTERFACE, ActingAs, Directory, OpenInstallation, Prefix, open_installation, parse_value_ref
 from ._output import AsJson, print_fields, print_json, print_message
-from ._place import INTERFACE, ActingAs, Directory, OpenInstallation, Prefix, open_installation, parse_value_ref
 from ._values import printable, read_text
 from .installation import Profile, make_policy, parse_party
 
 app = typer.Typer(
     cls=Group,
-    help="Make namespaces, and say what holds in them. A namespace is a prefix with its rules.",
+    help="Add namespaces, and show and change their policies. A namespace is a prefix with its rules.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
 
 class Case(StrEnum):
-    """Whether small and capital letters are told apart."""
+    """Whether uppercase and lowercase letters differ."""
 
     SENSITIVE = "sensitive"
     INSENSITIVE = "insensitive"
 
 
 ProfileOption: TypeAlias = Annotated[
-    Profile | None, typer.Option("--profile", metavar="|".join(PROFILES), help="Which rules to begin with.")
+    Profile | None, typer.Option("--profile", metavar="|".join(PROFILES), help="The built-in policy to start from.")
 ]
 CreatorOption: TypeAlias = Annotated[
-    str | None, typer.Option("--creator", metavar="HANDLE", help="The creator of identifiers that name none.")
+    str | None, typer.Option("--creator", metavar="HANDLE", help="The default creator of identifiers.")
 ]
 PurposeOption: TypeAlias = Annotated[
-    str | None, typer.Option("--purpose", metavar="TEXT", help="What the namespace is for, in words that last.")
+    str | None, typer.Option("--purpose", metavar="TEXT", help="What the namespace is for.")
 ]
 AdministratorOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--administrator",
         metavar="INDEX:HANDLE",
-        help="Who administers the prefix and its names; may be repeated. Default: the server's administrators.",
+        help="An administrator of the prefix and its handles; repeatable. Default: the server's administrators.",
     ),
 ]
 
@@ -81,22 +81,24 @@ def add(  # noqa: PLR0913 - options
     profile: ProfileOption = None,
     case: Annotated[
         Case | None,
-        typer.Option("--case", metavar="sensitive|insensitive", help="Whether a and A are two letters in a suffix."),
+        typer.Option(
+            "--case", metavar="sensitive|insensitive", help="Whether the case of letters in suffixes matters."
+        ),
     ] = None,
     creator: CreatorOption = None,
     purpose: PurposeOption = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="FILE", help="Rules of your own in TOML; - is standard input.")
+        str | None, typer.Option("--policy", metavar="FILE", help="A policy in TOML; - is standard input.")
     ] = None,
     administrator: AdministratorOption = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Make a namespace: become responsible for a prefix, with rules that hold at every door.
+    """Add a namespace: host a prefix, with a policy that applies to every interface.
 
-    The case rule is fixed from then on; all else can be changed by `perseid namespace policy`. Where the rules ask for
-    a creator and you name none, a record is made for it, which names itself. All of it is made, or nothing.
+    `perseid namespace policy` changes the policy later; the case rule only with `--change-case`. If the policy requires
+    a creator and you name none, a record is created for it. Everything is created in one change.
 
     For example:
         perseid namespace add 12345
@@ -114,8 +116,8 @@ def add(  # noqa: PLR0913 - options
 
 @register_command(app, "derive")
 def derive(  # noqa: PLR0913 - options
-    parent: Annotated[str, typer.Argument(metavar="PARENT", help="A prefix that is here.")],
-    child: Annotated[str, typer.Argument(metavar="CHILD", help="What follows its dot: 1 makes PARENT.1.")],
+    parent: Annotated[str, typer.Argument(metavar="PARENT", help="A prefix that is hosted here.")],
+    child: Annotated[str, typer.Argument(metavar="CHILD", help="The part after the dot: 1 adds PARENT.1.")],
     *,
     profile: ProfileOption = None,
     purpose: PurposeOption = None,
@@ -124,9 +126,9 @@ def derive(  # noqa: PLR0913 - options
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Derive a prefix from one that is here, with the parent's rules and administrators unless you say otherwise.
+    """Add a prefix derived from a hosted one. By default it has the parent's policy and administrators.
 
-    It takes the parent's permission to make prefixes (ADD_NA), or a server administrator.
+    This requires permission ADD_NA on the parent prefix, or a server administrator.
 
     For example:
         perseid namespace derive 2000.01 5
@@ -136,16 +138,16 @@ def derive(  # noqa: PLR0913 - options
     with open_installation(directory, acting_as) as session:
         with session.registry.snapshot() as snapshot:
             rules = get_policy(snapshot, parent) if profile is None else make_policy(profile, None)
-            above = find_administrators(snapshot, parent)
+            parent_administrators = find_administrators(snapshot, parent)
         rules = rules if purpose is None else replace(rules, purpose=purpose)
         members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
-        default = above or list(session.installation.config.administrators_server)
+        default = parent_administrators or list(session.installation.config.administrators_server)
         _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
 
 
 @register_command(app, "list")
 def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
-    """List the namespaces, one prefix a line.
+    """List the namespaces, one prefix on each line.
 
     For example:
         perseid namespace list
@@ -161,18 +163,18 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
 
 @register_command(app, "show")
 def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
-    """Show what a namespace is, in a few lines. All its rules: `perseid namespace policy`.
+    """Show a summary of a namespace. `perseid namespace policy` shows its whole policy.
 
     For example:
         perseid namespace show 102.100.272
     """
     with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
         get_policy(snapshot, prefix)
-        found = summarize(snapshot, prefix)
+        summary = summarize(snapshot, prefix)
     if json:
-        print_json(found)
+        print_json(summary)
         return
-    print_fields({key.replace("_", " "): _format_value(value) for key, value in found.items()})
+    print_fields({key.replace("_", " "): _format_value(value) for key, value in summary.items()})
 
 
 @register_command(app, "policy")
@@ -181,33 +183,35 @@ def policy(  # noqa: PLR0913 - options
     *,
     edit: Annotated[bool, typer.Option("--edit", help="Change it in your editor ($VISUAL, $EDITOR).")] = False,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="Take it from a file in TOML; - is standard input.")
+        str | None,
+        typer.Option("--file", metavar="FILE", help="Read the changes from a TOML file; - is standard input."),
     ] = None,
     change_case: Annotated[
-        bool, typer.Option("--change-case", help="The case rule is meant to change, for all names there are.")
+        bool, typer.Option("--change-case", help="Confirm a change of the case rule, for all existing handles.")
     ] = False,
     note: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Why; kept with the change, for administrators.")
+        str,
+        typer.Option("--note", metavar="TEXT", help="The reason; stored with the change, visible to administrators."),
     ] = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Show all the rules of a namespace as text, or change them.
+    """Show the policy of a namespace, or change it.
 
-    A file has the rules that change. If it names a profile, all others are that profile's, but for the purpose, the
-    creator and the administrators, which are the namespace's own. New rules hold for changes from then on; nothing that
-    exists becomes unreadable. What changes is shown line by line.
+    A file contains the keys that change. If it names a profile, all other keys come from that profile, except for
+    purpose, creator and administrators. A new policy applies to later changes; existing records stay readable. The
+    differences are shown line by line.
 
-    The case rule changes only with `--change-case`, all names with it, as one change; never if two of them became one.
-    When letters begin to count, a name is found by the spelling that was registered, and by no other any more.
+    The case rule changes only with `--change-case`, for all handles in one change, and only if no two handles become
+    equal. When a namespace becomes case-sensitive, a handle is found only in its registered spelling.
 
     For example:
         perseid namespace policy 102.100.272
         perseid namespace policy 102.100.272 --json
     """
     if edit and file is not None:
-        raise typer.BadParameter("give either --edit or --file, not both")
+        raise typer.BadParameter("use either --edit or --file, not both")
     with open_installation(directory, acting_as) as session:
         with session.registry.snapshot() as snapshot:
             before = get_policy(snapshot, prefix)
@@ -215,25 +219,25 @@ def policy(  # noqa: PLR0913 - options
             _print_policy(prefix, before, json)
             return
         if file is None:
-            made = session.do(SetPolicy(prefix, _edit_policy(before), change_case), note)
+            namespace = session.do(SetPolicy(prefix, _edit_policy(before), change_case), note)
         else:
-            made = session.do(ChangePolicy(prefix, read_text(file), change_case), note).made
-    after = made.policy
+            namespace = session.do(ChangePolicy(prefix, read_text(file), change_case), note).made
+    after = namespace.policy
     changes = _format_changes(before, after)
     for line in changes:
         print_message(line)
     if not changes:
-        print_message("Nothing differs.")
+        print_message("The policy is unchanged.")
     if json:
-        print_json({"prefix": made.prefix, "seq": made.seq, "changed": changed_keys(before, after)})
+        print_json({"prefix": namespace.prefix, "seq": namespace.seq, "changed": changed_keys(before, after)})
     else:
-        typer.echo(made.prefix)
+        typer.echo(namespace.prefix)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"namespace": app}
 
 
-# Making
+# Adding
 
 
 def _load_policy(profile: Profile | None, case: Case | None, creator: str | None, file: str | None) -> Policy:
@@ -243,7 +247,7 @@ def _load_policy(profile: Profile | None, case: Case | None, creator: str | None
             rules = replace(rules, case=CaseRule(case.value))
         return rules
     if profile is not None or case is not None:
-        raise typer.BadParameter("rules of your own name their profile and case themselves; leave those options out")
+        raise typer.BadParameter("--policy cannot be used with --profile or --case; set them in the file")
     rules = with_group_administrators(Policy.from_toml(read_text(file)))
     return rules if creator is None else replace(rules, default_creator=parse_party(creator, "--creator"))
 
@@ -258,28 +262,26 @@ def _create_namespace(
     require_administrators: bool,
 ) -> None:
     values = administrator_values(prefix, members) if members else ()
-    made = add_namespace(
+    namespace = add_namespace(
         session.registry, AddNamespace(prefix, rules, values, require_administrators), session.identity, INTERFACE
     )
     if json:
-        elsewhere = list(made.types_elsewhere)
-        print_json({**_to_json(made), "typesElsewhere": elsewhere})
+        print_json(_to_json(namespace))
         return
-    typer.echo(made.prefix)
-    if made.policy.default_creator and not rules.default_creator:
-        print_message(
-            f"The creator of its identifiers is {made.policy.default_creator}; say in its record who that is."
-        )
-    if made.types_elsewhere:
-        print_message(f"Types of values that are defined elsewhere: {', '.join(made.types_elsewhere)}")
+    typer.echo(namespace.prefix)
+    if namespace.policy.default_creator and not rules.default_creator:
+        print_message(f"The default creator is {namespace.policy.default_creator}. Describe it in its record.")
+    if namespace.types_elsewhere:
+        print_message(f"Types defined at another service: {', '.join(namespace.types_elsewhere)}")
 
 
-def _to_json(made: Namespace) -> dict[str, object]:
+def _to_json(namespace: Namespace) -> dict[str, object]:
     return {
-        "prefix": made.prefix,
-        "profile": made.policy.profile,
-        "creator": made.policy.default_creator or None,
-        "seq": made.seq,
+        "prefix": namespace.prefix,
+        "profile": namespace.policy.profile,
+        "creator": namespace.policy.default_creator or None,
+        "seq": namespace.seq,
+        "external_types": list(namespace.types_elsewhere),
     }
 
 
@@ -287,7 +289,7 @@ def _to_json(made: Namespace) -> dict[str, object]:
 
 
 def _format_value(value: object) -> str | None:
-    """A fact of the summary for people; None if there is nothing to say."""
+    """Format a value of the summary; None if it is empty."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -306,7 +308,7 @@ def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
 
 
 def _edit_policy(before: Policy) -> Policy:
-    """The policy as somebody left it in their editor. What cannot be taken is kept, so that no work is lost."""
+    """Open the policy in an editor and return the result; keep an invalid text, so that no work is lost."""
     editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), _DEFAULT_EDITOR)
     with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix="perseid-policy-", delete=False) as file:
         file.write(before.to_toml())
@@ -314,10 +316,10 @@ def _edit_policy(before: Policy) -> Policy:
     try:
         done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the user's own editor
         if done.returncode:
-            raise LedgerError(f"the editor {editor} ended with code {done.returncode}; nothing was changed")
+            raise LedgerError(f"the editor {editor} failed with exit code {done.returncode}; nothing was changed")
         after = apply_policy_text(before, path.read_text(encoding="utf-8"))
     except InvalidPolicy as problem:
-        message = f"{problem.message}; your text is in {path}: mend it, and give it with --file"
+        message = f"{problem.message}; your text is in {path}: correct it and use --file {path}"
         raise InvalidPolicy(problem.key, message) from problem
     except BaseException:
         path.unlink(missing_ok=True)
@@ -327,7 +329,6 @@ def _edit_policy(before: Policy) -> Policy:
 
 
 def _format_changes(before: Policy, after: Policy) -> list[str]:
-    """What is different, as lines of the text."""
     return [
         sign + line
         for key in changed_keys(before, after)

@@ -1,7 +1,6 @@
-"""Commands about records: `create`, `set`, `add`, `remove`, `delete`, `list`.
+"""`perseid create`, `set`, `add`, `remove`, `delete` and `list`.
 
-Where a value is to stand depends on what is there, so the values of a command get their indexes inside the operation:
-see `perseid.registry.commands.records`.
+The index of a value depends on the record, so the registry assigns it: see `perseid.registry.commands.records`.
 """
 
 from collections.abc import Callable
@@ -13,68 +12,78 @@ from perseid.registry.commands.records import AddValues, CreateRecord, Delete, R
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
 
+from ._installation import (
+    ActingAs,
+    Directory,
+    HandleArgument,
+    KeepHistory,
+    Note,
+    Prefix,
+    open_installation,
+    parse_handle,
+    print_changed,
+)
 from ._output import AsJson, print_json
-from ._place import ActingAs, Directory, KeepHistory, Name, Note, Prefix, open_installation, parse_handle, print_changed
 from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_values, printable, read_record
 
 Overwrite: TypeAlias = Annotated[
     bool,
-    typer.Option("--overwrite", help="Replace a record that exists; its administrators stay unless you name others."),
+    typer.Option("--overwrite", help="Replace an existing record; it keeps its administrators unless you name others."),
 ]
-ReuseDeleted: TypeAlias = Annotated[bool, typer.Option("--again", help="Use a name again that was deleted.")]
+ReuseDeleted: TypeAlias = Annotated[bool, typer.Option("--reuse-deleted", help="Use a handle that was deleted.")]
 Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", help="The indexes of the values.", min=1)]
 
 
 def create(  # noqa: PLR0913 - options
-    handle: Name,
+    handle: HandleArgument,
     *,
     url: UrlOption = None,
     value: ValueOption = None,
     record: FromOption = None,
     overwrite: Overwrite = False,
-    again: ReuseDeleted = False,
+    reuse_deleted: ReuseDeleted = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Make a record under a name that you chose, and print the name when it is durable.
+    """Create a record under a handle that you choose, and print the handle when it is durable.
 
-    Values without an index get one, from 1 on, HS_ADMIN from 100 on. What the namespace's policy adds (administrators,
-    date of creation, creator) comes by itself. A name that exists, or was deleted, is refused unless you say so.
+    Values without an index get a free one: from 1, HS_ADMIN from 100. Values that the policy requires (administrators,
+    creation date, creator) are added automatically. A handle that exists or was deleted is refused.
 
-    With --overwrite a record is replaced as a whole, but for its administrators: they stay unless you name others with
-    HS_ADMIN values. To have none, remove them by their indexes: `perseid remove`.
+    With --overwrite, the whole record is replaced. It keeps its administrators unless you name others with HS_ADMIN
+    values; to have none, remove these values with `perseid remove`.
 
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url https://example.org/1
         perseid create 102.100.272/BCDFGHJKH --value URL=https://example.org/2 --value 5:EMAIL=help@example.org
         perseid create 102.100.272/BCDFGHJKH --url https://example.org/3 --overwrite --json
     """
-    command = create_command(handle, url, value, record, overwrite, again)
+    command = create_command(handle, url, value, record, overwrite, reuse_deleted)
     with open_installation(directory, acting_as) as session:
         print_changed(session.do(command, note), json)
 
 
 def set_(  # noqa: PLR0913 - options
-    handle: Name,
+    handle: HandleArgument,
     value: ValueArguments = None,
     *,
     record: FromOption = None,
-    keep_past: KeepHistory = False,
+    keep_history: KeepHistory = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Put values in the place of others, or replace the whole record with --from.
+    """Set values of a record, or replace the whole record with --from.
 
-    A value with an index goes there. Without one it takes the place of the only value of its type, or is added where
-    there is none. What you do not mention stays: other values, and how long caches keep this one. A value that was
-    public and becomes private (`TYPE!private=DATA`) is hidden in the past as well, unless you say --keep-past.
+    A value with an index replaces the one at that index. Without an index it replaces the only value of its type, or is
+    added if there is none. Other values and the TTL are unchanged. If a public value becomes private
+    (`TYPE!private=DATA`), its earlier versions are hidden as well; --keep-history keeps them public.
 
-    A whole record leaves nothing of the one before but what its namespace keeps in every record, and its administrators
-    if it names none.
+    A whole record replaces all values, except for those that the policy requires and, if it names no administrators,
+    the administrators.
 
     For example:
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/authority
@@ -82,18 +91,18 @@ def set_(  # noqa: PLR0913 - options
     """
     command = set_command(handle, value, record)
     with open_installation(directory, acting_as) as session:
-        print_changed(session.do(command, note, keep_past=keep_past), json)
+        print_changed(session.do(command, note, keep_history=keep_history), json)
 
 
 def add(
-    handle: Name,
+    handle: HandleArgument,
     value: ValueArguments = None,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Add values to a record; nothing that is there changes.
+    """Add values to a record. Existing values are unchanged.
 
     For example:
         perseid add 102.100.272/8RBZF0DQH URL=https://example.org/authority EMAIL=policy@pilin.net.au
@@ -105,14 +114,14 @@ def add(
 
 
 def remove(
-    handle: Name,
+    handle: HandleArgument,
     index: Indexes,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Remove values from a record, by their indexes; history keeps them.
+    """Remove values from a record, by index. They stay in the history.
 
     For example:
         perseid remove 102.100.272/0N8J991QH 2
@@ -122,15 +131,15 @@ def remove(
 
 
 def delete(
-    handle: Name,
+    handle: HandleArgument,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Delete a record, where the namespace's policy allows it. The name is not given a second time.
+    """Delete a record, if the policy of the namespace allows it. The handle is not reused by default.
 
-    A thing that is gone should rather leave a tombstone, which says why and what to use instead: `perseid tombstone`.
+    Prefer `perseid tombstone`, which tells readers why the resource is gone and what to use instead.
 
     For example:
         perseid delete 102.100.TYPE/LINK.WORK
@@ -141,12 +150,12 @@ def delete(
 
 def list_(
     prefix: Prefix,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Also names that were deleted.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Include deleted handles.")] = False,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """List the names of a namespace, one a line, in the order of their letters; there is no limit.
+    """List all handles of a namespace, one on each line, in alphabetical order.
 
     For example:
         perseid list 102.100.272
@@ -165,7 +174,7 @@ def list_(
             after, more = page.last, page.more
 
 
-# What `explain` shares with the commands
+# Shared with `explain`
 
 
 def create_command(
@@ -174,26 +183,26 @@ def create_command(
     value: list[str] | None,
     record: str | None,
     overwrite: bool = False,
-    again: bool = False,
+    reuse_deleted: bool = False,
 ) -> CreateRecord:
-    """What `create` asks for."""
+    """Return the command of `create`."""
     whole = () if record is None else read_record(record)
-    return CreateRecord(parse_handle(handle, new=True), parse_values(value, url), whole, overwrite, again)
+    return CreateRecord(parse_handle(handle, new=True), parse_values(value, url), whole, overwrite, reuse_deleted)
 
 
 def set_command(handle: str, value: list[str] | None, record: str | None) -> SetValues | ReplaceRecord:
-    """What `set` asks for."""
+    """Return the command of `set`."""
     if bool(value) == (record is not None):
-        raise typer.BadParameter("give either values or a whole record with --from")
+        raise typer.BadParameter("use either values or a whole record with --from FILE")
     if record is None:
         return SetValues(parse_handle(handle), parse_values(value))
     return ReplaceRecord(parse_handle(handle), read_record(record))
 
 
 def add_command(handle: str, value: list[str] | None) -> AddValues:
-    """What `add` asks for."""
+    """Return the command of `add`."""
     if not value:
-        raise typer.BadParameter("give at least one value, as in URL=https://example.org/")
+        raise typer.BadParameter("at least one value is required, as in URL=https://example.org/")
     return AddValues(parse_handle(handle), parse_values(value))
 
 

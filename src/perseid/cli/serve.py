@@ -1,7 +1,7 @@
-"""`perseid serve`: answer over the network.
+"""`perseid serve`: run the server.
 
-The command looks at the settings and then becomes the supervisor, which is small and stays so: nothing that the command
-line has loaded stays in memory.
+The command reads the settings and then replaces itself with the supervisor (`exec`), so that nothing loaded by the
+command line stays in memory.
 """
 
 import os
@@ -17,7 +17,7 @@ from perseid.registry.installation.setting_keys import MAX_RESOLVERS, variable_n
 from perseid.registry.installation.settings import FILE_NAME, Config
 from perseid.server.processes.supervisor import ServerOptions
 
-from ._directory import Directory, directory_of
+from ._directory import Directory, resolve_directory
 from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."
@@ -27,7 +27,7 @@ STOP: Final = "Stop with Ctrl-C."
 _SCHEMES: Final = {Listen.BOTH: ("http", "https"), Listen.HTTP: ("http",), Listen.HTTPS: ("https",)}
 
 _COMMANDS_TO_TRY = """
-What to try, in another terminal:
+Try these commands in another terminal:
 
     perseid list 102.100.272{option}
     perseid resolve 102.100.272/D7J1G0DQH{option}
@@ -35,7 +35,7 @@ What to try, in another terminal:
     perseid history 102.100.272/D7J1G0DQH{option}
 """
 _URLS_TO_TRY = """
-What to click:
+Open these pages:
 
     {address}
     {address}102.100.272/D7J1G0DQH
@@ -46,50 +46,54 @@ What to click:
 def serve(  # noqa: PLR0913 - options
     *,
     host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: is every address.")
+        str | None, typer.Option(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 or :: for all.")
     ] = None,
     native_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", min=0, max=65_535, help="Of the native protocol, UDP and TCP; 0 is any free one."),
+        typer.Option(
+            metavar="PORT", min=0, max=65_535, help="The port of the native protocol, UDP and TCP; 0 for a free port."
+        ),
     ] = None,
     http_host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Where to listen for HTTP, if that is elsewhere.")
+        str | None, typer.Option(metavar="ADDRESS", help="The address for HTTP. Default: --host.")
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", min=0, max=65_535, help="Of HTTP and HTTPS; 0 is any free one."),
+        typer.Option(metavar="PORT", min=0, max=65_535, help="The port of HTTP and HTTPS; 0 for a free port."),
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", min=0, max=65_535, help="Of the metrics; 0 is any free one."),
+        typer.Option(metavar="PORT", min=0, max=65_535, help="The port of the metrics; 0 for a free port."),
     ] = None,
     resolvers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, max=MAX_RESOLVERS, help="Processes that answer UDP; 0 is one for each core."),
+        typer.Option(
+            metavar="N", min=0, max=MAX_RESOLVERS, help="The number of resolver processes; 0 for one per core."
+        ),
     ] = None,
     init_demo: Annotated[
-        bool, typer.Option("--init-demo", help="Make the demonstration first, if there is no installation yet.")
+        bool, typer.Option("--init-demo", help="Create a demonstration first, if there is no installation.")
     ] = False,
     accept_clock: Annotated[
-        bool, typer.Option("--accept-clock", help="Take the clock as it stands, after you have looked at it.")
+        bool, typer.Option("--accept-clock", help="Accept the system clock, after you have checked it.")
     ] = False,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Answer over the native protocol and over HTTP until stopped.
+    """Run the server, over the native protocol and HTTP, until it is stopped.
 
-    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads settings, keys, certificates and site information again.
-    Options go before the settings of the installation. With --json one line tells when and where it is ready.
+    On Ctrl-C and SIGTERM the server finishes open requests; on SIGHUP it reloads settings, keys, certificates and site
+    information. Options override the settings. With --json, one line says when the server is ready, and its addresses.
 
     For example:
         perseid serve
         perseid serve --host 0.0.0.0 --resolvers 4
         perseid serve -d trial --init-demo --native-port 0 --http-port 0 --metrics-port 0
     """
-    target = directory_of(directory).resolve()
+    target = resolve_directory(directory).resolve()
     _set_environment({"native.host": host, "native.port": native_port, "server.resolvers": resolvers})
     _set_environment({"http.host": http_host or host, "http.port": http_port, "metrics.port": metrics_port})
-    # What makes or opens an installation is loaded where it is needed: others begin to serve in half the time.
+    # Imported only if needed: otherwise the server starts in half the time.
     if init_demo and not (target / FILE_NAME).exists():
         from .installation import init  # noqa: PLC0415
 
@@ -98,43 +102,43 @@ def serve(  # noqa: PLR0913 - options
         from perseid.registry.installation.installation import NoInstallation  # noqa: PLC0415
 
         raise NoInstallation(target)
-    found = Config.load(target, os.environ)
-    plan = ServerOptions(
+    config = Config.load(target, os.environ)
+    options = ServerOptions(
         directory=str(target),
-        host=found.native_host,
-        port=found.native_port,
-        resolvers=found.server_resolvers or len(os.sched_getaffinity(0)),
+        host=config.native_host,
+        port=config.native_port,
+        resolvers=config.server_resolvers or len(os.sched_getaffinity(0)),
         accept_clock=accept_clock,
-        log_format=found.log_format.value,
-        log_level=found.log_level,
+        log_format=config.log_format.value,
+        log_level=config.log_level,
         as_json=json,
-        startup_lines=_welcome_lines(target, found, init_demo=init_demo),
-        http_host=found.http_host if found.http_enabled else "",
-        http_port=found.http_port,
-        http_schemes=_SCHEMES[found.http_listen],
+        startup_lines=_welcome_lines(target, config, init_demo=init_demo),
+        http_host=config.http_host if config.http_enabled else "",
+        http_port=config.http_port,
+        http_schemes=_SCHEMES[config.http_listen],
     )
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", plan.to_json()])  # noqa: S606 - ours
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", options.to_json()])  # noqa: S606 - ours
 
 
 def _set_environment(options: dict[str, str | int | None]) -> None:
-    """Options are settings for all processes of the server: its environment carries them."""
+    """Pass options to all processes of the server as environment variables."""
     for name, value in options.items():
         if value is not None:
             os.environ[variable_name(name)] = str(value)
 
 
-def _welcome_lines(target: Path, found: Config, *, init_demo: bool) -> tuple[str, ...]:
-    """What is said at the start, with places for what is known only then."""
+def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[str, ...]:
+    """Return the startup messages, with format fields for addresses that are not known yet."""
     lines = [LISTENING]
-    if found.http_enabled:
+    if config.http_enabled:
         lines.append(HTTP)
     if init_demo:
-        default = directory_of(None).resolve()
+        default = resolve_directory(None).resolve()
         option = "" if target == default else f" -d {target}"
-        # Braces in a path are not places for host and port.
+        # Braces in a path are not format fields.
         lines += _COMMANDS_TO_TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines()
-        if found.http_enabled:
+        if config.http_enabled:
             lines += _URLS_TO_TRY.format(address="{http_first}").splitlines()
     return (*lines, STOP)
 

@@ -1,4 +1,4 @@
-"""`perseid suffix`: make and decode suffixes by hand. No installation is needed, so nothing is registered."""
+"""`perseid suffix`: generate and decode suffixes. No installation is needed, and nothing is registered."""
 
 import secrets
 import time
@@ -15,30 +15,30 @@ from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.suffix_scheme import Source
 
-from ._loading import Command, Group
+from ._commands import Command, Group
 from ._output import AsJson, print_json
 
-app = typer.Typer(cls=Group, help="Make and decode suffixes; nothing is registered.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Generate and decode suffixes; nothing is registered.", no_args_is_help=True)
 
-# Schemes look at whole handles; for a suffix alone any prefix serves.
+# Schemes read whole handles; for a suffix alone, any prefix will do.
 _ANY_PREFIX = "0"
 
 
 def _parse_time(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError as problem:
-        message = f"{quote_text(text)} is not a time in ISO 8601, such as 2007-09-17T07:14:50.919Z"
+        message = f"{quote_text(text)} is not an ISO 8601 time, such as 2007-09-17T07:14:50.919Z"
         raise typer.BadParameter(message) from problem
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
-def _to_milliseconds(moment: datetime) -> int:
-    milliseconds = pilin.from_time(moment)
+def _to_milliseconds(instant: datetime) -> int:
+    milliseconds = pilin.from_time(instant)
     if not pilin.MIN_MILLISECONDS <= milliseconds < pilin.END_MILLISECONDS:
         first, last = pilin.format_time(pilin.MIN_MILLISECONDS), pilin.format_time(pilin.END_MILLISECONDS - 1)
-        given = moment.isoformat().replace("+00:00", "Z")
-        raise InvalidName("P3", f"there is no PILIN suffix for {given}: they begin at {first} and end at {last}")
+        text = instant.isoformat().replace("+00:00", "Z")
+        raise InvalidName("P3", f"{text} has no PILIN suffix: the first is for {first}, the last for {last}")
     return milliseconds
 
 
@@ -56,31 +56,31 @@ def pilin_suffix(
     at: Annotated[
         datetime | None,
         typer.Option(
-            metavar="TIME", parser=_parse_time, help="The moment to encode, in UTC unless it says; default now."
+            metavar="TIME", parser=_parse_time, help="The time to encode; UTC unless it has a zone. Default: now."
         ),
     ] = None,
     decode: Annotated[
         str | None,
         typer.Option(
             metavar="SUFFIX",
-            help="Show the moment that a suffix stands for; `-` reads one a line from standard input.",
+            help="Show the time of a suffix; - reads one a line from standard input.",
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Make the PILIN suffix of a moment, or decode one.
+    """Generate the PILIN suffix of a time, or decode one.
 
-    Two calls in the same millisecond give the same suffix: only an installation mints names that are never repeated.
+    Two calls in the same millisecond give the same suffix; only `perseid mint` never repeats one.
     """
     if at is not None and decode is not None:
-        raise typer.BadParameter("give either --at or --decode, not both")
+        raise typer.BadParameter("use either --at or --decode, not both")
 
     def show(milliseconds: int) -> None:
-        suffix, moment = pilin.encode(milliseconds), pilin.format_time(milliseconds)
+        suffix, instant = pilin.encode(milliseconds), pilin.format_time(milliseconds)
         if json:
-            print_json({"suffix": suffix, "milliseconds": milliseconds, "time": moment})
+            print_json({"suffix": suffix, "milliseconds": milliseconds, "time": instant})
         else:
-            typer.echo(suffix if decode is None else moment)
+            typer.echo(suffix if decode is None else instant)
 
     if decode is not None:
         for_each(decode, pilin.decode, show)
@@ -91,13 +91,13 @@ def pilin_suffix(
 @app.command("cordra", cls=Command, epilog="Example:\n\n    perseid suffix cordra --version 1")
 def cordra_suffix(
     version: Annotated[
-        int, typer.Option(metavar="1|4", help="The kind of UUID: 4 is random, 1 the time with a random node.")
+        int, typer.Option(metavar="1|4", help="The UUID version: 4 is random, 1 is time-based with a random node.")
     ] = 4,
     json: AsJson = False,
 ) -> None:
-    """Make a CORDRA path: a new UUID in 32 capital hexadecimal digits."""
+    """Generate a CORDRA path: a new UUID in 32 uppercase hexadecimal digits."""
     if version not in {1, 4}:
-        raise typer.BadParameter("CORDRA paths are UUIDs of version 1 or 4")
+        raise typer.BadParameter("use 1 or 4: CORDRA paths are UUIDs of these versions")
     scheme = CordraScheme(1 if version == 1 else 4)
     (suffix,) = scheme.mint(_make_source())
     if json:

@@ -1,11 +1,13 @@
-"""`perseid token`: what programs show to act for somebody, made, listed and revoked."""
+"""`perseid token`: create, list and revoke access tokens."""
 
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from perseid.names.errors import quote_text
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access import tokens
 from perseid.registry.access.scopes import SCOPES, InvalidScope, ScopeSet
@@ -14,102 +16,100 @@ from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateTo
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from ._loading import Group, register_command
+from ._commands import Group, register_command
+from ._installation import ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._output import AsJson, print_fields, print_json, print_message
-from ._place import ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._values import printable
 from .verify import iso_time, short_time
 
 LAST: Final = "last"
-"""Means the token that was made last, of those that somebody sees."""
+"""Stands for the newest token that the caller can see."""
 
 _MICROSECONDS: Final = 1_000_000
+_LIFETIME: Final = re.compile(r"([0-9]{1,4})d")
 
 app = typer.Typer(
     cls=Group,
-    help="Make tokens with which programs act for you, see which there are, and revoke them.",
+    help="Create, list and revoke access tokens, with which programs act for you.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
-Name: TypeAlias = Annotated[
+TokenArgument: TypeAlias = Annotated[
     str,
-    typer.Argument(metavar="TOKEN", help="Its id, as `perseid token list` shows it; the token itself; or `last`."),
+    typer.Argument(metavar="TOKEN", help="The id, as `perseid token list` shows it, the token itself, or `last`."),
 ]
 
 
 @register_command(app, "create")
 def create(  # noqa: PLR0913 - options
     *,
-    may: Annotated[
+    scope: Annotated[
         list[str] | None,
-        typer.Option(
-            "--may", metavar="WORD[,WORD…]", help=f"What it is good for: {', '.join(SCOPES)}. May be repeated."
-        ),
+        typer.Option("--scope", metavar="SCOPE[,SCOPE…]", help=f"The scopes: {', '.join(SCOPES)}. Repeatable."),
     ] = None,
     namespace: Annotated[
         list[str] | None,
         typer.Option(
             "--namespace",
             metavar="PREFIX",
-            help="Where it is good; `PREFIX.*` for the prefixes derived from one. May be repeated.",
+            help="A namespace it is valid for; `PREFIX.*` for prefixes derived from one. Repeatable.",
         ),
     ] = None,
-    everywhere: Annotated[bool, typer.Option("--everywhere", help="It is good in all namespaces.")] = False,
-    days: Annotated[
-        int, typer.Option("--days", metavar="N", min=1, max=MAX_DAYS, help=f"How long it counts; {MAX_DAYS} at most.")
-    ] = DEFAULT_DAYS,
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for, for people.")] = "",
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", help="It is valid for all namespaces.")] = False,
+    expires_in: Annotated[
+        str, typer.Option("--expires-in", metavar="DAYS", help=f"The lifetime, as in 90d; at most {MAX_DAYS}d.")
+    ] = f"{DEFAULT_DAYS}d",
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for.")] = "",
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Make a token, and print it: this once, for only its hash is kept.
+    """Create a token and print it. It is shown only once: only its hash is stored.
 
-    Whoever shows the token acts as you, or as whom you name with `--as`, within what you say here and never beyond what
-    you may yourself at that moment. It ends when its time is over, when it is revoked, and when the key of whoever made
-    it is replaced. The ledger records each change with the token's id and yours.
+    A program with the token acts as you, or as the identity of `--as`, limited to its scopes and namespaces and to your
+    permissions at that time. It ends when it expires, when it is revoked, and when your key is replaced. The ledger
+    records each change with the id of the token and your identity.
 
-    The words: **read** private values and names that are not published; **find** names across a namespace; **mint** new
-    names, or reserve them; **create** records under chosen names; **update** values; **publish** and unpublish; put
-    **tombstone**s; **delete** records; **transfer**: change administrators, groups and keys; **namespaces**: make them,
-    and change their policies and prefix handles; **admin**: what takes a server administrator, with `--everywhere`.
+    The scopes: **read** private values and unpublished identifiers; **find** identifiers in a namespace; **mint** or
+    reserve identifiers; **create** records under chosen handles; **update** values; **publish** and unpublish; set a
+    **tombstone**; **delete** records; **transfer**: change administrators, groups and keys; **namespaces**: add them,
+    and change their policies and prefix handles; **admin**: act as server administrator, with `--all-namespaces`.
 
     For example:
-        perseid token create --may mint,update --namespace 102.100.272 --label "the catalogue"
-        perseid token create --may read,find --everywhere --days 30 --json
+        perseid token create --scope mint,update --namespace 102.100.272 --label "the catalog"
+        perseid token create --scope read,find --all-namespaces --expires-in 30d --json
     """
-    order = CreateToken(Secret.new(secrets.token_bytes), _parse_scope(may, namespace, everywhere), label, days * DAY)
+    scopes = _parse_scopes(scope, namespace, all_namespaces)
+    order = CreateToken(Secret.new(secrets.token_bytes), scopes, label, _parse_lifetime(expires_in))
     with open_installation(directory, acting_as) as session:
-        made = session.do(order, note)
+        token = session.do(order, note)
     if json:
-        print_json({"token": order.secret.text(), **_token_to_json(made)})
+        print_json({"token": order.secret.text(), **_token_to_json(token)})
         return
     typer.echo(order.secret.text())
+    print_message(f"This is token {token.id}. It is shown only once: store it where only your program can read it.")
     print_message(
-        f"This is the token {made.id}. It is shown this once; put it where only the program that needs it can read it."
-    )
-    print_message(
-        f"It counts until {short_time(made.expires * _MICROSECONDS)}. To end it before: perseid token revoke {made.id}"
+        f"It expires at {short_time(token.expires * _MICROSECONDS)}. To revoke it: perseid token revoke {token.id}"
     )
 
 
 @register_command(app, "list")
 def list_(
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Those that were revoked, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include revoked tokens.")] = False,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """List the tokens that you may see, one a line: id, state, end, last day of use, maker, words, namespaces, label.
+    """List tokens: id, state, expiry, last day of use, issuer, scopes, namespaces and label.
 
-    Server administrators see all, administrators of prefixes those that are good within their prefixes, and everybody
-    those that they made.
+    Server administrators see all tokens, administrators of prefixes those that are valid for their prefixes only, and
+    all users those that they issued.
 
     For example:
-        perseid token create --may read --everywhere
+        perseid token create --scope read --all-namespaces
         perseid token list
         perseid token list --all --json
     """
@@ -125,11 +125,11 @@ def list_(
 
 
 @register_command(app, "show")
-def show(token: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
-    """Show what a token is good for, who made it, and when it was last used.
+def show(token: TokenArgument, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
+    """Show a token: its scopes, issuer and last use.
 
     For example:
-        perseid token create --may read --everywhere
+        perseid token create --scope read --all-namespaces
         perseid token show last
     """
     with open_installation(directory, acting_as) as session:
@@ -138,17 +138,17 @@ def show(token: Name, directory: Directory = None, acting_as: ActingAs = None, j
     if json:
         print_json(_listed_to_json(item, now))
         return
-    made = item.token
+    details = item.token
     print_fields(
         {
-            "token": made.id,
-            "label": printable(made.label) or None,
+            "token": details.id,
+            "label": printable(details.label) or None,
             "state": item.state(now),
-            "made by": printable(made.maker),
-            "may": ", ".join(made.scope.may),
-            "in": made.scope.places,
-            "made": short_time(made.created * _MICROSECONDS),
-            "counts until": short_time(made.expires * _MICROSECONDS),
+            "issuer": printable(details.issuer),
+            "scopes": ", ".join(details.scope.scope_names),
+            "namespaces": details.scope.namespaces_text,
+            "created": short_time(details.created * _MICROSECONDS),
+            "expires": short_time(details.expires * _MICROSECONDS),
             "revoked": None if item.revoked is None else short_time(item.revoked * _MICROSECONDS),
             "last used": _format_day(item.used) or "never",
             "entry": item.seq,
@@ -160,72 +160,78 @@ def show(token: Name, directory: Directory = None, acting_as: ActingAs = None, j
 def revoke(
     token: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOKEN]…", help="Ids, as `perseid token list` shows them; whole tokens; or `last`."),
+        typer.Argument(metavar="[TOKEN]…", help="Ids, as `perseid token list` shows them, whole tokens, or `last`."),
     ] = None,
     *,
-    made_by: Annotated[
+    issuer: Annotated[
         str | None,
-        typer.Option("--made-by", metavar="INDEX:HANDLE|local:USER", help="All that somebody made and that count."),
+        typer.Option("--issuer", metavar="INDEX:HANDLE|local:USER", help="All active tokens of this issuer."),
     ] = None,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """End tokens, at once and for good. What was done with them stays, and the ledger tells which changes that were.
+    """Revoke tokens permanently, with immediate effect. Earlier changes stay; the ledger shows which token made them.
 
     For example:
-        perseid token create --may read --everywhere
-        perseid token revoke last --note "it was found in a public repository"
+        perseid token create --scope read --all-namespaces
+        perseid token revoke last --note "found in a public repository"
     """
-    if not token and made_by is None:
-        raise typer.BadParameter("name tokens, or with --made-by whoever made them", param_hint="TOKEN")
+    if not token and issuer is None:
+        raise typer.BadParameter("use one or more tokens, or --issuer", param_hint="TOKEN")
     with open_installation(directory, acting_as) as session:
-        wanted = [_token_id(session, each) for each in token or ()]
-        if made_by is not None:
+        ids = [_token_id(session, each) for each in token or ()]
+        if issuer is not None:
             now = session.registry.now()
-            wanted += [
-                item.token.id for item in list_all(session) if item.token.maker == made_by and item.is_active(now)
-            ]
-        for each in dict.fromkeys(wanted):
+            ids += [item.token.id for item in list_all(session) if item.token.issuer == issuer and item.is_active(now)]
+        for each in dict.fromkeys(ids):
             revoked = session.do(RevokeToken(each), note)
             if json:
                 print_json({"id": revoked.id, "label": revoked.label, "state": "revoked"})
             else:
                 typer.echo(revoked.id)
-        if not wanted:
-            print_message(f"perseid: no token that counts was made by {printable(made_by or '')}")
+        if not ids:
+            print_message(f"perseid: {printable(issuer or '')} has no active tokens")
 
 
-def _parse_scope(may: list[str] | None, namespaces: list[str] | None, everywhere: bool) -> ScopeSet:
-    words = [word.strip() for text in may or () for word in text.split(",") if word.strip()]
-    if not words:
-        message = f"say what the token is good for: one or more of {', '.join(SCOPES)}"
-        raise typer.BadParameter(message, param_hint="--may")
-    if everywhere == bool(namespaces):
-        message = "say where the token is good: name namespaces, or say --everywhere, and not both"
-        raise typer.BadParameter(message, param_hint="--namespace")
+def _parse_scopes(scopes: list[str] | None, namespaces: list[str] | None, all_namespaces: bool) -> ScopeSet:
+    names = [name.strip() for text in scopes or () for name in text.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter(f"required: one or more of {', '.join(SCOPES)}", param_hint="--scope")
+    if all_namespaces == bool(namespaces):
+        raise typer.BadParameter("use either --namespace or --all-namespaces", param_hint="--namespace")
     try:
-        return ScopeSet.of(words, None if everywhere else namespaces)
+        return ScopeSet.of(names, None if all_namespaces else namespaces)
     except InvalidScope as problem:
         raise typer.BadParameter(str(problem)) from problem
 
 
-def _token_id(session: OpenInstallation, given: str) -> str:
-    """The id that somebody means."""
-    if given == LAST:
-        found = max(list_all(session), key=lambda item: item.seq, default=None)
-        if found is None:
-            raise Refused(ResponseCode.HANDLE_NOT_FOUND, "there is no token yet", "look at: perseid token create")
-        return found.token.id
+def _parse_lifetime(text: str) -> int:
+    """Parse a number of days, as in `90d`, to seconds."""
+    match = _LIFETIME.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= MAX_DAYS:
+        message = f"{quote_text(text)} is not a lifetime from 1d to {MAX_DAYS}d"
+        raise typer.BadParameter(message, param_hint="--expires-in")
+    return int(match[1]) * DAY
+
+
+def _token_id(session: OpenInstallation, text: str) -> str:
+    """Return the id of a token that is given as id, as token or as `last`."""
+    if text == LAST:
+        newest = max(list_all(session), key=lambda item: item.seq, default=None)
+        if newest is None:
+            reason = "there are no tokens"
+            raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "create one with: perseid token create")
+        return newest.token.id
     try:
-        return Secret.parse(given).id
+        return Secret.parse(text).id
     except InvalidToken:
-        return given
+        return text
 
 
 def list_all(session: OpenInstallation) -> Iterator[TokenStatus]:
-    """All tokens that somebody may see, by their ids."""
+    """Yield all tokens that the caller can see, by id."""
     after: str | None = ""
     while after is not None:
         page, after = tokens.list_tokens(session.registry, session.identity, after)
@@ -233,29 +239,30 @@ def list_all(session: OpenInstallation) -> Iterator[TokenStatus]:
 
 
 def _format_line(item: TokenStatus, now: int) -> str:
-    made = item.token
+    token = item.token
     used = f"used {_format_day(item.used)}" if item.used is not None else "never used"
-    until = short_time(made.expires * _MICROSECONDS)[:10]
-    parts = [made.id, item.state(now), f"until {until}", used, made.maker, ",".join(made.scope.may), made.scope.places]
-    return printable("  ".join([*parts, *([made.label] if made.label else [])]))
+    until = short_time(token.expires * _MICROSECONDS)[:10]
+    scopes = ",".join(token.scope.scope_names)
+    parts = [token.id, item.state(now), f"until {until}", used, token.issuer, scopes, token.scope.namespaces_text]
+    return printable("  ".join([*parts, *([token.label] if token.label else [])]))
 
 
-def _token_to_json(made: Token) -> JsonObject:
+def _token_to_json(token: Token) -> JsonObject:
     return {
-        "id": made.id,
-        "label": made.label,
-        "maker": made.maker,
-        "may": made.scope.may,
-        "namespaces": None if made.scope.namespaces is None else list(made.scope.namespaces),
-        "created": iso_time(made.created * _MICROSECONDS),
-        "expires": iso_time(made.expires * _MICROSECONDS),
+        "id": token.id,
+        "label": token.label,
+        "issuer": token.issuer,
+        "scopes": token.scope.scope_names,
+        "namespaces": None if token.scope.namespaces is None else list(token.scope.namespaces),
+        "created": iso_time(token.created * _MICROSECONDS),
+        "expires": iso_time(token.expires * _MICROSECONDS),
     }
 
 
 def _listed_to_json(item: TokenStatus, now: int) -> JsonObject:
     revoked = None if item.revoked is None else iso_time(item.revoked * _MICROSECONDS)
-    last = {"state": item.state(now), "revoked": revoked, "lastUsed": _format_day(item.used), "seq": item.seq}
-    return {**_token_to_json(item.token), **last}
+    status = {"state": item.state(now), "revoked": revoked, "last_used": _format_day(item.used), "seq": item.seq}
+    return {**_token_to_json(item.token), **status}
 
 
 def _format_day(seconds: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`perseid type`: register types, and see what they are. A type is a handle that resolves to its definition."""
+"""`perseid type`: register, list and show types. A type is a handle that resolves to its definition."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -21,24 +21,24 @@ from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.results import Refused
 
-from ._failures import NOT_FOUND
-from ._loading import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message
-from ._place import (
+from ._commands import Group, register_command
+from ._errors import NOT_FOUND
+from ._installation import (
     ActingAs,
     Directory,
-    Name,
+    HandleArgument,
     OpenInstallation,
     open_installation,
     parse_handle,
     parse_reference,
     print_changed,
 )
+from ._output import AsJson, print_fields, print_json, print_message
 from ._values import printable, read_text
 
 app = typer.Typer(
     cls=Group,
-    help="Register types of values, and see what they are. A type is a handle that resolves to its definition.",
+    help="Register, list and show types of values. A type is a handle that resolves to its definition.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -46,46 +46,44 @@ app = typer.Typer(
 
 @register_command(app, "add")
 def add(  # noqa: PLR0913 - options
-    handle: Name,
+    handle: HandleArgument,
     *,
-    definition: Annotated[
-        str, typer.Option("--definition", metavar="TEXT", help="What values of the type mean, for people.")
-    ],
+    definition: Annotated[str, typer.Option("--definition", metavar="TEXT", help="What values of the type mean.")],
     name: Annotated[
-        str | None, typer.Option("--name", metavar="TEXT", help="What people call the type. Default: the suffix.")
+        str | None, typer.Option("--name", metavar="TEXT", help="The name of the type. Default: the suffix.")
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option("--pattern", metavar="REGEX", help="A regular expression (RE2) that the whole data matches."),
+        typer.Option("--pattern", metavar="REGEX", help="A regular expression (RE2) that the whole data must match."),
     ] = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="FILE", help="A JSON Schema (2020-12) for data in JSON; - is standard input."),
     ] = None,
     example: Annotated[
-        str | None, typer.Option("--example", metavar="DATA", help="Data of the type. It is checked like any other.")
+        str | None, typer.Option("--example", metavar="DATA", help="An example of the data; it must be valid.")
     ] = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Register a type: make its record, with a definition for people and programs, and print its name.
+    """Register a type: create a record with its definition, and print the handle.
 
-    A namespace whose policy says `registered_types = true` takes values of registered types only; with `validate_types
-    = true` their data has to match the pattern, or keep the schema. What a schema may hold, and how large it may be,
-    stands in docs/reference/types.md. To change a definition later: `perseid set HANDLE PERSEID_TYPE=@FILE`.
+    With the policy `registered_types = true`, a namespace accepts only values of registered types; with `validate_types
+    = true`, their data must match the pattern or the schema. docs/reference/types.md lists the limits of schemas. To
+    change a definition later: `perseid set HANDLE PERSEID_TYPE=@FILE`.
 
     For example:
         perseid type add 102.100.TYPE/SCALE --definition "A map's scale" --pattern "1:[1-9][0-9]*" --example 1:25000
         perseid type add 102.100.TYPE/SHEET --definition "The sheet of a map" --name Sheet --json
     """
-    found = parse_handle(handle, new=True)
+    new_handle = parse_handle(handle, new=True)
     if pattern is not None and schema is not None:
-        raise typer.BadParameter("give a pattern or a schema, not both", param_hint="--pattern")
+        raise typer.BadParameter("use either --pattern or --schema, not both", param_hint="--pattern")
     plain = None if schema is None else parse_json(read_text(schema))
-    said = Definition.make(name or found.suffix, definition, pattern=pattern, schema=plain, example=example)
+    parsed = Definition.make(name or new_handle.suffix, definition, pattern=pattern, schema=plain, example=example)
     with open_installation(directory, acting_as) as session:
-        print_changed(session.do(Create(found, definition_values(said))), json)
+        print_changed(session.do(Create(new_handle, definition_values(parsed))), json)
 
 
 @register_command(app, "list")
@@ -95,26 +93,25 @@ def list_(
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """List the types that are registered here, one a line, with what people call them.
+    """List the types that are registered here, one on each line, with their names.
 
-    A type is a record with a definition (a value of the type `PERSEID_TYPE`). It takes the right to see the names of
-    a namespace together.
+    A type is a record with a value of type `PERSEID_TYPE`. This requires permission to list the handles of a namespace.
 
     For example:
         perseid type list
         perseid type list 102.100.TYPE --json
     """
     with open_installation(directory, acting_as) as session:
-        for found in _find_types(session, prefix):
+        for registered in _find_types(session, prefix):
             if json:
-                print_json(_to_json(found))
+                print_json(_to_json(registered))
             else:
-                typer.echo(f"{printable(str(found.handle))}  {printable(_type_name(found))}")
+                typer.echo(f"{printable(str(registered.handle))}  {printable(_type_name(registered))}")
 
 
 @register_command(app, "show")
-def show(handle: Name, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
-    """Show what a type is: its name, what values of it mean, what their data looks like.
+def show(handle: HandleArgument, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
+    """Show a type: its name, meaning and data format.
 
     For example:
         perseid type show 102.100.TYPE/CREATION_DATE
@@ -125,22 +122,22 @@ def show(handle: Name, directory: Directory = None, acting_as: ActingAs = None, 
         stored = snapshot.stored(requested)
         if not stored.is_public:
             raise not_found(stored)
-        found = get_registered_type(stored)
-    if found is None:
-        print_message(f"perseid: {printable(str(requested))} is no type: its record has no definition")
-        print_message("A type has a value of the type PERSEID_TYPE, or at least a DESC.")
+        registered = get_registered_type(stored)
+    if registered is None:
+        print_message(f"perseid: {printable(str(requested))} is not a type: its record has no definition")
+        print_message("A type has a value of type PERSEID_TYPE or DESC.")
         raise typer.Exit(NOT_FOUND)
-    plain = _to_json(found)
+    plain = _to_json(registered)
     if json:
         print_json(plain)
         return
-    definition = found.definition
-    words = plain if definition is None else plain | {"schema": definition.schema}
-    print_fields({what: printable(str(text)) for what, text in words.items() if text is not None and what != "seq"})
+    definition = registered.definition
+    fields = plain if definition is None else plain | {"schema": definition.schema}
+    print_fields({name: printable(str(text)) for name, text in fields.items() if text is not None and name != "seq"})
 
 
 def _find_types(session: OpenInstallation, prefix: str | None) -> list[RegisteredType]:
-    """The types of a namespace, or of all whose names may be seen together; by the index of types."""
+    """Find the types of a namespace, or of all that the caller can list, by the search index."""
     if prefix is not None:
         _check_listing(session, prefix)
         bare = fold(prefix).removeprefix(f"{PREFIX_OF_PREFIXES}/")
@@ -156,7 +153,7 @@ def _find_types(session: OpenInstallation, prefix: str | None) -> list[Registere
 
 
 def _check_listing(session: OpenInstallation, prefix: str) -> None:
-    """Refuse whoever may not see the names of a namespace together."""
+    """Raise `Refused` if the caller cannot list the handles of a namespace."""
     with session.registry.snapshot() as snapshot:
         list_handles(snapshot, session.identity, prefix, limit=1)
 
@@ -175,26 +172,26 @@ def _all_types(session: OpenInstallation) -> list[RegisteredType]:
             return sorted(found, key=lambda each: fold(str(each.handle)))
 
 
-def _type_name(found: RegisteredType) -> str:
-    return "" if found.definition is None else found.definition.name
+def _type_name(registered: RegisteredType) -> str:
+    return "" if registered.definition is None else registered.definition.name
 
 
-def _to_json(found: RegisteredType) -> JsonObject:
-    plain: JsonObject = {"handle": str(found.handle)}
-    definition = found.definition
+def _to_json(registered: RegisteredType) -> JsonObject:
+    plain: JsonObject = {"handle": str(registered.handle)}
+    definition = registered.definition
     if definition is None:
-        plain |= {"description": found.description}
+        plain |= {"description": registered.description}
     else:
         plain |= {"name": definition.name, "description": definition.description}
         plain |= {"pattern": definition.pattern}
         plain |= {"schema": None if definition.schema is None else parse_json(definition.schema)}
         plain |= {"example": definition.example}
-    plain |= {"problem": found.problem or _definition_problem(definition), "seq": found.seq}
-    return {what: said for what, said in plain.items() if said is not None}
+    plain |= {"problem": registered.problem or _definition_problem(definition), "seq": registered.seq}
+    return {name: value for name, value in plain.items() if value is not None}
 
 
 def _definition_problem(definition: Definition | None) -> str | None:
-    """Why data cannot be checked against a definition that came to be elsewhere, or in another version."""
+    """Return why a definition from another server or version cannot be used for validation."""
     try:
         if definition is not None:
             definition.check()

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from perseid.cli import app
-from perseid.cli._loading import LAZY_COMMANDS, LazyCommand
+from perseid.cli._commands import LAZY_COMMANDS, LazyCommand
 from tests.cli.installation import call
 from tests.cli.program import ENVIRON, run
 
@@ -115,6 +115,6 @@ def test_options_of_a_lazy_command_are_completed() -> None:
 
 
 def test_a_mistake_in_the_program_is_not_taken_for_a_failure() -> None:
-    failures = import_module("perseid.cli._failures")
+    failures = import_module("perseid.cli._errors")
     with pytest.raises(ZeroDivisionError):
         failures.report_error(ZeroDivisionError())

@@ -1,7 +1,7 @@
-"""What refusals and failures are to whoever typed a command: one line that says what, help after it, an exit code.
+"""Errors on the command line: one line with the reason, advice after it, and an exit code.
 
-It is loaded when one arrives, so that commands which need nothing stay quick. By then whatever raised it is loaded, so
-that a class is looked up where it must be, and no room is loaded to ask whether it might have been that one.
+It is loaded only when an error occurs, so that commands that need little start fast. The module that raised the error
+is loaded by then, so classes are looked up in `sys.modules` and nothing is imported to test for them.
 """
 
 import os
@@ -17,10 +17,10 @@ NOT_FOUND: Final = 3
 REFUSED: Final = 4
 
 _NOT_FOUND_CODES: Final = frozenset({"HANDLE_NOT_FOUND", "VALUES_NOT_FOUND", "SERVER_NOT_RESP"})
-"""The refusals that mean "not found" rather than "you may not"."""
+"""Refusals that mean "not found" rather than "permission denied"."""
 
 _FAILED_CODES: Final = frozenset({"ERROR", "SERVER_TOO_BUSY"})
-"""Those that mean that it might have worked."""
+"""Refusals that may succeed when retried."""
 
 _FAILURE_CLASSES: Final = (
     ("perseid.records.errors", "RecordProblem"),
@@ -31,30 +31,29 @@ _FAILURE_CLASSES: Final = (
 
 
 def report_error(error: Exception) -> int:
-    """Say what went wrong, and answer the exit code; a mistake in the program is raised again."""
+    """Print an error and return the exit code; raise it again if it is a bug."""
     if isinstance(error, NameProblem):
         print_name_error(error)
         return FAILED
     if _is_instance(error, "perseid.registry.results", "Refused"):
         return _report_refusal(error)
-    if any(_is_instance(error, *where) for where in _FAILURE_CLASSES):
+    if any(_is_instance(error, *name) for name in _FAILURE_CLASSES):
         print_message(f"perseid: {error}")
         return FAILED
-    if isinstance(error, OSError):  # the disk is full, say
+    if isinstance(error, OSError):  # for example a full disk
         _report_os_error(error)
         return FAILED
     raise error
 
 
 def is_not_found(code: object) -> bool:
-    """Whether a refusal means that there is no such thing."""
+    """Whether a response code means "not found"."""
     return getattr(code, "name", None) in _NOT_FOUND_CODES
 
 
 def _is_instance(error: Exception, module: str, name: str) -> bool:
-    """Whether an error is of a class; if nobody has loaded its module, it is not."""
-    found = getattr(sys.modules.get(module), name, None)
-    return isinstance(found, type) and isinstance(error, found)
+    class_ = getattr(sys.modules.get(module), name, None)
+    return isinstance(class_, type) and isinstance(error, class_)
 
 
 def _report_refusal(error: Exception) -> int:
@@ -69,7 +68,7 @@ def _report_refusal(error: Exception) -> int:
 
 
 def _report_os_error(error: OSError) -> None:
-    where = f"{error.filename}: " if error.filename else ""
-    print_message(f"perseid: {where}{error.strerror or error}")
-    # What is still in the buffer cannot be written either, and would be tried again at the end.
+    path = f"{error.filename}: " if error.filename else ""
+    print_message(f"perseid: {path}{error.strerror or error}")
+    # What is still buffered cannot be written either, and Python would retry it at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

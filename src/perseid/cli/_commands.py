@@ -1,0 +1,146 @@
+"""Commands that are imported when they are used, and the style of their help.
+
+The help of the program and shell completion need only the names and summaries in `LAZY_COMMANDS`. The docstring of the
+package says how a module offers its commands.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class Command(TyperCommand):
+    """A command whose help shows no type for flags and no braces around arguments."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _hide_flag_types(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        # typer puts required arguments into braces.
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+class Group(TyperGroup):
+    """A group of commands whose help shows no type for flags."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _hide_flag_types(super().get_params(ctx))
+
+
+def _hide_flag_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Installation and service": {
+        "init": ("installation", "Create an installation: settings, keys, ledger, first administrator."),
+        "serve": ("serve", "Run the server."),
+        "config": ("installation", "Show the settings and the source of each."),
+        "check": ("backup", "Check an installation and show how to fix problems."),
+        "upgrade": ("installation", "Upgrade the ledger's tables to the version of this program."),
+        "backup": ("backup", "Back up the ledger to a file, also while it is in use."),
+        "restore": ("backup", "Create an installation from verified backups."),
+        "rebuild": ("backup", "Rebuild the views from the ledger."),
+        "key": ("backup", "List and rotate the signing keys."),
+    },
+    "Access": {
+        "token": ("tokens", "Create, list and revoke access tokens for programs."),
+    },
+    "Namespaces and types": {
+        "namespace": ("namespaces", "Add namespaces, and show and change their policies."),
+        "type": ("types", "Register and show types of values."),
+    },
+    "Identifiers": {
+        "mint": ("minting", "Mint new identifiers and create a record for each."),
+        "reserve": ("minting", "Reserve identifiers for later use."),
+        "create": ("records", "Create a record under a handle that you choose."),
+        "resolve": ("resolve", "Show the record of a handle, now or at a time."),
+        "set": ("records", "Set values of a record, or replace the whole record."),
+        "add": ("records", "Add values to a record."),
+        "remove": ("records", "Remove values from a record."),
+        "delete": ("records", "Delete a record, if the policy allows it."),
+        "publish": ("lifecycle", "Publish an identifier."),
+        "unpublish": ("lifecycle", "Hide an identifier from all but its administrators."),
+        "tombstone": ("lifecycle", "Replace a record with a tombstone: the reason and a replacement."),
+        "link": ("links", "Link two identifiers: work and version, resource and metadata."),
+        "transfer": ("lifecycle", "Transfer identifiers to another owner."),
+        "redact": ("lifecycle", "Permanently erase a value from the history."),
+        "cite": ("citation", "Cite an identifier: as text, link, BibTeX or CSL-JSON."),
+        "qr": ("citation", "Draw the QR code of an identifier."),
+        "explain": ("explain", "Explain whether a command would be allowed."),
+    },
+    "Search and history": {
+        "find": ("find", "Find identifiers by URL, host, type, value, owner or change."),
+        "list": ("records", "List the handles of a namespace."),
+        "history": ("history", "Show the earlier versions of a record."),
+        "log": ("history", "Show the entries of the ledger."),
+        "prove": ("history", "Write a proof of a record that anyone can verify."),
+        "verify": ("verify", "Verify a proof or the whole ledger."),
+    },
+    "Bulk": {
+        "rewrite": ("jobs", "Change the URLs of many records."),
+        "undo": ("jobs", "Undo a job; short for `perseid jobs undo`."),
+        "jobs": ("jobs", "List, show, resume and undo changes to many records."),
+    },
+}
+"""The commands by the headings of the help: the module of each, and its summary."""
+
+EXAMPLES_HEADING: Final = "For example:"
+"""The line of a docstring that the examples follow."""
+
+
+class LazyCommand(Command):
+    """The name and summary of a command that is not loaded yet."""
+
+    module: str = ""
+
+    def load(self) -> Any:
+        """Import the command."""
+        assert self.name is not None  # noqa: S101 - all commands of the table have a name
+        command = import_module(f".{self.module}", __package__).commands[self.name]
+        if isinstance(command, typer.Typer):
+            loaded: Any = typer.main.get_group(command)
+        else:
+            app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            register_command(app, self.name)(command)
+            loaded = typer.main.get_command(app)
+        loaded.name = self.name
+        return loaded
+
+
+class LazyGroup(Group):
+    """The program's commands: those registered on it, and those of `LAZY_COMMANDS`."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for panel, commands in LAZY_COMMANDS.items():
+            for name, (module, text) in commands.items():
+                summary = LazyCommand(name, help=text, rich_help_panel=panel)
+                summary.module = module
+                self.commands[name] = summary
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+
+def register_command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command, with the examples of its docstring below its options."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        text, _, examples = (inspect.getdoc(function) or "").partition(f"\n{EXAMPLES_HEADING}\n")
+        lines = [line.strip() for line in examples.splitlines() if line.strip()]
+        # Each example is an indented paragraph, which Markdown shows unchanged.
+        block = "".join(f"\n\n    {line}" for line in lines)
+        epilog = f"{'Example' if len(lines) == 1 else 'Examples'}:{block}" if lines else None
+        app.command(name, cls=Command, help=text.strip(), epilog=epilog)(function)
+        return function
+
+    return register
