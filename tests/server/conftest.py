@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the native door: a registry in the recorded state, and somebody who comes to its door."""
+"""Fixtures for the native protocol: a registry in the recorded state, and a client."""
 
 from collections.abc import Iterator
 
@@ -18,5 +18,5 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def visitor(registry: Registry) -> Visitor:
-    """Somebody who comes to the door of that registry over TCP."""
+    """A client of that registry over TCP."""
     return Visitor(NativeServer(registry, make_server(), SITE))

@@ -1,4 +1,4 @@
-"""An installation for the tests of the running server: made once for a run, and copied for each test that wants it."""
+"""An installation for tests of the running server: created once for a run, and copied for each test."""
 
 import atexit
 import shutil
@@ -34,7 +34,7 @@ NAMES: Final = 50
 
 
 def values_of(number: int) -> tuple[Value, ...]:
-    """What is in the record of `12345/n<number>`."""
+    """The values of `12345/n<number>`."""
     return (
         Value.text(1, "URL", f"https://example.org/{number}"),
         Value.text(2, "DESC", f"the thing with the number {number}"),
@@ -67,7 +67,7 @@ def _template() -> Path:
 
 
 def copy_to(folder: Path) -> Path:
-    """A copy of the installation with its names, in a new directory under a folder."""
+    """Copy the installation with its handles to a new directory."""
     target = folder / "installation"
     shutil.copytree(_template(), target)
     target.chmod(0o700)

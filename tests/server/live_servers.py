@@ -102,7 +102,7 @@ def _template() -> Path:
 
 
 def live_installation(folder: Path) -> Path:
-    """A copy of the installation, in a new directory under a folder."""
+    """Copy the installation to a new directory."""
     target = folder / "installation"
     shutil.copytree(_template(), target)
     target.chmod(0o700)
@@ -110,7 +110,7 @@ def live_installation(folder: Path) -> Path:
 
 
 def client_of(server: Serving, via: Via = Via.TCP, identity: str | None = None, **settings: object) -> NativeClient:
-    """A client, who has a key if it is to be one of the administrators."""
+    """A client, with a key if it is one of the administrators."""
     client = NativeClient(server.native, via, timeout=PATIENCE, **settings)  # type: ignore[arg-type]
     if identity is not None:
         client.act_as(*WHO[identity])
@@ -119,13 +119,13 @@ def client_of(server: Serving, via: Via = Via.TCP, identity: str | None = None, 
 
 @contextmanager
 def reading_of(directory: Path) -> Iterator[LogReader]:
-    """The ledger of a server, read beside it."""
+    """Read the ledger of a server."""
     with Installation.open(directory, writable=False, environ={}) as installation, installation.log.reading() as found:
         yield found
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something that does not come at once."""
+    """Wait for a condition."""
     end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end, f"not within {PATIENCE:.0f} s: {what}"
@@ -133,7 +133,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 
 def entries(directory: Path) -> int:
-    """How many changes the ledger of a server holds, read beside it."""
+    """The number of entries in the ledger of a server."""
     with (
         Installation.open(directory, writable=False, environ={}) as installation,
         installation.log.reading() as reading,
@@ -142,13 +142,13 @@ def entries(directory: Path) -> int:
 
 
 def indexes(answer: VerifiedResponse) -> list[int]:
-    """The indexes of the values that were found."""
+    """The indexes of the values in a response."""
     assert isinstance(answer.body, ResolutionResult), (answer.code, answer.body)
     return [value.index for value in answer.body.values]
 
 
 def over_udp(address: Address, packets: list[bytes]) -> list[bytes]:
-    """Send datagrams from a new port, and give those that answer them, in order. Silence is met as clients do."""
+    """Send datagrams from a new port and return the responses in order, with the retries of clients."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         sending.connect(address)
         sending.settimeout(PATIENCE / ATTEMPTS)

@@ -1,4 +1,4 @@
-"""A run in the year 2039, beyond what 31 bits of seconds can say: everything works as on any other day."""
+"""A server in the year 2039, beyond 31 bits of seconds: everything works as usual."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
 @BOTH
 @pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
 @pytest.mark.parametrize("identity", WHO)
-def test_records_are_made_and_resolved(late: Late, via: Via, identity: str, in_session: bool) -> None:
+def test_records_are_created_and_resolved(late: Late, via: Via, identity: str, in_session: bool) -> None:
     name = f"{PREFIX}/in-2039-{via.value}-{identity}-{in_session}"
     with late.client(via, identity) as client:
         if in_session:
@@ -100,7 +100,7 @@ def test_times_are_written_modulo_two_to_the_32_and_read_as_the_nearest_instant(
         assert all(before - (1 << 31) < value.timestamp < before for value in old.values)
 
 
-def test_the_past_is_told_with_its_dates(late: Late) -> None:
+def test_history_has_correct_dates(late: Late) -> None:
     name = f"{PREFIX}/history"
     with late.client(Via.TCP, "secret") as client:
         assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
@@ -111,7 +111,7 @@ def test_the_past_is_told_with_its_dates(late: Late) -> None:
     assert "2039-" not in json.dumps(late.run("history", STD))
 
 
-def test_sessions_go_on_and_end(late: Late) -> None:
+def test_sessions_continue_and_end(late: Late) -> None:
     with late.client(Via.TCP, "dsa") as client:
         client.begin_session()
         for number in range(3):
@@ -121,7 +121,7 @@ def test_sessions_go_on_and_end(late: Late) -> None:
         assert ended.code is ResponseCode.SUCCESS
 
 
-def test_a_clock_that_nobody_has_looked_at_changes_nothing_and_resolution_goes_on(
+def test_unconfirmed_clock_refuses_changes_but_resolves(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """After a pause of thirteen years it is more likely a wrong clock: an operator has to say that it is right."""

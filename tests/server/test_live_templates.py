@@ -1,4 +1,4 @@
-"""Templates with a running server, over UDP and TCP: resolvers hand over what they cannot make themselves."""
+"""Templates with a running server, over UDP and TCP: resolvers forward what they cannot create themselves."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     directory = copy_to(tmp_path_factory.mktemp("templates"))
     with serving(directory, "--resolvers", "1", PERSEID_TEMPLATES_DELIMITER="::") as running:
         with NativeClient(running.native) as client:
-            assert told(client, f"{PREFIX}/n1@page=7") is ResponseCode.HANDLE_NOT_FOUND
+            assert resolve_values(client, f"{PREFIX}/n1@page=7") is ResponseCode.HANDLE_NOT_FOUND
             client.act_as(ADMINISTRATOR, SECRET)
             added = client.add(f"0.NA/{PREFIX}", Value.text(50, "HS_NAMESPACE", TEMPLATE))
             assert added.code is ResponseCode.SUCCESS
@@ -35,8 +35,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield running
 
 
-def told(client: NativeClient, name: str, **more: tuple[str, ...]) -> list[tuple[int, str, str]] | ResponseCode:
-    """What a server tells of a name: values, or its code."""
+def resolve_values(
+    client: NativeClient, name: str, **more: tuple[str, ...]
+) -> list[tuple[int, str, str]] | ResponseCode:
+    """The values of a handle as a server returns them, or the response code."""
     answer = client.resolve(name, **more)  # type: ignore[arg-type]
     if not isinstance(answer.body, ResolutionResult):
         return answer.code
@@ -44,21 +46,23 @@ def told(client: NativeClient, name: str, **more: tuple[str, ...]) -> list[tuple
 
 
 @BOTH
-def test_a_template_makes_values_over_the_network(server: Serving, via: Via) -> None:
+def test_template_creates_values_over_the_network(server: Serving, via: Via) -> None:
     with NativeClient(server.native, via) as client:
-        assert told(client, f"{PREFIX}/n1@page=7") == [(1, "URL", "https://example.org/1#page=7")]
-        assert told(client, f"{PREFIX}/n2@PAGE=8") == [(1, "URL", "https://example.org/2#page=8")]
-        assert told(client, f"{PREFIX}/n1@Part") == [(7, "DESC", f"Part of {PREFIX}/n1")]
-        assert told(client, f"{PREFIX}/n1@none") is ResponseCode.HANDLE_NOT_FOUND
-        assert told(client, f"{PREFIX}/none@page=7") is ResponseCode.VALUES_NOT_FOUND
-        assert told(client, f"{PREFIX}/none") is ResponseCode.HANDLE_NOT_FOUND
-        assert told(client, f"{PREFIX}/n1::x") is ResponseCode.HANDLE_NOT_FOUND, "the namespace has another delimiter"
-        assert told(client, f"{PREFIX}/n1@page=7", types=("EMAIL",)) is ResponseCode.VALUES_NOT_FOUND
-        found = told(client, f"{PREFIX}/private@page=7")
+        assert resolve_values(client, f"{PREFIX}/n1@page=7") == [(1, "URL", "https://example.org/1#page=7")]
+        assert resolve_values(client, f"{PREFIX}/n2@PAGE=8") == [(1, "URL", "https://example.org/2#page=8")]
+        assert resolve_values(client, f"{PREFIX}/n1@Part") == [(7, "DESC", f"Part of {PREFIX}/n1")]
+        assert resolve_values(client, f"{PREFIX}/n1@none") is ResponseCode.HANDLE_NOT_FOUND
+        assert resolve_values(client, f"{PREFIX}/none@page=7") is ResponseCode.VALUES_NOT_FOUND
+        assert resolve_values(client, f"{PREFIX}/none") is ResponseCode.HANDLE_NOT_FOUND
+        assert resolve_values(client, f"{PREFIX}/n1::x") is ResponseCode.HANDLE_NOT_FOUND, (
+            "the namespace has another delimiter"
+        )
+        assert resolve_values(client, f"{PREFIX}/n1@page=7", types=("EMAIL",)) is ResponseCode.VALUES_NOT_FOUND
+        found = resolve_values(client, f"{PREFIX}/private@page=7")
         assert found == [(1, "URL", "https://example.org/0#page=7")], "nothing that is private"
 
 
-def test_a_template_that_cannot_be_used_is_refused_over_the_network(server: Serving) -> None:
+def test_invalid_template_is_refused_over_the_network(server: Serving) -> None:
     with NativeClient(server.native) as client:
         client.act_as(ADMINISTRATOR, SECRET)
         wrong = '<n><template><if test="matches" expression="(a)\\1"/></template></n>'
@@ -73,7 +77,7 @@ SPACE = Kept("0.NA/40", (value(1, "HS_NAMESPACE", b'<n><template delimiter="@"/>
 
 
 @pytest.mark.parametrize(
-    ("name", "is_handed_over"),
+    ("name", "is_forwarded"),
     [
         (b"40/x@y", True),
         (b"40.1/x@y", True),
@@ -83,8 +87,8 @@ SPACE = Kept("0.NA/40", (value(1, "HS_NAMESPACE", b'<n><template delimiter="@"/>
         (b"4/x", False),
     ],
 )
-def test_names_under_a_template_of_a_prefix_above_are_handed_over(name: bytes, is_handed_over: bool) -> None:
+def test_names_under_a_template_of_an_ancestor_prefix_are_forwarded(name: bytes, is_forwarded: bool) -> None:
     prefixes = ("40", "40.1", "40.1.2", "41.1", "4")
     with world() as here:
         here.hold([SPACE, Kept("40.1.2/here", (value(1),)), *[homed(f"0.NA/{prefix}") for prefix in prefixes]])
-        assert (here.answer(Asked(name).to_bytes()) is None) is is_handed_over
+        assert (here.answer(Asked(name).to_bytes()) is None) is is_forwarded

@@ -1,4 +1,4 @@
-"""A server that is used from all sides while its processes are killed; and packets that come late, one by one."""
+"""A server under load while its processes are killed, and packets that arrive late."""
 
 import os
 import random
@@ -20,7 +20,7 @@ LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "60"))
 PATIENCE = 30.0
 
 
-def test_nothing_is_wrong_and_nothing_lost_while_processes_are_killed() -> None:
+def test_no_change_is_lost_while_processes_are_killed() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"repeat with: python -m tests.server.load --seconds {LOAD_SECONDS:.0f} --seed {seed}")
     load.run(LOAD_SECONDS, seed)
@@ -40,7 +40,7 @@ def url_of(server: Serving, name: str) -> bytes:
 
 
 def session_over_udp(server: Serving, name: str) -> tuple[NativeClient, Session]:
-    """Somebody who has a name, and a session in which nothing is proved yet."""
+    """A client with a handle, and an unauthenticated session."""
     client = NativeClient(server.native, Via.UDP, timeout=PATIENCE)
     client.act_as(ADMINISTRATOR, SECRET)
     assert client.create(name, (Value.text(1, "URL", "first"),)).code is ResponseCode.SUCCESS
@@ -48,7 +48,7 @@ def session_over_udp(server: Serving, name: str) -> tuple[NativeClient, Session]
 
 
 def sent_late(server: Serving, client: NativeClient, *attempts: bytes) -> None:
-    """Send copies of what was sent before, and wait until the server has read them."""
+    """Send copies of earlier messages, and wait until the server has read them."""
     with datagrams("127.0.0.1", server.native) as sending:
         for octets in attempts:
             sending.send(octets)
@@ -57,8 +57,8 @@ def sent_late(server: Serving, client: NativeClient, *attempts: bytes) -> None:
         client.site()
 
 
-def test_a_late_attempt_of_a_change_that_a_challenge_was_about_does_not_make_it_again(server: Serving) -> None:
-    """The attempt has a counter of its own, and by the time it comes the session is proved."""
+def test_late_attempt_after_a_challenge_is_not_executed_again(server: Serving) -> None:
+    """The attempt has its own counter, and when it arrives the session is authenticated."""
     name = f"{PREFIX}/late-attempt"
     client, session = session_over_udp(server, name)
     body = ValuesRequest(name.encode(), (Value.text(1, "URL", "second"),))
@@ -72,8 +72,8 @@ def test_a_late_attempt_of_a_change_that_a_challenge_was_about_does_not_make_it_
     assert url_of(server, name) == b"third"
 
 
-def test_a_copy_of_another_attempt_gets_the_same_answer_as_the_attempt(server: Serving) -> None:
-    """Its counter was used up by the attempt itself: a refusal would be all that the client hears, if it hears it."""
+def test_copy_of_another_attempt_gets_the_same_response(server: Serving) -> None:
+    """Its counter was used up by the attempt itself: a refusal might be all that the client receives."""
     name = f"{PREFIX}/copied-attempt"
     client, session = session_over_udp(server, name)
     assert client.modify(name, Value.text(1, "URL", "proved")).code is ResponseCode.SUCCESS

@@ -49,7 +49,7 @@ FORMATS = pytest.mark.parametrize("form", ["text", "json"])
 
 
 def protected(directory: Path) -> Path:
-    """An installation whose server key is protected by the passphrase."""
+    """An installation whose server key has a passphrase."""
     path = directory / "keys" / "privkey.bin"
     key = read_key_file(path.read_bytes(), None)
     path.write_bytes(write_key_file(key, PASSPHRASE.encode(), os.urandom))
@@ -57,7 +57,7 @@ def protected(directory: Path) -> Path:
 
 
 class Spy(SourceClient):
-    """A client that notes everything secret it sends, and every answer that is no success."""
+    """A client that records all secrets it sends, and all responses that are not a success."""
 
     def __init__(self, server: Serving, via: Via) -> None:
         super().__init__(server.native, "127.0.0.1", via)
@@ -85,7 +85,7 @@ class Spy(SourceClient):
 
 
 def use(server: Serving, via: Via) -> tuple[list[bytes], list[bytes]]:
-    """A whole session, with everything that can go wrong in it; the secrets that were sent, and the refusals."""
+    """A whole session with every possible error; return the secrets sent, and the refusals."""
     name = f"{PREFIX}/planted-{via.value}"
     values = (
         Value.text(1, "URL", "https://example.org/"),
@@ -134,7 +134,7 @@ def use(server: Serving, via: Via) -> tuple[list[bytes], list[bytes]]:
 
 
 def _send(client: Spy, octets: bytes) -> None:
-    """Send what no client would, and note what comes back."""
+    """Send invalid data, and record the response."""
     if client.via is Via.UDP:
         with datagrams(client.host, client.address) as sending:
             sending.send(octets[:512])
@@ -149,7 +149,7 @@ def _send(client: Spy, octets: bytes) -> None:
 
 
 def forms(secret: bytes) -> Iterator[bytes]:
-    """The ways in which octets are usually written."""
+    """Common encodings of data."""
     yield secret
     yield secret.hex().encode()
     yield secret.hex().upper().encode()
@@ -170,7 +170,7 @@ def assert_hidden(secrets: list[bytes], places: dict[str, bytes]) -> None:
                 assert form not in octets, f"{form!r} is in {place}"
 
 
-def test_the_search_finds_a_secret_in_whatever_it_is_wrapped() -> None:
+def test_search_finds_encoded_secrets() -> None:
     for secret in (OTHER_SECRET, BINARY_SECRET):
         told = [b"key=" + secret, secret.hex().encode(), base64.b64encode(b"MAC" + secret), repr([secret]).encode()]
         told += [base64.b64encode(b"a" + secret + b"behind"), escape_text(decode_text(b"x " + secret)).encode()]
@@ -196,8 +196,8 @@ NASTY = [
 ]
 
 
-def ask_nasty(server: Serving) -> int:
-    """Resolve names that would break out of a line, over TCP and UDP; how many requests that were of each."""
+def send_hostile_names(server: Serving) -> int:
+    """Resolve names that would break out of a line, over TCP and UDP; return the number of requests of each."""
     handles = [f"{PREFIX}/".encode() + name for name in NASTY] + [b"0.na/" + name for name in NASTY]
     for via in (Via.TCP, Via.UDP):
         with SourceClient(server.native, "127.0.0.1", via) as client:
@@ -212,7 +212,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|E
 
 
 def fields_of(line: str, form: str) -> dict[str, str]:
-    """What a line says, once it is seen to be a whole line and nothing else."""
+    """The fields of a line, after a check that it is one complete line."""
     assert line.isprintable(), line
     if form == "json":
         found: dict[str, str] = json.loads(line)
@@ -223,7 +223,7 @@ def fields_of(line: str, form: str) -> dict[str, str]:
 
 
 @FORMATS
-def test_no_secret_is_ever_told_and_nothing_breaks_out_of_its_line(tmp_path: Path, form: str) -> None:
+def test_no_secret_is_logged_and_no_line_is_forged(tmp_path: Path, form: str) -> None:
     directory = protected(copy_to(tmp_path))
     key = read_key_file((directory / "keys" / "privkey.bin").read_bytes(), PASSPHRASE.encode())
     plain = key.to_bytes()[-256:]  # the private part stands at the end
@@ -236,7 +236,7 @@ def test_no_secret_is_ever_told_and_nothing_breaks_out_of_its_line(tmp_path: Pat
             secrets += sent
             refusals += refused
         assert len(refusals) > 10
-        asked = ask_nasty(server)
+        asked = send_hostile_names(server)
         os.kill(server.pid, signal.SIGHUP)
         eventually(lambda: "were reloaded" in server.errors, "a line about the settings")
 
@@ -265,7 +265,7 @@ def test_no_secret_is_ever_told_and_nothing_breaks_out_of_its_line(tmp_path: Pat
 
 
 @FORMATS
-def test_a_wrong_passphrase_is_refused_and_not_repeated(tmp_path: Path, form: str) -> None:
+def test_wrong_passphrase_is_refused_and_not_logged(tmp_path: Path, form: str) -> None:
     directory = protected(copy_to(tmp_path))
     wrong = "not-the-passphrase-of-the-server"
     environment = os.environ | LOUD | {"PERSEID_KEYS_PASSPHRASE": wrong, "PERSEID_LOG_FORMAT": form}

@@ -1,4 +1,4 @@
-"""Work has a price and sources have budgets; what comes over UDP never counts against anybody over TCP."""
+"""Work has a price and sources have budgets; UDP never uses up what belongs to TCP."""
 
 import resource
 
@@ -33,7 +33,7 @@ def configured(**settings: int) -> Config:
     return Config.parse("\n".join(["[limits]", *lines]), {})
 
 
-def test_sources_are_addresses_and_halves_of_ipv6_addresses_with_the_networks_around_them() -> None:
+def test_source_is_an_address_or_an_ipv6_64_with_its_networks() -> None:
     assert get_source("192.0.2.1") == get_source("::ffff:192.0.2.1") != get_source("192.0.2.2")
     assert len(get_source("192.0.2.1")) == 1
     assert get_source("2001:db8::1") == get_source("2001:db8::ffff:1")
@@ -52,7 +52,7 @@ TAKES = st.lists(st.tuples(st.floats(0, 3), st.integers(0, 3), st.floats(0.01, 2
 
 
 @given(TAKES, st.floats(0.1, 10), st.floats(2, 20), st.floats(0.1, 10), st.floats(2, 20))
-def test_nobody_gets_more_than_their_budget_and_all_not_more_than_theirs(
+def test_source_and_total_budgets_are_never_exceeded(
     takes: list[tuple[float, int, float]], rate: float, burst: float, rate_in_all: float, burst_in_all: float
 ) -> None:
     budget = Budget(Rate(rate, burst), Rate(rate_in_all, burst_in_all))
@@ -67,7 +67,7 @@ def test_nobody_gets_more_than_their_budget_and_all_not_more_than_theirs(
     assert sum(given_out.values()) <= burst_in_all + rate_in_all * passed + 1e-6
 
 
-def test_a_refusal_by_the_whole_budget_costs_the_source_nothing() -> None:
+def test_refusal_by_the_total_budget_costs_the_source_nothing() -> None:
     budget = Budget(Rate(1, 3), Rate(1, 4))
     assert budget.take((1,), START, 3)
     assert not budget.take((2,), START, 2)
@@ -75,7 +75,7 @@ def test_a_refusal_by_the_whole_budget_costs_the_source_nothing() -> None:
     assert budget.take((2,), START + 2, 2)
 
 
-def test_what_something_cost_in_the_end_is_settled() -> None:
+def test_actual_cost_is_settled() -> None:
     budget = Budget(Rate(1, 10), NO_LIMIT)
     assert budget.take((1,), START, 1)
     budget.settle((1,), 9)
@@ -86,7 +86,7 @@ def test_what_something_cost_in_the_end_is_settled() -> None:
     assert len(budget) == 1
 
 
-def test_somebody_without_a_budget_uses_the_whole_one() -> None:
+def test_exempt_source_uses_the_total_budget() -> None:
     budget = Budget(Rate(1, 1), Rate(1, 5))
     assert [budget.take(EXEMPT, START) for _ in range(6)] == [True] * 5 + [False]
     assert budget.is_exhausted(EXEMPT, START)
@@ -95,7 +95,7 @@ def test_somebody_without_a_budget_uses_the_whole_one() -> None:
     assert len(budget) == 0
 
 
-def test_a_customer_of_ipv6_has_twice_and_a_site_four_times_what_one_of_their_sources_has() -> None:
+def test_ipv6_customer_has_twice_and_a_site_four_times_the_budget() -> None:
     budget = Budget(Rate(1, 10), NO_LIMIT)
 
     def drawn(*hosts: str) -> int:
@@ -108,7 +108,7 @@ def test_a_customer_of_ipv6_has_twice_and_a_site_four_times_what_one_of_their_so
     assert drawn(*[f"192.0.2.{number}" for number in range(8)]) == 80
 
 
-def test_what_is_settled_is_settled_for_the_networks_around_as_well() -> None:
+def test_settling_includes_the_surrounding_networks() -> None:
     budget = Budget(Rate(1, 10), NO_LIMIT)
     assert budget.take(get_source("2001:db8::1"), START, 1)
     budget.settle(get_source("2001:db8::1"), 9.0 + 30.0)
@@ -117,7 +117,7 @@ def test_what_is_settled_is_settled_for_the_networks_around_as_well() -> None:
     assert budget.take(get_source("2001:db8:0:100::1"), START, 1)
 
 
-def test_a_part_of_the_whole_is_for_known_sources_and_they_have_more_of_it() -> None:
+def test_known_sources_have_a_reserved_part_and_a_larger_share() -> None:
     budget = Budget(Rate(1, 8), Rate(8, 64), known_factor=4, reserved=0.5)
     strangers = sum(budget.take((number,), START) for number in range(50) for _ in range(11))
     assert strangers == 32
@@ -131,7 +131,7 @@ def test_a_part_of_the_whole_is_for_known_sources_and_they_have_more_of_it() -> 
     assert budget.take((77,), START + 1)
 
 
-def test_known_sources_have_an_end_too() -> None:
+def test_known_sources_are_limited_too() -> None:
     budget = Budget(Rate(1, 8), NO_LIMIT, known_factor=4)
     assert sum(budget.take((1,), START, known=True) for _ in range(50)) == 32
     seen = RecentSet(2)
@@ -140,7 +140,7 @@ def test_known_sources_have_an_end_too() -> None:
     assert [thing in seen for thing in "abc"] == [True, False, True]
 
 
-def test_the_sources_that_are_remembered_have_an_end() -> None:
+def test_number_of_remembered_sources_is_limited() -> None:
     budget = Budget(Rate(1, 1), NO_LIMIT, max_sources=3)
     assert all(budget.take((source,), START) for source in (1, 2, 3))
     assert not budget.take((1,), START)
@@ -154,7 +154,7 @@ def test_the_sources_that_are_remembered_have_an_end() -> None:
 
 
 def drain(budgets: Budgets, kind: WorkKind, host: str, *, udp: bool) -> int:
-    """How much work one gets until it is refused, if each costs its price."""
+    """How much work a source gets until it is refused, if each costs its price."""
     count = 0
     while budgets.take(kind, budgets.source_for(host), udp=udp, now=START):
         count += 1
@@ -163,7 +163,7 @@ def drain(budgets: Budgets, kind: WorkKind, host: str, *, udp: bool) -> int:
 
 
 @pytest.mark.parametrize("kind", WorkKind)
-def test_a_flood_over_udp_leaves_everything_to_tcp(kind: WorkKind) -> None:
+def test_udp_flood_does_not_affect_tcp(kind: WorkKind) -> None:
     budgets, untouched = Budgets(configured()), Budgets(configured())
     assert drain(budgets, kind, HOST, udp=True) > 0  # with the address of the one who comes over TCP
     for number in range(10):
@@ -172,7 +172,7 @@ def test_a_flood_over_udp_leaves_everything_to_tcp(kind: WorkKind) -> None:
 
 
 @pytest.mark.parametrize("kind", WorkKind)
-def test_one_address_leaves_something_to_the_others(kind: WorkKind) -> None:
+def test_one_address_cannot_use_the_total_budget(kind: WorkKind) -> None:
     budgets = Budgets(configured(source_share=50, reserved_share=0))
     first, second = (drain(budgets, kind, host, udp=False) for host in (HOST, OTHER))
     assert first > 0
@@ -187,7 +187,7 @@ def test_shares_are_those_of_the_settings() -> None:
     assert drain(budgets, WorkKind.SIGN, HOST, udp=True) == pytest.approx(expected / 2, abs=1)
 
 
-def test_work_that_was_dear_leaves_less() -> None:
+def test_expensive_work_uses_more_budget() -> None:
     budgets = Budgets(configured())
     source = budgets.source_for(HOST)
     assert budgets.take(WorkKind.VERIFY, source, udp=False, now=START)
@@ -197,8 +197,8 @@ def test_work_that_was_dear_leaves_less() -> None:
     assert budgets.take(WorkKind.SIGN, source, udp=False, now=START + 1)
 
 
-def test_work_that_is_known_to_be_dear_is_paid_for_in_advance() -> None:
-    """Somebody who did nothing before may have it done once, though it costs more than they have at once."""
+def test_work_known_to_be_expensive_is_charged_in_advance() -> None:
+    """An idle source may have it done once, although it costs more than the burst."""
     budgets = Budgets(configured())  # one source has 0.25 s at once, strangers together 1.875 s
     first, second, third, known = (budgets.source_for(f"203.0.113.{number}") for number in range(4))
     budgets.proved(known, udp=False)
@@ -213,7 +213,7 @@ def test_work_that_is_known_to_be_dear_is_paid_for_in_advance() -> None:
     assert budgets.take(WorkKind.VERIFY, first, udp=False, now=START, price=0.8)
 
 
-def test_exempt_addresses_have_the_whole_budget() -> None:
+def test_exempt_addresses_have_the_total_budget() -> None:
     budgets = Budgets(configured(source_share=10))
     assert budgets.source_for("127.0.0.1") == EXEMPT
     assert drain(budgets, WorkKind.AGREE, "127.0.0.1", udp=False) > 5 * drain(
@@ -221,7 +221,7 @@ def test_exempt_addresses_have_the_whole_budget() -> None:
     )
 
 
-def test_failed_proofs_lock_an_address_out_for_a_while_on_that_transport_alone() -> None:
+def test_failed_authentications_lock_out_an_address_on_that_transport_only() -> None:
     budgets = Budgets(configured(failed_proofs=3))
     source, other = budgets.source_for(HOST), budgets.source_for(OTHER)
     for _ in range(3):
@@ -247,7 +247,7 @@ def test_exempt_addresses_are_never_locked_out() -> None:
 
 
 @pytest.mark.parametrize("kind", WorkKind)
-def test_three_addresses_leave_enough_to_a_fourth_and_any_number_to_those_who_are_known(kind: WorkKind) -> None:
+def test_unknown_addresses_leave_enough_to_others_and_to_known_ones(kind: WorkKind) -> None:
     budgets, untouched = Budgets(configured()), Budgets(configured())
     for number in range(3):
         drain(budgets, kind, f"203.0.113.{number}", udp=False)
@@ -259,7 +259,7 @@ def test_three_addresses_leave_enough_to_a_fourth_and_any_number_to_those_who_ar
     assert drain(budgets, kind, OTHER, udp=False) >= 2 * drain(untouched, kind, OTHER, udp=False)
 
 
-def test_who_has_proved_who_they_are_has_a_larger_share_on_that_transport_also_after_other_settings() -> None:
+def test_known_source_keeps_its_larger_share_after_a_reload() -> None:
     config = configured(source_share=10, proved_source_share=50, reserved_share=0)
     budgets = Budgets(config)
     source = budgets.source_for(HOST)
@@ -279,7 +279,7 @@ TARGET = b"0.NA/12345"
 
 
 def guess(budgets: Budgets, host: str, target: bytes = TARGET, *, right: bool = False, udp: bool = False) -> bool:
-    """Whether somebody gets an answer verified, which is right or wrong."""
+    """Whether a source has a right or wrong response verified."""
     source = budgets.source_for(host)
     for kind in (WorkKind.READ, WorkKind.VERIFY):
         if not budgets.take(kind, source, udp=udp, now=START, secret_of=target):
@@ -288,7 +288,7 @@ def guess(budgets: Budgets, host: str, target: bytes = TARGET, *, right: bool = 
     return True
 
 
-def test_wrong_guesses_lock_an_address_out_of_guessing_and_proving_before_anything_is_read() -> None:
+def test_wrong_guesses_lock_out_an_address_before_anything_is_read() -> None:
     budgets = Budgets(configured(failed_proofs=3))
     assert [guess(budgets, HOST, b"1/%d" % number) for number in range(5)] == [True] * 3 + [False] * 2
     source = budgets.source_for(HOST)
@@ -298,7 +298,7 @@ def test_wrong_guesses_lock_an_address_out_of_guessing_and_proving_before_anythi
     assert guess(budgets, OTHER, b"1/new")
 
 
-def test_right_answers_never_lock_anybody_out() -> None:
+def test_right_responses_never_lock_out() -> None:
     budgets = Budgets(configured(failed_proofs=3))
     assert all(guess(budgets, HOST, right=True) for _ in range(20))
 
@@ -317,7 +317,7 @@ def test_many_addresses_do_not_give_many_guesses_at_one_handle() -> None:
     assert budgets.take(WorkKind.READ, source, udp=False, now=START + 21, secret_of=TARGET), "after a while"
 
 
-def test_a_server_that_had_right_answers_for_a_handle_is_not_locked_out_by_strangers_who_guess() -> None:
+def test_server_with_right_responses_is_not_locked_out_by_guesses() -> None:
     budgets = Budgets(configured(failed_proofs=3))
     assert guess(budgets, OTHER, right=True)
     assert guess(budgets, "203.0.113.100", b"1/own", right=True)
@@ -328,8 +328,8 @@ def test_a_server_that_had_right_answers_for_a_handle_is_not_locked_out_by_stran
     assert [guess(budgets, OTHER) for _ in range(5)] == [True] * 3 + [False] * 2, "not more than any address may"
 
 
-def test_what_is_exempt_and_had_a_right_answer_is_not_locked_out_by_strangers_either() -> None:
-    """Who administers a server at the machine itself goes on with it while others guess."""
+def test_exempt_source_with_a_right_response_is_not_locked_out_by_guesses() -> None:
+    """A local administrator continues while others guess."""
     budgets = Budgets(configured(failed_proofs=3))
     assert guess(budgets, "127.0.0.1", right=True)
     for number in range(9):
@@ -341,7 +341,7 @@ def test_what_is_exempt_and_had_a_right_answer_is_not_locked_out_by_strangers_ei
 # Connections
 
 
-def test_a_customer_and_a_site_of_ipv6_have_few_times_the_connections_of_one_source() -> None:
+def test_ipv6_customer_and_site_have_limited_connections() -> None:
     connections = Connections(configured(connections=100, connections_per_address=3))
     hosts = [f"2001:db8:0:{number:x}::1" for number in range(256)]
     assert sum(connections.admit(host) for host in hosts) == 3 * CUSTOMER_FACTOR
@@ -355,7 +355,7 @@ def test_a_customer_and_a_site_of_ipv6_have_few_times_the_connections_of_one_sou
     assert connections._count == {}
 
 
-def test_connections_have_an_end_by_address_and_in_all() -> None:
+def test_connections_are_limited_by_address_and_in_total() -> None:
     connections = Connections(configured(connections=4, connections_per_address=2))
     assert [connections.admit(HOST) for _ in range(3)] == [True, True, False]
     assert connections.admit(OTHER)
@@ -370,15 +370,15 @@ def test_connections_have_an_end_by_address_and_in_all() -> None:
     assert connections._count == {}
 
 
-def test_exempt_addresses_have_as_many_connections_as_there_are() -> None:
+def test_exempt_addresses_have_only_the_total_connection_limit() -> None:
     connections = Connections(configured(connections=5, connections_per_address=1))
     assert [connections.admit("127.0.0.1") for _ in range(6)] == [True] * 5 + [False]
 
 
-def test_other_settings_count_for_the_next_connection() -> None:
+def test_new_settings_apply_to_the_next_connection() -> None:
     connections = Connections(configured(connections_per_address=1))
     assert connections.admit(HOST)
-    connections.configure(configured(connections_per_address=2, message_timeout=7, idle_timeout=8, write_timeout=9))
+    connections.configure(configured(connections_per_address=2, message_time=7, idle_time=8, take_time=9))
     assert [connections.admit(HOST), connections.admit(HOST)] == [True, False]
     assert (connections.message_timeout, connections.idle_timeout, connections.write_timeout) == (7, 8, 9)
     connections.leave(HOST)
@@ -395,7 +395,7 @@ def test_other_settings_count_for_the_next_connection() -> None:
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 4_096),
     ],
 )
-def test_there_are_no_more_connections_than_descriptors(
+def test_connections_are_limited_by_descriptors(
     soft: int, hard: int, asked_for: int | None, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []

@@ -68,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 class Honest(threading.Thread):
-    """Somebody who resolves names one after the other, and is to be answered each time."""
+    """A client that resolves handles one after the other, and must always get a response."""
 
     def __init__(self, server: Serving, via: Via, seconds: float) -> None:
         super().__init__(name=via.value)
@@ -93,7 +93,7 @@ class Honest(threading.Thread):
 
 
 def resolve_for(server: Serving, seconds: float) -> Counter[str]:
-    """How often names are resolved in some seconds over each transport."""
+    """How often handles are resolved in some seconds over each transport."""
     everybody = [Honest(server, via, seconds) for via in Via]
     for one in everybody:
         one.start()
@@ -103,7 +103,7 @@ def resolve_for(server: Serving, seconds: float) -> Counter[str]:
     return Counter({one.name: one.answered for one in everybody})
 
 
-def test_resolution_goes_on_while_expensive_things_are_asked_for_at_full_speed(
+def test_resolution_continues_during_a_flood_of_expensive_requests(
     server: Serving, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quiet = resolve_for(server, QUIET_SECONDS)
@@ -137,7 +137,7 @@ def _row(what: str, done: Counter[str], seconds: float) -> str:
 
 
 def _used(server: Serving) -> dict[str, float]:
-    """What each process, and each pool of control, has used of a processor."""
+    """CPU seconds of each process, and of each pool of control."""
     found = {name: cpu_seconds(pid) for name, pid in named(server).items()}
     for name, value in metrics(server).items():
         if name.startswith("perseid_pool_cpu_seconds_total"):
@@ -145,11 +145,11 @@ def _used(server: Serving) -> dict[str, float]:
     return found
 
 
-def test_three_addresses_that_want_sessions_at_full_speed_leave_some_to_a_fourth(server: Serving) -> None:
+def test_session_floods_of_three_addresses_leave_some_to_a_fourth(server: Serving) -> None:
     by_address = [Counter[str]() for _ in range(3)]
     ended = threading.Event()
     floods = [
-        threading.Thread(target=_want_sessions, args=(server, f"127.32.{number}.1", counts, ended))
+        threading.Thread(target=_request_sessions, args=(server, f"127.32.{number}.1", counts, ended))
         for number, counts in enumerate(by_address)
         for _ in range(3)
     ]
@@ -166,14 +166,14 @@ def test_three_addresses_that_want_sessions_at_full_speed_leave_some_to_a_fourth
             flood.join()
 
 
-def _want_sessions(server: Serving, host: str, counts: Counter[str], ended: threading.Event) -> None:
+def _request_sessions(server: Serving, host: str, counts: Counter[str], ended: threading.Event) -> None:
     flood = Flood(Kind.SESSIONS, server.native, counts)
     with suppress(OSError), connected(host, server.native) as connection:
         while not ended.is_set():
             flood.ask(connection)
 
 
-def test_changes_of_strangers_take_nothing_from_those_who_may_write(server: Serving) -> None:
+def test_anonymous_changes_do_not_use_the_write_budget(server: Serving) -> None:
     before = metrics(server)
     values = (Value.text(1, "URL", "https://example.org/"),)
     for number in range(20):
@@ -193,7 +193,7 @@ def test_changes_of_strangers_take_nothing_from_those_who_may_write(server: Serv
 
 
 def messages() -> list[bytes]:
-    """One request of each shape."""
+    """One request of each kind."""
     client = SourceClient(("127.0.0.1", 0), "127.0.0.1")
     values = (Value.text(1, "URL", "https://example.org/"),)
     handle = f"{PREFIX}/never".encode()
@@ -220,7 +220,7 @@ NUMBERS = st.sampled_from((0, 1, 0x7F, 0x80, 0xFF, 0xFFFF_FFFF, 0x7FFF_FFFF, 1 <
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A message in which something is changed, missing or too much."""
+    """A message with something changed, missing or added."""
     octets = bytearray(draw(st.sampled_from(MESSAGES)))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(octets) - 1))
@@ -237,7 +237,7 @@ SENT = st.lists(st.one_of(mutated(), st.binary(max_size=600)), min_size=1, max_s
 
 
 def assert_is_answer(frame: Frame) -> None:
-    """See that what came back is a message, and not a request."""
+    """Check that a frame is a response."""
     with suppress(InvalidData):
         message = Message.from_bytes(frame.envelope, frame.payload, int(time.time()))
         assert not message.header.is_request
@@ -246,7 +246,7 @@ def assert_is_answer(frame: Frame) -> None:
 
 
 @given(SENT)
-def test_any_octets_over_udp_get_an_answer_or_silence(server: Serving, sent: list[bytes]) -> None:
+def test_any_bytes_over_udp_get_a_response_or_none(server: Serving, sent: list[bytes]) -> None:
     good = SourceClient(server.native, "").packed(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode()))
     with datagrams("127.31.0.1", server.native) as sending:
         sending.settimeout(30.0)
@@ -260,13 +260,13 @@ def test_any_octets_over_udp_get_an_answer_or_silence(server: Serving, sent: lis
 
 
 @given(SENT)
-def test_any_octets_over_tcp_get_an_answer_or_the_end_of_the_connection(server: Serving, sent: list[bytes]) -> None:
+def test_any_bytes_over_tcp_get_a_response_or_the_end_of_the_connection(server: Serving, sent: list[bytes]) -> None:
     for frame in answers_to(server, "127.31.1.1", *sent):
         assert_is_answer(frame)
 
 
 def answers_to(server: Serving, host: str, *sent: bytes) -> list[Frame]:
-    """What comes back over a connection until it ends; that it does not end is an error."""
+    """The frames received until the connection ends; fails if it does not end."""
     with connected(host, server.native) as connection:
         with suppress(OSError):  # it may have ended in the middle
             for octets in sent:
@@ -277,8 +277,8 @@ def answers_to(server: Serving, host: str, *sent: bytes) -> list[Frame]:
         return []
 
 
-def test_after_all_that_the_same_processes_run_and_take_no_more_than_they_may(server: Serving) -> None:
-    """Much more of the same, without looking at it."""
+def test_after_the_floods_the_same_processes_run_within_their_limits(server: Serving) -> None:
+    """Much more of the same, without reading the responses."""
     (control,) = processes(server)["control"]
     before = {name: memory(pid).own for name, pid in named(server).items()}
     parts = [octets[:at] + octets[at + 1 :] for octets in MESSAGES for at in range(0, len(octets), 3)]

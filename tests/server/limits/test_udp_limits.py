@@ -1,4 +1,4 @@
-"""A network draws over UDP what it may, from all processes together; beyond that it gets a word, or nothing."""
+"""UDP limits of a network apply to all processes together; beyond them it gets a short response, or none."""
 
 import os
 import subprocess
@@ -33,9 +33,9 @@ HOST = "192.0.2.17"
 
 DRAWER = """
 import sys
-from perseid.server.limits.udp import Traffic
+from perseid.server.limits.udp import TrafficLimit
 
-traffic = Traffic(int(sys.argv[1]), 1000, 10_050)
+traffic = TrafficLimit(int(sys.argv[1]), 1000, 10_050)
 print(sum(traffic.allows(sys.argv[2], 100, 1000.0) for _ in range(60)))
 """
 
@@ -59,7 +59,7 @@ def memory() -> Iterator[int]:
         ("fe80::1%lo", "fe80::2"),
     ],
 )
-def test_addresses_of_one_network_are_told_to_be_so(one: str, other: str) -> None:
+def test_addresses_of_one_network_are_equal(one: str, other: str) -> None:
     assert network_to_int(one) == network_to_int(other)
 
 
@@ -67,11 +67,11 @@ def test_addresses_of_one_network_are_told_to_be_so(one: str, other: str) -> Non
     ("one", "other"),
     [("192.0.2.1", "192.0.3.1"), ("2001:db8:1:100::1", "2001:db8:1:200::1"), ("0.0.0.1", "::1")],
 )
-def test_addresses_of_two_networks_are_told_apart(one: str, other: str) -> None:
+def test_addresses_of_two_networks_differ(one: str, other: str) -> None:
     assert network_to_int(one) != network_to_int(other)
 
 
-def test_networks_hold_their_addresses_and_no_others() -> None:
+def test_network_set_contains_only_its_addresses() -> None:
     networks = NetworkSet(("10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::/0"))
     held = ("10.255.0.1", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8:ffff::1", "::1", "fe80::1%eth0")
     assert [host for host in held if host not in networks] == []
@@ -90,7 +90,7 @@ def test_networks_hold_their_addresses_and_no_others() -> None:
         ("::ffff:0:0/96", "0.0.0.0/0"),
     ],
 )
-def test_a_network_of_ipv4_may_be_written_as_ipv6_has_it(network: str, same: str) -> None:
+def test_ipv4_network_may_be_written_as_mapped_ipv6(network: str, same: str) -> None:
     mapped, plain = NetworkSet((network,)), NetworkSet((same,))
     hosts = ("10.1.2.3", "::ffff:10.255.0.1", "11.0.0.1", "192.0.2.7", "192.0.2.8", "::1", "2001:db8::1", "a00::1")
     assert [host in mapped for host in hosts] == [host in plain for host in hosts]
@@ -105,9 +105,7 @@ DRAWS = st.lists(
 
 
 @given(DRAWS, st.integers(1, 100_000), st.integers(8_200, 100_000))
-def test_in_no_time_does_a_network_draw_more_than_a_bucket_and_what_flows_in(
-    draws: list[tuple[float, int]], rate: int, burst: int
-) -> None:
+def test_network_never_gets_more_than_burst_and_rate(draws: list[tuple[float, int]], rate: int, burst: int) -> None:
     descriptor = TrafficLimit.create(1)
     traffic = TrafficLimit(descriptor, rate, burst)
     allowed: list[tuple[float, int]] = []
@@ -127,14 +125,14 @@ def test_in_no_time_does_a_network_draw_more_than_a_bucket_and_what_flows_in(
 
 
 @given(DRAWS, st.integers(1, 100_000), st.integers(8_200, 100_000))
-def test_who_draws_less_than_flows_in_is_never_refused(draws: list[tuple[float, int]], rate: int, burst: int) -> None:
+def test_traffic_below_the_rate_is_never_refused(draws: list[tuple[float, int]], rate: int, burst: int) -> None:
     pace, now = RateLimit(rate, burst), START
     for pause, octets in draws:
         now += pause + octets / rate
         assert pace.take(now, octets)
 
 
-def test_a_refused_answer_costs_nothing(memory: int) -> None:
+def test_refused_response_costs_nothing(memory: int) -> None:
     traffic = TrafficLimit(memory, 100, 1_000)
     assert traffic.allows(HOST, 900, START)
     assert not traffic.allows(HOST, 200, START)
@@ -143,7 +141,7 @@ def test_a_refused_answer_costs_nothing(memory: int) -> None:
     assert traffic.allows(HOST, 100, START + 1)
 
 
-def test_other_networks_have_buckets_of_their_own(memory: int) -> None:
+def test_other_networks_have_their_own_buckets(memory: int) -> None:
     traffic = TrafficLimit(memory, 100, 1_000)
     assert traffic.allows(HOST, 1_000, START)
     assert not traffic.allows("192.0.2.18", 1, START)
@@ -151,7 +149,7 @@ def test_other_networks_have_buckets_of_their_own(memory: int) -> None:
     assert sum(traffic.allows(host, 1_000, START) for host in others) > 40  # a few share one
 
 
-def test_what_is_exempt_and_what_has_no_rate_has_no_limit(memory: int) -> None:
+def test_exempt_networks_and_rate_zero_have_no_limit(memory: int) -> None:
     traffic = TrafficLimit(memory, 100, 1_000, LOOPBACK)
     assert all(traffic.allows("127.0.0.1", 1 << 30, START) for _ in range(3))
     assert traffic.allows("::1", 1 << 30, START)
@@ -161,17 +159,17 @@ def test_what_is_exempt_and_what_has_no_rate_has_no_limit(memory: int) -> None:
     assert RateLimit(0, 0).take(START, 1 << 30)
 
 
-def test_the_addresses_that_are_remembered_have_an_end(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_addresses_is_limited(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(udp, "MAX_HOSTS", 4)
     traffic = TrafficLimit(memory, 100, 1_000)
     for number in range(50):
         traffic.allows(f"10.0.{number}.1", 1, START)
-        assert len(traffic._places) <= 4
+        assert len(traffic._slot_cache) <= 4
     assert not traffic.allows("10.0.0.9", 1_000, START)  # the bucket itself is not forgotten
 
 
-def test_all_processes_draw_from_the_same_buckets(memory: int) -> None:
-    """Whatever secret each interpreter has for its own hashes."""
+def test_all_processes_use_the_same_buckets(memory: int) -> None:
+    """Regardless of the hash seed of each interpreter."""
     command = [sys.executable, "-c", DRAWER, str(memory)]
     counts = []
     for seed, host in (("1", HOST), ("2", "::ffff:192.0.2.99")):
@@ -197,10 +195,10 @@ def test_memory_of_another_version_is_refused(memory: int) -> None:
         TrafficLimit(memory, 1, 1)
 
 
-# The short answer
+# The short response
 
 
-def asked(
+def make_request(
     name: bytes, flags: OpFlag = DEFAULT_FLAGS, version: Version = CURRENT_VERSION
 ) -> tuple[Client, Message, bytes]:
     client = Client(lambda count: b"\x2a" * count, version)
@@ -211,8 +209,8 @@ def asked(
 @pytest.mark.parametrize("minor", range(1, 12))
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST | OpFlag.DO_NOT_REFER])
 @pytest.mark.parametrize("name", [b"1/2", b"20.500.99999/" + b"x" * 60])
-def test_clients_understand_the_short_answer(name: bytes, flags: OpFlag, minor: int) -> None:
-    client, request, octets = asked(name, flags, Version(2, minor))
+def test_clients_parse_the_short_response(name: bytes, flags: OpFlag, minor: int) -> None:
+    client, request, octets = make_request(name, flags, Version(2, minor))
     short = short_response(octets, NOW)
     assert short is not None
     answer = client.read(Frame(Envelope.from_bytes(short), short[20:]), request, NOW)
@@ -223,14 +221,14 @@ def test_clients_understand_the_short_answer(name: bytes, flags: OpFlag, minor: 
     assert len(short) <= max(len(octets), 52 + 33)
 
 
-def test_the_short_answer_says_what_to_do_where_there_is_room() -> None:
-    short = short_response(asked(b"20.500.99999/a-name-of-usual-length")[2], NOW)
+def test_short_response_has_a_text_if_it_fits() -> None:
+    short = short_response(make_request(b"20.500.99999/a-name-of-usual-length")[2], NOW)
     assert short is not None
     assert TOO_MUCH_TEXT in short
 
 
-def test_a_version_without_digests_is_answered_without_one() -> None:
-    octets = bytearray(asked(b"1/2", DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)[2])
+def test_version_without_digests_gets_none() -> None:
+    octets = bytearray(make_request(b"1/2", DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)[2])
     octets[0:4] = bytes((2, 0, 0, 0))
     short = short_response(bytes(octets), NOW)
     assert short is not None
@@ -238,14 +236,14 @@ def test_a_version_without_digests_is_answered_without_one() -> None:
     assert len(short) == 52
 
 
-def test_silence_is_the_answer_to_what_cannot_be_read() -> None:
-    octets = bytearray(asked(b"1/2")[2])
+def test_unreadable_request_gets_no_response() -> None:
+    octets = bytearray(make_request(b"1/2")[2])
     assert short_response(bytes(octets[:43]), NOW) is None
     octets[2] |= 0x40  # encrypted
     assert short_response(bytes(octets), NOW) is None
 
 
 @given(st.binary(min_size=44, max_size=600))
-def test_nothing_draws_more_than_it_sends_and_a_few_octets(datagram: bytes) -> None:
+def test_short_response_is_hardly_longer_than_the_request(datagram: bytes) -> None:
     short = short_response(datagram, NOW)
     assert short is None or len(short) <= max(len(datagram), 85)

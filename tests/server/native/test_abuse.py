@@ -1,4 +1,4 @@
-"""What strangers may cost a running server: every limit, reached and passed, and who is served nevertheless."""
+"""Limits of a running server for untrusted clients: each is reached and exceeded, while others are served."""
 
 import socket
 import struct
@@ -60,7 +60,7 @@ KEPT = default_flags(OpCode.RESOLUTION) | OpFlag.KEEP_CONNECTION
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """Small limits, and nobody exempt from them. Each test comes from networks of its own."""
+    """A server with small limits and no exempt networks. Each test uses its own networks."""
     with serving(copy_to(tmp_path_factory.mktemp("abuse")), "--resolvers", "2", **STRICT) as running:
         pids = processes(running)
         yield running
@@ -68,8 +68,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         assert "Internal Error" not in running.errors
 
 
-def asking(server: Serving, name: str, flags: OpFlag | None = None) -> bytes:
-    """A resolution, as it is sent."""
+def resolution_request(server: Serving, name: str, flags: OpFlag | None = None) -> bytes:
+    """An encoded resolution request."""
     return SourceClient(server.native, "").packed(OpCode.RESOLUTION, Resolve(f"{PREFIX}/{name}".encode()), flags)
 
 
@@ -84,8 +84,8 @@ def is_served(server: Serving, host: str, via: Via = Via.TCP) -> bool:
 # Connections
 
 
-def test_connections_beyond_the_limits_are_refused_and_others_are_served_when_they_end(server: Serving) -> None:
-    request = asking(server, "n1", KEPT)
+def test_excess_connections_are_refused_until_others_end(server: Serving) -> None:
+    request = resolution_request(server, "n1", KEPT)
 
     def opens(host: str, held: ExitStack) -> bool:
         connection = held.enter_context(connected(host, server.native))
@@ -113,8 +113,8 @@ def test_connections_beyond_the_limits_are_refused_and_others_are_served_when_th
     assert metrics(server)['perseid_limits_triggered_total{limit="connections"}'] >= 2
 
 
-def test_idle_and_slow_clients_are_cut_and_nobody_else(server: Serving) -> None:
-    request = asking(server, "n1", KEPT)
+def test_only_idle_and_slow_clients_are_disconnected(server: Serving) -> None:
+    request = resolution_request(server, "n1", KEPT)
     with ExitStack() as stack:
         silent, slow, idle, deaf = (
             stack.enter_context(connected(f"127.11.0.{number}", server.native)) for number in range(4)
@@ -122,7 +122,7 @@ def test_idle_and_slow_clients_are_cut_and_nobody_else(server: Serving) -> None:
         idle.sendall(request)
         assert len(read_frames(idle, 1)) == 1
         # Much more than fits into the buffers of the kernel, and nothing of it is read.
-        deaf.sendall(asking(server, "longer", KEPT) * 100)
+        deaf.sendall(resolution_request(server, "longer", KEPT) * 100)
         with suppress(ConnectionError):
             for octet in request * 1_000:  # a whole message never comes
                 slow.sendall(bytes([octet & 0]))
@@ -135,9 +135,9 @@ def test_idle_and_slow_clients_are_cut_and_nobody_else(server: Serving) -> None:
     eventually(lambda: metrics(server)["perseid_connections"] == 0, "the end of all connections")
 
 
-def test_answers_that_nobody_reads_do_not_pile_up(server: Serving) -> None:
+def test_unread_responses_are_bounded(server: Serving) -> None:
     (control,) = processes(server)["control"]
-    request = asking(server, "longer", KEPT)
+    request = resolution_request(server, "longer", KEPT)
     before = memory(control).own
     for pieces in ([request] * 200, [request * 5] * 60):  # each by itself, and several at a time
         with connected("127.12.0.1", server.native) as connection, suppress(ConnectionError, TimeoutError):
@@ -150,8 +150,8 @@ def test_answers_that_nobody_reads_do_not_pile_up(server: Serving) -> None:
     assert is_served(server, "127.12.0.1")
 
 
-def test_who_asks_much_and_reads_late_gets_all_of_it(server: Serving) -> None:
-    request = asking(server, "longer", KEPT)
+def test_late_reader_gets_all_responses(server: Serving) -> None:
+    request = resolution_request(server, "longer", KEPT)
     for pieces in ([request] * 30, [request * 30]):
         with connected("127.12.2.1", server.native) as connection:
             for piece in pieces:
@@ -161,11 +161,11 @@ def test_who_asks_much_and_reads_late_gets_all_of_it(server: Serving) -> None:
             answers = read_frames(connection, 30)
             assert len(answers) == 30
             assert all(len(frame.payload) > 200_000 for frame in answers)
-            connection.sendall(asking(server, "n1"))
+            connection.sendall(resolution_request(server, "n1"))
             assert len(read_frames(connection, 2)) == 1, "the connection was kept, and ends when that is not asked for"
 
 
-def test_of_too_many_unfinished_octets_the_longest_message_is_cut_and_the_others_come_through(tmp_path: Path) -> None:
+def test_largest_unfinished_message_is_dropped_over_the_limit(tmp_path: Path) -> None:
     limit = 1 << 20
     settings = NOBODY_EXEMPT | {"PERSEID_LIMITS_TCP_UNFINISHED_OCTETS": str(limit), "PERSEID_LOG_ACCESS": "false"}
     with serving(copy_to(tmp_path), "--resolvers", "1", **settings) as server:
@@ -186,7 +186,7 @@ def test_of_too_many_unfinished_octets_the_longest_message_is_cut_and_the_others
             assert metrics(server)['perseid_limits_triggered_total{limit="unfinished_bytes"}'] == cut
 
 
-def test_a_message_that_is_longer_than_any_is_refused_before_it_has_come(server: Serving) -> None:
+def test_too_long_message_is_refused_before_it_arrives(server: Serving) -> None:
     head = struct.pack(">BBBBIIII", 2, 11, 2, 11, 0, 7, 0, (1 << 18) + 1)
     with connected("127.12.1.1", server.native) as connection:
         connection.sendall(head)
@@ -197,7 +197,7 @@ def test_a_message_that_is_longer_than_any_is_refused_before_it_has_come(server:
 # UDP
 
 
-def test_unfinished_fragments_are_bounded_and_whole_messages_still_come_through(server: Serving) -> None:
+def test_unfinished_fragments_are_bounded(server: Serving) -> None:
     (control,) = processes(server)["control"]
     before = memory(control).own
     for source in range(100):
@@ -232,7 +232,7 @@ def _send_fragments(sending: socket.socket, payload: bytes, request_id: int) -> 
         sending.send(head + payload[at : at + 492])
 
 
-def test_challenges_over_udp_are_bounded_in_number_and_octets_and_tcp_has_its_own(server: Serving) -> None:
+def test_udp_challenges_are_bounded_and_do_not_affect_tcp(server: Serving) -> None:
     with SourceClient(server.native, "127.14.0.1") as honest:
         honest.act_as(ADMINISTRATOR, SECRET)
         values = (Value.text(1, "URL", "https://example.org/"),)
@@ -274,7 +274,7 @@ def _try(server: Serving, host: str, via: Via, secret: str) -> ResponseCode:
         return client.modify(f"{PREFIX}/n1", Value.text(1, "URL", "https://example.org/1")).code
 
 
-def test_who_fails_too_often_waits_over_that_transport_alone(server: Serving) -> None:
+def test_failures_lock_out_on_that_transport_only(server: Serving) -> None:
     guesser, other = "127.16.0.1", "127.16.0.2"
     for _ in range(FAILURES):
         assert _try(server, guesser, Via.UDP, "wrong") is ResponseCode.AUTHENTICATION_FAILED
@@ -292,7 +292,7 @@ def test_who_fails_too_often_waits_over_that_transport_alone(server: Serving) ->
 def _verified(
     server: Serving, host: str, secret: str, name: str = ADMIN_HANDLE, via: Via = Via.TCP
 ) -> VerificationResult | ResponseCode:
-    """What the server says about an answer that was made with a secret; the code if it says nothing about it."""
+    """The result of VERIFY_CHALLENGE for a response made with a secret, or the code of a refusal."""
     nonce, digest = bytes(16), bytes(32)
     cheap = answer_with_secret(secret.encode(), nonce, digest, Version(2, 1), Version(2, 1), b"")
     with SourceClient(server.native, host, via) as client:
@@ -300,7 +300,7 @@ def _verified(
     return told.body if isinstance(told.body, VerificationResult) else told.code
 
 
-def test_who_has_wrong_answers_verified_too_often_waits_like_who_gives_them(server: Serving) -> None:
+def test_wrong_verifications_lock_out_like_failures(server: Serving) -> None:
     guesser = "127.20.0.1"
     for number in range(FAILURES):
         assert _verified(server, guesser, "wrong", f"{PREFIX}/n{number}") == VerificationResult(0)
@@ -310,7 +310,7 @@ def test_who_has_wrong_answers_verified_too_often_waits_like_who_gives_them(serv
     assert is_served(server, guesser)
 
 
-def test_several_addresses_get_no_more_guesses_at_a_secret_and_lock_nobody_out_who_has_it(server: Serving) -> None:
+def test_guesses_are_limited_over_all_addresses_without_locking_out_the_owner(server: Serving) -> None:
     other_server, administrator = "127.21.0.100", "127.21.0.101"
     assert _verified(server, other_server, SECRET) == VerificationResult(1)
     for number in range(FAILURES):
@@ -323,40 +323,40 @@ def test_several_addresses_get_no_more_guesses_at_a_secret_and_lock_nobody_out_w
     assert _try(server, administrator, Via.TCP, SECRET) is ResponseCode.SUCCESS
 
 
-def _drawn(server: Serving, host: str, request: bytes, count: int) -> list[bytes | None]:
-    """What each of so many equal requests draws: all packets of its answer, or None if there are none."""
+def _responses(server: Serving, host: str, request: bytes, count: int) -> list[bytes | None]:
+    """The response to each of `count` equal requests: all its packets, or None."""
     with datagrams(host, server.native) as sending:
         for number in range(1, count + 1):
             sending.send(request[:8] + number.to_bytes(4, "big") + request[12:])
         sending.settimeout(2.0)
         got: dict[int, bytes] = {}
         with suppress(TimeoutError):
-            while len(got) < count or not all(map(_is_whole, got.values())):
+            while len(got) < count or not all(map(_is_complete, got.values())):
                 packet = sending.recv(600)
                 number = int.from_bytes(packet[8:12], "big")
                 got[number] = got.get(number, b"") + packet
     return [got.get(number) for number in range(1, count + 1)]
 
 
-def _is_whole(answer: bytes) -> bool:
-    """Whether all packets of an answer are there; each has an envelope of 20 octets and at most 492 behind it."""
+def _is_complete(answer: bytes) -> bool:
+    """Whether all packets of a response arrived; each has an envelope of 20 bytes and at most 492 after it."""
     length = int.from_bytes(answer[16:20], "big")
     return len(answer) == length + 20 * -(-length // 492)
 
 
 def _is_short(answer: bytes, request: bytes) -> bool:
-    """Whether an answer is RC_ERROR, and no longer than what the protocol demands or the request was."""
+    """Whether a response is RC_ERROR, and no longer than the protocol requires or the request was."""
     return int.from_bytes(answer[24:28], "big") == ResponseCode.ERROR and len(answer) <= max(len(request), 85)
 
 
-def test_a_network_that_has_drawn_its_octets_gets_a_short_word_or_silence_and_goes_to_tcp(server: Serving) -> None:
-    request = asking(server, "n1")
+def test_network_over_its_limit_gets_short_responses_and_uses_tcp(server: Serving) -> None:
+    request = resolution_request(server, "n1")
     begun = time.monotonic()
-    answers = _drawn(server, "127.17.0.1", request, 100)
+    answers = _responses(server, "127.17.0.1", request, 100)
     while all(answer is not None and not _is_short(answer, request) for answer in answers):
-        answers = _drawn(server, "127.17.0.1", request, 100)  # another host of the network would do as well
+        answers = _responses(server, "127.17.0.1", request, 100)  # another host of the network would do as well
         assert time.monotonic() - begun < PATIENCE, "there is no end"
-    refused = _drawn(server, "127.17.0.2", request, 100)
+    refused = _responses(server, "127.17.0.2", request, 100)
     kinds = Counter("silence" if one is None else "short" if _is_short(one, request) else "whole" for one in refused)
     # The bucket gives a little all the time, so a few are answered; of the others every second gets a word.
     assert kinds["whole"] <= 10 + RATE * (time.monotonic() - begun) / 100
@@ -366,13 +366,13 @@ def test_a_network_that_has_drawn_its_octets_gets_a_short_word_or_silence_and_go
     assert is_served(server, "127.17.1.1", Via.UDP), "another network draws from its own"
 
 
-def test_an_answer_of_more_than_sixteen_packets_is_for_tcp(server: Serving) -> None:
-    request = asking(server, "longer")
-    answers = _drawn(server, "127.18.0.1", request, 20)
+def test_response_of_more_than_sixteen_packets_requires_tcp(server: Serving) -> None:
+    request = resolution_request(server, "longer")
+    answers = _responses(server, "127.18.0.1", request, 20)
     assert all(answer is None or _is_short(answer, request) for answer in answers)
     assert len([answer for answer in answers if answer is None]) == 10
     with SourceClient(server.native, "127.18.0.1") as client:
         assert client.resolve(f"{PREFIX}/longer").code is ResponseCode.SUCCESS
-    whole = _drawn(server, "127.18.1.1", asking(server, "long"), 1)
+    whole = _responses(server, "127.18.1.1", resolution_request(server, "long"), 1)
     assert whole[0] is not None
     assert len(whole[0]) > 6_000, "what is shorter comes in several packets"

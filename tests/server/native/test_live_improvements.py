@@ -58,13 +58,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @pytest.fixture
 def minute(live: Live) -> Iterator[Live]:
-    """The same server, whose clock may be moved on by a minute; by no more than the ledger takes for a step."""
+    """The same server; a test may advance its clock by a minute, the maximum step of the ledger."""
     yield live
     live.clock.show(live.clock.now() - 61)
 
 
 def make(live: Live, name: str) -> None:
-    """A record that administrators may change."""
+    """Create a record that administrators may change."""
     with live.client(Via.TCP, "rsa") as client:
         assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
 
@@ -72,13 +72,13 @@ def make(live: Live, name: str) -> None:
 def answered(
     client: NativeClient, opcode: OpCode, body: ValuesRequest | HandleRequest | RemoveValues
 ) -> tuple[Message, Message]:
-    """A request, and the answer to its challenge, which is not sent."""
+    """A request, and its challenge response, which is not sent."""
     request = client.request(opcode, body)
     return request, client.answer(client.ask(request), request)
 
 
-def octets_of(client: NativeClient, message: Message, session: Session | None = None) -> bytes:
-    """What the server says to a message, to the octet."""
+def raw_response(client: NativeClient, message: Message, session: Session | None = None) -> bytes:
+    """The raw response to a message."""
     (frame,) = client.exchange(message, session)
     return frame.envelope.to_bytes() + frame.payload
 
@@ -88,7 +88,7 @@ def code_of(octets: bytes) -> ResponseCode:
 
 
 def from_several_ports(live: Live, client: NativeClient, message: Message, session: Session | None) -> list[bytes]:
-    """What the same octets get, one after the other, from several ports."""
+    """The responses to the same bytes from several ports, in turn."""
     frame = client.client.pack(message, session)
     packets = split(frame.envelope, frame.payload, request=True)
     return [b"".join(over_udp(live.server.native, packets)) for _ in range(PORTS)]
@@ -98,27 +98,27 @@ def from_several_ports(live: Live, client: NativeClient, message: Message, sessi
 
 
 @BOTH
-def test_an_answered_challenge_cannot_be_replayed(live: Live, via: Via) -> None:
+def test_challenge_response_cannot_be_replayed(live: Live, via: Via) -> None:
     name = f"{PREFIX}/replayed-{via.value}"
     make(live, name)
     with live.client(via, "secret") as client:
         _, answer = answered(client, OpCode.ADD_VALUE, ValuesRequest(name.encode(), (ADDED,)))
-        first = octets_of(client, answer)
+        first = raw_response(client, answer)
         assert code_of(first) is ResponseCode.SUCCESS
         assert client.remove(name, 9).code is ResponseCode.SUCCESS
         before = live.entries
         # The same octets get the same answer, and nothing is done: deployed servers would add the value again.
-        assert octets_of(client, answer) == first
+        assert raw_response(client, answer) == first
         # Under another number of the request it is another message, and its challenge is gone.
         other = replace(answer, envelope=replace(answer.envelope, request_id=answer.envelope.request_id ^ 1))
-        assert code_of(octets_of(client, other)) is ResponseCode.AUTHEN_TIMEOUT
+        assert code_of(raw_response(client, other)) is ResponseCode.AUTHEN_TIMEOUT
         assert live.entries == before
         assert indexes(client.resolve(name)) == [1, 100]
 
 
 @BOTH
-def test_a_wrong_answer_leaves_the_challenge_to_its_owner(live: Live, via: Via) -> None:
-    """Its number can be guessed: whoever answers wrongly must not take it from whoever was asked."""
+def test_wrong_response_leaves_the_challenge_valid(live: Live, via: Via) -> None:
+    """Its number can be guessed: a wrong response must not use it up."""
     name = f"{PREFIX}/guessed-{via.value}"
     make(live, name)
     with live.client(via, "secret") as owner, live.client(via) as stranger:
@@ -141,7 +141,7 @@ def test_a_challenge_may_be_answered_over_another_transport(live: Live) -> None:
 
 
 @BOTH
-def test_a_challenge_is_for_the_request_it_was_made_for(live: Live, via: Via) -> None:
+def test_challenge_is_bound_to_its_request(live: Live, via: Via) -> None:
     names = [f"{PREFIX}/{which}-{via.value}" for which in ("meant", "not-meant")]
     for name in names:
         make(live, name)
@@ -157,14 +157,14 @@ def test_a_challenge_is_for_the_request_it_was_made_for(live: Live, via: Via) ->
         assert client.ask(answer, about=meant).code is ResponseCode.SUCCESS
 
 
-def test_a_challenge_does_not_wait_for_ever(minute: Live) -> None:
+def test_challenge_expires(minute: Live) -> None:
     live = minute
     name = f"{PREFIX}/too-late"
     make(live, name)
     with live.client(Via.TCP, "rsa") as client:
         _, answer = answered(client, OpCode.DELETE_HANDLE, HandleRequest(name.encode()))
         live.clock.show(live.clock.now() + 61)
-        assert code_of(octets_of(client, answer)) in (ResponseCode.AUTHEN_TIMEOUT, ResponseCode.SESSION_TIMEOUT)
+        assert code_of(raw_response(client, answer)) in (ResponseCode.AUTHEN_TIMEOUT, ResponseCode.SESSION_TIMEOUT)
         assert indexes(client.resolve(name)) == [1, 100]
 
 
@@ -172,7 +172,7 @@ def test_a_challenge_does_not_wait_for_ever(minute: Live) -> None:
 
 
 @pytest.mark.parametrize("octets", [1, 1_500], ids=["one packet", "several packets"])
-def test_a_change_that_comes_again_gets_the_first_answer_and_is_made_once(minute: Live, octets: int) -> None:
+def test_repeated_change_is_made_once_and_gets_the_first_response(minute: Live, octets: int) -> None:
     live = minute
     with live.client(Via.UDP) as client:
         # Everybody may write this value, so nobody is challenged and nothing but the request tells attempts apart.
@@ -186,25 +186,25 @@ def test_a_change_that_comes_again_gets_the_first_answer_and_is_made_once(minute
         assert set(map(code_of, found)) == {ResponseCode.SUCCESS}
         assert len(set(found)) == 1, "by whichever resolver they came"
         assert live.entries == before + 1
-        assert code_of(octets_of(client, other)) is ResponseCode.SUCCESS
+        assert code_of(raw_response(client, other)) is ResponseCode.SUCCESS
         # A packet that was late: executed again, it would take back what was changed since.
-        assert octets_of(client, one) == found[0]
+        assert raw_response(client, one) == found[0]
         assert data_of(client, WALL) == b"2" * octets
         assert live.entries == before + 2
         live.clock.show(live.clock.now() + 61)
-        assert code_of(octets_of(client, one)) is ResponseCode.SUCCESS
+        assert code_of(raw_response(client, one)) is ResponseCode.SUCCESS
         assert data_of(client, WALL) == b"1" * octets, "after a minute it is a request like any other"
         assert live.entries == before + 3
 
 
 def data_of(client: NativeClient, name: str) -> bytes:
-    """What the first value of a record holds."""
+    """The data of a record's first value."""
     found = client.resolve(name).body
     assert isinstance(found, ResolutionResult)
     return found.values[0].data
 
 
-def test_an_answer_to_a_challenge_that_comes_again_is_carried_out_once(live: Live) -> None:
+def test_repeated_challenge_response_is_executed_once(live: Live) -> None:
     name = f"{PREFIX}/answered-again"
     with live.client(Via.UDP, "secret") as client:
         _, answer = answered(client, OpCode.CREATE_HANDLE, ValuesRequest(name.encode(), (URL,)))
@@ -218,7 +218,7 @@ def test_an_answer_to_a_challenge_that_comes_again_is_carried_out_once(live: Liv
 
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.ENCRYPT], ids=["clear", "encrypted"])
 def test_another_attempt_in_a_session_is_the_same_request(live: Live, flags: OpFlag) -> None:
-    """Deployed clients count each attempt, so its MAC is another one."""
+    """Deployed clients count each attempt, so its MAC differs."""
     name = f"{PREFIX}/attempts-{flags:x}"
     with live.client(Via.UDP, "dsa") as client:
         session = client.begin_session()
@@ -238,7 +238,7 @@ def test_another_attempt_in_a_session_is_the_same_request(live: Live, flags: OpF
         client.end_session()
 
 
-def test_a_wish_for_a_session_that_comes_again_gets_the_same_session(live: Live) -> None:
+def test_repeated_session_setup_gets_the_same_session(live: Live) -> None:
     with live.client(Via.UDP, "secret") as client:
         wish = client.client.begin_session(client.identity, client.clock(), peer_version=client.version)
         frames = []
@@ -255,7 +255,7 @@ def test_a_wish_for_a_session_that_comes_again_gets_the_same_session(live: Live)
 
 
 @BOTH
-def test_a_request_in_a_session_counts_once_and_for_this_session(live: Live, via: Via) -> None:
+def test_session_request_is_valid_once_and_for_its_session(live: Live, via: Via) -> None:
     name = f"{PREFIX}/counted-{via.value}"
     with live.client(via, "rsa") as client, live.client(via, "rsa") as other:
         session, foreign = client.begin_session(), other.begin_session()
@@ -265,38 +265,38 @@ def test_a_request_in_a_session_counts_once_and_for_this_session(live: Live, via
         before = live.entries
         # The MAC of another session, a wrong one, none.
         in_foreign = replace(request, envelope=replace(request.envelope, session_id=foreign.id))
-        assert code_of(octets_of(client, in_foreign)) is ResponseCode.INVALID_SESSION_KEY
+        assert code_of(raw_response(client, in_foreign)) is ResponseCode.INVALID_SESSION_KEY
         forged = replace(request, credential=replace(request.credential, signature=bytes(32)))
-        assert code_of(octets_of(client, forged)) is ResponseCode.INVALID_SESSION_KEY
+        assert code_of(raw_response(client, forged)) is ResponseCode.INVALID_SESSION_KEY
         bare = replace(request, credential=None)
         bare = replace(bare, envelope=bare.with_length())
-        assert code_of(octets_of(client, bare)) is ResponseCode.INVALID_CREDENTIAL
+        assert code_of(raw_response(client, bare)) is ResponseCode.INVALID_CREDENTIAL
         assert live.entries == before
         assert client.ask(request, session).code is ResponseCode.SUCCESS
         assert client.remove(name, 9).code is ResponseCode.SUCCESS
         before = live.entries
         if via is Via.TCP:
             # Over UDP it is taken for another attempt, and gets the first answer; see above.
-            assert code_of(octets_of(client, request)) is ResponseCode.SESSION_MESSAGE_REJECTED
+            assert code_of(raw_response(client, request)) is ResponseCode.SESSION_MESSAGE_REJECTED
         else:
-            assert code_of(octets_of(client, request)) is ResponseCode.SUCCESS
+            assert code_of(raw_response(client, request)) is ResponseCode.SUCCESS
         assert live.entries == before
         client.end_session()
         other.end_session()
 
 
-def test_a_session_that_has_ended_serves_nobody(live: Live) -> None:
+def test_ended_session_is_refused(live: Live) -> None:
     name = f"{PREFIX}/ended"
     with live.client(Via.TCP, "secret") as client:
         session = client.begin_session()
         assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
         client.end_session()
         request = client.request(OpCode.DELETE_HANDLE, HandleRequest(name.encode()), session=session)
-        assert code_of(octets_of(client, request)) is not ResponseCode.SUCCESS
+        assert code_of(raw_response(client, request)) is not ResponseCode.SUCCESS
         assert indexes(client.resolve(name)) == [1, 100]
 
 
-def test_whoever_is_not_whom_the_session_names_proves_nothing_for_later(live: Live) -> None:
+def test_other_identity_in_a_session_is_valid_for_one_request(live: Live) -> None:
     with live.client(Via.TCP, "secret") as client:
         session = client.begin_session()
         client.act_as(f"300:{ADMIN}", b"not used")
@@ -309,7 +309,7 @@ def test_whoever_is_not_whom_the_session_names_proves_nothing_for_later(live: Li
         assert client.ask(again, session).code is ResponseCode.AUTHENTICATION_NEEDED
 
 
-def test_a_session_ends_with_the_key_that_proved_it(live: Live) -> None:
+def test_session_ends_when_its_key_changes(live: Live) -> None:
     keeper = f"{PREFIX}/keeper"
     key = Value(300, "HS_SECKEY", b"the first secret", permissions=HIDDEN)
     with live.client(Via.TCP, "rsa") as client, live.client(Via.TCP) as owner:
@@ -328,12 +328,12 @@ def test_a_session_ends_with_the_key_that_proved_it(live: Live) -> None:
 
 
 def test_ids_of_challenges_are_not_those_of_sessions(live: Live) -> None:
-    """They share the field of the envelope, so one must not be taken for the other."""
+    """They share a field of the envelope, so they must not be confused."""
     with live.client(Via.TCP, "rsa") as client:
         session = client.begin_session()
         request = client.request(OpCode.DELETE_HANDLE, HandleRequest(STD.encode()))
-        challenge = Envelope.from_bytes(octets_of(client, request)).session_id
+        challenge = Envelope.from_bytes(raw_response(client, request)).session_id
         assert challenge not in (0, session.id)
         stray = replace(request, envelope=replace(request.envelope, session_id=challenge))
-        assert code_of(octets_of(client, stray)) is ResponseCode.AUTHENTICATION_NEEDED, "it is no session"
+        assert code_of(raw_response(client, stray)) is ResponseCode.AUTHENTICATION_NEEDED, "it is no session"
         client.end_session()

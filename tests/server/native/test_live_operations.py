@@ -1,4 +1,4 @@
-"""Every operation of the protocol (6.1), over the network with a running server, over UDP and TCP."""
+"""Every operation of the protocol (6.1) with a running server, over UDP and TCP."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -118,7 +118,7 @@ COPIED = (
 
 
 @given(st.data())
-def test_with_all_filters_and_flags_both_transports_find_what_is_there(server: Serving, data: st.DataObject) -> None:
+def test_both_transports_return_the_same_for_all_filters_and_flags(server: Serving, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([STD, STD.upper(), f"{PREFIX}/vec-big", ADMIN, PREFIX, f"{PREFIX}/vec-üñí-日本"]))
     wanted = tuple(data.draw(st.lists(st.sampled_from([1, 2, 4, 6, 50, 100, 200, 300, 301]), max_size=3)))
     types = tuple(data.draw(st.lists(st.sampled_from(["URL", "URL.", "desc", "HS_ADMIN", "HS_", "."]), max_size=2)))
@@ -148,7 +148,7 @@ def test_with_all_filters_and_flags_both_transports_find_what_is_there(server: S
 
 
 @BOTH
-def test_what_is_not_here_is_not_found(server: Serving, via: Via) -> None:
+def test_missing_handle_is_not_found(server: Serving, via: Via) -> None:
     with client_of(server, via) as client:
         assert client.resolve(f"{PREFIX}/absent").code is ResponseCode.HANDLE_NOT_FOUND
         assert client.resolve(f"{PREFIX}/".encode() + b"\xff").code is ResponseCode.HANDLE_NOT_FOUND
@@ -159,7 +159,7 @@ def test_what_is_not_here_is_not_found(server: Serving, via: Via) -> None:
 
 
 @BOTH
-def test_a_derived_prefix_that_is_elsewhere_is_referred(server: Serving, via: Via) -> None:
+def test_derived_prefix_elsewhere_is_referred(server: Serving, via: Via) -> None:
     name = f"0.NA/{REFERRING}.1"
     with client_of(server, via) as client:
         answer = client.resolve(name)
@@ -179,7 +179,7 @@ def test_a_derived_prefix_that_is_elsewhere_is_referred(server: Serving, via: Vi
 @BOTH
 @pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
 @pytest.mark.parametrize("identity", WHO)
-def test_a_record_lives_in_the_hands_of_everybody_who_can_prove_who_they_are(
+def test_record_is_created_changed_and_deleted_by_every_kind_of_key(
     server: Serving, via: Via, identity: str, in_session: bool
 ) -> None:
     name = f"{PREFIX}/life-{via.value}-{identity}-{in_session}"
@@ -216,7 +216,7 @@ def test_a_record_lives_in_the_hands_of_everybody_who_can_prove_who_they_are(
 
 @BOTH
 @pytest.mark.parametrize("identity", WHO)
-def test_without_the_key_nothing_is_done(server: Serving, directory: Path, via: Via, identity: str) -> None:
+def test_wrong_key_changes_nothing(server: Serving, directory: Path, via: Via, identity: str) -> None:
     reference, _ = WHO[identity]
     others = {"rsa": "dsa", "dsa": "rsa", "secret": ""}
     _, wrong = WHO.get(others[identity], ("", b"a wrong secret"))
@@ -231,7 +231,7 @@ def test_without_the_key_nothing_is_done(server: Serving, directory: Path, via: 
 
 
 @BOTH
-def test_names_are_minted(server: Serving, via: Via) -> None:
+def test_handles_are_minted(server: Serving, via: Via) -> None:
     with client_of(server, via, "secret") as client:
         answer = client.create(f"{PREFIX}/mint-", (URL,), OpFlag.MINT_SUFFIX)
         assert isinstance(answer.body, CreationResult)
@@ -264,7 +264,7 @@ def test_prefixes_are_homed_and_unhomed_while_the_server_runs(server: Serving, v
 
 @pytest.mark.parametrize("via", [Via.TCP, Via.KEPT], ids=lambda via: via.value)
 @pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
-def test_a_list_comes_in_messages_of_fifty(server: Serving, via: Via, in_session: bool) -> None:
+def test_list_has_messages_of_fifty(server: Serving, via: Via, in_session: bool) -> None:
     with client_of(server, via, "secret") as client:
         if in_session:
             client.begin_session()
@@ -280,7 +280,7 @@ def test_a_list_comes_in_messages_of_fifty(server: Serving, via: Via, in_session
 
 
 @pytest.mark.parametrize("opcode", [OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS], ids=str)
-def test_lists_are_not_for_udp_nor_for_everybody(server: Serving, opcode: OpCode) -> None:
+def test_lists_require_tcp_and_permission(server: Serving, opcode: OpCode) -> None:
     with client_of(server, Via.UDP, "secret") as client:
         assert client.do(opcode, HandleRequest(f"0.NA/{MANY}".encode())).code is ResponseCode.PROTOCOL_ERROR
     with client_of(server) as client:
@@ -291,7 +291,7 @@ def test_lists_are_not_for_udp_nor_for_everybody(server: Serving, opcode: OpCode
 
 
 @BOTH
-def test_the_site_is_told_to_everybody(server: Serving, directory: Path, via: Via) -> None:
+def test_site_information_is_public(server: Serving, directory: Path, via: Via) -> None:
     with client_of(server, via) as client:
         answer = client.do(OpCode.GET_SITE_INFO, HandleRequest())
         assert isinstance(answer.body, SiteInfo)
@@ -300,7 +300,7 @@ def test_the_site_is_told_to_everybody(server: Serving, directory: Path, via: Vi
 
 
 @BOTH
-def test_another_server_may_ask_whether_an_answer_is_right(server: Serving, via: Via) -> None:
+def test_another_server_may_verify_a_response(server: Serving, via: Via) -> None:
     nonce, digest = bytes(16), bytes(range(32))
     with client_of(server, via) as client:
         for index, secret, valid in ((301, SECRET, 1), (0, SECRET, 1), (301, b"wrong", 0), (300, SECRET, 0)):
@@ -334,7 +334,7 @@ def test_mirrors_are_not_supported_yet(
 
 
 @BOTH
-def test_a_checkpoint_is_made_for_administrators(server: Serving, directory: Path, via: Via) -> None:
+def test_administrator_creates_a_checkpoint(server: Serving, directory: Path, via: Via) -> None:
     with client_of(server, via, "dsa") as client, client_of(server, via) as anybody:
         name = f"{PREFIX}/before-the-checkpoint-{via.value}"
         assert client.create(name, (URL,)).code is ResponseCode.SUCCESS
@@ -346,7 +346,7 @@ def test_a_checkpoint_is_made_for_administrators(server: Serving, directory: Pat
 
 
 @BOTH
-def test_the_status_is_for_administrators(server: Serving, via: Via) -> None:
+def test_status_requires_an_administrator(server: Serving, via: Via) -> None:
     with client_of(server, via, "rsa") as client:
         told = client.resolve("0.SITE/status", flags=READ_ALL).body
         assert isinstance(told, ResolutionResult)
@@ -359,7 +359,7 @@ def test_the_status_is_for_administrators(server: Serving, via: Via) -> None:
 
 @BOTH
 @pytest.mark.parametrize("minor", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
-def test_every_version_is_spoken_with_and_without_a_session(server: Serving, via: Via, minor: int) -> None:
+def test_every_version_works_with_and_without_a_session(server: Serving, via: Via, minor: int) -> None:
     version = Version(2, minor)
     name = f"{PREFIX}/version-{via.value}-{minor}"
     identity = sorted(WHO)[minor % 3]
@@ -384,7 +384,7 @@ def test_every_version_is_spoken_with_and_without_a_session(server: Serving, via
 
 
 @BOTH
-def test_who_writes_an_old_version_and_suggests_a_newer_one_is_answered_in_that(server: Serving, via: Via) -> None:
+def test_suggested_newer_version_is_used(server: Serving, via: Via) -> None:
     with client_of(server, via) as client:
         client.version = Version(2, 3)  # in which it writes; it speaks what is current
         answer = client.resolve(STD, flags=DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST)
@@ -405,7 +405,7 @@ def test_version_2_0_has_no_digests_and_its_own_challenge(server: Serving, via: 
 
 
 @BOTH
-def test_what_is_not_understood_is_answered_all_the_same(server: Serving, via: Via) -> None:
+def test_invalid_request_gets_a_response(server: Serving, via: Via) -> None:
     with client_of(server, via) as client:
         request = client.request(OpCode(9_999), Resolve(STD.encode()))
         (frame,) = client.exchange(request)
@@ -414,7 +414,7 @@ def test_what_is_not_understood_is_answered_all_the_same(server: Serving, via: V
             client.ask(request)
 
 
-def test_an_answer_is_good_for_twelve_hours(server: Serving) -> None:
+def test_response_is_valid_for_twelve_hours(server: Serving) -> None:
     for via in (Via.UDP, Via.TCP):
         with client_of(server, via) as client:
             before = int(client.clock())
@@ -422,7 +422,7 @@ def test_an_answer_is_good_for_twelve_hours(server: Serving) -> None:
             assert before + MESSAGE_LIFETIME <= expires <= int(client.clock()) + MESSAGE_LIFETIME
 
 
-def test_a_version_above_ours_is_answered_in_ours(server: Serving) -> None:
+def test_newer_version_gets_the_current_one(server: Serving) -> None:
     for via in (Via.UDP, Via.TCP):
         with client_of(server, via) as client:
             request = client.request(OpCode.RESOLUTION, Resolve(STD.encode()))

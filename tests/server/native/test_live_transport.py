@@ -1,4 +1,4 @@
-"""Long and many messages over the network: in several packets, up to the longest there is, on one connection."""
+"""Long and many messages over the network: several packets, maximum length, one connection."""
 
 import os
 import random
@@ -67,7 +67,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which is noted whom the server wants to reach."""
+    """A folder in which outgoing connections of the server are recorded."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
     return folder
@@ -84,7 +84,7 @@ def server(directory: Path, watched: Path) -> Iterator[Serving]:
 # Several packets
 
 
-def test_an_answer_of_several_packets_comes_whole(server: Serving) -> None:
+def test_response_of_several_packets_is_complete(server: Serving) -> None:
     with client_of(server, Via.UDP) as client:
         (frame,) = client.exchange(client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/vec-big".encode())))
         assert packet_count(frame.envelope.length) == 3
@@ -93,7 +93,7 @@ def test_an_answer_of_several_packets_comes_whole(server: Serving) -> None:
     assert found.values[0].data == bytes(octet % 256 for octet in range(1_200))
 
 
-def test_a_request_of_several_packets_is_put_together(server: Serving) -> None:
+def test_request_of_several_packets_is_reassembled(server: Serving) -> None:
     data = bytes(range(256)) * 6
     with client_of(server, Via.UDP, "secret") as client:
         made = client.create(f"{PREFIX}/long-request", (Value(1, "DATA", data),))
@@ -105,8 +105,8 @@ def test_a_request_of_several_packets_is_put_together(server: Serving) -> None:
 
 @settings(max_examples=15)
 @given(st.randoms(use_true_random=False))
-def test_packets_may_come_in_any_order_twice_and_by_several_resolvers(server: Serving, chance: random.Random) -> None:
-    """The address tells clients apart, not the port (2.3): here each packet has another one."""
+def test_packets_may_arrive_in_any_order_twice_and_by_several_resolvers(server: Serving, chance: random.Random) -> None:
+    """Clients are identified by address, not port (2.3): here each packet has another port."""
     with client_of(server, Via.UDP) as client:
         many = tuple(chance.sample(range(1, 500), 300))
         request = client.request(OpCode.RESOLUTION, Resolve(STD.encode(), (1, *many)))
@@ -131,7 +131,7 @@ def test_packets_may_come_in_any_order_twice_and_by_several_resolvers(server: Se
             one.close()
 
 
-def test_what_is_encrypted_goes_in_several_packets_too(server: Serving) -> None:
+def test_encrypted_message_may_have_several_packets(server: Serving) -> None:
     name = f"{PREFIX}/long-secret"
     hidden = Value(2, "DATA", bytes(range(256)) * 5, permissions=HIDDEN)
     with client_of(server, Via.UDP, "rsa") as client:
@@ -147,8 +147,8 @@ def test_what_is_encrypted_goes_in_several_packets_too(server: Serving) -> None:
         client.end_session()
 
 
-def test_a_datagram_that_is_longer_than_any_packet_is_refused(server: Serving) -> None:
-    """Deployed servers cut it at 512 octets, and cannot read the rest of it."""
+def test_too_long_datagram_is_refused(server: Serving) -> None:
+    """Deployed servers truncate it at 512 bytes, and cannot read the rest."""
     with client_of(server, Via.UDP) as client:
         request = client.request(OpCode.RESOLUTION, Resolve(STD.encode(), tuple(range(1, 200))))
     octets = request.to_bytes()
@@ -160,7 +160,7 @@ def test_a_datagram_that_is_longer_than_any_packet_is_refused(server: Serving) -
 # The longest messages
 
 
-def test_a_record_as_long_as_a_message_can_be_goes_both_ways(server: Serving) -> None:
+def test_record_of_maximum_length_is_written_and_read(server: Serving) -> None:
     name = f"{PREFIX}/longest".encode()
     with client_of(server, Via.TCP, "rsa") as client:
 
@@ -190,7 +190,7 @@ def test_a_record_as_long_as_a_message_can_be_goes_both_ways(server: Serving) ->
 
 
 @pytest.mark.parametrize("length", [MAX_MESSAGE + 1, 0x7FFF_FFFF, -1, -(1 << 31)])
-def test_what_announces_a_longer_message_is_refused(server: Serving, length: int) -> None:
+def test_too_long_message_is_refused(server: Serving, length: int) -> None:
     octets = Envelope(request_id=7, length=length).to_bytes()
     with socket.create_connection(server.native, PATIENCE) as stream:
         stream.sendall(octets)
@@ -203,7 +203,7 @@ def test_what_announces_a_longer_message_is_refused(server: Serving, length: int
 # One connection
 
 
-def test_a_whole_conversation_takes_place_on_a_kept_connection(server: Serving) -> None:
+def test_kept_connection_serves_a_whole_conversation(server: Serving) -> None:
     name = f"{PREFIX}/kept"
     with client_of(server, Via.KEPT, "rsa") as client:
         assert client.create(name, (URL, BY_ADMINS)).code is ResponseCode.SUCCESS
@@ -224,9 +224,7 @@ def test_a_whole_conversation_takes_place_on_a_kept_connection(server: Serving) 
 
 @settings(max_examples=15)
 @given(st.data())
-def test_requests_on_a_connection_are_answered_in_order_however_they_are_cut(
-    server: Serving, data: st.DataObject
-) -> None:
+def test_split_requests_on_a_connection_are_answered_in_order(server: Serving, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from([STD, f"{PREFIX}/vec-big", f"{PREFIX}/absent", ADMIN]), min_size=1))
     with client_of(server, Via.KEPT) as client:
         kinds = [data.draw(st.sampled_from([OpCode.RESOLUTION, OpCode.GET_SITE_INFO])) for _ in names]
@@ -256,7 +254,7 @@ def _frame(connection: socket.socket) -> Frame:
 # Interfaces
 
 
-def test_an_interface_is_for_what_the_site_says(tmp_path: Path) -> None:
+def test_interface_accepts_what_the_site_record_says(tmp_path: Path) -> None:
     directory = live_installation(tmp_path)
     with serving(directory, "--resolvers", "1") as own:
         with client_of(own) as client:
@@ -304,7 +302,7 @@ def _early_code(client: NativeClient, opcode: OpCode, body: RequestBody) -> Resp
 
 
 @pytest.mark.parametrize("via", [Via.UDP, Via.TCP], ids=lambda via: via.value)
-def test_who_is_not_held_here_is_refused_and_nobody_is_asked_about_them(
+def test_foreign_identity_is_refused_without_outgoing_connections(
     server: Serving, directory: Path, watched: Path, via: Via
 ) -> None:
     before = entries(directory)
@@ -323,7 +321,7 @@ def test_who_is_not_held_here_is_refused_and_nobody_is_asked_about_them(
 
 
 def _local_ports(server: Serving) -> set[int]:
-    """The ports of this side of all network sockets that the processes of a server have."""
+    """The local ports of all network sockets of a server's processes."""
     inodes: set[str] = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():

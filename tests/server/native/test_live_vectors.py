@@ -38,7 +38,7 @@ def as_long(ours: Value, theirs: Value) -> bool:
 
 
 def same_group(ours: Value, theirs: Value) -> bool:
-    """The number has as many octets as it happens to need; the rest is the group, which the client chose."""
+    """The number has as many bytes as it needs; the rest is the group, which the client chose."""
     if isinstance(ours, int) and isinstance(theirs, int):
         return abs(ours - theirs) < 8
     mine, recorded = bytes.fromhex(str(ours)), bytes.fromhex(str(theirs))
@@ -103,32 +103,32 @@ DIFFERENCES = (
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Found]]:
-    """All exchanges, held once."""
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Found]]:
+    """All exchanges, replayed once."""
     return hold_all(tmp_path_factory.mktemp("live-vectors"))
 
 
 @pytest.mark.parametrize("vector", EXCHANGES, ids=str)
-def test_a_recorded_request_gets_the_recorded_answer(held: dict[str, list[Found]], vector: Vector) -> None:
+def test_recorded_request_gets_the_recorded_response(replayed: dict[str, list[Found]], vector: Vector) -> None:
     name = str(vector)
-    unexplained = [found for found in held[name] if not any(one.covers(name, found) for one in DIFFERENCES)]
+    unexplained = [found for found in replayed[name] if not any(one.covers(name, found) for one in DIFFERENCES)]
     assert not unexplained
 
 
-def test_every_recorded_exchange_was_held(held: dict[str, list[Found]]) -> None:
+def test_every_recorded_exchange_was_replayed(replayed: dict[str, list[Found]]) -> None:
     assert len(NAMES) == 340
-    assert sorted(held) == sorted(NAMES)
+    assert sorted(replayed) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda one: re.sub(r"[^a-z]+", "-", one.reason)[:40])
-def test_every_difference_that_is_allowed_is_there(held: dict[str, list[Found]], difference: Difference) -> None:
+def test_every_allowed_difference_occurs(replayed: dict[str, list[Found]], difference: Difference) -> None:
     concerned = [name for name in NAMES if difference.concerns(name)]
     assert concerned
-    unneeded = [name for name in concerned if not any(difference.covers(name, found) for found in held[name])]
+    unneeded = [name for name in concerned if not any(difference.covers(name, found) for found in replayed[name])]
     assert not unneeded, f"the answers are as recorded; take them out of the table: {unneeded}"
 
 
-def test_a_difference_that_is_not_in_the_table_would_be_found() -> None:
+def test_unknown_difference_is_found() -> None:
     other = Found("hdr.responseCode", "2 ERROR", "1 SUCCESS")
     missing = Found("valueCount", ABSENT, 1)
     for name in NAMES:

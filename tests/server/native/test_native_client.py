@@ -1,4 +1,4 @@
-"""The client of the tests, against a door behind plain sockets: what it says about servers can be believed."""
+"""The client of the tests, against a server with plain sockets."""
 
 import socket
 import socketserver
@@ -36,8 +36,8 @@ from tests.server.native.native_servers import (
 URL = Value.text(1, "URL", "https://example.org/new")
 
 
-class _Door:
-    """What both servers share: the door, and one thread in it at a time."""
+class _PlainServer:
+    """The server that both handlers share, one thread at a time."""
 
     def __init__(self, native_server: NativeServer) -> None:
         self.native_server = native_server
@@ -47,7 +47,7 @@ class _Door:
         return [one.reply for one in self.native_server.receive(frame, "127.0.0.1", NOW, transport=transport)]
 
 
-def _tcp(native_server: _Door) -> type[socketserver.BaseRequestHandler]:
+def _tcp(native_server: _PlainServer) -> type[socketserver.BaseRequestHandler]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             reader = FrameReader()
@@ -63,7 +63,7 @@ def _tcp(native_server: _Door) -> type[socketserver.BaseRequestHandler]:
     return Handler
 
 
-def _udp(native_server: _Door) -> type[socketserver.BaseRequestHandler]:
+def _udp(native_server: _PlainServer) -> type[socketserver.BaseRequestHandler]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             packet, back = self.request
@@ -78,8 +78,8 @@ def _udp(native_server: _Door) -> type[socketserver.BaseRequestHandler]:
     return Handler
 
 
-def _servers(native_server: "_Door") -> tuple[socketserver.TCPServer, socketserver.UDPServer]:
-    """Servers of both kinds at one port; another test may have it over UDP, and then there is another one."""
+def _servers(native_server: "_PlainServer") -> tuple[socketserver.TCPServer, socketserver.UDPServer]:
+    """TCP and UDP servers at one port; retries if another test has the port over UDP."""
     while True:
         streams = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _tcp(native_server))
         try:
@@ -90,9 +90,9 @@ def _servers(native_server: "_Door") -> tuple[socketserver.TCPServer, socketserv
 
 @contextmanager
 def _listening() -> Iterator[Address]:
-    """A door at one port, over UDP and TCP."""
+    """A server at one port, over UDP and TCP."""
     with recorded_registry() as registry:
-        native_server = _Door(NativeServer(registry, make_server(), SITE))
+        native_server = _PlainServer(NativeServer(registry, make_server(), SITE))
         streams, datagrams = _servers(native_server)
         with streams, datagrams:
             servers: tuple[socketserver.BaseServer, ...] = (streams, datagrams)
@@ -119,7 +119,7 @@ def _client(address: Address, via: Via) -> NativeClient:
 
 
 @pytest.mark.parametrize("via", Via)
-def test_whoever_asks_in_any_way_gets_the_record(address: Address, via: Via) -> None:
+def test_client_resolves_over_every_transport(address: Address, via: Via) -> None:
     with _client(address, via) as client:
         found = [client.resolve(name) for name in (STD, f"{PREFIX}/vec-big", f"{PREFIX}/none")]
         assert [one.code for one in found] == [
@@ -136,7 +136,7 @@ def test_whoever_asks_in_any_way_gets_the_record(address: Address, via: Via) -> 
 @pytest.mark.parametrize("in_session", [False, True])
 @pytest.mark.parametrize("identity", [RSA, SEC], ids=["RSA", "secret"])
 @pytest.mark.parametrize("via", Via)
-def test_an_administrator_can_do_everything(address: Address, via: Via, identity: Any, in_session: bool) -> None:
+def test_client_administers(address: Address, via: Via, identity: Any, in_session: bool) -> None:
     name = f"{PREFIX}/made"
     with _client(address, via) as client:
         client.act_as(f"{identity.index}:{identity.handle.decode()}", PROOFS[identity])
@@ -161,14 +161,14 @@ def test_an_administrator_can_do_everything(address: Address, via: Via, identity
     assert {*codes[:1], *codes[2:]} == {ResponseCode.SUCCESS}
 
 
-def test_nobody_in_particular_is_challenged_and_shown_the_challenge(address: Address) -> None:
+def test_anonymous_client_gets_the_challenge(address: Address) -> None:
     with _client(address, Via.TCP) as client:
         assert client.create(f"{PREFIX}/made", (URL,)).code is ResponseCode.AUTHENTICATION_NEEDED
         client.begin_session()
         assert client.do(OpCode.SESSION_TERMINATE, HandleRequest()).code is ResponseCode.SUCCESS
 
 
-def test_a_connection_that_the_server_has_closed_is_made_anew(address: Address) -> None:
+def test_closed_connection_is_reopened(address: Address) -> None:
     with _client(address, Via.KEPT) as client:
         assert client.resolve(STD).code is ResponseCode.SUCCESS
         resolve = Resolve(STD.encode())
@@ -180,7 +180,7 @@ def test_a_connection_that_the_server_has_closed_is_made_anew(address: Address) 
         assert client.connections == 2
 
 
-def test_silence_is_told_from_an_answer() -> None:
+def test_missing_response_is_an_error() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:
         deaf.bind(("127.0.0.1", 0))
         with NativeClient(deaf.getsockname(), Via.UDP, timeout=0.07) as client, pytest.raises(NoAnswer):
@@ -188,7 +188,7 @@ def test_silence_is_told_from_an_answer() -> None:
         assert len({deaf.recv(512)[8:12] for _ in range(3)}) == 1
 
 
-def test_a_connection_that_ends_too_early_is_told_from_an_answer() -> None:
+def test_truncated_response_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as native_server:
 
         def close() -> None:

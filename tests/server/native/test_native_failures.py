@@ -61,7 +61,7 @@ PLANTED = "a planted secret"
 
 
 def failing(kind: WorkKind, error: Exception) -> Callable[[Work], object]:
-    """Does all work but that of one kind."""
+    """Do all work except that of one kind."""
 
     def do(step: Work) -> object:
         if step.kind is kind:
@@ -92,7 +92,7 @@ def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_goes_wrong_is_answered_in_plain_words_without_its_message(
+def test_internal_error_gets_a_text_without_its_message(
     registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception, code: ResponseCode, words: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -108,7 +108,7 @@ def test_what_goes_wrong_is_answered_in_plain_words_without_its_message(
 
 
 @pytest.mark.parametrize("kind", [WorkKind.READ, WorkKind.VERIFY, WorkKind.WRITE], ids=str)
-def test_an_error_while_somebody_proves_who_they_are_is_answered(registry: Registry, kind: WorkKind) -> None:
+def test_error_during_authentication_gets_a_response(registry: Registry, kind: WorkKind) -> None:
     good = Visitor(NativeServer(registry, server := make_server(), SITE))
     request = create(good)
     answer = good.answer(good.ask(request), request, SEC)
@@ -121,7 +121,7 @@ def test_an_error_while_somebody_proves_who_they_are_is_answered(registry: Regis
         assert good.ask(answer, about=request).code is ResponseCode.SUCCESS
 
 
-def test_an_error_of_the_protocol_itself_is_answered(
+def test_protocol_error_gets_a_response(
     visitor: Visitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -139,7 +139,7 @@ def test_an_error_of_the_protocol_itself_is_answered(
     assert visitor.ask(public).code is ResponseCode.SUCCESS
 
 
-def test_an_answer_that_no_message_can_hold_is_refused(registry: Registry, visitor: Visitor) -> None:
+def test_too_long_response_is_refused(registry: Registry, visitor: Visitor) -> None:
     large = tuple(Value(index, "DATA", bytes(90_000)) for index in (1, 2, 3))
     registry.do(Create(Handle.parse(NEW.decode()), large), OPERATOR, "cli")
     answer = visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(NEW)))
@@ -148,7 +148,7 @@ def test_an_answer_that_no_message_can_hold_is_refused(registry: Registry, visit
     assert visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(NEW, (1, 2)))).code is ResponseCode.SUCCESS
 
 
-def test_an_answer_that_is_too_long_only_with_its_signature_is_refused_and_the_refusal_signed(
+def test_response_too_long_with_signature_is_refused_with_a_signed_refusal(
     registry: Registry, visitor: Visitor
 ) -> None:
     registry.do(Create(Handle.parse(NEW.decode()), (Value(1, "DATA", bytes(262_000)),)), OPERATOR, "cli")
@@ -158,7 +158,7 @@ def test_an_answer_that_is_too_long_only_with_its_signature_is_refused_and_the_r
     assert answer.is_certified
 
 
-def test_long_texts_are_cut_between_characters() -> None:
+def test_long_text_is_truncated_between_characters() -> None:
     for length in range(MAX_TEXT - 5, MAX_TEXT + 5):
         text = make_failure("x" * (length % 4) + "日" * 200).sentence
         assert len(text.encode()) <= MAX_TEXT
@@ -167,10 +167,10 @@ def test_long_texts_are_cut_between_characters() -> None:
 
 
 @pytest.mark.parametrize("error", [Busy(), RuntimeError(PLANTED)], ids=str)
-def test_what_cannot_be_signed_goes_out_unsigned(
+def test_response_is_sent_unsigned_if_it_cannot_be_signed(
     registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    """As deployed: what was done is done, and the client may look."""
+    """As deployed: the request was executed, and the client may check."""
     visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.SIGN, error)))
     request = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=DEFAULT_FLAGS | OpFlag.CERTIFY)
     (frame,) = visitor.carry(visitor.client.pack(request, None))
@@ -182,7 +182,7 @@ def test_what_cannot_be_signed_goes_out_unsigned(
     assert PLANTED not in caplog.text
 
 
-def test_too_many_wishes_for_sessions_are_turned_away(registry: Registry) -> None:
+def test_excess_session_setups_are_refused(registry: Registry) -> None:
     visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.AGREE, Busy())))
     wish = visitor.client.begin_session(SEC, visitor.now, peer_version=visitor.version)
     assert visitor.ask(wish.request).code is ResponseCode.SERVER_TOO_BUSY
@@ -199,13 +199,13 @@ def test_too_many_wishes_for_sessions_are_turned_away(registry: Registry) -> Non
     ],
     ids=["nothing", "another", "client", "server"],
 )
-def test_a_session_without_a_key_is_refused(visitor: Visitor, setup: SessionSetup) -> None:
+def test_session_setup_without_a_key_is_refused(visitor: Visitor, setup: SessionSetup) -> None:
     answer = visitor.ask(visitor.request(OpCode.SESSION_SETUP, setup))
     assert answer.code is ResponseCode.SESSION_FAILED
     assert answer.is_certified
 
 
-def test_a_key_exchange_of_the_wrong_kind_in_an_encrypted_session_is_answered_encrypted(visitor: Visitor) -> None:
+def test_invalid_key_exchange_in_an_encrypted_session_gets_an_encrypted_response(visitor: Visitor) -> None:
     session = visitor.begin_session()
     flags = DEFAULT_FLAGS | OpFlag.ENCRYPT | OpFlag.CERTIFY
     setup = SessionSetup(ExchangeMode.SERVER_KEY, 60)
@@ -218,7 +218,7 @@ def test_a_key_exchange_of_the_wrong_kind_in_an_encrypted_session_is_answered_en
     assert message.credential.type == "HS_SIGNED"
 
 
-def test_names_that_cannot_be_made_yet_are_waited_for(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minting_waits_for_the_clock(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("perseid.server.native.decisions.time.sleep", slept.append)
     real, waits = Registry.do, [0.3, 0.3]
@@ -248,7 +248,7 @@ def test_names_that_cannot_be_made_yet_are_waited_for(visitor: Visitor, monkeypa
 
 
 def make_names(registry: Registry, count: int) -> list[bytes]:
-    """So many names beside those that there are."""
+    """Create additional names."""
     names = [f"{PREFIX}/n{number:04}" for number in range(count)]
     drafts = [Draft(Action.CREATE, State.NORMAL, name, "cli", "local:alice") for name in names]
     registry.ledger.append(*[Append(draft) for draft in drafts])
@@ -260,7 +260,7 @@ _OTHERS = (f"{PREFIX}/vec-big".encode(), f"{PREFIX}/vec-üñí-日本".encode())
 
 @pytest.mark.parametrize("count", [0, 46, 47, 48, 97, 98, 497, 498, 600, 1_050])
 @pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
-def test_a_list_comes_in_messages_of_fifty(registry: Registry, visitor: Visitor, count: int, in_session: bool) -> None:
+def test_list_has_messages_of_fifty(registry: Registry, visitor: Visitor, count: int, in_session: bool) -> None:
     names = make_names(registry, count)
     session = visitor.begin_session() if in_session else None
     flags = DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST | OpFlag.CERTIFY
@@ -289,7 +289,7 @@ def test_derived_prefixes_are_listed(registry: Registry, visitor: Visitor) -> No
     assert answer.body == HandleList((f"{ADMIN}.1".encode(),))
 
 
-def test_whose_key_changes_in_the_middle_of_a_list_is_told_so(registry: Registry) -> None:
+def test_key_change_during_a_list_is_reported(registry: Registry) -> None:
     make_names(registry, 600)
     reads: list[Work] = []
 
@@ -310,7 +310,7 @@ def test_whose_key_changes_in_the_middle_of_a_list_is_told_so(registry: Registry
 # Drivers
 
 
-def test_many_threads_are_served_at_a_time(registry: Registry) -> None:
+def test_many_threads_are_served_concurrently(registry: Registry) -> None:
     native_server = NativeServer(registry, make_server(), SITE)
     codes: list[ResponseCode] = []
 
@@ -329,7 +329,7 @@ def test_many_threads_are_served_at_a_time(registry: Registry) -> None:
     assert codes == [ResponseCode.SUCCESS] * 40
 
 
-def test_an_event_loop_drives_the_door_and_work_is_done_in_a_pool(registry: Registry) -> None:
+def test_event_loop_runs_steps_and_a_pool_runs_work(registry: Registry) -> None:
     native_server = NativeServer(registry, make_server(), SITE)
     here = threading.get_ident()
     elsewhere: set[int] = set()
@@ -366,7 +366,7 @@ def test_an_event_loop_drives_the_door_and_work_is_done_in_a_pool(registry: Regi
     assert here not in elsewhere
 
 
-def test_an_event_loop_may_turn_work_away(registry: Registry) -> None:
+def test_event_loop_may_refuse_work(registry: Registry) -> None:
     native_server = NativeServer(registry, make_server(), SITE)
     visitor = Visitor(native_server)
 
@@ -387,7 +387,7 @@ def test_an_event_loop_may_turn_work_away(registry: Registry) -> None:
 
 
 def test_no_secret_is_in_any_log(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither the secret nor anything that was made with it, over a whole session."""
+    """Neither the secret nor anything derived from it, over a whole session."""
     caplog.set_level(logging.DEBUG)
     visitor = Visitor(NativeServer(registry, make_server(), SITE))
     session = visitor.begin_session()
@@ -403,7 +403,7 @@ def test_no_secret_is_in_any_log(registry: Registry, caplog: pytest.LogCaptureFi
     assert session.key.hex() not in logged
 
 
-def test_what_was_served_can_be_logged(registry: Registry, visitor: Visitor) -> None:
+def test_response_has_fields_for_the_log(registry: Registry, visitor: Visitor) -> None:
     visitor.ask_as(SEC, create(visitor))
     challenged, done = visitor.served
     assert (challenged.opcode, challenged.code, challenged.identity) == (
@@ -427,7 +427,7 @@ def test_what_was_served_can_be_logged(registry: Registry, visitor: Visitor) -> 
     assert entry.origin == ("native", f"301:{ADMIN}")
 
 
-def test_a_wrong_clock_stops_changes_and_not_resolution() -> None:
+def test_wrong_clock_stops_changes_but_not_resolution() -> None:
     machine = Clock()
     machine.show(1_794_724_100)
     with recorded_registry(machine) as registry:

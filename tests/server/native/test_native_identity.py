@@ -1,4 +1,4 @@
-"""Who is believed at the native door: challenges, keys, index 0, sessions, and keys that change meanwhile."""
+"""Authentication over the native protocol: challenges, keys, index 0, sessions, and keys that change."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,7 +59,7 @@ def secret_at(index: int, secret: bytes = b"a secret") -> Value:
 
 
 def administered(registry: Registry, name: str, *references: ValueRef) -> None:
-    """A record that these administer."""
+    """Create a record with these administrators."""
     admins = [Value(100 + at, "HS_ADMIN", Admin(each).to_bytes()) for at, each in enumerate(references)]
     registry.do(Create(Handle.parse(name), (URL, *admins)), OPERATOR, "cli")
 
@@ -68,15 +68,13 @@ def administered(registry: Registry, name: str, *references: ValueRef) -> None:
 
 
 @pytest.mark.parametrize("proof", [b"a secret", b"a guess"], ids=["right", "wrong"])
-def test_who_is_no_administrator_is_told_so_whatever_the_answer(
-    registry: Registry, visitor: Visitor, proof: bytes
-) -> None:
+def test_non_administrator_is_refused_whatever_the_response(registry: Registry, visitor: Visitor, proof: bytes) -> None:
     add_key(registry, USER, secret_at(300))
     request = create(visitor)
     answer = visitor.answer(visitor.ask(request), request, Identity(USER.encode(), 300), proof)
     refused = visitor.ask(answer, about=request)
     assert refused.code is ResponseCode.INVALID_ADMIN
-    assert "may not create" in text_of(refused)
+    assert "cannot create" in text_of(refused)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +82,7 @@ def test_who_is_no_administrator_is_told_so_whatever_the_answer(
     [(RSA, RSA_KEYS[0]), (DSA, RSA_KEY), (SEC, b"a guess"), (RSA, DSA_KEY)],
     ids=str,
 )
-def test_a_wrong_answer_of_an_administrator_proves_nothing(
+def test_wrong_response_of_an_administrator_is_refused(
     registry: Registry, visitor: Visitor, identity: Identity, proof: bytes
 ) -> None:
     request = create(visitor)
@@ -97,7 +95,7 @@ def test_a_wrong_answer_of_an_administrator_proves_nothing(
     assert not exists(registry)
 
 
-def test_the_same_is_said_whether_a_key_is_missing_or_another_one(registry: Registry, visitor: Visitor) -> None:
+def test_missing_and_wrong_key_get_the_same_text(registry: Registry, visitor: Visitor) -> None:
     administered(registry, f"{PREFIX}/x", ValueRef(0, ADMIN))
     texts = set()
     for index in (301, 399):
@@ -109,8 +107,8 @@ def test_the_same_is_said_whether_a_key_is_missing_or_another_one(registry: Regi
     assert len(texts) == 1
 
 
-def test_a_secret_proves_no_public_key_and_a_public_key_no_secret(registry: Registry, visitor: Visitor) -> None:
-    """The kind that is claimed is the kind that is looked for."""
+def test_secret_key_and_public_key_do_not_replace_each_other(registry: Registry, visitor: Visitor) -> None:
+    """The claimed kind of proof decides which keys are tried."""
     for identity, proof in ((RSA, RSA_KEY.public.to_bytes()), (SEC, RSA_KEY)):
         request = create(visitor)
         answer = visitor.answer(visitor.ask(request), request, identity, proof)
@@ -127,7 +125,7 @@ def test_only_the_exact_type_is_a_public_key(registry: Registry, visitor: Visito
     assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
 
 
-def test_a_value_that_is_no_key_proves_nothing(registry: Registry, visitor: Visitor) -> None:
+def test_invalid_key_proves_nothing(registry: Registry, visitor: Visitor) -> None:
     add_key(registry, USER, Value(300, "HS_PUBKEY", b"not a key"), secret_at(301, b""))
     administered(registry, f"{PREFIX}/x", ValueRef(300, USER), ValueRef(301, USER))
     for index, proof in ((300, RSA_KEY), (301, b"")):
@@ -136,7 +134,7 @@ def test_a_value_that_is_no_key_proves_nothing(registry: Registry, visitor: Visi
         assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
 
 
-def test_an_identity_that_is_not_held_here_is_refused_with_a_reason(registry: Registry, visitor: Visitor) -> None:
+def test_identity_not_stored_here_is_refused_with_a_reason(registry: Registry, visitor: Visitor) -> None:
     administered(registry, f"{PREFIX}/x", ValueRef(300, "20.500.77777/admin"))
     request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
     answer = visitor.answer(visitor.ask(request), request, Identity(b"20.500.77777/admin", 300), RSA_KEY)
@@ -146,9 +144,7 @@ def test_an_identity_that_is_not_held_here_is_refused_with_a_reason(registry: Re
     assert "this server asks no other one".lower() in text_of(refused).lower()
 
 
-def test_what_is_left_of_a_prefix_that_is_not_here_any_more_proves_nothing(
-    registry: Registry, visitor: Visitor
-) -> None:
+def test_key_under_an_unhomed_prefix_proves_nothing(registry: Registry, visitor: Visitor) -> None:
     registry.do(Home("0.NA/20.500.66666"), OPERATOR, "cli")
     add_key(registry, "20.500.66666/user", secret_at(300))
     administered(registry, f"{PREFIX}/x", ValueRef(300, "20.500.66666/user"))
@@ -159,21 +155,21 @@ def test_what_is_left_of_a_prefix_that_is_not_here_any_more_proves_nothing(
 
 
 @pytest.mark.parametrize("handle", [b"\xff", b"", b"no slash", b"0.SITE/HOMED/0.NA/0.NA"], ids=str)
-def test_what_is_no_name_is_nobody(visitor: Visitor, handle: bytes) -> None:
+def test_invalid_handle_is_not_an_identity(visitor: Visitor, handle: bytes) -> None:
     request = create(visitor)
     answer = visitor.answer(visitor.ask(request), request, Identity(handle, 300), b"x")
     assert visitor.ask(answer, about=request).code is ResponseCode.INVALID_ADMIN
 
 
 def rewritten(answer: Message, **changes: object) -> Message:
-    """The answer to a challenge, with something else in it."""
+    """The challenge response with changed fields."""
     body = ChallengeResponse.read(answer.body_reader(), answer.version, 0)
     octets = encode_request(replace(body, **changes), answer.version)  # type: ignore[arg-type]
     return Message.build(answer.envelope, answer.header, octets)
 
 
 @pytest.mark.parametrize("kind", ["", "HS_CERT", "hs_pubkey"])
-def test_a_kind_of_proof_that_nobody_knows_is_an_invalid_credential(visitor: Visitor, kind: str) -> None:
+def test_unknown_authentication_type_is_an_invalid_credential(visitor: Visitor, kind: str) -> None:
     request = create(visitor)
     answer = rewritten(visitor.answer(visitor.ask(request), request, RSA), auth_type=kind)
     assert visitor.ask(answer, about=request).code is ResponseCode.INVALID_CREDENTIAL
@@ -186,25 +182,21 @@ ANY = Identity(ADMIN.encode(), 0)
 
 
 @pytest.mark.parametrize("proof", [RSA_KEY, DSA_KEY, SECRET], ids=["rsa", "dsa", "secret"])
-def test_any_key_of_a_handle_will_do_where_administrators_are_listed_without_an_index(
-    registry: Registry, visitor: Visitor, proof: bytes
-) -> None:
+def test_administrator_without_an_index_may_use_any_key(registry: Registry, visitor: Visitor, proof: bytes) -> None:
     administered(registry, f"{PREFIX}/x", ValueRef(0, ADMIN))
     request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/x".encode()))
     answer = visitor.answer(visitor.ask(request), request, ANY, proof)
     assert visitor.ask(answer, about=request).code is ResponseCode.SUCCESS
 
 
-def test_an_identity_without_an_index_is_refused_where_an_index_is_listed(visitor: Visitor) -> None:
+def test_identity_without_an_index_is_refused_if_an_index_is_required(visitor: Visitor) -> None:
     request = create(visitor)
     refused = visitor.ask(visitor.answer(visitor.ask(request), request, ANY, RSA_KEY), about=request)
     assert refused.code is ResponseCode.INVALID_ADMIN
 
 
 @pytest.mark.parametrize("proof", [RSA_KEY, DSA_KEY, SECRET], ids=["rsa", "dsa", "secret"])
-def test_within_a_session_the_key_that_proved_it_gives_the_index(
-    registry: Registry, visitor: Visitor, proof: bytes
-) -> None:
+def test_session_takes_the_index_of_the_proving_key(registry: Registry, visitor: Visitor, proof: bytes) -> None:
     session = visitor.begin_session(ANY)
     request = create(visitor, session)
     answer = visitor.answer(visitor.ask(request, session), request, ANY, proof)
@@ -217,7 +209,7 @@ def test_within_a_session_the_key_that_proved_it_gives_the_index(
     assert entry.origin in {("native", f"{index}:{ADMIN}") for index in (300, 301, 302)}
 
 
-def test_within_a_session_a_wrong_answer_without_an_index_is_no_administrators(visitor: Visitor) -> None:
+def test_wrong_response_without_an_index_in_a_session_is_refused(visitor: Visitor) -> None:
     session = visitor.begin_session(ANY)
     request = create(visitor, session)
     answer = visitor.answer(visitor.ask(request, session), request, ANY, b"a guess")
@@ -229,7 +221,7 @@ def test_within_a_session_a_wrong_answer_without_an_index_is_no_administrators(v
     assert visitor.ask(answer, session, about=request).code is ResponseCode.INVALID_ADMIN
 
 
-def test_only_some_keys_are_tried(registry: Registry, visitor: Visitor) -> None:
+def test_number_of_tried_keys_is_limited(registry: Registry, visitor: Visitor) -> None:
     keys = [secret_at(300 + at, f"secret {at}".encode()) for at in range(MAX_KEYS + 1)]
     add_key(registry, USER, *keys)
     administered(registry, f"{PREFIX}/x", ValueRef(0, USER))
@@ -243,7 +235,7 @@ def test_only_some_keys_are_tried(registry: Registry, visitor: Visitor) -> None:
 # Challenges are used once
 
 
-def test_an_answered_challenge_cannot_be_used_again(registry: Registry, visitor: Visitor) -> None:
+def test_challenge_cannot_be_used_twice(registry: Registry, visitor: Visitor) -> None:
     body = ValuesRequest(STD.encode(), (replace(URL, index=9),))
     request = visitor.request(OpCode.ADD_VALUE, body)
     answer = visitor.answer(visitor.ask(request), request, SEC)
@@ -261,7 +253,7 @@ def test_an_answered_challenge_cannot_be_used_again(registry: Registry, visitor:
         assert reading.size == entries
 
 
-def test_an_answer_that_comes_twice_at_a_time_is_carried_out_once(registry: Registry, visitor: Visitor) -> None:
+def test_concurrent_repeated_response_is_executed_once(registry: Registry, visitor: Visitor) -> None:
     request = create(visitor)
     answer = visitor.answer(visitor.ask(request), request, SEC)
     native_server, frame = visitor.native_server, visitor.client.pack(answer, None)
@@ -283,8 +275,8 @@ def test_an_answer_that_comes_twice_at_a_time_is_carried_out_once(registry: Regi
     assert exists(registry)
 
 
-def test_a_challenge_is_for_the_request_it_was_made_for(registry: Registry, visitor: Visitor) -> None:
-    """Two requests, two challenges; the answer to one does not do for the other."""
+def test_challenge_is_bound_to_its_request(registry: Registry, visitor: Visitor) -> None:
+    """Two requests, two challenges; the response to one is not valid for the other."""
     first, second = create(visitor), create(visitor, name=NEW + b"2")
     one, two = visitor.ask(first), visitor.ask(second)
     answer = visitor.answer(one, first, SEC)
@@ -305,7 +297,7 @@ def move_other_value(registry: Registry) -> None:
     registry.do(Remove(Handle.parse(ADMIN), (1,)), OPERATOR, "cli")
 
 
-def test_a_key_that_changed_after_the_challenge_proves_nothing(registry: Registry, visitor: Visitor) -> None:
+def test_key_changed_after_the_challenge_proves_nothing(registry: Registry, visitor: Visitor) -> None:
     request = create(visitor)
     answer = visitor.answer(visitor.ask(request), request, SEC)
     change_key(registry)
@@ -318,10 +310,10 @@ def test_a_key_that_changed_after_the_challenge_proves_nothing(registry: Registr
     [(change_key, ResponseCode.AUTHENTICATION_FAILED), (move_other_value, ResponseCode.SUCCESS)],
     ids=["the key", "another value"],
 )
-def test_the_key_counts_in_the_state_in_which_it_is_decided(
+def test_key_is_checked_in_the_snapshot_of_the_decision(
     registry: Registry, meanwhile: Callable[[Registry], None], code: ResponseCode
 ) -> None:
-    """It changes after it has verified, and before anything is written."""
+    """It changes after verification and before anything is written."""
 
     def do(step: Work) -> object:
         if step.kind is WorkKind.WRITE and verified:
@@ -341,7 +333,7 @@ def test_the_key_counts_in_the_state_in_which_it_is_decided(
 
 
 @pytest.mark.parametrize("private_read", [False, True], ids=["write", "read"])
-def test_a_session_ends_with_the_key_that_proved_it(registry: Registry, visitor: Visitor, private_read: bool) -> None:
+def test_session_ends_when_its_key_changes(registry: Registry, visitor: Visitor, private_read: bool) -> None:
     session = visitor.begin_session()
     assert visitor.ask_as(SEC, create(visitor, session), session).code is ResponseCode.SUCCESS
     change_key(registry)
@@ -356,7 +348,7 @@ def test_a_session_ends_with_the_key_that_proved_it(registry: Registry, visitor:
     assert len(visitor.native_server.server.sessions) == 0
 
 
-def test_a_session_ends_when_its_owner_is_deleted(registry: Registry, visitor: Visitor) -> None:
+def test_session_ends_when_its_identity_is_deleted(registry: Registry, visitor: Visitor) -> None:
     add_key(registry, USER, secret_at(300))
     administered(registry, f"{PREFIX}/x", ValueRef(300, USER))
     identity = Identity(USER.encode(), 300)
@@ -373,9 +365,7 @@ def test_a_session_ends_when_its_owner_is_deleted(registry: Registry, visitor: V
 # Sessions
 
 
-def test_who_is_not_who_the_session_says_does_it_once_and_proves_nothing_for_later(
-    registry: Registry, visitor: Visitor
-) -> None:
+def test_other_identity_in_a_session_is_valid_for_one_request(registry: Registry, visitor: Visitor) -> None:
     session = visitor.begin_session(SEC)
     request = create(visitor, session)
     assert visitor.ask_as(RSA, request, session).code is ResponseCode.SUCCESS
@@ -384,13 +374,13 @@ def test_who_is_not_who_the_session_says_does_it_once_and_proves_nothing_for_lat
     assert exists(registry)
 
 
-def test_an_anonymous_session_proves_nobody(visitor: Visitor) -> None:
+def test_anonymous_session_has_no_identity(visitor: Visitor) -> None:
     session = visitor.begin_session(None)
     assert visitor.ask_as(SEC, create(visitor, session), session).code is ResponseCode.SUCCESS
     assert visitor.ask(create(visitor, session, NEW + b"2"), session).code is ResponseCode.AUTHENTICATION_NEEDED
 
 
-def test_a_request_in_a_session_counts_once(registry: Registry, visitor: Visitor) -> None:
+def test_session_request_is_executed_once(registry: Registry, visitor: Visitor) -> None:
     session = visitor.begin_session()
     visitor.ask_as(SEC, create(visitor, session), session)
     request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(NEW), session=session)
@@ -399,7 +389,7 @@ def test_a_request_in_a_session_counts_once(registry: Registry, visitor: Visitor
     assert not exists(registry)
 
 
-def test_a_request_with_a_wrong_mac_is_not_carried_out(registry: Registry, visitor: Visitor) -> None:
+def test_request_with_a_wrong_mac_is_not_executed(registry: Registry, visitor: Visitor) -> None:
     session = visitor.begin_session()
     visitor.ask_as(SEC, create(visitor, session), session)
     request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(NEW), session=session)
@@ -412,7 +402,7 @@ def test_a_request_with_a_wrong_mac_is_not_carried_out(registry: Registry, visit
     assert exists(registry)
 
 
-def test_sessions_may_be_required_of_those_who_identify_themselves(registry: Registry) -> None:
+def test_sessions_may_be_required_for_authentication(registry: Registry) -> None:
     server = make_server()
     open_door = Visitor(NativeServer(registry, server, SITE))
     challenged = create(open_door)

@@ -1,4 +1,4 @@
-"""Requests that come twice over UDP are carried out once, and get the same answer twice."""
+"""Requests repeated over UDP are executed once, and get the same response twice."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def create(visitor: Visitor, session: Session | None = None) -> Message:
     return visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), session=session)
 
 
-def test_the_same_octets_in_a_session_are_carried_out_once(registry: Registry, visitor: Visitor) -> None:
+def test_same_bytes_in_a_session_are_executed_once(registry: Registry, visitor: Visitor) -> None:
     session = proved_session(visitor)
     frame = visitor.client.pack(create(visitor, session), session)
     first = visitor.carry(frame)
@@ -60,7 +60,7 @@ def test_the_same_octets_in_a_session_are_carried_out_once(registry: Registry, v
     assert entries(registry) == size
 
 
-def test_after_a_minute_they_are_a_replay_which_the_counter_refuses(registry: Registry, visitor: Visitor) -> None:
+def test_after_a_minute_the_counter_refuses_a_replay(registry: Registry, visitor: Visitor) -> None:
     session = proved_session(visitor)
     request = create(visitor, session)
     visitor.ask(request, session)
@@ -71,7 +71,7 @@ def test_after_a_minute_they_are_a_replay_which_the_counter_refuses(registry: Re
 
 
 def test_another_attempt_with_another_counter_is_the_same_request(registry: Registry, visitor: Visitor) -> None:
-    """Deployed clients count each attempt; executed again, the second would be told that the name exists."""
+    """Deployed clients count each attempt; executed again, the second would fail because the handle exists."""
     session = proved_session(visitor)
     request = create(visitor, session)
     first = visitor.ask(request, session)
@@ -85,7 +85,7 @@ def test_another_attempt_with_another_counter_is_the_same_request(registry: Regi
     assert visitor.ask(repeated, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
 
 
-def test_another_attempt_with_a_wrong_mac_gets_nothing_of_it(visitor: Visitor) -> None:
+def test_another_attempt_with_a_wrong_mac_is_refused(visitor: Visitor) -> None:
     session = proved_session(visitor)
     request = create(visitor, session)
     visitor.ask(request, session)
@@ -96,7 +96,7 @@ def test_another_attempt_with_a_wrong_mac_gets_nothing_of_it(visitor: Visitor) -
 
 
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.ENCRYPT], ids=["plain", "encrypted"])
-def test_it_holds_for_encrypted_requests_too(registry: Registry, visitor: Visitor, flags: OpFlag) -> None:
+def test_encrypted_request_is_executed_once(registry: Registry, visitor: Visitor, flags: OpFlag) -> None:
     session = proved_session(visitor)
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), flags=flags, session=session)
     assert visitor.ask(request, session).code is ResponseCode.SUCCESS
@@ -106,14 +106,14 @@ def test_it_holds_for_encrypted_requests_too(registry: Registry, visitor: Visito
     assert entries(registry) == size
 
 
-def test_a_refusal_of_somebody_known_is_remembered_too(visitor: Visitor) -> None:
+def test_authenticated_refusal_is_remembered(visitor: Visitor) -> None:
     session = proved_session(visitor)
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)), session=session)
     answers = [visitor.ask(request, session) for _ in range(2)]
     assert [answer.code for answer in answers] == [ResponseCode.HANDLE_ALREADY_EXISTS] * 2
 
 
-def test_a_change_that_nobody_is_asked_about_is_made_once(registry: Registry, visitor: Visitor) -> None:
+def test_anonymous_change_is_made_once(registry: Registry, visitor: Visitor) -> None:
     wall = f"{PREFIX}/wall"
     registry.do(Create(Handle.parse(wall), (replace(URL, permissions=Permission(0x0F)),)), OPERATOR, "cli")
     request = visitor.request(OpCode.MODIFY_VALUE, ValuesRequest(wall.encode(), (URL,)))
@@ -126,7 +126,7 @@ def test_a_change_that_nobody_is_asked_about_is_made_once(registry: Registry, vi
     assert visitor.ask(fresh).code is ResponseCode.AUTHENTICATION_NEEDED
 
 
-def test_it_is_another_request_from_elsewhere_or_over_tcp(visitor: Visitor) -> None:
+def test_same_bytes_from_another_address_or_over_tcp_are_another_request(visitor: Visitor) -> None:
     session = proved_session(visitor)
     request = create(visitor, session)
     visitor.ask(request, session)
@@ -136,7 +136,7 @@ def test_it_is_another_request_from_elsewhere_or_over_tcp(visitor: Visitor) -> N
     assert over_tcp.ask(request, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
 
 
-def test_while_it_is_worked_on_a_repetition_gets_nothing(registry: Registry, visitor: Visitor) -> None:
+def test_repetition_gets_no_response_while_the_request_runs(registry: Registry, visitor: Visitor) -> None:
     session = proved_session(visitor)
     request = create(visitor, session)
     native_server, frame = visitor.native_server, visitor.client.pack(request, session)
@@ -153,8 +153,8 @@ def test_while_it_is_worked_on_a_repetition_gets_nothing(registry: Registry, vis
     assert entries(registry) > 0
 
 
-def test_what_was_broken_off_may_come_again(registry: Registry, visitor: Visitor) -> None:
-    """Nobody has been told anything, and nothing was done."""
+def test_aborted_request_may_be_repeated(registry: Registry, visitor: Visitor) -> None:
+    """No response was sent, and nothing was executed."""
     frame = visitor.client.pack(create(visitor), None)
     steps = visitor.native_server.steps(frame, visitor.source, visitor.now, transport=Transport.UDP)
     next(steps)
@@ -166,7 +166,7 @@ def test_what_was_broken_off_may_come_again(registry: Registry, visitor: Visitor
     assert entries(registry) > 0
 
 
-def test_the_answer_to_a_challenge_is_carried_out_once(registry: Registry, visitor: Visitor) -> None:
+def test_challenge_response_is_executed_once(registry: Registry, visitor: Visitor) -> None:
     request = create(visitor)
     challenge = visitor.ask(request)
     answer = visitor.answer(challenge, request, SEC)
@@ -176,7 +176,7 @@ def test_the_answer_to_a_challenge_is_carried_out_once(registry: Registry, visit
     assert entries(registry) == size
 
 
-def test_a_wish_for_a_session_is_granted_once(visitor: Visitor) -> None:
+def test_session_setup_is_executed_once(visitor: Visitor) -> None:
     wish = visitor.client.begin_session(SEC, visitor.now, peer_version=visitor.version)
     frame = visitor.client.pack(wish.request, None)
     assert visitor.carry(frame) == visitor.carry(frame)
@@ -186,8 +186,8 @@ def test_a_wish_for_a_session_is_granted_once(visitor: Visitor) -> None:
     assert len(visitor.native_server.server.sessions) == 2
 
 
-def test_neither_challenges_nor_questions_are_remembered(visitor: Visitor) -> None:
-    """Strangers could fill the table with them."""
+def test_challenges_and_reads_are_not_remembered(visitor: Visitor) -> None:
+    """Anybody could fill the table with them."""
     for _ in range(3):
         visitor.ask(create(visitor))
         visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode())))
@@ -196,7 +196,7 @@ def test_neither_challenges_nor_questions_are_remembered(visitor: Visitor) -> No
     assert len(visitor.native_server.setups) == 0
 
 
-def test_what_is_old_is_forgotten_when_the_door_is_tidied(visitor: Visitor) -> None:
+def test_purge_removes_old_replies(visitor: Visitor) -> None:
     proved_session(visitor)
     native_server = visitor.native_server
     assert (len(native_server.changes), len(native_server.setups), len(native_server.server.sessions)) == (1, 1, 1)
@@ -207,7 +207,7 @@ def test_what_is_old_is_forgotten_when_the_door_is_tidied(visitor: Visitor) -> N
     assert len(native_server.server.sessions) == 0
 
 
-def test_lists_are_not_given_over_udp(visitor: Visitor) -> None:
+def test_lists_require_tcp(visitor: Visitor) -> None:
     for opcode in (OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS):
         answer = visitor.ask(visitor.request(opcode, HandleRequest(ADMIN.encode())))
         assert answer.code is ResponseCode.PROTOCOL_ERROR
@@ -224,7 +224,7 @@ def key(number: int) -> Key:
     return frame_key("a", frame_of(number))
 
 
-def test_the_oldest_answers_make_room() -> None:
+def test_oldest_replies_are_evicted() -> None:
     table = ReplyCache(limit=3)
     for number in range(5):
         table.begin((key(number),))
@@ -232,7 +232,7 @@ def test_the_oldest_answers_make_room() -> None:
     assert [table.find(key(number), 5.0) is not None for number in range(5)] == [False, False, True, True, True]
 
 
-def test_the_octets_of_all_answers_are_bounded() -> None:
+def test_total_bytes_of_replies_are_bounded() -> None:
     table = ReplyCache(size=10_000)
     for number in range(100):
         table.begin((key(number),))
@@ -241,7 +241,7 @@ def test_the_octets_of_all_answers_are_bounded() -> None:
     assert len(table) == 7
 
 
-def test_a_long_answer_is_not_remembered() -> None:
+def test_long_reply_is_not_remembered() -> None:
     table = ReplyCache()
     table.begin((key(1),))
     table.end((key(1),), Reply((frame_of(1, MAX_REPLY_BYTES),)), 0.0)
@@ -249,7 +249,7 @@ def test_a_long_answer_is_not_remembered() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.booleans())))
-def test_the_table_keeps_its_books(events: list[tuple[int, int, bool]]) -> None:
+def test_cache_invariants(events: list[tuple[int, int, bool]]) -> None:
     table = ReplyCache(limit=4, size=3_000)
     now, seen = 0.0, dict[int, float]()
     for number, pause, done in events:
@@ -268,9 +268,7 @@ def test_the_table_keeps_its_books(events: list[tuple[int, int, bool]]) -> None:
     assert (len(table), table.size, table._by_key, table._in_progress) == (0, 0, {}, {})
 
 
-def test_an_attempt_that_is_being_looked_at_while_another_proves_the_session_is_not_carried_out(
-    registry: Registry, visitor: Visitor
-) -> None:
+def test_concurrent_attempt_is_not_executed_after_another_authenticates(registry: Registry, visitor: Visitor) -> None:
     session = visitor.begin_session()
     request = create(visitor, session)
     (challenge,) = visitor.all(request, session)

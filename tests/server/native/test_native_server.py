@@ -1,4 +1,4 @@
-"""Conversations at the native door: every operation, by everybody who can prove who they are, in a session or not."""
+"""Conversations over the native protocol: every operation, with every kind of key, in a session or not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -101,7 +101,7 @@ def make(registry: Registry, name: str, *values: Value) -> None:
 
 @dataclass
 class Case:
-    """An operation, and how one sees that it was done."""
+    """An operation, and a check that it was executed."""
 
     opcode: OpCode
     body: Callable[[], object]
@@ -147,7 +147,7 @@ def all_values(_: Registry, answer: VerifiedResponse) -> None:
     assert without_timestamps(answer.body.values) == RECORDS[STD]
 
 
-def says_its_status(_: Registry, answer: VerifiedResponse) -> None:
+def has_status(_: Registry, answer: VerifiedResponse) -> None:
     assert isinstance(answer.body, ResolutionResult)
     assert [value.type for value in answer.body.values][:2] == ["DESC", "READY"]
     assert all(not value.is_public for value in answer.body.values)
@@ -173,7 +173,7 @@ def deleted(registry: Registry, answer: VerifiedResponse) -> None:
 
 CASES = {
     "resolve": Case(OpCode.RESOLUTION, lambda: Resolve(STD.encode()), READ_ALL, all_values),
-    "status": Case(OpCode.RESOLUTION, lambda: Resolve(b"0.site/status"), READ_ALL, says_its_status),
+    "status": Case(OpCode.RESOLUTION, lambda: Resolve(b"0.site/status"), READ_ALL, has_status),
     "create": Case(
         OpCode.CREATE_HANDLE,
         lambda: ValuesRequest(NEW, (URL, BY_ADMINS)),
@@ -226,7 +226,7 @@ CASES = {
 @pytest.mark.parametrize("in_session", [False, True], ids=["alone", "session"])
 @pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
 @pytest.mark.parametrize("name", CASES)
-def test_every_operation_is_done_for_everybody_who_can_prove_who_they_are(
+def test_every_operation_works_with_every_kind_of_key(
     registry: Registry, name: str, identity: Identity, in_session: bool, transport: Transport
 ) -> None:
     case = CASES[name]
@@ -257,7 +257,7 @@ def test_every_operation_is_done_for_everybody_who_can_prove_who_they_are(
 
 @pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
 @pytest.mark.parametrize("minor", [1, 3, 4, 5, 6, 7, 8, 10, 11])
-def test_every_version_is_spoken_with_and_without_a_session(visitor: Visitor, minor: int, identity: Identity) -> None:
+def test_every_version_works_with_and_without_a_session(visitor: Visitor, minor: int, identity: Identity) -> None:
     client = Visitor(visitor.native_server, version=Version(2, minor))
     request = client.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL, BY_ADMINS)))
     assert client.ask_as(identity, request).code is ResponseCode.SUCCESS
@@ -314,7 +314,7 @@ def test_a_query_finds_public_values_by_index_and_type(
     assert found(resolve(visitor, STD, **filters)) == indexes
 
 
-def test_a_name_is_echoed_as_it_was_spelt(visitor: Visitor) -> None:
+def test_name_is_echoed_as_spelled(visitor: Visitor) -> None:
     answer = resolve(visitor, STD.upper())
     assert isinstance(answer.body, ResolutionResult)
     assert answer.body.handle == STD.upper().encode()
@@ -345,7 +345,7 @@ def test_a_name_without_a_slash_is_a_prefix_handle(visitor: Visitor) -> None:
     ids=lambda value: str(value)[:24],
 )
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, READ_ALL], ids=["public", "all"])
-def test_what_is_not_there_is_not_found(visitor: Visitor, name: bytes, code: ResponseCode, flags: OpFlag) -> None:
+def test_missing_handle_is_not_found(visitor: Visitor, name: bytes, code: ResponseCode, flags: OpFlag) -> None:
     answer = resolve(visitor, name, flags)
     if name == b"0.SITE/STATUS" and flags == READ_ALL:
         assert answer.code is ResponseCode.AUTHENTICATION_NEEDED
@@ -354,7 +354,7 @@ def test_what_is_not_there_is_not_found(visitor: Visitor, name: bytes, code: Res
     assert (text_of(answer) == "") == (code is not ResponseCode.SERVER_NOT_RESP)
 
 
-def test_public_values_need_no_identity_outside_a_session_and_one_within(visitor: Visitor) -> None:
+def test_public_values_require_an_identity_only_in_a_session(visitor: Visitor) -> None:
     assert found(resolve(visitor, STD, READ_ALL, indexes=(1,))) == [1]
     session = visitor.begin_session()
     request = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode(), (1,)), flags=READ_ALL, session=session)
@@ -373,16 +373,16 @@ def test_private_values_are_encrypted_in_a_session(visitor: Visitor) -> None:
     assert NOTE.data not in frame.payload
 
 
-def test_a_value_that_nobody_may_read_is_refused(registry: Registry, visitor: Visitor) -> None:
+def test_unreadable_value_is_refused(registry: Registry, visitor: Visitor) -> None:
     make(registry, f"{PREFIX}/closed", replace(URL, permissions=Permission.ADMIN_WRITE), BY_ADMINS)
     answer = resolve(visitor, f"{PREFIX}/closed", READ_ALL)
     assert answer.code is ResponseCode.INSUFFICIENT_PERMISSIONS
-    assert "may not be read by anybody" in text_of(answer)
+    assert "is not readable by anybody" in text_of(answer)
 
 
 @pytest.mark.parametrize("key", [SERVER_KEY, DSA_KEY], ids=["rsa", "dsa"])
 @pytest.mark.parametrize("minor", [1, 5, 6, 7, 8, 11])
-def test_an_answer_is_signed_where_that_is_asked_for(registry: Registry, key: object, minor: int) -> None:
+def test_response_is_signed_on_request(registry: Registry, key: object, minor: int) -> None:
     native_server = NativeServer(registry, make_server(ServerSettings(key)), SITE)  # type: ignore[arg-type]
     visitor = Visitor(native_server, version=Version(2, minor))
     flags = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
@@ -393,7 +393,7 @@ def test_an_answer_is_signed_where_that_is_asked_for(registry: Registry, key: ob
         assert visitor.client.read(frame, request, NOW, server_key=public).is_certified
 
 
-def test_a_challenge_is_signed_too_and_so_is_what_its_answer_gets_twice(registry: Registry, visitor: Visitor) -> None:
+def test_challenge_and_repeated_reply_are_signed(registry: Registry, visitor: Visitor) -> None:
     flags = DEFAULT_FLAGS | OpFlag.CERTIFY
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)), flags=flags)
     challenge = visitor.ask(request)
@@ -413,12 +413,12 @@ SITES = Value(3, "HS_SITE.PREFIX", SITE.to_bytes())
 
 @pytest.fixture
 def referring(registry: Registry) -> None:
-    """A prefix whose derived prefixes are with another service."""
+    """A prefix whose derived prefixes are at another service."""
     make(registry, "0.NA/20.7", SITES, BY_ADMINS)
 
 
 @pytest.mark.usefixtures("referring")
-def test_a_derived_prefix_that_is_elsewhere_is_referred(visitor: Visitor) -> None:
+def test_derived_prefix_elsewhere_is_referred(visitor: Visitor) -> None:
     answer = resolve(visitor, "0.NA/20.7.1")
     assert answer.code is ResponseCode.PREFIX_REFERRAL
     assert isinstance(answer.body, Referral)
@@ -427,7 +427,7 @@ def test_a_derived_prefix_that_is_elsewhere_is_referred(visitor: Visitor) -> Non
 
 
 @pytest.mark.usefixtures("referring")
-def test_who_does_not_want_a_referral_gets_none(visitor: Visitor) -> None:
+def test_do_not_refer_is_respected(visitor: Visitor) -> None:
     flags = DEFAULT_FLAGS | OpFlag.DO_NOT_REFER
     assert resolve(visitor, "0.NA/20.7.1", flags).code is ResponseCode.HANDLE_NOT_FOUND
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(b"0.NA/20.7.1", (URL,)), flags=flags)
@@ -448,7 +448,7 @@ def test_who_does_not_want_a_referral_gets_none(visitor: Visitor) -> None:
     ],
     ids=str,
 )
-def test_only_clients_that_understand_it_are_referred(
+def test_only_clients_with_support_are_referred(
     visitor: Visitor, minor: int, opcode: OpCode, code: ResponseCode
 ) -> None:
     client = Visitor(visitor.native_server, version=Version(2, minor))
@@ -460,14 +460,14 @@ def test_only_clients_that_understand_it_are_referred(
 # What deployed servers do, and what we do otherwise
 
 
-def test_existence_is_told_before_anybody_is_asked_who_they_are(visitor: Visitor) -> None:
+def test_existence_is_checked_before_authentication(visitor: Visitor) -> None:
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)))
     answer = visitor.ask(request)
     assert answer.code is ResponseCode.HANDLE_ALREADY_EXISTS
-    assert text_of(answer) == f"{STD} exists already. Choose another name, or replace the record (overwrite)"
+    assert text_of(answer) == f"{STD} exists already. Choose another handle, or overwrite the record"
 
 
-def test_a_deleted_name_is_not_free_again(registry: Registry, visitor: Visitor) -> None:
+def test_deleted_handle_cannot_be_reused(registry: Registry, visitor: Visitor) -> None:
     registry.do(Delete(Handle.parse(STD)), OPERATOR, "cli")
     for flags in (DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.OVERWRITE):
         request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)), flags=flags)
@@ -485,7 +485,7 @@ def test_a_deleted_name_is_not_free_again(registry: Registry, visitor: Visitor) 
     ],
     ids=str,
 )
-def test_fixed_texts_of_deployed_servers_are_said_as_they_are(
+def test_fixed_texts_of_deployed_servers_are_sent_unchanged(
     visitor: Visitor, values: tuple[Value, ...], code: ResponseCode, text: str
 ) -> None:
     answer = visitor.ask(visitor.request(OpCode.ADD_VALUE, ValuesRequest(STD.encode(), values)))
@@ -498,9 +498,7 @@ def test_a_read_only_value_is_not_modified(visitor: Visitor) -> None:
     assert (answer.code, text_of(answer)) == (ResponseCode.INSUFFICIENT_PERMISSIONS, "Value is read-only")
 
 
-def test_a_value_that_everybody_may_write_is_modified_by_nobody_in_particular(
-    registry: Registry, visitor: Visitor
-) -> None:
+def test_publicly_writable_value_is_modified_anonymously(registry: Registry, visitor: Visitor) -> None:
     make(registry, f"{PREFIX}/wall", replace(URL, permissions=Permission(0x0F)))
     changed = Value.text(1, "URL", "https://example.org/graffiti")
     request = visitor.request(OpCode.MODIFY_VALUE, ValuesRequest(f"{PREFIX}/wall".encode(), (changed,)))
@@ -533,7 +531,7 @@ def test_names_without_a_slash_are_not_created(visitor: Visitor) -> None:
     assert visitor.ask(request).code is ResponseCode.INVALID_HANDLE
 
 
-def test_a_name_begun_with_what_is_not_text_is_not_minted(visitor: Visitor) -> None:
+def test_mint_prefix_must_be_utf8(visitor: Visitor) -> None:
     flags = DEFAULT_FLAGS | OpFlag.MINT_SUFFIX
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(PREFIX.encode() + b"/\xff", (URL,)), flags=flags)
     assert visitor.ask(request).code is ResponseCode.INVALID_HANDLE
@@ -545,7 +543,7 @@ def test_only_prefixes_are_homed(visitor: Visitor, opcode: OpCode, name: bytes) 
     assert visitor.ask(visitor.request(opcode, HandleRequest(name))).code is ResponseCode.INVALID_HANDLE
 
 
-def test_a_prefix_homed_at_run_time_is_served_and_unhomed_it_is_not(registry: Registry, visitor: Visitor) -> None:
+def test_prefix_is_served_only_while_homed(registry: Registry, visitor: Visitor) -> None:
     name = b"20.500.88888/x"
     make_it = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(name, (URL,)))
     assert visitor.ask(make_it).code is ResponseCode.SERVER_NOT_RESP
@@ -562,12 +560,12 @@ def test_a_prefix_homed_at_run_time_is_served_and_unhomed_it_is_not(registry: Re
 # Site
 
 
-def test_the_site_is_told_to_everybody(visitor: Visitor) -> None:
+def test_site_information_is_public(visitor: Visitor) -> None:
     answer = visitor.ask(visitor.request(OpCode.GET_SITE_INFO, HandleRequest()))
     assert answer.body == SiteInfo(SITE.to_bytes())
 
 
-def test_a_site_that_is_no_primary_takes_no_changes(registry: Registry) -> None:
+def test_site_that_is_not_primary_refuses_changes(registry: Registry) -> None:
     native_server = NativeServer(
         registry, make_server(ServerSettings(SERVER_KEY, is_primary=False)), replace(SITE, primary=MIRROR)
     )
@@ -579,7 +577,7 @@ def test_a_site_that_is_no_primary_takes_no_changes(registry: Registry) -> None:
     assert OpFlag.AUTHORITATIVE not in answer.message.header.flags
 
 
-def test_a_name_of_another_server_of_the_site_is_not_answered(registry: Registry) -> None:
+def test_name_of_another_server_of_the_site_is_refused(registry: Registry) -> None:
     site = replace(SITE, servers=SITE.servers * 2)
     mine = find_server_index(STD.encode(), site.hash_option, 2)
     for position, code in ((mine, ResponseCode.SUCCESS), (1 - mine, ResponseCode.SERVER_NOT_RESP)):
@@ -592,7 +590,7 @@ def test_a_name_of_another_server_of_the_site_is_not_answered(registry: Registry
             assert change.code is ResponseCode.SERVER_NOT_RESP
 
 
-def door_with(registry: Registry, purpose: Purpose, port: int = 2641) -> NativeServer:
+def server_with(registry: Registry, purpose: Purpose, port: int = 2641) -> NativeServer:
     server = SITE.servers[0]
     interface = replace(server.interfaces[0], purpose=purpose, transport=Transport.TCP, port=2641)
     site = replace(SITE, servers=(replace(server, interfaces=(interface,)),))
@@ -605,10 +603,10 @@ def door_with(registry: Registry, purpose: Purpose, port: int = 2641) -> NativeS
     [(Purpose.QUERY, True, False), (Purpose.ADMIN, False, True), (Purpose.ADMIN | Purpose.QUERY, True, True)],
     ids=str,
 )
-def test_an_interface_serves_what_the_site_record_says(
+def test_interface_accepts_what_the_site_record_says(
     registry: Registry, purpose: Purpose, resolves: bool, changes: bool
 ) -> None:
-    visitor = Visitor(door_with(registry, purpose))
+    visitor = Visitor(server_with(registry, purpose))
     for opcode, body, served in (
         (OpCode.RESOLUTION, Resolve(STD.encode()), resolves),
         (OpCode.DELETE_HANDLE, HandleRequest(STD.encode()), changes),
@@ -621,16 +619,16 @@ def test_an_interface_serves_what_the_site_record_says(
         assert visitor.served[-1].opcode == opcode
 
 
-def test_an_interface_that_the_site_record_does_not_name_serves_everything(registry: Registry) -> None:
+def test_interface_missing_in_the_site_record_accepts_everything(registry: Registry) -> None:
     for native_server, transport in (
-        (door_with(registry, Purpose(0), port=2642), Transport.TCP),
-        (door_with(registry, Purpose(0)), Transport.UDP),
+        (server_with(registry, Purpose(0), port=2642), Transport.TCP),
+        (server_with(registry, Purpose(0)), Transport.UDP),
     ):
         assert resolve(Visitor(native_server, transport), STD).code is ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("transport", [Transport.HTTP, Transport.HTTPS], ids=str)
-def test_a_message_over_http_is_answered_like_any_other(native_server: NativeServer, transport: Transport) -> None:
+def test_message_over_http_is_handled_like_any_other(native_server: NativeServer, transport: Transport) -> None:
     visitor = Visitor(native_server, transport)
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (URL,)))
     assert visitor.ask_as(RSA, request).code is ResponseCode.SUCCESS
@@ -654,14 +652,14 @@ def test_mirrors_are_not_supported_yet(visitor: Visitor, opcode: OpCode, body: H
     assert text_of(answer) == f"operation {opcode.value} is not supported"
 
 
-def test_an_operation_that_nobody_knows_is_refused(visitor: Visitor) -> None:
+def test_unknown_operation_is_refused(visitor: Visitor) -> None:
     request = visitor.request(OpCode(106), HandleRequest())
     with pytest.raises(RemoteProtocolError) as refused:
         visitor.ask(request)
     assert refused.value.code is ResponseCode.ERROR
 
 
-def test_a_server_without_a_checkpoint_key_says_so(visitor: Visitor) -> None:
+def test_missing_checkpoint_key_is_reported(visitor: Visitor) -> None:
     answer = visitor.ask_as(SEC, visitor.request(OpCode.BACKUP_SERVER, HandleRequest()))
     assert (answer.code, text_of(answer)) == (
         ResponseCode.ERROR,
@@ -682,9 +680,7 @@ def test_a_server_without_a_checkpoint_key_says_so(visitor: Visitor) -> None:
     ],
     ids=str,
 )
-def test_another_server_may_ask_whether_an_answer_is_right(
-    visitor: Visitor, identity: Identity, secret: bytes, valid: bool
-) -> None:
+def test_another_server_may_verify_a_response(visitor: Visitor, identity: Identity, secret: bytes, valid: bool) -> None:
     nonce, digest = bytes(16), bytes(range(32))
     answer = answer_with_secret(secret, nonce, digest, CURRENT_VERSION, CURRENT_VERSION, bytes(16))
     body = VerifyChallenge(identity.handle, identity.index, nonce, digest, answer)
@@ -702,7 +698,7 @@ def test_another_server_may_ask_whether_an_answer_is_right(
     ],
     ids=str,
 )
-def test_whoever_has_the_work_done_is_told_whose_secret_may_be_guessed_at_and_what_came_of_it(
+def test_work_names_the_handle_of_the_secret_and_its_result(
     registry: Registry, handle: bytes, secret: bytes, kinds: list[WorkKind]
 ) -> None:
     done: list[tuple[WorkKind, bytes | None]] = []
@@ -725,9 +721,7 @@ def test_whoever_has_the_work_done_is_told_whose_secret_may_be_guessed_at_and_wh
 
 
 @pytest.mark.parametrize("anybody_may", [False, True])
-def test_a_change_for_nobody_in_particular_is_tried_out_at_the_price_of_reading(
-    registry: Registry, anybody_may: bool
-) -> None:
+def test_anonymous_change_is_checked_as_a_read(registry: Registry, anybody_may: bool) -> None:
     done: list[WorkKind] = []
 
     def do(step: Work) -> object:
@@ -746,13 +740,13 @@ def test_a_change_for_nobody_in_particular_is_tried_out_at_the_price_of_reading(
 
 
 @pytest.mark.parametrize("name", [b"20.500.77777/x", b"20.500.77777/\xff"], ids=str)
-def test_answers_of_those_who_are_elsewhere_are_not_judged(visitor: Visitor, name: bytes) -> None:
+def test_responses_of_foreign_handles_are_not_verified(visitor: Visitor, name: bytes) -> None:
     body = VerifyChallenge(name, 300, bytes(16), bytes(32), b"x")
     answer = visitor.ask(visitor.request(OpCode.VERIFY_CHALLENGE, body))
     assert answer.code is ResponseCode.SERVER_NOT_RESP
 
 
-def test_the_status_is_for_its_administrators_alone(registry: Registry, visitor: Visitor) -> None:
+def test_status_requires_an_administrator(registry: Registry, visitor: Visitor) -> None:
     make(registry, f"{PREFIX}/other", Value(300, "HS_SECKEY", b"another", permissions=HIDDEN))
     other = Identity(f"{PREFIX}/other".encode(), 300)
     request = visitor.request(OpCode.RESOLUTION, Resolve(b"0.SITE/status"), flags=READ_ALL)
@@ -763,7 +757,7 @@ def test_the_status_is_for_its_administrators_alone(registry: Registry, visitor:
     assert visitor.ask_as(SEC, request).code is ResponseCode.VALUES_NOT_FOUND
 
 
-def test_a_status_of_ones_own_may_be_given(registry: Registry) -> None:
+def test_custom_status_may_be_passed(registry: Registry) -> None:
     native_server = NativeServer(registry, make_server(), SITE, status=lambda: (replace(URL, permissions=HIDDEN),))
     request = (visitor := Visitor(native_server)).request(OpCode.RESOLUTION, Resolve(b"0.SITE/status"), flags=READ_ALL)
     assert found(visitor.ask_as(SEC, request)) == [1]
@@ -785,8 +779,8 @@ def test_everything_works_in_2039() -> None:
         assert later - MADE > 1 << 28
 
 
-def test_names_that_are_not_public_are_not_there_for_others(registry: Registry, visitor: Visitor) -> None:
-    """Not even for somebody who says that they administer them: that has to be proved first."""
+def test_unpublished_names_do_not_exist_for_others(registry: Registry, visitor: Visitor) -> None:
+    """Not even for a claimed administrator: the claim must be proved first."""
     draft = Draft(Action.RESERVE, State.RESERVED, f"{PREFIX}/kept", "cli", "local:alice", values=(BY_ADMINS, URL))
     registry.ledger.append(Append(draft))
     for name in (f"{PREFIX}/kept", f"{PREFIX}/absent"):
@@ -800,15 +794,15 @@ def test_names_that_are_not_public_are_not_there_for_others(registry: Registry, 
         assert right.code is (ResponseCode.VALUE_ALREADY_EXISTS if known else ResponseCode.HANDLE_NOT_FOUND)
 
 
-def test_listing_may_be_switched_off() -> None:
+def test_listing_may_be_disabled() -> None:
     with recorded_registry(listing=False) as registry:
         visitor = Visitor(NativeServer(registry, make_server(), SITE))
         answer = visitor.ask(visitor.request(OpCode.LIST_HANDLES, HandleRequest(ADMIN.encode())))
         assert answer.code is ResponseCode.OPERATION_NOT_SUPPORTED
 
 
-def test_rights_over_single_permissions_are_kept(registry: Registry, visitor: Visitor) -> None:
-    """Who may add values may not delete the record."""
+def test_permissions_are_checked_individually(registry: Registry, visitor: Visitor) -> None:
+    """Permission to add values does not include deleting the record."""
     reference = ValueRef(301, ADMIN)
     few = Value(100, "HS_ADMIN", Admin(reference, AdminPermission.ADD_VALUE).to_bytes())
     make(registry, f"{PREFIX}/few", URL, few)
@@ -817,7 +811,7 @@ def test_rights_over_single_permissions_are_kept(registry: Registry, visitor: Vi
     assert visitor.ask_as(SEC, add).code is ResponseCode.SUCCESS
     answer = visitor.ask_as(SEC, visitor.request(OpCode.DELETE_HANDLE, HandleRequest(name)))
     assert answer.code is ResponseCode.INVALID_ADMIN
-    assert "it takes DELETE_HANDLE" in text_of(answer)
+    assert "requires permission DELETE_HANDLE" in text_of(answer)
 
 
 def test_a_marker_makes_the_server_responsible_for_derived_prefixes(registry: Registry, visitor: Visitor) -> None:

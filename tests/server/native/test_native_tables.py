@@ -1,4 +1,4 @@
-"""Challenges that were given over UDP are kept apart: a flood of them never costs anybody a challenge over TCP."""
+"""Challenges issued over UDP are stored separately: a flood of them never evicts one issued over TCP."""
 
 import pytest
 
@@ -26,40 +26,40 @@ def pending(number: int, octets: int = 0) -> PendingChallenge:
     return PendingChallenge(number, request, bytes(16), RequestDigest.of(request.raw, CURRENT_VERSION), NOW)
 
 
-def given(table: Challenges, challenge: PendingChallenge, *, udp: bool) -> None:
+def issue(table: Challenges, challenge: PendingChallenge, *, udp: bool) -> None:
     table.issuing_over_udp = udp
     table.add(challenge)
 
 
-def test_a_flood_over_udp_makes_room_for_itself_alone() -> None:
+def test_udp_flood_evicts_only_udp_challenges() -> None:
     table = Challenges(LIFE, TableLimits(challenges=5, udp_challenges=3))
     for number in range(1, 6):
-        given(table, pending(number), udp=False)
+        issue(table, pending(number), udp=False)
     for number in range(100, 200):
-        given(table, pending(number), udp=True)
+        issue(table, pending(number), udp=True)
     assert [number for number in range(1, 200) if number in table] == [1, 2, 3, 4, 5, 197, 198, 199]
     assert len(table) == 8
     assert len(table.over_udp) == 3
 
 
-def test_octets_over_udp_have_an_end_of_their_own() -> None:
-    table = Challenges(LIFE, TableLimits(udp_challenge_octets=5_000))
-    given(table, pending(1, 9_000), udp=False)
+def test_udp_challenges_have_their_own_byte_limit() -> None:
+    table = Challenges(LIFE, TableLimits(udp_challenge_bytes=5_000))
+    issue(table, pending(1, 9_000), udp=False)
     for number in range(2, 20):
-        given(table, pending(number, 1_000), udp=True)
+        issue(table, pending(number, 1_000), udp=True)
     assert 1 in table
     assert len(table.over_udp) == 4
 
 
-def test_a_challenge_is_found_however_it_was_given_and_has_one_place() -> None:
+def test_challenge_is_in_one_table_and_found_in_either() -> None:
     table = Challenges(LIFE, TableLimits())
     first, second = pending(7), pending(7)
-    given(table, first, udp=True)
+    issue(table, first, udp=True)
     assert table.find(7, NOW) is first
-    given(table, second, udp=False)
+    issue(table, second, udp=False)
     assert table.find(7, NOW) is second
     assert (len(table), len(table.over_udp)) == (1, 0)
-    given(table, first, udp=True)
+    issue(table, first, udp=True)
     assert (len(table), len(table.over_udp)) == (1, 1)
     table.settle(first, (b"reply",))
     assert first.reply == (b"reply",)
@@ -69,7 +69,7 @@ def test_a_challenge_is_found_however_it_was_given_and_has_one_place() -> None:
 
 
 @pytest.mark.parametrize("transport", [Transport.UDP, Transport.TCP])
-def test_the_door_keeps_challenges_by_transport(transport: Transport) -> None:
+def test_server_stores_challenges_by_transport(transport: Transport) -> None:
     with recorded_registry() as registry:
         native_server = NativeServer(registry, make_server(), SITE)
         visitor = Visitor(native_server, transport)
@@ -80,7 +80,7 @@ def test_the_door_keeps_challenges_by_transport(transport: Transport) -> None:
         assert len(native_server.server.challenges.over_udp) == (transport == Transport.UDP)
 
 
-def test_sizes_are_those_of_the_settings() -> None:
+def test_limits_come_from_the_settings() -> None:
     text = "[limits]\nudp_challenges = 10\nudp_challenge_octets = 70000\nsessions = 11\nunproved_sessions = 12\n"
     sizes = TableLimits.of(Config.parse(text, {}))
     assert sizes == TableLimits(10_000, 64 << 20, 10, 70_000, 11, 12)
@@ -89,13 +89,13 @@ def test_sizes_are_those_of_the_settings() -> None:
     assert len(server.sessions) == len(server.challenges) == 0
 
 
-def test_no_setting_allows_more_over_udp_than_the_protocol_s_bounds() -> None:
+def test_settings_cannot_exceed_the_udp_maximum() -> None:
     for text in ("udp_challenges = 1001", "udp_challenge_octets = 16777217"):
         with pytest.raises(ValueError, match="whole number"):
             Config.parse(f"[limits]\n{text}\n", {})
 
 
-def test_of_too_many_unfinished_octets_the_most_have_to_go() -> None:
+def test_largest_unfinished_messages_are_evicted() -> None:
     table: UnfinishedMessages[str] = UnfinishedMessages(100)
     assert table.note("a", 60) == []
     assert table.note("b", 30) == []
@@ -108,7 +108,7 @@ def test_of_too_many_unfinished_octets_the_most_have_to_go() -> None:
     assert table.total == 0
 
 
-def test_a_lower_limit_counts_from_the_next_octet_on() -> None:
+def test_lower_limit_applies_to_the_next_byte() -> None:
     table: UnfinishedMessages[int] = UnfinishedMessages(1_000)
     for number in range(10):
         assert table.note(number, 10 + number) == []

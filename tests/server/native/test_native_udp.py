@@ -1,4 +1,4 @@
-"""What resolvers hand over: messages of several packets, their short answers, and answers that came back."""
+"""Forwarded datagrams: messages of several packets, short responses, and reflected responses."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ ANSWER = Message.build(Envelope(request_id=7), Header(OpCode.CREATE_HANDLE, Resp
 
 @dataclass
 class Service:
-    """What the native protocol would do; here it says the same to everything."""
+    """A service that sends the same response to everything."""
 
     served_frames: list[Frame] = field(default_factory=list)
     drops: Counter[str] = field(default_factory=Counter)
@@ -64,8 +64,8 @@ def memory() -> Iterator[int]:
     os.close(descriptor)
 
 
-def hand_over(service: Service, traffic: TrafficLimit, *datagrams: bytes) -> list[ForwardedDatagram]:
-    """Hand datagrams over, and give what comes back."""
+def forward(service: Service, traffic: TrafficLimit, *datagrams: bytes) -> list[ForwardedDatagram]:
+    """Forward datagrams and return the responses."""
     control, resolver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     async def run() -> None:
@@ -74,7 +74,7 @@ def hand_over(service: Service, traffic: TrafficLimit, *datagrams: bytes) -> lis
         udp.start(loop)
         for datagram in datagrams:
             resolver.send(pack_datagram(asyncio.get_running_loop().time(), SOURCE, datagram, LOCAL))
-        while not _is_taken(control) or udp.in_flight:  # noqa: ASYNC110 - nobody else would tell
+        while not _is_read(control) or udp.in_flight:  # noqa: ASYNC110 - nobody else would tell
             await asyncio.sleep(0)
         udp.stop(loop)
 
@@ -89,7 +89,7 @@ def hand_over(service: Service, traffic: TrafficLimit, *datagrams: bytes) -> lis
             return found
 
 
-def _is_taken(control: socket.socket) -> bool:
+def _is_read(control: socket.socket) -> bool:
     try:
         control.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -103,27 +103,27 @@ def long_request(flags: OpFlag = DEFAULT_FLAGS) -> tuple[Client, Message]:
     return client, client.request(OpCode.CREATE_HANDLE, body, NOW, flags=flags)
 
 
-def test_an_answer_goes_back_by_the_address_that_was_asked(memory: int) -> None:
+def test_response_leaves_from_the_requested_address(memory: int) -> None:
     _, request = long_request()
     service = Service()
     packets = split(request.envelope, request.payload(), request=True)
-    (parcel,) = hand_over(service, TrafficLimit(memory, 0, 0), *packets)
+    (parcel,) = forward(service, TrafficLimit(memory, 0, 0), *packets)
     assert (parcel.address, parcel.local, parcel.datagram) == (SOURCE, LOCAL, ANSWER.to_bytes())
-    (early,) = hand_over(service, TrafficLimit(memory, 0, 0), b"abc")
+    (early,) = forward(service, TrafficLimit(memory, 0, 0), b"abc")
     assert (early.address, early.local) == (SOURCE, LOCAL)
     assert [frame.payload for frame in service.served_frames] == [request.payload()]
 
 
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST])
 @pytest.mark.parametrize("last", [0, 1, 2])
-def test_the_short_answer_to_several_packets_is_one_to_the_whole_request(memory: int, last: int, flags: OpFlag) -> None:
-    """Whichever packet comes last: two of them have no header."""
+def test_short_response_to_several_packets_answers_the_whole_request(memory: int, last: int, flags: OpFlag) -> None:
+    """Whichever packet arrives last: two of them have no header."""
     client, request = long_request(flags)
     packets = split(request.envelope, request.payload(), request=True)
     assert len(packets) == 3
     packets.append(packets.pop(last))
     service = Service()
-    (parcel,) = hand_over(service, TrafficLimit(memory, 1e-9, 1), *packets)
+    (parcel,) = forward(service, TrafficLimit(memory, 1e-9, 1), *packets)
     answer = client.read(Frame(Envelope.from_bytes(parcel.datagram), parcel.datagram[ENVELOPE_LENGTH:]), request, NOW)
     assert answer.message.header.opcode is OpCode.CREATE_HANDLE
     assert answer.code is ResponseCode.ERROR
@@ -132,16 +132,16 @@ def test_the_short_answer_to_several_packets_is_one_to_the_whole_request(memory:
     assert service.drops == {"rate_limit": 1}
 
 
-def test_what_is_no_message_gets_no_short_answer(memory: int) -> None:
+def test_invalid_message_gets_no_short_response(memory: int) -> None:
     service = Service()
-    assert hand_over(service, TrafficLimit(memory, 1e-9, 1), b"abc") == []
+    assert forward(service, TrafficLimit(memory, 1e-9, 1), b"abc") == []
     assert service.drops == {"rate_limit": 1}
 
 
-def test_an_answer_of_several_packets_that_comes_back_gets_nothing(memory: int) -> None:
-    """It echoes what its request said: that it comes in several packets."""
+def test_reflected_response_of_several_packets_gets_no_response(memory: int) -> None:
+    """It echoes the TC flag of its request."""
     answer = Message.build(Envelope(request_id=7), Header(OpCode.RESOLUTION, ResponseCode.SUCCESS), bytes(1_200))
     service = Service()
-    assert hand_over(service, TrafficLimit(memory, 0, 0), *split(answer.envelope, answer.payload(), request=True)) == []
+    assert forward(service, TrafficLimit(memory, 0, 0), *split(answer.envelope, answer.payload(), request=True)) == []
     assert service.served_frames == []
-    assert service.drops == {"answer": 1}
+    assert service.drops == {"response": 1}

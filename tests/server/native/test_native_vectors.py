@@ -66,7 +66,7 @@ DIFFERENCES = (
 
 
 class Replay:
-    """A door that lives through recorded conversations."""
+    """A server that replays recorded conversations."""
 
     def __init__(self, native_server: NativeServer, machine: Clock, randomness: "deque[bytes]") -> None:
         self.native_server = native_server
@@ -116,7 +116,7 @@ class Replay:
 
 
 def handle_of(name: str) -> bytes:
-    """What a conversation is about."""
+    """The handle of a conversation."""
     vector = CONVERSATIONS[name][0]
     (frame,) = frames_of(vector.request, vector.transport)
     message = Message.from_bytes(frame.envelope, frame.payload, NOW)
@@ -126,7 +126,7 @@ def handle_of(name: str) -> bytes:
 
 
 def scene_of(name: str) -> list[str]:
-    """The conversations that came before about the same handle, over the same transport; and this one."""
+    """The earlier conversations about the same handle over the same transport, and this one."""
     file, _, group = name.partition(":")
     words = set(group.split(".")) & set(TRANSPORTS)
     same = [other for other in CONVERSATIONS if other.startswith(f"{file}:") and words <= set(other.split("."))]
@@ -136,8 +136,8 @@ def scene_of(name: str) -> list[str]:
     return [name]
 
 
-def name_all(native_server: NativeServer, name: str) -> None:
-    """Make the names that a recorded list holds and the recorded state has not."""
+def create_listed_names(native_server: NativeServer, name: str) -> None:
+    """Create the names of a recorded list that are missing in the recorded state."""
     known = {handle.upper() for handle in RECORDS}
     requests = []
     for vector in CONVERSATIONS[name]:
@@ -151,7 +151,7 @@ def name_all(native_server: NativeServer, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_a_vector_gets_the_recorded_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vector_gets_the_recorded_response(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("session:session-dh"):
         half = RecordedHalf.of(CONVERSATIONS[name][0])
         monkeypatch.setattr(steps, "generate_key_pair", half.make_key_pair)
@@ -163,7 +163,7 @@ def test_a_vector_gets_the_recorded_answer(name: str, monkeypatch: pytest.Monkey
         server = ProtocolServer(ServerSettings(SERVER_KEY), lambda _count: randomness.popleft())
         native_server = NativeServer(registry, server, SITE)
         if name.startswith("lists:list-handles"):
-            name_all(native_server, name)
+            create_listed_names(native_server, name)
         run = Replay(native_server, machine, randomness)
         *before, last = scene_of(name)
         for other in before:
@@ -177,6 +177,6 @@ def test_a_vector_gets_the_recorded_answer(name: str, monkeypatch: pytest.Monkey
             assert any(difference.covers(name, field) for field in found)
 
 
-def test_every_allowed_difference_is_about_a_vector() -> None:
+def test_every_allowed_difference_matches_a_vector() -> None:
     for difference in DIFFERENCES:
         assert any(difference.concerns(name) for name in CONVERSATIONS), difference

@@ -1,4 +1,4 @@
-"""What a resolver answers by itself, what it hands over, and that nothing it is given makes it fail."""
+"""The fast path: what it answers, what it forwards, and that no input makes it fail."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -106,7 +106,7 @@ FOUND: dict[str, tuple[Asked, list[int]]] = {
 
 
 @pytest.mark.parametrize(("asked", "expected"), FOUND.values(), ids=FOUND)
-def test_what_is_found_is_answered_as_the_slow_path_does(here: World, asked: Asked, expected: list[int]) -> None:
+def test_found_record_equals_the_slow_path(here: World, asked: Asked, expected: list[int]) -> None:
     answer = here.answer(asked.to_bytes())
     assert indexes(answer) == expected
     assert answer == here.slowly(asked.to_bytes())[1]
@@ -132,15 +132,13 @@ REFUSED: dict[str, tuple[Asked, ResponseCode, bytes]] = {
 
 
 @pytest.mark.parametrize(("asked", "code", "text"), REFUSED.values(), ids=REFUSED)
-def test_what_is_not_found_is_answered_with_the_deployed_texts(
-    here: World, asked: Asked, code: ResponseCode, text: bytes
-) -> None:
+def test_not_found_has_the_deployed_texts(here: World, asked: Asked, code: ResponseCode, text: bytes) -> None:
     answer = here.answer(asked.to_bytes())
     assert opened(answer) == (code, Failure(text))
     assert answer == here.slowly(asked.to_bytes())[1]
 
 
-def test_names_that_differ_in_their_letters_alone_are_two_where_letters_count(here: World) -> None:
+def test_names_that_differ_in_case_are_distinct_if_case_sensitive(here: World) -> None:
     found = []
     for name in (b"20.500/aB", b"20.500/Ab"):
         _, body = opened(here.answer(Asked(name).to_bytes()))
@@ -149,7 +147,7 @@ def test_names_that_differ_in_their_letters_alone_are_two_where_letters_count(he
     assert found == [b"first", b"second"]
 
 
-def test_a_derived_prefix_that_is_not_here_is_referred_unless_the_client_does_not_want_that(here: World) -> None:
+def test_derived_prefix_elsewhere_is_referred_unless_disabled(here: World) -> None:
     asked = Asked(b"0.na/10.1.7.8")
     for each in (asked, replace(asked, name=b"10.1.7.8")):
         answer = here.answer(each.to_bytes())
@@ -159,7 +157,7 @@ def test_a_derived_prefix_that_is_not_here_is_referred_unless_the_client_does_no
     assert opened(here.answer(not_referred.to_bytes()))[0] is ResponseCode.HANDLE_NOT_FOUND
 
 
-def test_a_marker_makes_responsible_for_the_prefix_handles_below_it() -> None:
+def test_marker_makes_the_server_responsible_for_derived_prefix_handles() -> None:
     with world() as here:
         here.hold([homed("0.NA/0.NA/10"), Kept("0.NA/10.1", (value(1),)), Kept("0.NA/10", (value(1),))])
         assert indexes(here.answer(Asked(b"0.NA/10.1").to_bytes())) == [1]
@@ -169,7 +167,7 @@ def test_a_marker_makes_responsible_for_the_prefix_handles_below_it() -> None:
         assert opened(here.answer(Asked(b"10.1/x").to_bytes()))[0] is ResponseCode.SERVER_NOT_RESP
 
 
-def test_a_server_of_several_answers_for_its_share_and_refuses_the_rest(here: World) -> None:
+def test_partitioned_server_refuses_names_of_others(here: World) -> None:
     asked = Asked(b"10.1/open").to_bytes()
     answers = [
         PublicResolver(here.registry.ledger.answers, ResolutionSettings(servers=3, position=own), lambda: NOW)
@@ -181,7 +179,7 @@ def test_a_server_of_several_answers_for_its_share_and_refuses_the_rest(here: Wo
     assert [code for code, _ in outcomes].count(ResponseCode.SUCCESS) == 1
 
 
-def test_a_client_takes_the_answer_with_its_digest(here: World) -> None:
+def test_client_accepts_the_response_with_its_digest(here: World) -> None:
     client = Client(lambda count: bytes(range(1, count + 1)))
     flags = DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST
     request = client.request(OpCode.RESOLUTION, Resolve(b"10.1/open"), NOW, flags=flags, peer_version=Version(2, 11))
@@ -236,7 +234,7 @@ HANDED_OVER: dict[str, Asked] = {
 
 
 @pytest.mark.parametrize("asked", HANDED_OVER.values(), ids=HANDED_OVER)
-def test_what_is_not_a_resolvers_is_handed_over(here: World, asked: Asked) -> None:
+def test_other_requests_are_forwarded(here: World, asked: Asked) -> None:
     if "\udcff" in asked.types:
         datagram = replace(asked, types=("??",)).to_bytes().replace(b"??", b"\xff\xff")
     else:
@@ -245,14 +243,14 @@ def test_what_is_not_a_resolvers_is_handed_over(here: World, asked: Asked) -> No
 
 
 @pytest.mark.parametrize(("octet", "bits"), [(2, 0x20), (2, 0x40), (2, 0x80), (2, 0x04), (15, 1), (19, 1), (27, 1)])
-def test_fragments_and_lengths_that_do_not_fit_are_handed_over(here: World, octet: int, bits: int) -> None:
+def test_fragments_and_invalid_lengths_are_forwarded(here: World, octet: int, bits: int) -> None:
     datagram = bytearray(Asked(b"10.1/open").to_bytes())
     assert here.answer(bytes(datagram)) is not None
     datagram[octet] ^= bits
     assert here.answer(bytes(datagram)) is None
 
 
-def test_a_node_that_follows_another_hands_over_who_wants_what_is_authoritative(here: World) -> None:
+def test_following_node_forwards_authoritative_requests(here: World) -> None:
     answer = PublicResolver(
         here.registry.ledger.answers, ResolutionSettings(follows=True, is_primary=False), lambda: NOW
     )
@@ -261,14 +259,14 @@ def test_a_node_that_follows_another_hands_over_who_wants_what_is_authoritative(
     assert answer(Asked(b"10.1/open").to_bytes()) is not None
 
 
-def test_a_node_that_asks_elsewhere_hands_over_what_is_not_here(here: World) -> None:
+def test_recursive_node_forwards_foreign_names(here: World) -> None:
     answer = PublicResolver(here.registry.ledger.answers, ResolutionSettings(recursive=True), lambda: NOW)
     assert answer(Asked(b"50/not-homed").to_bytes()) is None
     alone = Asked(b"50/not-homed", flags=int(OpFlag.PUBLIC_ONLY))
     assert opened(answer(alone.to_bytes()))[0] is ResponseCode.SERVER_NOT_RESP
 
 
-def test_the_default_policy_decides_where_a_prefix_has_none() -> None:
+def test_default_policy_applies_without_a_policy() -> None:
     name = f"10/{CORDRA}?q"
     with world(ResolutionSettings(default_scheme="cordra"), "cordra") as here:
         here.hold([homed("0.NA/10"), Kept(f"10/{CORDRA}", (value(1),))])
@@ -277,7 +275,7 @@ def test_the_default_policy_decides_where_a_prefix_has_none() -> None:
         assert indexes(here.answer(Asked(name.encode()).to_bytes())) == [1]
 
 
-def test_sixteen_packets_are_answered_and_a_seventeenth_is_handed_over() -> None:
+def test_response_of_more_than_sixteen_packets_is_forwarded() -> None:
     with world() as here:
         for extra in (0, 1):
             # Around the data: header and credential 28, name 8, count 4, value 29 octets.
@@ -299,7 +297,7 @@ def test_sixteen_packets_are_answered_and_a_seventeenth_is_handed_over() -> None
 
 @dataclass
 class FakeView:
-    """A view with these octets in it, or with an error instead."""
+    """A view with the given data, or with an error."""
 
     handles: dict[bytes, bytes] = field(default_factory=dict)
     prefixes: dict[bytes, bytes] = field(default_factory=dict)
@@ -317,24 +315,24 @@ class FakeView:
 @pytest.mark.parametrize(
     "error", [AnswersUnavailable("no view"), CorruptData("torn"), NewerFormat("newer"), OSError("gone")]
 )
-def test_without_a_view_that_can_be_used_everything_is_handed_over(error: Exception) -> None:
+def test_without_a_usable_view_everything_is_forwarded(error: Exception) -> None:
     view = FakeView(prefixes={b"10": b"\1\0\0"}, error=error)
     assert PublicResolver(view, ResolutionSettings(), lambda: NOW)(Asked(b"10/x").to_bytes()) is None
 
 
-def test_a_reader_whose_folder_is_not_there_yet_hands_over(tmp_path: Path) -> None:
+def test_missing_view_directory_forwards_everything(tmp_path: Path) -> None:
     with AnswersReader(tmp_path / "answers") as reader:
         assert PublicResolver(reader, ResolutionSettings(), lambda: NOW)(Asked(b"10/x").to_bytes()) is None
 
 
 @pytest.mark.parametrize("about", [b"", b"\1", b"\x41\0\0", b"\x81\0\0", b"\1\4free\0"])
-def test_a_prefix_item_that_is_not_understood_is_handed_over(about: bytes) -> None:
+def test_unknown_prefix_item_is_forwarded(about: bytes) -> None:
     answer = PublicResolver(FakeView({b"10/X": b"\1\0"}, {b"10": about}), ResolutionSettings(), lambda: NOW)
     assert answer(Asked(b"10/x").to_bytes()) is None
 
 
 @pytest.mark.parametrize("about", [b"\x44\0\0", b"\0\0\1\5abc"])
-def test_an_ancestors_item_that_is_not_understood_is_handed_over(about: bytes) -> None:
+def test_unknown_ancestor_item_is_forwarded(about: bytes) -> None:
     homed_here = {b"0.NA": b"\1\0\0"} if not about[0] else {}
     answer = PublicResolver(FakeView({}, {b"10": about, **homed_here}), ResolutionSettings(), lambda: NOW)
     assert answer(Asked(b"0.NA/10.1").to_bytes()) is None
@@ -342,7 +340,7 @@ def test_an_ancestors_item_that_is_not_understood_is_handed_over(about: bytes) -
 
 @given(octets=st.binary(max_size=60), head=st.integers(0, 255), about=st.binary(min_size=1, max_size=12))
 @settings(max_examples=300, deadline=None)
-def test_damage_of_the_view_is_never_an_error(octets: bytes, head: int, about: bytes) -> None:
+def test_damaged_view_is_never_an_error(octets: bytes, head: int, about: bytes) -> None:
     view = FakeView({b"10/X": bytes((head,)) + octets}, {b"10": bytes((about[0] | 1,)) + about[1:]})
     answer = PublicResolver(view, ResolutionSettings(), lambda: NOW)
     for asked in (Asked(b"10/x"), Asked(b"10/x", (1,), ("URL.",)), Asked(b"10/x?")):
@@ -352,11 +350,11 @@ def test_damage_of_the_view_is_never_an_error(octets: bytes, head: int, about: b
 
 @given(st.binary(max_size=600))
 @settings(max_examples=300, deadline=None)
-def test_no_octets_are_an_error(here: World, octets: bytes) -> None:
+def test_no_bytes_are_an_error(here: World, octets: bytes) -> None:
     assert here.answer(octets) is None
 
 
 @pytest.mark.parametrize("problem", [{"serial": 40_000}, {"position": 1}, {"servers": 0}, {"position": -1}])
-def test_settings_that_cannot_be_are_refused(problem: dict[str, int]) -> None:
+def test_invalid_settings_are_refused(problem: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"serial number|position"):
         ResolutionSettings(**problem)  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ HOMED = ("n", "n", "n", "n", "b", "m", "nm", "")
 
 @st.composite
 def records(draw: st.DrawFn) -> list[Kept]:
-    """Prefixes homed one way or another or not at all, with policies or not, and names under them."""
+    """Prefixes homed in different ways or not at all, with or without policies, and names under them."""
     kept, exact = [], set()
     for prefix in PREFIXES:
         chosen = draw(st.sampled_from(HOMED))
@@ -125,7 +125,7 @@ MADE_UP = (
 )
 
 
-class Asking:
+class RequestGenerator:
     """Makes requests at random: most of them a resolver's to answer, some about everything that is handed over.
 
     They are too many to be drawn one by one; a failure shows the one that it is about.
@@ -180,7 +180,7 @@ class Asking:
 
 
 def reasons(requested: Asked, here: World) -> Iterator[str]:
-    """Why a request is not a resolver's to answer; the slow path's own answer is not looked at."""
+    """Why a request is not for a resolver; the slow path's response is not used."""
     yield from reasons_of_the_message(requested, here.settings)
     try:
         text = requested.name.decode()
@@ -262,7 +262,7 @@ def reasons_of_the_record(
 
 
 def refusal_of(name: bytes, here: World) -> str:
-    """What this server says if it is not responsible for a name."""
+    """The refusal if this server is not responsible for a name, else empty."""
     code, answer = here.slowly(Asked(name).to_bytes())
     return answer[48:-4].decode() if code is ResponseCode.SERVER_NOT_RESP else ""
 
@@ -295,12 +295,12 @@ def here(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @given(kept=records(), seed=st.integers(0, 1 << 32), now=st.sampled_from(CLOCKS))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_request_in_any_state_gets_the_octets_of_the_slow_path_or_is_handed_over(
+def test_any_request_gets_the_bytes_of_the_slow_path_or_is_forwarded(
     here: World, kept: list[Kept], seed: int, now: float
 ) -> None:
     here.hold(kept)
     here.now = now
-    asking = Asking(Random(seed), kept)
+    asking = RequestGenerator(Random(seed), kept)
     for _ in range(REQUESTS):
         requested = asking.request()
         fast = here.answer(requested.to_bytes())
@@ -319,8 +319,8 @@ def test_any_request_in_any_state_gets_the_octets_of_the_slow_path_or_is_handed_
 
 
 @pytest.mark.parametrize("text", [b"case = ", b'case = "insensitive"\nscheme = "free"\nnobody_knows = 1\n', b"\xff"])
-def test_a_policy_that_cannot_be_read_stops_the_registry_and_no_resolver(text: bytes) -> None:
-    """Such a policy allows no change. Resolution goes on: a new policy never makes an existing record unreadable."""
+def test_invalid_policy_stops_the_registry_but_no_resolver(text: bytes) -> None:
+    """Such a policy allows no change. Resolution continues: a new policy never makes an existing record unreadable."""
     with world() as here:
         policy = Kept(policy_name("10"), (Value(1, "PERSEID_POLICY", text),))
         here.hold([homed("0.NA/10"), policy, Kept("10/x", (value(1),))])
@@ -332,7 +332,7 @@ def test_a_policy_that_cannot_be_read_stops_the_registry_and_no_resolver(text: b
         assert answer == here.slowly(datagram)[1]
 
 
-def test_a_prefix_that_begins_with_a_dot_is_not_found() -> None:
+def test_prefix_that_starts_with_a_dot_is_not_found() -> None:
     with world() as here:
         here.hold([homed("0.NA/0.NA")])
         for name in (b".7", b"0.NA/.7", b"0.NA/.", b"0.NA/..7"):

@@ -33,7 +33,7 @@ ANSWERED_ALL_THE_SAME = {"malformed.expired.udp", "malformed.expired.tcp"}
 
 
 def recorded_values(file: str, name: str) -> tuple[Value, ...]:
-    """The values in a recorded answer, with their recorded times."""
+    """The values in a recorded response, with their recorded times."""
     vector = next(vector for vector in load(file) if vector.name == name)
     (frame,) = frames_of(vector.response, vector.transport)
     _, body = decode_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
@@ -42,7 +42,7 @@ def recorded_values(file: str, name: str) -> tuple[Value, ...]:
 
 
 def state() -> Iterator[Kept]:
-    """What the README of the vectors says the server held, as far as it is resolved."""
+    """The state that the README of the vectors describes, as far as it is resolved."""
     prefix = "20.500.99999"
     yield homed("0.NA/0.NA")
     yield homed(f"0.NA/{prefix}")
@@ -62,7 +62,7 @@ def here() -> Iterator[World]:
         yield made
 
 
-def test_the_state_is_that_of_the_description() -> None:
+def test_state_matches_the_description() -> None:
     records = {record.name: record for record in state()}
     standard = records["20.500.99999/vec-std"]
     assert standard.state is State.NORMAL
@@ -72,13 +72,13 @@ def test_the_state_is_that_of_the_description() -> None:
     assert described.references == (ValueRef(7, "20.500.99999/ref1"), ValueRef(300, "0.NA/20.500.99999"))
 
 
-def is_handed_over(vector: Vector) -> bool:
+def is_forwarded(vector: Vector) -> bool:
     return vector.name.startswith(tuple(HANDED_OVER)) and vector.name not in ANSWERED_ALL_THE_SAME
 
 
 @pytest.mark.parametrize("vector", exchanges(*VECTOR_FILES), ids=str)
-def test_a_vector_gets_the_recorded_octets_or_is_handed_over(vector: Vector, here: World) -> None:
-    if is_handed_over(vector):
+def test_vector_gets_the_recorded_bytes_or_is_forwarded(vector: Vector, here: World) -> None:
+    if is_forwarded(vector):
         assert all(here.answer(packet) is None for packet in vector.request)
         return
     (request,) = vector.request

@@ -1,4 +1,4 @@
-"""Values are chosen from octets as the registry chooses them from objects, and lists that are none are refused."""
+"""Selection from raw values matches the registry's selection from objects, and invalid lists are refused."""
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +29,9 @@ def lists(indexes: tuple[int, ...], types: tuple[str, ...]) -> bytes:
     types=st.lists(TYPES | TYPES.map(lambda type_: type_ + "."), max_size=4).map(tuple),
 )
 @settings(max_examples=500, deadline=None)
-def test_octets_are_chosen_as_objects_are(kept: list[Value], indexes: tuple[int, ...], types: tuple[str, ...]) -> None:
+def test_raw_selection_matches_object_selection(
+    kept: list[Value], indexes: tuple[int, ...], types: tuple[str, ...]
+) -> None:
     contents = tuple(value.to_bytes() for value in kept)
     octets = HandleItem(b"10/x", State.NORMAL, values=contents).to_bytes(b"10/X")
     item = read_item(b"10/X", octets, sensitive=False)
@@ -47,7 +49,7 @@ def test_octets_are_chosen_as_objects_are(kept: list[Value], indexes: tuple[int,
 
 @given(st.binary(max_size=40) | st.binary(max_size=12).map(lambda octets: bytes(3) + octets))
 @settings(max_examples=500, deadline=None)
-def test_lists_are_refused_exactly_if_the_wire_refuses_them(octets: bytes) -> None:
+def test_lists_are_refused_exactly_if_the_wire_module_refuses_them(octets: bytes) -> None:
     try:
         Resolve.read(Reader(bytes(4) + octets), CURRENT_VERSION, 0)
     except InvalidData:
@@ -57,7 +59,7 @@ def test_lists_are_refused_exactly_if_the_wire_refuses_them(octets: bytes) -> No
         parse_selection(octets)
 
 
-def test_selections_are_kept_up_to_a_number() -> None:
+def test_selection_cache_is_bounded() -> None:
     for index in range(2 * MAX_CACHED_SELECTIONS):
         parse_selection(lists((index,), ()))
     assert parse_selection.cache_info().currsize == MAX_CACHED_SELECTIONS
@@ -67,7 +69,7 @@ def test_selections_are_kept_up_to_a_number() -> None:
     spellings=st.sets(st.sampled_from(("aB", "Ab", "AB", "ab", "a" * 500, "A" * 500)), min_size=1),
     asked=st.sampled_from(("aB", "ab", "AB", "A" * 500, "aA" * 250)),
 )
-def test_the_item_of_the_very_spelling_is_found_where_letters_count(spellings: set[str], asked: str) -> None:
+def test_exact_spelling_is_found_if_case_sensitive(spellings: set[str], asked: str) -> None:
     name = f"10.x/{asked}".encode()
     kept = sorted(f"10.X/{each}".encode() for each in spellings if len(each) == len(asked))
     items = [HandleItem(each, State.NORMAL, exact=True, values=(Value(1, "T", each).to_bytes(),)) for each in kept]
@@ -85,7 +87,7 @@ def test_the_item_of_the_very_spelling_is_found_where_letters_count(spellings: s
 
 
 @pytest.mark.parametrize("octets", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
-def test_a_number_without_end_is_not_read(octets: bytes) -> None:
+def test_endless_number_is_refused(octets: bytes) -> None:
     with pytest.raises(FastPathMiss):
         read_item(b"10/x", octets, sensitive=False)
 

@@ -50,7 +50,7 @@ def packets_of(client: NativeClient, request: Message, session: Session | None =
 
 
 def requests(client: NativeClient) -> dict[str, list[bytes]]:
-    """Requests of which each is answered in another way."""
+    """Requests that each get a different response."""
 
     def resolve(name: str, flags: OpFlag = DEFAULT_FLAGS, indexes: tuple[int, ...] = ()) -> list[bytes]:
         return packets_of(client, client.request(OpCode.RESOLUTION, Resolve(name.encode(), indexes), flags=flags))
@@ -79,7 +79,7 @@ def requests(client: NativeClient) -> dict[str, list[bytes]]:
     }
 
 
-def test_answers_of_every_kind_get_silence_when_they_come_back(server: Serving) -> None:
+def test_reflected_responses_get_no_response(server: Serving) -> None:
     with client_of(server, Via.UDP) as client:
         answers = {kind: over_udp(server.native, packets) for kind, packets in requests(client).items()}
     codes = {
@@ -103,7 +103,7 @@ def test_answers_of_every_kind_get_silence_when_they_come_back(server: Serving) 
         assert answers_before_a_signed_one(server.native, packets) == [], kind
 
 
-def test_no_answer_to_an_answer_is_even_handed_over(server: Serving) -> None:
+def test_reflected_responses_are_not_forwarded(server: Serving) -> None:
     with client_of(server, Via.UDP) as client:
         kinds = requests(client)
         answers = [
@@ -118,7 +118,7 @@ def test_no_answer_to_an_answer_is_even_handed_over(server: Serving) -> None:
     assert metrics(server)[name] == before + 1, "the request behind them alone"
 
 
-def test_an_encrypted_answer_gets_one_refusal_and_that_gets_none(server: Serving) -> None:
+def test_encrypted_response_gets_one_refusal(server: Serving) -> None:
     with client_of(server, Via.UDP, "secret") as client:
         session = client.begin_session()
         flags = DEFAULT_FLAGS | OpFlag.ENCRYPT
@@ -136,8 +136,8 @@ def test_an_encrypted_answer_gets_one_refusal_and_that_gets_none(server: Serving
         client.end_session()
 
 
-def test_no_message_makes_a_loop(server: Serving) -> None:
-    """Everything that is answered is sent back, and so on: it ends at once."""
+def test_no_message_causes_a_loop(server: Serving) -> None:
+    """Every response is sent back, and so on: it ends at once."""
     with client_of(server, Via.UDP) as client:
         kinds = requests(client)
     for kind, packets in kinds.items():
@@ -149,7 +149,7 @@ def test_no_message_makes_a_loop(server: Serving) -> None:
             under_way = answers_before_a_signed_one(server.native, under_way)
 
 
-def test_over_tcp_what_has_a_response_code_is_refused_as_deployed_servers_do(server: Serving) -> None:
+def test_response_over_tcp_is_refused_like_deployed_servers(server: Serving) -> None:
     with client_of(server) as client:
         asked = client.request(OpCode.RESOLUTION, Resolve(STD.encode()))
         (answer,) = client.exchange(asked)

@@ -1,4 +1,4 @@
-"""The access log has one line for each request, whatever was asked for, and writes lines together."""
+"""The access log has one line for each request, and writes lines in batches."""
 
 import json
 import os
@@ -17,7 +17,7 @@ NOW = 1_772_366_400.1239
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Lines(LogOutput):
-    """Keeps what is written."""
+    """Collects what is written."""
 
     def __init__(self) -> None:
         super().__init__(-1)
@@ -57,7 +57,7 @@ def text(output: Lines, clock: Clock) -> AccessLog:
     return AccessLog(Log(LineStyle("resolver-1"), output), clock)
 
 
-def test_a_line_says_who_asked_for_what_and_how_it_went(text: AccessLog, output: Lines) -> None:
+def test_line_has_all_fields(text: AccessLog, output: Lines) -> None:
     text.log_request("192.0.2.7", "tcp", OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b"12345/x", 812, "300:0.NA/12345")
     text.log_request("2001:db8::1", "udp", 1, 100, b"12345/a b", 9)
     text.log_request("192.0.2.7", "tcp", 4711, 999, b"", 9)
@@ -74,7 +74,7 @@ def test_a_line_says_who_asked_for_what_and_how_it_went(text: AccessLog, output:
     ]
 
 
-def test_over_http_there_are_a_method_and_a_status(text: AccessLog, output: Lines) -> None:
+def test_http_line_has_method_and_status(text: AccessLog, output: Lines) -> None:
     made = HttpExchange("PUT", 201, b"12345/x", is_name=True, code=1)
     text.log_http_request("192.0.2.7", "https", made, 812, "300:0.NA/12345")
     text.log_http_request("192.0.2.7", "http", HttpExchange("GET", 404, b"/a b\xff", is_name=False), 9)
@@ -92,7 +92,7 @@ def test_over_http_there_are_a_method_and_a_status(text: AccessLog, output: Line
     ]
 
 
-def test_over_http_json_says_the_same(output: Lines, clock: Clock) -> None:
+def test_http_json_line_has_the_same_fields(output: Lines, clock: Clock) -> None:
     access = AccessLog(Log(LineStyle("control", json=True), output), clock)
     access.log_http_request(
         "192.0.2.7", "https", HttpExchange('P"T', 302, b"12345/x", is_name=True, code=1), 812, "300:0.NA/1"
@@ -114,10 +114,10 @@ def test_over_http_json_says_the_same(output: Lines, clock: Clock) -> None:
 
 
 @given(st.text(), st.text(), st.binary(max_size=5_000), st.text(), st.booleans())
-def test_nothing_over_http_breaks_out_of_its_line(method: str, host: str, path: bytes, who: str, as_json: bool) -> None:
+def test_http_request_is_always_one_line(method: str, host: str, path: bytes, identity: str, as_json: bool) -> None:
     output = Lines()
     access = AccessLog(Log(LineStyle("control", json=as_json), output), Clock())
-    access.log_http_request(host, "http", HttpExchange(method, 200, path, is_name=False, code=1), 1, who)
+    access.log_http_request(host, "http", HttpExchange(method, 200, path, is_name=False, code=1), 1, identity)
     access.flush()
     (line,) = output.written
     assert line.count("\n") == 1
@@ -127,7 +127,7 @@ def test_nothing_over_http_breaks_out_of_its_line(method: str, host: str, path: 
         assert json.loads(line)["status"] == 200
 
 
-def test_json_says_the_same(output: Lines, clock: Clock) -> None:
+def test_json_line_has_the_same_fields(output: Lines, clock: Clock) -> None:
     access = AccessLog(Log(LineStyle("control", json=True), output), clock)
     access.log_request("192.0.2.7", "tcp", 1, 1, 'ü"'.encode(), 812, "300:0.NA/1")
     access.log_request("192.0.2.7", "udp", 1, None, b"\xff", 8)
@@ -144,12 +144,12 @@ def test_json_says_the_same(output: Lines, clock: Clock) -> None:
         "name": 'ü"',
         "code": "SUCCESS",
         "microseconds": 812,
-        "who": "300:0.NA/1",
+        "identity": "300:0.NA/1",
     }
-    assert (second["name"], second["code"], second["who"]) == ("\\xff", "-", "-")
+    assert (second["name"], second["code"], second["identity"]) == ("\\xff", "-", "-")
 
 
-def test_the_journal_has_the_time_itself(output: Lines, clock: Clock) -> None:
+def test_journal_line_has_no_time(output: Lines, clock: Clock) -> None:
     access = AccessLog(Log(LineStyle("control", journal=True), output), clock)
     access.log_request("192.0.2.7", "tcp", 1, 1, b"x", 1)
     access.flush()
@@ -163,11 +163,11 @@ def test_the_journal_has_the_time_itself(output: Lines, clock: Clock) -> None:
     st.integers(0, 2**32 - 1),
     st.integers(-1, 2**32 - 1),
 )
-def test_whatever_is_asked_for_is_one_line(name: bytes, who: str, address: str, opcode: int, code: int) -> None:
+def test_any_request_is_one_line(name: bytes, identity: str, address: str, opcode: int, code: int) -> None:
     for style in (LineStyle("control"), LineStyle("control", json=True), LineStyle("control", json=True, journal=True)):
         output = Lines()
         access = AccessLog(Log(style, output), Clock())
-        access.log_request(address, "tcp", opcode, code, name, 1, who)
+        access.log_request(address, "tcp", opcode, code, name, 1, identity)
         access.flush()
         (line,) = output.written
         assert line[-1] == "\n"
@@ -179,9 +179,7 @@ def test_whatever_is_asked_for_is_one_line(name: bytes, who: str, address: str, 
             assert found["microseconds"] == 1
 
 
-def test_lines_are_written_together_when_there_are_enough_or_a_second_is_over(
-    text: AccessLog, output: Lines, clock: Clock
-) -> None:
+def test_lines_are_written_in_batches(text: AccessLog, output: Lines, clock: Clock) -> None:
     for number in range(BATCH_LINES - 1):
         text.log_request("192.0.2.7", "udp", 1, 1, b"%d" % number, 1)
     assert output.written == []
@@ -199,7 +197,7 @@ def test_lines_are_written_together_when_there_are_enough_or_a_second_is_over(
     assert output.written[-1].startswith("2026-03-01T11:00:01.123Z")
 
 
-def test_flushing_nothing_still_pushes_what_waits_for_a_reader(text: AccessLog, output: Lines) -> None:
+def test_flush_retries_pending_output(text: AccessLog, output: Lines) -> None:
     text.flush()
     assert output.flushed == 1
 
@@ -211,7 +209,7 @@ def descriptor(tmp_path: Path) -> Iterator[int]:
     os.close(opened)
 
 
-def test_lines_reach_a_real_file(descriptor: int, tmp_path: Path) -> None:
+def test_lines_are_written_to_a_file(descriptor: int, tmp_path: Path) -> None:
     access = AccessLog(Log(LineStyle("control"), LogOutput(descriptor)))
     for _ in range(3 * BATCH_LINES):
         access.log_request("192.0.2.7", "tcp", 1, 1, b"12345/x", 3)

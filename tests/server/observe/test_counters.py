@@ -1,4 +1,4 @@
-"""Counters are seen by other processes while they grow, survive who counted, and refuse what is laid out otherwise."""
+"""Counters are visible to other processes, survive restarts, and reject another layout."""
 
 import os
 import subprocess
@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from perseid.server.observe.counters import PAGE, CounterTotals, IncompatibleLayout, SharedCounters
+from perseid.server.limits.udp import IncompatibleLayout
+from perseid.server.observe.counters import PAGE, CounterTotals, SharedCounters
 from perseid.wire.codes import ResponseCode
 
 RESOLVER = """
@@ -58,7 +59,7 @@ def test_each_kind_of_event_has_its_counter(shared_counters: SharedCounters) -> 
     assert len(shared_counters) == 3
 
 
-def test_every_response_code_is_told_from_the_others(shared_counters: SharedCounters) -> None:
+def test_every_response_code_has_its_counter(shared_counters: SharedCounters) -> None:
     for number, code in enumerate(ResponseCode, 1):
         for _ in range(number):
             shared_counters.counters(0).answered(answer(code))
@@ -66,14 +67,14 @@ def test_every_response_code_is_told_from_the_others(shared_counters: SharedCoun
     assert shared_counters.total().other_code == 0
 
 
-def test_counts_are_added_up() -> None:
+def test_totals_are_added() -> None:
     first = CounterTotals({ResponseCode.SUCCESS: 1, ResponseCode.ERROR: 2}, 3, 4, 5, 6)
     second = CounterTotals({ResponseCode.SUCCESS: 10}, 30, 40, 50, 60)
     assert first + second == CounterTotals({ResponseCode.SUCCESS: 11, ResponseCode.ERROR: 2}, 33, 44, 55, 66)
 
 
-def test_what_other_processes_count_is_seen_while_they_live_and_after(shared_counters: SharedCounters) -> None:
-    """The third resolver is killed and started anew: it goes on where it ended."""
+def test_counts_of_other_processes_are_visible_during_and_after_their_life(shared_counters: SharedCounters) -> None:
+    """The third resolver is killed and restarted: it continues where it ended."""
 
     def start(resolver: int, code: int, times: int) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-c", RESOLVER, *map(str, (shared_counters.descriptor, resolver, code, times))]
@@ -98,7 +99,7 @@ def test_what_other_processes_count_is_seen_while_they_live_and_after(shared_cou
     assert shared_counters.total() == CounterTotals(expected, forwarded=3_333, bytes_sent=40 * 3_333)
 
 
-def test_a_reader_never_sees_a_counter_go_back(shared_counters: SharedCounters) -> None:
+def test_counter_never_decreases_for_a_reader(shared_counters: SharedCounters) -> None:
     counters, done = shared_counters.counters(0), threading.Event()
 
     def count() -> None:
@@ -118,8 +119,8 @@ def test_a_reader_never_sees_a_counter_go_back(shared_counters: SharedCounters) 
     assert shared_counters.total().bytes_sent == 200_000 * 255
 
 
-def test_the_two_threads_of_a_resolver_never_add_to_the_same_word(shared_counters: SharedCounters) -> None:
-    """Where an addition can be interrupted, one of two would be lost."""
+def test_two_threads_of_a_resolver_never_share_a_word(shared_counters: SharedCounters) -> None:
+    """If an addition is interrupted, one of two would be lost."""
     counters = shared_counters.counters(0)
 
     def changed(*calls: Callable[[], None]) -> set[int]:
@@ -131,13 +132,13 @@ def test_the_two_threads_of_a_resolver_never_add_to_the_same_word(shared_counter
     by_one = changed(
         lambda: counters.answered(answer(1)), counters.dropped, counters.forwarded, partial(counters.sent, 1)
     )
-    by_the_other = changed(lambda: counters.relayed(5))
-    assert len(by_the_other) == 1
-    assert not by_one & by_the_other
+    by_relay = changed(lambda: counters.relayed(5))
+    assert len(by_relay) == 1
+    assert not by_one & by_relay
 
 
 @pytest.mark.parametrize("octets", [b"", b"x", bytes(PAGE), bytes(PAGE + 8)])
-def test_memory_that_is_laid_out_otherwise_is_refused(octets: bytes) -> None:
+def test_memory_with_another_layout_is_refused(octets: bytes) -> None:
     descriptor = os.memfd_create("something-else")
     try:
         os.write(descriptor, octets)
@@ -147,7 +148,7 @@ def test_memory_that_is_laid_out_otherwise_is_refused(octets: bytes) -> None:
         os.close(descriptor)
 
 
-def test_a_board_of_nobody_is_refused_and_leaves_nothing_open() -> None:
+def test_invalid_number_of_resolvers_leaves_nothing_open() -> None:
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are what is compared
     with pytest.raises(IncompatibleLayout):
         SharedCounters.create(0)

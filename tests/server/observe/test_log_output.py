@@ -1,4 +1,4 @@
-"""Lines get out whole, in order, and nobody waits for a reader that does not read."""
+"""Lines are written whole and in order, and a slow reader never blocks."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ def read_all(descriptor: int) -> bytes:
 
 
 def read_until(enough: Callable[[bytes], bool], read: Callable[[], bytes], *outputs: LogOutput) -> bytes:
-    """What is read while outputs try again, until it is enough."""
+    """Read while outputs retry, until it is enough."""
     found, deadline = b"", monotonic() + 30
     while not enough(found):
         assert monotonic() < deadline, f"{len(found)} octets came"
@@ -46,7 +46,7 @@ def read_until(enough: Callable[[bytes], bool], read: Callable[[], bytes], *outp
     return found
 
 
-def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
+def test_lines_are_written_unchanged(pipe: tuple[int, int]) -> None:
     output = LogOutput(pipe[1])
     output.write(["one\n", "two ü\n"])
     output.write(["three \ud800\n"])
@@ -55,7 +55,7 @@ def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"the descriptor is still the caller's")
 
 
-def test_a_reader_that_stopped_makes_nobody_wait_and_finds_everything_later(pipe: tuple[int, int]) -> None:
+def test_stopped_reader_does_not_block_and_gets_everything_later(pipe: tuple[int, int]) -> None:
     output = LogOutput(pipe[1])
     sent = [f"{number:08d}\n" for number in range(20_000)]  # more than a pipe holds
     output.write(sent)
@@ -64,7 +64,7 @@ def test_a_reader_that_stopped_makes_nobody_wait_and_finds_everything_later(pipe
     assert output.lost == 0
 
 
-def test_what_is_too_much_is_lost_counted_and_mentioned_once_there_is_room(pipe: tuple[int, int]) -> None:
+def test_excess_lines_are_lost_counted_and_reported(pipe: tuple[int, int]) -> None:
     output = LogOutput(pipe[1], lambda lines: f"lost {lines}\n")
     for _ in range(2 * MAX_WAITING_BYTES // len(LINE)):
         output.write([LINE])
@@ -79,7 +79,7 @@ def test_what_is_too_much_is_lost_counted_and_mentioned_once_there_is_room(pipe:
     assert read_all(pipe[0]) == b"and on\n"
 
 
-def test_writes_are_small_enough_to_be_taken_whole(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_are_atomic_for_a_pipe(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, real = [], os.write
 
     def write(where: int, block: bytes) -> int:
@@ -93,7 +93,7 @@ def test_writes_are_small_enough_to_be_taken_whole(pipe: tuple[int, int], monkey
     assert len(sizes) == 5
 
 
-def test_lines_of_several_writers_do_not_run_into_each_other(pipe: tuple[int, int]) -> None:
+def test_lines_of_several_writers_do_not_mix(pipe: tuple[int, int]) -> None:
     outputs = [LogOutput(pipe[1]) for _ in range(4)]
 
     def write(output: LogOutput, letter: str) -> None:
@@ -113,7 +113,7 @@ def test_lines_of_several_writers_do_not_run_into_each_other(pipe: tuple[int, in
     assert all(line == line[0] * 300 for line in lines)
 
 
-def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
+def test_closed_reader_is_not_an_error(pipe: tuple[int, int]) -> None:
     output = LogOutput(pipe[1])
     os.close(pipe[0])
     output.write(["nobody\n", "hears\n"])
@@ -122,7 +122,7 @@ def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
     output.close()
 
 
-def test_a_socket_of_the_journal_is_written_to_without_waiting() -> None:
+def test_journal_socket_does_not_block() -> None:
     reader, writer = socket.socketpair()
     with reader, writer:
         output = LogOutput(writer.fileno())
@@ -133,7 +133,7 @@ def test_a_socket_of_the_journal_is_written_to_without_waiting() -> None:
         output.close()
 
 
-def test_a_file_is_written_to(tmp_path: Path) -> None:
+def test_file_is_written(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("ab") as opened:
         output = LogOutput(opened.fileno())
@@ -142,7 +142,7 @@ def test_a_file_is_written_to(tmp_path: Path) -> None:
     assert path.read_text() == "one\n"
 
 
-def test_what_nobody_reads_until_the_end_is_given_up(pipe: tuple[int, int]) -> None:
+def test_unread_lines_are_lost_on_close(pipe: tuple[int, int]) -> None:
     output = LogOutput(pipe[1])
     output.write([LINE] * 100)
     output.close(0.01)
@@ -151,7 +151,7 @@ def test_what_nobody_reads_until_the_end_is_given_up(pipe: tuple[int, int]) -> N
     assert output.lost == 100 - written
 
 
-def test_a_signal_in_the_middle_of_a_write_may_log_too(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_handler_may_log_during_a_write(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     output = LogOutput(pipe[1])
     real = os.write
     interrupted: list[bool] = []
@@ -167,9 +167,7 @@ def test_a_signal_in_the_middle_of_a_write_may_log_too(pipe: tuple[int, int], mo
     assert read_all(pipe[0]) == b"first\nfrom the signal\n"
 
 
-def test_a_pipe_of_somebody_else_is_asked_before_it_is_written_to(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipe_of_another_user_is_polled(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError
 

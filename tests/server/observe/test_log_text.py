@@ -1,4 +1,4 @@
-"""What strangers send stands in one line of printable text, within its limit, and can be read back."""
+"""Untrusted data becomes printable text within its limit, and can be read back."""
 
 import json
 import re
@@ -14,7 +14,7 @@ ANY_OCTETS = st.binary(max_size=80)
 
 
 def unescaped(shown: str) -> bytes:
-    """The octets that an escaped field stands for."""
+    """The bytes of an escaped field."""
 
     def character(found: re.Match[str]) -> str:
         short, number = found["short"], int(found["number"] or "0", 16)
@@ -35,12 +35,12 @@ def test_any_text_becomes_printable_and_stays_within_its_limit(text: str, limit:
 
 
 @given(ANY_OCTETS)
-def test_a_field_that_was_not_cut_says_exactly_which_octets_came(octets: bytes) -> None:
+def test_field_that_is_not_truncated_is_lossless(octets: bytes) -> None:
     assert unescaped(format_field(decode_text(octets), 10_000)) == octets
 
 
 @given(ANY_TEXT)
-def test_json_says_the_same_text(text: str) -> None:
+def test_json_text_is_lossless(text: str) -> None:
     written = format_json(text, 10_000)
     assert written.isascii()
     json.loads(written).encode("utf-8")  # no surrogates, which strict readers refuse
@@ -49,7 +49,7 @@ def test_json_says_the_same_text(text: str) -> None:
 
 
 @given(ANY_TEXT, st.integers(8, 100))
-def test_cut_json_is_json_still(text: str, limit: int) -> None:
+def test_truncated_json_is_valid(text: str, limit: int) -> None:
     found = json.loads(format_json(text, limit))
     assert found.removesuffix(ELLIPSIS) in found
 
@@ -70,17 +70,17 @@ def test_cut_json_is_json_still(text: str, limit: int) -> None:
         ("x" * 600, '"' + "x" * (MAX_TEXT - 5) + '…"'),
     ],
 )
-def test_a_field_is_quoted_and_escaped_where_it_must_be(text: str, shown: str) -> None:
+def test_field_is_quoted_and_escaped_if_necessary(text: str, shown: str) -> None:
     assert format_field(text) == shown
 
 
-def test_octets_that_are_no_text_are_shown_as_octets() -> None:
+def test_invalid_utf8_is_shown_as_bytes() -> None:
     assert format_field(decode_text(b"10.1/\xff\xfe")) == '"10.1/\\xff\\xfe"'
     assert json.loads(format_json(decode_text(b"10.1/\xff"))) == "10.1/\\xff"
     assert format_json("\x7f") == '"\\u007f"'
 
 
-def test_a_message_keeps_its_words_and_loses_what_is_too_long() -> None:
+def test_long_message_is_truncated() -> None:
     assert escape_text('nothing to escape: \\ and "') == 'nothing to escape: \\ and "'
     assert escape_text("ä" * 1000, 20) == "ä" * 8 + ELLIPSIS
     assert escape_text("ä" * 10, 20) == "ä" * 10

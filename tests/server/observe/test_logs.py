@@ -1,4 +1,4 @@
-"""A log has one line for each thing, whatever is in it, in a form for people and in one for programs."""
+"""The log has one line for each event, as text for people or JSON for programs."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ ANY = st.one_of(
 )
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
 
 
@@ -65,7 +65,7 @@ def lines(style: LineStyle, made: logging.LogRecord) -> str:
 
 @contextmanager
 def raised(error: BaseException) -> Iterator[BaseException]:
-    """An error as it is after it came through somewhere."""
+    """An error with a traceback."""
 
     def inner() -> None:
         raise error
@@ -78,7 +78,7 @@ def raised(error: BaseException) -> Iterator[BaseException]:
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Puts back what `configure` changes for the whole process."""
+    """Restores what `configure` changes for the whole process."""
     root, ours = logging.getLogger(), logging.getLogger("perseid")
     levels, hooks = (root.level, ours.level), (sys.excepthook, sys.unraisablehook, threading.excepthook)
     yield
@@ -91,18 +91,18 @@ def quiet() -> Iterator[None]:
     ours.setLevel(levels[1])
 
 
-def test_text_is_for_people() -> None:
+def test_text_format() -> None:
     made = record(
-        "the view cannot follow %s", "now", importance=logging.WARNING, seq=17, name=b"10.1/a b", why=Colour.RED
+        "the view cannot follow %s", "now", importance=logging.WARNING, seq=17, name=b"10.1/a b", why=Color.RED
     )
     assert lines(TEXT, made) == (
         '2026-03-01T12:00:00.123Z WARNING control the view cannot follow now seq=17 name="10.1/a b" why=RED\n'
     )
 
 
-def test_json_is_for_programs() -> None:
+def test_json_format() -> None:
     made = record(
-        "x", seq=17, name=b"10.1/\xff", none=None, yes=True, part=0.5, nan=float("nan"), time="high", why=Colour.RED
+        "x", seq=17, name=b"10.1/\xff", none=None, yes=True, part=0.5, nan=float("nan"), time="high", why=Color.RED
     )
     assert json.loads(lines(AS_JSON, made)) == {
         "time": "2026-03-01T12:00:00.123Z",
@@ -122,9 +122,7 @@ def test_json_is_for_programs() -> None:
 
 
 @given(ANY, st.dictionaries(st.text(max_size=20), ANY, max_size=12))
-def test_whatever_is_logged_is_one_printable_line_of_bounded_length(
-    message: object, given_fields: dict[str, object]
-) -> None:
+def test_any_record_is_one_printable_line_of_bounded_length(message: object, given_fields: dict[str, object]) -> None:
     made = record("%s", message)
     made.__dict__["fields"] = given_fields
     for style in (TEXT, AS_JSON, LineStyle("control", journal=True)):
@@ -138,7 +136,7 @@ def test_whatever_is_logged_is_one_printable_line_of_bounded_length(
         assert found["message"] == message
 
 
-def test_fields_for_which_there_is_no_room_are_left_out_and_that_is_said() -> None:
+def test_fields_that_do_not_fit_are_left_out_and_marked() -> None:
     made = record("m" * 5_000)
     made.__dict__.update(fields(**{f"field{number}": "x" * 400 for number in range(12)}))
     for style in (TEXT, AS_JSON):
@@ -150,7 +148,7 @@ def test_fields_for_which_there_is_no_room_are_left_out_and_that_is_said() -> No
     assert lines(TEXT, made).endswith(" cut=true\n")
 
 
-def test_an_exception_is_told_by_kind_and_places_and_without_its_words() -> None:
+def test_exception_is_logged_with_type_and_frames_without_its_message() -> None:
     cause = KeyError(SECRET)
     error = ValueError(SECRET)
     error.__cause__ = cause
@@ -163,7 +161,7 @@ def test_an_exception_is_told_by_kind_and_places_and_without_its_words() -> None
     assert found["exception"].startswith("OSError: Address already in use in inner:")
 
 
-def test_a_long_way_of_an_exception_is_cut() -> None:
+def test_long_traceback_is_truncated() -> None:
     def deeper(levels: int) -> None:
         if not levels:
             raise RuntimeError(SECRET)
@@ -178,7 +176,7 @@ def test_a_long_way_of_an_exception_is_cut() -> None:
     assert logs.describe_exception(chain).count("RuntimeError") == logs.MAX_CAUSES
 
 
-def test_what_cannot_be_written_never_raises() -> None:
+def test_invalid_record_never_raises() -> None:
     assert "<Unwilling without text>" in lines(TEXT, record("x", it=Unwilling()))
     assert "(invalid arguments)" in lines(TEXT, record("%d", "no number"))
     assert "(invalid arguments)" in lines(AS_JSON, record("%s", Unwilling()))
@@ -188,7 +186,7 @@ def test_what_cannot_be_written_never_raises() -> None:
     assert lines(TEXT, made).endswith("control x\n")
 
 
-def test_a_record_that_breaks_the_formatter_is_replaced_by_a_line_that_says_so() -> None:
+def test_record_that_breaks_the_formatter_is_replaced() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as found, open(writing, "wb"):  # noqa: PTH123 - descriptors
         handler = LineHandler(Log(AS_JSON, LogOutput(writing)))
@@ -201,7 +199,7 @@ def test_a_record_that_breaks_the_formatter_is_replaced_by_a_line_that_says_so()
 
 
 @pytest.mark.usefixtures("quiet")
-def test_the_journal_gets_priorities_and_keeps_the_time_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_lines_have_priorities_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "journal").open("w+b") as stream:
         about = os.fstat(stream.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{about.st_dev}:{about.st_ino}")
@@ -225,7 +223,7 @@ def test_the_journal_gets_priorities_and_keeps_the_time_itself(tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("quiet")
-def test_configured_again_it_replaces_what_was(tmp_path: Path) -> None:
+def test_configure_replaces_the_earlier_configuration(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("ab") as stream:
         logs.configure("control", "text", descriptor=stream.fileno())
@@ -238,7 +236,7 @@ def test_configured_again_it_replaces_what_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_lines_that_were_lost_are_mentioned_in_the_form_of_the_log() -> None:
+def test_lost_lines_are_reported_in_the_log_format() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0) as found, open(writing, "wb"):  # noqa: PTH123 - descriptors
         log = logs.configure("control", "json", descriptor=writing)
@@ -279,7 +277,7 @@ fail()
 """
 
 
-def test_errors_that_nobody_catches_become_lines_too() -> None:
+def test_uncaught_errors_are_logged() -> None:
     environ = {**os.environ, "PYTHONWARNINGS": "default"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environ, check=False, capture_output=True, text=True, timeout=30
@@ -297,7 +295,7 @@ def test_errors_that_nobody_catches_become_lines_too() -> None:
     assert all(each["exception"].startswith("ValueError in ") for each in found[1:])
 
 
-def test_processes_without_an_event_loop_or_a_database_do_not_load_one() -> None:
+def test_logs_load_neither_event_loop_nor_database() -> None:
     rooms = [f"perseid.{room}" for room in ("registry", "ledger", "wire")]
     heavy = ["asyncio", "msgspec", "sqlalchemy", "cryptography", *rooms]
     modules = "perseid.server.observe.logs, perseid.server.processes.systemd"
@@ -307,7 +305,7 @@ def test_processes_without_an_event_loop_or_a_database_do_not_load_one() -> None
 
 
 @pytest.mark.usefixtures("quiet")
-def test_the_end_by_the_keyboard_and_of_a_thread_that_says_so_are_no_errors() -> None:
+def test_keyboard_interrupt_and_thread_exit_are_not_errors() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0) as found, open(writing, "wb"):  # noqa: PTH123 - descriptors
         logs.configure("control", "text", descriptor=writing)

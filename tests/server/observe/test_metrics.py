@@ -1,4 +1,4 @@
-"""Metrics say what was counted, by everybody, and go on when a part of them cannot be read."""
+"""Metrics of all processes; a part that cannot be read does not hide the others."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def counts() -> ControlCounters:
 
 
 def scraped(sources: MetricSources) -> dict[tuple[str, ...], float]:
-    """What Prometheus reads: name and values of labels, without those of histograms."""
+    """What Prometheus reads: name and label values, without those of histograms."""
     text = generate_latest(create_registry(sources)).decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
@@ -59,7 +59,9 @@ def answer(code: int) -> bytes:
     return bytes(24) + code.to_bytes(4, "big") + bytes(12)
 
 
-def test_requests_of_all_processes_are_counted_together(shared_counters: SharedCounters, counts: ControlCounters) -> None:
+def test_requests_of_all_processes_are_counted_together(
+    shared_counters: SharedCounters, counts: ControlCounters
+) -> None:
     for number, code in ((0, 1), (1, 1), (1, 100), (1, 12_345)):
         shared_counters.counters(number).answered(answer(code))
     shared_counters.counters(0).forwarded()
@@ -74,7 +76,13 @@ def test_requests_of_all_processes_are_counted_together(shared_counters: SharedC
     counts.dropped("too old")
     counts.limited("slow_connection")
     found = scraped(
-        MetricSources(shared_counters=shared_counters, counts=counts, ready=lambda: "", ledger=lambda: STATE, limits=lambda: {"x": 2})
+        MetricSources(
+            shared_counters=shared_counters,
+            counts=counts,
+            ready=lambda: "",
+            ledger=lambda: STATE,
+            limits=lambda: {"x": 2},
+        )
     )
     requests = {key[1:]: value for key, value in found.items() if key[0] == "perseid_requests_total"}
     assert requests == {  # code, operation, transport
@@ -98,14 +106,14 @@ def test_requests_of_all_processes_are_counted_together(shared_counters: SharedC
     assert found["perseid_request_duration_seconds_bucket", "0.00025", "tcp"] == 0
 
 
-def test_strangers_make_no_new_series(counts: ControlCounters) -> None:
+def test_unknown_codes_create_no_new_series(counts: ControlCounters) -> None:
     for number in range(1000, 3000):
         counts.served(Transport.TCP, OpCode(number + 10_000), ResponseCode.OPERATION_NOT_SUPPORTED, 1)
     assert counts.requests() == {("tcp", "other", "operation_not_supported"): 2000}
     assert len(counts._served) == 1
 
 
-def test_the_state_of_everything_is_shown(shared_counters: SharedCounters, counts: ControlCounters) -> None:
+def test_state_of_the_server_is_shown(shared_counters: SharedCounters, counts: ControlCounters) -> None:
     counts.loop_lag = 0.02
     sources = MetricSources(
         shared_counters=shared_counters,
@@ -149,12 +157,16 @@ def test_the_state_of_everything_is_shown(shared_counters: SharedCounters, count
     assert found["perseid_process_open_fds", "control"] > 2
 
 
-def test_what_cannot_be_read_hides_nothing_else(shared_counters: SharedCounters, counts: ControlCounters) -> None:
+def test_unreadable_source_does_not_hide_others(shared_counters: SharedCounters, counts: ControlCounters) -> None:
     def away() -> LedgerState:
         raise ConnectionError("the database is away")
 
     sources = MetricSources(
-        shared_counters=shared_counters, counts=counts, ready=lambda: "", ledger=away, processes=lambda: {"resolver-1": 2**22 + 1}
+        shared_counters=shared_counters,
+        counts=counts,
+        ready=lambda: "",
+        ledger=away,
+        processes=lambda: {"resolver-1": 2**22 + 1},
     )
     found = scraped(sources)
     assert found["perseid_scrape_errors_total",] == 1
@@ -162,7 +174,7 @@ def test_what_cannot_be_read_hides_nothing_else(shared_counters: SharedCounters,
     assert not any(name[0].startswith(("perseid_ledger_", "perseid_process_")) for name in found)
 
 
-def test_the_families_are_what_the_collector_gives(shared_counters: SharedCounters, counts: ControlCounters) -> None:
+def test_collector_yields_all_families(shared_counters: SharedCounters, counts: ControlCounters) -> None:
     sources = MetricSources(shared_counters=shared_counters, counts=counts, ready=lambda: "", ledger=lambda: STATE)
     text = generate_latest(create_registry(sources)).decode()
     given = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
@@ -171,7 +183,7 @@ def test_the_families_are_what_the_collector_gives(shared_counters: SharedCounte
         assert about == FAMILIES[name].about
 
 
-def test_names_follow_the_customs_of_prometheus() -> None:
+def test_names_follow_the_prometheus_conventions() -> None:
     for name, family in FAMILIES.items():
         assert re.fullmatch("perseid_[a-z_]+", name)
         assert name.endswith("_total") == (family.kind == "counter")
@@ -179,18 +191,18 @@ def test_names_follow_the_customs_of_prometheus() -> None:
         assert not {"le", "instance", "job"} & set(family.labels)
 
 
-def test_the_guide_has_one_row_for_each_metric_as_the_code_has_it() -> None:
+def test_guide_documents_every_metric() -> None:
     assert f"\n{format_table()}\n" in GUIDE.read_text()
 
 
-def test_a_histogram_counts_what_is_at_a_bound_below_it() -> None:
+def test_histogram_bounds_are_inclusive() -> None:
     histogram = Histogram((10, 20))
     for microseconds in (0, 10, 11, 20, 21, 1_000_000):
         histogram.add(microseconds)
     assert histogram.read() == ([("1e-05", 2), ("2e-05", 4), ("+Inf", 6)], 1.000062)
 
 
-def test_the_state_of_a_ledger_is_read_from_it(tmp_path: Path) -> None:
+def test_ledger_state_is_read(tmp_path: Path) -> None:
     with Installation.open(copy_to(tmp_path), environ={}) as installation:
         deadline = monotonic() + 30
         while not (state := get_ledger_state(installation.ledger)).ready:  # the view is built first
@@ -203,7 +215,7 @@ def test_the_state_of_a_ledger_is_read_from_it(tmp_path: Path) -> None:
 
 
 def write_published() -> None:
-    """Bring the guide's table up to the code: python -m tests.server.observe.test_metrics"""
+    """Update the guide's table: python -m tests.server.observe.test_metrics"""
     before, start, rest = GUIDE.read_text().partition("\n| metric |")
     assert start
     GUIDE.write_text(f"{before}\n{format_table()}\n{rest.partition(chr(10) * 2)[2]}")

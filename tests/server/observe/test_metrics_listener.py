@@ -1,4 +1,4 @@
-"""Metrics are served to whoever asks properly, and nobody can hold the listener up."""
+"""The metrics listener responds to valid requests, and clients cannot block it."""
 
 import os
 import socket
@@ -17,13 +17,16 @@ from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsList
 
 
 class Server:
-    """What the listener looks at."""
+    """The sources of the listener."""
 
     def __init__(self, shared_counters: SharedCounters) -> None:
         self.counts = ControlCounters()
         self.reason = ""
         self.sources = MetricSources(
-            shared_counters=shared_counters, counts=self.counts, ready=self.ready, ledger=lambda: LedgerState(1, 1, 1, ready=True)
+            shared_counters=shared_counters,
+            counts=self.counts,
+            ready=self.ready,
+            ledger=lambda: LedgerState(1, 1, 1, ready=True),
         )
 
     def ready(self) -> str:
@@ -61,7 +64,7 @@ def get(listener: MetricsListener, path: str, method: str = "GET") -> tuple[HTTP
 
 
 def raw(listener: MetricsListener, octets: bytes) -> bytes:
-    """What comes back when octets are sent as they are, until the end."""
+    """Send raw bytes; return what is received until the end."""
     with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=30) as client:
         client.sendall(octets)
         client.shutdown(socket.SHUT_WR)
@@ -72,14 +75,14 @@ def raw(listener: MetricsListener, octets: bytes) -> bytes:
 
 
 def cut_off(client: socket.socket) -> bool:
-    """Whether the listener ends a connection without a word."""
+    """Whether the listener closes a connection without a response."""
     try:
         return client.recv(100) == b""
     except ConnectionResetError:
         return True
 
 
-def test_metrics_are_given_in_the_text_format(listener: MetricsListener, server: Server) -> None:
+def test_metrics_are_in_the_text_format(listener: MetricsListener, server: Server) -> None:
     server.counts.count_fast_response((1).to_bytes(4, "big"))
     response, text = get(listener, "/metrics?x=1")
     assert response.status == 200
@@ -88,7 +91,7 @@ def test_metrics_are_given_in_the_text_format(listener: MetricsListener, server:
     assert 'perseid_requests_total{code="success",operation="resolution",transport="tcp"} 1.0\n' in text
 
 
-def test_ready_says_why_not(listener: MetricsListener, server: Server) -> None:
+def test_ready_returns_the_reason(listener: MetricsListener, server: Server) -> None:
     response, text = get(listener, "/ready")
     assert (response.status, text) == (200, "ready\n")
     server.reason = "the answers view is built anew"
@@ -103,20 +106,20 @@ def test_ready_says_why_not(listener: MetricsListener, server: Server) -> None:
 def test_a_stuck_event_loop_is_neither_live_nor_ready(
     listener: MetricsListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_listener, "MAX_SILENCE", -1.0)
+    monkeypatch.setattr(metrics_listener, "MAX_TICK_AGE", -1.0)
     for path in ("/live", "/ready"):
         response, text = get(listener, path)
         assert response.status == 503
         assert "stuck" in text
 
 
-def test_who_asks_for_the_head_alone_gets_no_body(listener: MetricsListener) -> None:
+def test_head_has_no_body(listener: MetricsListener) -> None:
     response, body = get(listener, "/metrics", "HEAD")
     assert (response.status, body) == (200, "")
     assert int(response.headers["Content-Length"]) > 0
 
 
-def test_everything_else_is_refused(listener: MetricsListener) -> None:
+def test_invalid_requests_are_refused(listener: MetricsListener) -> None:
     assert get(listener, "/")[0].status == 404
     assert get(listener, "/metrics/../etc/passwd")[0].status == 404
     response, _ = get(listener, "/metrics", "POST")
@@ -130,7 +133,7 @@ def test_everything_else_is_refused(listener: MetricsListener) -> None:
     assert get(listener, "/live")[0].status == 200
 
 
-def test_slow_clients_hold_nobody_up_and_are_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_are_disconnected_and_block_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_listener, "TIMEOUT", 0.3)
     with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listener:
         port = port_of(listener)
@@ -143,7 +146,7 @@ def test_slow_clients_hold_nobody_up_and_are_cut_off(server: Server, monkeypatch
         assert get(listener, "/live")[0].status == 200
 
 
-def test_there_are_not_more_connections_than_allowed(listener: MetricsListener) -> None:
+def test_connections_are_limited(listener: MetricsListener) -> None:
     port = port_of(listener)
     clients = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(MAX_CONNECTIONS)]
     deadline = time.monotonic() + 30
@@ -160,7 +163,7 @@ def test_there_are_not_more_connections_than_allowed(listener: MetricsListener) 
     assert get(listener, "/live")[0].status == 200
 
 
-def test_the_settings_say_where_and_whether(server: Server) -> None:
+def test_settings_configure_the_listener(server: Server) -> None:
     off = Config.parse("[metrics]\nenabled = false", {})
     with MetricsListener.of(off, server.sources) as listener:
         assert listener.address is None
@@ -170,7 +173,7 @@ def test_the_settings_say_where_and_whether(server: Server) -> None:
     assert Config.parse("", {}).metrics_host == "127.0.0.1"
 
 
-def test_the_port_is_free_again_afterwards(server: Server) -> None:
+def test_port_is_free_after_exit(server: Server) -> None:
     with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listener:
         port = port_of(listener)
         get(listener, "/metrics")

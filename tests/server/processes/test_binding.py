@@ -1,4 +1,4 @@
-"""The sockets of a server: TCP and UDP at one port, for one server alone."""
+"""Sockets of a server: TCP and UDP at one port, for one server only."""
 
 import os
 import socket
@@ -16,8 +16,8 @@ def test_all_sockets_have_one_port(host: str) -> None:
         assert {one.getsockname() for one in udp} == {listener.getsockname()}
 
 
-def test_of_two_servers_that_are_started_at_the_same_time_one_has_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one never has a socket for UDP there, at which it would get a share of the datagrams."""
+def test_only_one_of_two_concurrent_servers_gets_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one never has a UDP socket there, which would get a share of the datagrams."""
     made, started = sockets._bind_udp, list[int]()
 
     def make(host: str, port: int) -> socket.socket:
@@ -35,23 +35,25 @@ def test_of_two_servers_that_are_started_at_the_same_time_one_has_the_port(monke
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
-def test_http_has_a_socket_of_its_own(host: str) -> None:
+def test_http_port_in_use_is_refused(host: str) -> None:
     with listen(host, 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(StartupError) as caught:
             listen(host, port)
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    said = str(caught.value)
-    assert said.startswith(f"Cannot serve HTTP at {where}: Address already in use. The port is used by process {os.getpid()} (")
-    assert said.endswith("). Stop it, or choose another port with http.port.")
+    message = str(caught.value)
+    assert message.startswith(
+        f"Cannot serve HTTP at {where}: Address already in use. The port is used by process {os.getpid()} ("
+    )
+    assert message.endswith("). Stop it, or choose another port with http.port.")
 
 
-def test_whoever_has_a_native_port_is_named() -> None:
+def test_owner_of_a_native_port_is_reported() -> None:
     named = rf"used by process {os.getpid()} \(.+\)\. Stop it, or choose another port with native\.port\."
     with listen("127.0.0.1", 0) as listener, pytest.raises(StartupError, match=named):
         bind("127.0.0.1", listener.getsockname()[1], 1)
 
 
-def test_an_address_that_the_machine_does_not_have_is_refused() -> None:
+def test_foreign_address_is_refused() -> None:
     with pytest.raises(StartupError, match=r"Cannot serve HTTP at 192\.0\.2\.7:80: .+\. Correct the address, or"):
         listen("192.0.2.7", 80)

@@ -35,8 +35,8 @@ def client_at(address: Address) -> NativeClient:
     return NativeClient(address, Via.UDP, timeout=PATIENCE, attempts=ATTEMPTS)
 
 
-def test_every_octet_that_is_sent_is_counted_whoever_answers(server: Serving) -> None:
-    """It comes first: what is sent is counted a moment later, and what others asked for would be counted here."""
+def test_every_sent_byte_is_counted(server: Serving) -> None:
+    """It runs first: bytes are counted with a delay, and requests of other tests would be counted here."""
     name = "perseid_udp_sent_bytes_total"
     for address in addresses(server):
         before = metrics(server)[name]
@@ -53,14 +53,14 @@ def test_every_octet_that_is_sent_is_counted_whoever_answers(server: Serving) ->
         assert metrics(server)[name] == before + octets
 
 
-def test_resolvers_answer_from_the_address_that_was_asked(server: Serving) -> None:
+def test_resolvers_respond_from_the_requested_address(server: Serving) -> None:
     for address in addresses(server):
         with client_at(address) as client:
             assert client.resolve(STD).code is ResponseCode.SUCCESS
             assert client.resolve(f"{PREFIX}/vec-big").code is ResponseCode.SUCCESS, "in several packets"
 
 
-def test_control_answers_from_the_address_that_was_asked(server: Serving) -> None:
+def test_control_responds_from_the_requested_address(server: Serving) -> None:
     for number, address in enumerate(addresses(server)):
         name = f"{PREFIX}/at-{number}"
         with client_at(address) as client:

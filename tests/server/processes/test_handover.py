@@ -1,4 +1,4 @@
-"""Datagrams between a resolver and control arrive as they were, and answers are told from requests."""
+"""Forwarded datagrams arrive unchanged, and responses are told from requests."""
 
 import socket
 
@@ -31,13 +31,13 @@ OVER_UDP = [vector for vector in exchanges(*WIRE_FILES) if vector.transport == "
 
 
 @given(st.floats(0, 2**40, allow_nan=False), st.one_of(IPV4, IPV6), st.binary(max_size=MAX_PACKET + 1), LOCAL)
-def test_what_is_packed_is_unpacked(at: float, address: Address, datagram: bytes, local: bytes) -> None:
+def test_packed_datagram_is_unpacked(at: float, address: Address, datagram: bytes, local: bytes) -> None:
     octets = pack_datagram(at, address, datagram, local)
     assert len(octets) <= MAX_FORWARDED_BYTES
     assert unpack_datagram(octets) == ForwardedDatagram(at, address, datagram, local)
 
 
-def test_the_address_is_one_that_the_socket_module_takes() -> None:
+def test_address_is_valid_for_the_socket_module() -> None:
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.socket(family, socket.SOCK_DGRAM) as receiver, socket.socket(family, socket.SOCK_DGRAM) as sender:
             receiver.bind((host, 0))
@@ -54,7 +54,7 @@ def message(code: ResponseCode, octets: int = 0) -> Message:
 
 
 @pytest.mark.parametrize("vector", OVER_UDP, ids=str)
-def test_recorded_requests_are_told_from_recorded_answers(vector: Vector) -> None:
+def test_recorded_requests_and_responses_are_distinguished(vector: Vector) -> None:
     with_a_code = str(vector) == "malformed:malformed.response-as-request.udp"
     assert [is_response(packet) for packet in vector.request] == [with_a_code] * len(vector.request)
     for packet in vector.response:
@@ -65,11 +65,11 @@ def test_recorded_requests_are_told_from_recorded_answers(vector: Vector) -> Non
 
 
 @pytest.mark.parametrize("code", list(ResponseCode), ids=lambda code: code.name)
-def test_whatever_has_a_response_code_is_an_answer(code: ResponseCode) -> None:
+def test_message_with_a_response_code_is_a_response(code: ResponseCode) -> None:
     assert is_response(message(code).to_bytes()) == (code != ResponseCode.RESERVED)
 
 
-def test_a_packet_of_several_is_judged_by_what_can_be_seen_of_it() -> None:
+def test_further_packets_are_classified_by_their_envelope() -> None:
     request, answer = message(ResponseCode.RESERVED, 1_200), message(ResponseCode.SUCCESS, 1_200)
     for one, as_request, expected in (
         (request, True, [False, False, False]),
@@ -81,10 +81,10 @@ def test_a_packet_of_several_is_judged_by_what_can_be_seen_of_it() -> None:
 
 
 @given(st.binary(max_size=19))
-def test_what_is_too_short_to_be_an_answer_is_none(datagram: bytes) -> None:
+def test_short_datagram_is_not_a_response(datagram: bytes) -> None:
     assert not is_response(datagram)
 
 
 @given(st.binary(max_size=MAX_PACKET + 1))
-def test_anything_is_judged(datagram: bytes) -> None:
+def test_any_datagram_is_classified(datagram: bytes) -> None:
     assert is_response(datagram) in (True, False)

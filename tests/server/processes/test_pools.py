@@ -1,4 +1,4 @@
-"""Work is done in bounded pools: too much is refused at once, and never because of what others do over UDP."""
+"""Bounded thread pools: excess work is refused at once, and never because of UDP."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ def configured(**settings: int) -> Config:
 
 
 class Gate:
-    """Work that is not done until the gate is opened."""
+    """Work that blocks until the gate is opened."""
 
     def __init__(self, kind: WorkKind) -> None:
         self._open = threading.Event()
@@ -78,7 +78,7 @@ def refused(task: "asyncio.Task[object]") -> bool:
 
 
 @pytest.mark.parametrize("kind", WorkKind)
-def test_results_and_errors_come_back(kind: WorkKind) -> None:
+def test_results_and_errors_are_returned(kind: WorkKind) -> None:
     async def test() -> None:
         async with opened() as pools:
             assert await pools.do(Work(kind, lambda: 42), HOST, TCP) == 42
@@ -92,7 +92,7 @@ def test_results_and_errors_come_back(kind: WorkKind) -> None:
 
 
 @pytest.mark.parametrize("kind", WorkKind)
-def test_work_is_done_in_threads_of_its_kind_with_their_priority(kind: WorkKind) -> None:
+def test_work_runs_in_threads_of_its_kind_with_their_priority(kind: WorkKind) -> None:
     def where() -> tuple[str, int]:
         return threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
@@ -105,7 +105,7 @@ def test_work_is_done_in_threads_of_its_kind_with_their_priority(kind: WorkKind)
     run(test)
 
 
-def test_a_sandbox_may_forbid_to_lower_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_priority_change_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: int) -> None:
         raise PermissionError
 
@@ -118,7 +118,7 @@ def test_a_sandbox_may_forbid_to_lower_priorities(monkeypatch: pytest.MonkeyPatc
     run(test)
 
 
-def test_a_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
+def test_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=8, source_share=100, reserved_share=25) as pools:
             gate = Gate(WorkKind.SIGN)
@@ -140,7 +140,7 @@ def test_a_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
     run(test)
 
 
-def test_udp_fills_a_quarter_of_a_queue_and_tcp_has_the_rest() -> None:
+def test_udp_fills_at_most_a_quarter_of_a_queue() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=8) as pools:
             gate = Gate(WorkKind.VERIFY)
@@ -168,7 +168,7 @@ def test_kinds_do_not_wait_for_each_other() -> None:
     run(test)
 
 
-def test_who_has_used_up_the_budget_is_refused_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_over_budget_is_refused_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "thread_time", itertools.count(step=10).__next__)  # everything takes ten seconds
 
     async def test() -> None:
@@ -185,7 +185,7 @@ def test_who_has_used_up_the_budget_is_refused_and_others_are_not(monkeypatch: p
     run(test)
 
 
-def test_failed_proofs_lock_out_of_proving_on_that_transport_alone() -> None:
+def test_failed_authentications_lock_out_on_that_transport_only() -> None:
     async def test() -> None:
         async with opened(failed_proofs=2) as pools:
             for _ in range(2):
@@ -198,7 +198,7 @@ def test_failed_proofs_lock_out_of_proving_on_that_transport_alone() -> None:
     run(test)
 
 
-def test_a_known_source_may_fill_half_of_a_queue_and_a_site_of_ipv6_not_all_of_it() -> None:
+def test_known_source_fills_half_of_a_queue_and_an_ipv6_site_not_all() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=16, source_share=100, reserved_share=0) as pools:
             gate = Gate(WorkKind.SIGN)
@@ -213,7 +213,7 @@ def test_a_known_source_may_fill_half_of_a_queue_and_a_site_of_ipv6_not_all_of_i
     run(test)
 
 
-def test_guesses_that_were_wrong_are_not_verified_any_more_and_proofs_of_others_are() -> None:
+def test_wrong_guesses_lock_out_verification_but_not_other_proofs() -> None:
     async def test() -> None:
         async with opened(failed_proofs=2) as pools:
             work = Work(WorkKind.READ, lambda: 1, secret_of=b"1/A")
@@ -232,7 +232,7 @@ def test_guesses_that_were_wrong_are_not_verified_any_more_and_proofs_of_others_
     run(test)
 
 
-def test_whoever_goes_away_leaves_the_queue_but_not_the_thread() -> None:
+def test_cancelled_work_leaves_the_queue_but_not_the_thread() -> None:
     async def test() -> None:
         async with opened() as pools:
             gate = Gate(WorkKind.SIGN)
@@ -253,7 +253,7 @@ def test_whoever_goes_away_leaves_the_queue_but_not_the_thread() -> None:
     run(test)
 
 
-def test_closing_finishes_what_was_begun_and_refuses_the_rest() -> None:
+def test_close_finishes_running_work_and_refuses_the_rest() -> None:
     async def test() -> None:
         pools, gate = Pools(configured()), Gate(WorkKind.SIGN)
         working, waiting = await working_and_waiting(pools, gate)
@@ -269,7 +269,7 @@ def test_closing_finishes_what_was_begun_and_refuses_the_rest() -> None:
     run(test)
 
 
-def test_work_that_waits_when_the_pools_are_closed_is_refused() -> None:
+def test_waiting_work_is_refused_on_close() -> None:
     async def test() -> None:
         pools, gate = Pools(configured()), Gate(WorkKind.SIGN)
         working, waiting = await working_and_waiting(pools, gate)

@@ -1,4 +1,4 @@
-"""Whether a port can be served at, and who has it."""
+"""Checks whether a port is free, and which process uses it."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("transport", list(KINDS), ids=lambda transport: t
 
 @pytest.fixture
 def in_use(transport: Transport) -> Iterator[socket.socket]:
-    """A socket of this process that has a port."""
+    """A socket of this process that uses a port."""
     with socket.socket(socket.AF_INET, KINDS[transport]) as made:
         made.bind(("127.0.0.1", 0))
         if transport == Transport.TCP:
@@ -27,7 +27,7 @@ def in_use(transport: Transport) -> Iterator[socket.socket]:
 
 
 @BOTH
-def test_a_port_that_is_free(transport: Transport, in_use: socket.socket) -> None:
+def test_free_port_has_no_problem(transport: Transport, in_use: socket.socket) -> None:
     port = in_use.getsockname()[1]
     in_use.close()
     assert check_port("127.0.0.1", port, transport) == PortStatus()
@@ -35,7 +35,7 @@ def test_a_port_that_is_free(transport: Transport, in_use: socket.socket) -> Non
 
 
 @BOTH
-def test_who_has_a_port(transport: Transport, in_use: socket.socket) -> None:
+def test_owner_of_a_port_is_found(transport: Transport, in_use: socket.socket) -> None:
     looked = check_port("127.0.0.1", in_use.getsockname()[1], transport)
     assert (looked.problem, looked.in_use) == ("Address already in use", True)
     (owner,) = looked.owners
@@ -44,7 +44,7 @@ def test_who_has_a_port(transport: Transport, in_use: socket.socket) -> None:
     assert str(owner) == f"process {os.getpid()} ({owner.command})"
 
 
-def test_a_socket_that_only_shares_the_port_with_others_is_in_the_way_too() -> None:
+def test_shared_socket_makes_a_port_in_use() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         made.bind(("127.0.0.1", 0))
@@ -52,7 +52,7 @@ def test_a_socket_that_only_shares_the_port_with_others_is_in_the_way_too() -> N
 
 
 @BOTH
-def test_where_the_system_does_not_say_nobody_is_named(
+def test_unknown_owner_is_not_reported(
     transport: Transport, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sockets, "PROC", tmp_path)
@@ -64,7 +64,7 @@ def test_where_the_system_does_not_say_nobody_is_named(
 
 
 @BOTH
-def test_a_port_that_somebody_just_looked_at_is_free(
+def test_port_held_by_another_check_is_free(
     transport: Transport, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sockets, "PROC", tmp_path)
@@ -74,7 +74,7 @@ def test_a_port_that_somebody_just_looked_at_is_free(
 
 @BOTH
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "no.such.name.invalid"])
-def test_an_address_that_is_not_ours(transport: Transport, host: str) -> None:
+def test_foreign_address_is_a_problem(transport: Transport, host: str) -> None:
     looked = check_port(host, 2641, transport)
     assert looked.problem
     assert not looked.in_use

@@ -1,4 +1,4 @@
-"""`perseid serve`: its processes, their sockets, and what happens when one of them ends."""
+"""`perseid serve`: its processes, their sockets, and restarts."""
 
 import os
 import re
@@ -37,8 +37,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def get_hosted(tmp_path: Path) -> Iterator[Serving]:
-    """A server of which a test may kill parts."""
+def killable_server(tmp_path: Path) -> Iterator[Serving]:
+    """A server whose processes a test may kill."""
     with serving(copy_to(tmp_path), "--resolvers", "2") as running:
         yield running
 
@@ -58,9 +58,9 @@ def children(server: Serving, module: str) -> list[int]:
     return sorted(found)
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
+def eventually(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE
-    while not holds():
+    while not condition():
         assert time.monotonic() < end, f"not within {PATIENCE:.0f} s: {what}"
         time.sleep(0.02)
 
@@ -77,7 +77,7 @@ def is_answered(server: Serving, via: Via, name: str = f"{PREFIX}/n1") -> bool:
 
 
 @TRANSPORTS
-def test_a_name_is_resolved_over_every_transport(server: Serving, via: Via) -> None:
+def test_handle_is_resolved_over_every_transport(server: Serving, via: Via) -> None:
     with NativeClient(server.native, via) as client:
         answer = client.resolve(f"{PREFIX}/n7")
         assert answer.code is ResponseCode.SUCCESS
@@ -88,7 +88,7 @@ def test_a_name_is_resolved_over_every_transport(server: Serving, via: Via) -> N
 
 
 @TRANSPORTS
-def test_who_proves_who_they_are_may_change_and_sees_it_at_once(server: Serving, via: Via) -> None:
+def test_authenticated_change_is_visible_at_once(server: Serving, via: Via) -> None:
     name = f"{PREFIX}/made-over-{via.value}"
     with NativeClient(server.native, via) as client, NativeClient(server.native, Via.UDP) as anybody:
         client.act_as(ADMINISTRATOR, SECRET)
@@ -104,7 +104,7 @@ def test_who_proves_who_they_are_may_change_and_sees_it_at_once(server: Serving,
         assert client.end_session() is not None
 
 
-def test_ten_thousand_requests_from_a_thousand_ports_get_ten_thousand_answers(server: Serving) -> None:
+def test_ten_thousand_requests_get_ten_thousand_responses(server: Serving) -> None:
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(1_000)]
     with NativeClient(server.native, Via.UDP) as client:
         requests = [
@@ -127,7 +127,7 @@ def test_ten_thousand_requests_from_a_thousand_ports_get_ten_thousand_answers(se
             one.close()
 
 
-def test_a_record_of_several_packets_comes_whole(server: Serving) -> None:
+def test_record_of_several_packets_is_complete(server: Serving) -> None:
     for via in (Via.UDP, Via.TCP):
         with NativeClient(server.native, via) as client:
             found = client.resolve(f"{PREFIX}/long").body
@@ -135,7 +135,7 @@ def test_a_record_of_several_packets_comes_whole(server: Serving) -> None:
             assert sorted(len(value.data) for value in found.values if value.type == "DATA") == [2_000] * 3
 
 
-def test_more_than_a_forged_address_should_draw_is_for_tcp(server: Serving) -> None:
+def test_large_response_requires_tcp(server: Serving) -> None:
     with NativeClient(server.native, Via.UDP, timeout=3) as client:
         answers = []
         for _ in range(4):
@@ -149,7 +149,7 @@ def test_more_than_a_forged_address_should_draw_is_for_tcp(server: Serving) -> N
         assert client.resolve(f"{PREFIX}/longer").code is ResponseCode.SUCCESS
 
 
-def test_a_kept_connection_serves_many_requests_and_a_plain_one_ends_after_the_answer(server: Serving) -> None:
+def test_kept_connection_serves_many_requests_and_a_plain_one_ends(server: Serving) -> None:
     with NativeClient(server.native, Via.KEPT) as client:
         for number in range(20):
             assert client.resolve(f"{PREFIX}/n{number}").code is ResponseCode.SUCCESS
@@ -163,7 +163,7 @@ def test_a_kept_connection_serves_many_requests_and_a_plain_one_ends_after_the_a
         assert client.connections == 3
 
 
-def test_requests_may_come_octet_by_octet_and_several_at_a_time(server: Serving) -> None:
+def test_requests_may_be_split_and_pipelined(server: Serving) -> None:
     with NativeClient(server.native, Via.KEPT) as client:
         frames = [
             client.client.pack(client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/{name}".encode())), None)
@@ -186,7 +186,7 @@ def _request_id(connection: socket.socket) -> int:
     return int.from_bytes(head[8:12], "big")
 
 
-def test_what_is_no_message_is_answered_once_and_the_connection_ends(server: Serving) -> None:
+def test_invalid_message_gets_one_response_and_the_connection_ends(server: Serving) -> None:
     for octets in (
         b"\x02\x0b\x02\x0b" + bytes(12) + b"\xff\xff\xff\xff",
         b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
@@ -203,15 +203,15 @@ def test_what_is_no_message_is_answered_once_and_the_connection_ends(server: Ser
 # Processes
 
 
-def test_resolution_over_udp_goes_on_while_control_is_killed_and_comes_back(get_hosted: Serving) -> None:
-    (control,) = children(get_hosted, "control")
+def test_udp_resolution_continues_while_control_is_restarted(killable_server: Serving) -> None:
+    (control,) = children(killable_server, "control")
     os.kill(control, signal.SIGKILL)
-    with NativeClient(get_hosted.native, Via.UDP, timeout=PATIENCE) as client:
+    with NativeClient(killable_server.native, Via.UDP, timeout=PATIENCE) as client:
         for number in range(200):
             assert client.resolve(f"{PREFIX}/n{number % NAMES}").code is ResponseCode.SUCCESS
-    eventually(lambda: children(get_hosted, "control") not in ([], [control]), "another control process")
-    eventually(lambda: is_answered(get_hosted, Via.TCP), "an answer over TCP")
-    with NativeClient(get_hosted.native) as client:
+    eventually(lambda: children(killable_server, "control") not in ([], [control]), "another control process")
+    eventually(lambda: is_answered(killable_server, Via.TCP), "an answer over TCP")
+    with NativeClient(killable_server.native) as client:
         client.act_as(ADMINISTRATOR, SECRET)
         assert (
             client.create(f"{PREFIX}/after", (Value.text(1, "URL", "https://example.org/"),)).code
@@ -219,14 +219,17 @@ def test_resolution_over_udp_goes_on_while_control_is_killed_and_comes_back(get_
         )
 
 
-def test_a_session_of_a_control_that_was_killed_is_out_of_date_and_nobody_elses(get_hosted: Serving) -> None:
-    (control,) = children(get_hosted, "control")
-    with NativeClient(get_hosted.native, Via.TCP) as client, NativeClient(get_hosted.native, Via.TCP) as other:
+def test_session_of_a_killed_control_has_expired(killable_server: Serving) -> None:
+    (control,) = children(killable_server, "control")
+    with (
+        NativeClient(killable_server.native, Via.TCP) as client,
+        NativeClient(killable_server.native, Via.TCP) as other,
+    ):
         client.act_as(ADMINISTRATOR, SECRET)
         client.begin_session()
         os.kill(control, signal.SIGKILL)
-        eventually(lambda: children(get_hosted, "control") not in ([], [control]), "another control process")
-        eventually(lambda: is_answered(get_hosted, Via.TCP), "an answer over TCP")
+        eventually(lambda: children(killable_server, "control") not in ([], [control]), "another control process")
+        eventually(lambda: is_answered(killable_server, Via.TCP), "an answer over TCP")
         for _ in range(3):
             other.begin_session()
         late = client.create(f"{PREFIX}/too-late", (Value.text(1, "URL", "https://example.org/"),))
@@ -234,21 +237,21 @@ def test_a_session_of_a_control_that_was_killed_is_out_of_date_and_nobody_elses(
         client.session = other.session = None
 
 
-def test_resolvers_that_are_killed_are_started_again_and_their_queues_are_read_on(get_hosted: Serving) -> None:
-    before = children(get_hosted, "resolver")
+def test_killed_resolvers_are_restarted_and_keep_their_queues(killable_server: Serving) -> None:
+    before = children(killable_server, "resolver")
     assert len(before) == 2
     for process in before:
         os.kill(process, signal.SIGKILL)
     eventually(lambda: not any(_runs(process) for process in before), "the end of both")
     # Sent while nobody reads: it waits in a socket that the supervisor keeps.
-    with NativeClient(get_hosted.native, Via.UDP, timeout=PATIENCE, attempts=1) as client:
+    with NativeClient(killable_server.native, Via.UDP, timeout=PATIENCE, attempts=1) as client:
         assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
-    eventually(lambda: len(children(get_hosted, "resolver")) == 2, "two resolvers")
-    assert not set(children(get_hosted, "resolver")) & set(before)
-    assert is_answered(get_hosted, Via.TCP)
+    eventually(lambda: len(children(killable_server, "resolver")) == 2, "two resolvers")
+    assert not set(children(killable_server, "resolver")) & set(before)
+    assert is_answered(killable_server, Via.TCP)
 
 
-def test_nothing_is_left_running_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+def test_no_process_survives_the_supervisor(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     with ExitStack() as stack:
         running = stack.enter_context(serving(directory))
@@ -267,14 +270,14 @@ def _runs(process: int) -> bool:
 
 
 def _state(process: int) -> str:
-    """The state of a process as the kernel calls it; empty if there is none."""
+    """The state of a process as the kernel names it; empty if there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
 
 
-def test_sighup_has_settings_and_site_information_read_again(tmp_path: Path) -> None:
+def test_sighup_reloads_settings_and_site_information(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     with serving(directory, "--resolvers", "2") as running:
         with NativeClient(running.native, Via.KEPT) as client:
@@ -302,7 +305,7 @@ def test_sighup_has_settings_and_site_information_read_again(tmp_path: Path) -> 
         eventually(lambda: serial_over_udp() == before.serial + 1, "the new serial number from resolvers")
 
 
-def test_settings_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
+def test_invalid_settings_change_nothing(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     with serving(directory) as running:
         settings = directory / "perseid.toml"
@@ -313,34 +316,34 @@ def test_settings_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
         assert is_answered(running, Via.TCP)
 
 
-def test_a_resolver_that_takes_nothing_is_killed_and_started_again(get_hosted: Serving) -> None:
-    stopped = children(get_hosted, "resolver")
+def test_stuck_resolver_is_killed_and_restarted(killable_server: Serving) -> None:
+    stopped = children(killable_server, "resolver")
     for process in stopped:
         os.kill(process, signal.SIGSTOP)
     # Until then it may take one more datagram, and stop with that in its hands.
     eventually(lambda: all(_state(process) == "T" for process in stopped), "both stopped")
-    with NativeClient(get_hosted.native, Via.UDP, timeout=3 * PATIENCE, attempts=1) as client:
+    with NativeClient(killable_server.native, Via.UDP, timeout=3 * PATIENCE, attempts=1) as client:
         assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
-    assert "although datagrams wait" in get_hosted.errors
-    for process in set(children(get_hosted, "resolver")) & set(stopped):
+    assert "although datagrams wait" in killable_server.errors
+    for process in set(children(killable_server, "resolver")) & set(stopped):
         os.kill(process, signal.SIGCONT)  # nobody asked this one
 
 
-def test_reloads_in_quick_succession_hide_no_crash(get_hosted: Serving) -> None:
+def test_quick_reloads_do_not_crash(killable_server: Serving) -> None:
     for _ in range(4):
-        get_hosted.process.send_signal(signal.SIGHUP)
+        killable_server.process.send_signal(signal.SIGHUP)
         time.sleep(0.1)
-    eventually(lambda: get_hosted.errors.count("were reloaded") == 4, "four times read again")
-    eventually(lambda: len(children(get_hosted, "resolver")) == 2, "two resolvers")
+    eventually(lambda: killable_server.errors.count("were reloaded") == 4, "four times read again")
+    eventually(lambda: len(children(killable_server, "resolver")) == 2, "two resolvers")
     for count in (1, 2):
-        process = children(get_hosted, "resolver")[0]
+        process = children(killable_server, "resolver")[0]
         os.kill(process, signal.SIGKILL)
-        eventually(lambda count=count: get_hosted.errors.count("ended by signal 9") == count, "a line in the log")  # type: ignore[misc]
-        eventually(lambda: len(children(get_hosted, "resolver")) == 2, "two resolvers")
-    assert is_answered(get_hosted, Via.UDP)
+        eventually(lambda count=count: killable_server.errors.count("ended by signal 9") == count, "a line in the log")  # type: ignore[misc]
+        eventually(lambda: len(children(killable_server, "resolver")) == 2, "two resolvers")
+    assert is_answered(killable_server, Via.UDP)
 
 
-def test_limits_of_what_control_answers_count_after_a_reload(tmp_path: Path) -> None:
+def test_limits_of_control_take_effect_after_a_reload(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     settings = directory / "perseid.toml"
 
@@ -386,7 +389,7 @@ def test_a_second_server_on_the_same_port_is_refused(server: Serving, tmp_path: 
     assert "Traceback" not in done.stderr
 
 
-def test_nothing_is_loaded_from_the_directory_where_it_is_started(tmp_path: Path) -> None:
+def test_no_module_is_loaded_from_the_working_directory(tmp_path: Path) -> None:
     copy_to(tmp_path).rename(tmp_path / "perseid-data")
     for name in ("selectors", "queue", "lmdb", "uvloop"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working directory was loaded')\n")
@@ -394,7 +397,7 @@ def test_nothing_is_loaded_from_the_directory_where_it_is_started(tmp_path: Path
         assert "native" in until(process, "native")
 
 
-def test_a_port_of_metrics_that_is_taken_is_named_at_the_start(tmp_path: Path) -> None:
+def test_metrics_port_in_use_is_reported_at_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = run(copy_to(tmp_path), "--native-port", "0", PERSEID_METRICS_PORT=port)
@@ -403,7 +406,7 @@ def test_a_port_of_metrics_that_is_taken_is_named_at_the_start(tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
-def test_a_standard_output_that_nobody_reads_ends_nothing(tmp_path: Path) -> None:
+def test_closed_standard_output_does_not_stop_the_server(tmp_path: Path) -> None:
     copy_to(tmp_path).rename(tmp_path / "perseid-data")
     with command(tmp_path, "serve --json") as process:
         assert process.stdout is not None
@@ -415,13 +418,13 @@ def test_a_standard_output_that_nobody_reads_ends_nothing(tmp_path: Path) -> Non
         assert process.poll() is None
 
 
-def test_what_is_no_installation_is_not_served(tmp_path: Path) -> None:
+def test_missing_installation_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path / "nothing")
     assert done.returncode == 1
     assert "perseid init" in done.stderr
 
 
-def test_an_installation_without_its_server_key_is_not_served_and_the_reason_is_said(tmp_path: Path) -> None:
+def test_missing_server_key_is_reported(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     for path in (directory / "keys").glob("*.bin"):
         path.unlink()
@@ -433,7 +436,7 @@ def test_an_installation_without_its_server_key_is_not_served_and_the_reason_is_
 
 @contextmanager
 def command(directory: Path, words: str, *python: str) -> Iterator["subprocess.Popen[str]"]:
-    """A command that serves, in a directory, as a person would type it; ended as they would."""
+    """A serve command in a directory, as a user would type it; interrupted at the end."""
     arguments = [sys.executable, *python, "-c", "from perseid.cli import main; main()", *shlex.split(words)]
     ports = FREE_PORTS | {"PERSEID_NATIVE_PORT": "0"}
     with subprocess.Popen(
@@ -448,7 +451,7 @@ def command(directory: Path, words: str, *python: str) -> Iterator["subprocess.P
 
 
 def until(process: "subprocess.Popen[str]", mark: str) -> str:
-    """What a process says up to the line with a mark."""
+    """The output of a process up to the line with a mark."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -458,7 +461,7 @@ def until(process: "subprocess.Popen[str]", mark: str) -> str:
     raise AssertionError(f"it ended without saying {mark}: {lines}")
 
 
-def test_a_newcomer_gets_the_demonstration_and_is_told_what_to_try(tmp_path: Path) -> None:
+def test_demo_prints_commands_that_work(tmp_path: Path) -> None:
     with command(tmp_path, "serve -d demo --init-demo") as process:
         text = until(process, "Ctrl-C")
         (port,) = re.findall(r"port (\d+), over UDP and TCP", text)

@@ -1,4 +1,4 @@
-"""A resolver's loops, with sockets of its own and nobody behind it: what it answers, hands over, and drops."""
+"""The loops of a resolver with its own sockets, without other processes: responses, forwarding and drops."""
 
 import os
 import socket
@@ -48,7 +48,7 @@ ANSWERS = {ANSWERED: ANSWER, ANSWERED_AT_LENGTH: LONG_ANSWER}
 
 @dataclass
 class Running:
-    """A resolver, and what it works with."""
+    """A resolver and its sockets."""
 
     resolver: Resolver
     udp: socket.socket
@@ -68,7 +68,7 @@ class Running:
     def count(self) -> CounterTotals:
         return self.shared_counters.total()
 
-    def handed_over(self) -> ForwardedDatagram:
+    def receive_forwarded(self) -> ForwardedDatagram:
         self.control.settimeout(PATIENCE)
         return unpack_datagram(self.control.recv(MAX_FORWARDED_BYTES))
 
@@ -88,7 +88,9 @@ def idle_resolver_at(host: str) -> Iterator[Running]:
     lifeline, supervisor = os.pipe()
     memory = TrafficLimit.create(1)
     shared_counters, traffic = SharedCounters.create(1), TrafficLimit(memory, 0, 0)
-    made = Resolver(udp, theirs, ANSWERS.get, shared_counters.counters(0), traffic, traffic, total_forward_limit=RateLimit(0, 0))
+    made = Resolver(
+        udp, theirs, ANSWERS.get, shared_counters.counters(0), traffic, traffic, total_forward_limit=RateLimit(0, 0)
+    )
     with listener, udp, ours, theirs:
         yield Running(made, udp, ours, shared_counters, lifeline, supervisor)
     for descriptor in (lifeline, supervisor, memory, shared_counters.descriptor):
@@ -114,7 +116,7 @@ def resolver_at(host: str) -> Iterator[Running]:
 
 @contextmanager
 def client_of(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that hears nobody but whom it asks, as those of deployed clients are."""
+    """A connected socket, as deployed clients have."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.connect((host, port))
         made.settimeout(PATIENCE)
@@ -125,7 +127,7 @@ def client_of(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @HOSTS
-def test_answers_come_from_the_address_that_was_asked(bound: str, asked: str) -> None:
+def test_response_comes_from_the_requested_address(bound: str, asked: str) -> None:
     with resolver_at(bound) as running, client_of(asked, running.port) as client:
         client.send(ANSWERED)
         assert client.recv(600) == ANSWER
@@ -134,10 +136,10 @@ def test_answers_come_from_the_address_that_was_asked(bound: str, asked: str) ->
         assert len(packets) == 3
         assert b"".join(packet[ENVELOPE_LENGTH:] for packet in packets) == LONG_ANSWER[ENVELOPE_LENGTH:]
         client.send(HANDED_OVER)
-        parcel = running.handed_over()
-        assert parcel.datagram == HANDED_OVER
-        assert bool(parcel.local) == (bound in EVERYWHERE)
-        running.control.send(pack_datagram(parcel.at, parcel.address, b"said by control", parcel.local))
+        forwarded = running.receive_forwarded()
+        assert forwarded.datagram == HANDED_OVER
+        assert bool(forwarded.local) == (bound in EVERYWHERE)
+        running.control.send(pack_datagram(forwarded.at, forwarded.address, b"said by control", forwarded.local))
         assert client.recv(600) == b"said by control"
         # All that was sent is counted, whoever said it.
         octets = len(ANSWER) + sum(map(len, packets)) + len(b"said by control")
@@ -146,7 +148,7 @@ def test_answers_come_from_the_address_that_was_asked(bound: str, asked: str) ->
         assert (count.answered, count.forwarded, count.dropped) == (2, 1, 0)
 
 
-def test_one_socket_answers_at_many_addresses_and_remembers_some() -> None:
+def test_one_socket_responds_from_many_addresses_with_a_bounded_cache() -> None:
     with resolver_at(EVERYWHERE[0]) as running:
         for number in range(MAX_LOCAL_ADDRESSES + 10):
             with client_of(f"127.1.{number // 250}.{number % 250 + 1}", running.port) as client:
@@ -155,8 +157,8 @@ def test_one_socket_answers_at_many_addresses_and_remembers_some() -> None:
 
 
 @HOSTS
-def test_only_a_socket_with_many_addresses_asks_at_which_one_a_datagram_came(bound: str, asked: str) -> None:
-    """The others have the plain calls of the system, and nothing in between."""
+def test_only_a_wildcard_socket_reads_local_addresses(bound: str, asked: str) -> None:
+    """Other sockets use the plain system calls."""
     listener, (udp,) = bind(bound, 0, 1)
     with listener, udp, client_of(asked, udp.getsockname()[1]) as client:
         client.send(b"x")
@@ -173,8 +175,8 @@ def test_only_a_socket_with_many_addresses_asks_at_which_one_a_datagram_came(bou
             assert ancillary == []
 
 
-def test_where_the_system_does_not_say_it_the_answer_goes_as_usual() -> None:
-    """A datagram that came before the socket was told to say it."""
+def test_response_is_sent_if_the_local_address_is_unknown() -> None:
+    """A datagram that arrived before the option was set."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind((EVERYWHERE[0], 0))
         udp.settimeout(PATIENCE)
@@ -192,7 +194,7 @@ def test_where_the_system_does_not_say_it_the_answer_goes_as_usual() -> None:
 
 
 @HOSTS
-def test_what_says_that_it_comes_from_the_server_itself_gets_nothing(bound: str, asked: str) -> None:
+def test_datagram_from_the_server_itself_is_dropped(bound: str, asked: str) -> None:
     with resolver_at(bound) as running:
         to = f"::ffff:{asked}" if running.udp.family == socket.AF_INET6 and ":" not in asked else asked
         kinds = (ANSWERED, ANSWERED_AT_LENGTH, HANDED_OVER, b"abc")
@@ -207,8 +209,8 @@ def test_what_says_that_it_comes_from_the_server_itself_gets_nothing(bound: str,
 
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", *EVERYWHERE])
-def test_somebody_else_with_the_same_port_is_answered(bound: str) -> None:
-    """Another server, for example, which asks from the port at which it serves: by default all have the same."""
+def test_another_sender_with_the_same_port_is_answered(bound: str) -> None:
+    """For example another server, which sends from the port at which it serves."""
     with idle_resolver_at(bound) as running:
         made = wrap_socket(running.udp)
         host = "192.0.2.1" if bound != "::" else "::ffff:192.0.2.1"
@@ -219,7 +221,7 @@ def test_somebody_else_with_the_same_port_is_answered(bound: str) -> None:
 
 
 @HOSTS
-def test_answers_get_nothing_and_are_not_handed_over(bound: str, asked: str) -> None:
+def test_responses_are_dropped_and_not_forwarded(bound: str, asked: str) -> None:
     with resolver_at(bound) as running, client_of(asked, running.port) as client:
         client.send(ANSWERED_AT_LENGTH)
         reflected = [client.recv(600) for _ in range(3)] + [ANSWER]
@@ -230,8 +232,8 @@ def test_answers_get_nothing_and_are_not_handed_over(bound: str, asked: str) -> 
         assert (count.forwarded, count.dropped) == (0, len(reflected))
 
 
-def test_nobody_has_port_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a datagram can be forged, and nothing can be sent there."""
+def test_datagram_from_port_0_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a datagram is forged, and nothing can be sent there."""
     came = iter([(ANSWERED, ("127.0.0.1", 0)), (HANDED_OVER, ("127.0.0.1", 0))])
     with idle_resolver_at("127.0.0.1") as running:
 
@@ -270,7 +272,7 @@ def ended_with(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return codes
 
 
-def test_the_process_ends_if_answers_of_control_cannot_be_sent_any_more(
+def test_process_ends_if_control_responses_cannot_be_sent(
     ended_with: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     with idle_resolver_at("127.0.0.1") as running:
@@ -281,7 +283,7 @@ def test_the_process_ends_if_answers_of_control_cannot_be_sent_any_more(
     assert "cannot send the responses of control; exiting" in caplog.text
 
 
-def test_an_answer_that_the_network_does_not_take_is_lost_alone(ended_with: list[int]) -> None:
+def test_one_unsendable_response_is_lost_alone(ended_with: list[int]) -> None:
     with idle_resolver_at("127.0.0.1") as running, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.bind(("127.0.0.1", 0))
         client.settimeout(PATIENCE)

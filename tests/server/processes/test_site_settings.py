@@ -1,4 +1,4 @@
-"""From `perseid.toml` and the files of a site to what a server does: every setting arrives where it counts."""
+"""From `perseid.toml` and the files of a site to the server: every setting takes effect."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def server_identity(directory: Path, text: str = "") -> ServerIdentity:
 # What follows from site and settings
 
 
-def test_the_parts_get_what_they_need(tmp_path: Path) -> None:
+def test_parts_get_their_settings(tmp_path: Path) -> None:
     directory = furnish(tmp_path / "a", RSA_KEY, replace(site(SERVER_KEY, RSA_KEY, DSA_KEY), serial=9))
     sessions = "required = true\nchallenge_life = 7\nlife = 90\ncipher = '3des'"
     found = server_identity(directory, f"default_profile = 'exact'\n[site]\nposition = 2\n[sessions]\n{sessions}")
@@ -63,7 +63,7 @@ def test_the_parts_get_what_they_need(tmp_path: Path) -> None:
     )
 
 
-def test_a_mirror_that_divides_names_by_prefix(tmp_path: Path) -> None:
+def test_mirror_with_partition_by_prefix(tmp_path: Path) -> None:
     information = replace(SITE, primary=MIRROR, hash_option=HashOption.PREFIX)
     found = server_identity(furnish(tmp_path / "a", SERVER_KEY, information))
     assert not found.server_settings().is_primary
@@ -71,18 +71,18 @@ def test_a_mirror_that_divides_names_by_prefix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_default_profile_says_what_holds_without_a_policy(tmp_path: Path, profile: str) -> None:
+def test_default_profile_applies_without_a_policy(tmp_path: Path, profile: str) -> None:
     made = server_identity(furnish(tmp_path / "a"), f"default_profile = '{profile}'").resolution_settings()
     assert (made.default_scheme, made.default_sensitive) == (PROFILES[profile].scheme, profile == "exact")
 
 
-def test_resolvers_are_told_whether_the_settings_name_a_delimiter(tmp_path: Path) -> None:
+def test_resolvers_know_whether_a_delimiter_is_set(tmp_path: Path) -> None:
     directory = furnish(tmp_path / "a")
     assert not server_identity(directory, "").resolution_settings().templates
     assert server_identity(directory, "[templates]\ndelimiter = '@'").resolution_settings().templates
 
 
-def test_it_shows_no_secret(tmp_path: Path) -> None:
+def test_repr_shows_no_secret(tmp_path: Path) -> None:
     found = server_identity(furnish(tmp_path / "a"), "[keys]\npassphrase = 'correct horse'")
     assert isinstance(found.key, type(SERVER_KEY))
     shown = repr(found)
@@ -108,7 +108,7 @@ def test_it_shows_no_secret(tmp_path: Path) -> None:
         templates=st.booleans(),
     )
 )
-def test_settings_come_back_from_their_text(given_settings: ResolutionSettings) -> None:
+def test_resolution_settings_round_trip(given_settings: ResolutionSettings) -> None:
     text = settings_to_json(given_settings)
     assert "\n" not in text
     assert settings_from_json(text) == given_settings
@@ -124,12 +124,12 @@ def test_settings_come_back_from_their_text(given_settings: ResolutionSettings) 
         settings_to_json(ResolutionSettings()).replace('"serial"', '"cereal"'),
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_invalid_resolution_settings_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         settings_from_json(text)
 
 
-def test_who_reads_the_text_loads_neither_keys_nor_settings() -> None:
+def test_parsing_loads_neither_keys_nor_settings() -> None:
     script = "import sys, perseid.server.native.resolution; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not [name for name in loaded if name.startswith(("perseid.registry", "perseid.records.private_keys"))]
@@ -140,7 +140,7 @@ def test_who_reads_the_text_loads_neither_keys_nor_settings() -> None:
 
 @contextmanager
 def native_server(directory: Path, text: str) -> Iterator[Visitor]:
-    """A door to the recorded records, as a server makes it from the settings."""
+    """A client of the recorded records, with a server created from the settings."""
     found = server_identity(furnish(directory, SERVER_KEY, SITE), text)
     config = found.config
     with recorded_registry() as registry:
@@ -183,21 +183,21 @@ DELETE = (OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/vec-üñí-日本".enco
         ("[sessions]\nrequired = true", CREATE, "SUCCESS", "INVALID_CREDENTIAL"),
     ],
 )
-def test_a_setting_decides(tmp_path: Path, setting: str, request_: Any, without: str, with_: str) -> None:
+def test_setting_takes_effect(tmp_path: Path, setting: str, request_: Any, without: str, with_: str) -> None:
     for text, expected in (("", without), (setting.format(ADMIN), with_)):
         with native_server(tmp_path / "a", text) as visitor:
             answers = visitor.all_as(SEC, visitor.request(*request_, flags=DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY))
             assert answers[0].code is ResponseCode[expected], (text, answers[0])
 
 
-def test_in_a_session_it_may_be_done_where_sessions_are_required(tmp_path: Path) -> None:
+def test_session_satisfies_required_sessions(tmp_path: Path) -> None:
     with native_server(tmp_path / "a", "[sessions]\nrequired = true") as visitor:
         session = visitor.begin_session()
         assert visitor.ask_as(SEC, visitor.request(*CREATE, session=session), session).code is ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(("life", "expected"), [(30, "SUCCESS"), (10, "SESSION_TIMEOUT")])
-def test_a_challenge_lives_as_long_as_the_setting_says(tmp_path: Path, life: int, expected: str) -> None:
+def test_challenge_lifetime_is_configurable(tmp_path: Path, life: int, expected: str) -> None:
     with native_server(tmp_path / "a", f"[sessions]\nchallenge_life = {life}") as visitor:
         request = visitor.request(*CREATE)
         challenge = visitor.ask(request)
@@ -207,7 +207,7 @@ def test_a_challenge_lives_as_long_as_the_setting_says(tmp_path: Path, life: int
 
 
 @pytest.mark.parametrize(("life", "expected"), [(90, "SUCCESS"), (60, "SESSION_TIMEOUT")])
-def test_a_session_lives_as_long_as_the_setting_says(tmp_path: Path, life: int, expected: str) -> None:
+def test_session_lifetime_is_configurable(tmp_path: Path, life: int, expected: str) -> None:
     with native_server(tmp_path / "a", f"[sessions]\nlife = {life}") as visitor:
         wish = visitor.client.begin_session(None, visitor.now, peer_version=visitor.version, timeout=0)
         session = visitor.client.finish_session(wish, visitor.ask(wish.request))
@@ -217,7 +217,7 @@ def test_a_session_lives_as_long_as_the_setting_says(tmp_path: Path, life: int, 
 
 
 @pytest.mark.parametrize("cipher", ["aes", "3des", "des"])
-def test_a_session_is_encrypted_as_the_setting_says(tmp_path: Path, cipher: str) -> None:
+def test_session_cipher_is_configurable(tmp_path: Path, cipher: str) -> None:
     with native_server(tmp_path / "a", f"[sessions]\ncipher = '{cipher}'") as visitor:
         session = visitor.begin_session()
         kinds = {"aes": Cipher.AES, "3des": Cipher.TDES, "des": Cipher.DES}
@@ -225,7 +225,7 @@ def test_a_session_is_encrypted_as_the_setting_says(tmp_path: Path, cipher: str)
         assert visitor.ask_as(DSA, visitor.request(*CREATE, session=session), session).code is ResponseCode.SUCCESS
 
 
-def test_a_server_answers_for_its_share_of_the_names(tmp_path: Path) -> None:
+def test_server_responds_for_its_share_of_the_names(tmp_path: Path) -> None:
     name = STD.encode()
     mine = find_server_index(name, HashOption.ALL, 2)
     for position in (0, 1):
