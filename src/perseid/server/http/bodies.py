@@ -77,7 +77,7 @@ def parse_json_body(request: Request) -> object:
     try:
         return parse_json(_decode_text(request))
     except InvalidData as problem:
-        raise BadRequest(f"the body is not valid JSON: {problem}") from problem
+        raise BadRequest(f"the body cannot be parsed: {problem}") from problem
 
 
 def parse_submission(request: Request, now: int) -> Submission:
