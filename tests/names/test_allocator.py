@@ -160,7 +160,7 @@ def test_p6_a_clock_that_is_plainly_wrong_is_an_error_and_not_a_long_silence() -
     problem = misused(shared.allocate, 2)
     assert problem.rule == "P6"
     assert "61 s ahead" in problem.message
-    assert "1 s are allowed" in problem.message
+    assert "the maximum is 1 s" in problem.message
     assert world.slept == []
     world.now += 1
     assert shared.allocate(1) == [NOON + 1], "what was refused is not lost"

@@ -97,6 +97,7 @@ ALLOWED = {
     ("pilin", "upper"): "after validation",
     ("suggest", "capitalize"): "makes candidates, which Handle.parse then judges",
     ("suggest", "lower"): "the same",
+    ("suggest", "normalize"): "the method of a scheme",
     ("suggest", "swapcase"): "the same",
     ("suggest", "upper"): "the same",
     ("uri", "int"): "on the digits of a port that a pattern has matched",

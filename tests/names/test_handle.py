@@ -14,8 +14,8 @@ REFUSED_CHARACTERS = [
     *((character, "control character") for character in "\x00\x09\x1f\x7f\x80\x9f"),
     *((character, "surrogate") for character in "\ud800\udbff\udc00\udfff"),
     *((character, "separator") for character in "\u2028\u2029"),
-    *((character, "direction of writing") for character in "\u202a\u202e\u2066\u2069"),
-    *((character, "never a character") for character in "\ufdd0\ufdef\ufffe\uffff"),
+    *((character, "bidirectional control") for character in "\u202a\u202e\u2066\u2069"),
+    *((character, "noncharacter") for character in "\ufdd0\ufdef\ufffe\uffff"),
     *((character, "Basic Multilingual Plane") for character in "\U00010000\U0001f600\U0010ffff"),
     *((character, "not assigned in Unicode") for character in "\u0378\u1fff\ufe53"),
 ]
@@ -77,7 +77,7 @@ def test_h3_blanks_stand_inside_but_not_at_the_ends(blank: str) -> None:
     for text, position in ((f"{blank}10/x", 0), (f"10{blank}/x", 2), (f"10/{blank}x", 3), (f"10/x{blank}", 4)):
         problem = refused(Handle.parse, text)
         assert facts(problem) == ("H3", position, blank)
-        assert "blank" in problem.message
+        assert "space" in problem.message
 
 
 @pytest.mark.parametrize("text", ["10.1/a\u202eb", "10..1/x", "10.1/x ", "10.1/\u0378", "10.1/\U0001f600", "10.1/\x00"])

@@ -141,10 +141,10 @@ def test_a_mint_that_is_refused_loses_no_name() -> None:
     pattern = PatternScheme("d")
     problem = misused(pattern.mint, source, 11)
     assert problem.rule == "P4"
-    assert "10 are left" in problem.message
-    assert "11 are asked for" in problem.message
+    assert "10 of 10 names left" in problem.message
+    assert "11 were requested" in problem.message
     assert pattern.mint(source, 4) == ["0", "1", "2", "3"]
-    assert "6 are left" in misused(pattern.mint, source, 7).message
+    assert "6 of 10 names left" in misused(pattern.mint, source, 7).message
     assert pattern.mint(source, 6) == ["4", "5", "6", "7", "8", "9"]
 
 

@@ -152,7 +152,7 @@ def test_u4_the_objection_names_the_known_resolvers() -> None:
     known = [Resolver.parse("http://h.org/hdl"), Resolver.parse("https://hdl.handle.net")]
     message = refused(parse_uri, "http://elsewhere.org/10.1/x", known).message
     assert "http://h.org/hdl, https://hdl.handle.net" in message
-    assert "none is known" in refused(parse_uri, "http://elsewhere.org/10.1/x").message
+    assert "known: none" in refused(parse_uri, "http://elsewhere.org/10.1/x").message
 
 
 @given(texts())

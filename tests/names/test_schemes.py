@@ -113,7 +113,7 @@ def test_an_unknown_scheme_is_misuse_that_names_the_known_ones() -> None:
         ("pattern", {"template": "ABC"}, '"A"'),
         ("cordra", {"version": 7}, "version 1 or 4"),
         ("cordra", {"version": []}, "unhashable"),
-        ("uuid", {"version": 5}, "not 5"),
+        ("uuid", {"version": 5}, "version 5"),
     ],
 )
 def test_options_that_a_scheme_does_not_take_are_misuse(name: str, options: dict[str, object], words: str) -> None:

@@ -112,7 +112,7 @@ def test_an_installed_scheme_is_loaded_mints_and_cannot_shadow_a_built_in_one(pl
 def test_without_the_distribution_the_scheme_is_unknown(tmp_path: Path) -> None:
     done = run(USE, None, tmp_path)
     assert done.returncode == 1
-    assert "there is no scheme 'colours'" in done.stderr
+    assert "unknown scheme 'colours'" in done.stderr
 
 
 def test_options_that_the_scheme_does_not_take_are_misuse(plugins: Path, tmp_path: Path) -> None:

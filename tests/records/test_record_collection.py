@@ -61,16 +61,16 @@ def test_a_record_without_values_is_a_record() -> None:
 
 def test_no_two_values_share_an_index() -> None:
     twice = (URL, US, Value.text(1, "EMAIL", "x"))
-    with pytest.raises(RecordMisuse, match="two values have the index 1"):
+    with pytest.raises(RecordMisuse, match="two values have index 1"):
         Record(HANDLE, twice)
-    with pytest.raises(InvalidData, match="two values have the index 1"):
+    with pytest.raises(InvalidData, match="two values have index 1"):
         Record.from_untrusted(HANDLE, twice)
 
 
 def test_as_many_values_as_clients_read_and_no_more() -> None:
     most = [Value(index, "X", b"") for index in range(MAX_VALUES)]
     assert Record.from_untrusted(HANDLE, most).value(MAX_VALUES - 1) is not None
-    with pytest.raises(InvalidData, match="2,049 values are too many"):
+    with pytest.raises(InvalidData, match="2,049 values; the maximum is 2,048"):
         Record.from_untrusted(HANDLE, [*most, Value(-1, "X", b"")])
 
 

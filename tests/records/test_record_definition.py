@@ -35,7 +35,7 @@ def test_a_definition_is_a_value_like_any_other() -> None:
     }
     assert (SCALE.name, SCALE.description, SCALE.schema) == ("Scale", "The scale of a map.", None)
     assert SIZE.schema == '{"type":"object","required":["mm"]}'
-    assert (SCALE.syntax, SIZE.syntax) == (f"text that matches {SCALE.pattern}", f"JSON that keeps {SIZE.schema}")
+    assert (SCALE.syntax, SIZE.syntax) == (f"text that matches {SCALE.pattern}", f"JSON that is valid for {SIZE.schema}")
     assert Definition.make("a", "b").syntax is None
 
 
@@ -47,15 +47,15 @@ def test_the_text_is_kept_as_it_is_with_what_nobody_knows_yet() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[]", "should be a JSON object"),
-        ("{", "not JSON"),
+        ("[]", "must be a JSON object"),
+        ("{", "invalid JSON"),
         ('{"description":"b"}', 'no "name"'),
         ('{"name":"a"}', 'no "description"'),
-        ('{"name":" ","description":"b"}', "name of the type is empty"),
+        ('{"name":" ","description":"b"}', "name of the type must have"),
         (json.dumps({"name": "a" * 201, "description": "b"}), "more than 200 characters"),
-        ('{"name":1,"description":"b"}', "should be a string"),
+        ('{"name":1,"description":"b"}', "must be a string"),
         ('{"name":"a","description":"b","pattern":1}', "the pattern of the type should be a string"),
-        ('{"name":"a","description":"b","pattern":"","schema":{}}', "a pattern and a schema"),
+        ('{"name":"a","description":"b","pattern":"","schema":{}}', "both a pattern and a schema"),
         (json.dumps({"name": "a", "description": "b" * MAX_DEFINITION_BYTES}), "too many for a definition"),
     ],
 )
@@ -68,15 +68,15 @@ def test_data_is_of_the_type_or_a_rule_is_named() -> None:
     assert SCALE.violation(b"1:50000", ValidationBudget()) is None
     assert (
         str(SCALE.violation(b"1:05", ValidationBudget()))
-        == 'the rule "pattern": "1:[1-9][0-9]*" is not kept at the whole'
+        == 'the data violates the rule "pattern": "1:[1-9][0-9]*"'
     )
     assert str(SCALE.violation(b"1:5\n", ValidationBudget())).startswith("the rule")
-    assert str(SCALE.violation(b"\xff", ValidationBudget())) == "at byte 0: the data is not UTF-8"
-    assert "too many to be checked" in str(SCALE.violation(b"1" * (MAX_CHECKED_BYTES + 1), ValidationBudget()))
+    assert str(SCALE.violation(b"\xff", ValidationBudget())) == "at byte 0: the data is not valid UTF-8"
+    assert "the maximum for validation" in str(SCALE.violation(b"1" * (MAX_CHECKED_BYTES + 1), ValidationBudget()))
     assert SIZE.violation(b'{"mm": 1}', ValidationBudget()) is None
     assert (
         str(SIZE.violation(b"{}", ValidationBudget()))
-        == 'the rule "required": "mm" (#/required of its schema) is not kept at the whole'
+        == 'the data violates the rule "required": "mm" (#/required of the schema)'
     )
     assert Definition.make("a", "b").violation(b"\xff", ValidationBudget()) is None
 
@@ -117,7 +117,7 @@ def test_making_a_definition_ready_is_paid_for_once_a_record_whether_or_not_it_w
         spent.append(before - budget.preparing)
     assert spent[0] == spent[1] > 20
     assert str(definition.violation(b"x", ValidationBudget(preparing=spent[0] - 1))).startswith(
-        "the definitions of the types"
+        "the type definitions"
     )
 
 
@@ -128,7 +128,7 @@ def test_the_example_of_a_type_is_of_the_type() -> None:
         Definition.make("a", "b", pattern="[0-9]+", example="x"),
         Definition.make("a", "b", schema={"type": "string"}, example="1"),
     ):
-        with pytest.raises(InvalidData, match="the example of the type is not of the type"):
+        with pytest.raises(InvalidData, match="the example is not valid for the type"):
             wrong.check()
 
 

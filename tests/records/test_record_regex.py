@@ -174,11 +174,11 @@ def test_what_the_engine_lacks_or_reads_differently_is_refused(text: str, ignore
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (r"(a)\1", r"'\\1' at character 4 is a back reference or an octal number, which cannot be used here"),
-        ("a(?=b)", "'(?' at character 2 looks ahead or behind, which cannot be used here"),
-        ("[a&&b]", "'&&' at character 3 is an intersection of classes, which cannot be used here"),
+        (r"(a)\1", r"'\\1' at character 4 is a backreference or an octal number, which is not supported"),
+        ("a(?=b)", "'(?' at character 2 begins a lookaround, which is not supported"),
+        ("[a&&b]", "'&&' at character 3 is an intersection of classes, which is not supported"),
         ("a{", "'{' at character 2 begins no number of repetitions"),
-        ("(a", "something is missing at the end: a closing parenthesis"),
+        ("(a", "a closing parenthesis is missing"),
     ],
 )
 def test_a_refusal_says_what_is_wrong_and_where(text: str, sentence: str) -> None:
@@ -202,7 +202,7 @@ def test_what_would_take_for_ever_elsewhere_takes_no_time() -> None:
     [r"\pL{900}", "(?:(?:a{1000}){1000}){1000}", "a{1000}" * 100, r"(?:\pL|\pN){200}", "a{1001}"],
 )
 def test_what_is_small_on_paper_and_large_in_memory_is_refused(text: str) -> None:
-    with pytest.raises(InvalidData, match="too large when it is written out"):
+    with pytest.raises(InvalidData, match="too large when compiled"):
         compile_java_regex(text)
 
 
@@ -253,7 +253,7 @@ def test_matches_and_captures_are_those_of_an_engine_that_backtracks(
     try:
         ours = compile_java_regex(text, ignore_case=ignore_case)
     except InvalidData:
-        with pytest.raises(InvalidData, match="repeats a group that may be empty"):
+        with pytest.raises(InvalidData, match="repeats a group that can be empty"):
             compile_java_regex(text, ignore_case=ignore_case)
         return
     theirs = re.compile(text, re.ASCII | (re.IGNORECASE if ignore_case else re.ASCII))

@@ -108,34 +108,34 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
     ("schema", "reason"),
     [
         ({"$ref": "https://example.org/schema"}, r"/\$ref: .* leads out of the schema, and nothing is fetched"),
-        ({"$ref": "other.json"}, "leads out of the schema"),
-        ({"$ref": "file:///etc/passwd"}, "leads out of the schema"),
-        ({"$ref": 1}, "leads out of the schema"),
-        ({"$ref": "#/$defs/none"}, "where no schema stands"),
+        ({"$ref": "other.json"}, "points outside the schema"),
+        ({"$ref": "file:///etc/passwd"}, "points outside the schema"),
+        ({"$ref": 1}, "points outside the schema"),
+        ({"$ref": "#/$defs/none"}, "which is not a schema"),
         # Data inside of a schema is no schema: what stands there was never looked at.
-        ({"$ref": "#/default", "default": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "no schema stands"),
+        ({"$ref": "#/default", "default": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "which is not a schema"),
         ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}}, "/properties/a/.schema"),
-        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "the dialect is not"),
-        ({"items": {"$id": "https://example.org/"}}, "is no rule that is understood"),
-        ({"$dynamicRef": "#"}, "is no rule that is understood"),
-        ({"unevaluatedProperties": False}, "is no rule that is understood"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "$schema must be"),
+        ({"items": {"$id": "https://example.org/"}}, "is not a supported keyword"),
+        ({"$dynamicRef": "#"}, "is not a supported keyword"),
+        ({"unevaluatedProperties": False}, "is not a supported keyword"),
         ({"minLenght": 3}, "at /minLenght: 'minLenght' is no rule"),
         ({"minLength": "3"}, "none of 2020-12: at /minLength"),
         ({"type": "text"}, "none of 2020-12: at /type"),
         ({"allOf": {}}, "allOf is no list of schemas"),
         ({"properties": []}, "properties is no object of schemas"),
-        ({"items": [{}]}, "a schema is an object, true or false"),
+        ({"items": [{}]}, "a schema must be an object, true or false"),
         ({"pattern": r"(a)\1"}, "at /pattern: .*back reference"),
-        ({"pattern": 1}, "a pattern is a text"),
+        ({"pattern": 1}, "a pattern must be a string"),
         ({"properties": {"a": {"patternProperties": {"(?=x)": {}}}}}, "/properties/a/patternProperties: .*look-around"),
         ({"$anchor": "/x"}, "no name"),
         ({"$anchor": "x", "items": {"$anchor": "x"}}, "twice"),
         ({"$anchor": "a/b"}, "none of 2020-12: at /.anchor"),
         # A percent sign in the name of an anchor is one: nothing is decoded there.
-        ({"$ref": "#%41", "$defs": {"x": {"$anchor": "A"}}}, "leads to #%41, where no schema stands"),
-        ({"$ref": "#A%2F", "$defs": {"x": {"$anchor": "A"}}}, "no schema stands"),
-        ({"type": [{"": number} for number in range(1_000)]}, "at /type: type has more than the 7 types"),
-        ([], "a schema is an object"),
+        ({"$ref": "#%41", "$defs": {"x": {"$anchor": "A"}}}, "points to #%41, which is not a schema"),
+        ({"$ref": "#A%2F", "$defs": {"x": {"$anchor": "A"}}}, "which is not a schema"),
+        ({"type": [{"": number} for number in range(1_000)]}, "at /type: type lists more than the 7 JSON types"),
+        ([], "a schema must be an object"),
     ],
 )
 def test_a_schema_that_could_not_be_applied_or_bounded_is_refused(schema: object, reason: str) -> None:
@@ -153,18 +153,18 @@ def test_schemas_are_bounded_in_size_number_and_depth() -> None:
     deep: object = {}
     for _ in range(16):
         deep = {"not": deep}
-    with pytest.raises(InvalidData, match="nested more than 16 deep"):
+    with pytest.raises(InvalidData, match="nested more than 16 levels deep"):
         compile_schema(json.dumps(deep))
-    with pytest.raises(InvalidData, match="not JSON"):
+    with pytest.raises(InvalidData, match="invalid JSON"):
         compile_schema("{")
 
 
 def test_a_schema_that_takes_too_much_to_be_made_ready_is_refused() -> None:
     long = [{"pattern": f"{number:02}" + "x" * 998} for number in range(14)]
-    with pytest.raises(InvalidData, match="too many parts, or too large expressions"):
+    with pytest.raises(InvalidData, match="too many subschemas or too large patterns"):
         compile_schema(json.dumps({"allOf": long}))
     large = [{"pattern": rf"{number:02}[\pL\pN]{{22}}"} for number in range(30)]
-    with pytest.raises(InvalidData, match="too many parts, or too large expressions"):
+    with pytest.raises(InvalidData, match="too many subschemas or too large patterns"):
         compile_schema(json.dumps({"allOf": large}))
 
 
@@ -210,7 +210,7 @@ def test_a_reference_that_leads_nowhere_after_all_is_invalid_data() -> None:
         def iter_errors(self, _: object) -> Iterator[object]:
             raise Unresolvable("#nowhere")
 
-    with pytest.raises(InvalidData, match="leads nowhere"):
+    with pytest.raises(InvalidData, match="broken reference"):
         Schema(Lost(), {}).violation(b"1", ValidationBudget())
 
 
@@ -269,7 +269,7 @@ def test_steps_are_shared_by_all_that_is_checked_together() -> None:
         assert violation({"type": "string"}, "x", budget) is None
     with pytest.raises(BudgetExceeded, match="steps"):
         violation({"type": "string"}, "x", budget)
-    with pytest.raises(BudgetExceeded, match="without end"):
+    with pytest.raises(BudgetExceeded, match="endlessly"):
         violation({"$ref": "#"}, 1)
 
 
@@ -278,18 +278,18 @@ def test_who_asks_from_deep_within_other_work_is_told_the_same() -> None:
         def iter_errors(self, _: object) -> Iterator[object]:
             raise RecursionError
 
-    with pytest.raises(BudgetExceeded, match="without end"):
+    with pytest.raises(BudgetExceeded, match="endlessly"):
         Schema(Deep(), {}).violation(b"1", ValidationBudget())
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
+        (b"{", "invalid JSON"),
+        (b"\xff", "invalid JSON"),
         (b"[" * 20 + b"]" * 20, "deep"),
         (b"123456789012345678901234567890", "63 bits"),
-        (b'"' + b"a" * MAX_CHECKED_BYTES + b'"', "too many to be checked"),
+        (b'"' + b"a" * MAX_CHECKED_BYTES + b'"', "the maximum for validation"),
     ],
 )
 def test_data_that_cannot_be_judged_is_said_to_be_so(data: bytes, reason: str) -> None:

@@ -248,7 +248,7 @@ def test_attributes_are_found_by_name() -> None:
 def test_a_program_cannot_make_a_site_that_has_no_bytes() -> None:
     with pytest.raises(RecordMisuse, match="16 bytes"):
         Server(1, b"\x7f\0\0\1", b"")
-    with pytest.raises(RecordMisuse, match="are bytes"):
+    with pytest.raises(RecordMisuse, match="must fit in one byte"):
         Site((), protocol_version=(2, 256))
     with pytest.raises(RecordMisuse):
         Site((), serial=40_000).to_bytes()

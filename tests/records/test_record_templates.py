@@ -478,13 +478,13 @@ def test_so_many_references_and_no_more() -> None:
 WRONG = {
     '<template><vlaue type="T" data="a"/></template>': "<vlaue> is none of template, value, foreach",
     "<template>text</template>": "<template> holds text",
-    '<template><value type="T"/></template>': "<value> needs data, as it stands in no <foreach>",
+    '<template><value type="T"/></template>': "<value> requires data outside <foreach>",
     "<template><value/></template>": "<value> needs type and data",
-    '<template><value type="T" data="" ttl="5"/></template>': "<value> has an attribute that means nothing there",
+    '<template><value type="T" data="" ttl="5"/></template>': "<value> has the unknown attribute",
     '<template><value index="0" type="T" data="a"/></template>': "an index that is none: '0'",
     '<template><value index="x" type="T" data="a"/></template>': "an index that is none",
     '<template><value index="2147483648" type="T" data="a"/></template>': "an index that is none",
-    "<template><foreach><if expression='a'><foreach/></if></foreach></template>": "<foreach> stands in another one",
+    "<template><foreach><if expression='a'><foreach/></if></foreach></template>": "<foreach> cannot be nested",
     "<template><else/></template>": "<else> has no <if> before it",
     '<template><if expression="a"><else/></if></template>': "<else> has no <if> before it",
     "<template><if/></template>": "<if> has no expression",
@@ -495,9 +495,9 @@ WRONG = {
     '<template><if test="matches" expression="[a&amp;&amp;b]"/></template>': "intersection of classes",
     "<template><def/></template>": "<def> does not say which parameter",
     '<template ref="x:y:z"><value/></template>': "without an index",
-    '<template ref="12345/a"/>': "without an index: it is written INDEX:HANDLE",
-    '<template ref=""/>': "a reference that cannot be used",
-    '<template ref="1:12345/a"> </template>': "content of its own",
+    '<template ref="12345/a"/>': "without an index; write INDEX:HANDLE",
+    '<template ref=""/>': "an invalid reference",
+    '<template ref="1:12345/a"> </template>': "a reference and content",
     "<template/><template><notfound>x</notfound></template>": "<notfound> holds text",
 }
 
@@ -516,7 +516,7 @@ def test_so_many_expressions_may_be_written_and_no_more() -> None:
     check_templates(namespace(MAX_TEMPLATE_EXPRESSIONS))
     check_templates(namespace(500, '<if test="matches" expression="x"/>'))
     check_templates(namespace(500, '<if expression="{}"/>'))
-    with pytest.raises(InvalidData, match="<if> has one regular expression too many; 64 are the most"):
+    with pytest.raises(InvalidData, match="<if> exceeds the maximum of 64 regular expressions"):
         check_templates(namespace(MAX_TEMPLATE_EXPRESSIONS + 1))
 
 

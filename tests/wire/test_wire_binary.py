@@ -46,7 +46,7 @@ def test_a_number_that_is_cut_off_is_refused_with_its_place(method: str) -> None
     size = _SIZES[method]
     reader = Reader(bytes(3 + size - 1))
     reader.raw(3)
-    with pytest.raises(InvalidData, match=f"{size} bytes are needed, {size - 1} are left") as caught:
+    with pytest.raises(InvalidData, match=f"{size} bytes required, {size - 1} left") as caught:
         getattr(reader, method)()
     assert caught.value.offset == 3
 
@@ -66,7 +66,7 @@ def test_the_longest_byte_string_is_written_and_read_and_one_byte_more_is_neithe
     longest = bytes(MAX_BYTES)
     written = Writer().bytes_(longest).getvalue()
     assert Reader(written).bytes_() == longest
-    with pytest.raises(RecordMisuse, match="too many for one string"):
+    with pytest.raises(RecordMisuse, match="is too long"):
         Writer().bytes_(longest + b"\0")
     with pytest.raises(InvalidData):
         Reader((MAX_BYTES + 1).to_bytes(4, "big") + longest + b"\0").bytes_()
@@ -80,14 +80,14 @@ def test_a_smaller_limit_of_the_caller_holds_too() -> None:
 
 
 def test_a_string_longer_than_what_is_left_is_refused() -> None:
-    with pytest.raises(InvalidData, match="5 bytes are needed, 4 are left"):
+    with pytest.raises(InvalidData, match="5 bytes required, 4 left"):
         Reader(Writer().i32(5).raw(b"1234").getvalue()).bytes_()
 
 
 def test_a_count_that_the_remaining_bytes_cannot_hold_is_refused_at_once() -> None:
     data = Writer().i32(3).raw(bytes(24)).getvalue()
     assert Reader(data).count(8) == 3
-    with pytest.raises(InvalidData, match="3 items are announced, but only 24 bytes are left"):
+    with pytest.raises(InvalidData, match="a count of 3 items exceeds the 24 bytes left"):
         Reader(data).count(9)
     with pytest.raises(InvalidData, match="a count of -1"):
         Reader(Writer().i32(-1).getvalue()).count(1)
@@ -96,7 +96,7 @@ def test_a_count_that_the_remaining_bytes_cannot_hold_is_refused_at_once() -> No
 
 
 def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_written() -> None:
-    with pytest.raises(InvalidData, match="not UTF-8"):
+    with pytest.raises(InvalidData, match="not valid UTF-8"):
         Reader(Writer().bytes_(b"ab\xff").getvalue()).text()
     with pytest.raises(RecordMisuse, match="surrogate"):
         Writer().text("\ud800")
@@ -105,7 +105,7 @@ def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_w
 def test_bytes_too_many_are_refused_when_the_structure_must_end() -> None:
     reader = Reader(b"12")
     reader.u8()
-    with pytest.raises(InvalidData, match="1 bytes too many") as caught:
+    with pytest.raises(InvalidData, match="1 trailing bytes") as caught:
         reader.finish()
     assert caught.value.offset == 1
 
@@ -129,7 +129,7 @@ def test_structures_stand_in_structures_sixteen_deep_and_no_deeper() -> None:
     for _ in range(MAX_DEPTH):
         reader = reader.inner(1)
     assert MAX_DEPTH == 16
-    with pytest.raises(InvalidData, match="nested more than 16 deep"):
+    with pytest.raises(InvalidData, match="nested more than 16 levels deep"):
         reader.inner(1)
 
 
@@ -171,7 +171,7 @@ def test_whatever_is_read_from_whatever_bytes_gives_a_value_or_a_refusal(data: b
 
 
 def test_an_error_must_say_whose_doing_it_was() -> None:
-    with pytest.raises(TypeError, match="whose doing"):
+    with pytest.raises(TypeError, match="instead"):
         RecordProblem("neither")
     assert str(InvalidData("no")) == "no"
     assert str(InvalidData("no", 3)) == "at byte 3: no"

@@ -150,7 +150,7 @@ def test_every_other_code_has_one_number_in_all_versions(code: ResponseCode, ver
 
 
 def test_an_error_says_whose_doing_it_was_and_which_code_answers_it() -> None:
-    with pytest.raises(TypeError, match="whose doing"):
+    with pytest.raises(TypeError, match="instead"):
         ProtocolError("neither", ResponseCode.ERROR)
     assert RemoteProtocolError("you").code is ResponseCode.PROTOCOL_ERROR
     assert LocalProtocolError("we").code is ResponseCode.ERROR

@@ -124,8 +124,8 @@ def test_parameters_of_a_file_within_their_bounds() -> None:
     for bits in (0, 8, MIN_DERIVED_BITS - 8, 129, MAX_DERIVED_BITS + 8):
         assert "bits" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, bits), PASSPHRASE)
     # These may be derived, but no cipher of the scheme takes them.
-    assert "do not fit" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, MAX_DERIVED_BITS), PASSPHRASE)
-    assert "do not fit" in refused(read_key_file, strong_file(ProtectionScheme.TDES, 1, 128), PASSPHRASE)
+    assert "does not support keys" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, MAX_DERIVED_BITS), PASSPHRASE)
+    assert "does not support keys" in refused(read_key_file, strong_file(ProtectionScheme.TDES, 1, 128), PASSPHRASE)
     assert "passphrase" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, 128, iv=8), PASSPHRASE)
 
 
@@ -143,7 +143,7 @@ def test_public_and_private_files_are_told_apart() -> None:
     for scheme in (5, 9, -1):
         file = scheme.to_bytes(4, "big", signed=True)
         assert is_private_key_file(file)
-        assert "not known" in refused(read_key_file, file, None)
+        assert "unknown key file scheme" in refused(read_key_file, file, None)
     assert not is_private_key_file(b"\0\0\0\x0a")
 
 

@@ -313,7 +313,7 @@ def test_longest_number_and_longest_name() -> None:
     assert PublicKey.from_bytes(head + tail).bits == MAX_KEY_BITS
     longer = b"\0\0\0\1\3" + (len(n) + 1).to_bytes(4, "big") + b"\0" + n
     assert "length" in refused(PublicKey.from_bytes, head + longer)
-    assert "not known" in refused(PublicKey.from_bytes, MAX_KIND_LENGTH.to_bytes(4, "big") + b"K" * MAX_KIND_LENGTH)
+    assert "unknown kind" in refused(PublicKey.from_bytes, MAX_KIND_LENGTH.to_bytes(4, "big") + b"K" * MAX_KIND_LENGTH)
     assert "length" in refused(
         PublicKey.from_bytes, (MAX_KIND_LENGTH + 1).to_bytes(4, "big") + b"K" * (MAX_KIND_LENGTH + 1)
     )

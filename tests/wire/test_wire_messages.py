@@ -166,11 +166,11 @@ def test_any_bytes_are_a_credential_or_refused_and_a_credential_has_one_form(dat
 
 def test_a_credential_with_bytes_too_many_is_refused_outside_and_inside_its_signed_part() -> None:
     credential = Credential("HS_MAC", b"SHA1", b"mac")
-    with pytest.raises(InvalidData, match="1 bytes too many"):
+    with pytest.raises(InvalidData, match="1 trailing bytes"):
         Credential.from_bytes(credential.to_bytes() + b"\0")
     head = Writer().u8(0).u8(0).i16(0).bytes_(b"").i32(0).text("HS_MAC")
     signed = Writer().bytes_(b"SHA1").bytes_(b"mac").u8(0).getvalue()
-    with pytest.raises(InvalidData, match="1 bytes too many"):
+    with pytest.raises(InvalidData, match="1 trailing bytes"):
         Credential.from_bytes(head.bytes_(signed).getvalue())
 
 

@@ -1,5 +1,4 @@
-"""What a name is: handles, prefixes, URI forms and suffix schemes.
+"""Syntax of handles: prefixes, suffix schemes and URI forms.
 
-Pure functions and frozen values: nothing here reads a clock, draws a random number or touches a file; what is
-needed of these comes as an argument. The rules and their ids are in docs/reference/names.md.
+No I/O: clocks and random numbers are arguments. The rules and their ids are in docs/reference/names.md.
 """

@@ -1,15 +1,15 @@
-"""A handle: `prefix "/" suffix` (H1), as an exact, frozen spelling.
+"""Handles: `prefix "/" suffix` (H1), in their exact spelling.
 
-Callers differ in what they may refuse, so there is more than one way in:
+Constructors differ in what they reject:
 
-- `Handle.parse` is for registration and for everything else: only legal names (H1–H3, H9) pass.
-- `Handle.keepable` refuses only that under which no record can be kept anywhere: no slash, an empty part, no UTF-8,
-  over-length. What another server once registered passes.
-- `Handle.for_lookup` is the same without a complaint: None, which is "not found".
-- `Handle.imported` is the same and says what registration here would object to.
+- `Handle.parse` accepts only names that can be registered here (H1–H3, H9).
+- `Handle.parse_lenient` also accepts names that another server may have registered; it rejects a missing slash, an
+  empty part, invalid UTF-8 and excess length.
+- `Handle.for_lookup` is the same, but returns None, which means "not found".
+- `Handle.parse_imported` is the same, and also returns the error that `parse` would raise.
 
-Two handles are equal when they are spelled alike. Whether two spellings mean the same name is the namespace's
-affair (H5): compare `CaseRule.key`.
+Two handles are equal if they are spelled alike. To compare names by the rules of their namespace (H5), compare
+`CaseRule.key`.
 """
 
 import re
@@ -22,37 +22,37 @@ from .characters import check_blanks, check_characters, check_length, fold, surr
 from .errors import InvalidName, NameMisuse
 
 MAX_BYTES = 2048
-"""The longest handle in bytes of UTF-8 (H9): the deployed protocol's own limit."""
+"""Maximum length of a handle in bytes of UTF-8 (H9): the limit of the deployed protocol."""
 
 PREFIX_OF_PREFIXES = "0.NA"
-"""Every prefix P is itself described by the handle `0.NA/P`."""
+"""Every prefix P is described by the handle `0.NA/P`."""
 
 _PATH = re.compile(r"\A[^?#]+")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Handle:
-    """A name: its prefix and its suffix, exactly as they are spelled."""
+    """A prefix and a suffix, exactly as spelled."""
 
     prefix: str
-    """What stands before the first slash."""
+    """The part before the first slash."""
     suffix: str
-    """What stands after it; may hold further slashes."""
+    """The part after it; can contain more slashes."""
 
     def __post_init__(self) -> None:
         if not self.prefix or not self.suffix or "/" in self.prefix:
-            message = 'a handle needs a prefix without "/" and a suffix; use Handle.parse for text from outside'
+            message = 'a handle needs a prefix without "/" and a suffix; use Handle.parse for untrusted text'
             raise NameMisuse("H1", message)
         if not (self.suffix.isascii() and self.prefix.isascii()):
             try:
                 self.to_bytes()
             except UnicodeEncodeError:
-                message = "a handle holds no half of a surrogate pair: that has no UTF-8 form"
+                message = "a handle cannot contain a surrogate: it has no UTF-8 encoding"
                 raise NameMisuse("H4", message) from None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Take a legal handle, literally: nothing in it is decoded, folded or stripped."""
+        """Parse a valid handle. Nothing is decoded, folded or stripped."""
         prefix, suffix = _split(text)
         prefixes.check_structure(prefix)
         check_length(text, MAX_BYTES, "handle")
@@ -63,12 +63,12 @@ class Handle:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take a legal handle in UTF-8, the only encoding there is (H4)."""
+        """Parse a valid handle in UTF-8 (H4)."""
         return cls.parse(_decode(data))
 
     @classmethod
     def parse_lenient(cls, name: str | bytes) -> Self:
-        """Take a name under which some server may keep a record, legal here or not."""
+        """Parse any name that a server may have stored, valid here or not."""
         text = _decode(name) if isinstance(name, bytes) else name
         check_length(text, MAX_BYTES, "handle")
         if not text.isascii():
@@ -77,7 +77,7 @@ class Handle:
 
     @classmethod
     def for_lookup(cls, name: str | bytes) -> Self | None:
-        """Take a name to look up; None if no record can be kept under it, so that the answer is "not found"."""
+        """Parse a name for lookup; None if no record can exist under it."""
         try:
             return cls.parse_lenient(name)
         except InvalidName:
@@ -85,7 +85,7 @@ class Handle:
 
     @classmethod
     def parse_imported(cls, name: str | bytes) -> tuple[Self, InvalidName | None]:
-        """Take a name that another server registered, with the objection that registration here would raise."""
+        """Parse a name that another server registered; also return the error that `parse` would raise."""
         handle = cls.parse_lenient(name)
         try:
             cls.parse(str(handle))
@@ -97,7 +97,7 @@ class Handle:
         return f"{self.prefix}/{self.suffix}"
 
     def to_bytes(self) -> bytes:
-        """The handle in UTF-8, as it stands on the wire and on disk (H4)."""
+        """The handle in UTF-8 (H4)."""
         return str(self).encode("utf-8")
 
     @property
@@ -107,17 +107,17 @@ class Handle:
 
 
 class CaseRule(Enum):
-    """Whether a namespace tells `a` from `A` (H5). Fixed when the namespace is made."""
+    """Case sensitivity of a namespace (H5). Fixed when the namespace is created."""
 
     SENSITIVE = "sensitive"
-    """Exact spelling counts; so it is where a policy says nothing."""
+    """Exact spelling; the default."""
     INSENSITIVE = "insensitive"
-    """The ASCII letters A–Z and a–z are one; no other letter folds."""
+    """A–Z and a–z are equal; no other letter folds."""
     PATH = "path"
-    """The same up to the first "?" or "#" of the suffix; the query and fragment from there on are exact."""
+    """Insensitive up to the first "?" or "#" of the suffix; query and fragment are exact."""
 
     def key(self, handle: Handle) -> str:
-        """The one text under which all spellings of a name meet. Prefixes and everything in `0.NA` always fold."""
+        """The key that all spellings of a name share. Prefixes and handles under `0.NA` always fold."""
         if self is CaseRule.INSENSITIVE or handle.is_prefix_handle:
             return fold(str(handle))
         suffix = handle.suffix
@@ -132,7 +132,7 @@ PROFILE_CASE_RULES = {
     "free": CaseRule.INSENSITIVE,  # as deployed services do
     "exact": CaseRule.SENSITIVE,
 }
-"""What the built-in namespace profiles declare (H5)."""
+"""Case rules of the built-in namespace profiles (H5)."""
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -140,7 +140,7 @@ def _split(text: str) -> tuple[str, str]:
     if prefix and suffix:
         return prefix, suffix
     if not slash:
-        message = 'a handle is prefix "/" suffix, but there is no "/"' if text else "the name is empty"
+        message = 'a handle is PREFIX/SUFFIX, but there is no "/"' if text else "the name is empty"
         raise InvalidName("H1", message, position=len(text))
     if not prefix:
         raise InvalidName("H1", 'the prefix (before the first "/") is empty', position=0)
@@ -159,5 +159,5 @@ def _decode(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = data[error.start]
-        message = f"byte {error.start + 1} (0x{byte:02X}) is not UTF-8; names have no other encoding"
+        message = f"byte {error.start + 1} (0x{byte:02X}) is not valid UTF-8"
         raise InvalidName("H4", message) from None

@@ -1,14 +1,12 @@
-"""Base 31 in the PILIN alphabet (P2), and a check character over it.
-
-The check character of a body d₁…dₙ is the digit (1·d₁ + 2·d₂ + … + n·dₙ) mod 31. Since 31 is prime, every
-single wrong character and every swap of two characters, neighbours or not, the check character included, changes
-the sum, as long as no position reaches 30: a body has at most 29 characters.
-
-PILIN suffixes (P1–P4, P7): the millisecond of the request, in base 31, least significant digit first.
+"""PILIN suffixes (P1–P4, P7): the millisecond of the request, in base 31, least significant digit first.
 
     suffix = reverse(base31(milliseconds since 1582-10-15T00:00:00Z))
 
-Nine characters, always: from 1609-10-24 to 2420-08-16 the number has exactly nine digits in base 31.
+A suffix has nine characters: from 1609-10-24 to 2420-08-16 the number has exactly nine digits in base 31.
+
+The check character of a body d₁…dₙ is the digit (1·d₁ + 2·d₂ + … + n·dₙ) mod 31. Since 31 is prime, any single wrong
+character and any swap of two characters, including the check character, changes the sum, as long as no position
+reaches 30: a body has at most 29 characters.
 """
 
 import re
@@ -21,35 +19,35 @@ from .handle import Handle
 from .suffix_scheme import Details, Source, relocate_error
 
 ALPHABET = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
-"""The PILIN digits by value: no vowel, so no accidental words (P2, P4)."""
+"""The PILIN digits by value, without vowels (P2, P4)."""
 
 BASE = len(ALPHABET)
 DIGIT_VALUES = {spelling: value for value, letter in enumerate(ALPHABET) for spelling in (letter, letter.lower())}
-"""The value of each digit, in either case."""
+"""Value of each digit, in either case."""
 
 LOOKALIKES = {"O": "0", "o": "0", "I": "1", "i": "1", "l": "1"}
-"""Letters that people write and read for digits; none is ever read so silently (P7)."""
+"""Letters that people confuse with digits; they are never replaced silently (P7)."""
 
 MAX_BODY_LENGTH = 29
-"""The longest body (without its check character) in which every swap is detected."""
+"""Maximum length of a body (without check character) in which every swap is detected."""
 
 
 def check_character(body: str) -> str:
-    """The check character of a body written in the PILIN alphabet, in either case."""
+    """Compute the check character of a body in the PILIN alphabet, in either case."""
     if len(body) > MAX_BODY_LENGTH:
-        message = f"a check character serves at most {MAX_BODY_LENGTH} characters, not {len(body)}"
+        message = f"a check character covers at most {MAX_BODY_LENGTH} characters, not {len(body)}"
         raise NameMisuse("P4", message)
-    return ALPHABET[sum(place * value for place, value in enumerate(digit_values(body), 1)) % BASE]
+    return ALPHABET[sum(position * value for position, value in enumerate(digit_values(body), 1)) % BASE]
 
 
 def has_valid_check(text: str) -> bool:
     """Whether the last character is the check character of the others."""
-    # By value, not by str.upper: that also makes an S of a letter outside ASCII.
+    # Compare values: str.upper would also turn U+017F into an S.
     return DIGIT_VALUES.get(text[-1:]) == DIGIT_VALUES[check_character(text[:-1])]
 
 
 def digit_values(text: str) -> list[int]:
-    """The digits' values; a foreign letter is named (P7)."""
+    """Values of the digits; InvalidName for a character outside the alphabet (P7)."""
     try:
         return [DIGIT_VALUES[letter] for letter in text]
     except KeyError:
@@ -57,16 +55,16 @@ def digit_values(text: str) -> list[int]:
 
 
 def check_character_error(text: str) -> InvalidName:
-    """The objection to a text whose check character does not fit."""
-    message = "the check character does not fit: one character is wrong, or two are swapped"
+    """Error for a wrong check character."""
+    message = "the check character does not match: one character is wrong, or two are swapped"
     return InvalidName("P7", message, position=len(text) - 1, character=text[-1])
 
 
 def alphabet_error(text: str) -> InvalidName:
-    """The objection to the first character of `text` that is not in the alphabet (P7)."""
+    """Error for the first character of `text` that is not in the alphabet (P7)."""
     position, letter = next((i, c) for i, c in enumerate(text) if c not in DIGIT_VALUES)
     digit = LOOKALIKES.get(letter)
-    hint = f"; did you mean the digit {digit}?" if digit else f": it has only {ALPHABET}"
+    hint = f"; did you mean the digit {digit}?" if digit else f" ({ALPHABET})"
     message = f"{format_character(letter)} is not in the PILIN alphabet{hint}"
     return InvalidName("P7", message, position=position, character=letter)
 
@@ -77,7 +75,7 @@ MIN_MILLISECONDS = BASE ** (LENGTH - 1)
 END_MILLISECONDS = BASE**LENGTH
 """The first millisecond that would need ten: 2420-08-16T03:29:20.671Z."""
 UUID_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
-"""Where PILIN, like UUID version 1, begins to count."""
+"""Time zero of PILIN and of UUID version 1."""
 
 _UNIX_EPOCH_MS = (datetime(1970, 1, 1, tzinfo=UTC) - UUID_EPOCH) // timedelta(milliseconds=1)
 _PAIRS = [low + high for high in ALPHABET for low in ALPHABET]  # two digits at once, the low one first
@@ -87,9 +85,9 @@ _TO_PYTHON_DIGITS = str.maketrans(ALPHABET + ALPHABET.lower(), "0123456789abcdef
 
 
 def encode(milliseconds: int) -> str:
-    """The suffix of a millisecond since 1582-10-15T00:00:00Z (P1)."""
+    """Encode milliseconds since 1582-10-15T00:00:00Z as a suffix (P1)."""
     if not MIN_MILLISECONDS <= milliseconds < END_MILLISECONDS:
-        message = f"millisecond {milliseconds} has no {LENGTH}-character suffix: they reach from 1609 to 2420"
+        message = f"millisecond {milliseconds} has no {LENGTH}-character suffix: they cover the years 1609 to 2420"
         raise NameMisuse("P3", message)
     rest, first = divmod(milliseconds, 961)
     rest, second = divmod(rest, 961)
@@ -99,50 +97,50 @@ def encode(milliseconds: int) -> str:
 
 
 def decode(suffix: str) -> int:
-    """The millisecond that a suffix, in either case, stands for (P7)."""
+    """Decode a suffix, in either case, to milliseconds since 1582 (P7)."""
     if not _SUFFIX.fullmatch(suffix):
         raise _make_error(suffix, LENGTH)
     milliseconds = int(suffix[::-1].translate(_TO_PYTHON_DIGITS), BASE)
     if milliseconds < MIN_MILLISECONDS:
-        message = 'a PILIN suffix does not end with "0": that moment lies before 1609'
+        message = 'a PILIN suffix cannot end with "0": that would be a time before 1609'
         raise InvalidName("P3", message, position=LENGTH - 1, character="0")
     return milliseconds
 
 
 def from_unix_ns(nanoseconds: int) -> int:
-    """Milliseconds since 1582 of a Unix time in nanoseconds, as `time.time_ns` gives it."""
+    """Convert a Unix time in nanoseconds (`time.time_ns`) to milliseconds since 1582."""
     return nanoseconds // 1_000_000 + _UNIX_EPOCH_MS
 
 
-def from_time(moment: datetime) -> int:
-    """Milliseconds since 1582 of a moment; parts of a millisecond are cut off."""
-    if moment.tzinfo is None:
-        raise NameMisuse("P1", "a moment without a time zone is not a moment; PILIN counts in UTC")
-    return (moment - UUID_EPOCH) // timedelta(milliseconds=1)
+def from_time(time: datetime) -> int:
+    """Convert a time to milliseconds since 1582, rounded down."""
+    if time.tzinfo is None:
+        raise NameMisuse("P1", f"the time {time.isoformat()} has no time zone")
+    return (time - UUID_EPOCH) // timedelta(milliseconds=1)
 
 
 def to_time(milliseconds: int) -> datetime:
-    """The moment, in UTC, of a millisecond since 1582."""
+    """Convert milliseconds since 1582 to a time in UTC."""
     try:
         return UUID_EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
-        message = f"millisecond {milliseconds} lies outside the years 1 to 9999 of the calendar"
+        message = f"millisecond {milliseconds} is outside the years 1 to 9999"
         raise NameMisuse("P1", message) from None
 
 
 def format_time(milliseconds: int) -> str:
-    """The moment as people read it: `2007-09-17T07:14:50.919Z`."""
+    """Format milliseconds since 1582 as `2007-09-17T07:14:50.919Z`."""
     return to_time(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
 class PilinScheme:
-    """The scheme `pilin`: nine characters, and nothing else (P3)."""
+    """The scheme `pilin`: exactly nine characters (P3)."""
 
     name = "pilin"
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
-        """New suffixes, one leased millisecond each."""
+        """Mint suffixes, one leased millisecond each."""
         return [encode(ms) for ms in self._milliseconds(source, count)]
 
     def _milliseconds(self, source: Source, count: int) -> list[int]:
@@ -152,7 +150,7 @@ class PilinScheme:
         return Allocator(source.lease, clock, source.sleep, source.max_ahead, source.max_wait).allocate(count)
 
     def validate(self, handle: Handle) -> None:
-        """Refuse a suffix that is not the scheme's."""
+        """Reject suffixes that do not follow the scheme."""
         try:
             self._check(handle.suffix)
         except InvalidName as problem:
@@ -162,12 +160,12 @@ class PilinScheme:
         decode(suffix)
 
     def normalize(self, handle: Handle) -> Handle:
-        """The spelling in capital letters."""
+        """Convert the suffix to uppercase."""
         self.validate(handle)
         return Handle(handle.prefix, handle.suffix.upper())
 
     def describe(self, handle: Handle) -> Details:
-        """When the suffix was minted."""
+        """The time at which the suffix was minted."""
         self.validate(handle)
         milliseconds = decode(handle.suffix)
         return {"milliseconds": milliseconds, "time": format_time(milliseconds)}
@@ -175,18 +173,17 @@ class PilinScheme:
 
 @dataclass(frozen=True, slots=True)
 class PilinCheckScheme(PilinScheme):
-    """The scheme `pilin-check`: a PILIN suffix and its check character, ten in all."""
+    """The scheme `pilin-check`: a PILIN suffix and its check character, ten characters."""
 
     name = "pilin-check"
     has_check = True
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
-        """New suffixes with check characters."""
+        """Mint suffixes with check characters."""
         bodies = map(encode, self._milliseconds(source, count))
         return [body + check_character(body) for body in bodies]
 
     def _check(self, suffix: str) -> None:
-        """Refuse a suffix whose body is not PILIN's or whose check character is wrong."""
         if not _SUFFIX.fullmatch(suffix[:-1]) or suffix[-1] not in DIGIT_VALUES:
             raise _make_error(suffix, LENGTH + 1)
         decode(suffix[:-1])
@@ -194,7 +191,7 @@ class PilinCheckScheme(PilinScheme):
             raise check_character_error(suffix)
 
     def describe(self, handle: Handle) -> Details:
-        """When the suffix was minted, and its check character."""
+        """The time at which the suffix was minted, and its check character."""
         self.validate(handle)
         milliseconds = decode(handle.suffix[:-1])
         return {
@@ -205,8 +202,7 @@ class PilinCheckScheme(PilinScheme):
 
 
 def _make_error(suffix: str, length: int) -> InvalidName:
-    """What is wrong with a suffix that does not have the form: a foreign letter, or else the length."""
     if all(letter in DIGIT_VALUES for letter in suffix):
-        message = f"the suffix has {len(suffix)} characters; this scheme's have exactly {length}"
+        message = f"the suffix has {len(suffix)} characters; the scheme requires exactly {length}"
         return InvalidName("P3", message, position=min(len(suffix), length))
     return alphabet_error(suffix)

@@ -1,7 +1,7 @@
-"""Finding a scheme: by name, built in or installed by third parties, and by the shape of a handle.
+"""Registry of suffix schemes: lookup by name and recognition by the form of a handle.
 
-A third party's package declares an entry point in the group `perseid.schemes`; its object is called with the
-options of the policy as keyword arguments and returns a `Scheme`:
+Third-party packages declare an entry point in the group `perseid.schemes`. Its object is called with the options of
+the policy as keyword arguments and returns a `Scheme`:
 
     [project.entry-points."perseid.schemes"]
     ark = "example_ark:ArkScheme"
@@ -25,27 +25,27 @@ _BUILT_IN: dict[str, Callable[..., Scheme]] = {
     kind.name: kind for kind in (PilinScheme, PilinCheckScheme, CordraScheme, UuidScheme, PatternScheme)
 }
 
-# Tried in this order: the more a shape demands, the earlier. `pattern` has no shape of its own.
+# In order of specificity. `pattern` has no form of its own.
 _RECOGNIZABLE: tuple[Scheme, ...] = (CordraScheme(), UuidScheme(), PilinCheckScheme(), PilinScheme())
 
 
 def scheme_names() -> list[str]:
-    """Every scheme that can be named, the built-in ones first."""
+    """Names of all available schemes, built-in ones first."""
     others = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)} - _BUILT_IN.keys()
     return [*_BUILT_IN, *sorted(others)]
 
 
 def load_scheme(name: str, **options: object) -> Scheme:
-    """The scheme of that name with these options. Third parties add names; they cannot replace built-in ones."""
+    """Load a scheme by name with its options. Plugins cannot replace built-in schemes."""
     factory = _BUILT_IN.get(name) or _load_plugin(name)
     try:
         return factory(**options)
     except TypeError as error:
-        raise NameMisuse("P8", f"the scheme {name!r} does not take these options: {error}") from error
+        raise NameMisuse("P8", f"invalid options for the scheme {name!r}: {error}") from error
 
 
 def recognize(handle: Handle) -> Scheme | None:
-    """The built-in scheme a handle looks like. This is advice: only its namespace knows what a name is (U6)."""
+    """Guess the built-in scheme of a handle. Only its namespace knows for sure (U6)."""
     for scheme in _RECOGNIZABLE:
         try:
             scheme.validate(handle)
@@ -58,10 +58,10 @@ def recognize(handle: Handle) -> Scheme | None:
 def _load_plugin(name: str) -> Callable[..., Scheme]:
     points = entry_points(group=ENTRY_POINT_GROUP, name=name)
     if not points:
-        raise NameMisuse("P8", f"there is no scheme {name!r}; there are {', '.join(scheme_names())}")
+        raise NameMisuse("P8", f"unknown scheme {name!r}; available schemes: {', '.join(scheme_names())}")
     point = next(iter(points))
     try:
         return cast("Callable[..., Scheme]", point.load())
     except (ImportError, AttributeError) as error:
-        message = f"the scheme {name!r} is installed but does not load ({point.value}): {error}"
+        message = f"the scheme {name!r} is installed but cannot be loaded ({point.value}): {error}"
         raise NameMisuse("P8", message) from error

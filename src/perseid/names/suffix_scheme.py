@@ -1,8 +1,7 @@
-"""What a suffix scheme is: the one small protocol behind which `pilin`, `cordra`, `uuid`, `pattern` and those of
-third parties stand.
+"""Protocol of suffix schemes, built-in (`pilin`, `cordra`, `uuid`, `pattern`) and third-party.
 
-A scheme says how suffixes of a namespace are made and which ones belong there. It has no state and asks for
-everything it needs: clock, randomness and leases come in a `Source`.
+A scheme mints and validates the suffixes of a namespace. It has no state: clock, randomness and leases come in a
+`Source`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,61 +13,61 @@ from .errors import InvalidName, NameMisuse
 from .handle import Handle
 
 Details: TypeAlias = Mapping[str, str | int | None]
-"""What a scheme can tell from a suffix alone; plain values, ready to be shown as JSON."""
+"""Facts that a scheme derives from a suffix, ready for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a scheme takes what must come from outside."""
+    """Clock, randomness and leases of a scheme."""
 
     clock: Callable[[], int]
     """Unix time in nanoseconds, like `time.time_ns`."""
     random: Callable[[int], bytes]
-    """So many unpredictable bytes, like `secrets.token_bytes`."""
+    """Returns N unpredictable bytes, like `secrets.token_bytes`."""
     lease: Lease
-    """Numbers that nobody else gets: see `allocator`."""
+    """Reserves numbers: see `allocator`."""
     sleep: Callable[[float], None]
-    """Waits for so many seconds, like `time.sleep`."""
+    """Waits for N seconds, like `time.sleep`."""
     max_ahead: int = DEFAULT_MAX_AHEAD
-    """How many milliseconds a suffix made from the time may run ahead of the clock; see `allocator.STRICT_CLOCK`."""
+    """Milliseconds that a time-based suffix may run ahead of the clock; see `allocator.STRICT_CLOCK`."""
     max_wait: int | None = DEFAULT_MAX_WAIT
-    """How many milliseconds to wait for the clock at a time before giving up; None waits without end."""
+    """Milliseconds to wait for the clock before giving up; None waits forever."""
 
 
 class Scheme(Protocol):
-    """One way to make suffixes. Methods but `mint` take whole handles because a scheme may restrict prefixes.
+    """A way to create suffixes. Methods other than `mint` take whole handles because a scheme may restrict prefixes.
 
-    A scheme whose names end with a check character may say so with an attribute `has_check`; then suggestions try more.
+    A scheme whose suffixes end with a check character can set `has_check = True`; suggestions then try more.
     """
 
     @property
     def name(self) -> str:
-        """The name a policy uses: `pilin`."""
+        """The name in policies, such as `pilin`."""
         ...
 
     def mint(self, source: Source, count: int = 1) -> list[str]:
-        """So many new suffixes, none of which the scheme ever made before from the same source."""
+        """Create `count` suffixes, none of which was minted before from the same source."""
         ...
 
     def validate(self, handle: Handle) -> None:
-        """Raise InvalidName if the handle does not belong in a namespace of this scheme."""
+        """Raise InvalidName if the handle does not follow the scheme."""
         ...
 
     def normalize(self, handle: Handle) -> Handle:
-        """The spelling the scheme prefers; raises like `validate`."""
+        """The canonical spelling; raises like `validate`."""
         ...
 
     def describe(self, handle: Handle) -> Details:
-        """What a valid handle tells about itself."""
+        """Facts about a valid handle; raises like `validate`."""
         ...
 
 
 def check_count(count: int) -> None:
-    """Refuse to mint fewer than no names."""
+    """Reject a negative number of names."""
     if count < 0:
-        raise NameMisuse("P6", f"{count} names cannot be minted")
+        raise NameMisuse("P6", f"cannot mint {count} names")
 
 
 def relocate_error(problem: InvalidName, handle: Handle) -> InvalidName:
-    """A problem found in the suffix, with its position in the whole handle, which is what the caller gave."""
+    """Convert the position of an error from the suffix to the whole handle."""
     return problem.with_position(None if problem.position is None else len(handle.prefix) + 1 + problem.position)

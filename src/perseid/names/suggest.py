@@ -1,16 +1,15 @@
-"""Did you mean …? Given a name that does not exist, the nearest ones that do.
+"""Suggestions ("did you mean …?") for a name that does not exist.
 
-The slips of people who copy names, in the order in which they are tried:
+Typos are tried in this order:
 
-1. something was left on: blanks, punctuation, brackets, `hdl:`, a resolver's address, an escape too many;
-2. O for 0, I or l for 1, and the wrong case: of prefix or suffix, of a first letter, of one letter anywhere;
-3. two neighbours swapped; where names have a check character, which finds out the right ones, any two;
-4. one character too many, or one missing at either end, where copying begins and stops too late or too early;
+1. extra text: spaces, punctuation, brackets, `hdl:`, a resolver's address, double encoding;
+2. O for 0, I or l for 1, and wrong case: of the prefix or suffix, of the first letter, of any one letter;
+3. two neighboring characters swapped; any two if names have a check character, which identifies the right ones;
+4. one extra character, or one missing at either end;
 5. one wrong character in the suffix, then one missing inside it, then the same in the prefix.
 
-Of several readings the innermost, with the least left on, is varied first. The work is bounded whatever the name: at
-most `MAX_TRIES` membership tests. When the namespace's scheme is given, only names valid in it are tried, so that a
-check character rules out nearly all wrong candidates before they cost a look-up.
+Readings with the least extra text are edited first. The work is limited to `MAX_TRIES` lookups. With a scheme, only
+names valid in it are looked up, so that a check character rules out nearly all wrong candidates.
 """
 
 import re
@@ -27,19 +26,18 @@ from .suffix_scheme import Scheme
 from .uri import KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
 
 MAX_TRIES = 4_000
-"""Membership tests a call: one wrong character in a 50-letter name needs some 3,500, and one wrong or missing in a name
-of half that length fewer. At 2 µs each, 8 ms."""
+"""Lookups per call: one wrong character in a 50-letter name needs some 3,500. At 2 µs each, 8 ms."""
 
 MAX_CANDIDATES = 20_000
-"""Names considered a call, valid in the scheme or not: the bound for schemes that rule out nearly everything."""
+"""Names generated per call, valid in the scheme or not: the limit for schemes that rule out nearly everything."""
 
 MAX_EDIT_LENGTH = 64
-"""The longest name whose characters are varied; nobody types longer ones, and every character costs 65 tries."""
+"""Maximum length of a name whose characters are edited: each character costs 65 tries."""
 
 MAX_READINGS = 12
-"""The most readings of what was typed (without its brackets, without its resolver …) to start from."""
+"""Maximum number of readings of the input (without brackets, without resolver …) to start from."""
 
-_OPENING = "([{<\"'«“‘„‹"  # noqa: RUF001 - the quotation marks of several languages are meant
+_OPENING = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
 _CLOSING = ")]}>\"'»”’“›.,;:!?"  # noqa: RUF001
 _TO_DIGITS = str.maketrans(LOOKALIKES)
 _NUMERIC = re.compile("[0-9.]+")
@@ -54,31 +52,31 @@ def suggest(
     resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
     limit: int = 5,
 ) -> list[str]:
-    """Up to `limit` existing names near `name`, the nearest first; `name` itself is not among them.
+    """Up to `limit` existing names near `name`, nearest first, without `name` itself.
 
-    `case` is the namespace's rule, by which `exists` tells names apart: no name is proposed in two spellings. With a
-    `scheme` names are asked for and proposed in the spelling it prefers.
+    `case` is the case rule of the namespace: no name is suggested in two spellings. With a `scheme`, names are looked
+    up and suggested in its canonical spelling.
     """
 
-    def identity(handle: Handle) -> str:
-        # Where case counts, `exists` may be exact about prefixes too, although these always fold (H5).
+    def key(handle: Handle) -> str:
+        # If case matters, `exists` may be exact about prefixes too, although these always fold (H5).
         return str(handle) if case is CaseRule.SENSITIVE else case.key(handle)
 
     original = Handle.for_lookup(name)
-    seen = set() if original is None else {identity(original)}
-    found: dict[str, str] = {}
+    tried = set() if original is None else {key(original)}
+    suggestions: dict[str, str] = {}
     tries = 0
     for candidate in islice(_candidates(name, resolvers, getattr(scheme, "has_check", False)), MAX_CANDIDATES):
-        if len(found) == limit or tries == MAX_TRIES:
+        if len(suggestions) == limit or tries == MAX_TRIES:
             break
         handle = _parse_candidate(candidate, scheme)
-        if handle is None or identity(handle) in seen or case.key(handle) in found:
+        if handle is None or key(handle) in tried or case.key(handle) in suggestions:
             continue
-        seen.add(identity(handle))
+        tried.add(key(handle))
         tries += 1
         if exists(str(handle)):
-            found[case.key(handle)] = str(handle)
-    return list(found.values())
+            suggestions[case.key(handle)] = str(handle)
+    return list(suggestions.values())
 
 
 def _parse_candidate(candidate: str, scheme: Scheme | None) -> Handle | None:
@@ -107,9 +105,9 @@ def _candidates(name: str, resolvers: Sequence[Resolver], has_check: bool) -> It
 
 
 def _readings(name: str, resolvers: Sequence[Resolver]) -> list[str]:
-    """What may have been meant by the text as a whole, `name` first; each step is applied to all before it."""
+    """Possible readings of the whole text, `name` first; each step is applied to all before it."""
     readings = [name]
-    for reading in readings:  # grows while it is walked
+    for reading in readings:  # the list grows during the loop
         for other in _strip_wrapping(reading, resolvers):
             if other and other not in readings and len(readings) < MAX_READINGS:
                 readings.append(other)
@@ -124,7 +122,7 @@ def _strip_wrapping(text: str, resolvers: Sequence[Resolver]) -> Iterator[str]:
     if "%" in text:
         with suppress(UnicodeDecodeError):
             yield unquote(text, errors="strict")
-    # A resolver's address without its scheme, or one that is not known: what follows the host, or host and segment.
+    # A resolver's address without scheme, or an unknown one: keep what follows the host, or host and segment.
     address = text.partition("://")[2]
     first, _, path = (address or text).partition("/")
     if "/" in path.strip("/") and (address or not _NUMERIC.fullmatch(first)):  # digits and dots are a prefix
@@ -147,7 +145,7 @@ def _respell(reading: str) -> Iterator[str]:
 
 
 def _change_case(reading: str) -> Iterator[str]:
-    """One letter in the wrong case, beside the rest as it is, all small, all capital, or with a capital first."""
+    """One letter in the wrong case; the rest unchanged, lowercase, uppercase or capitalized."""
     prefix, slash, suffix = reading.partition("/")
     for variant in (suffix, suffix.lower(), suffix.upper(), suffix.capitalize()):
         whole = prefix + slash + variant
@@ -173,7 +171,7 @@ def _swap(reading: str, first: int, second: int) -> Iterator[str]:
 
 
 def _delete_one(reading: str) -> Iterator[str]:
-    """Without one character; the slash that ends the prefix stays, and something behind it."""
+    """Delete one character; the slash after the prefix and at least one character after it stay."""
     middle = reading.index("/")
     for position in _suffix_first(reading, len(reading)):
         if position != middle and (position < middle or len(reading) > middle + 2):
@@ -185,13 +183,12 @@ def _insert_at_ends(reading: str) -> Iterator[str]:
 
 
 def _insert_in_suffix(reading: str) -> Iterator[str]:
-    """With one character more inside the suffix."""
     inside = range(reading.index("/") + 2, len(reading))
     yield from _insert_at(reading, inside, _letters(reading.partition("/")[2]))
 
 
 def _insert_in_prefix(reading: str) -> Iterator[str]:
-    """With one digit more in the prefix, or a dot: hardly any has letters."""
+    """Insert a digit or dot in the prefix: hardly any prefix has letters."""
     yield from _insert_at(reading, range(reading.index("/") + 1), f"{string.digits}.")
 
 
@@ -219,13 +216,13 @@ def _replace_at(reading: str, positions: Iterable[int]) -> Iterator[str]:
 
 
 def _suffix_first(reading: str, end: int) -> Iterable[int]:
-    """Positions in the suffix, where slips happen, and then those in the prefix."""
+    """Positions in the suffix, where most typos happen, then those in the prefix."""
     start = reading.index("/") + 1
     return (*range(start, end), *range(min(start, end)))
 
 
 def _letters(suffix: str) -> str:
-    """What a wrong or missing character may be: digits, letters, those first whose case the suffix uses, and marks."""
-    small_first = any(character in string.ascii_lowercase for character in suffix)
-    small, capital = string.ascii_lowercase, string.ascii_uppercase
-    return string.digits + (small + capital if small_first else capital + small) + "-._"
+    """Replacement characters: digits, letters (first in the case that the suffix uses) and separators."""
+    has_lowercase = any(character in string.ascii_lowercase for character in suffix)
+    lower, upper = string.ascii_lowercase, string.ascii_uppercase
+    return string.digits + (lower + upper if has_lowercase else upper + lower) + "-._"

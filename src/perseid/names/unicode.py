@@ -1,18 +1,13 @@
-"""Unicode's normal form C, from the table shipped with the package.
+"""Unicode normalization form C and detection of mixed scripts, for namespaces that require them.
 
-Many letters can be written in two ways: é is one character, or an e and an accent. The two look alike and are different
-names (H5 folds ASCII letters and nothing else). In normal form C everything is put together that can be, so that there
-is one way; a namespace may demand it.
+Both use tables of one Unicode version shipped with the package, never the interpreter's, so that results are the same
+on every machine. The tables cover the Basic Multilingual Plane; other characters stay unchanged.
 
-The table is that of one Unicode version, never the interpreter's, so that a name has the same form on every machine.
-It knows the Basic Multilingual Plane, which names are made of; a character from beyond stays as it is.
+NFC: é can be one character, or an e and an accent, which look alike but are different names (H5 folds only ASCII).
 
-Whether a text is written in one script, from the table shipped with the package.
-
-The Latin a (U+0061) and the Cyrillic one (U+0430) look alike, and a name that mixes them deceives. What counts as one
-script is what Unicode calls so (UTS #39, 5.1): each character is used with certain scripts, most with one, digits and
-signs with all, and there must be one with which all characters of the text are used. Chinese, Japanese and Korean are
-written in several scripts each, which count as one there.
+Mixed scripts: Latin U+0061 and Cyrillic U+0430 look alike. A text has a single script (UTS #39 §5.1) if its
+characters have a script in common; digits and punctuation belong to all scripts, and the scripts of Chinese, Japanese
+and Korean count as one each.
 """
 
 from bisect import bisect_right
@@ -24,9 +19,9 @@ from itertools import chain
 from ._unicode_normal import CLASSES, COMPOSED, REPLACED
 from ._unicode_scripts import CHARACTERS, SCRIPT_NAMES
 
-_ALWAYS_NORMAL = 0x300  # below it nothing is taken apart or put together, unless something from above follows
+_ALWAYS_NORMAL = 0x300  # text without characters from here on is already in NFC
 
-# Hangul syllables are made of two or three letters by arithmetic (The Unicode Standard, 3.12).
+# Hangul syllables are composed of two or three letters by arithmetic (The Unicode Standard, 3.12).
 _SYLLABLES, _LEADS, _VOWELS, _TRAILS = 0xAC00, 0x1100, 0x1161, 0x11A7
 _VOWEL_COUNT, _TRAIL_COUNT = 21, 28
 _LEAD_COUNT = 19
@@ -34,14 +29,14 @@ _SYLLABLE_COUNT = _LEAD_COUNT * _VOWEL_COUNT * _TRAIL_COUNT
 
 
 def nfc(text: str) -> str:
-    """The text in normal form C."""
+    """Convert text to normalization form C."""
     if all(ord(character) < _ALWAYS_NORMAL for character in text):
         return text
     return "".join(_compose(_decompose(text)))
 
 
 def _decompose(text: str) -> list[str]:
-    """Everything taken apart, and the signs behind each letter in the order of their classes."""
+    """Decompose everything, and sort the combining marks after each starter by class."""
     classes = _combining_classes()
     result: list[str] = []
     pending: list[str] = []
@@ -50,14 +45,13 @@ def _decompose(text: str) -> list[str]:
             if classes.get(part, 0):
                 pending.append(part)
                 continue
-            result += sorted(pending, key=classes.__getitem__)  # those of one class stay as they came
+            result += sorted(pending, key=classes.__getitem__)  # stable: marks of one class keep their order
             pending = []
             result.append(part)
     return result + sorted(pending, key=classes.__getitem__)
 
 
 def _decompose_character(character: str) -> Iterator[str]:
-    """What a character is made of, down to what cannot be taken apart."""
     syllable = ord(character) - _SYLLABLES
     if 0 <= syllable < _SYLLABLE_COUNT:
         yield chr(_LEADS + syllable // (_VOWEL_COUNT * _TRAIL_COUNT))
@@ -74,11 +68,11 @@ def _decompose_character(character: str) -> Iterator[str]:
 
 
 def _compose(parts: list[str]) -> list[str]:
-    """Each letter with the signs behind it that have a character in common with it."""
+    """Compose each starter with the marks after it, where a composed character exists."""
     classes = _combining_classes()
     result: list[str] = []
-    starter: int | None = None  # where the last letter stands
-    blocked = -1  # the class of what stands between, which a sign of the same class cannot pass
+    starter: int | None = None  # position of the last starter
+    blocked = -1  # class of the last mark in between, which blocks marks of the same class
     for part in parts:
         class_ = classes.get(part, 0)
         if starter is not None and (blocked < class_ or blocked == -1):
@@ -95,7 +89,6 @@ def _compose(parts: list[str]) -> list[str]:
 
 
 def _compose_pair(first: str, second: str) -> str | None:
-    """The character that two make; None if there is none."""
     lead, vowel = ord(first) - _LEADS, ord(second) - _VOWELS
     if 0 <= lead < _LEAD_COUNT and 0 <= vowel < _VOWEL_COUNT:
         return chr(_SYLLABLES + (lead * _VOWEL_COUNT + vowel) * _TRAIL_COUNT)
@@ -107,7 +100,7 @@ def _compose_pair(first: str, second: str) -> str | None:
 
 @cache
 def _combining_classes() -> dict[str, int]:
-    """The combining class of each character that has one; made on first use, as the other tables are."""
+    """Combining class of each character that has one; built on first use, like the other tables."""
     return {
         chr(code_point): class_
         for class_, ranges in CLASSES.items()
@@ -118,13 +111,11 @@ def _combining_classes() -> dict[str, int]:
 
 @cache
 def _decompositions() -> dict[str, str]:
-    """What characters are made of."""
     return dict(_parse_table(COMPOSED)) | dict(_parse_table(REPLACED))
 
 
 @cache
 def _compositions() -> dict[tuple[str, str], str]:
-    """What pairs of characters make."""
     return {(parts[0], parts[1]): character for character, parts in _parse_table(COMPOSED)}
 
 
@@ -139,7 +130,7 @@ def _parse_character(digits: str) -> str:
     return chr(int.from_bytes(bytes.fromhex(digits.zfill(6)), "big"))
 
 
-# Systems of writing that are made of several scripts.
+# Writing systems that use several scripts.
 _WRITING_SYSTEMS = {
     "Hani": ("Hanb", "Jpan", "Kore"),
     "Bopo": ("Hanb",),
@@ -152,18 +143,17 @@ _WRITING_SYSTEM_NAMES = {"Hanb": "Chinese", "Jpan": "Japanese", "Kore": "Korean"
 
 @dataclass(frozen=True, slots=True)
 class MixedScripts:
-    """Where a text leaves the script in which it began."""
+    """The first character that does not belong to the script of the text before it."""
 
     position: int
-    """Index of the first character that goes with no script of those before it."""
     script: str
-    """The script of that character, for people; one of them if there are several."""
+    """Name of the script of that character; one of them if there are several."""
     before: str
-    """The script of what stands before it."""
+    """Name of the script of the text before it."""
 
 
 def find_mixed_scripts(text: str) -> MixedScripts | None:
-    """Where a text mixes scripts; None if it is written in one, or in none at all."""
+    """Find where a text mixes scripts; None if it has one script or none."""
     common: frozenset[str] | None = None
     for position, character in enumerate(text):
         scripts = get_scripts(character)
@@ -177,7 +167,7 @@ def find_mixed_scripts(text: str) -> MixedScripts | None:
 
 
 def get_scripts(character: str) -> frozenset[str] | None:
-    """The scripts and systems of writing with which a character is used, in four letters each; None if with all."""
+    """Four-letter codes of the scripts and writing systems of a character; None if it belongs to all."""
     starts, ends, scripts = _script_table()
     code_point = ord(character)
     index = bisect_right(starts, code_point) - 1
@@ -185,7 +175,7 @@ def get_scripts(character: str) -> frozenset[str] | None:
 
 
 def _script_name(scripts: frozenset[str]) -> str:
-    """A script for people: a plain one, if there is one, as most know these."""
+    """Display name of one of the scripts; a single script is preferred to a writing system."""
     plain = sorted(scripts - _WRITING_SYSTEM_NAMES.keys())
     return _script_names()[plain[0]] if plain else _WRITING_SYSTEM_NAMES[min(scripts)]
 
@@ -199,7 +189,7 @@ def _script_names() -> dict[str, str]:
 
 @cache
 def _script_table() -> tuple[list[int], list[int], list[frozenset[str]]]:
-    """Ranges of characters in order, and their scripts; made on first use, because it takes a millisecond."""
+    """Sorted ranges of characters, and their scripts; built on first use, which takes a millisecond."""
     rows = []
     for line in CHARACTERS.split("\n"):
         scripts, _, ranges = line.partition(": ")

@@ -1,29 +1,25 @@
-"""Handles in URIs (U1–U8), for machines: what does not follow the grammar is refused.
+"""Handles in URIs (U1–U8): strict parsing for machines, and lenient parsing of user input (U7).
 
-The grammar is RFC 3986, sections 3.2.2 to 3.5:
+The strict grammar is RFC 3986 §3.2.2–3.5:
 
     pchar    = unreserved / pct-encoded / sub-delims / ":" / "@"
     segment  = *pchar
     reg-name = *( unreserved / pct-encoded / sub-delims )
     query    = *( pchar / "/" / "?" )          fragment = the same
 
-and a handle takes one of three forms, each with an optional query and fragment:
+with three forms of a handle, each with an optional query and fragment:
 
     host form   hdl://NA/LOCAL                      NA a registered name, LOCAL a segment
     path form   hdl:NA/LOCAL                        both segments
     HTTP form   http(s)://AUTHORITY/[SEGMENT/]NA/LOCAL
 
-A segment is percent-decoded once, as UTF-8. Query and fragment are not part of the handle; they are handed on as
-they stand, undecoded, because their meaning is open. For what people type see `human`.
+A segment is percent-decoded once, as UTF-8. Query and fragment are not part of the handle; they are passed on
+undecoded.
 
-Names as people type and paste them (U7): search boxes, command lines, never machine interfaces.
-
-Accepted are bare handles, the URI forms with their slips (`hdl:/NA/LOCAL`, unescaped slashes and letters in the
-suffix), `doi:` and `info:` prefixes and the URLs of known resolvers, with blanks around them and the mark (U+FEFF)
-before them with which some editors begin a file.
-
-A bare handle is literal: "?", "#" and "%" in it belong to the name. In a URI form "?" and "#" begin query and
-fragment and escapes are decoded, once.
+User input (search boxes, command lines) can also be a bare handle, a URI with common typos (`hdl:/NA/LOCAL`,
+unescaped slashes and letters in the suffix) or a `doi:` or `info:` URI, with spaces around it and a byte order mark
+before it. A bare handle is literal: "?", "#" and "%" belong to the name. In a URI, "?" and "#" start the query and
+fragment, and escapes are decoded once.
 """
 
 import ipaddress
@@ -39,103 +35,103 @@ from .characters import surrogate_error
 from .errors import InvalidName, NameMisuse, format_character, quote_text
 from .handle import Handle
 
-# Letters, digits and "-._~" never need encoding; `quote` knows that by itself.
+# Besides letters, digits and "-._~", which `quote` never encodes.
 _SUB_DELIMS = "!$&'()*+,;="
 _REG_NAME_SAFE = _SUB_DELIMS
 _SEGMENT_SAFE = _SUB_DELIMS + ":@"
 QUERY_SAFE = _SEGMENT_SAFE + "/?"
-"""What a query or fragment may hold unencoded besides letters, digits and "-._~"."""
+"""Characters allowed unencoded in a query or fragment, besides letters, digits and "-._~"."""
 
 
 def _sequence(safe: str) -> str:
-    """The pattern of the grammar's `*( unreserved / pct-encoded / … )`; atomic, so that it takes linear time."""
-    # Not with possessive quantifiers: around a group Python 3.11.0 to 3.11.4 gets them wrong.
+    """Pattern for `*( unreserved / pct-encoded / … )`; atomic, so that it takes linear time."""
+    # No possessive quantifiers: Python 3.11.0 to 3.11.4 has a bug with them around a group.
     plain = rf"[A-Za-z0-9\-._~{safe}]*"
     return f"(?>{plain}(?:%[0-9A-Fa-f]{{2}}{plain})*)"
 
 
 QUERY = _sequence(QUERY_SAFE)
-"""The pattern of a query or fragment."""
+"""Pattern of a query or fragment."""
 
 _TAIL = rf"(?:\?({QUERY}))?(?:#({QUERY}))?"
 _AFTER_HOST = re.compile(f"({_sequence(_REG_NAME_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
 _AFTER_PATH = re.compile(f"({_sequence(_SEGMENT_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
-# What the above does not match, these explain.
+# For error messages about text that does not match the patterns above.
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _NOT_REG_NAME = re.compile(rf"[^A-Za-z0-9\-._~%{_REG_NAME_SAFE}]")
 _NOT_SEGMENT = re.compile(rf"[^A-Za-z0-9\-._~%{_SEGMENT_SAFE}]")
 _NOT_QUERY = re.compile(rf"[^A-Za-z0-9\-._~%{QUERY_SAFE}]")
-# ASCII: without it "\u017f" (long s) would be an "s" regardless of case.
+# ASCII: without it "\u017f" (long s) would match "s".
 _HDL = re.compile("hdl:", re.IGNORECASE | re.ASCII)
 _HTTP = re.compile("https?://", re.IGNORECASE | re.ASCII)
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9\-._~]+|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,5}))?")
 _MAX_PORT = 65_535
 _ESCAPES = re.compile("%..(?:%..)*")  # in text without bad escapes
 _TOKEN = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
-_CONTINUATION = re.compile("%[89ABab][0-9A-Fa-f]")  # an escape that continues a character begun before it
+_CONTINUATION = re.compile("%[89ABab][0-9A-Fa-f]")  # an escape for a continuation byte
 _DEFAULT_PORT = {"http": ":80", "https": ":443"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a URI says: a handle, and the query and fragment that stood beside it."""
+    """A handle with the query and fragment of its URI."""
 
     handle: Handle
-    """The name itself, decoded."""
+    """The handle, decoded."""
     query: str | None = None
-    """What follows "?", still percent-encoded; None if there is no "?"."""
+    """The part after "?", still percent-encoded; None if there is no "?"."""
     fragment: str | None = None
-    """What follows "#", still percent-encoded; None if there is no "#"."""
+    """The part after "#", still percent-encoded; None if there is no "#"."""
 
     def __post_init__(self) -> None:
         if self.query is None and self.fragment is None:
             return
         for label, text in (("query", self.query), ("fragment", self.fragment)):
             if text is not None and (_NOT_QUERY.search(text) or _BAD_ESCAPE.search(text)):
-                raise NameMisuse("U5", f"the {label} {text!r} is not percent-encoded as RFC 3986 demands")
+                raise NameMisuse("U5", f"the {label} {text!r} is not percent-encoded (RFC 3986)")
 
     @property
     def tail(self) -> str:
-        """Query and fragment with their marks, ready to be put behind any form."""
+        """Query and fragment with "?" and "#", to append to any form."""
         query = "" if self.query is None else "?" + self.query
         return query if self.fragment is None else f"{query}#{self.fragment}"
 
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """What an HTTP resolver declares (U4): where it is and which first segment it requires, if any."""
+    """An HTTP resolver (U4): its address and the first path segment that it requires, if any."""
 
     authority: str
-    """Host and port, in lower case, without the scheme's default port."""
+    """Host and port, in lowercase, without the scheme's default port."""
     segment: str | None = None
-    """The first segment of every path, e.g. `hdl`."""
+    """The first segment of every path, such as `hdl`."""
     scheme: str = "https"
-    """What to write; `http` and `https` are both read."""
+    """The scheme to write; both `http` and `https` are read."""
 
     def __post_init__(self) -> None:
         try:
             authority = _canonical_authority(self.authority, self.scheme, 0) if self.scheme in _DEFAULT_PORT else None
         except InvalidName:
             authority = None
-        segment = "" if self.segment is None else self.segment or "/"  # an empty one is as wrong as a slash
+        segment = "" if self.segment is None else self.segment or "/"  # empty is as invalid as a slash
         if authority != self.authority or _NOT_SEGMENT.search(segment) or _BAD_ESCAPE.search(segment):
-            raise NameMisuse("U4", f"{self!r} is no resolver; use Resolver.parse for text from outside")
+            raise NameMisuse("U4", f"{self!r} is not a resolver; use Resolver.parse for untrusted text")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Take a declaration as people write it: `https://hdl.handle.net`, `http://example.org/hdl`."""
+        """Parse `https://hdl.handle.net` or `http://example.org/hdl`."""
         scheme, mark, rest = text.partition("://")
         scheme = scheme.lower()
         if not mark or scheme not in _DEFAULT_PORT:
-            message = f"a resolver is named as http(s)://HOST[/SEGMENT]; {quote_text(text)} is not"
+            message = f"{quote_text(text)} is not a resolver; write http(s)://HOST[/SEGMENT]"
             raise InvalidName("U4", message, position=0)
         authority, _, segment = rest.partition("/")
         authority = _canonical_authority(authority, scheme, len(text) - len(rest))
         start = len(text) - len(segment)
         segment = segment.removesuffix("/")
-        if found := _NOT_SEGMENT.search(segment):
-            message = f"{format_character(found.group())} cannot stand in the one segment a resolver may require"
-            raise InvalidName("U4", message, position=start + found.start(), character=found.group())
+        if match := _NOT_SEGMENT.search(segment):
+            message = f"{format_character(match.group())} is not allowed in the segment of a resolver"
+            raise InvalidName("U4", message, position=start + match.start(), character=match.group())
         check_escapes(text, start, start + len(segment))
         return cls(authority, segment or None, scheme)
 
@@ -144,28 +140,26 @@ class Resolver:
 
 
 def to_host(reference: Reference) -> str:
-    """The host form, `hdl://NA/LOCAL` (U2)."""
+    """Format the host form, `hdl://NA/LOCAL` (U2)."""
     handle = reference.handle
     return f"hdl://{quote(handle.prefix, _REG_NAME_SAFE)}/{quote(handle.suffix, _SEGMENT_SAFE)}{reference.tail}"
 
 
 def to_path(reference: Reference) -> str:
-    """The path form, `hdl:NA/LOCAL` (U3); the shortest, and the one to cite."""
+    """Format the path form, `hdl:NA/LOCAL` (U3), which is the one to cite."""
     return f"hdl:{_format_path(reference)}"
 
 
 def to_http(reference: Reference, resolver: Resolver) -> str:
-    """The HTTP form at a resolver (U4)."""
+    """Format the HTTP form at a resolver (U4)."""
     return f"{resolver}/{_format_path(reference)}"
 
 
 def parse_uri(text: str, resolvers: Sequence[Resolver] = (), *, for_lookup: bool = False) -> Reference:
-    """Read the host form, the path form, or the HTTP form of one of the given resolvers; refuse all else.
+    """Parse the host form, the path form, or the HTTP form of one of the given resolvers.
 
-    A reference without a scheme is ambiguous and refused (U7): bare handles are `Handle.parse`'s.
-
-    With `for_lookup` the handle need not be legal here (H2, H3): another server may have registered it and it may
-    have been imported. The form of the URI is demanded all the same.
+    A text without a scheme is rejected as ambiguous (U7); for bare handles use `Handle.parse`. With `for_lookup` the
+    handle need not be valid here (H2, H3), because another server may have registered it.
     """
     parse_handle = get_handle_parser(for_lookup)
     if _HDL.match(text):
@@ -174,46 +168,45 @@ def parse_uri(text: str, resolvers: Sequence[Resolver] = (), *, for_lookup: bool
         return _parse_form(text, 4, _AFTER_PATH, _NOT_SEGMENT, parse_handle)
     if _HTTP.match(text):
         return _parse_form(text, _path_start(text, resolvers), _AFTER_PATH, _NOT_SEGMENT, parse_handle)
-    message = 'a URI of a handle begins with "hdl:" or with the address of a known resolver'
+    message = 'a handle URI must begin with "hdl:" or with the address of a known resolver'
     raise InvalidName("U7", message, position=0)
 
 
 def get_handle_parser(for_lookup: bool) -> Callable[[str], Handle]:
-    """The function that takes a bare handle: for look-up, or else for registration."""
+    """The parser for bare handles: for lookup or for registration."""
     return Handle.parse_lenient if for_lookup else Handle.parse
 
 
 def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, int] | None:
-    """The resolver that an HTTP URL belongs to, and where in the text the handle's path begins."""
+    """The resolver of an HTTP URL, and the position at which the handle begins."""
     scheme, _, rest = text.partition("://")
     authority, slash, path = rest.partition("/")
-    # Outside ASCII lower case deceives: that of U+212A, the Kelvin sign, is a "k".
+    # ASCII only: the lowercase of U+212A, the Kelvin sign, is a "k".
     authority = authority.lower().removesuffix(_DEFAULT_PORT[scheme.lower()]) if authority.isascii() else ""
     if not slash:
         return None
-    start, found = len(text) - len(path), None
+    start, fallback = len(text) - len(path), None
     for resolver in resolvers:
         if authority == resolver.authority:
-            # One that requires a segment says more, so it comes first wherever it stands in the list.
+            # A resolver that requires a segment is more specific and takes precedence.
             if resolver.segment is None:
-                found = found or (resolver, start)
+                fallback = fallback or (resolver, start)
             elif path.startswith(resolver.segment + "/"):
                 return resolver, start + len(resolver.segment) + 1
-    return found
+    return fallback
 
 
 def decode_handle(text: str, start: int, slash: int, end: int, parse_handle: Callable[[str], Handle]) -> Handle:
-    """Percent-decode `text[start:end]` once, prefix and suffix apart, and `take` the handle.
+    """Percent-decode `text[start:end]` once, prefix and suffix separately, and parse the handle.
 
-    `slash` is where the separator stands; bad escapes have been refused before. Positions in errors are those in the
-    whole text.
+    `slash` is the position of the separator; bad escapes were rejected before. Error positions refer to the whole text.
     """
     prefix, suffix = text[start:slash], text[slash + 1 : end]
     if "%" in prefix:
         prefix = _decode(text, start, slash)
         if "/" in prefix:
             position = _encoded_position(text, start, end, prefix.index("/"))
-            raise InvalidName("H2", "%2F in the prefix: a prefix holds no slash", position=position, character="/")
+            raise InvalidName("H2", 'a prefix cannot contain "/" (%2F)', position=position, character="/")
     if "%" in suffix:
         suffix = _decode(text, slash + 1, end)
     try:
@@ -224,7 +217,7 @@ def decode_handle(text: str, start: int, slash: int, end: int, parse_handle: Cal
 
 
 def split_tail(text: str, start: int) -> tuple[int, str | None, str | None]:
-    """Cut query and fragment off: where the rest ends, the query, the fragment (U6)."""
+    """Split off query and fragment (U6): return the end of the path, the query and the fragment."""
     rest, sharp, fragment = text[start:].partition("#")
     path, mark, query = rest.partition("?")
     return start + len(path), query if mark else None, fragment if sharp else None
@@ -236,10 +229,10 @@ def _format_path(reference: Reference) -> str:
 
 
 def _path_start(text: str, resolvers: Sequence[Resolver]) -> int:
-    if found := match_resolver(text, resolvers):
-        return found[1]
-    known = ", ".join(map(str, resolvers)) or "none is"
-    raise InvalidName("U4", f"this is not the address of a known resolver ({known} known)", position=0)
+    if match := match_resolver(text, resolvers):
+        return match[1]
+    known = ", ".join(map(str, resolvers)) or "none"
+    raise InvalidName("U4", f"this is not the address of a known resolver (known: {known})", position=0)
 
 
 def _parse_form(
@@ -249,16 +242,15 @@ def _parse_form(
     forbidden_in_prefix: re.Pattern[str],
     parse_handle: Callable[[str], Handle],
 ) -> Reference:
-    """Read NA/LOCAL with its tail from `start` on."""
-    found = form.fullmatch(text, start)
-    if found is None:
+    """Parse NA/LOCAL with query and fragment from `start` on."""
+    match = form.fullmatch(text, start)
+    if match is None:
         raise _make_error(text, start, forbidden_in_prefix)
-    query, fragment = found.group(3, 4)
-    return Reference(decode_handle(text, start, found.end(1), found.end(2), parse_handle), query, fragment)
+    query, fragment = match.group(3, 4)
+    return Reference(decode_handle(text, start, match.end(1), match.end(2), parse_handle), query, fragment)
 
 
 def _make_error(text: str, start: int, forbidden_in_prefix: re.Pattern[str]) -> InvalidName:
-    """What is wrong with a text that does not follow the grammar from `start` on."""
     end, query, fragment = split_tail(text, start)
     slash = text.find("/", start, end)
     if slash < 0:
@@ -267,7 +259,7 @@ def _make_error(text: str, start: int, forbidden_in_prefix: re.Pattern[str]) -> 
         return InvalidName("H1", 'the prefix (before the "/") is empty', position=start)
     extra = text.find("/", slash + 1, end)
     if extra >= 0:
-        message = 'after the prefix there is one segment only; a "/" inside the suffix is written %2F'
+        message = 'only one segment can follow the prefix; write "/" inside the suffix as %2F'
         return InvalidName("U5", message, position=extra, character="/")
     parts = (
         (start, slash, forbidden_in_prefix),
@@ -283,27 +275,25 @@ def _make_error(text: str, start: int, forbidden_in_prefix: re.Pattern[str]) -> 
 
 
 def _find_forbidden(text: str, start: int, end: int, forbidden: re.Pattern[str]) -> InvalidName | None:
-    """The objection to the first forbidden character in `text[start:end]`."""
-    found = forbidden.search(text, start, end)
-    if found is None:
+    match = forbidden.search(text, start, end)
+    if match is None:
         return None
-    character = found.group()
+    character = match.group()
     surrogate = "\ud800" <= character <= "\udfff"
-    advice = "has no UTF-8 form" if surrogate else f"must be percent-encoded here, as {quote(character, safe='')}"
-    return InvalidName("U5", f"{format_character(character)} {advice}", position=found.start(), character=character)
+    advice = "cannot be encoded in UTF-8" if surrogate else f"must be percent-encoded, as {quote(character, safe='')}"
+    return InvalidName("U5", f"{format_character(character)} {advice}", position=match.start(), character=character)
 
 
 def _find_bad_escape(text: str, start: int, end: int) -> InvalidName | None:
-    """The objection to the first "%" in `text[start:end]` that does not begin an escape."""
-    found = _BAD_ESCAPE.search(text, start, end)
-    if found is None:
+    match = _BAD_ESCAPE.search(text, start, end)
+    if match is None:
         return None
-    message = '"%" must be followed by two hexadecimal digits; a "%" of the name itself is written %25'
-    return InvalidName("U5", message, position=found.start(), character="%")
+    message = '"%" must be followed by two hexadecimal digits; write a literal "%" as %25'
+    return InvalidName("U5", message, position=match.start(), character="%")
 
 
 def check_escapes(text: str, start: int, end: int) -> None:
-    """Refuse a "%" in `text[start:end]` that does not begin an escape."""
+    """Reject a "%" in `text[start:end]` that does not begin an escape."""
     if escape_error := _find_bad_escape(text, start, end):
         raise escape_error
 
@@ -313,7 +303,7 @@ def _decode(text: str, start: int, end: int) -> str:
         try:
             return bytes.fromhex(escapes.group().replace("%", "")).decode()
         except UnicodeDecodeError as error:
-            message = f"the escapes {quote_text(escapes.group())} do not decode to UTF-8, the only encoding names have"
+            message = f"the escapes {quote_text(escapes.group())} are not valid UTF-8"
             position = start + escapes.start() + 3 * error.start
             raise InvalidName("U5", message, position=position, character="%") from None
 
@@ -321,23 +311,24 @@ def _decode(text: str, start: int, end: int) -> str:
 
 
 def _encoded_position(text: str, start: int, end: int, index: int) -> int:
-    """Where in `text[start:end]` the character is written that has this index after decoding."""
-    tokens = (found for found in _TOKEN.finditer(text, start, end) if not _CONTINUATION.match(found.group()))
-    return next((found.start() for found in islice(tokens, index, None)), end)
+    """Position in `text[start:end]` of the character that has this index after decoding."""
+    tokens = (token for token in _TOKEN.finditer(text, start, end) if not _CONTINUATION.match(token.group()))
+    return next((token.start() for token in islice(tokens, index, None)), end)
 
 
 def _canonical_authority(authority: str, scheme: str, start: int) -> str:
-    """Host and port in lower case, without the default port; `start` is where they stand in the text."""
-    found = _AUTHORITY.match(authority)
-    end = found.end() if found else 0
-    if found is None or end < len(authority):
+    """Host and port in lowercase, without the default port; `start` is their position in the text."""
+    match = _AUTHORITY.match(authority)
+    end = match.end() if match else 0
+    if match is None or end < len(authority):
         message = f"{quote_text(authority)} is not a host with an optional port"
         raise InvalidName("U4", message, position=start + end, character=authority[end : end + 1] or None)
-    address, port = found.groups()
+    address, port = match.groups()
     if port is not None and not 0 < int(port) <= _MAX_PORT:
-        raise InvalidName("U4", f"there is no port {port}: they are 1 to {_MAX_PORT}", position=start + found.start(2))
+        message = f"port {port} is not between 1 and {_MAX_PORT}"
+        raise InvalidName("U4", message, position=start + match.start(2))
     if address is not None and not _is_ipv6(address):
-        raise InvalidName("U4", f"{quote_text(address)} is no IPv6 address", position=start + found.start(1))
+        raise InvalidName("U4", f"{quote_text(address)} is not an IPv6 address", position=start + match.start(1))
     return authority.lower().removesuffix(_DEFAULT_PORT[scheme])
 
 
@@ -356,17 +347,17 @@ KNOWN_RESOLVERS = tuple(
             "https://hdl.handle.net",
             "https://doi.org",
             "https://dx.doi.org",
-            # The resolvers of the seed documents, as these spell them.
+            # As spelled in the source documents.
             "http://hld.handle.net",
             "http://resolver.net.au/hdl",
             "http://arrow.resolver.au.gov:2641/hdl",
         ),
     )
 )
-"""Resolvers whose URLs are understood without being told; whoever runs another one names it."""
+"""Resolvers that are known by default; others are named with `--resolver`."""
 
 STRIPPED_CHARACTERS = BLANKS + "\t\r\n"
-"""What may stand around a name without being part of it."""
+"""Characters that are stripped from both ends of user input."""
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -376,7 +367,7 @@ _URI = re.compile(rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(https
 def parse_user_input(
     text: str, resolvers: Sequence[Resolver] = KNOWN_RESOLVERS, *, for_lookup: bool = False
 ) -> Reference:
-    """Read a name in any form a person may use; with `for_lookup` also one that is not legal here: see `parse_uri`."""
+    """Parse a name in any form that people use; for `for_lookup` see `parse_uri`."""
     parse_handle = get_handle_parser(for_lookup)
     begin = len(text) - len(text.removeprefix(BYTE_ORDER_MARK).lstrip(STRIPPED_CHARACTERS))
     text = text.rstrip(STRIPPED_CHARACTERS)
@@ -385,11 +376,11 @@ def parse_user_input(
         return Reference(_parse_bare(text, begin, parse_handle))
     if form.group(1) is None:
         return _parse_lenient_uri(text, form.end(), parse_handle)
-    found = match_resolver(text[begin:], resolvers)
-    if found is None:
+    match = match_resolver(text[begin:], resolvers)
+    if match is None:
         host = text[form.end() :].partition("/")[0]
         raise InvalidName("U4", f"{quote_text(host)} is not the address of a known resolver", position=begin)
-    return _parse_lenient_uri(text, begin + found[1], parse_handle)
+    return _parse_lenient_uri(text, begin + match[1], parse_handle)
 
 
 def _parse_bare(text: str, begin: int, parse_handle: Callable[[str], Handle]) -> Handle:

@@ -1,24 +1,26 @@
-"""HS_ADMIN: who administers a handle, and what they may do.
+"""HS_ADMIN (an administrator and its permissions) and HS_VLIST (a group of administrators).
+
+HS_ADMIN:
 
     0   u16    permissions
     2   bytes  the administrator's handle
     …   i32    the administrator's index; 0 is any index of that handle
-    (…) 2      zeros, in records written by software up to 7.3: kept, because the bytes of a value are signed
+    (…) 2      zeros, written by software up to 7.3: preserved, because the bytes of a value are signed
 
-The same permissions are written in three orders, and mixing them up gives rights away:
+Permissions are written in three orders, which must not be confused:
 
 - JSON: twelve digits, the highest bit (list handles) first.
-- batch files: twelve digits, the lowest bit (add handle) first; their manual shows another order, which nobody
+- batch files: twelve digits, the lowest bit (add handle) first; their manual shows another order, which no software
   implements.
-- text: words, `200:0.NA/12345:add_value,modify_value`; no words mean all permissions. A handle with a colon in it
-  always needs words behind it, so that a mistyped word never becomes part of the name.
+- text: names, `200:0.NA/12345:add_value,modify_value`; without names, all permissions. A handle that contains a colon
+  requires names after it, so that a mistyped name never becomes part of the handle.
 
-HS_VLIST: a group of administrators, as a list of pointers to keys or to further groups.
+HS_VLIST: references to keys or to other groups.
 
     i32  count, then each: str handle, i32 index
 
-Text is `300:0.NA/12345,301:0.NA/12345`; a comma or backslash in a handle has a backslash before it. JSON is a
-list of `{"handle":…, "index":…}`.
+Text is `300:0.NA/12345,301:0.NA/12345`; a comma or backslash in a handle is escaped with a backslash. JSON is a list of
+`{"handle":…, "index":…}`.
 """
 
 import re
@@ -33,10 +35,10 @@ from .value import ValueRef, ref_from_json, ref_from_text, ref_to_json
 
 
 class AdminPermission(IntFlag):
-    """What an administrator may do. The upper four bits have no meaning and are kept."""
+    """Permissions of an administrator. The upper four bits have no meaning and are preserved."""
 
     ADD_HANDLE = 0x0001
-    """Create handles under the prefix; on `0.NA/…`."""
+    """Create handles under the prefix; in `0.NA/…`."""
     DELETE_HANDLE = 0x0002
     ADD_NA = 0x0004
     """Create derived prefixes."""
@@ -53,7 +55,7 @@ class AdminPermission(IntFlag):
 
 
 ALL_PERMISSIONS: Final = AdminPermission(0x0FFF)
-"""Every permission that there is."""
+"""All defined permissions."""
 
 _KNOWN_BITS = 12
 _ALL_BITS = 16
@@ -69,45 +71,44 @@ class Admin:
     """One administrator, or a group of them."""
 
     administrator: ValueRef
-    """A key that proves the administrator, or an HS_VLIST of such."""
+    """The administrator's key, or an HS_VLIST of keys."""
     permissions: AdminPermission = ALL_PERMISSIONS
-    """What they may do."""
     legacy_length: bool = False
-    """Whether the bytes end in the two zeros of old software."""
+    """Whether the binary form ends with the two zeros of old software."""
 
     def __post_init__(self) -> None:
         if not self.administrator.handle:
-            raise RecordMisuse("an administrator has a handle")
+            raise RecordMisuse("the administrator's handle is empty")
         if not 0 <= self.permissions < 1 << _ALL_BITS:
-            raise RecordMisuse(f"permissions of {int(self.permissions):#x} do not fit 16 bits")
+            raise RecordMisuse(f"permissions {int(self.permissions):#x} do not fit in 16 bits")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take the data of a value; none or two zeros may follow."""
+        """Decode the data of a value; two zeros can follow."""
         reader = Reader(data)
         permissions = AdminPermission(int.from_bytes(reader.raw(2), "big"))
         administrator = ValueRef.read(reader)
         tail = reader.rest()
         if tail not in (b"", _LEGACY_TAIL):
-            raise InvalidData(f"{len(tail)} bytes follow the administrator's index; it may be two zeros")
+            raise InvalidData(f"{len(tail)} bytes follow the administrator's index; only two zero bytes are allowed")
         return cls._create(administrator, permissions, bool(tail))
 
     def to_bytes(self) -> bytes:
-        """The data of a value."""
+        """Encode the data of a value."""
         writer = Writer().raw(self.permissions.to_bytes(2, "big"))
         self.administrator.write(writer)
         return writer.raw(_LEGACY_TAIL if self.legacy_length else b"").getvalue()
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
-        """Take `{"handle":…, "index":…, "permissions":…}` with permissions in any of the forms clients send."""
+        """Parse `{"handle":…, "index":…, "permissions":…}` with permissions in any form that clients send."""
         members = require_object(obj, "the administrator")
         legacy = require_bool(members.get("legacyByteLength", False), "legacyByteLength")
         permissions = _permissions_from_json(members.get("permissions"))
         return cls._create(ref_from_json(members, "the administrator"), permissions, legacy)
 
     def to_json(self) -> JsonObject:
-        """Handle, index, twelve digits (sixteen if unknown bits are set), and the mark of the long form."""
+        """Handle, index, twelve digits (sixteen if unknown bits are set), and the flag of the long form."""
         digits = _KNOWN_BITS if self.permissions <= ALL_PERMISSIONS else _ALL_BITS
         obj = ref_to_json(self.administrator)
         obj["permissions"] = f"{self.permissions:0{digits}b}"
@@ -117,16 +118,16 @@ class Admin:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Take `INDEX:HANDLE`, with `:WORD,WORD…` behind it unless all permissions are meant."""
+        """Parse `INDEX:HANDLE`, optionally followed by `:PERMISSION,PERMISSION…`; the default is all permissions."""
         index, _, rest = text.partition(":")
-        handle, colon, words = rest.rpartition(":")
+        handle, colon, names = rest.rpartition(":")
         if not colon:
             return cls._create(ref_from_text(text), ALL_PERMISSIONS, False)
-        permissions, legacy = _parse_permissions(words)
+        permissions, legacy = _parse_permissions(names)
         return cls._create(ref_from_text(f"{index}:{handle}"), permissions, legacy)
 
     def to_text(self) -> str:
-        """The shortest text that says the same, words in the order of the bits."""
+        """Format as text, with permissions in the order of their bits."""
         if self.permissions == ALL_PERMISSIONS and not self.legacy_length and ":" not in self.administrator.handle:
             return str(self.administrator)
         return f"{self.administrator}:{_format_permissions(self.permissions, self.legacy_length)}"
@@ -139,65 +140,60 @@ class Admin:
 
 
 def permissions_to_batch(permissions: AdminPermission) -> str:
-    """Twelve digits as batch files have them: the lowest bit first. Unknown bits have no place there."""
+    """Format the twelve digits of a batch file, lowest bit first, without unknown bits."""
     return f"{permissions & ALL_PERMISSIONS:0{_KNOWN_BITS}b}"[::-1]
 
 
 def permissions_from_batch(text: str) -> AdminPermission:
-    """Take the twelve digits of a batch file."""
+    """Parse the twelve digits of a batch file."""
     if len(text) != _KNOWN_BITS or text.strip("01"):
-        raise InvalidData(f"administrator permissions are {_KNOWN_BITS} digits 0 or 1, not {text[:20]!a}")
+        raise InvalidData(f"administrator permissions must be {_KNOWN_BITS} digits 0 or 1, not {text[:20]!a}")
     return AdminPermission(int(text[::-1], 2))
 
 
 def _permissions_from_json(obj: object) -> AdminPermission:
-    """All forms that the deployed reader takes.
-
-    One is not read as deployed: a string with anything but digits in it, "true" for example, which would quietly
-    grant nothing.
-    """
+    """Parse all forms that the deployed reader accepts, except a string such as "true", which would grant nothing."""
     if obj is None or isinstance(obj, bool):
         return ALL_PERMISSIONS if obj else AdminPermission(0)
     if isinstance(obj, list):
         if len(obj) > _KNOWN_BITS:
-            raise InvalidData(f"{len(obj)} permissions are too many; there are {_KNOWN_BITS}")
+            raise InvalidData(f"the list has {len(obj)} permissions; the maximum is {_KNOWN_BITS}")
         return AdminPermission(sum(1 << bit for bit, item in enumerate(obj) if item))
     if isinstance(obj, int):
         if not 0 <= obj <= ALL_PERMISSIONS:
-            raise InvalidData(f"permissions given as a number have at most {_KNOWN_BITS} bits")
+            raise InvalidData(f"permissions as a number must be between 0 and {int(ALL_PERMISSIONS)}")
         return AdminPermission(obj)
     if obj == "*":
         return ALL_PERMISSIONS
     if not isinstance(obj, str) or obj.strip("01"):
-        raise InvalidData('permissions are digits 0 and 1, the last one for adding handles, or "*" for all')
-    # Sixteen digits are all bits, as they are written when an unknown one is set; otherwise twelve count.
+        raise InvalidData('permissions must be digits 0 and 1 (the last one is ADD_HANDLE) or "*" for all')
+    # Sixteen digits are written if an unknown bit is set; otherwise the last twelve are used.
     digits = obj if len(obj) == _ALL_BITS else obj[-_KNOWN_BITS:]
     return AdminPermission(int(digits or "0", 2))
 
 
 def _parse_permissions(text: str) -> tuple[AdminPermission, bool]:
     check_utf8(text, "the permissions")
-    words = text.split(",")
     permissions = AdminPermission(0)
     legacy = False
-    for word in words:
-        if word == _LEGACY:
+    for name in text.split(","):
+        if name == _LEGACY:
             legacy = True
-        elif word == _ALL:
+        elif name == _ALL:
             permissions |= ALL_PERMISSIONS
-        elif word in _PERMISSION_NAMES:
-            permissions |= _PERMISSION_NAMES[word]
-        elif word != _NONE:
+        elif name in _PERMISSION_NAMES:
+            permissions |= _PERMISSION_NAMES[name]
+        elif name != _NONE:
             known = ", ".join([*list(_PERMISSION_NAMES)[:_KNOWN_BITS], _ALL, _NONE])
-            raise InvalidData(f"{word[:40]!r} is not a permission; there are {known}")
+            raise InvalidData(f"{name[:40]!r} is not a permission; valid permissions: {known}")
     return permissions, legacy
 
 
 def _format_permissions(permissions: AdminPermission, legacy: bool) -> str:
-    words = [word for word, bit in _PERMISSION_NAMES.items() if bit in permissions]
+    names = [name for name, bit in _PERMISSION_NAMES.items() if bit in permissions]
     if permissions & ALL_PERMISSIONS == ALL_PERMISSIONS:
-        words[:_KNOWN_BITS] = [_ALL]
-    return ",".join((words or [_NONE]) + ([_LEGACY] if legacy else []))
+        names[:_KNOWN_BITS] = [_ALL]
+    return ",".join((names or [_NONE]) + ([_LEGACY] if legacy else []))
 
 
 _MIN_ENTRY_SIZE = 8  # an empty handle
@@ -208,21 +204,21 @@ _TO_ESCAPE = re.compile(r"[,\\]")
 
 @dataclass(frozen=True, slots=True)
 class ValueList:
-    """A list of pointers to values."""
+    """A list of references to values."""
 
     entries: tuple[ValueRef, ...] = ()
-    """In their order; deployed software compares them one by one."""
+    """In order; deployed software compares them one by one."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take the data of a value; nothing may follow."""
+        """Decode the data of a value."""
         reader = Reader(data)
         entries = tuple([ValueRef.read(reader) for _ in range(reader.count(_MIN_ENTRY_SIZE))])
         reader.finish()
         return cls(entries)
 
     def to_bytes(self) -> bytes:
-        """The data of a value."""
+        """Encode the data of a value."""
         writer = Writer().i32(len(self.entries))
         for entry in self.entries:
             entry.write(writer)
@@ -230,7 +226,7 @@ class ValueList:
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
-        """Take a list of objects with handle and index."""
+        """Parse a list of objects with handle and index."""
         return cls(tuple([ref_from_json(item, "an entry of the list") for item in require_list(obj, "the list")]))
 
     def to_json(self) -> list[JsonObject]:
@@ -239,7 +235,7 @@ class ValueList:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Take `INDEX:HANDLE,INDEX:HANDLE…`; no text is no entry."""
+        """Parse `INDEX:HANDLE,INDEX:HANDLE…`; an empty text has no entries."""
         entries: list[ValueRef] = []
         position = 0
         while text:
@@ -249,10 +245,10 @@ class ValueList:
             if end == len(text):
                 break
             if text[end] != ",":
-                raise InvalidData("the list ends in a backslash")
+                raise InvalidData("the list ends with a backslash")
             position = end + 1
         return cls(tuple(entries))
 
     def to_text(self) -> str:
-        """The entries with commas between them."""
+        """The entries, separated by commas."""
         return ",".join([_TO_ESCAPE.sub(r"\\\g<0>", str(entry)) for entry in self.entries])

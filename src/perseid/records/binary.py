@@ -1,8 +1,8 @@
-"""One bounded reader and one writer for every binary structure of the protocol.
+"""Reader and writer for the binary structures of the protocol.
 
-Integers are big-endian and, as in the deployed implementation, signed; there is no padding. A `Reader` never
-returns fewer bytes than were asked for, never reads past its end, and never allocates more than its input
-justifies: a count or length that the remaining bytes cannot hold is refused before anything is made.
+Integers are big-endian and, as in the deployed implementation, signed; there is no padding. A `Reader` never reads past
+its end and never allocates more than its input justifies: a count or length that exceeds the remaining bytes is
+rejected first.
 """
 
 from struct import Struct
@@ -11,11 +11,11 @@ from typing import Final, Self
 from .errors import InvalidData, RecordMisuse
 
 MAX_BYTES: Final = 1_048_576
-"""The longest single byte string, and the most items of a list: the deployed implementation's own limit."""
+"""Maximum length of a byte string and of a list: the limit of the deployed implementation."""
 
 MAX_DEPTH: Final = 16
-"""How deeply structures may stand in structures. The protocol's own reach four (message, credential, signed
-information, signature); a margin for records inside values inside messages, and an end for hostile nesting."""
+"""Maximum nesting of structures. The protocol needs four levels (message, credential, signed information, signature);
+the rest is for records inside values inside messages."""
 
 _I16 = Struct(">h")
 _I32 = Struct(">i")
@@ -24,13 +24,13 @@ _U32 = Struct(">I")
 
 
 class Reader:
-    """Reads a structure from the front. Methods are named after the types of the protocol's description."""
+    """Reads a structure from the front. Methods are named after the types in the protocol specification."""
 
     __slots__ = ("_data", "_depth", "_end", "_position", "_start")
 
     def __init__(self, data: bytes, start: int = 0, end: int | None = None, *, depth: int = 0) -> None:
         if depth > MAX_DEPTH:
-            raise InvalidData(f"structures are nested more than {MAX_DEPTH} deep", 0)
+            raise InvalidData(f"structures are nested more than {MAX_DEPTH} levels deep", 0)
         self._data = data
         self._start = start
         self._position = start
@@ -39,12 +39,12 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """How many bytes are left."""
+        """Number of unread bytes."""
         return self._end - self._position
 
     @property
     def offset(self) -> int:
-        """How many bytes have been read."""
+        """Number of bytes read."""
         return self._position - self._start
 
     def u8(self) -> int:
@@ -63,7 +63,7 @@ class Reader:
         return value
 
     def u32(self) -> int:
-        """Four bytes, unsigned: for times, which are counted modulo 2³²."""
+        """Four bytes, unsigned: for times, which are modulo 2³²."""
         value: int = _U32.unpack_from(self._data, self._take(4))[0]
         return value
 
@@ -73,18 +73,18 @@ class Reader:
         return value
 
     def peek(self) -> int:
-        """The next byte, which stays unread."""
+        """The next byte, without consuming it."""
         position = self._take(1)
         self._position = position
         return self._data[position]
 
     def raw(self, count: int) -> bytes:
-        """Exactly so many bytes."""
+        """Exactly `count` bytes."""
         position = self._take(count)
         return self._data[position : position + count]
 
     def bytes_(self, limit: int = MAX_BYTES) -> bytes:
-        """A byte string behind its length."""
+        """A byte string after its length."""
         length = self.i32()
         if not 0 <= length <= limit:
             raise self.problem(f"a length of {length} is not between 0 and {limit}")
@@ -92,12 +92,12 @@ class Reader:
         return self._data[position : position + length]
 
     def text(self, limit: int = MAX_BYTES) -> str:
-        """A UTF-8 string behind its length."""
+        """A UTF-8 string after its length."""
         data = self.bytes_(limit)
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self.problem(f"a text is not UTF-8 (byte {error.start} of {len(data)})") from None
+            raise self.problem(f"a string is not valid UTF-8 (byte {error.start} of {len(data)})") from None
 
     def count(self, size: int, limit: int = MAX_BYTES) -> int:
         """The number of items that follow, each of at least `size` bytes."""
@@ -105,11 +105,11 @@ class Reader:
         if not 0 <= count <= limit:
             raise self.problem(f"a count of {count} is not between 0 and {limit}")
         if count * size > self.remaining:
-            raise self.problem(f"{count} items are announced, but only {self.remaining} bytes are left")
+            raise self.problem(f"a count of {count} items exceeds the {self.remaining} bytes left")
         return count
 
     def rest(self) -> bytes:
-        """Everything that is left."""
+        """All unread bytes."""
         return self.raw(self.remaining)
 
     def inner(self, length: int) -> "Reader":
@@ -118,25 +118,25 @@ class Reader:
         return Reader(self._data, position, position + length, depth=self._depth + 1)
 
     def finish(self) -> None:
-        """Refuse bytes that should not be there."""
+        """Reject trailing bytes."""
         if self.remaining:
-            raise self.problem(f"{self.remaining} bytes too many")
+            raise self.problem(f"{self.remaining} trailing bytes")
 
     def problem(self, message: str) -> InvalidData:
-        """An objection at the present position."""
+        """Error at the current position."""
         return InvalidData(message, self.offset)
 
     def _take(self, count: int) -> int:
         position = self._position
         after = position + count
         if after > self._end or count < 0:
-            raise self.problem(f"{count} bytes are needed, {self.remaining} are left")
+            raise self.problem(f"{count} bytes required, {self.remaining} left")
         self._position = after
         return position
 
 
 class Writer:
-    """Collects a structure; the mirror image of `Reader`."""
+    """Writes a structure; the counterpart of `Reader`."""
 
     __slots__ = ("_buffer",)
 
@@ -149,21 +149,21 @@ class Writer:
     def u8(self, value: int) -> Self:
         """One byte."""
         if not 0 <= value <= 0xFF:
-            raise RecordMisuse(f"{value} does not fit one byte")
+            raise RecordMisuse(f"{value} does not fit in one byte")
         self._buffer.append(value)
         return self
 
     def i16(self, value: int) -> Self:
         """Two bytes, signed."""
         if not -0x8000 <= value <= 0x7FFF:
-            raise RecordMisuse(f"{value} does not fit 16 bits")
+            raise RecordMisuse(f"{value} does not fit in 16 bits")
         self._buffer += _I16.pack(value)
         return self
 
     def i32(self, value: int) -> Self:
         """Four bytes, signed."""
         if not -0x8000_0000 <= value <= 0x7FFF_FFFF:
-            raise RecordMisuse(f"{value} does not fit 32 bits")
+            raise RecordMisuse(f"{value} does not fit in 32 bits")
         self._buffer += _I32.pack(value)
         return self
 
@@ -175,30 +175,30 @@ class Writer:
     def i64(self, value: int) -> Self:
         """Eight bytes, signed."""
         if not -(1 << 63) <= value < 1 << 63:
-            raise RecordMisuse(f"{value} does not fit 64 bits")
+            raise RecordMisuse(f"{value} does not fit in 64 bits")
         self._buffer += _I64.pack(value)
         return self
 
     def raw(self, value: bytes) -> Self:
-        """Bytes as they are."""
+        """Bytes without a length."""
         self._buffer += value
         return self
 
     def bytes_(self, value: bytes) -> Self:
-        """A byte string behind its length."""
+        """A byte string after its length."""
         if len(value) > MAX_BYTES:
-            raise RecordMisuse(f"{len(value)} bytes are too many for one string; {MAX_BYTES} are the most")
+            raise RecordMisuse(f"a string of {len(value):,} bytes is too long; the maximum is {MAX_BYTES:,}")
         self._buffer += _I32.pack(len(value))
         self._buffer += value
         return self
 
     def text(self, value: str) -> Self:
-        """A UTF-8 string behind its length."""
+        """A UTF-8 string after its length."""
         try:
             return self.bytes_(value.encode("utf-8"))
         except UnicodeEncodeError:
-            raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
+            raise RecordMisuse("the text contains a surrogate and cannot be encoded in UTF-8") from None
 
     def getvalue(self) -> bytes:
-        """What was written."""
+        """The written bytes."""
         return bytes(self._buffer)

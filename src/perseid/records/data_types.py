@@ -1,11 +1,10 @@
-"""Which type of value is read by which class, and how people write its data.
+"""Data classes by type, and the text form of data.
 
-Every class has the same six conversions (`Data`). A type that nobody knows, and data that does not have the form
-its type demands, are not errors: the value is kept and returned as bytes, and `interpret` says None, as if it were
-not there.
+Every class has the same six conversions (`Data`). Unknown types and malformed data are not errors: the value is stored
+and returned as bytes, and `interpret` returns None.
 
-The registry goes by what stands before the first dot, in any case of letters: `HS_SITE.6` is read as `HS_SITE`.
-Where deployed software insists on exact spelling, ask `types` first.
+The class depends on the part before the first dot, in any case: `HS_SITE.6` is read as `HS_SITE`. Where deployed
+software requires exact spelling, check with `types` first.
 """
 
 from typing import Final, Protocol, Self, TypeVar
@@ -28,37 +27,37 @@ from .type_definition import Definition
 from .value import Value
 
 BASE64_PREFIX: Final = "base64:"
-"""What stands before data that is written in base64 where text is usual."""
+"""Prefix of data that is written in base64 instead of text."""
 
 
 class Data(Protocol):
-    """What the data of a value says, with the same conversions for every type."""
+    """Decoded data of a value, with the same conversions for every type."""
 
     @classmethod
     def from_bytes(cls, data: bytes, /) -> Self:
-        """Take the data of a value."""
+        """Decode the data of a value."""
         ...
 
     def to_bytes(self) -> bytes:
-        """The data of a value."""
+        """Encode the data of a value."""
         ...
 
     @classmethod
     def from_json(cls, obj: object, /) -> Self:
-        """Take a plain object."""
+        """Parse decoded JSON."""
         ...
 
     def to_json(self) -> object:
-        """A plain object."""
+        """Convert to JSON."""
         ...
 
     @classmethod
     def from_text(cls, text: str, /) -> Self:
-        """Take what people write."""
+        """Parse the text form."""
         ...
 
     def to_text(self) -> str:
-        """What people write."""
+        """Format the text form."""
         ...
 
 
@@ -88,26 +87,26 @@ _CLASSES: dict[str, type[Data]] = {
 
 
 def find_data_class(type_: str) -> type[Data] | None:
-    """The class that reads the data of a type; None if nobody knows it."""
+    """The data class of a type; None if the type is unknown."""
     return _CLASSES.get(types.get_base_type(type_))
 
 
 def interpret(value: Value) -> Data | None:
-    """What a value's data says; None if the type is not known or the data has not its form."""
+    """Decode the data of a value; None if the type is unknown or the data is malformed."""
     class_ = find_data_class(value.type)
     return None if class_ is None else _try_decode(class_, value.data)
 
 
 def interpret_as(value: Value, class_: type[D]) -> D | None:
-    """What a value's data says if it is of the wanted kind."""
+    """Decode the data of a value if it is of the given class."""
     decoded = interpret(value)
     return decoded if isinstance(decoded, class_) else None
 
 
 def data_from_text(type_: str, text: str) -> bytes:
-    """The data of a value as people write it behind `TYPE=`: the type's natural form, or `base64:…`.
+    """Encode data from the text after `TYPE=`: the text form of the type, or `base64:…`.
 
-    For types that nobody knows it is the text itself.
+    For unknown types it is the text itself.
     """
     if text.startswith(BASE64_PREFIX):
         return check_data_length(from_base64(text.removeprefix(BASE64_PREFIX), "the data"))
@@ -115,17 +114,17 @@ def data_from_text(type_: str, text: str) -> bytes:
 
 
 def data_from_json(type_: str, obj: object) -> bytes:
-    """The data of a value from the plain object that its type has in JSON; a string for types nobody knows."""
+    """Encode data from the JSON form of the type; a string for unknown types."""
     return _encode((find_data_class(type_) or Text).from_json(obj))
 
 
 def data_to_text(value: Value) -> str:
-    """What people would write: the inverse of `data_from_text`, exact in every case."""
+    """Format data as text: the exact inverse of `data_from_text`."""
     decoded = _try_decode(find_data_class(value.type) or Text, value.data)
     if decoded is not None and decoded.to_bytes() == value.data:
         try:
             text = decoded.to_text()
-        except RecordMisuse:  # a secret that is no text
+        except RecordMisuse:  # a secret that is not text
             text = BASE64_PREFIX
         if not text.startswith(BASE64_PREFIX):
             return text
@@ -140,14 +139,14 @@ def _try_decode(class_: type[D], data: bytes) -> D | None:
 
 
 def check_data_length(data: bytes) -> bytes:
-    """Refuse more data than one value can hold."""
+    """Reject data that is too long for a value."""
     if len(data) > MAX_BYTES:
-        raise InvalidData(f"{len(data):,} bytes of data are too many; {MAX_BYTES:,} are the most")
+        raise InvalidData(f"the data has {len(data):,} bytes; the maximum is {MAX_BYTES:,}")
     return data
 
 
 def _encode(decoded: Data) -> bytes:
     try:
         return check_data_length(decoded.to_bytes())
-    except RecordMisuse as problem:  # what has a text or JSON form may still be too long for its field
+    except RecordMisuse as problem:  # text or JSON may be too long for its binary field
         raise InvalidData(problem.message) from None

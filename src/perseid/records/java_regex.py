@@ -1,19 +1,18 @@
-r"""Regular expressions of strangers: Java's syntax, run by an engine whose time is linear in the text.
+r"""Untrusted regular expressions in Java syntax, translated to RE2, which takes linear time.
 
-Templates of deployed servers are matched by Java. The engine here (RE2) never backtracks, so nobody can make it run
-for hours; it lacks some of Java's constructs, and reads others differently without a word: `[a-z&&[^b]]`, `\v`,
-`\12`. So an expression is taken apart first. What means the same in both is handed on, what can be said otherwise is
-said otherwise, and everything else is refused with its place. What is refused so:
+Templates of deployed servers are written for Java. RE2 lacks some of Java's constructs and silently reads others
+differently: `[a-z&&[^b]]`, `\v`, `\12`. So an expression is parsed and translated to RE2 with the same meaning;
+everything else is rejected with its position:
 
-- back references, look-ahead and look-behind, atomic groups, possessive and doubled quantifiers;
+- backreferences, lookaround, atomic groups, possessive and doubled quantifiers;
 - unions and intersections of classes, POSIX names in them, a class that begins with `]`;
 - octal numbers, control characters by letter, `\b`, `\B`, `\G`, `\R`, `\X`, `\Z`, `\h`, `\v` and their opposites;
-- `$` elsewhere than at the end of the whole expression or of one of its alternatives, as Java's also stands before a
-  last line end;
+- `$` except at the end of the expression or of a top-level alternative, because Java's also matches before a final
+  line break;
 - flags other than `i` and `s`; properties other than general categories without case;
-- repetition of a group that may match nothing and holds a captured one: the two capture differently.
+- repetition of a group that can be empty and contains a capturing group: the engines capture differently.
 
-Letters fold as everywhere in names: the ASCII ones, and no others.
+Only ASCII letters fold, as in names.
 """
 
 import re
@@ -26,30 +25,30 @@ import re2
 from .errors import InvalidData
 
 MAX_EXPRESSION_LENGTH: Final = 1_000
-"""The longest expression, in characters. What people write to tell names apart has some dozens."""
+"""Maximum length of an expression in characters. Typical ones have some dozens."""
 
 MAX_EXPRESSION_DEPTH: Final = 32
-"""How deeply groups may stand in each other."""
+"""Maximum nesting of groups."""
 
 MAX_EXPRESSION_MEMORY: Final = 1 << 18
-"""Bytes that the engine may use for one expression; a larger one is refused when it is made."""
+"""Maximum memory of a compiled expression in bytes."""
 
 GROUP_COST: Final = 500
-"""What it costs to take a captured group out of the engine: as much as so many states do for a character."""
+"""Cost of extracting a captured group, in states per character."""
 
-_CACHE_SIZE: Final = 128  # expressions of as many namespaces, at most 32 MiB
+_CACHE_SIZE: Final = 128  # at most 32 MiB
 _MAX_CODE_POINT: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 
-# Categories with case are left out, since versions of Java differ in what `i` makes of them, and "C", since Java counts
-# characters to it that nobody has assigned yet.
+# Without categories with case, because versions of Java differ in how `i` affects them, and without "C", which in Java
+# includes unassigned characters.
 _CATEGORIES: Final = re.compile("L[mo]?|M[nce]?|N[dlo]?|P[cdseifo]?|S[mcko]?|Z[slp]?")
 
-_DOT: Final = r"[^\n\r\x{85}\x{2028}\x{2029}]"  # Java knows more line ends than the engine
+_DOT: Final = r"[^\n\r\x{85}\x{2028}\x{2029}]"  # Java has more line terminators than RE2
 _CLASS_ESCAPES: Final = {"d": "0-9", "w": "0-9A-Za-z_", "s": "[:space:]", "D": r"\D", "W": r"\W", "S": "[:^space:]"}
 _CHARACTER_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _LOOKAROUND: Final = ("(?=", "(?!", "(?<=", "(?<!")
-_UNSUPPORTED: Final = "which cannot be used here"
+_UNSUPPORTED: Final = "which is not supported"
 _REPETITION: Final = re.compile(r"\{([0-9]{1,4})(?:(,)([0-9]{1,4})?)?\}")
 _FLAGS: Final = re.compile(r"\(\?(?!\))([is]*)(?:-([is]+))?([):])")
 _NAMED_GROUP: Final = re.compile(r"\(\?<[A-Za-z][A-Za-z0-9]*>")
@@ -59,35 +58,35 @@ _PROPERTY: Final = re.compile(r"([pP])(?:([A-Z])|\{([A-Z][a-z]?)\})")
 
 @dataclass(frozen=True, slots=True)
 class JavaRegex:
-    """An expression that both engines read alike."""
+    """A compiled expression."""
 
     text: str
-    """As it was written."""
+    """The expression, as written."""
     ignore_case: bool
-    """Whether ASCII letters are one, small and capital."""
+    """Whether ASCII letters match in either case."""
     _compiled: Any = field(repr=False, compare=False)
 
     def match(self, text: str) -> tuple[str, ...] | None:
-        """The whole text and its captured groups, if all of the text matches; a group that took no part is empty."""
-        found = self._compiled.fullmatch(text)
-        return None if found is None else (text, *found.groups(""))
+        """Match the whole text: the text and its captured groups, or None. An unused group is empty."""
+        match = self._compiled.fullmatch(text)
+        return None if match is None else (text, *match.groups(""))
 
     @property
     def size(self) -> int:
-        """How many states the engine has made of it."""
+        """Number of states of the compiled expression."""
         return int(self._compiled.programsize)
 
     def cost(self, text: str) -> int:
-        """How much work a match can be: states of the engine times characters, and what is captured beside."""
+        """Maximum cost of a match: states times characters, plus captured groups."""
         return self.size * (len(text) + 1) + GROUP_COST * int(self._compiled.groups)
 
 
 @lru_cache(_CACHE_SIZE)
 def compile_java_regex(text: str, *, ignore_case: bool = False) -> JavaRegex:
-    """Take an expression in Java's syntax; raises `InvalidData` for what cannot be run, or would mean another thing."""
+    """Compile an expression in Java syntax; raises `InvalidData` if it is unsupported."""
     if len(text) > MAX_EXPRESSION_LENGTH:
         raise InvalidData(
-            f"a regular expression of {len(text):,} characters is too long; {MAX_EXPRESSION_LENGTH:,} are the most"
+            f"the regular expression has {len(text):,} characters; the maximum is {MAX_EXPRESSION_LENGTH:,}"
         )
     options = re2.Options()
     options.max_mem = MAX_EXPRESSION_MEMORY
@@ -95,24 +94,24 @@ def compile_java_regex(text: str, *, ignore_case: bool = False) -> JavaRegex:
     try:
         compiled = re2.compile(_Translator(text, ignore_case).translate(), options)
     except re2.error:
-        raise InvalidData("the regular expression is too large when it is written out") from None
+        raise InvalidData("the regular expression is too large when compiled") from None
     return JavaRegex(text, ignore_case, compiled)
 
 
 class _Fragment(NamedTuple):
-    """A part of an expression in the engine's syntax."""
+    """A part of an expression in RE2 syntax."""
 
     text: str
     may_be_empty: bool = False
     """Whether it matches the empty text."""
     captures: bool = False
-    """Whether a captured group is in it."""
+    """Whether it contains a capturing group."""
     repeatable: bool = True
-    """Whether a quantifier may follow."""
+    """Whether a quantifier can follow."""
 
 
 class _Translator:
-    """Takes an expression apart, from left to right."""
+    """A recursive descent parser that translates an expression to RE2."""
 
     def __init__(self, text: str, ignore_case: bool) -> None:
         self._text = text
@@ -121,48 +120,48 @@ class _Translator:
         self._dot_all = False
 
     def translate(self) -> str:
-        """The expression in the engine's syntax."""
-        found = self._parse_alternatives(0)
+        """The expression in RE2 syntax."""
+        fragment = self._parse_alternatives(0)
         if self._position < len(self._text):
-            raise self._error("closes no group")
-        return found.text
+            raise self._error("does not close a group")
+        return fragment.text
 
     # Structure
 
     def _parse_alternatives(self, depth: int) -> _Fragment:
         if depth > MAX_EXPRESSION_DEPTH:
-            raise self._error(f"is nested more than {MAX_EXPRESSION_DEPTH} deep")
-        found = [self._parse_sequence(depth)]
+            raise self._error(f"is nested more than {MAX_EXPRESSION_DEPTH} levels deep")
+        parts = [self._parse_sequence(depth)]
         while self._accept("|"):
-            found.append(self._parse_sequence(depth))
-        text = "|".join([piece.text for piece in found])
-        return _Fragment(text, any(piece.may_be_empty for piece in found), any(piece.captures for piece in found))
+            parts.append(self._parse_sequence(depth))
+        text = "|".join([part.text for part in parts])
+        return _Fragment(text, any(part.may_be_empty for part in parts), any(part.captures for part in parts))
 
     def _parse_sequence(self, depth: int) -> _Fragment:
-        found = []
+        parts = []
         while self._position < len(self._text) and self._peek not in ("|", ")"):
-            found.append(self._parse_quantifier(self._parse_atom(depth)))
-        text = "".join([piece.text for piece in found])
-        return _Fragment(text, all(piece.may_be_empty for piece in found), any(piece.captures for piece in found))
+            parts.append(self._parse_quantifier(self._parse_atom(depth)))
+        text = "".join([part.text for part in parts])
+        return _Fragment(text, all(part.may_be_empty for part in parts), any(part.captures for part in parts))
 
     def _parse_quantifier(self, atom: _Fragment) -> _Fragment:
-        """An atom with the quantifier behind it, if there is one."""
+        """Parse the quantifier after an atom, if there is one."""
         start, may_be_empty, is_repeated = self._position, atom.may_be_empty, True
         if self._accept("*"):
             may_be_empty = True
         elif self._accept("?"):
             may_be_empty, is_repeated = True, False
         elif self._peek == "{":
-            counted = _REPETITION.match(self._text, self._position)
-            if counted is None:
-                raise self._error("begins no number of repetitions, and stands for itself only behind a backslash")
-            low, comma, high = counted.groups()
+            repetition = _REPETITION.match(self._text, self._position)
+            if repetition is None:
+                raise self._error("is not a repetition; write a literal brace as \\{")
+            low, comma, high = repetition.groups()
             maximum = int(high) if high else int(low)
             if maximum < int(low):
-                raise self._error("is less than nothing")
+                raise self._error("has a maximum below its minimum")
             may_be_empty = may_be_empty or int(low) == 0
             is_repeated = maximum > 1 or bool(comma and not high)
-            self._position = counted.end()
+            self._position = repetition.end()
         elif not self._accept("+"):
             return atom
         if not atom.repeatable:
@@ -170,7 +169,7 @@ class _Translator:
             raise self._error("repeats nothing")
         if is_repeated and atom.may_be_empty and atom.captures:
             self._position = start
-            raise self._error("repeats a group that may be empty, and what is captured then is not certain")
+            raise self._error("repeats a group that can be empty and captures, which is not supported")
         self._accept("?")
         if self._peek in ("*", "+", "?", "{"):
             raise self._error("follows another quantifier")
@@ -188,7 +187,7 @@ class _Translator:
             case "*" | "+" | "?" | "{":
                 raise self._error("repeats nothing")
             case "$" if depth or self._text[self._position + 1 : self._position + 2] not in ("", "|"):
-                raise self._error("stands elsewhere than at the end of the whole")
+                raise self._error("is only supported at the end of the expression")
         self._position += 1
         match character:
             case "$":
@@ -208,19 +207,17 @@ class _Translator:
             self._set_flags(change[2] or "", on=False)
             self._position = change.end()
             if change[3] == ")":
-                return _Fragment("", may_be_empty=True, repeatable=False)  # from here to the end of the group around it
+                return _Fragment("", may_be_empty=True, repeatable=False)  # up to the end of the enclosing group
         elif named := _NAMED_GROUP.match(self._text, self._position):
             self._position = named.end()
         elif self._text.startswith("(?", self._position):
             is_lookaround = self._text.startswith(_LOOKAROUND, self._position)
-            raise self._error(
-                f"{'looks ahead or behind' if is_lookaround else 'begins a group of a kind'}, {_UNSUPPORTED}"
-            )
+            raise self._error(f"begins {'a lookaround' if is_lookaround else 'a special group'}, {_UNSUPPORTED}")
         else:
             self._position += 1
         inner = self._parse_alternatives(depth + 1)
         if not self._accept(")"):
-            raise self._error("is missing at the end: a closing parenthesis", at_end=True)
+            raise self._missing("closing parenthesis")
         self._ignore_case, self._dot_all = flags
         begin = "(" if captures else "(?:"
         return _Fragment(f"{begin}{inner.text})", inner.may_be_empty, inner.captures or captures)
@@ -232,25 +229,25 @@ class _Translator:
     # Characters
 
     def _parse_escape(self) -> _Fragment:
-        """What a backslash begins, outside of a class."""
+        """Parse an escape outside a class."""
         letter = self._text[self._position + 1 : self._position + 2]
         if letter in ("A", "z") and letter:
             self._position += 2
             return _Fragment(f"\\{letter}", may_be_empty=True, repeatable=False)
         if letter == "Q":
             return self._parse_quoted()
-        found = self._parse_escaped()
-        return _Fragment(f"[{found.text}]" if isinstance(found, _Fragment) else self._literal(found))
+        escaped = self._parse_escaped()
+        return _Fragment(f"[{escaped.text}]" if isinstance(escaped, _Fragment) else self._literal(escaped))
 
     def _parse_quoted(self) -> _Fragment:
-        r"""What stands literally between `\Q` and `\E`; a quantifier would be for its last character only."""
+        r"""Parse the literal text between `\Q` and `\E`; a quantifier would apply to its last character only."""
         literal, end, _ = self._text[self._position + 2 :].partition("\\E")
         self._position += 2 + len(literal) + len(end)
         text = "".join(map(self._literal, literal))
         return _Fragment(text, may_be_empty=not literal, repeatable=False)
 
     def _parse_escaped(self) -> "_Fragment | str":
-        """A character, or several as the content of a class."""
+        """Parse an escape to a character, or to the content of a class."""
         letter = self._text[self._position + 1 : self._position + 2]
         if letter in _CLASS_ESCAPES and letter:
             self._position += 2
@@ -261,7 +258,7 @@ class _Translator:
         if hexadecimal := _HEXADECIMAL.match(self._text, self._position + 1):
             code = int(next(filter(None, hexadecimal.groups())), 16)
             if code > _MAX_CODE_POINT or code in _SURROGATES:
-                raise self._error("is no character")
+                raise self._error("is not a character")
             self._position = hexadecimal.end()
             return chr(code)
         property_ = _PROPERTY.match(self._text, self._position + 1)
@@ -269,9 +266,9 @@ class _Translator:
             self._position = property_.end()
             return _Fragment(f"\\{property_[1]}{{{name}}}")
         if letter.isascii() and letter.isdecimal():
-            raise self._error(f"is a back reference or an octal number, {_UNSUPPORTED}")
+            raise self._error(f"is a backreference or an octal number, {_UNSUPPORTED}")
         if not letter or (letter.isascii() and letter.isalnum()):
-            raise self._error(f"is a construct, {_UNSUPPORTED}")
+            raise self._error("is not supported")
         self._position += 2
         return letter
 
@@ -286,77 +283,79 @@ class _Translator:
     def _parse_class(self) -> str:
         self._position += 1
         negated = "^" if self._accept("^") else ""
-        found: list[str] = []
-        while self._peek != "]" or not found:
-            item = self._parse_class_item(first=not found)
+        items: list[str] = []
+        while self._peek != "]" or not items:
+            item = self._parse_class_item(first=not items)
             if isinstance(item, _Fragment):
                 if self._is_range():
-                    raise self._error("ends no range")
-                found.append(item.text)
+                    raise self._error("does not end a range")
+                items.append(item.text)
                 continue
             last = item
             if self._is_range():
                 self._position += 1
                 high = self._parse_class_item(first=False)
                 if isinstance(high, _Fragment) or high < item:
-                    raise self._error("follows a range that is none")
+                    raise self._error("follows an invalid range")
                 last = high
-            found.append(self._format_range(item, last))
+            items.append(self._format_range(item, last))
         self._position += 1
-        return f"[{negated}{''.join(found)}]"
+        return f"[{negated}{''.join(items)}]"
 
     def _is_range(self) -> bool:
         """Whether a hyphen follows that is not the last character of the class."""
         return self._peek == "-" and self._text[self._position + 1 : self._position + 2] != "]"
 
     def _parse_class_item(self, *, first: bool) -> "_Fragment | str":
-        """One character of a class, or several."""
+        """Parse an item of a class: one character or several."""
         character = self._peek
         match character:
             case "":
-                raise self._error("is missing at the end: a closing bracket", at_end=True)
+                raise self._missing("closing bracket")
             case "\\":
                 if self._text[self._position + 1 : self._position + 2] == "Q":
-                    raise self._error(f"is a construct, {_UNSUPPORTED}")
+                    raise self._error("is not supported")
                 return self._parse_escaped()
             case "[":
-                raise self._error(f"is a class within a class, {_UNSUPPORTED}")
+                raise self._error(f"is a class inside a class, {_UNSUPPORTED}")
             case "]":
-                raise self._error("ends a class with nothing in it")
+                raise self._error("closes an empty class")
             case "&" if self._text.startswith("&&", self._position):
                 raise self._error(f"is an intersection of classes, {_UNSUPPORTED}")
             case "-" if not first and self._text[self._position + 1 : self._position + 2] != "]":
-                raise self._error("may mean two things here")
+                raise self._error("is ambiguous")
         self._position += 1
         return character
 
     def _format_range(self, low: str, high: str) -> str:
-        """A range of characters; where letters fold, with those that its letters stand for as well."""
-        found = f"{_hex_escape(low)}-{_hex_escape(high)}"
+        """Format a range of characters; if case is ignored, with the letters of the other case."""
+        text = f"{_hex_escape(low)}-{_hex_escape(high)}"
         if self._ignore_case:
             for first, other in (("a", "A"), ("A", "a")):
                 start, end = max(low, first), min(high, chr(ord(first) + 25))
                 if start <= end:
                     shift = ord(other) - ord(first)
-                    found += f"{_hex_escape(chr(ord(start) + shift))}-{_hex_escape(chr(ord(end) + shift))}"
-        return found
+                    text += f"{_hex_escape(chr(ord(start) + shift))}-{_hex_escape(chr(ord(end) + shift))}"
+        return text
 
-    # The text
+    # Input
 
     @property
     def _peek(self) -> str:
         return self._text[self._position : self._position + 1]
 
     def _accept(self, character: str) -> bool:
-        found = self._peek == character
-        self._position += found
-        return found
+        accepted = self._peek == character
+        self._position += accepted
+        return accepted
 
-    def _error(self, reason: str, *, at_end: bool = False) -> InvalidData:
-        if at_end:
-            return InvalidData(f"in the regular expression something {reason}")
-        shown = ascii(self._text[self._position : self._position + 2])
-        return InvalidData(f"in the regular expression, {shown} at character {self._position + 1} {reason}")
+    def _error(self, reason: str) -> InvalidData:
+        construct = ascii(self._text[self._position : self._position + 2])
+        return InvalidData(f"in the regular expression, {construct} at character {self._position + 1} {reason}")
+
+    @staticmethod
+    def _missing(name: str) -> InvalidData:
+        return InvalidData(f"in the regular expression, a {name} is missing")
 
 
 def _hex_escape(character: str) -> str:

@@ -1,26 +1,26 @@
-"""Values and records as JSON, in both directions and without loss.
+"""Lossless conversion of values and records to and from JSON.
 
     {"handle": "12345/x", "values": [{"index": 1, "type": "URL", "data": {"format": "string", "value": "https://…"},
      "permissions": "1110", "ttl": 86400, "timestamp": "2017-07-14T02:40:00Z",
      "references": [{"handle": "12345/y", "index": 2}]}]}
 
-Written as deployed: `permissions` is left out when 1110, `timestamp` when 0, `references` when there are none; data
-is `admin`, `vlist`, `site` or `key` where the type says so and the data decodes, else `string`, else `base64`. For
-what that form has no place for there is one that deployed readers pass over:
+Output is as deployed: `permissions` is omitted if 1110, `timestamp` if 0, `references` if empty; data is `admin`,
+`vlist`, `site` or `key` if the type says so and the data decodes, otherwise `string` or `base64`. Extensions that
+deployed readers ignore make every value survive a round trip:
 
-- data that decodes but would come back as other bytes (a key without its zeros), and a Diffie–Hellman key, which
-  deployed readers of JSON do not know, is written in base64;
-- permissions with unknown bits have eight digits; deployed readers take the last four;
-- a TTL that is neither relative nor absolute, and an instant outside the years 1 to 9999, is a number with
-  `"ttlType"` beside it; such a timestamp is a number.
+- data that would decode to other bytes (a key without its zeros), and Diffie–Hellman keys, which deployed JSON readers
+  do not know, are written in base64;
+- permissions with unknown bits have eight digits; deployed readers use the last four;
+- a TTL that is neither relative nor absolute, and a time outside the years 1 to 9999, is a number with `"ttlType"`;
+  such a timestamp is a number.
 
-So every value with a binary form comes back as it was. Read is all that clients are known to send (numbers as text,
-bare strings for data, ISO times with zones and fractions, a number for a timestamp), except where the deployed reader
-guesses or loses something: `permissions` is read in all its digits (its reader skips the first), a TTL in digits is
-seconds (not a year), base64 with foreign characters and numbers beyond 32 bits are refused.
+Input is everything that clients are known to send (numbers as strings, bare strings for data, ISO times with zones and
+fractions, a number for a timestamp), except where the deployed reader guesses or loses something: all digits of
+`permissions` are read (it skips the first), a TTL in digits is seconds (not a year), and base64 with other characters
+and numbers beyond 32 bits are rejected.
 
-Not judged here, because records that exist must pass: whether an index is positive, whether a TTL is negative. Who
-accepts new values from outside asks that.
+Negative indexes and TTLs are accepted, because existing records can have them; interfaces that accept new values check
+that.
 """
 
 import re
@@ -57,47 +57,47 @@ FORMATS: Final = {
     types.HS_NA_DELEGATE: "site",
     types.HS_PUBKEY: "key",
 }
-"""The formats of data that are not bytes, by the types that are written in them; all types may be read in them."""
+"""Structured data formats by the types that are written in them; they are accepted for all types."""
 
 _TYPES = {format_: type_ for type_, format_ in FORMATS.items()}
 _LETTERS = re.compile("[r-][w-][r-][w-]")
-_USUAL_DIGITS = 4  # of permissions: those with a meaning
-_DIGITS = 8  # one for each bit of the byte
+_USUAL_DIGITS = 4  # of permissions: the bits with a meaning
+_DIGITS = 8  # one per bit
 _TIME_RANGE = (-(1 << 63), (1 << 63) - 1)
 
 
 def value_to_json(value: Value) -> JsonObject:
-    """A value as a plain object, members in the order in which deployed software writes them."""
+    """Convert a value to JSON, with members in the order of deployed software."""
     obj: JsonObject = {"index": value.index, "type": value.type, "data": _data_to_json(value)}
     if value.permissions != DEFAULT_PERMISSIONS:
         obj["permissions"] = f"{value.permissions:0{_USUAL_DIGITS if value.permissions <= 0x0F else _DIGITS}b}"
-    if value.ttl_type == TtlType.ABSOLUTE and (moment := _try_iso(value.ttl)) is not None:
-        obj["ttl"] = moment
+    if value.ttl_type == TtlType.ABSOLUTE and (time := _try_iso(value.ttl)) is not None:
+        obj["ttl"] = time
     else:
         obj["ttl"] = value.ttl
         if value.ttl_type != TtlType.RELATIVE:
             obj["ttlType"] = int(value.ttl_type)
     if value.timestamp:
-        moment = _try_iso(value.timestamp)
-        obj["timestamp"] = value.timestamp if moment is None else moment
+        time = _try_iso(value.timestamp)
+        obj["timestamp"] = value.timestamp if time is None else time
     if value.references:
         obj["references"] = [ref_to_json(reference) for reference in value.references]
     return obj
 
 
 def value_from_json(obj: object) -> Value:
-    """Take a value."""
+    """Parse a value."""
     check_bounds(obj)
     return _parse_value(obj)
 
 
 def record_to_json(record: Record) -> JsonObject:
-    """A record as a plain object, values in their order; `Record.ascending` gives the one that clients like."""
+    """Convert a record to JSON, with values in their order; clients prefer `Record.ascending`."""
     return {"handle": str(record.handle), "values": [value_to_json(value) for value in record.values]}
 
 
 def record_from_json(obj: object) -> Record:
-    """Take a record; whatever stands beside handle and values does not matter."""
+    """Parse a record; members other than `handle` and `values` are ignored."""
     check_bounds(obj)
     members = require_object(obj, "the record")
     name = require_text(require_member(members, "handle", "the record"), "the handle")
@@ -109,7 +109,7 @@ def record_from_json(obj: object) -> Record:
 
 
 def values_from_json(obj: object) -> tuple[Value, ...]:
-    """Take the values of a submission: `{"values": […]}`, a bare array, or one value."""
+    """Parse the values of a request: `{"values": […]}`, an array, or one value."""
     check_bounds(obj)
     if isinstance(obj, list):
         return _parse_values(obj)
@@ -120,23 +120,23 @@ def values_from_json(obj: object) -> tuple[Value, ...]:
 
 
 def record_to_text(record: Record) -> str:
-    """A record as JSON text in one line."""
+    """Format a record as JSON text on one line."""
     return write_json(record_to_json(record))
 
 
 def record_from_text(text: str | bytes) -> Record:
-    """Take a record as JSON text."""
+    """Parse a record from JSON text."""
     return record_from_json(parse_json(text))
 
 
 def _data_to_json(value: Value) -> JsonObject:
-    """In the format of its type if that is exact, as a string if it is clean text, or else in base64."""
+    """In the format of its type if that is exact, as a string if it is printable, otherwise in base64."""
     format_ = FORMATS.get(types.get_base_type(value.type))
     if format_ is not None:
         # Administrators, lists and sites decode exactly or not at all.
-        found = key_for_json(value.data) if format_ == "key" else interpret(value)
-        if found is not None:
-            return {"format": format_, "value": found.to_json()}
+        decoded = key_for_json(value.data) if format_ == "key" else interpret(value)
+        if decoded is not None:
+            return {"format": format_, "value": decoded.to_json()}
     text = decode_printable(value.data)
     if text is None:
         return {"format": "base64", "value": to_base64(value.data)}
@@ -144,14 +144,14 @@ def _data_to_json(value: Value) -> JsonObject:
 
 
 def _data_from_json(obj: object) -> bytes:
-    """Take an object with format and value, or a string, number or boolean, which is its text."""
+    """Parse an object with format and value, or a string, number or boolean, which is text."""
     if not isinstance(obj, dict):
         return check_data_length(codec.decode("string", _scalar_text(obj), "the data"))
-    given = require_member(obj, "value", "the data")
+    data = require_member(obj, "value", "the data")
     format_ = require_text(require_member(obj, "format", "the data"), "the format of the data").lower()
     if format_ in _TYPES:
-        return data_from_json(_TYPES[format_], given)
-    return check_data_length(codec.decode(format_, _scalar_text(given), "the data"))
+        return data_from_json(_TYPES[format_], data)
+    return check_data_length(codec.decode(format_, _scalar_text(data), "the data"))
 
 
 def _parse_value(obj: object) -> Value:
@@ -173,43 +173,42 @@ def _parse_value(obj: object) -> Value:
 def _parse_values(obj: object) -> tuple[Value, ...]:
     items = require_list(obj, "the values")
     if len(items) > MAX_VALUES:
-        raise InvalidData(f"{len(items):,} values are too many; {MAX_VALUES:,} are the most")
+        raise InvalidData(f"there are {len(items):,} values; the maximum is {MAX_VALUES:,}")
     return tuple([_parse_value(item) for item in items])
 
 
 def _scalar_text(obj: object) -> str:
-    """The text that a string, number or boolean stands for."""
     if isinstance(obj, bool):
         return "true" if obj else "false"
     if isinstance(obj, float) or (isinstance(obj, int) and _TIME_RANGE[0] <= obj <= _TIME_RANGE[1]):
         return str(obj)
     if isinstance(obj, str):
         return obj
-    raise InvalidData(f"the data should be an object or a string, not {json_type_name(obj)}")
+    raise InvalidData(f"the data must be an object or a string, not {json_type_name(obj)}")
 
 
 def _parse_permissions(obj: object) -> Permission:
-    """Take digits, right-aligned: a missing one keeps its default, those too many are cut off at the left.
+    """Parse digits, right-aligned: missing ones keep their default, extra ones on the left are ignored.
 
-    Eight digits are the whole byte, as it is written when an unknown bit is set.
+    Eight digits are the whole byte, as written if an unknown bit is set.
     """
     if isinstance(obj, str) and _LETTERS.fullmatch(obj):
         digits = "".join("0" if letter == "-" else "1" for letter in obj)
     elif isinstance(obj, str):
         digits = "1111" if obj == "*" else obj
     else:
-        digits = str(require_int(obj, "permissions given as a number", 0, 11_111_111))
+        digits = str(require_int(obj, "permissions as a number", 0, 11_111_111))
     if len(digits) != _DIGITS:
         digits = digits[-_USUAL_DIGITS:]
-    given = int("".join("1" if digit == "1" else "0" for digit in digits) or "0", 2)
-    return Permission(DEFAULT_PERMISSIONS >> len(digits) << len(digits) | given)
+    bits = int("".join("1" if digit == "1" else "0" for digit in digits) or "0", 2)
+    return Permission(DEFAULT_PERMISSIONS >> len(digits) << len(digits) | bits)
 
 
 def _parse_ttl(members: JsonObject) -> tuple[int, TtlType]:
     obj = members.get("ttl", DEFAULT_TTL)
     if "ttlType" in members:
         ttl_type = TtlType(require_int(members["ttlType"], "ttlType", 0, 0xFF))
-        # An absolute one is an instant and has 64 bits here.
+        # An absolute TTL is a time and has 64 bits here.
         bounds = _TIME_RANGE if ttl_type == TtlType.ABSOLUTE else (-0x8000_0000, 0x7FFF_FFFF)
         return require_int(obj, "the TTL", *bounds), ttl_type
     if isinstance(obj, str) and not obj.removeprefix("-").isdecimal():

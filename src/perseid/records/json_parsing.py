@@ -1,8 +1,7 @@
-"""Plain objects, as JSON readers make them: bounds first, then each part taken by what it should be.
+"""Parsing and type checks of untrusted JSON.
 
-A plain object is a dict with text keys, a list, a text, a number, a boolean or None. What comes from outside may
-hold anything anywhere; every function here gives what was asked for or raises `InvalidData` with the name of the
-part that is wrong. Unknown members are never looked at.
+Every `require_…` function returns a value of its type or raises `InvalidData` with the label of the part. Unknown
+members are ignored.
 """
 
 import math
@@ -11,53 +10,53 @@ from typing import Final, TypeAlias
 from .errors import InvalidData, RecordMisuse
 
 JsonObject: TypeAlias = dict[str, object]
-"""What we write; ready for any JSON writer."""
+"""A JSON object."""
 
 MAX_JSON_DEPTH: Final = 16
-"""How deeply lists and objects may stand in each other. A record with a site with a key needs nine."""
+"""Maximum nesting of lists and objects. A record with a site with a key needs nine levels."""
 
 MAX_JSON_BYTES: Final = 4 * 1_048_576
-"""The longest JSON text. The longest message has 262,144 bytes, and a byte of a record takes at most ten of
-JSON (an interface of a site); the longest single value, 1,048,576 bytes, takes 1.4 million in base64."""
+"""Maximum size of a JSON text. The longest message has 262,144 bytes, and a byte of a record takes at most ten of JSON
+(an interface of a site); the longest single value, 1,048,576 bytes, takes 1.4 million in base64."""
 
 MAX_JSON_ITEMS: Final = MAX_JSON_BYTES // 2
-"""The most items in a plain object: no text of the greatest length has more (`1,1,1,…`)."""
+"""Maximum number of items in a document: no text of the maximum size has more (`1,1,1,…`)."""
 
 _MAX_NUMBER = 10**15
-"""Beyond this a float no longer tells one whole number from the next, and nothing here is so large."""
+"""Limit below which every integer is an exact float."""
 
 
 def parse_json(text: str | bytes) -> object:
-    """The plain object that a JSON text stands for; bounded."""
-    import msgspec  # noqa: PLC0415 - resolver processes need the rest of this module, and no JSON
+    """Parse JSON text within the limits."""
+    import msgspec  # noqa: PLC0415 - resolver processes need the rest of this module, but no JSON
 
     if isinstance(text, str):
         check_utf8(text, "the JSON")
         text = text.encode("utf-8")
     if len(text) > MAX_JSON_BYTES:
-        raise InvalidData(f"{len(text):,} bytes of JSON are too many; {MAX_JSON_BYTES:,} are the most")
+        raise InvalidData(f"the JSON has {len(text):,} bytes; the maximum is {MAX_JSON_BYTES:,}")
     try:
         obj = msgspec.json.decode(text)
     except RecursionError:
-        raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} deep") from None
+        raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep") from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidData(f"this is not JSON: {error}") from None
+        raise InvalidData(f"invalid JSON: {error}") from None
     check_bounds(obj)
     return obj
 
 
 def write_json(obj: object) -> str:
-    """The shortest JSON text of a plain object, members in their order."""
+    """Format compact JSON text, with members in their order."""
     import msgspec  # noqa: PLC0415 - see above
 
     try:
         return msgspec.json.encode(obj).decode("utf-8")
     except UnicodeEncodeError:
-        raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
+        raise RecordMisuse("the text contains a surrogate and cannot be encoded in UTF-8") from None
 
 
 def check_bounds(obj: object) -> None:
-    """Refuse what is nested too deeply or has too many items, without recursion."""
+    """Reject documents that are nested too deeply or have too many items, without recursion."""
     level = [obj]
     count = 0
     for _ in range(MAX_JSON_DEPTH + 1):
@@ -67,61 +66,61 @@ def check_bounds(obj: object) -> None:
         containers = [item for item in level if isinstance(item, dict | list)]
         if not containers:
             return
-        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
-    raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} deep")
+        level = [item for part in containers for item in (part.values() if isinstance(part, dict) else part)]
+    raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep")
 
 
 def require_object(obj: object, label: str) -> JsonObject:
-    """A JSON object."""
+    """Return a JSON object."""
     if not isinstance(obj, dict):
-        raise InvalidData(f"{label} should be a JSON object, not {json_type_name(obj)}")
+        raise InvalidData(f"{label} must be a JSON object, not {json_type_name(obj)}")
     return obj
 
 
 def require_list(obj: object, label: str) -> list[object]:
-    """A JSON array without null in it: that is what a trailing comma leaves in lenient readers."""
+    """Return a JSON array without null, which lenient readers produce for a trailing comma."""
     if not isinstance(obj, list):
-        raise InvalidData(f"{label} should be a JSON array, not {json_type_name(obj)}")
+        raise InvalidData(f"{label} must be a JSON array, not {json_type_name(obj)}")
     if None in obj:
-        raise InvalidData(f"{label} has an item that is null; is there a comma too many?")
+        raise InvalidData(f"{label} contains null; remove it, or a trailing comma")
     return obj
 
 
 def require_text(obj: object, label: str) -> str:
-    """A JSON string that has a UTF-8 form."""
+    """Return a JSON string that can be encoded in UTF-8."""
     if not isinstance(obj, str):
-        raise InvalidData(f"{label} should be a string, not {json_type_name(obj)}")
+        raise InvalidData(f"{label} must be a string, not {json_type_name(obj)}")
     check_utf8(obj, label)
     return obj
 
 
 def check_utf8(text: str, label: str) -> None:
-    """Refuse text without a UTF-8 form."""
+    """Reject text that cannot be encoded in UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidData(f"{label} holds half of a surrogate pair (character {error.start + 1})") from None
+        raise InvalidData(f"{label} contains a surrogate (character {error.start + 1})") from None
 
 
 def require_bool(obj: object, label: str) -> bool:
-    """True or false."""
+    """Return a boolean."""
     if not isinstance(obj, bool):
-        raise InvalidData(f"{label} should be true or false, not {json_type_name(obj)}")
+        raise InvalidData(f"{label} must be true or false, not {json_type_name(obj)}")
     return obj
 
 
 def require_int(obj: object, label: str, low: int = -0x8000_0000, high: int = 0x7FFF_FFFF) -> int:
-    """A whole number in a range; it may be written as text, and a fraction is cut off, as clients send them."""
+    """Return an integer in a range; as clients send them, it can be a string, and a fraction is cut off."""
     number = _to_int(obj)
     if number is None:
-        raise InvalidData(f"{label} should be a number, not {json_type_name(obj)}")
+        raise InvalidData(f"{label} must be an integer, not {json_type_name(obj)}")
     if not low <= number <= high:
-        raise InvalidData(f"{label} should be between {low} and {high}")
+        raise InvalidData(f"{label} must be between {low} and {high}")
     return number
 
 
 def require_member(obj: JsonObject, name: str, label: str) -> object:
-    """A member that must be there."""
+    """Return a required member."""
     try:
         return obj[name]
     except KeyError:
@@ -129,7 +128,7 @@ def require_member(obj: JsonObject, name: str, label: str) -> object:
 
 
 def json_type_name(obj: object) -> str:
-    """What a plain object is, for an objection; it never shows the contents, which may be secret."""
+    """Name of a JSON type for error messages, which never show contents that may be secret."""
     if obj is None:
         return "null"
     if isinstance(obj, bool):

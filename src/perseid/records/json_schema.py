@@ -1,18 +1,14 @@
-"""The words of JSON Schemas that are understood here: every part of a schema is looked at before it is used.
+"""Validation with untrusted JSON Schemas, within limits.
 
-Only what the walk has seen is ever applied, as references lead nowhere else. `schemas` says why each limit is there.
+The dialect is 2020-12, and the library is `jsonschema`, whose keywords can be replaced and metered one by one. Every
+applied keyword is a step, patterns run on an engine with linear time (`patterns`), and nothing is ever fetched. A
+schema is checked completely before it is used. To keep the limits effective, these are rejected:
 
-JSON Schemas of strangers: checked within bounds before one is used, and applied within bounds.
-
-The dialect is that of 2020-12, and the library is `jsonschema`, whose rules can be replaced and counted one by one.
-That is what bounds them: every rule that is applied is a step, expressions run on the engine of linear time
-(`patterns`), and nothing is ever fetched. What could lead around that is refused when a schema is written:
-
-- references to anything but a part of the schema itself that is a schema (`#`, `#/$defs/name`, `#anchor`; for the
-  library the last is made one like the second, as it would look for the anchor in all parts at each use);
-- `$schema` other than 2020-12, or in a part: the library would change to rules that are not counted;
-- `$id` in a part, `$dynamicRef` and its kin, `unevaluatedItems` and `unevaluatedProperties`;
-- words that are no rules: a slip would check nothing, and nobody would notice.
+- references outside the schema. Allowed are `#`, `#/$defs/name` and `#anchor`; anchors are replaced by paths, because
+  the library would search the whole schema for an anchor at each use;
+- `$schema` other than 2020-12, or in a subschema: the library would switch to keywords that are not metered;
+- `$id` in a subschema, `$dynamicRef` and related keywords, `unevaluatedItems` and `unevaluatedProperties`;
+- unknown keywords: a typo would silently validate nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,16 +25,16 @@ from .patterns import MAX_COMPILE_COST, BudgetExceeded, Matcher, ValidationBudge
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 MAX_SCHEMA_PARTS: Final = 1_000
-"""The most schemas inside a schema."""
+"""Maximum number of subschemas."""
 
 MAX_SCHEMA_PATTERNS: Final = 32
-"""The most different expressions in a schema: to compile one takes some hundredths of a second at worst."""
+"""Maximum number of different patterns in a schema: compiling one takes up to some hundredths of a second."""
 
-# What making a schema ready costs, in the measure of `MAX_PREPARING`: most is the library's check by the dialect's own.
+# Cost of compiling a schema, in units of `MAX_COMPILE_COST`; most of it is the library's check with the metaschema.
 _SUBSCHEMA_COST: Final = 8
 _KEYWORD_COST: Final = 2
-_BYTES_PER_COST: Final = 16  # so many cost 1
-_TYPE_COUNT: Final = 7  # that JSON has
+_BYTES_PER_COST: Final = 16
+_TYPE_COUNT: Final = 7  # in JSON
 _MAX_MESSAGE_LENGTH: Final = 120
 SUBSCHEMA_KEYWORDS: Final = frozenset(
     {"additionalProperties", "items", "contains", "not", "if", "then", "else", "propertyNames", "contentSchema"}
@@ -62,7 +58,7 @@ ROOT_KEYWORDS: Final = frozenset({"$schema", "$id"})
 
 
 class SchemaChecker:
-    """Goes through every part of a schema that is a schema, without recursion beyond the bound of JSON."""
+    """Checks all subschemas; recursion is limited by the nesting of JSON."""
 
     def __init__(self, size: int) -> None:
         self._pointers: set[str] = set()
@@ -70,24 +66,24 @@ class SchemaChecker:
         self._anchored: list[dict[str, object]] = []
         self._references: list[tuple[str, dict[str, object]]] = []
         self.matchers: dict[str, Matcher] = {}
-        """The expressions of the schema, compiled."""
+        """Compiled patterns of the schema."""
         self.cost = size // _BYTES_PER_COST
-        """What making the schema ready costs, for `Effort.prepare`."""
+        """Cost of compiling the schema, for `ValidationBudget.prepare`."""
 
     def check(self, obj: object) -> None:
-        """Refuse what is not understood, or could not be bounded."""
+        """Reject unsupported keywords and references."""
         self._check_subschema(obj, "")
         for pointer, part in self._references:
             reference = part["$ref"]
             if not isinstance(reference, str) or not reference.startswith("#"):
-                raise _make_error(pointer, "$ref leads out of the schema, and nothing is fetched; write #/$defs/…")
-            # Percent signs have a meaning in paths only: that is how the library reads them.
+                raise _make_error(pointer, "$ref points outside the schema; use #/$defs/…")
+            # The library decodes percent signs in paths only.
             name = reference[1:]
             if not (unquote(name) in self._pointers if name.startswith("/") else name in ("", *self._anchors)):
-                raise _make_error(pointer, f"$ref leads to {reference[:60]}, where no schema stands")
+                raise _make_error(pointer, f"$ref points to {reference[:60]}, which is not a schema")
 
     def replace_anchors(self) -> None:
-        """Have references lead to the places of anchors, and take these away; of a schema that was checked."""
+        """Replace references to anchors with paths, and remove the anchors, in a checked schema."""
         for _, part in self._references:
             name = str(part["$ref"])[1:]
             if name in self._anchors:
@@ -98,17 +94,17 @@ class SchemaChecker:
     def _charge(self, cost: int) -> None:
         self.cost += cost
         if self.cost > MAX_COMPILE_COST:
-            raise InvalidData("the schema has too many parts, or too large expressions, to be made ready for use")
+            raise InvalidData("the schema is too complex: it has too many subschemas or too large patterns")
 
     def _check_subschema(self, obj: object, pointer: str) -> None:
         if len(self._pointers) >= MAX_SCHEMA_PARTS:
-            raise InvalidData(f"the schema has more than {MAX_SCHEMA_PARTS:,} schemas in it")
+            raise InvalidData(f"the schema has more than {MAX_SCHEMA_PARTS:,} subschemas")
         self._pointers.add(pointer)
         self._charge(_SUBSCHEMA_COST)
         if isinstance(obj, bool):
             return
         if not isinstance(obj, dict):
-            raise _make_error(pointer, "a schema is an object, true or false")
+            raise _make_error(pointer, "a schema must be an object, true or false")
         for keyword, value in obj.items():
             self._charge(_KEYWORD_COST)
             self._check_keyword(keyword, value, pointer)
@@ -125,11 +121,11 @@ class SchemaChecker:
             self._check_subschemas(keyword, value, child)
         elif keyword in ROOT_KEYWORDS and not pointer:
             if keyword == "$schema" and value != DIALECT:
-                raise _make_error(child, f"the dialect is not {DIALECT}")
+                raise _make_error(child, f"$schema must be {DIALECT}")
         elif keyword in ASSERTION_KEYWORDS | _ANNOTATION_KEYWORDS:
             self._check_rule(keyword, value, child)
         else:
-            raise _make_error(child, f"{keyword[:40]!r} is no rule that is understood here")
+            raise _make_error(child, f"{keyword[:40]!r} is not a supported keyword")
 
     def _check_subschemas(self, keyword: str, value: object, pointer: str) -> None:
         if keyword in LIST_KEYWORDS and isinstance(value, list):
@@ -137,7 +133,9 @@ class SchemaChecker:
         elif keyword in MAP_KEYWORDS and isinstance(value, dict):
             named = list(value.items())
         else:
-            raise _make_error(pointer, f"{keyword} is no {'list' if keyword in LIST_KEYWORDS else 'object'} of schemas")
+            raise _make_error(
+                pointer, f"{keyword} must be an {'array' if keyword in LIST_KEYWORDS else 'object'} of schemas"
+            )
         for name, part in named:
             if keyword == "patternProperties":
                 self._pattern(name, pointer)
@@ -147,19 +145,19 @@ class SchemaChecker:
         if keyword == "pattern":
             self._pattern(value, pointer)
         elif keyword == "type" and isinstance(value, list) and len(value) > _TYPE_COUNT:
-            # The library would compare each with each.
-            raise _make_error(pointer, f"type has more than the {_TYPE_COUNT} types that there are")
+            # The library's comparison takes quadratic time.
+            raise _make_error(pointer, f"type lists more than the {_TYPE_COUNT} JSON types")
 
     def _add_anchor(self, part: dict[str, object], pointer: str) -> None:
         name = part["$anchor"]
         if not isinstance(name, str) or not name or name[0] == "/" or name in self._anchors:
-            raise _make_error(f"{pointer}/$anchor", "$anchor is no name, or one that stands here twice")
+            raise _make_error(f"{pointer}/$anchor", "$anchor is invalid or not unique")
         self._anchors[name] = pointer
         self._anchored.append(part)
 
     def _pattern(self, pattern: object, pointer: str) -> None:
         if not isinstance(pattern, str):
-            raise _make_error(pointer, "a pattern is a text")
+            raise _make_error(pointer, "a pattern must be a string")
         if pattern not in self.matchers and len(self.matchers) >= MAX_SCHEMA_PATTERNS:
             raise InvalidData(f"the schema has more than {MAX_SCHEMA_PATTERNS} different patterns")
         try:
@@ -172,57 +170,58 @@ class SchemaChecker:
 
 
 def _make_error(pointer: str, message: str) -> InvalidData:
-    return InvalidData(f"the schema cannot be used: at {truncate(pointer) or 'its root'}: {message}")
+    return InvalidData(f"invalid schema at {truncate(pointer) or 'the root'}: {message}")
 
 
 def truncate(text: str) -> str:
-    """Of a long text the beginning: what is told may come from anybody."""
+    """Truncate untrusted text for a message."""
     return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + "…"
 
 
 def escape_pointer(name: str) -> str:
-    """A step of a JSON Pointer."""
+    """Escape a step of a JSON Pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 MAX_SCHEMA_BYTES: Final = 16_384
-"""The longest schema, as JSON. One that is longer describes a document, which belongs behind a URL."""
+"""Maximum size of a schema as JSON. A longer one describes a document, which belongs at a URL."""
 
 MAX_NESTED_RULES: Final = 128
-"""How many rules may wait for each other while data is checked: more is a schema that refers to itself without end."""
+"""Maximum nesting of keywords during validation; more means a schema that refers to itself endlessly."""
 
 MAX_CHECKED_BYTES: Final = 65_536
-"""The longest data that is checked. A quarter of the longest message that a client can send."""
+"""Maximum size of validated data: a quarter of the longest message."""
 
 MAX_NUMBER: Final = 1 << 63
-"""Whole numbers from here on are not checked: other readers of JSON take them for other numbers."""
+"""Limit for integers: JSON readers differ about larger ones."""
 
-_ITEMS_PER_STEP: Final = 16  # so many items of a list cost as much as applying one rule
+_ITEMS_PER_STEP: Final = 16
 _CACHE_SIZE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong with data. It never shows the data, which may be secret."""
+    """A violated rule. It never shows the data, which may be secret."""
 
     rule: str
-    """The rule that is not kept, as the definition has it; empty, if the data could not be judged."""
+    """The violated rule, as in the definition; empty if the data could not be validated."""
     pointer: str = ""
-    """Where in the data, as a JSON Pointer; empty for the whole."""
+    """Position in the data, as a JSON Pointer; empty for the root."""
     source: str = ""
-    """Where the rule stands in the schema, if there is one."""
+    """Position of the rule in the schema, if there is one."""
     problem: str = ""
-    """Why the data could not be judged."""
+    """Why the data could not be validated."""
 
     def __str__(self) -> str:
         if self.problem:
             return self.problem
-        source = f" ({self.source} of its schema)" if self.source else ""
-        return f"the rule {self.rule}{source} is not kept at {self.pointer or 'the whole'}"
+        source = f" ({self.source} of the schema)" if self.source else ""
+        location = f" at {self.pointer}" if self.pointer else ""
+        return f"the data{location} violates the rule {self.rule}{source}"
 
 
 class Schema:
-    """A schema that can be applied."""
+    """A compiled schema."""
 
     __slots__ = ("_matchers", "_validator", "cost")
 
@@ -230,23 +229,25 @@ class Schema:
         self._validator = validator
         self._matchers = matchers
         self.cost = cost
-        """What it took to make it ready, for `Effort.prepare`."""
+        """Cost of compiling it, for `ValidationBudget.prepare`."""
 
     def violation(self, data: bytes, budget: ValidationBudget) -> Violation | None:
-        """The first rule that data in JSON does not keep. InvalidData, if it is no JSON or too much to check."""
+        """Find the first rule that JSON data violates; InvalidData if it is not JSON or too large to validate."""
         if len(data) > MAX_CHECKED_BYTES:
-            message = f"{len(data):,} bytes are too many to be checked; {MAX_CHECKED_BYTES:,} are the most"
+            message = (
+                f"the data has {len(data):,} bytes and is too long to validate; the maximum is {MAX_CHECKED_BYTES:,}"
+            )
             raise BudgetExceeded(message)
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see `schema_of`
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see `compile_schema`
 
         instance = _wrap(parse_json(data))
         token = _RUN.set(_ValidationRun(budget, self._matchers))
         try:
             error = next(self._validator.iter_errors(instance), None)
-        except RecursionError:  # whoever called was deep in work already
-            raise BudgetExceeded("the schema refers to itself without end") from None
-        except Unresolvable:  # the walk lets none pass that it knows of; data is then not of the type, and no more
-            raise InvalidData("the schema has a reference that leads nowhere") from None
+        except RecursionError:  # the caller's stack was deep already
+            raise BudgetExceeded("the schema refers to itself endlessly") from None
+        except Unresolvable:  # SchemaChecker rejects all that it knows of
+            raise InvalidData("the schema has a broken reference") from None
         finally:
             _RUN.reset(token)
         return None if error is None else _to_violation(error)
@@ -254,46 +255,44 @@ class Schema:
 
 @lru_cache(_CACHE_SIZE)
 def compile_schema(text: str) -> Schema:
-    """Take a schema as JSON text; InvalidData says what is wrong with it, and where."""
-    from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - it takes long to load, and few processes check
+    """Compile a schema from JSON text; raises InvalidData."""
+    from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - slow to import, and few processes validate
 
     size = len(text.encode("utf-8"))
     if size > MAX_SCHEMA_BYTES:
-        raise InvalidData(f"the schema has more than {MAX_SCHEMA_BYTES:,} bytes")
+        raise InvalidData(f"the schema has {size:,} bytes; the maximum is {MAX_SCHEMA_BYTES:,}")
     wrapped = _wrap(parse_json(text))
-    walk = SchemaChecker(size)
-    walk.check(wrapped)
+    checker = SchemaChecker(size)
+    checker.check(wrapped)
     validator = _validator_class()
     try:
-        # Without a checker of formats: the library's would compile expressions with another engine.
+        # Without a format checker: the library's would use another regular expression engine.
         validator.check_schema(wrapped, format_checker=None)
     except SchemaError as error:
         pointer = _format_pointer(error.absolute_path)
-        message = (
-            f"the schema is none of 2020-12: at {pointer or 'its root'} "
-            f"{_format_rule(error)} of the dialect is not kept"
-        )
+        rule = _format_rule(error)
+        message = f"invalid schema at {pointer or 'the root'}: it violates the rule {rule} of JSON Schema 2020-12"
         raise InvalidData(message) from None
     if isinstance(wrapped, dict):
-        for keyword in ROOT_KEYWORDS:  # they say what the schema is called, and are no rules
+        for keyword in ROOT_KEYWORDS:  # identification only
             wrapped.pop(keyword, None)
-    walk.replace_anchors()
-    return Schema(validator(wrapped, registry=_empty_registry()), walk.matchers, walk.cost)
+    checker.replace_anchors()
+    return Schema(validator(wrapped, registry=_empty_registry()), checker.matchers, checker.cost)
 
 
-# Applying rules
+# Validation
 
 
 @dataclass(slots=True)
 class _ValidationRun:
-    """One check under way."""
+    """State of one validation."""
 
     budget: ValidationBudget
     matchers: Mapping[str, Matcher]
     nested: int = field(default=0)
 
     def has_match(self, pattern: str, text: str) -> bool:
-        """Whether some part of a text matches an expression of the schema."""
+        """Whether a pattern of the schema matches anywhere in a text."""
         return self.matchers[pattern].has_match_in(text, self.budget)
 
 
@@ -301,32 +300,32 @@ _RUN: ContextVar[_ValidationRun] = ContextVar("perseid schema run")
 
 
 class _Object(dict[str, object]):
-    """An object whose picture costs nothing: the library puts one of whatever it judges into each of its messages."""
+    """A dict with a cheap repr, because the library puts the repr of the data into every message."""
 
     size: int = 1
     __repr__ = object.__repr__
 
 
 class _Array(list[object]):
-    """The same for a list."""
+    """A list with a cheap repr."""
 
     size: int = 1
     __repr__ = object.__repr__
 
 
 class _String(str):
-    """The same for a text."""
+    """A string with a cheap repr."""
 
     __slots__ = ()
     __repr__ = object.__repr__
 
 
 def _wrap(obj: object) -> Any:
-    """The same plain object, its parts without pictures and with their sizes. Its depth is bounded already."""
+    """Wrap JSON in types with a cheap repr and a size. Its depth is limited already."""
     if isinstance(obj, str):
         return _String(obj)
     if isinstance(obj, int) and not isinstance(obj, bool) and abs(obj) >= MAX_NUMBER:
-        raise InvalidData("a whole number has more than 63 bits, and readers of JSON differ about those")
+        raise InvalidData("an integer has more than 63 bits, which JSON readers interpret differently")
     container: _Object | _Array
     if isinstance(obj, dict):
         container = _Object({name: _wrap(item) for name, item in obj.items()})
@@ -344,14 +343,14 @@ def _size(obj: object) -> int:
 
 
 def _metered(keyword: Any) -> Any:
-    """A rule of the library that pays for what it does."""
+    """Wrap a keyword of the library so that it charges the budget."""
 
     def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         run = _RUN.get()
         run.budget.step(1 + (_size(value) + _size(instance)) // _ITEMS_PER_STEP)
         run.nested += 1
         if run.nested > MAX_NESTED_RULES:
-            raise BudgetExceeded("the schema refers to itself without end, or nests its rules too deeply")
+            raise BudgetExceeded("the schema refers to itself endlessly, or is nested too deeply")
         try:
             yield from keyword(validator, value, instance, schema) or ()
         finally:
@@ -362,8 +361,8 @@ def _metered(keyword: Any) -> Any:
 
 @cache
 def _validator_class() -> Any:
-    """The rules of the dialect: counted, without those that are refused, and on the engine of linear time."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 - see `schema_of`
+    """Validator of the dialect: metered, without unsupported keywords, and with linear-time patterns."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - see `compile_schema`
     from jsonschema.validators import extend  # noqa: PLC0415
 
     own = {
@@ -382,19 +381,19 @@ def _validator_class() -> Any:
 
 @cache
 def _empty_registry() -> Any:
-    """The library's registry of schemas that can be referred to: none, and no way to fetch any."""
-    from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - see `schema_of`
+    """The library's registry of external schemas: empty, without retrieval."""
+    from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - see `compile_schema`
 
     return EMPTY_REGISTRY
 
 
 def _ignore_keyword(*_: object) -> tuple[()]:
-    """A rule that no schema has which was accepted, or which is a remark (`format`)."""
+    """A keyword that no accepted schema has, or an annotation (`format`)."""
     return ()
 
 
 def _validation_error(**details: object) -> Any:
-    from jsonschema import ValidationError  # noqa: PLC0415 - see `schema_of`
+    from jsonschema import ValidationError  # noqa: PLC0415 - see `compile_schema`
 
     return ValidationError("", **details)
 
@@ -405,7 +404,7 @@ def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Itera
 
 
 def _properties(validator: Any, parts: Mapping[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
-    """As in the library, which does not tell the place of a member that must not be there."""
+    """Like the library's, but with the path of a forbidden member."""
     if validator.is_type(instance, "object"):
         for name, part in parts.items():
             if name not in instance:
@@ -449,7 +448,7 @@ def _required(validator: Any, names: list[str], instance: Any, _schema: Any) -> 
 
 
 def _unique_items(validator: Any, enabled: bool, instance: Any, _schema: Any) -> Iterator[Any]:
-    """By what items are written as, which takes one pass where the library compares each with each."""
+    """Compare canonical JSON in one pass; the library takes quadratic time."""
     if enabled and validator.is_type(instance, "array"):
         canonical = {_canonical_json(item) for item in instance}
         if len(canonical) < len(instance):
@@ -457,7 +456,7 @@ def _unique_items(validator: Any, enabled: bool, instance: Any, _schema: Any) ->
 
 
 def _canonical_json(obj: object) -> str:
-    """A text that two plain objects share exactly if they are the same JSON: 1 is 1.0, and members have no order."""
+    """Canonical text of a JSON value: 1 equals 1.0, and members are sorted."""
     if isinstance(obj, dict):
         members = sorted(f"{write_json(str(name))}:{_canonical_json(item)}" for name, item in obj.items())
         return f"{{{','.join(members)}}}"
@@ -468,7 +467,7 @@ def _canonical_json(obj: object) -> str:
     return write_json(str(obj) if isinstance(obj, str) else obj)
 
 
-# Telling what is wrong
+# Messages
 
 
 def _to_violation(error: Any) -> Violation:
@@ -477,14 +476,13 @@ def _to_violation(error: Any) -> Violation:
 
 
 def _format_rule(error: Any) -> str:
-    """The rule, as it stands in the schema."""
+    """The rule, as in the schema."""
     if error.validator is None:
         return "false"
     return truncate(f"{write_json(str(error.validator))}: {write_json(_unwrap(error.validator_value))}")
 
 
 def _unwrap(obj: object) -> object:
-    """The same in types that JSON writers know."""
     if isinstance(obj, dict):
         return {str(name): _unwrap(item) for name, item in obj.items()}
     if isinstance(obj, list):

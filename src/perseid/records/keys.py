@@ -1,17 +1,11 @@
-"""The numbers of keys, on the wire and in JSON; shared by public and private keys.
+"""Encoding of key numbers, shared by public and private keys, and secret keys (HS_SECKEY).
 
-On the wire (native protocol, 9.7.1): "Every number is written as bytes holding a big-endian two's-complement integer:
-positive numbers whose top bit is set get a leading 00. Readers interpret the bytes as unsigned, so a missing 00 is
-tolerated on input." In JSON (9.7.4): "All base64url without padding, minimal unsigned big-endian (no leading zero
-byte)."
+On the wire (native protocol §9.7.1) a number is a byte string with a big-endian two's-complement integer: positive
+numbers whose top bit is set have a leading 00, which may be missing on input. In JSON (§9.7.4) it is base64url without
+padding, minimal and unsigned.
 
-How long a number may be is said here, what it may be by the key it belongs to.
-
-Secret keys: the data of HS_SECKEY values.
-
-"The value's data is the secret itself. Some clients store (and authenticate with) the lower-case hexadecimal SHA-1 of
-the password instead of the password; it is just another secret to the server. Such values must not be publicly
-readable." (native protocol, 9.7.5)
+The data of an HS_SECKEY value is the secret itself (§9.7.5). Some clients use the lowercase hexadecimal SHA-1 of the
+password instead, which is just another secret to the server. Such values must not be public.
 """
 
 import hashlib
@@ -28,23 +22,23 @@ from .errors import InvalidData, RecordMisuse
 from .json_parsing import JsonObject, parse_json, require_member, require_text, write_json
 
 MAX_KEY_BITS: Final = 8192
-"""The longest RSA and DSA keys: one RSA verification with the exponent 65537 then costs 0.3 ms."""
+"""Maximum size of RSA and DSA keys: one RSA verification with exponent 65537 then costs 0.3 ms."""
 
 MIN_KEY_BITS: Final = 512
-"""The shortest RSA and DSA keys: what deployed software takes. Such keys can be broken; records that hold them must
-be readable all the same, and who may rely on them is a matter of policy."""
+"""Minimum size of RSA and DSA keys, as in deployed software. Such keys can be broken, but records with them must be
+readable; whether to rely on them is a matter of policy."""
 
 MAX_NUMBER_SIZE: Final = MAX_KEY_BITS // 8 + 1
-"""Bytes of the longest number: all bits of the longest key, and the zero byte that keeps it positive."""
+"""Maximum size of a number in bytes: all bits of the longest key, and a leading zero byte."""
 
 MAX_KIND_LENGTH: Final = 32
-"""Bytes of the longest name of a kind of key; the longest known one, RSA_PRIVCRT_KEY, has 15."""
+"""Maximum length of the name of a key kind in bytes; the longest known, RSA_PRIVCRT_KEY, has 15."""
 
 _MAX_DIGITS = (MAX_NUMBER_SIZE + 2) // 3 * 4  # of base64
 
 
 class Key(ABC):
-    """What public and private keys have in common: named numbers, in one order on the wire and in another in JSON."""
+    """Base class of public and private keys: named numbers, in different orders on the wire and in JSON."""
 
     __slots__ = ()
 
@@ -60,62 +54,62 @@ class Key(ABC):
     @classmethod
     @abstractmethod
     def from_json(cls, value: object) -> Self:
-        """Take a key from a JSON object."""
+        """Parse a JSON object."""
 
     def to_json(self) -> JsonObject:
-        """The JSON object; that of a private key must be kept secret."""
+        """The JSON object; secret for a private key."""
         return {"kty": self.KTY} | numbers_to_json({name: getattr(self, name) for name in self.JSON_FIELDS})
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Take a key from JSON text."""
+        """Parse JSON text."""
         return cls.from_json(parse_json(text))
 
     def to_text(self) -> str:
-        """The JSON text, in one line."""
+        """The JSON text on one line."""
         return write_json(self.to_json())
 
     @classmethod
     def _create(cls, kind: "type[Key]", numbers: dict[str, int]) -> Self:
-        """A key of a kind; refused where this class stands for another kind."""
+        """Create a key of a kind; rejected if it is not an instance of this class."""
         factory: Callable[..., Key] = kind
         key = factory(**numbers)
         if not isinstance(key, cls):
-            raise InvalidData(f"a key of another kind is needed here; this is a {key.KTY} key")
+            raise InvalidData(f"a {key.KTY} key cannot be used here")
         return key
 
 
 def key_type(members: JsonObject) -> str:
-    """The kind of a JSON key, in capitals: deployed readers take any case. Empty if there is none."""
+    """The `kty` of a JSON key in uppercase, because deployed readers accept any case; empty if missing."""
     kty = members.get("kty")
     return kty.upper() if isinstance(kty, str) else ""
 
 
 def read_numbers(reader: Reader, names: Iterable[str]) -> dict[str, int]:
-    """Take one number for each name."""
+    """Read one number for each name."""
     return {name: int.from_bytes(reader.bytes_(MAX_NUMBER_SIZE), "big") for name in names}
 
 
 def write_numbers(writer: Writer, numbers: Iterable[int]) -> None:
-    """Add numbers, none of them negative."""
+    """Write non-negative numbers."""
     for number in numbers:
         writer.bytes_(number.to_bytes(number.bit_length() // 8 + 1, "big"))
 
 
 def numbers_from_json(members: JsonObject, names: Iterable[str]) -> dict[str, int]:
-    """Take one number for each name from a JSON object; whatever else it holds does not matter."""
+    """Parse one number for each name from a JSON object; other members are ignored."""
     numbers = {}
     for name in names:
         label = f"the number {name} of the key"
         text = require_text(require_member(members, name, "the key"), label)
         if len(text) > _MAX_DIGITS:
-            raise InvalidData(f"{label} is longer than {MAX_NUMBER_SIZE} bytes")
+            raise InvalidData(f"{label} is too long; the maximum is {MAX_NUMBER_SIZE} bytes")
         numbers[name] = int.from_bytes(from_base64(text, label), "big")
     return numbers
 
 
 def numbers_to_json(numbers: dict[str, int]) -> JsonObject:
-    """Numbers in base64url."""
+    """Format numbers in base64url."""
     return {name: _to_base64url(number) for name, number in numbers.items()}
 
 
@@ -126,44 +120,44 @@ def _to_base64url(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SecretKey:
-    """A secret that both sides know. `repr()` does not show it, nor its length."""
+    """A shared secret. `repr()` shows neither the secret nor its length."""
 
     secret: bytes = field(repr=False)
-    """The bytes, as they are stored and used."""
+    """The secret, as stored and used."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take a value's data."""
+        """Decode the data of a value."""
         return cls(data)
 
     def to_bytes(self) -> bytes:
-        """The value's data."""
+        """Encode the data of a value."""
         return self.secret
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Take a JSON string, or an object that says how the bytes are written."""
+        """Parse a JSON string, or an object with a format."""
         return cls(codec.from_json(value, "a secret key"))
 
     def to_json(self) -> str | JsonObject:
-        """A JSON string if the secret is text, or else an object with base64; to be kept secret."""
+        """A JSON string if the secret is text, otherwise an object with base64."""
         return codec.to_json(self.secret)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Take a password as somebody types it."""
+        """Create from a password."""
         try:
             return cls(text.encode("utf-8"))
         except UnicodeEncodeError:
-            raise InvalidData("a password holds half of a surrogate pair and has no UTF-8 form") from None
+            raise InvalidData("the password contains a surrogate and cannot be encoded in UTF-8") from None
 
     def to_text(self) -> str:
-        """The password; to be kept secret."""
+        """The password."""
         try:
             return self.secret.decode("utf-8")
         except UnicodeDecodeError:
-            raise RecordMisuse("the secret is not text; JSON can hold it") from None
+            raise RecordMisuse("the secret is not text; use JSON instead") from None
 
     def to_sha1(self) -> "SecretKey":
-        """The secret that clients use who hash their password: its SHA-1 in lower-case hexadecimal digits."""
+        """The secret of clients that hash the password: its SHA-1 in lowercase hexadecimal."""
         return SecretKey(hashlib.sha1(self.secret, usedforsecurity=False).hexdigest().encode("ascii"))

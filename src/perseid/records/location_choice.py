@@ -1,8 +1,8 @@
-"""Which of several locations somebody is sent to.
+"""Selection of one of several locations for a request.
 
-Methods are tried in the order that the list gives. Each keeps some of the places and drops the others; one that would
-drop all of them is undone, and when one place is left it is chosen. At the end weights decide. What is random about it
-is one number, an argument: the same request with the same number goes to the same place.
+Methods are applied in the order of the list. Each filters the candidates; one that would remove all of them is skipped.
+At the end weights decide. The only randomness is a number passed as an argument: the same request with the same number
+gives the same location.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 from .locations import Candidate, Candidates, Method, parse_number
 
 MAX_NETWORKS: Final = 100
-"""Networks of one location that are looked at."""
+"""Maximum number of networks per location; others are ignored."""
 
 MAX_TOTAL_NETWORKS: Final = 2_000
-"""Networks of all locations together: some hundredths of a second of work."""
+"""Maximum number of networks of all locations: some hundredths of a second of work."""
 
 Address: TypeAlias = IPv4Address | IPv6Address
 _CandidateTuple: TypeAlias = tuple[Candidate, ...]
@@ -23,35 +23,35 @@ _CandidateTuple: TypeAlias = tuple[Candidate, ...]
 
 @dataclass(frozen=True, slots=True)
 class SelectionCriteria:
-    """What is known of a request, as far as it decides where it goes."""
+    """Properties of a request that affect the selection."""
 
     attributes: tuple[tuple[str, str | None], ...] = ()
-    """`locatt`: names of attributes with the value that they shall have, or None for any, the most important first."""
+    """`locatt`: attributes with their required value, or None for any, most important first."""
     country: str | None = None
-    """The code of the country that it comes from, if that is known."""
+    """Country code of the client, if known."""
     address: Address | None = None
-    """The address that it comes from, if it shall count."""
+    """Address of the client, if it should be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedLocation:
-    """Where somebody is sent, and why."""
+    """The selected location."""
 
     place: Candidate
     by: Method | None
-    """The method that left this one place; None if there was no other."""
+    """The method that decided; None if there was only one candidate."""
 
 
 def parse_locatt(text: str) -> tuple[str, str | None]:
-    """Take `attribute:value`, or an attribute alone."""
+    """Parse `ATTRIBUTE:VALUE`, or an attribute alone."""
     name, colon, value = text.partition(":")
     return name, value if colon else None
 
 
 def select_location(candidates: Candidates, criteria: SelectionCriteria, number: float) -> SelectedLocation | None:
-    """The place that a request is sent to; None if there is none. `number` is random, from 0 up to but without 1."""
+    """Select the location for a request; None if there is none. `number` is random, 0 ≤ number < 1."""
     if not 0.0 <= number < 1.0:
-        raise ValueError(f"{number} is no random number from 0 up to 1")
+        raise ValueError(f"{number} is not a random number in 0 ≤ number < 1")
     places, by = candidates.places, None
     for method in (*candidates.methods, Method.WEIGHTED):
         if len(places) <= 1:
@@ -65,7 +65,7 @@ def select_location(candidates: Candidates, criteria: SelectionCriteria, number:
 def _apply_method(
     method: Method, places: _CandidateTuple, criteria: SelectionCriteria, number: float
 ) -> _CandidateTuple:
-    """What a method keeps; everything, if it cannot tell."""
+    """Filter candidates by a method; all of them if it does not apply."""
     match method:
         case Method.LOCATT:
             return _by_attributes(places, criteria)
@@ -81,7 +81,7 @@ def _apply_method(
 
 
 def _by_attributes(places: _CandidateTuple, criteria: SelectionCriteria) -> _CandidateTuple:
-    """A wish that no place fulfils is none."""
+    """Filter by attributes; an attribute that no candidate has is ignored."""
     for name, value in criteria.attributes:
         matching = [place for place in places if _has_attribute(place, name, value)]
         places = tuple(matching) or places
@@ -89,8 +89,8 @@ def _by_attributes(places: _CandidateTuple, criteria: SelectionCriteria) -> _Can
 
 
 def _has_attribute(place: Candidate, name: str, value: str | None) -> bool:
-    found = place.location.get(name)
-    return found is not None and value in (None, found)
+    actual = place.location.get(name)
+    return actual is not None and value in (None, actual)
 
 
 def _by_address(places: _CandidateTuple, address: Address) -> _CandidateTuple:
@@ -109,29 +109,29 @@ def _by_address(places: _CandidateTuple, address: Address) -> _CandidateTuple:
 
 def _contains(network: str, addresses: set[Address]) -> bool:
     try:
-        found = ip_network(network.strip(), strict=False)
+        parsed = ip_network(network.strip(), strict=False)
     except ValueError:
         return False
-    return any(address in found for address in addresses)
+    return any(address in parsed for address in addresses)
 
 
 def _unmap_ipv4(address: Address) -> Address:
-    """An IPv4 address as such: a socket for both kinds shows it in the clothes of the other, `::ffff:192.0.2.1`."""
+    """Convert `::ffff:192.0.2.1`, as dual-stack sockets report it, to IPv4."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped
 
 
 def _by_country(places: _CandidateTuple, country: str) -> _CandidateTuple:
-    """Those of the country; if there are none, those of no country."""
+    """Candidates of the country; if there are none, those without a country."""
     countries = [(place.location.get("country") or "").strip().lower() for place in places]
     expected = country.strip().lower()
     if expected not in countries:
         expected = ""
-    return tuple([place for place, found in zip(places, countries, strict=True) if found == expected])
+    return tuple([place for place, code in zip(places, countries, strict=True) if code == expected])
 
 
 def _by_weight(places: _CandidateTuple, number: float) -> Candidate:
-    """One place, in proportion to the weights; all alike, if none has any."""
+    """Choose one candidate in proportion to the weights; with equal probability if all are zero."""
     total = sum(place.weight for place in places)
     if total <= 0.0:
         return places[int(number * len(places))]
@@ -140,12 +140,12 @@ def _by_weight(places: _CandidateTuple, number: float) -> Candidate:
         point -= place.weight
         if point < 0.0:
             return place
-    # Rounding may leave a last crumb, which is the last place's that can be chosen.
+    # Rounding can leave a remainder, which belongs to the last candidate with a weight.
     return next(place for place in reversed(places) if place.weight > 0.0)
 
 
 def parse_address(text: str) -> Address | None:
-    """An address as it is written; None if it is none."""
+    """Parse an IP address; None if it is invalid."""
     try:
         return ip_address(text.strip())
     except ValueError:

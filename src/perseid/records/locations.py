@@ -1,19 +1,17 @@
-"""10320/loc: several places for one thing, and how to choose between them, as XML.
+"""10320/loc: several locations of an identifier and how to choose between them, as XML.
 
     <locations chooseby="locatt,country,weighted">
       <location id="0" href="https://uk.example/" country="gb" weight="0"/>
       <location id="1" href="https://www1.example/" weight="1"/>
     </locations>
 
-The root element's name is free. Children `location` and the old `loc_template` count. Which one is chosen is
-decided where the request is known: here is only what the record says.
+The name of the root element does not matter. Its children `location` and the old `loc_template` are used.
+`location_choice` selects one for a request.
 
-Which locations a handle has: its own lists, those that they include, its URLs, and those of its namespace.
-
-Records are looked up by a function that is an argument, so this is the same for the present and the past, for a proxy
-and for tests. It answers what everybody may read. Whoever writes a list decides what is looked up, hence the limits: in
-depth against lists that include each other, in number against wide ones, in bytes against long ones. What is beyond
-them is left out, and `cut` says so. XML that cannot be read counts as if it were not there.
+`find_locations` collects the locations of a handle: its own lists, included lists, its URLs, and those of its
+namespace. The lookup function is an argument and returns public values only. The author of a list controls what is
+looked up, so depth, number and size are limited; `Candidates.truncated` tells whether something was left out. Invalid
+XML is ignored.
 """
 
 import re
@@ -38,10 +36,10 @@ from .xml import Element, is_true, parse_xml
 
 
 class Method(Enum):
-    """A way to choose between locations."""
+    """A selection method."""
 
     LOCATT = "locatt"
-    """By an attribute that the request names."""
+    """By an attribute in the request."""
     ADDRESS = "address"
     """By the client's network."""
     COUNTRY = "country"
@@ -53,43 +51,43 @@ class Method(Enum):
 
 
 DEFAULT_METHODS: Final = (Method.LOCATT, Method.ADDRESS, Method.COUNTRY, Method.SCORE, Method.WEIGHTED)
-"""What is tried, in this order, if the list does not say."""
+"""Methods, in order, if the list does not name any."""
 
 _METHODS = {method.value: method for method in Method}
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One place."""
+    """One location of a list."""
 
     attributes: tuple[tuple[str, str], ...]
-    """All that is written about it, in order."""
+    """All attributes, in order."""
 
     def get(self, name: str) -> str | None:
-        """An attribute."""
+        """An attribute, or None."""
         return next((value for key, value in self.attributes if key == name), None)
 
     @property
     def href(self) -> str | None:
-        """Where it is."""
+        """The URL."""
         return self.get("href")
 
     @property
     def href_template(self) -> str | None:
-        """Where it is, with `{hdl}` for the handle; counts if there is no `href`."""
+        """The URL with `{hdl}` for the handle; used if there is no `href`."""
         return self.get("href_template")
 
 
 @dataclass(frozen=True, slots=True)
 class Locations(Text):
-    """A list of places. The text is kept as it is; the rest is read from it."""
+    """A list of locations, parsed from its XML text."""
 
     root: Element = field(init=False, repr=False, compare=False)
     """The whole document."""
     choose_by: tuple[Method, ...] = field(init=False, compare=False)
-    """How to choose, in order; names that nobody knows are left out."""
+    """Selection methods, in order; unknown ones are omitted."""
     locations: tuple[Location, ...] = field(init=False, compare=False)
-    """The places, in the order in which they are written."""
+    """The locations, in document order."""
 
     def __post_init__(self) -> None:
         Text.__post_init__(self)
@@ -100,47 +98,47 @@ class Locations(Text):
         object.__setattr__(self, "locations", tuple(locations))
 
     def get(self, name: str) -> str | None:
-        """An attribute of the whole list: `no_legacy`, `http_sc`, `include` …"""
+        """An attribute of the list: `no_legacy`, `http_sc`, `include` …"""
         return self.root.get(name)
 
     def is_enabled(self, name: str) -> bool:
-        """Whether an attribute of the whole list is `yes`, `true` or `1`."""
+        """Whether an attribute of the list is `yes`, `true` or `1`."""
         return is_true(self.root.get(name))
 
 
 def _parse_methods(root: Element) -> tuple[Method, ...]:
-    named = root.get("choose_by")
-    if named is None:
-        named = root.get("chooseby")
-    if named is None:
+    text = root.get("choose_by")
+    if text is None:
+        text = root.get("chooseby")
+    if text is None:
         return DEFAULT_METHODS
-    words = [word.strip().lower() for word in named.split(",")]
-    return tuple([_METHODS[word] for word in words if word in _METHODS])
+    names = [name.strip().lower() for name in text.split(",")]
+    return tuple([_METHODS[name] for name in names if name in _METHODS])
 
 
 MAX_INCLUDE_DEPTH: Final = 20
-"""How many includes are followed from one to the next, as deployed proxies do."""
+"""Maximum depth of includes, as in deployed proxies."""
 
 MAX_INCLUDES: Final = 100
-"""Records that are looked up for one handle: what is included, and the namespaces."""
+"""Maximum number of records looked up per handle, for includes and namespaces."""
 
 MAX_LOCATIONS: Final = 1_000
-"""Locations that are chosen between; as many as one list can have."""
+"""Maximum number of locations per handle, as in one list."""
 
 MAX_LOCATION_LISTS: Final = 250
-"""Lists that are read for one handle, and namespaces that name some: even an empty one takes its time."""
+"""Maximum number of lists and namespaces parsed per handle: even an empty one takes time."""
 
 MAX_LOCATION_BYTES: Final = 1 << 20
-"""Bytes of XML that are read for one handle, its own included: a tenth of a second of work."""
+"""Maximum size in bytes of all XML parsed per handle: 0.1 s of work."""
 
 MAX_PREFIX_LEVELS: Final = 32
-"""Prefixes above one whose namespaces are looked at."""
+"""Maximum number of parent prefixes whose namespaces are used."""
 
 MAX_HREF_LENGTH: Final = 8_192
-"""The longest address that is made of a template, in characters: as long as one that is written can be."""
+"""Maximum length in characters of a URL from a template, as for an attribute in XML."""
 
 RecordLookup: TypeAlias = Callable[[str], Iterable[Value] | None]
-"""The values of a record that everybody may read; None if there is no such record here."""
+"""Returns the public values of a record; None if there is no such record here."""
 
 _PATH_SAFE: Final = "-._~!$()*,:@/;="
 _URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
@@ -148,127 +146,128 @@ _URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place that may be chosen."""
+    """A location that can be selected."""
 
     href: str
-    """Where it is."""
+    """The URL."""
     weight: float
-    """How often it is chosen, compared with the others."""
+    """Relative probability of selection."""
     location: Location
-    """What is written about it."""
     is_url: bool = False
-    """Whether it is a URL value of the record, and no location of a list."""
+    """Whether it is a URL value of the record instead of a location of a list."""
     from_namespace: bool = False
-    """Whether the namespace has added it."""
+    """Whether it comes from the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """All places of a handle, and how to choose between them."""
+    """All locations of a handle and how to choose between them."""
 
     places: tuple[Candidate, ...]
-    """In the order of their writing: own, included, URLs, of the namespace."""
+    """In order: own, included, URLs, from the namespace."""
     methods: tuple[Method, ...]
     lists: tuple[Locations, ...]
     """The lists that they came from."""
     truncated: bool
-    """Whether something was left out because it was too much."""
+    """Whether a limit was exceeded and something was left out."""
 
     def get(self, name: str) -> str | None:
-        """An attribute of the lists: the first that has it counts."""
+        """An attribute of the first list that has it."""
         return _first_attribute(self.lists, name)
 
 
 def find_locations(handle: Handle, values: Iterable[Value], lookup: RecordLookup) -> Candidates:
-    """The places of a handle whose record has these values; only public ones are looked at."""
+    """Collect the locations of a handle from the public values of its record."""
     record = [value for value in ascending(values) if value.is_public]
     collector = _LocationCollector(lookup)
     own = collector.find_lists(record)
     if not own and not any(_is_url(value) for value in record):
-        return Candidates((), DEFAULT_METHODS, (), collector.truncated)  # what leads nowhere by itself is led nowhere
+        return Candidates((), DEFAULT_METHODS, (), collector.truncated)  # the namespace alone gives no target
     lists = [*own, *collector.find_included(own)]
-    # What the namespace adds is decided by the record's lists; everything else by those of the namespace as well.
+    # The record's lists decide about the namespace; all other attributes can come from either.
     more: list[Locations] = []
     if not is_true(_first_attribute(lists, "no_nslocs")):
         prefix = _first_attribute(lists, "overridePrefix") or handle.prefix
         more = collector.from_namespace(prefix, _first_attribute(lists, "nshdl"))
-    forms = _template_values(handle)
-    found = [_make_candidate(location, forms) for each in lists for location in each.locations]
+    replacements = _template_values(handle)
+    candidates = [_make_candidate(location, replacements) for each in lists for location in each.locations]
     lists += more
     if not is_true(_first_attribute(lists, "no_legacy")):
-        found += _url_candidates(record, lists, has_list=bool(own))
-    found += [_make_candidate(location, forms, from_namespace=True) for each in more for location in each.locations]
-    places = [place for place in found if place is not None]
+        candidates += _url_candidates(record, lists, has_list=bool(own))
+    candidates += [
+        _make_candidate(location, replacements, from_namespace=True) for each in more for location in each.locations
+    ]
+    places = [place for place in candidates if place is not None]
     methods = next((each.choose_by for each in lists if _has_methods(each)), DEFAULT_METHODS)
     truncated = collector.truncated or len(places) > MAX_LOCATIONS
     return Candidates(tuple(places[:MAX_LOCATIONS]), methods, tuple(lists), truncated)
 
 
 def expand_template(template: str, handle: Handle) -> str:
-    """A template of a URL with the handle in it: `{hdl}` all encoded, `{hdl:path}` as a path."""
+    """Insert a handle into a URL template: `{hdl}` fully encoded, `{hdl:path}` as a path."""
     return _fill_template(template, _template_values(handle))
 
 
 def parse_number(text: str | None, missing: float) -> float:
-    """A weight or a score; what is no number, or no sensible one, counts as if it were missing."""
+    """Parse a weight or score; `missing` if it is not a number or too large."""
     if text is None or _NUMBER.fullmatch(text) is None:
         return missing
     number = float(text)
     return number if abs(number) <= _MAX_NUMBER else missing
 
 
-# As numbers are written elsewhere too: Python alone reads `1_0`, and digits of every script.
+# Stricter than float(), which also accepts `1_0` and digits of every script.
 _NUMBER: Final = re.compile(r"\s*[-+]?(?:[0-9]{1,99}(?:\.[0-9]{0,99})?|\.[0-9]{1,99})(?:[eE][-+]?[0-9]{1,9})?\s*")
-_MAX_NUMBER: Final = 1e9  # beyond it sums of weights would lose the small ones
+_MAX_NUMBER: Final = 1e9  # with larger ones, sums of weights would lose small ones
 
 
 class _LocationCollector:
-    """Looks lists up, as far as that is allowed for one handle."""
+    """Looks up lists within the limits for one handle."""
 
     def __init__(self, lookup: RecordLookup) -> None:
         self._lookup = lookup
         self._records: dict[str, tuple[Value, ...]] = {}
         self._namespaces: dict[str, Namespace | None] = {}
-        self._visited: set[str] = set()  # records whose lists were taken
+        self._visited: set[str] = set()  # records whose lists were collected
         self._visited_namespaces: set[str] = set()  # namespaces whose lists were included
         self._size = self._list_count = 0
         self.truncated = False
 
     def find_lists(self, values: Iterable[Value]) -> list[Locations]:
         """The lists in a record."""
-        found = []
+        lists = []
         for value in ascending(values):
             if not (value.is_public and has_type(value.type, LOCATIONS)):
                 continue
             if not self._charge(value):
                 break
             try:
-                found.append(Locations.from_bytes(value.data))
+                lists.append(Locations.from_bytes(value.data))
             except InvalidData:
                 continue
-        return found
+        return lists
 
     def find_included(self, lists: Iterable[Locations]) -> list[Locations]:
-        """The lists that others include, and those that these include."""
-        found: list[Locations] = []
+        """The lists that others include, recursively."""
+        included: list[Locations] = []
         pending = [(each, 0) for each in lists]
         while pending:
             including, depth = pending.pop(0)
             for name in self._included_handles(including, depth):
                 more = self._load_lists(name)
-                found += more
+                included += more
                 pending += [(each, depth + 1) for each in more]
-        return found
+        return included
 
     def _load_lists(self, name: str) -> list[Locations]:
-        """The lists of a record, however often it is named, and wherever: it counts once."""
+        """The lists of a record; empty if it was loaded before."""
         if fold(name) in self._visited:
             return []
         self._visited.add(fold(name))
         return self.find_lists(self._load_record(name))
 
     def _included_handles(self, including: Locations, depth: int) -> Iterator[str]:
-        """The handles whose lists a list includes, directly or by the namespace that it names."""
+        """The handles that a list includes, directly or through a namespace."""
         direct = list(_included_names(including, "include"))
         spaces = list(_included_names(including, "includeNamespace"))
         if depth >= MAX_INCLUDE_DEPTH:
@@ -283,7 +282,7 @@ class _LocationCollector:
             yield from () if namespace is None else (each.handle for each in namespace.locations)
 
     def from_namespace(self, prefix: str, fallback: str | None) -> list[Locations]:
-        """The lists of a prefix and of those that it is derived from, or of the given handle if there are none."""
+        """The lists of a prefix and its parents, or of `fallback` if there are none."""
         names: list[str] = []
         above = islice(filter(None, prefixes.ancestors(prefix)), MAX_PREFIX_LEVELS)
         for each in (prefix, *above):
@@ -295,13 +294,13 @@ class _LocationCollector:
                 break
         if not names and fallback:
             names = [fallback]
-        found: list[Locations] = []
+        lists: list[Locations] = []
         for name in names:
-            found += self._load_lists(name)
-        return [*found, *self.find_included(found)]
+            lists += self._load_lists(name)
+        return [*lists, *self.find_included(lists)]
 
     def _namespace(self, name: str) -> Namespace | None:
-        """What a record says about a namespace, taken apart once: as XML it costs what a list does."""
+        """The namespace in a record, parsed once."""
         key = fold(name)
         if key not in self._namespaces:
             self._namespaces[key] = self._parse_namespace(self._load_record(name))
@@ -320,7 +319,7 @@ class _LocationCollector:
         return None
 
     def _charge(self, value: Value) -> bool:
-        """Count a value whose XML is to be taken apart."""
+        """Charge for parsing the XML of a value; False if a limit is exceeded."""
         self._size += len(value.data)
         self._list_count += 1
         allowed = self._size <= MAX_LOCATION_BYTES and self._list_count <= MAX_LOCATION_LISTS
@@ -328,7 +327,7 @@ class _LocationCollector:
         return allowed
 
     def _load_record(self, name: str) -> tuple[Value, ...]:
-        """A record, looked up once; empty if there is none, or if too many were looked up."""
+        """A record, looked up once; empty if there is none or the limit is exceeded."""
         key = fold(name)
         if key not in self._records:
             if len(self._records) >= MAX_INCLUDES:
@@ -339,14 +338,14 @@ class _LocationCollector:
 
 
 def _first_attribute(lists: Iterable[Locations], name: str) -> str | None:
-    """An attribute of several lists: the first that has it counts."""
-    return next((found for each in lists if (found := each.get(name)) is not None), None)
+    """An attribute of the first list that has it."""
+    return next((value for each in lists if (value := each.get(name)) is not None), None)
 
 
-def _included_names(including: Locations, what: str) -> Iterator[str]:
-    """The handles that a list names, in an attribute or in elements."""
-    written = (including.get(what) or "", *[element.text for element in including.root.elements(what)])
-    yield from filter(None, map(str.strip, written))
+def _included_names(including: Locations, name: str) -> Iterator[str]:
+    """The handles in an attribute or in elements of this name."""
+    texts = (including.get(name) or "", *[element.text for element in including.root.elements(name)])
+    yield from filter(None, map(str.strip, texts))
 
 
 def _has_methods(each: Locations) -> bool:
@@ -354,26 +353,30 @@ def _has_methods(each: Locations) -> bool:
 
 
 def _template_values(handle: Handle) -> dict[str, str]:
-    """What stands for the handle in templates, and the handle as it is put there."""
+    """The placeholders in templates and their replacements."""
     name = str(handle)
     return {"{hdl:path}": quote(name, safe=_PATH_SAFE), "{hdl}": quote(name, safe="")}
 
 
-def _fill_template(template: str, forms: dict[str, str]) -> str:
-    for sign, form in forms.items():
-        template = template.replace(sign, form)  # a form has no braces, so what was put in is not read again
+def _fill_template(template: str, replacements: dict[str, str]) -> str:
+    for placeholder, text in replacements.items():
+        template = template.replace(placeholder, text)  # the text has no braces and is not replaced again
     return template
 
 
-def _expanded_length(template: str, forms: dict[str, str]) -> int:
-    return len(template) + sum(template.count(sign) * (len(form) - len(sign)) for sign, form in forms.items())
+def _expanded_length(template: str, replacements: dict[str, str]) -> int:
+    return len(template) + sum(
+        template.count(placeholder) * (len(text) - len(placeholder)) for placeholder, text in replacements.items()
+    )
 
 
-def _make_candidate(location: Location, forms: dict[str, str], *, from_namespace: bool = False) -> Candidate | None:
-    """A location as a place; None if it does not say where it is, or in more words than anybody reads."""
+def _make_candidate(
+    location: Location, replacements: dict[str, str], *, from_namespace: bool = False
+) -> Candidate | None:
+    """A location as a candidate; None if it has no URL or a too long one."""
     href, template = location.href, location.href_template
-    if href is None and template is not None and _expanded_length(template, forms) <= MAX_HREF_LENGTH:
-        href = _fill_template(template, forms)
+    if href is None and template is not None and _expanded_length(template, replacements) <= MAX_HREF_LENGTH:
+        href = _fill_template(template, replacements)
     if href is None:
         return None
     return Candidate(href, max(parse_number(location.get("weight"), 1.0), 0.0), location, from_namespace=from_namespace)
@@ -384,20 +387,20 @@ def _is_url(value: Value) -> bool:
 
 
 def _url_candidates(record: list[Value], lists: list[Locations], *, has_list: bool) -> list[Candidate]:
-    """The URLs of a record as places. Of several the first is meant; of a kind that is not meant, none.
+    """The URL values of a record as candidates. By default only the first one of type URL has a weight.
 
-    Values of the type URL come first, and those of its subtypes, such as URL.us, only if there is none.
+    Subtypes such as URL.us have a weight only if there is no value of type URL.
     """
     urls = [value for value in record if _is_url(value)]
     plain = [value for value in urls if fold(value.type) in _URL_TYPES]
     others = [value for value in urls if fold(value.type) not in _URL_TYPES]
     weight = max(parse_number(_first_attribute(lists, "urlWeight"), 0.0 if has_list else 1.0), 0.0)
     other = max(parse_number(_first_attribute(lists, "urlSubtypeWeight"), 0.0 if plain else weight), 0.0)
-    found = []
+    candidates = []
     for values, first_weight in ((plain, weight), (others, other)):
         for number, value in enumerate(values):
             href = value.data.decode("utf-8", "replace")
             each = first_weight if number == 0 else 0.0
             attributes = (("mode", "legacy"), ("weight", str(each)), ("href", href))
-            found.append(Candidate(href, each, Location(attributes), is_url=True))
-    return found
+            candidates.append(Candidate(href, each, Location(attributes), is_url=True))
+    return candidates

@@ -1,8 +1,8 @@
-"""HS_NAMESPACE: what holds for all handles of a prefix, as XML.
+"""HS_NAMESPACE: properties of all handles of a prefix, as XML.
 
-The root element's name is free. In it stand, in any order: `status` (`active`, which is the default, or
-`inactive`), `statusmsg`, `contact`, `locs` (a handle with further locations) and `template`, which makes values
-for names that have no record. Templates are kept as parsed elements; what they do is the registry's affair.
+The name of the root element does not matter. It contains, in any order: `status` (`active`, the default, or
+`inactive`), `statusmsg`, `contact`, `locs` (a handle with more locations) and `template`, which produces values for
+names without a record; see `templates`.
 """
 
 from collections.abc import Iterable
@@ -25,30 +25,28 @@ class NamespaceStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceLocations:
-    """A handle that holds locations for every handle of the namespace."""
+    """A handle with locations for every handle of the namespace."""
 
     handle: str
-    """The name, as it is written."""
+    """The handle, as written."""
     without_parents: bool = False
-    """`no_nslocs`: the locations of parent namespaces do not count."""
+    """`no_nslocs`: ignore the locations of parent namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace(Text):
-    """The properties of a namespace. The text is kept as it is; the rest is read from it."""
+    """The properties of a namespace, parsed from its XML text."""
 
     root: Element = field(init=False, repr=False, compare=False)
     """The whole document."""
     templates: tuple[Element, ...] = field(init=False, repr=False, compare=False)
     """The `template` elements."""
     status: NamespaceStatus = field(init=False, compare=False)
-    """Whether the namespace is in use."""
     status_message: str | None = field(init=False, compare=False)
-    """What to tell people when it is not."""
+    """Message to show if the namespace is inactive."""
     contact: str | None = field(init=False, compare=False)
-    """Whom to ask."""
     locations: tuple[NamespaceLocations, ...] = field(init=False, compare=False)
-    """Where further locations are."""
+    """Handles with more locations."""
 
     def __post_init__(self) -> None:
         Text.__post_init__(self)
@@ -58,7 +56,7 @@ class Namespace(Text):
             NamespaceLocations(element.text.strip(), is_true(element.get("no_nslocs")))
             for element in root.elements("locs")
         ]
-        for name, found in (
+        for name, value in (
             ("root", root),
             ("templates", root.elements("template")),
             ("status", NamespaceStatus.INACTIVE if inactive else NamespaceStatus.ACTIVE),
@@ -66,16 +64,16 @@ class Namespace(Text):
             ("contact", _first_text(root, "contact")),
             ("locations", tuple(locations)),
         ):
-            object.__setattr__(self, name, found)
+            object.__setattr__(self, name, value)
 
     @property
     def delimiter(self) -> str | None:
-        """What separates a base name from its extension, if a template says so."""
-        return next((found for template in self.templates if (found := template.get("delimiter"))), None)
+        """The delimiter between a base name and its extension, if a template has one."""
+        return next((value for template in self.templates if (value := template.get("delimiter"))), None)
 
 
 def find_namespace(values: Iterable[Value]) -> Namespace | None:
-    """The namespace that a record describes: the one with the lowest index; what does not parse is not there."""
+    """The namespace in a record: the valid HS_NAMESPACE value with the lowest index."""
     candidates = [value for value in values if has_type(value.type, HS_NAMESPACE)]
     for value in sorted(candidates, key=lambda value: value.index):
         try:

@@ -1,15 +1,15 @@
 """Private keys: RSA, with and without its primes, and DSA.
 
-The plain form (native protocol, 9.7.2): a name, then numbers as in public keys, "no flags field, no trailing bytes":
+The plain form (native protocol §9.7.2): a name, then numbers as in public keys, without flags or trailing bytes:
 
     DSA              str DSA_PRIV_KEY     bytes x   p   q   g
     RSA (normal)     str RSA_PRIVCRT_KEY  bytes n   e   d   p   q   d mod (p-1)   d mod (q-1)   1/q mod p
     RSA (no primes)  str RSA_PRIV_KEY     bytes n   d
 
-The JSON form (9.7.4) is that of the public key with `d` and possibly `p`, `q`, `dp`, `dq`, `qi` (RSA), or with `x`
-instead of `y` (DSA). The files that protect this form with a passphrase are in `keyfile`.
+The JSON form (§9.7.4) is that of the public key with `d` and possibly `p`, `q`, `dp`, `dq`, `qi` (RSA), or with `x`
+instead of `y` (DSA). For files with a passphrase see `key_files`.
 
-A key is checked when it is made: its numbers must belong together. `repr()` shows its kind and length only.
+The constructor checks that the numbers are consistent. `repr()` shows only the kind and size.
 """
 
 from abc import abstractmethod
@@ -29,36 +29,35 @@ from .keys import MAX_KIND_LENGTH, Key, key_type, numbers_from_json, read_number
 from .public_keys import SIGNATURE_HASHES, DsaPublicKey, PublicKey, RsaPublicKey, check_dsa_group
 
 COMMON_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
-"""The public exponents that are tried for an RSA key without primes, whose plain form leaves the exponent out:
-the usual one first, then other small ones."""
+"""Public exponents to try for an RSA key without primes, whose plain form omits the exponent."""
 
 
 class PrivateKey(Key):
-    """A private key of one of three kinds: `RsaPrivateKey`, `RsaPrivateKeyWithoutPrimes`, `DsaPrivateKey`."""
+    """A private key: `RsaPrivateKey`, `RsaPrivateKeyWithoutPrimes` or `DsaPrivateKey`."""
 
     __slots__ = ()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Take a key from its plain form; called on one kind, it takes only that kind."""
+        """Decode the plain form; a subclass accepts only its own kind."""
         reader = Reader(raw)
         key_class = _BY_KIND.get(reader.text(MAX_KIND_LENGTH))
         if key_class is None:
-            # The name is not repeated: what is decrypted with a wrong passphrase could be anything.
-            raise InvalidData("private keys of this kind are not known", 4)
+            # The name is not quoted: after decryption with a wrong passphrase it can be anything.
+            raise InvalidData("unknown kind of private key", 4)
         numbers = read_numbers(reader, key_class.WIRE_FIELDS)
         reader.finish()
         return cls._create(key_class, numbers)
 
     def to_bytes(self) -> bytes:
-        """The plain form."""
+        """Encode the plain form."""
         writer = Writer().text(self.KIND)
         write_numbers(writer, [getattr(self, name) for name in self.WIRE_FIELDS])
         return writer.getvalue()
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Take a key from a JSON object."""
+        """Parse a JSON object."""
         members = require_object(value, "a key")
         key_class: type[PrivateKey]
         kind = key_type(members)
@@ -67,16 +66,16 @@ class PrivateKey(Key):
         elif kind == "RSA":
             key_class = RsaPrivateKey if "p" in members else RsaPrivateKeyWithoutPrimes
         else:
-            raise InvalidData("the key's kty is not RSA or DSA")
+            raise InvalidData("the kty of the key must be RSA or DSA")
         return cls._create(key_class, numbers_from_json(members, key_class.JSON_FIELDS))
 
     @classmethod
     def from_pkcs8(cls, raw: bytes) -> Self:
-        """Take a key that other software has written, without a passphrase (PKCS#8, DER)."""
+        """Decode PKCS#8 (DER) without a passphrase."""
         try:
             key = load_der_private_key(raw, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            raise InvalidData("the bytes are not a private key in PKCS#8 form") from None
+            raise InvalidData("this is not a private key in PKCS#8 format") from None
         if isinstance(key, rsa.RSAPrivateKey):
             numbers = key.private_numbers()
             e, n = numbers.public_numbers.e, numbers.public_numbers.n
@@ -90,18 +89,18 @@ class PrivateKey(Key):
     @property
     @abstractmethod
     def public(self) -> PublicKey:
-        """The public key that belongs to it."""
+        """The corresponding public key."""
 
     @abstractmethod
     def sign(self, hash_name: str, data: bytes) -> bytes:
-        """The signature of some data: PKCS#1 v1.5 for RSA, DER for DSA."""
+        """Sign data: PKCS#1 v1.5 for RSA, DER for DSA."""
 
     @abstractmethod
     def to_pkcs8(self) -> bytes:
-        """The form that other software reads (PKCS#8, DER, no passphrase), which must be kept secret."""
+        """Encode as PKCS#8 (DER) without a passphrase; secret."""
 
     def __repr__(self) -> str:
-        """Without any number."""
+        """Show no numbers."""
         return f"<{type(self).__name__} of {self.public.bits} bits>"
 
 
@@ -134,7 +133,7 @@ class RsaPrivateKey(PrivateKey):
 
     @classmethod
     def from_primes(cls, p: int, q: int, e: int, d: int) -> Self:
-        """A key made of its two primes and its exponents."""
+        """Create a key from its primes and exponents."""
         if p < 3 or q < 3 or p == q:
             raise InvalidData(_INCONSISTENT_NUMBERS)
         try:
@@ -156,9 +155,9 @@ class RsaPrivateKey(PrivateKey):
             p, q, self.d, self.dp, self.dq, self.qi, rsa.RSAPublicNumbers(public.e, public.n)
         )
         try:
-            # The library's own checks test p and q for being prime, for 35 ms at 2048 bits; the key is our own.
+            # The library's primality tests take 35 ms at 2048 bits; the key is our own.
             library = numbers.private_key(unsafe_skip_rsa_key_validation=True)
-        except ValueError:  # pragma: no cover - all that it still checks was checked above
+        except ValueError:  # pragma: no cover - checked above
             raise InvalidData(_INCONSISTENT_NUMBERS) from None
         object.__setattr__(self, "_library", library)
 
@@ -170,11 +169,11 @@ class RsaPrivateKey(PrivateKey):
         return self._library.sign(data, padding.PKCS1v15(), _hash(hash_name))
 
     def decrypt(self, raw: bytes) -> bytes:
-        """Decrypt what was encrypted for this key (PKCS#1 v1.5). What was not may come out as arbitrary bytes."""
+        """Decrypt (PKCS#1 v1.5). Data that was not encrypted for this key may give arbitrary bytes."""
         try:
             return self._library.decrypt(raw, padding.PKCS1v15())
         except ValueError:
-            raise InvalidData("the bytes cannot be decrypted") from None
+            raise InvalidData("decryption failed") from None
 
     def to_pkcs8(self) -> bytes:
         return self._library.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
@@ -182,14 +181,14 @@ class RsaPrivateKey(PrivateKey):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RsaPrivateKeyWithoutPrimes(PrivateKey):
-    """An RSA key without its primes. They are found again from its exponents, once, when it is made."""
+    """An RSA key without its primes, which the constructor computes from its exponents."""
 
     n: int
     """The modulus."""
     d: int
     """The private exponent."""
     e: int = 0
-    """The public exponent; 0 has it found among the usual ones."""
+    """The public exponent; 0 means to find it among `COMMON_EXPONENTS`."""
     _complete: RsaPrivateKey = field(init=False, compare=False)
 
     KIND = "RSA_PRIV_KEY"
@@ -199,7 +198,7 @@ class RsaPrivateKeyWithoutPrimes(PrivateKey):
 
     def __post_init__(self) -> None:
         exponents = (self.e,) if self.e else COMMON_EXPONENTS
-        RsaPublicKey(exponents[0], self.n)  # judges the numbers
+        RsaPublicKey(exponents[0], self.n)  # validates the numbers
         if not 1 < self.d < self.n:
             raise InvalidData(_INCONSISTENT_NUMBERS)
         signature = pow(2, self.d, self.n)
@@ -229,7 +228,7 @@ class RsaPrivateKeyWithoutPrimes(PrivateKey):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DsaPrivateKey(PrivateKey):
-    """A DSA key of a length that the cryptographic library has: 1024, 2048, 3072 or 4096 bits."""
+    """A DSA key of a size that the `cryptography` library supports: 1024, 2048, 3072 or 4096 bits."""
 
     x: int
     """The secret."""
@@ -255,7 +254,9 @@ class DsaPrivateKey(PrivateKey):
         try:
             library = dsa.DSAPrivateNumbers(self.x, dsa.DSAPublicNumbers(public.y, group)).private_key()
         except ValueError:
-            raise InvalidData("a private DSA key has 1024, 2048, 3072 or 4096 bits, and 160, 224 or 256 of q") from None
+            raise InvalidData(
+                "a private DSA key must have 1024, 2048, 3072 or 4096 bits, and q 160, 224 or 256"
+            ) from None
         object.__setattr__(self, "_library", library)
 
     @property
@@ -269,17 +270,17 @@ class DsaPrivateKey(PrivateKey):
         return self._library.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
-_MAX_BASES = 64  # each finds the factors with a chance of one half or more
-_INCONSISTENT_NUMBERS = "the numbers of the private key do not belong together"
+_MAX_BASES = 64  # each finds the factors with a probability of at least one half
+_INCONSISTENT_NUMBERS = "the numbers of the private key are inconsistent"
 _KINDS: tuple[type[PrivateKey], ...] = (RsaPrivateKey, RsaPrivateKeyWithoutPrimes, DsaPrivateKey)
 _BY_KIND = {kind.KIND: kind for kind in _KINDS}
 
 
 def _factorize(n: int, multiple: int) -> tuple[int, int]:
-    """The factors of an RSA modulus, the greater first, by a multiple of the order of all numbers modulo n.
+    """Factors of an RSA modulus, larger first, from a multiple of the order of all numbers modulo n.
 
-    Such a power of any number is 1; on the way there by squaring, half of the numbers pass a root of 1 other than
-    1 and -1, which differs from 1 by a multiple of one factor. (After NIST SP 800-56B, appendix C.)
+    Any number to that power is 1. When it is computed by squaring, at least half of the bases pass a square root of 1
+    other than 1 and -1, which differs from 1 by a multiple of one factor (NIST SP 800-56B, appendix C).
     """
     twos = (multiple & -multiple).bit_length() - 1
     for base in range(2, 2 + _MAX_BASES):
@@ -296,5 +297,5 @@ def _factorize(n: int, multiple: int) -> tuple[int, int]:
 def _hash(name: str) -> hashes.HashAlgorithm:
     algorithm = SIGNATURE_HASHES.get(name)
     if algorithm is None:
-        raise RecordMisuse(f"signatures with the hash {name!r} are not known")
+        raise RecordMisuse(f"unknown signature hash {name!r}")
     return algorithm

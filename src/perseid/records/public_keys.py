@@ -1,19 +1,18 @@
 """Public keys: the data of HS_PUBKEY values, the keys of site records, and pubkey.bin.
 
-Every kind begins with its name and two bytes without use, which are written as zero and ignored; then its numbers
-(native protocol, 9.7.1):
+Every kind begins with its name and two unused bytes, written as zero and ignored on reading; then its numbers (native
+protocol §9.7.1):
 
     RSA   str RSA_PUB_KEY   i16 0   bytes e   bytes n   four zero bytes
     DSA   str DSA_PUB_KEY   i16 0   bytes q   bytes p   bytes g   bytes y
     DH    str DH_PUB_KEY    i16 0   bytes y   bytes p   bytes g
 
-"The four trailing zeros of the RSA form come from an over-allocation in the reference encoder. They are ignored on
-reading, but the HTTPS check compares byte by byte, so always write them." Whatever else follows the numbers is
-ignored likewise. The JSON form (9.7.4) is a JSON Web Key, which standards know for RSA alone; DSA is as deployed,
-and DH, which never was deployed in JSON, follows the pattern.
+The four trailing zeros of the RSA form are always written, because the HTTPS check of deployed software compares all
+bytes; on reading, anything after the numbers is ignored. The JSON form (§9.7.4) is a JSON Web Key, which is standard
+for RSA only; DSA is as deployed, and DH, which was never deployed in JSON, follows the same pattern.
 
-The numbers of a key come from outside, whoever constructs it: a number that no key can have is `InvalidData` even in
-the constructor, so that an unfit key cannot exist.
+The numbers of a key always come from outside: even the constructor raises `InvalidData` for impossible numbers, so that
+an invalid key cannot exist.
 """
 
 from abc import abstractmethod
@@ -41,77 +40,77 @@ from .keys import (
 )
 
 MAX_RSA_EXPONENT: Final = (1 << 33) - 1
-"""The largest public exponent of RSA: verification takes time in proportion to its bits. The usual one, 65537, has 17
-of them; 33 bits let 2³² + 1 through."""
+"""Maximum public exponent of RSA: verification time is proportional to its bits. The usual one, 65537, has 17; 33 bits
+allow 2³² + 1."""
 
 MIN_ORDER_BITS: Final = 160
 MAX_ORDER_BITS: Final = 256
-"""How long a DSA key's q may be: the lengths that the standard has. Every operation takes time in proportion to it."""
+"""Size of a DSA key's q, as in the standard. The time of every operation is proportional to it."""
 
 MIN_DH_BITS: Final = 512
-"""The shortest Diffie–Hellman modulus, as short as the cryptographic library takes one; 1024 bits must be accepted."""
+"""Minimum size of a Diffie–Hellman modulus, as in the `cryptography` library. Deployed clients use 1024 bits."""
 
 MAX_DH_BITS: Final = 4096
-"""The longest Diffie–Hellman modulus: the peer chooses it before it has proved anything, and one exchange of 4096 bits
-costs 20 ms. Deployed clients use 1024 bits."""
+"""Maximum size of a Diffie–Hellman modulus: the peer chooses it before it is authenticated, and one exchange with 4096
+bits costs 20 ms."""
 
 SIGNATURE_HASHES: Final = MappingProxyType(
     {
-        "MD5": hashes.MD5(),  # noqa: S303 - the protocol lets old peers use them
+        "MD5": hashes.MD5(),  # noqa: S303 - old peers use them
         "SHA1": hashes.SHA1(),  # noqa: S303
         "SHA-256": hashes.SHA256(),
     }
 )
-"""The hashes that signatures are made with, by the names under which the protocol writes them."""
+"""Hashes of signatures, by their names in the protocol."""
 
 _OIDS = (bytes.fromhex("06092a864886f70d010101"), bytes.fromhex("06072a8648ce380401"))  # of RSA and DSA keys
-_OID_SEARCH_SIZE = 32  # bytes from the front: two headers of at most six bytes stand before it
+_OID_SEARCH_SIZE = 32  # bytes from the front: two headers of at most six bytes precede it
 
 
 class PublicKey(Key):
-    """A public key of one of three kinds: `RsaPublicKey`, `DsaPublicKey`, `DhPublicKey`. There are no others."""
+    """A public key: `RsaPublicKey`, `DsaPublicKey` or `DhPublicKey`."""
 
     __slots__ = ()
 
     TRAILER: ClassVar[bytes] = b""
-    """What follows the numbers on the wire."""
+    """Bytes after the numbers on the wire."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take a key; called on one kind, it takes only that kind."""
+        """Decode a key; a subclass accepts only its own kind."""
         reader = Reader(data)
         kind = reader.text(MAX_KIND_LENGTH)
         key_class = _BY_KIND.get(kind)
         if key_class is None:
-            raise InvalidData(f"public keys of the kind {kind!r} are not known", 4)
+            raise InvalidData(f"unknown kind of public key {kind!r}", 4)
         reader.i16()
         return cls._create(key_class, read_numbers(reader, key_class.WIRE_FIELDS))
 
     def to_bytes(self) -> bytes:
-        """The binary form."""
+        """Encode the binary form."""
         writer = Writer().text(self.KIND).i16(0)
         write_numbers(writer, [getattr(self, name) for name in self.WIRE_FIELDS])
         return writer.raw(self.TRAILER).getvalue()
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Take a key from a JSON object."""
+        """Parse a JSON object."""
         members = require_object(value, "a key")
         key_class = _BY_KTY.get(key_type(members))
         if key_class is None:
-            raise InvalidData("the key's kty is not RSA, DSA or DH")
+            raise InvalidData("the kty of the key must be RSA, DSA or DH")
         return cls._create(key_class, numbers_from_json(members, key_class.JSON_FIELDS))
 
     @classmethod
     def from_x509(cls, data: bytes) -> Self:
-        """Take an RSA or DSA key from the SubjectPublicKeyInfo of a certificate (DER)."""
-        # The library would test a stranger's Diffie–Hellman modulus for being prime, for seconds.
+        """Decode an RSA or DSA key from the SubjectPublicKeyInfo of a certificate (DER)."""
+        # The library would spend seconds on a primality test of an untrusted Diffie–Hellman modulus.
         if not any(oid in data[:_OID_SEARCH_SIZE] for oid in _OIDS):
-            raise InvalidData("the bytes are not an RSA or DSA key in X.509 form")
+            raise InvalidData("this is not an RSA or DSA key in X.509 format")
         try:
             key = load_der_public_key(data)
         except (ValueError, UnsupportedAlgorithm):
-            raise InvalidData("the bytes are not an RSA or DSA key in X.509 form") from None
+            raise InvalidData("this is not an RSA or DSA key in X.509 format") from None
         if isinstance(key, rsa.RSAPublicKey):
             rsa_numbers = key.public_numbers()
             return cls._create(RsaPublicKey, {"e": rsa_numbers.e, "n": rsa_numbers.n})
@@ -119,17 +118,17 @@ class PublicKey(Key):
             numbers = key.public_numbers()
             group = numbers.parameter_numbers
             return cls._create(DsaPublicKey, {"q": group.q, "p": group.p, "g": group.g, "y": numbers.y})
-        raise InvalidData("the bytes are not an RSA or DSA key in X.509 form")
+        raise InvalidData("this is not an RSA or DSA key in X.509 format")
 
     def to_x509(self) -> bytes:
-        """The SubjectPublicKeyInfo (DER) of an RSA or DSA key that the cryptographic library can handle."""
+        """Encode as SubjectPublicKeyInfo (DER), for RSA and DSA keys that the `cryptography` library supports."""
         try:
             return self._library_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         except ValueError as error:
-            raise RecordMisuse(f"the key has no X.509 form here: {error}") from None
+            raise RecordMisuse(f"the key cannot be encoded in X.509 format: {error}") from None
 
     def verify(self, hash_name: str, signature: bytes, data: bytes) -> bool:
-        """Whether this is the key owner's signature of the data. `hash_name` is a key of `SIGNATURE_HASHES`."""
+        """Whether the signature of the data is valid. `hash_name` is a key of `SIGNATURE_HASHES`."""
         algorithm = SIGNATURE_HASHES.get(hash_name)
         if algorithm is None:
             return False
@@ -142,7 +141,7 @@ class PublicKey(Key):
     @property
     @abstractmethod
     def bits(self) -> int:
-        """The key's length, as one speaks of it."""
+        """Size of the key in bits."""
 
     @abstractmethod
     def _library_key(self) -> rsa.RSAPublicKey | dsa.DSAPublicKey: ...
@@ -169,18 +168,18 @@ class RsaPublicKey(PublicKey):
     def __post_init__(self) -> None:
         check_modulus_length(self.n)
         if not 3 <= self.e <= MAX_RSA_EXPONENT or self.e % 2 == 0:
-            raise InvalidData(f"an RSA key's exponent is odd and between 3 and {MAX_RSA_EXPONENT}")
+            raise InvalidData(f"the exponent of an RSA key must be odd and between 3 and {MAX_RSA_EXPONENT}")
 
     @property
     def bits(self) -> int:
         return self.n.bit_length()
 
     def encrypt(self, plaintext: bytes) -> bytes:
-        """Encrypt some bytes for the key's owner (PKCS#1 v1.5); the padding is the library's random choice."""
+        """Encrypt for the owner of the key (PKCS#1 v1.5); the library draws the random padding."""
         try:
             return self._library_key().encrypt(plaintext, padding.PKCS1v15())
         except ValueError:
-            raise RecordMisuse(f"{len(plaintext)} bytes are too many for an RSA key of {self.bits} bits") from None
+            raise RecordMisuse(f"an RSA key of {self.bits} bits cannot encrypt {len(plaintext)} bytes") from None
 
     def _library_key(self) -> rsa.RSAPublicKey:
         return rsa.RSAPublicNumbers(self.e, self.n).public_key()
@@ -191,7 +190,7 @@ class RsaPublicKey(PublicKey):
 
 @dataclass(frozen=True, slots=True)
 class DsaPublicKey(PublicKey):
-    """A DSA key; signatures are DER. Sizes that the library does not have (768 bits …) verify nothing."""
+    """A DSA key; signatures are DER. Keys of sizes that the library does not support (768 bits …) verify nothing."""
 
     q: int
     """The order of the group."""
@@ -210,7 +209,7 @@ class DsaPublicKey(PublicKey):
     def __post_init__(self) -> None:
         check_dsa_group(self.p, self.q, self.g)
         if not 1 < self.y < self.p:
-            raise InvalidData("a DSA key's y lies between 1 and the modulus")
+            raise InvalidData("y of a DSA key must be between 1 and the modulus")
 
     @property
     def bits(self) -> int:
@@ -225,7 +224,7 @@ class DsaPublicKey(PublicKey):
 
 @dataclass(frozen=True, slots=True)
 class DhPublicKey(PublicKey):
-    """One side's half of a Diffie–Hellman exchange, with the group; it signs nothing."""
+    """A public Diffie–Hellman key with its group; not for signatures."""
 
     y: int
     """g to the power of the private exponent."""
@@ -241,16 +240,16 @@ class DhPublicKey(PublicKey):
 
     def __post_init__(self) -> None:
         check_dh_group(self.p, self.g)
-        # 0, 1 and p - 1 would make a secret that everybody knows.
+        # 0, 1 and p - 1 would give a predictable secret.
         if not 1 < self.y < self.p - 1:
-            raise InvalidData("a Diffie-Hellman key's y lies between 1 and the modulus less one")
+            raise InvalidData("y of a Diffie-Hellman key must be between 1 and the modulus minus one")
 
     @property
     def bits(self) -> int:
         return self.p.bit_length()
 
     def _library_key(self) -> rsa.RSAPublicKey | dsa.DSAPublicKey:
-        raise ValueError("a Diffie-Hellman key is not used with certificates")
+        raise ValueError("Diffie-Hellman keys are not used with certificates")
 
     def _verify(self, _algorithm: hashes.HashAlgorithm, _signature: bytes, _data: bytes) -> None:
         raise InvalidSignature
@@ -262,33 +261,33 @@ _BY_KTY = {kind.KTY: kind for kind in _KINDS}
 
 
 def check_modulus_length(modulus: int) -> None:
-    """Refuse a modulus of RSA or DSA that is even, too short or too long."""
+    """Reject a modulus of RSA or DSA that is even, too short or too long."""
     _check_modulus(modulus, MIN_KEY_BITS, MAX_KEY_BITS)
 
 
 def check_dsa_group(p: int, q: int, g: int) -> None:
-    """Refuse what cannot be the group of a DSA key."""
+    """Reject an invalid group of a DSA key."""
     check_modulus_length(p)
     if not (q > 0 and MIN_ORDER_BITS <= q.bit_length() <= MAX_ORDER_BITS):
-        raise InvalidData(f"a DSA key's q has {MIN_ORDER_BITS} to {MAX_ORDER_BITS} bits")
+        raise InvalidData(f"q of a DSA key must have {MIN_ORDER_BITS} to {MAX_ORDER_BITS} bits")
     if not 1 < g < p:
-        raise InvalidData("a DSA key's g lies between 1 and the modulus")
+        raise InvalidData("g of a DSA key must be between 1 and the modulus")
 
 
 def check_dh_group(p: int, g: int) -> None:
-    """Refuse a group for Diffie–Hellman that is too small to be safe, too large to be affordable, or none at all.
+    """Reject a Diffie–Hellman group that is invalid, too small or too large.
 
-    Whether p is prime is not tested: that would cost seconds at 4096 bits, for a peer that has proved nothing, and
-    whoever proposes a composite one weakens only its own session.
+    Primality of p is not tested: that takes seconds at 4096 bits, for an unauthenticated peer, and a peer that proposes
+    a composite p weakens only its own session.
     """
     _check_modulus(p, MIN_DH_BITS, MAX_DH_BITS)
     if not 1 < g < p - 1:
-        raise InvalidData("a Diffie-Hellman generator lies between 1 and the modulus less one")
+        raise InvalidData("a Diffie-Hellman generator must be between 1 and the modulus minus one")
 
 
 def _check_modulus(modulus: int, min_bits: int, max_bits: int) -> None:
     bits = modulus.bit_length()
     if not min_bits <= bits <= max_bits or modulus < 0:
-        raise InvalidData(f"the modulus of such a key has {min_bits} to {max_bits} bits; this one has {bits}")
+        raise InvalidData(f"the modulus of the key must have {min_bits} to {max_bits} bits, not {bits}")
     if modulus % 2 == 0:
-        raise InvalidData("the modulus of a key is odd; this one is even")
+        raise InvalidData("the modulus of the key is even; it must be odd")

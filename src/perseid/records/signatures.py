@@ -1,18 +1,15 @@
-"""JSON Web Signatures (RFC 7515) as values hold them: the container, without what is claimed in it.
+"""Signed claims in values: HS_SIGNATURE (digests of values) and HS_CERT (certified keys), as JSON Web Signatures.
 
-Compact form is `HEADER.PAYLOAD.SIGNATURE`, each part in base64url without padding. The JSON form begins with `{` and
-holds one signature or several. Two algorithms are in use: `RS256` (RSA, PKCS#1 v1.5, SHA-256) and `DS256` (DSA,
-SHA-256, DER), which no standard lists. The algorithm must be named where the signature covers it, and it must be
-the key's own: nothing in a token chooses how strictly it is checked.
+A JWS (RFC 7515) is `HEADER.PAYLOAD.SIGNATURE`, each part in base64url without padding, or JSON with one or more
+signatures. The algorithms are `RS256` (RSA, PKCS#1 v1.5, SHA-256) and `DS256` (DSA, SHA-256, DER), which is not
+standardized. The algorithm must be in the protected header and match the key, so that a token cannot choose how it is
+verified.
 
-HS_SIGNATURE and HS_CERT: signed claims about a record's values, and about who holds which key.
+Claims are `iss`, `sub`, `iat`, `nbf`, `exp` and optionally `chain`, the certificates up to the trust root. HS_SIGNATURE
+adds `digests` of the binary form of values from offset 8 (without index and timestamp); HS_CERT adds `publicKey` and
+`perms`. Ordinary resolution depends on neither.
 
-Both are tokens (`jws`) whose payload claims `iss`, `sub`, `iat`, `nbf`, `exp` and possibly `chain`, the way to the
-trust root. HS_SIGNATURE adds `digests` of values, each taken "over its binary encoding from offset 8 (index and
-timestamp excluded)"; HS_CERT adds `publicKey` and `perms`. Ordinary resolution does not depend on either.
-
-Whether the chain leads to a root that is trusted is for whoever fetches it; here one link is checked, with the key
-and the time given.
+Only one link is verified here, with a given key and time; the caller fetches the chain and decides about the root.
 """
 
 import hashlib
@@ -41,13 +38,13 @@ from .text_types import Text
 from .value import Value, ValueRef
 
 MAX_JWS_LENGTH: Final = 262_144
-"""The longest token, in characters: it has to fit a message. A signature over 2,048 values takes 220,000."""
+"""Maximum length of a token in characters: it has to fit in a message. A signature over 2,048 values takes 220,000."""
 
 MAX_JWS_SIGNATURES: Final = 8
-"""The most signatures on one token. Deployed tools make one; each costs a verification."""
+"""Maximum number of signatures of a token. Deployed tools create one; each costs a verification."""
 
 ALGORITHMS: Final = {"RSA": "RS256", "DSA": "DS256"}
-"""The algorithm that a key of each kind signs with."""
+"""Signature algorithm of each key type."""
 
 _HASH = "SHA-256"
 _PART = re.compile(r"[A-Za-z0-9_-]*")
@@ -55,30 +52,28 @@ _PART = re.compile(r"[A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class JwsSignature:
-    """One signature on a token."""
+    """One signature of a token."""
 
     protected: str
-    """The header that it covers, still in base64url."""
+    """The protected header, in base64url."""
     algorithm: str
-    """What the header names."""
+    """The algorithm in the header."""
     signature: bytes
-    """The signature itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jws(Text):
-    """A token. The text is kept as it is; the rest is read from it."""
+    """A token, parsed from its text."""
 
     payload: bytes = field(init=False, repr=False, compare=False)
-    """What is signed."""
     signatures: tuple[JwsSignature, ...] = field(init=False, repr=False, compare=False)
-    """By whom, one or more."""
+    """At least one."""
     _encoded: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         Text.__post_init__(self)
         if len(self.text) > MAX_JWS_LENGTH:
-            raise InvalidData(f"{len(self.text):,} characters are too many; {MAX_JWS_LENGTH:,} are the most")
+            raise InvalidData(f"the token has {len(self.text):,} characters; the maximum is {MAX_JWS_LENGTH:,}")
         text = self.text.strip()
         encoded, signatures = _from_json(text) if text.startswith("{") else _from_compact(text)
         object.__setattr__(self, "_encoded", encoded)
@@ -86,7 +81,7 @@ class Jws(Text):
         object.__setattr__(self, "signatures", signatures)
 
     def is_signed_by(self, key: PublicKey) -> bool:
-        """Whether the owner of a key has signed it."""
+        """Whether one of the signatures was made with the key."""
         algorithm = ALGORITHMS.get(key.KTY)
         return any(
             signature.algorithm == algorithm
@@ -100,7 +95,7 @@ class Jws(Text):
 
 
 def sign_compact(claims: JsonObject, key: PrivateKey) -> str:
-    """A token in compact form."""
+    """Create a token in compact form."""
     header: JsonObject = {"alg": ALGORITHMS[key.KTY]}
     signed = f"{_encode(write_json(header).encode())}.{_encode(write_json(claims).encode())}"
     return f"{signed}.{_encode(key.sign(_HASH, signed.encode('ascii')))}"
@@ -109,7 +104,7 @@ def sign_compact(claims: JsonObject, key: PrivateKey) -> str:
 def _from_compact(text: str) -> tuple[str, tuple[JwsSignature, ...]]:
     parts = text.split(".")
     if len(parts) != 3:
-        raise InvalidData("a token has three parts with a dot between them")
+        raise InvalidData("the token must be three parts separated by dots")
     header, payload, signature = parts
     return payload, (_parse_signature(header, signature),)
 
@@ -119,13 +114,13 @@ def _from_json(text: str) -> tuple[str, tuple[JwsSignature, ...]]:
     payload = require_text(require_member(members, "payload", "the token"), "the payload")
     items = require_list(members["signatures"], "the signatures") if "signatures" in members else [members]
     if not 1 <= len(items) <= MAX_JWS_SIGNATURES:
-        raise InvalidData(f"a token has 1 to {MAX_JWS_SIGNATURES} signatures, not {len(items)}")
+        raise InvalidData(f"the token has {len(items)} signatures; it must have 1 to {MAX_JWS_SIGNATURES}")
     signatures = []
     for item in items:
-        one = require_object(item, "a signature")
-        header = require_text(require_member(one, "protected", "a signature"), "the header")
+        fields = require_object(item, "a signature")
+        header = require_text(require_member(fields, "protected", "a signature"), "the header")
         signatures.append(
-            _parse_signature(header, require_text(require_member(one, "signature", "a signature"), "the signature"))
+            _parse_signature(header, require_text(require_member(fields, "signature", "a signature"), "the signature"))
         )
     return payload, tuple(signatures)
 
@@ -133,7 +128,7 @@ def _from_json(text: str) -> tuple[str, tuple[JwsSignature, ...]]:
 def _parse_signature(protected: str, signature: str) -> JwsSignature:
     header = require_object(parse_json(_decode(protected, "the header")), "the header of the token")
     if "crit" in header:
-        raise InvalidData("the token demands extensions that are not known (crit)")
+        raise InvalidData("the token requires unknown extensions (crit)")
     algorithm = require_text(require_member(header, "alg", "the header of the token"), "the algorithm")
     return JwsSignature(protected, algorithm, _decode(signature, "the signature"))
 
@@ -149,47 +144,45 @@ def _encode(data: bytes) -> str:
 
 
 MAX_CHAIN: Final = 50
-"""The most links to a trust root, as deployed."""
+"""Maximum number of links to a trust root, as deployed."""
 
 DIGEST_ALGORITHM: Final = "SHA-256"
-"""The hash of a value's digest, as it is written."""
+"""Hash algorithm of new digests."""
 
 _HASH_SPELLINGS = ("SHA-256", "SHA256")
-_TIME_RANGE = (-(1 << 53), 1 << 53)  # whole numbers that every JSON reader understands
+_TIME_RANGE = (-(1 << 53), 1 << 53)  # integers that every JSON reader supports
 
 
 class TokenStatus(Enum):
-    """What is to be said about a token, a key and a time."""
+    """Result of verifying a token."""
 
     GOOD = "good"
     WRONG_KEY = "not signed with this key"
     NOT_YET_VALID = "not valid yet"
-    EXPIRED = "not valid any more"
+    EXPIRED = "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What every token claims."""
+    """The common claims of tokens. Times are in seconds since 1970."""
 
     issuer: ValueRef
-    """Whose key signed it."""
+    """The key that signed it."""
     subject: ValueRef
-    """What it is about: a record, or the holder of a key."""
+    """A record, or the holder of a key."""
     issued_at: int | None = None
-    """When it was made; all times in seconds since 1970."""
     not_before: int | None = None
-    """From when it is valid."""
     expires: int | None = None
-    """Until when it is valid. Without this it never is."""
+    """A token without expiry is never valid."""
     chain: tuple[ValueRef, ...] = ()
-    """Certificates that lead from the issuer to the trust root."""
+    """Certificates from the issuer to the trust root."""
 
     @classmethod
     def from_json(cls, claims: JsonObject) -> Self:
-        """Take the claims of a payload."""
+        """Parse the claims of a payload."""
         chain = require_list(claims.get("chain", []), "the chain")
         if len(chain) > MAX_CHAIN:
-            raise InvalidData(f"a chain has at most {MAX_CHAIN} links, not {len(chain)}")
+            raise InvalidData(f"the chain has {len(chain)} links; the maximum is {MAX_CHAIN}")
         return cls(
             _parse_ref(require_member(claims, "iss", "the token"), "the issuer"),
             _parse_ref(require_member(claims, "sub", "the token"), "the subject"),
@@ -211,17 +204,16 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class _SignedClaims(Jws):
-    """What both types share."""
+    """Base class of HS_SIGNATURE and HS_CERT."""
 
     claimed: Claims = field(init=False, compare=False)
-    """By whom, about what, for how long."""
 
     def __post_init__(self) -> None:
         Jws.__post_init__(self)
         object.__setattr__(self, "claimed", Claims.from_json(self.claims()))
 
     def verdict(self, key: PublicKey, now: int) -> TokenStatus:
-        """Whether this key signed it and it is valid now."""
+        """Check the signature with a key, and the validity period."""
         if not self.is_signed_by(key):
             return TokenStatus.WRONG_KEY
         if self.claimed.not_before is not None and now < self.claimed.not_before:
@@ -236,38 +228,37 @@ class ValueDigest:
     """The digest of one value."""
 
     index: int
-    """Which value."""
+    """Index of the value."""
     digest: bytes
-    """SHA-256, as far as is known."""
+    """Usually SHA-256."""
 
     @classmethod
     def of(cls, value: Value) -> Self:
-        """The digest of a value as it stands."""
+        """Compute the digest of a value."""
         return cls(value.index, hashlib.sha256(value.signed_part()).digest())
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How values agree with a signature, each group as indexes in ascending order."""
+    """Comparison of values with a signature, as indexes in ascending order."""
 
     verified: tuple[int, ...]
     """Signed and unchanged."""
     changed: tuple[int, ...]
-    """Signed, but different now."""
+    """Signed, but changed since."""
     missing: tuple[int, ...]
     """Signed, but not among the values."""
     unsigned: tuple[int, ...]
-    """Not signed at all, the signature itself among them."""
+    """Not signed; includes the signature itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSignature(_SignedClaims):
-    """HS_SIGNATURE: these values of that handle are as the issuer wants them."""
+    """HS_SIGNATURE: signed digests of the values of a handle."""
 
     digest_algorithm: str = field(init=False, repr=False, compare=False)
-    """The hash of the digests; only SHA-256 is known."""
+    """Hash algorithm of the digests; only SHA-256 is supported."""
     digests: tuple[ValueDigest, ...] = field(init=False, repr=False, compare=False)
-    """What the values were."""
 
     def __post_init__(self) -> None:
         _SignedClaims.__post_init__(self)
@@ -281,15 +272,15 @@ class RecordSignature(_SignedClaims):
 
     @classmethod
     def sign(cls, claims: Claims, values: Iterable[Value], key: PrivateKey) -> Self:
-        """Sign values of the handle that the claims name as subject."""
+        """Sign values of the subject's handle."""
         digests = [ValueDigest.of(value) for value in values]
         items = [{"index": digest.index, "digest": to_base64(digest.digest)} for digest in digests]
         added: JsonObject = {"digests": {"alg": DIGEST_ALGORITHM, "digests": items}}
         return cls(sign_compact(claims.to_json() | added, key))
 
     def compare(self, values: Iterable[Value]) -> Comparison:
-        """Which values are as they were signed. Says nothing about who signed: ask `verdict` first."""
-        found = {value.index: value for value in values}
+        """Compare values with the signed digests. Check the signer with `verdict` first."""
+        current = {value.index: value for value in values}
         signed: dict[int, set[bytes]] = {}
         for digest in self.digests:
             signed.setdefault(digest.index, set()).add(digest.digest)
@@ -297,34 +288,33 @@ class RecordSignature(_SignedClaims):
         good = {
             index
             for index, digests in signed.items()
-            if known and index in found and digests == {ValueDigest.of(found[index]).digest}
+            if known and index in current and digests == {ValueDigest.of(current[index]).digest}
         }
         return Comparison(
             verified=tuple(sorted(good)),
-            changed=tuple(sorted((signed.keys() & found.keys()) - good)),
-            missing=tuple(sorted(signed.keys() - found.keys())),
-            unsigned=tuple(sorted(found.keys() - signed.keys())),
+            changed=tuple(sorted((signed.keys() & current.keys()) - good)),
+            missing=tuple(sorted(signed.keys() - current.keys())),
+            unsigned=tuple(sorted(current.keys() - signed.keys())),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CertPermission:
-    """What the holder of a certified key may sign."""
+    """A permission of a certified key."""
 
     kind: str
     """`everything`, `thisHandle`, `derivedPrefixes` or `handlesUnderThisPrefix`."""
     handle: str | None = None
-    """The handle it is about."""
+    """The handle that it applies to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate(_SignedClaims):
-    """HS_CERT: that identity holds this key, and may sign so much with it."""
+    """HS_CERT: certifies the key of an identity and its permissions."""
 
     public_key: PublicKey = field(init=False, repr=False, compare=False)
     """The key of the subject."""
     permissions: tuple[CertPermission, ...] = field(init=False, compare=False)
-    """What it may sign."""
 
     def __post_init__(self) -> None:
         _SignedClaims.__post_init__(self)
@@ -337,8 +327,8 @@ class Certificate(_SignedClaims):
     def sign(
         cls, claims: Claims, public_key: PublicKey, permissions: Iterable[CertPermission], key: PrivateKey
     ) -> Self:
-        """Certify the key of the subject that the claims name."""
-        items = [({} if one.handle is None else {"handle": one.handle}) | {"perm": one.kind} for one in permissions]
+        """Certify the key of the subject."""
+        items = [({} if each.handle is None else {"handle": each.handle}) | {"perm": each.kind} for each in permissions]
         added: JsonObject = {"publicKey": public_key.to_json(), "perms": items}
         return cls(sign_compact(claims.to_json() | added, key))
 
@@ -365,7 +355,7 @@ def _parse_ref(obj: object, label: str) -> ValueRef:
 
 
 def _format_ref(ref: ValueRef) -> str:
-    """`300:0.NA/12345`, or the handle alone if that means the same."""
+    """Format `300:0.NA/12345`, or only the handle if that is equivalent."""
     if ref.index == 0:
         try:
             if ValueRef.parse(ref.handle) == ref:

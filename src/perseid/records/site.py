@@ -1,22 +1,20 @@
-"""A server of a site, and the interfaces it listens on.
+"""Sites: HS_SITE, HS_SITE.6, HS_SITE.PREFIX, HS_NA_DELEGATE, `siteinfo.bin`, `siteinfo.json`.
+
+    0   i16    version of this format: 1
+    2   u8 u8  protocol version, major and minor
+    4   i16    serial number, incremented with every change
+    6   u8     80 this site is a primary, 40 the service has several primaries
+    7   u8     hash option
+    8   bytes  hash filter, unused
+    …   i32    count, then attributes: str name, bytes value
+    …   i32    count, then servers; hashing selects them by position
 
 server     i32    id                      interface  u8   type: 1 admin, 2 query, 3 both, 0 out of service
            16     address                            u8   protocol
            bytes  public key                         i32  port
            i32    count, then interfaces
 
-Sites: HS_SITE, HS_SITE.6, HS_SITE.PREFIX, HS_NA_DELEGATE, `siteinfo.bin`, `siteinfo.json`.
-
-    0   i16    version of this format: 1
-    2   u8 u8  protocol version, major and minor
-    4   i16    serial number, to be raised with every change
-    6   u8     80 this site is a primary, 40 the service has several primaries
-    7   u8     hash option
-    8   bytes  hash filter, unused
-    …   i32    count, then attributes: str name, bytes value
-    …   i32    count, then servers; their order counts, because hashing chooses by position
-
-A site in JSON or text is what `siteinfo.json` holds; see `site_json` for its varieties.
+JSON and text are those of `siteinfo.json`; see `site_json` for its variants.
 """
 
 import ipaddress
@@ -56,14 +54,14 @@ _MIN_INTERFACE_SIZE = 6
 
 
 class Purpose(IntFlag):
-    """What an interface serves; none is out of service. Unknown bits are kept."""
+    """Purpose of an interface; none is out of service. Unknown bits are preserved."""
 
     ADMIN = 1
     QUERY = 2
 
 
 class Transport(OpenEnum):
-    """How an interface is spoken to."""
+    """Protocol of an interface."""
 
     UDP = 0
     TCP = 1
@@ -73,38 +71,35 @@ class Transport(OpenEnum):
 
 _KNOWN_PURPOSES = Purpose.ADMIN | Purpose.QUERY
 _TRANSPORT_BY_NAME = {member.name: member for member in Transport}
-# A site may hold thousands of interfaces that nobody has heard of; they share their protocols.
+# A site can have thousands of interfaces with unknown protocols; they share their members.
 _TRANSPORT_BY_NUMBER = [Transport(byte) for byte in range(0x100)]
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Where and for what a server listens."""
+    """A port on which a server listens."""
 
     purpose: Purpose
-    """What it serves."""
     transport: Transport
-    """How it is spoken to."""
     port: int
-    """Where, at the server's address."""
 
     @classmethod
     def read(cls, reader: Reader) -> Self:
-        """Take it from the binary form."""
+        """Read the binary form."""
         return cls(Purpose(reader.u8()), _TRANSPORT_BY_NUMBER[reader.u8()], reader.i32())
 
     def write(self, writer: Writer) -> None:
-        """Add the binary form."""
+        """Write the binary form."""
         writer.u8(self.purpose).u8(self.transport).i32(self.port)
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
-        """Take `{"query":…, "admin":…, "protocol":…, "port":…}`."""
+        """Parse `{"query":…, "admin":…, "protocol":…, "port":…}`."""
         members = require_object(obj, "an interface")
         purpose = Purpose(0)
         for name, bit in (("query", Purpose.QUERY), ("admin", Purpose.ADMIN)):
-            given = find_site_member(members, name)
-            if given is not None and require_bool(given, name):
+            flag = find_site_member(members, name)
+            if flag is not None and require_bool(flag, name):
                 purpose |= bit
         if (extra := find_site_member(members, "type")) is not None:
             purpose |= Purpose(require_int(extra, "the type of an interface", 0, 0xFF))
@@ -112,7 +107,7 @@ class Interface:
         return cls(purpose, transport, require_int(require_site_member(members, "port", "an interface"), "the port"))
 
     def to_json(self) -> JsonObject:
-        """The JSON form; `type` only if it says more than the rest."""
+        """The JSON form; `type` only if unknown bits are set."""
         obj: JsonObject = {
             "query": Purpose.QUERY in self.purpose,
             "admin": Purpose.ADMIN in self.purpose,
@@ -131,15 +126,14 @@ class Server:
     server_id: int
     """A label, matched against the server's own configuration."""
     address: bytes
-    """Sixteen bytes: IPv6, or IPv4 behind twelve zeros; all zeros if the site's attributes name a domain."""
+    """Sixteen bytes: IPv6, or IPv4 after twelve zeros; all zeros if the site's attributes name a domain."""
     public_key: bytes
-    """What the server signs with, as bytes; `key` reads them."""
+    """The server's signing key, encoded; `key` decodes it."""
     interfaces: tuple[Interface, ...] = ()
-    """Where it listens."""
 
     def __post_init__(self) -> None:
         if len(self.address) != ADDRESS_LENGTH:
-            raise RecordMisuse(f"an address has {ADDRESS_LENGTH} bytes, not {len(self.address)}")
+            raise RecordMisuse(f"an address must have {ADDRESS_LENGTH} bytes, not {len(self.address)}")
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -148,19 +142,19 @@ class Server:
 
     @property
     def key(self) -> PublicKey | None:
-        """The public key; None if the bytes are no key that we know."""
+        """The public key; None if it is malformed or of an unknown kind."""
         try:
             return PublicKey.from_bytes(self.public_key)
         except InvalidData:
             return None
 
     def interface(self, transport: Transport, purpose: Purpose) -> Interface | None:
-        """The first interface of a protocol that serves a purpose."""
-        return next((one for one in self.interfaces if one.transport == transport and purpose in one.purpose), None)
+        """The first interface with a protocol and purpose."""
+        return next((each for each in self.interfaces if each.transport == transport and purpose in each.purpose), None)
 
     @classmethod
     def read(cls, reader: Reader) -> Self:
-        """Take it from the binary form."""
+        """Read the binary form."""
         server_id = reader.i32()
         address = reader.raw(ADDRESS_LENGTH)
         public_key = reader.bytes_()
@@ -168,14 +162,14 @@ class Server:
         return cls(server_id, address, public_key, interfaces)
 
     def write(self, writer: Writer) -> None:
-        """Add the binary form."""
+        """Write the binary form."""
         writer.i32(self.server_id).raw(self.address).bytes_(self.public_key).i32(len(self.interfaces))
         for interface in self.interfaces:
             interface.write(writer)
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
-        """Take `{"serverId":…, "address":…, "publicKey":…, "interfaces":[…]}`, or an older spelling."""
+        """Parse `{"serverId":…, "address":…, "publicKey":…, "interfaces":[…]}`, or an older spelling."""
         members = require_object(obj, "a server")
         interfaces = require_list(require_site_member(members, "interfaces", "a server"), "the interfaces")
         return cls(
@@ -199,15 +193,13 @@ def _transport_from_json(obj: object) -> Transport:
     if isinstance(obj, str) and not obj.isdecimal():
         name = require_text(obj, "the protocol").upper()
         if name not in _TRANSPORT_BY_NAME:
-            raise InvalidData(
-                f"{name[:20]!r} is not a protocol; there are {', '.join(_TRANSPORT_BY_NAME)}, or a number"
-            )
+            raise InvalidData(f"unknown protocol {name[:20]!r}; use {', '.join(_TRANSPORT_BY_NAME)} or a number")
         return _TRANSPORT_BY_NAME[name]
     return _TRANSPORT_BY_NUMBER[require_int(obj, "the protocol", 0, 0xFF)]
 
 
 PROTOCOL_VERSION: Final = (2, 11)
-"""The newest protocol version; what a site in JSON means that does not say."""
+"""The newest protocol version, and the default for JSON."""
 
 _MIN_ATTRIBUTE_SIZE = 8
 _MIN_SERVER_SIZE = 28  # an empty key, no interfaces
@@ -215,16 +207,16 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 class PrimaryMask(IntFlag):
-    """The site's place in its service. Unknown bits are kept."""
+    """Role of the site in its service. Unknown bits are preserved."""
 
     MULTI_PRIMARY = 0x40
     """The service has several primary sites."""
     PRIMARY = 0x80
-    """This site takes changes."""
+    """This site accepts changes."""
 
 
 class HashOption(OpenEnum):
-    """Which part of a handle chooses the server."""
+    """The part of a handle that selects the server."""
 
     PREFIX = 0
     SUFFIX = 1
@@ -232,59 +224,56 @@ class HashOption(OpenEnum):
 
 
 MIRROR: Final = PrimaryMask(0)
-"""A site that takes no changes."""
+"""A site that does not accept changes."""
 
 _UNKNOWN_MASK = 0x3F
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A name and a value that describe a site: `desc`, `domain`, `alt_addr` …"""
+    """An attribute of a site: `desc`, `domain`, `alt_addr` …"""
 
     name: str
-    """What it says."""
     value: bytes
-    """Text in UTF-8, as far as anybody knows."""
+    """Usually UTF-8 text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A group of servers that hold all handles of a service together."""
+    """A group of servers that together hold all handles of a service."""
 
     servers: tuple[Server, ...]
-    """In the order in which hashing counts them."""
+    """In the order that hashing uses."""
     attributes: tuple[Attribute, ...] = ()
-    """What describes the site, in order; a name may come twice."""
+    """In order; names can repeat."""
     serial: int = 1
-    """Raised with every change of this record; 16 bits with a sign, as deployed software reads it."""
+    """Incremented with every change of this record; 16 bits, signed, as deployed software reads it."""
     primary: PrimaryMask = MIRROR
-    """Whether it takes changes."""
     hash_option: HashOption = HashOption.ALL
-    """How a handle finds its server."""
     hash_filter: bytes = b""
-    """Unused, kept."""
+    """Unused, preserved."""
     protocol_version: tuple[int, int] = PROTOCOL_VERSION
-    """The highest version that the servers speak."""
+    """The highest version that the servers support."""
     version: int = 1
     """The version of this format."""
 
     def __post_init__(self) -> None:
         if not all(0 <= byte <= 0xFF for byte in (*self.protocol_version, self.primary, self.hash_option)):
-            raise RecordMisuse("protocol version, primary mask and hash option of a site are bytes")
+            raise RecordMisuse("protocol version, primary mask and hash option of a site must fit in one byte each")
 
     def attribute(self, name: str) -> str | None:
-        """The first attribute of this name as text; None if there is none or it is no text."""
-        found = next((attribute.value for attribute in self.attributes if attribute.name == name), None)
-        return None if found is None else decode_printable(found)
+        """The first attribute of this name as text; None if it is missing or not text."""
+        value = next((attribute.value for attribute in self.attributes if attribute.name == name), None)
+        return None if value is None else decode_printable(value)
 
     @property
     def is_primary(self) -> bool:
-        """Whether it takes changes."""
+        """Whether the site accepts changes."""
         return PrimaryMask.PRIMARY in self.primary
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take the data of a value, or a file; nothing may follow."""
+        """Decode the data of a value, or a file."""
         reader = Reader(data)
         version = reader.i16()
         protocol_version = (reader.u8(), reader.u8())
@@ -300,7 +289,7 @@ class Site:
         )
 
     def to_bytes(self) -> bytes:
-        """The data of a value, or a file."""
+        """Encode the data of a value, or a file."""
         major, minor = self.protocol_version
         writer = Writer().i16(self.version).u8(major).u8(minor).i16(self.serial)
         writer.u8(self.primary).u8(self.hash_option).bytes_(self.hash_filter).i32(len(self.attributes))
@@ -313,7 +302,7 @@ class Site:
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
-        """Take a JSON object; everything but the servers may be missing."""
+        """Parse a JSON object; only `servers` is required."""
         members = require_object(obj, "the site")
         servers = require_list(require_site_member(members, "servers", "the site"), "the servers")
         version, protocol = find_site_member(members, "version"), find_site_member(members, "protocolVersion")
@@ -330,7 +319,7 @@ class Site:
         )
 
     def to_json(self) -> JsonObject:
-        """A JSON object, members in the order in which deployed software writes them."""
+        """The JSON form, with members in the order of deployed software."""
         major, minor = self.protocol_version
         obj: JsonObject = {
             "version": self.version,
@@ -345,28 +334,28 @@ class Site:
             obj["hashOption"] = int(self.hash_option)
         if self.hash_filter:
             obj["hashFilter"] = codec.to_json(self.hash_filter)
-        obj["attributes"] = attributes_to_json([(one.name, one.value) for one in self.attributes])
+        obj["attributes"] = attributes_to_json([(each.name, each.value) for each in self.attributes])
         obj["servers"] = [server.to_json() for server in self.servers]
         return obj
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Take the text of a `siteinfo.json`."""
+        """Parse the text of a `siteinfo.json`."""
         return cls.from_json(parse_json(text.removeprefix(_BYTE_ORDER_MARK)))
 
     def to_text(self) -> str:
-        """The JSON in one line."""
+        """The JSON on one line."""
         return write_json(self.to_json())
 
     @classmethod
     def from_file(cls, data: bytes) -> Self:
-        """Take the contents of a file: JSON if it is clean text, binary if not."""
+        """Decode a file: JSON if it is printable text, otherwise binary."""
         text = decode_printable(data)
         return cls.from_bytes(data) if text is None else cls.from_text(text)
 
 
 def _serial_from_json(obj: object) -> int:
-    """Sixteen bits; whoever counts them without a sign means the same bytes."""
+    """Parse 16 bits, signed or unsigned."""
     if obj is None:
         return 0
     number = require_int(obj, "the serial number", -0x8000, 0xFFFF)
@@ -377,7 +366,7 @@ def _primary_from_json(members: JsonObject) -> PrimaryMask:
     mask = find_site_member(members, "primaryMask")
     primary = PrimaryMask(0 if mask is None else require_int(mask, "the primary mask", 0, 0xFF))
     for name, bit in (("primarySite", PrimaryMask.PRIMARY), ("multiPrimary", PrimaryMask.MULTI_PRIMARY)):
-        given = find_site_member(members, name)
-        if given is not None and require_bool(given, name):
+        flag = find_site_member(members, name)
+        if flag is not None and require_bool(flag, name):
             primary |= bit
     return primary

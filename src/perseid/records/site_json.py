@@ -1,13 +1,11 @@
-"""What is particular about the JSON of sites: old spellings, several shapes, keys in four formats.
+"""Variants of the JSON of sites, including those of old software.
 
-- Members may begin with a capital, and `servers`, `interfaces` may be called `serverList`, `interfaceList`: so
-  wrote old software.
+- Members can begin with an uppercase letter, and `servers`, `interfaces` can be `serverList`, `interfaceList`.
 - Attributes are an array of `{"name":…, "value":…}`, or an object of name → text or texts.
-- A public key is `{"format": "key", "value": {…}}`, or bytes in base64 or hexadecimal; a bare string is
-  hexadecimal, which is how old software wrote it.
-- Protocols are called by name, or by number if nobody has named them.
+- A public key is `{"format": "key", "value": {…}}`, or bytes in base64 or hexadecimal; a bare string is hexadecimal.
+- Protocols are names, or numbers if unknown.
 
-Written is only the present form. What JSON has no place for gets a member that deployed readers skip.
+Only the current form is written. Members that deployed readers ignore hold what it cannot express.
 """
 
 import ipaddress
@@ -21,7 +19,7 @@ from .json_parsing import JsonObject, require_int, require_list, require_object,
 from .public_keys import PublicKey
 
 LEGACY_NAMES: Final = {"servers": "serverList", "interfaces": "interfaceList"}
-"""What else a member may be called."""
+"""Alternative names of members."""
 
 ADDRESS_LENGTH: Final = 16
 _JSON_KEY_TYPES = ("RSA", "DSA")
@@ -31,7 +29,7 @@ _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 
 
 def find_site_member(members: JsonObject, name: str) -> object:
-    """A member under its name, its other name, or either of them with a capital; None if it is not there."""
+    """Find a member by its name or legacy name, in lowercase or capitalized; None if missing."""
     for spelling in (name, LEGACY_NAMES.get(name, name)):
         for candidate in (spelling, spelling[0].upper() + spelling[1:]):
             if candidate in members:
@@ -40,22 +38,22 @@ def find_site_member(members: JsonObject, name: str) -> object:
 
 
 def require_site_member(members: JsonObject, name: str, label: str) -> object:
-    """A member that must be there and not be null."""
-    found = find_site_member(members, name)
-    if found is None:
+    """Return a required member that is not null."""
+    value = find_site_member(members, name)
+    if value is None:
         raise InvalidData(f'{label} has no "{name}"')
-    return found
+    return value
 
 
 def attributes_from_json(obj: object) -> list[tuple[str, bytes]]:
-    """Names and values, in their order, of an array or an object."""
+    """Parse names and values from an array or an object."""
     if obj is None:
         return []
     pairs: list[tuple[object, object]] = []
     if isinstance(obj, dict):
         for name, values in obj.items():
-            several = require_list(values, "an attribute's values") if isinstance(values, list) else [values]
-            pairs += [(name, value) for value in several]
+            items = require_list(values, "an attribute's values") if isinstance(values, list) else [values]
+            pairs += [(name, value) for value in items]
     else:
         for item in require_list(obj, "the attributes"):
             members = require_object(item, "an attribute")
@@ -72,12 +70,12 @@ def attributes_from_json(obj: object) -> list[tuple[str, bytes]]:
 
 
 def attributes_to_json(attributes: list[tuple[str, bytes]]) -> list[JsonObject]:
-    """An array of names and values."""
+    """Format an array of names and values."""
     return [{"name": name, "value": codec.to_json(value)} for name, value in attributes]
 
 
 def key_from_json(obj: object) -> bytes:
-    """The bytes of a public key in any of its formats."""
+    """Decode a public key in any of its formats."""
     if isinstance(obj, str):
         return from_hex(obj, "the public key")
     members = require_object(obj, "the public key")
@@ -91,7 +89,7 @@ def key_from_json(obj: object) -> bytes:
 
 
 def key_to_json(data: bytes) -> JsonObject:
-    """A public key as a JSON key if it comes back as the same bytes, or else in base64."""
+    """Format a public key as a JSON key if that is exact, otherwise in base64."""
     key = key_for_json(data)
     if key is None:
         return {"format": "base64", "value": to_base64(data)}
@@ -99,7 +97,7 @@ def key_to_json(data: bytes) -> JsonObject:
 
 
 def key_for_json(data: bytes) -> PublicKey | None:
-    """A public key, if its JSON form gives the same bytes back and deployed software reads it."""
+    """Decode a public key if its JSON form is exact and deployed software can read it; None if not."""
     try:
         key = PublicKey.from_bytes(data)
     except InvalidData:
@@ -108,29 +106,29 @@ def key_for_json(data: bytes) -> PublicKey | None:
 
 
 def address_from_json(obj: object) -> bytes:
-    """Sixteen bytes of an address in text; an IPv4 address is put behind twelve zeros."""
+    """Parse an address to sixteen bytes; IPv4 follows twelve zeros."""
     text = require_text(obj, "the address")
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
         raise InvalidData(f"{text[:60]!r} is not an IP address") from None
     if "%" in text:
-        raise InvalidData("an address in a site has no zone (%)")
+        raise InvalidData(f"the address {text[:60]!r} has a zone (%), which is not allowed in a site")
     return address.packed.rjust(ADDRESS_LENGTH, b"\0")
 
 
 def address_to_json(data: bytes) -> str:
-    """The address in text; what begins with twelve zeros is IPv4."""
+    """Format an address; twelve leading zeros mean IPv4."""
     if data.startswith(_V4_PADDING):
         return str(ipaddress.IPv4Address(data[len(_V4_PADDING) :]))
-    if data.startswith(_MAPPED_V4):  # newer versions of Python write these in another way than older ones
+    if data.startswith(_MAPPED_V4):  # the format differs between versions of Python
         return f"::ffff:{ipaddress.IPv4Address(data[len(_MAPPED_V4) :])}"
     return str(ipaddress.IPv6Address(data))
 
 
 def version_from_json(obj: object) -> tuple[int, int]:
-    """Take `"2.11"`, which is a text: as a number 2.10 would be 2.1."""
-    found = _VERSION.fullmatch(require_text(obj, "the protocol version"))
-    if found is None:
-        raise InvalidData("the protocol version should be written like 2.11")
-    return require_int(found[1], "the major version", 0, 0xFF), require_int(found[2], "the minor version", 0, 0xFF)
+    """Parse `"2.11"`, a string, because the number 2.10 would be 2.1."""
+    match = _VERSION.fullmatch(require_text(obj, "the protocol version"))
+    if match is None:
+        raise InvalidData("the protocol version must have the form 2.11")
+    return require_int(match[1], "the major version", 0, 0xFF), require_int(match[2], "the minor version", 0, 0xFF)

@@ -1,7 +1,6 @@
-"""Types whose data is text in UTF-8: URL, EMAIL, DESC, HS_SERV, HS_ALIAS, and the base of those that hold a grammar.
+"""Types whose data is UTF-8 text: URL, EMAIL, DESC, HS_SERV, HS_ALIAS, and the base class of types with a syntax.
 
-What the text should look like is not judged here: a record keeps what its owner wrote. The three conversions are
-the same text each time, so every one of them is exact.
+The text is not validated: a record keeps what its owner wrote. All conversions are exact.
 """
 
 from dataclasses import dataclass
@@ -24,24 +23,24 @@ class Text:
         try:
             self.text.encode("utf-8")
         except UnicodeEncodeError:
-            raise RecordMisuse("a text holds half of a surrogate pair and has no UTF-8 form") from None
+            raise RecordMisuse("the text contains a surrogate and cannot be encoded in UTF-8") from None
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take the data of a value."""
+        """Decode the data of a value."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidData("the data is not UTF-8", error.start) from None
+            raise InvalidData("the data is not valid UTF-8", error.start) from None
         return cls(text)
 
     def to_bytes(self) -> bytes:
-        """The data of a value."""
+        """Encode the data of a value."""
         return self.text.encode("utf-8")
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
-        """Take a JSON string."""
+        """Parse a JSON string."""
         return cls(require_text(obj, "the data"))
 
     def to_json(self) -> str:
@@ -50,7 +49,7 @@ class Text:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Take the text itself."""
+        """Create from text."""
         check_utf8(text, "the data")
         return cls(text)
 
@@ -61,34 +60,34 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Url(Text):
-    """URL: where the thing is."""
+    """URL: the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Email(Text):
-    """EMAIL: whom to write to."""
+    """EMAIL: a contact address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description(Text):
-    """DESC: what it is, for people."""
+    """DESC: a description."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandleText(Text):
-    """The name of another handle."""
+    """Text that names another handle."""
 
     @property
     def handle(self) -> Handle | None:
-        """The handle; None if no record can be kept under that name."""
+        """The handle; None if no record can exist under that name."""
         return Handle.for_lookup(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceHandle(HandleText):
-    """HS_SERV, HS_SERV.PREFIX: under this name are the sites; `0.NA/0.NA` means the root service."""
+    """HS_SERV, HS_SERV.PREFIX: the handle whose record has the sites; `0.NA/0.NA` means the root service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alias(HandleText):
-    """HS_ALIAS: the handle is another name of this one. Servers do not follow it, proxies do."""
+    """HS_ALIAS: another handle for which this one is an alias. Proxies follow it, servers do not."""

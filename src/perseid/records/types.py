@@ -1,12 +1,12 @@
-"""Type names: what they are called and how they match.
+"""Type names and type matching.
 
-Names are UTF-8 text, compared with the ASCII letters folded and no others; `.` separates a type from its
-subtypes. There are three ways to compare, and each has its place:
+Names are UTF-8 text, case-insensitive for ASCII letters; `.` separates a type from its subtypes. There are three
+comparisons:
 
-- `matches`: what a client asks for. `URL` finds `URL` only, `URL.` finds `URL`, `URL.us` and all below.
-- `has_type`: what a value is. `HS_ADMIN.x` is an `HS_ADMIN`, in any case of letters.
-- exact spelling, for the names of `SITE_TYPES`, `SERVICE_TYPES` and for `HS_PUBKEY` where it proves an identity:
-  deployed resolvers and servers overlook `hs_site`, so whoever finds it must not act on it either.
+- `matches`: a client's query. `URL` matches only `URL`; `URL.` matches `URL`, `URL.us` and all other subtypes.
+- `has_type`: the type of a value. `HS_ADMIN.x` is an `HS_ADMIN`, in any case.
+- exact spelling, for `SITE_TYPES`, `SERVICE_TYPES` and for an `HS_PUBKEY` that proves an identity: deployed resolvers
+  and servers ignore `hs_site`, so it must have no effect here either.
 """
 
 from collections.abc import Iterable
@@ -33,39 +33,39 @@ EMAIL: Final = "EMAIL"
 DESC: Final = "DESC"
 LOCATIONS: Final = "10320/loc"
 DEFINITION: Final = "PERSEID_TYPE"
-"""The type of the value that defines a type: see `definition`."""
+"""The type of the value that defines a type: see `type_definition`."""
 
 SITE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6})
-"""Where the handles of a prefix live; exact spelling."""
+"""Sites that host the handles of a prefix; exact spelling."""
 
 SERVICE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6, HS_SERV})
-"""The same, directly or through a service handle; exact spelling."""
+"""The same, including service handles; exact spelling."""
 
 DELEGATION_TYPES: Final = frozenset({HS_SITE_PREFIX, HS_NA_DELEGATE, HS_SERV_PREFIX})
-"""Where derived prefixes live, directly or through a service handle; exact spelling."""
+"""Sites and service handles that host derived prefixes; exact spelling."""
 
 
 def matches(query: str, type_: str) -> bool:
-    """Whether a query for one type finds a value of this type."""
+    """Whether a query for one type matches a type."""
     return TypeQuery((query,)).finds(type_)
 
 
 def has_type(type_: str, base: str) -> bool:
     """Whether a type is `base` or one of its subtypes."""
-    folded, wanted = fold(type_), fold(base)
-    return folded == wanted or folded.startswith(wanted + ".")
+    folded, folded_base = fold(type_), fold(base)
+    return folded == folded_base or folded.startswith(folded_base + ".")
 
 
 def get_base_type(type_: str) -> str:
-    """What stands before the first dot, folded: the name that says how the data of a predefined type is read."""
+    """The part before the first dot, folded, which selects the data class of a predefined type."""
     return fold(type_.partition(".")[0])
 
 
 class TypeQuery:
-    """Several queries for types, prepared once and asked often.
+    """Several type queries, prepared once.
 
-    What it costs to ask grows with the number of different lengths among the queries, not with the number of
-    queries: a request may hold tens of thousands, and a record thousands of values.
+    The cost of a match grows with the number of distinct query lengths, not with the number of queries: a request can
+    have tens of thousands, and a record thousands of values.
     """
 
     __slots__ = ("_exact", "_families", "_lengths")

@@ -1,20 +1,17 @@
-"""A handle value: what one line of a record says, with its permissions and its life.
+"""Handle values and references to them.
 
-The binary form (offsets are relied on by filters that do not decode):
+The binary form of a value (filters that do not decode rely on the offsets):
 
     0   i32    index
     4   u32    timestamp, seconds since 1970
     8   u8     TTL type: 0 relative, 1 absolute
-    9   i32    TTL: seconds, or the instant of expiry
+    9   i32    TTL: seconds, or the time of expiry
     13  u8     permissions
     14  str    type
     …   bytes  data
     …   i32    number of references, then each: str handle, i32 index
 
-Pointers to values in JSON, and where an index and a handle must both be there, in text.
-
-JSON is `{"handle": "0.NA/12345", "index": 300}`; text is `300:0.NA/12345`. For claims and identities, where the
-index may be left out, see `ValueRef.parse`.
+A reference in JSON is `{"handle": "0.NA/12345", "index": 300}`, in text `300:0.NA/12345`.
 """
 
 import re
@@ -29,10 +26,10 @@ from .errors import InvalidData
 from .json_parsing import JsonObject, check_utf8, require_int, require_member, require_object, require_text
 
 DEFAULT_TTL: Final = 86_400
-"""One day: what every deployed tool writes when nobody says otherwise."""
+"""One day in seconds: the default of every deployed tool."""
 
 MAX_VALUES: Final = 2048
-"""The most values in one message: what deployed clients accept in a response."""
+"""Maximum number of values in a message: what deployed clients accept in a response."""
 
 _FIXED = struct.Struct(">iIBiBi")  # up to the length of the type
 _LENGTH = struct.Struct(">i")
@@ -40,22 +37,22 @@ _NO_REFERENCES = bytes(4)
 _MIN_VALUE_SIZE = 26  # an empty type, empty data, no references
 _MIN_REFERENCE_SIZE = 8
 _MAX_INDEX = 0x7FFF_FFFF
-_MAX_INDEX_DIGITS = 10  # of an index; Python itself refuses to read thousands of digits, with an error of its own
-_SIGNED_PART_OFFSET = 8  # signatures over values leave index and timestamp out
+_MAX_INDEX_DIGITS = 10  # int() raises its own error for thousands of digits
+_SIGNED_PART_OFFSET = 8  # signatures over values exclude index and timestamp
 _SECRET_TYPE = "HS_SECKEY"  # noqa: S105 - the name of a type
 
 
 class TtlType(OpenEnum):
-    """How a TTL counts."""
+    """Meaning of a TTL."""
 
     RELATIVE = 0
-    """So many seconds from now."""
+    """Seconds from now."""
     ABSOLUTE = 1
-    """Until this instant."""
+    """Time of expiry."""
 
 
 class Permission(IntFlag):
-    """Who may read and write one value. The upper four bits have no meaning and are kept."""
+    """Read and write permissions of a value. The upper four bits have no meaning and are preserved."""
 
     PUBLIC_WRITE = 0x01
     PUBLIC_READ = 0x02
@@ -74,23 +71,23 @@ _LETTERS: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class ValueRef:
-    """A pointer to a value, written `300:0.NA/12345`; also how administrators identify themselves."""
+    """A reference to a value, `300:0.NA/12345`; also the identity of an administrator."""
 
     index: int
-    """The value's index; 0 means any value of that handle."""
+    """The index of the value; 0 means any value of the handle."""
     handle: str
-    """The handle, as it is spelled."""
+    """The handle, as spelled."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Take `index:handle`; a handle alone means index 0."""
+        """Parse `INDEX:HANDLE`; a handle alone means index 0."""
         index, colon, handle = text.partition(":")
         if colon and index.isascii() and index.isdecimal() and handle:
             if len(index) > _MAX_INDEX_DIGITS or int(index) > _MAX_INDEX:
-                raise InvalidData(f"{index[:20]!r} is too large for an index; {_MAX_INDEX:,} is the largest")
+                raise InvalidData(f"the index {index[:20]} is too large; the maximum is {_MAX_INDEX:,}")
             return cls(int(index), handle)
         if not text or (colon and not handle):
-            raise InvalidData(f"{text[:40]!r} is not of the form INDEX:HANDLE")
+            raise InvalidData(f"{text[:40]!r} does not have the form INDEX:HANDLE")
         return cls(0, text)
 
     def __str__(self) -> str:
@@ -98,12 +95,12 @@ class ValueRef:
 
     @classmethod
     def read(cls, reader: Reader) -> Self:
-        """Take it from the binary form: handle first."""
+        """Read the binary form: handle first."""
         handle = reader.text()
         return cls(reader.i32(), handle)
 
     def write(self, writer: Writer) -> None:
-        """Add the binary form."""
+        """Write the binary form."""
         writer.text(self.handle).i32(self.index)
 
 
@@ -114,39 +111,37 @@ class Value:
     index: int
     """Unique in the record; positive when stored."""
     type: str
-    """What kind of data: `URL`, `HS_ADMIN` …"""
+    """The type: `URL`, `HS_ADMIN` …"""
     data: bytes
-    """The data, as bytes; see `typed` for what they say."""
+    """Encoded data; `data_types` decodes it."""
     ttl: int = DEFAULT_TTL
-    """Seconds, or the instant of expiry."""
+    """Seconds, or the time of expiry."""
     ttl_type: TtlType = TtlType.RELATIVE
-    """How `ttl` counts."""
     permissions: Permission = DEFAULT_PERMISSIONS
-    """Who may read and write the value."""
     timestamp: int = 0
-    """When the value was last changed, in seconds since 1970; the server sets it. 0 is not set."""
+    """Time of the last change, in seconds since 1970, set by the server; 0 is not set."""
     references: tuple[ValueRef, ...] = ()
-    """Pointers to other values; kept and returned, without effect."""
+    """References to other values; stored and returned, without effect."""
 
     @classmethod
     def text(cls, index: int, type_: str, data: str) -> Self:
-        """A value whose data is text, with everything else as usual."""
+        """Create a value with text as data and defaults for the rest."""
         return cls(index, type_, data.encode("utf-8"))
 
     @property
     def is_public(self) -> bool:
-        """Whether everyone may read it."""
+        """Whether everyone can read it."""
         return Permission.PUBLIC_READ in self.permissions
 
     def with_timestamp(self, timestamp: int) -> Self:
-        """The same value, changed at another time."""
+        """Copy with another timestamp."""
         return type(self)(
             self.index, self.type, self.data, self.ttl, self.ttl_type, self.permissions, timestamp, self.references
         )
 
     @classmethod
     def read(cls, reader: Reader, now: int) -> Self:
-        """Take a value from its binary form; `now` places its 32-bit times."""
+        """Read the binary form; `now` resolves 32-bit times."""
         index = reader.i32()
         timestamp = from_wire(reader.u32(), now)
         byte = reader.u8()
@@ -162,7 +157,7 @@ class Value:
         return cls(index, type_, data, ttl, ttl_type, permissions, timestamp, references)
 
     def write(self, writer: Writer) -> None:
-        """Add the binary form."""
+        """Write the binary form."""
         writer.i32(self.index).u32(to_wire(self.timestamp)).u8(self.ttl_type)
         if self.ttl_type is TtlType.ABSOLUTE:
             writer.u32(to_wire(self.ttl))
@@ -174,7 +169,7 @@ class Value:
 
     @classmethod
     def from_bytes(cls, data: bytes, now: int) -> Self:
-        """Take a value that fills the given bytes."""
+        """Decode a value; trailing bytes are rejected."""
         reader = Reader(data)
         value = cls.read(reader, now)
         reader.finish()
@@ -183,7 +178,7 @@ class Value:
     def to_bytes(self) -> bytes:
         """The binary form."""
         if self.ttl_type is TtlType.RELATIVE and not self.references:
-            # Nearly all values are so plain; in one go they cost a third. What does not fit is explained below.
+            # Fast path for nearly all values, at a third of the cost. Errors are raised by the slow path.
             try:
                 type_ = self.type.encode("utf-8")
                 fixed = _FIXED.pack(self.index, to_wire(self.timestamp), 0, self.ttl, self.permissions, len(type_))
@@ -195,11 +190,11 @@ class Value:
         return writer.getvalue()
 
     def signed_part(self) -> bytes:
-        """What signatures over values cover: everything but index and timestamp."""
+        """The bytes that signatures cover: everything but index and timestamp."""
         return self.to_bytes()[_SIGNED_PART_OFFSET:]
 
     def __repr__(self) -> str:
-        """Without the data where not everybody may see it."""
+        """Omit data that is not public."""
         secret = not self.is_public or self.type.upper().partition(".")[0] == _SECRET_TYPE
         data = f"<{len(self.data)} bytes>" if secret else repr(self.data)
         return (
@@ -210,24 +205,24 @@ class Value:
 
 
 def read_values(reader: Reader, now: int, limit: int = MAX_VALUES) -> tuple[Value, ...]:
-    """Take a counted list of values."""
+    """Read a counted list of values."""
     return tuple([Value.read(reader, now) for _ in range(reader.count(_MIN_VALUE_SIZE, limit))])
 
 
 def write_values(writer: Writer, values: tuple[Value, ...]) -> None:
-    """Add a counted list of values."""
+    """Write a counted list of values."""
     writer.i32(len(values))
     for value in values:
         value.write(writer)
 
 
 def permissions_to_text(permissions: Permission) -> str:
-    """`rwr-`: administrators read, write, public read, write."""
+    """Format permissions as `rwr-`: admin read, admin write, public read, public write."""
     return "".join(letter if bit in permissions else "-" for bit, letter in _LETTERS)
 
 
 def permissions_from_text(text: str) -> Permission:
-    """Take `rwr-`, `1110`, or `*` for all."""
+    """Parse `rwr-`, `1110`, or `*` for all."""
     if text == "*":
         return Permission(0x0F)
     permissions = Permission(0)
@@ -241,15 +236,15 @@ def permissions_from_text(text: str) -> Permission:
     return permissions
 
 
-# Looking a member up is several times faster than making it.
+# Looking up a member is several times faster than creating it.
 _PERMISSIONS = [Permission(byte) for byte in range(0x100)]
-_TTL_TYPES = {require_member.value: require_member for require_member in TtlType}
+_TTL_TYPES = {member.value: member for member in TtlType}
 
 _REF_TEXT = re.compile(r"(-?[0-9]{1,10}):(.*)", re.DOTALL)
 
 
 def ref_from_json(obj: object, label: str) -> ValueRef:
-    """Take the JSON form; the index may be written as text."""
+    """Parse the JSON form; the index can be a string."""
     members = require_object(obj, label)
     handle = require_text(require_member(members, "handle", label), f"the handle of {label}")
     return ValueRef(require_int(require_member(members, "index", label), f"the index of {label}"), handle)
@@ -261,10 +256,10 @@ def ref_to_json(ref: ValueRef) -> JsonObject:
 
 
 def ref_from_text(text: str) -> ValueRef:
-    """Take `INDEX:HANDLE`, both of which must be written."""
-    found = _REF_TEXT.fullmatch(text)
-    if found is None:
-        raise InvalidData(f"{text[:60]!r} is not of the form INDEX:HANDLE, such as 300:0.NA/12345")
-    index = require_int(int(found[1]), "the index")
-    check_utf8(found[2], "the handle")
-    return ValueRef(index, found[2])
+    """Parse `INDEX:HANDLE`; both parts are required. For an optional index see `ValueRef.parse`."""
+    match = _REF_TEXT.fullmatch(text)
+    if match is None:
+        raise InvalidData(f"{text[:60]!r} does not have the form INDEX:HANDLE, such as 300:0.NA/12345")
+    index = require_int(int(match[1]), "the index")
+    check_utf8(match[2], "the handle")
+    return ValueRef(index, match[2])

@@ -1,10 +1,8 @@
-"""XML of strangers: parsed within narrow bounds into frozen elements, or refused.
+"""Parser for untrusted XML, with limits that are checked while parsing.
 
-A document is refused for any DOCTYPE, whether or not it declares entities: that rules out expanding and external
-entities together. It is UTF-8, whatever it declares. Namespaces are not interpreted: `x:location` is a name like
-any other, as in deployed software. Comments and processing instructions are dropped.
-
-Every bound is checked while parsing, before memory is spent on what exceeds it.
+A document with a DOCTYPE is rejected, which rules out expanding and external entities. It is UTF-8, whatever it
+declares. Namespaces are not interpreted, as in deployed software: `x:location` is a name like any other. Comments and
+processing instructions are dropped.
 """
 
 from dataclasses import dataclass
@@ -20,38 +18,38 @@ from defusedxml.expatreader import DefusedExpatParser
 from .errors import InvalidData
 
 MAX_XML_BYTES: Final = 65_536
-"""The longest document. A quarter of the longest message; the largest location lists in use have a few thousand."""
+"""Maximum size of a document: a quarter of the longest message. Location lists have up to a few thousand bytes."""
 
 MAX_XML_DEPTH: Final = 32
-"""How deeply elements may stand in each other. A list of locations needs two, a template rarely ten."""
+"""Maximum nesting of elements. A list of locations needs two levels, a template rarely ten."""
 
 MAX_XML_ELEMENTS: Final = 1_000
-"""The most elements. More locations than this cannot be chosen between in the time of a request."""
+"""Maximum number of elements: a choice between more locations takes too long for a request."""
 
 MAX_XML_ATTRIBUTES: Final = 64
-"""The most attributes of one element. All that are known for a location are about thirty."""
+"""Maximum number of attributes of an element. About thirty are known for a location."""
 
 MAX_XML_ATTRIBUTE_LENGTH: Final = 8_192
-"""The longest value of an attribute, in characters: the longest URL that common web servers accept."""
+"""Maximum length of an attribute in characters: the longest URL that common web servers accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element with everything in it."""
+    """An element with its content."""
 
     name: str
-    """As it is written, with its prefix if it has one."""
+    """As written, with its prefix."""
     attributes: tuple[tuple[str, str], ...] = ()
-    """Names and values in the order in which they are written."""
+    """Names and values in document order."""
     children: "tuple[Element | str, ...]" = ()
-    """Elements and the text between them, in order; no two texts are neighbours."""
+    """Elements and the text between them, in order; no two adjacent items are text."""
 
     def get(self, name: str) -> str | None:
-        """The value of an attribute."""
+        """The value of an attribute, or None."""
         return next((value for key, value in self.attributes if key == name), None)
 
     def elements(self, *names: str) -> "tuple[Element, ...]":
-        """The elements directly in this one; only those of the given names, if there are any."""
+        """Child elements; with `names`, only those."""
         return tuple(
             [child for child in self.children if isinstance(child, Element) and (not names or child.name in names)]
         )
@@ -63,13 +61,13 @@ class Element:
 
 
 def parse_xml(data: bytes) -> Element:
-    """The root element of a document."""
+    """Parse a document and return its root element."""
     if len(data) > MAX_XML_BYTES:
-        raise InvalidData(f"{len(data):,} bytes of XML are too many; {MAX_XML_BYTES:,} are the most")
+        raise InvalidData(f"the XML has {len(data):,} bytes; the maximum is {MAX_XML_BYTES:,}")
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidData("the XML is not UTF-8", error.start) from None
+        raise InvalidData("the XML is not valid UTF-8", error.start) from None
     builder = _Builder()
     parser = DefusedExpatParser(forbid_dtd=True)
     parser.setContentHandler(builder)
@@ -79,32 +77,32 @@ def parse_xml(data: bytes) -> Element:
     try:
         parser.parse(source)
     except DefusedXmlException:
-        raise InvalidData("XML with a DOCTYPE is refused") from None
+        raise InvalidData("the XML has a DOCTYPE, which is not allowed") from None
     except SAXException as error:
-        raise InvalidData(f"this is not XML: {error.getMessage()}") from None
+        raise InvalidData(f"invalid XML: {error.getMessage()}") from None
     return builder.root
 
 
 def is_true(text: str | None) -> bool:
-    """Whether an attribute says so: `yes`, `true` or `1`."""
+    """Whether an attribute is `yes`, `true` or `1`."""
     return text is not None and text.strip().lower() in ("yes", "true", "1")
 
 
 class _Builder(ContentHandler):
-    """Makes elements from the inside out: an element is frozen when it ends."""
+    """Builds elements from the inside out: an element is created when it ends."""
 
     def __init__(self) -> None:
         super().__init__()
         self._open: list[tuple[str, tuple[tuple[str, str], ...], list[Element | str]]] = []
         self._count = 0
-        self.root = Element("")  # until the parser has seen the end of the real one, which it insists on
+        self.root = Element("")  # replaced at the end of the document
 
     def startElement(self, name: str, attrs: AttributesImpl) -> None:  # noqa: N802 - named by the library
         self._count += 1
         if self._count > MAX_XML_ELEMENTS:
             raise InvalidData(f"the XML has more than {MAX_XML_ELEMENTS:,} elements")
         if len(self._open) >= MAX_XML_DEPTH:
-            raise InvalidData(f"the XML is nested more than {MAX_XML_DEPTH} deep")
+            raise InvalidData(f"the XML is nested more than {MAX_XML_DEPTH} levels deep")
         attributes = tuple(attrs.items())
         if len(attributes) > MAX_XML_ATTRIBUTES:
             raise InvalidData(f"an XML element has more than {MAX_XML_ATTRIBUTES} attributes")
