@@ -24,7 +24,7 @@ from perseid.registry.policy.policy import Policy
 from perseid.wire.codes import ResponseCode
 
 from .identity import Identity, KeyIdentity, effective_identity
-from .results import ReferralError, Refused
+from .results import PrefixNotHosted, ReferralError, Refused
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 T_co = TypeVar("T_co", covariant=True)
@@ -163,11 +163,11 @@ def not_found(stored: StoredRecord) -> Refused:
     return Refused(ResponseCode.HANDLE_NOT_FOUND, f"Handle {display_name(stored.requested)} does not exist")
 
 
-def not_hosted(prefix: str) -> Refused:
+def not_hosted(prefix: str) -> PrefixNotHosted:
     """The refusal for a prefix that this server does not host."""
     name = display_name(prefix)
     advice = f"Ask the service that hosts it, or host it here: perseid namespace add {name}"
-    return Refused(ResponseCode.SERVER_NOT_RESP, f"Prefix {name} is not hosted here", advice)
+    return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, f"Prefix {name} is not hosted here", advice)
 
 
 def name_too_long(name: str) -> Refused:

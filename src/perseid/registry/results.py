@@ -53,6 +53,10 @@ class InvalidQuery(Refused):
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
 
 
+class PrefixNotHosted(Refused):
+    """This server does not host the prefix."""
+
+
 class ReferralError(Refused):
     """Another service hosts the prefix."""
 
