@@ -46,7 +46,7 @@ from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine, open_store
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown
 from tests.registry.administration import ref
-from tests.registry.jobs.transfers import hand_over
+from tests.registry.jobs.transfers import run_transfer
 from tests.registry.registries import (
     NOBODY,
     OPERATOR,
@@ -112,7 +112,7 @@ def test_a_token_acts_as_its_maker_and_the_ledger_names_both(here: Registry) -> 
     assert identity == TokenIdentity(KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.TOKEN), secret.id, scope("create"))
     here.do(NEW, identity, "http")
     entry = entry_of(here, "12345/new")
-    assert entry.identity == ("http", f"token:{secret.id} by 300:0.NA/12345")
+    assert entry.origin == ("http", f"token:{secret.id} by 300:0.NA/12345")
 
 
 def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -> None:
@@ -121,8 +121,8 @@ def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -
     name = token_name(secret.id)
     with here.ledger.reading() as reading:
         revoked, made = reading.history(record_key(name))
-    assert (made.action, made.state, made.identity) == (Action.CREATE, State.NORMAL, ("cli", "300:0.NA/12345"))
-    assert (revoked.action, revoked.state, revoked.identity) == (
+    assert (made.action, made.state, made.origin) == (Action.CREATE, State.NORMAL, ("cli", "300:0.NA/12345"))
+    assert (revoked.action, revoked.state, revoked.origin) == (
         Action.DELETE,
         State.ABSENT,
         ("native", "300:0.NA/0.NA"),
@@ -177,10 +177,10 @@ def test_names_made_with_a_token_are_administered_by_its_maker(there: Registry) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda secret: secret.id, "begins with perseid_"),
-        (lambda secret: secret.text()[:-2], "was it cut"),
-        (lambda secret: Secret(secret.id, secrets.token_bytes(32)).text(), "there is no such token here"),
-        (lambda secret: Secret("zzzzzzzz", secret.raw).text(), "there is no such token here"),
+        (lambda secret: secret.id, "it does not begin with perseid_"),
+        (lambda secret: secret.text()[:-2], "it is too short"),
+        (lambda secret: Secret(secret.id, secrets.token_bytes(32)).text(), "This token does not exist here"),
+        (lambda secret: Secret("zzzzzzzz", secret.raw).text(), "This token does not exist here"),
     ],
 )
 def test_what_is_not_known(there: Registry, change: Callable[[Secret], str], words: str) -> None:
@@ -216,9 +216,9 @@ def test_a_scope_that_was_widened_behind_somebody_does_not_count(there: Registry
     """Whoever holds an identity of before has to show the token again."""
     identity = shown(there, OPERATOR, scope("create"))
     forged = replace(identity, scope=ScopeSet.of(Scope, None))
-    refused(lambda: there.do(NEW, forged, "http"), ResponseCode.AUTHENTICATION_FAILED, "another one now")
+    refused(lambda: there.do(NEW, forged, "http"), ResponseCode.AUTHENTICATION_FAILED, "has changed")
     other = replace(identity, issuer=SERVER)
-    refused(lambda: there.do(NEW, other, "http"), ResponseCode.AUTHENTICATION_FAILED, "another one now")
+    refused(lambda: there.do(NEW, other, "http"), ResponseCode.AUTHENTICATION_FAILED, "has changed")
 
 
 # What ends a token
@@ -230,7 +230,7 @@ def test_a_token_ends_when_its_time_is_over(here: Registry, machine: Machine) ->
     machine.run((2 * DAY - 1) * SECOND)
     assert TokenAuthenticator(here).authenticate(secret.text()) == identity
     machine.run(SECOND)
-    words = f"the time of the token {secret.id} is over"
+    words = f"Token {secret.id} has expired"
     refused(lambda: TokenAuthenticator(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
     before = size(here)
     refused(lambda: here.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
@@ -241,7 +241,7 @@ def test_a_token_ends_when_it_is_revoked(here: Registry) -> None:
     secret = make(here, ANN, scope("create"))
     identity = TokenAuthenticator(here).authenticate(secret.text())
     here.do(RevokeToken(secret.id), ANN, "cli")
-    words = f"the token {secret.id} was revoked"
+    words = f"Token {secret.id} was revoked"
     refused(lambda: TokenAuthenticator(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
     refused(lambda: here.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
     assert not here.explain(NEW, identity, "http").allowed
@@ -288,7 +288,11 @@ def test_a_token_ends_with_the_key_that_made_it(here: Registry, change: Command[
     secret = make(here, ANN, scope("create"))
     identity = TokenAuthenticator(here).authenticate(secret.text())
     late = Meanwhile(NEW, [lambda: here.do(change, OPERATOR, "cli")])
-    refused(lambda: here.do(late, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, "is gone or another one now")
+    refused(
+        lambda: here.do(late, identity, "http"),
+        ResponseCode.AUTHENTICATION_FAILED,
+        "is no longer valid: the key of its issuer",
+    )
     refused(
         lambda: TokenAuthenticator(here).authenticate(secret.text()),
         ResponseCode.AUTHENTICATION_FAILED,
@@ -372,7 +376,7 @@ def test_who_makes_tokens(
 
 def test_a_token_makes_no_tokens_and_ends_none_but_itself(there: Registry) -> None:
     identity = shown(there, OPERATOR, ScopeSet.of(Scope, None))
-    refused(lambda: make(there, identity), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token can do that")
+    refused(lambda: make(there, identity), ResponseCode.INSUFFICIENT_PERMISSIONS, "tokens cannot do this")
     other = make(there, OPERATOR)
     refused(lambda: there.do(RevokeToken(other.id), identity, "http"), ResponseCode.HANDLE_NOT_FOUND)
     there.do(RevokeToken(identity.token), identity, "http")
@@ -382,15 +386,15 @@ def test_a_token_makes_no_tokens_and_ends_none_but_itself(there: Registry) -> No
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        ({"seconds": 0}, ResponseCode.INVALID_VALUE, "400 days at most"),
-        ({"seconds": -1}, ResponseCode.INVALID_VALUE, "400 days at most"),
-        ({"seconds": MAX_DAYS * DAY + 1}, ResponseCode.INVALID_VALUE, "400 days at most"),
-        ({"label": "x" * 201}, ResponseCode.INVALID_VALUE, "one line"),
-        ({"label": "two\nlines"}, ResponseCode.INVALID_VALUE, "one line"),
-        ({"label": "\ud800"}, ResponseCode.INVALID_VALUE, "one line"),
-        ({"scope": scope("read", where=["777"])}, ResponseCode.SERVER_NOT_RESP, "not homed here"),
-        ({"scope": scope("read", where=["0.NA"])}, ResponseCode.INVALID_HANDLE, "system itself"),
-        ({"scope": scope("read", where=["0.SITE"])}, ResponseCode.INVALID_HANDLE, "system itself"),
+        ({"seconds": 0}, ResponseCode.INVALID_VALUE, "at most 400 days"),
+        ({"seconds": -1}, ResponseCode.INVALID_VALUE, "at most 400 days"),
+        ({"seconds": MAX_DAYS * DAY + 1}, ResponseCode.INVALID_VALUE, "at most 400 days"),
+        ({"label": "x" * 201}, ResponseCode.INVALID_VALUE, "one printable line"),
+        ({"label": "two\nlines"}, ResponseCode.INVALID_VALUE, "one printable line"),
+        ({"label": "\ud800"}, ResponseCode.INVALID_VALUE, "one printable line"),
+        ({"scope": scope("read", where=["777"])}, ResponseCode.SERVER_NOT_RESP, "is not hosted here"),
+        ({"scope": scope("read", where=["0.NA"])}, ResponseCode.INVALID_HANDLE, "reserved for the system"),
+        ({"scope": scope("read", where=["0.SITE"])}, ResponseCode.INVALID_HANDLE, "reserved for the system"),
     ],
 )
 def test_what_cannot_be_made(there: Registry, change: dict[str, object], code: ResponseCode, words: str) -> None:
@@ -402,9 +406,9 @@ def test_what_cannot_be_made(there: Registry, change: dict[str, object], code: R
 
 def test_a_token_of_somebody_whose_key_is_elsewhere_would_not_end(there: Registry) -> None:
     there.do(Add(handle("0.NA/12345"), (admin(130, "300:99999/far"),)), OPERATOR, "cli")
-    refused(lambda: make(there, key_holder(300, "99999/far")), ResponseCode.INVALID_ADMIN, "not held here")
+    refused(lambda: make(there, key_holder(300, "99999/far")), ResponseCode.INVALID_ADMIN, "is not stored here")
     there.do(Add(handle("0.NA/12345"), (admin(131, "999:0.NA/12345"),)), OPERATOR, "cli")
-    refused(lambda: make(there, key_holder(999, "0.NA/12345")), ResponseCode.INVALID_ADMIN, "not held here")
+    refused(lambda: make(there, key_holder(999, "0.NA/12345")), ResponseCode.INVALID_ADMIN, "is not stored here")
 
 
 def test_an_id_is_given_once(there: Registry) -> None:
@@ -525,8 +529,8 @@ def test_no_token_is_lost_where_rights_are_costly_to_decide(there: Registry, mon
 def test_what_is_told_of_a_token(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN, scope("create"), label="the catalogue", days=10)
     found = tokens.get_token(here, ANN, secret.id)
-    assert (found.token.label, found.token.maker, found.token.scope) == ("the catalogue", str(ANN), scope("create"))
-    assert (found.used, found.revoked, found.state(here.now())) == (None, None, "counts")
+    assert (found.token.label, found.token.issuer, found.token.scope) == ("the catalogue", str(ANN), scope("create"))
+    assert (found.used, found.revoked, found.state(here.now())) == (None, None, "active")
     machine.run(11 * DAY * SECOND)
     assert found.state(here.now()) == "expired"
     assert not found.is_active(here.now())
@@ -631,7 +635,7 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
     if lacking == "update":
         name = run_rewrite(there, OPERATOR, replace(ORDER, prefix="12345")).id
     else:
-        name = hand_over(there, TransferAll("12345/0", ValueRef(301, "0.NA/12345")), OPERATOR).id
+        name = run_transfer(there, TransferAll("12345/0", ValueRef(301, "0.NA/12345")), OPERATOR).id
     identity = shown(there, OPERATOR, ScopeSet.of([word for word in Scope if word.value != lacking], None))
     refused(lambda: undo.start(there, name, identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     may = shown(there, OPERATOR, ScopeSet.of([lacking, "admin"], None))
@@ -646,13 +650,15 @@ def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
     what = TransferAll("12345", ValueRef(301, "0.NA/12345"))
     before = size(there)
     lacks = shown(there, OPERATOR, scope("find", "update", "namespaces"))
-    refused(lambda: hand_over(there, what, lacks), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
+    refused(lambda: run_transfer(there, what, lacks), ResponseCode.INSUFFICIENT_PERMISSIONS, "transfer")
     names = shown(there, OPERATOR, scope("transfer"))
-    refused(lambda: hand_over(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
-    assert (size(there), list(runner.list_jobs(there, OPERATOR))) == (before + 2, []), "nothing was begun; two are tokens"
-    assert hand_over(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
+    refused(lambda: run_transfer(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
+    assert (size(there), list(runner.list_jobs(there, OPERATOR))) == (before + 2, []), (
+        "nothing was begun; two are tokens"
+    )
+    assert run_transfer(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
     both = shown(there, OPERATOR, scope("transfer", "namespaces"))
-    assert hand_over(there, what, both).ended
+    assert run_transfer(there, what, both).ended
 
 
 def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

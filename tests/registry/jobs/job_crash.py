@@ -1,8 +1,8 @@
-"""Kill whoever moves many names, again and again, and see that the rest is done, and that it can all be undone.
+"""Kill processes that run jobs, repeatedly; check that the rest is done and that everything can be undone.
 
-`make crash`, or a few thousand names in the tests. Names are made that lead to one host, and moved to another as one
-operation, by processes that are killed with SIGKILL at random moments; the last one comes to the end. Then every name
-must have been moved once, by an entry of the operation, and the ledger must verify. Undoing is treated likewise.
+`make crash`, or a few thousand records in the tests. Records with one host are created and rewritten to another as one
+job, by processes that are killed with SIGKILL at random times; the last one completes it. Then every record must have
+been rewritten once, by an entry of the job, and the ledger must verify. Undo is treated the same way.
 """
 
 import argparse
@@ -19,11 +19,10 @@ from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job
 from perseid.ledger.verify import verify
 from perseid.registry.commands.records import Home
-from perseid.registry.jobs import runner
-from perseid.registry.jobs import rewrite, undo
-from perseid.registry.jobs.runner import Progress
+from perseid.registry.jobs import rewrite, runner, undo
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.runner import Progress
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from tests.ledger.crash import Place, sqlite_place
@@ -32,7 +31,7 @@ from tests.registry.registries import OPERATOR
 
 OLD, NEW = "http://old.example/", "https://new.example/maps/"
 ORDER = Rewrite(f"{OLD}*", f"{NEW}*")
-Begin = Callable[[Registry], tuple[Job, Iterator[Progress]]]
+Start = Callable[[Registry], tuple[Job, Iterator[Progress]]]
 
 
 def fill(place: Place, records: int) -> None:
@@ -49,28 +48,28 @@ def fill(place: Place, records: int) -> None:
         )
 
 
-def begin_rewrite(records: int) -> Begin:
-    def begin(registry: Registry) -> tuple[Job, Iterator[Progress]]:
-        operation = rewrite.start(registry, ORDER, OPERATOR, "cli", "", records)
-        return operation, rewrite.run(registry, operation, OPERATOR)
+def start_rewrite(records: int) -> Start:
+    def start(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+        job = rewrite.start(registry, ORDER, OPERATOR, "cli", "", records)
+        return job, rewrite.run(registry, job, OPERATOR)
 
-    return begin
-
-
-def begin_undo(name: str) -> Begin:
-    def begin(registry: Registry) -> tuple[Job, Iterator[Progress]]:
-        operation = undo.start(registry, name, OPERATOR, "cli")
-        return operation, undo.run(registry, operation, OPERATOR)
-
-    return begin
+    return start
 
 
-def go_on(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+def start_undo(name: str) -> Start:
+    def start(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+        job = undo.start(registry, name, OPERATOR, "cli")
+        return job, undo.run(registry, job, OPERATOR)
+
+    return start
+
+
+def resume_last(registry: Registry) -> tuple[Job, Iterator[Progress]]:
     return resume(registry, runner.LAST, OPERATOR)
 
 
-def work(place: Place, begin: Begin, dies_after: int | None, chunk: int, chance: random.Random) -> list[int]:
-    """Have a process work, and kill it some time after so many steps; how far each step came that it told of."""
+def work(place: Place, start: Start, dies_after: int | None, chunk: int, chance: random.Random) -> list[int]:
+    """Run a process, and kill it some time after this many steps; return the reported progress."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -78,73 +77,73 @@ def work(place: Place, begin: Begin, dies_after: int | None, chunk: int, chance:
             os.close(reading)
             runner.CHUNK_SIZE = chunk  # type: ignore[misc]
             with place.open() as ledger:
-                for step in begin(Registry(ledger, Rules()))[1]:
+                for step in start(Registry(ledger, Rules()))[1]:
                     os.write(writing, f"{step.done}\n".encode())
             os._exit(0)
-        except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
+        except BaseException:  # noqa: BLE001 - the parent sees the exit status
             traceback.print_exc()
         os._exit(1)
     os.close(writing)
-    told: list[int] = []
+    progress: list[int] = []
     with os.fdopen(reading, encoding="utf-8") as pipe:
         for line in pipe:
-            told.append(int(line))
-            if dies_after is not None and len(told) >= dies_after:
+            progress.append(int(line))
+            if dies_after is not None and len(progress) >= dies_after:
                 time.sleep(chance.uniform(0, 0.02))
                 os.kill(pid, signal.SIGKILL)
                 break
-        told += [int(line) for line in pipe if line.endswith("\n")]
+        progress += [int(line) for line in pipe if line.endswith("\n")]
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status) if dies_after is not None else status == 0, f"the process ended with {status}"
-    return told
+    return progress
 
 
-def carry_out(place: Place, begin: Begin, kills: int, chunk: int, chance: random.Random) -> Job:
-    """An operation, with that many interruptions."""
+def run_with_kills(place: Place, start: Start, kills: int, chunk: int, chance: random.Random) -> Job:
+    """Run a job with this many interruptions."""
     reached = 0
     for number in range(kills):
-        told = work(place, begin if number == 0 else go_on, chance.randint(1, 3), chunk, chance)
-        assert told[0] > reached, "what was done before was done again"
-        reached = told[-1]
+        progress = work(place, start if number == 0 else resume_last, chance.randint(1, 3), chunk, chance)
+        assert progress[0] > reached, "work was repeated"
+        reached = progress[-1]
         with place.open() as ledger:
-            operation = runner.find_job(Registry(ledger, Rules()), OPERATOR, runner.LAST)
-            assert operation.ended == 0
-            assert operation.done >= reached, "what was told to be durable is not there"
-    work(place, go_on, None, chunk, chance)
+            job = runner.find_job(Registry(ledger, Rules()), OPERATOR, runner.LAST)
+            assert job.ended == 0
+            assert job.done >= reached, "durable progress was lost"
+    work(place, resume_last, None, chunk, chance)
     with place.open() as ledger:
         return runner.find_job(Registry(ledger, Rules()), OPERATOR, runner.LAST)
 
 
-def check(place: Place, operation: Job, records: int, expected: str, nth: int) -> None:
-    """Every name leads where it should, by one entry of the operation."""
-    assert (operation.done, operation.total, operation.ended > 0) == (records, records, True), operation
+def check(place: Place, job: Job, records: int, expected: str, nth: int) -> None:
+    """Check that every record has the expected target, by one entry of the job."""
+    assert (job.done, job.total, job.ended > 0) == (records, records, True), job
     with place.open() as ledger:
-        steps = jobs.load_steps(ledger.log, operation.id)
+        steps = jobs.load_steps(ledger.log, job.id)
         assert len(steps) == records
-        found = 0
+        count = 0
         with ledger.reading() as reading:
             for change in reading.current():
                 if change.handle.startswith("12345/"):
-                    found += 1
+                    count += 1
                     entry = reading.entry(change.seq)
                     assert entry.record()[0].data.decode() == expected + change.handle
                     assert entry.seq in steps
                     assert len(list(reading.history(entry.key))) == nth, f"{entry.handle} was changed twice"
-        assert found == records
+        assert count == records
 
 
-def run(place: Place, records: int, kills: int, chunk: int, seed: int, say: Callable[[str], None] = print) -> None:
-    """Move all names and undo it, with so many kills each."""
+def run(place: Place, records: int, kills: int, chunk: int, seed: int, report: Callable[[str], None] = print) -> None:
+    """Rewrite all records and undo it, with this many kills each."""
     chance = random.Random(seed)
     fill(place, records)
-    began = time.monotonic()
-    operation = carry_out(place, begin_rewrite(records), kills, chunk, chance)
-    check(place, operation, records, NEW, 2)
-    say(f"seed {seed}: {records:,} names moved in spite of {kills} kills: {time.monotonic() - began:.1f} s")
-    began = time.monotonic()
-    undone = carry_out(place, begin_undo(operation.id), kills, chunk, chance)
+    started = time.monotonic()
+    job = run_with_kills(place, start_rewrite(records), kills, chunk, chance)
+    check(place, job, records, NEW, 2)
+    report(f"seed {seed}: {records:,} records rewritten despite {kills} kills: {time.monotonic() - started:.1f} s")
+    started = time.monotonic()
+    undone = run_with_kills(place, start_undo(job.id), kills, chunk, chance)
     check(place, undone, records, OLD, 3)
-    say(f"seed {seed}: {records:,} names moved back in spite of {kills} kills: {time.monotonic() - began:.1f} s")
+    report(f"seed {seed}: {records:,} records restored despite {kills} kills: {time.monotonic() - started:.1f} s")
     with place.open() as ledger:
         request = Append(
             Draft(Action.UPDATE, State.NORMAL, "12345/0", "cli", "local:a", values=(url(f"{OLD}12345/0"),))
@@ -154,7 +153,7 @@ def run(place: Place, records: int, kills: int, chunk: int, seed: int, say: Call
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="kill whoever moves many names, and see that it can be gone on with")
+    parser = argparse.ArgumentParser(description="kill processes that run jobs, and check that the jobs can be resumed")
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))

@@ -1,4 +1,4 @@
-"""Who sees which changes of many records: their own, and those that were begun with tokens of theirs."""
+"""Visibility of jobs: users see their own and those of their tokens."""
 
 from collections.abc import Iterator
 
@@ -9,42 +9,40 @@ from perseid.ledger.store.jobs import Job
 from perseid.records.value import ValueRef
 from perseid.registry.commands.records import Add, Remove
 from perseid.registry.identity import Identity, KeyIdentity, Proof
-from perseid.registry.jobs import runner
-from perseid.registry.jobs import rewrite
-from perseid.registry.jobs import undo as undoing
-from perseid.registry.jobs.runner import UndoIndex
+from perseid.registry.jobs import rewrite, runner, undo
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.runner import UndoIndex
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, movable, scope, shown
 from tests.registry.registries import OPERATOR, admin, handle, key_holder, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
-WORDS = scope("find", "update")
+SCOPES = scope("find", "update")
 STRANGER = key_holder(300, "12345/stranger")
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(runner, "CHUNK_SIZE", 2)
-    with registry_in_memory(rules=RULES) as made:
-        furnish(made)
-        movable(made, 6)
-        yield made
+    with registry_in_memory(rules=RULES) as registry:
+        furnish(registry)
+        movable(registry, 6)
+        yield registry
 
 
-def begun(registry: Registry, identity: Identity, steps: int = 1) -> Job:
-    """A unit of which so many steps were taken."""
-    unit = rewrite.start(registry, ORDER, identity, "http", "", 6)
-    running = rewrite.run(registry, unit, identity)
+def started_job(registry: Registry, identity: Identity, steps: int = 1) -> Job:
+    """Return a job after this many steps."""
+    job = rewrite.start(registry, ORDER, identity, "http", "", 6)
+    running = rewrite.run(registry, job, identity)
     for _ in range(steps):
         next(running)
-    return unit
+    return job
 
 
-def seen(registry: Registry, identity: Identity) -> list[str]:
-    """The units that somebody sees, in every way in which they can."""
+def visible(registry: Registry, identity: Identity) -> list[str]:
+    """Return the visible job ids; all ways of looking agree."""
     listed = [each.id for each in runner.list_jobs(registry, identity)]
     paged: list[str] = []
     before: tuple[int, str] | None = None
@@ -55,120 +53,120 @@ def seen(registry: Registry, identity: Identity) -> list[str]:
         if before is None:
             break
     assert paged == listed
-    for unit in jobs.newest_first(registry.ledger.log):
-        if unit.id in listed:
-            assert runner.find_job(registry, identity, unit.id) == unit
+    for job in jobs.newest_first(registry.ledger.log):
+        if job.id in listed:
+            assert runner.find_job(registry, identity, job.id) == job
         else:
-            with pytest.raises(Refused, match=f"there is no operation {unit.id}"):
-                runner.find_job(registry, identity, unit.id)
+            with pytest.raises(Refused, match=f"Job {job.id} not found"):
+                runner.find_job(registry, identity, job.id)
     if listed:
         assert runner.find_job(registry, identity, runner.LAST).id == listed[0]
     else:
-        with pytest.raises(Refused, match="no operation yet"):
+        with pytest.raises(Refused, match="no jobs yet"):
             runner.find_job(registry, identity, runner.LAST)
     return sorted(listed)
 
 
-def test_who_made_a_token_sees_what_was_begun_with_it(here: Registry) -> None:
-    one, other = shown(here, ANN, WORDS), shown(here, ANN, WORDS)
-    units_of = {identity: begun(here, identity).id for identity in (one, other, ANN)}
-    assert seen(here, ANN) == sorted(units_of.values())
-    assert seen(here, one) == [units_of[one]]
-    assert seen(here, other) == [units_of[other]]
-    assert seen(here, BEA) == seen(here, STRANGER) == seen(here, shown(here, BEA)) == []
-    assert seen(here, OPERATOR) == seen(here, SERVER) == sorted(units_of.values())
+def test_token_issuer_sees_jobs_of_token(here: Registry) -> None:
+    one, other = shown(here, ANN, SCOPES), shown(here, ANN, SCOPES)
+    jobs_by = {identity: started_job(here, identity).id for identity in (one, other, ANN)}
+    assert visible(here, ANN) == sorted(jobs_by.values())
+    assert visible(here, one) == [jobs_by[one]]
+    assert visible(here, other) == [jobs_by[other]]
+    assert visible(here, BEA) == visible(here, STRANGER) == visible(here, shown(here, BEA)) == []
+    assert visible(here, OPERATOR) == visible(here, SERVER) == sorted(jobs_by.values())
 
 
-def test_who_made_a_token_goes_on_with_its_units_and_undoes_them(here: Registry) -> None:
-    token = shown(here, ANN, WORDS)
-    unit = begun(here, token)
-    resumed, steps = resume(here, unit.id, ANN)
+def test_token_issuer_resumes_and_undoes_jobs_of_token(here: Registry) -> None:
+    token = shown(here, ANN, SCOPES)
+    job = started_job(here, token)
+    resumed, steps = resume(here, job.id, ANN)
     assert [step.done for step in steps][-1] == 6
-    undo = undoing.start(here, resumed.id, ANN, "cli")
-    list(undoing.run(here, undo, ANN))
-    assert runner.find_job(here, ANN, undo.id).done == 6
-    assert seen(here, token) == [unit.id], "what is done without the token is not its own"
-    with pytest.raises(Refused, match="no operation"):
-        undoing.start(here, undo.id, token, "http")
+    undo_job = undo.start(here, resumed.id, ANN, "cli")
+    list(undo.run(here, undo_job, ANN))
+    assert runner.find_job(here, ANN, undo_job.id).done == 6
+    assert visible(here, token) == [job.id], "jobs started without the token are not its own"
+    with pytest.raises(Refused, match="not found"):
+        undo.start(here, undo_job.id, token, "http")
 
 
-def test_tokens_of_any_key_belong_to_those_who_are_known_by_any_key(here: Registry) -> None:
-    """As with the tokens themselves: who names no index made them as one who names none."""
+def test_token_jobs_belong_to_identity_with_any_key(here: Registry) -> None:
+    """As with the tokens themselves: an identity without an index issued them without one."""
     here.do(Add(handle("0.NA/12345"), (admin(102, "0:0.NA/12345"),)), OPERATOR, "cli")
     nameless = KeyIdentity(ValueRef(0, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
     token = shown(here, nameless, scope("find"))
     assert str(token.issuer) == "0:0.NA/12345"
-    unit = runner.start_job(here, "test", {}, token, "http")
-    assert seen(here, nameless) == [unit.id]
-    assert seen(here, ANN) == []
+    job = runner.start_job(here, "test", {}, token, "http")
+    assert visible(here, nameless) == [job.id]
+    assert visible(here, ANN) == []
     own = runner.start_job(here, "test", {}, nameless, "http")
     assert own.actor == "300:0.NA/12345"
-    assert seen(here, ANN) == [own.id]
+    assert visible(here, ANN) == [own.id]
 
 
-def test_whose_a_unit_is_does_not_depend_on_how_a_handle_is_spelt(here: Registry) -> None:
-    """Of the system's names all letters are alike, elsewhere those of the prefix."""
-    spelt = key_holder(300, "0.na/12345")
-    token = shown(here, ANN, WORDS)
-    of_ann = [begun(here, ANN, 0), runner.start_job(here, "test", {}, token, "http")]
-    of_ann.append(runner.start_job(here, "test", {}, spelt, "http"))
-    assert [each.actor for each in of_ann] == ["300:0.NA/12345", str(token), "300:0.na/12345"]
-    assert seen(here, ANN) == seen(here, spelt) == sorted(each.id for each in of_ann)
-    assert seen(here, token) == [of_ann[1].id]
-    assert all(runner.is_own_job(unit, identity) for unit in of_ann for identity in (ANN, spelt))
-    assert runner.acts_for(spelt, ANN)
-    assert runner.acts_for(spelt, token)
+def test_job_owner_is_independent_of_handle_spelling(here: Registry) -> None:
+    """In the system's own handles case never matters, elsewhere in the prefix."""
+    other_spelling = key_holder(300, "0.na/12345")
+    token = shown(here, ANN, SCOPES)
+    anns_jobs = [started_job(here, ANN, 0), runner.start_job(here, "test", {}, token, "http")]
+    anns_jobs.append(runner.start_job(here, "test", {}, other_spelling, "http"))
+    assert [each.actor for each in anns_jobs] == ["300:0.NA/12345", str(token), "300:0.na/12345"]
+    assert visible(here, ANN) == visible(here, other_spelling) == sorted(each.id for each in anns_jobs)
+    assert visible(here, token) == [anns_jobs[1].id]
+    assert all(runner.is_own_job(job, identity) for job in anns_jobs for identity in (ANN, other_spelling))
+    assert runner.acts_for(other_spelling, ANN)
+    assert runner.acts_for(other_spelling, token)
     assert not runner.acts_for(token, ANN)
     assert not runner.acts_for(BEA, ANN)
     other = runner.start_job(here, "test", {}, key_holder(300, "a.b/Ann"), "http")
-    assert seen(here, key_holder(300, "A.b/Ann")) == [other.id]
-    assert seen(here, key_holder(300, "a.b/ann")) == seen(here, key_holder(301, "a.b/Ann")) == []
+    assert visible(here, key_holder(300, "A.b/Ann")) == [other.id]
+    assert visible(here, key_holder(300, "a.b/ann")) == visible(here, key_holder(301, "a.b/Ann")) == []
 
 
-def test_units_of_old_backups_are_those_of_who_began_them(here: Registry) -> None:
-    """They say no more than that."""
+def test_jobs_of_old_backups_belong_to_their_actor(here: Registry) -> None:
+    """They record nothing else."""
     old = Job("old", "test", "{}", "", "http", str(ANN), "")
     jobs.start(here.ledger.log, old)
-    assert seen(here, ANN) == ["old"]
-    assert seen(here, key_holder(300, "0.na/12345")) == seen(here, BEA) == []
+    assert visible(here, ANN) == ["old"]
+    assert visible(here, key_holder(300, "0.na/12345")) == visible(here, BEA) == []
 
 
-def test_units_of_a_token_stay_its_makers_when_it_is_gone(here: Registry) -> None:
-    unit = begun(here, shown(here, BEA, scope("find")), 0)
-    assert seen(here, BEA) == [unit.id]
+def test_jobs_of_deleted_token_stay_with_issuer(here: Registry) -> None:
+    job = started_job(here, shown(here, BEA, scope("find")), 0)
+    assert visible(here, BEA) == [job.id]
     here.do(Remove(handle("0.NA/12345"), (101,)), OPERATOR, "cli")
-    assert seen(here, BEA) == [unit.id], "it says nothing about rights"
+    assert visible(here, BEA) == [job.id], "ownership is not permission"
 
 
-def test_only_those_undos_are_read_that_matter(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    unit, other = begun(here, ANN, 3), begun(here, ANN, 0)
-    undo = undoing.start(here, unit.id, ANN, "cli")
+def test_only_related_undos_are_loaded(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, other = started_job(here, ANN, 3), started_job(here, ANN, 0)
+    undo_job = undo.start(here, job.id, ANN, "cli")
     read: list[list[str]] = []
-    undos_of = jobs.find_undos
+    find_undos = jobs.find_undos
 
-    def noted(log: object, names: tuple[str, ...]) -> object:
-        found = undos_of(log, names)  # type: ignore[arg-type]
+    def record(log: object, names: tuple[str, ...]) -> object:
+        found = find_undos(log, names)  # type: ignore[arg-type]
         read.append([each.id for each in found])
         return found
 
-    monkeypatch.setattr(runner, "find_undos", noted)
+    monkeypatch.setattr(jobs, "find_undos", record)
     monkeypatch.delattr(jobs, "list_undos")
-    list(undoing.run(here, undo, ANN))
+    list(undo.run(here, undo_job, ANN))
     list(resume(here, other.id, ANN)[1])
-    assert UndoIndex.of(here, unit.id).effective_undo(unit.id) == undo.id
+    assert UndoIndex.of(here, job.id).effective_undo(job.id) == undo_job.id
     assert UndoIndex.of(here, other.id).effective_undo(other.id) is None
-    assert UndoIndex.of(here).effective_undo(unit.id) is None, "nothing was asked about"
-    assert read == [[undo.id], [], [undo.id], []]
+    assert UndoIndex.of(here).effective_undo(job.id) is None, "no job was given"
+    assert read == [[undo_job.id], [], [undo_job.id], []]
 
 
 @pytest.mark.parametrize("name", ["", "\0", "x\0", "x" * 100_000, "\udcff", "é", "%", "'"])
-def test_what_is_no_name_of_a_unit_is_no_unit(registry: Registry, name: str) -> None:
-    """In both back ends: one of them cannot even be asked about some of it."""
-    with pytest.raises(Refused, match="there is no operation"):
+def test_invalid_job_id_is_not_found(registry: Registry, name: str) -> None:
+    """In both databases; one cannot even be queried for some of them."""
+    with pytest.raises(Refused, match="not found"):
         runner.find_job(registry, OPERATOR, name)
 
 
-def test_a_note_that_cannot_be_kept_is_refused(here: Registry) -> None:
+def test_invalid_note_is_refused(here: Registry) -> None:
     with pytest.raises(Refused, match="surrogate"):
         runner.start_job(here, "test", {}, OPERATOR, "cli", "\udcff")
     assert list(runner.list_jobs(here, OPERATOR)) == []

@@ -1,4 +1,4 @@
-"""Undoing: whose undo it is, what is told of records that somebody may not see, and what redactions lie between."""
+"""Undo: ownership, what is reported about hidden records, and redactions in between."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,7 @@ from perseid.registry.commands.lifecycle import Redact, Unpublish
 from perseid.registry.commands.records import Modify
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import rewrite, runner
-from perseid.registry.jobs import undo as undoing
+from perseid.registry.jobs import rewrite, runner, undo
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.undo import Conflict, UndoConflict
@@ -21,24 +20,24 @@ from tests.registry.access.token_identities import ANN, RULES, SERVER, furnish, 
 from tests.registry.registries import OPERATOR, handle, key_holder, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
-WORDS = scope("find", "update")
+SCOPES = scope("find", "update")
 CAROL = key_holder(300, "20.500/carol")
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(runner, "CHUNK_SIZE", 3)
-    with registry_in_memory(rules=RULES) as made:
-        furnish(made)
-        movable(made, 7)
-        yield made
+    with registry_in_memory(rules=RULES) as registry:
+        furnish(registry)
+        movable(registry, 7)
+        yield registry
 
 
-def moved(registry: Registry, identity: Identity) -> str:
-    """A rewrite that was carried out."""
-    unit = rewrite.start(registry, ORDER, identity, "cli", "", 7)
-    list(rewrite.run(registry, unit, identity))
-    return unit.id
+def run_rewrite(registry: Registry, identity: Identity) -> str:
+    """Run a rewrite; return the id of its job."""
+    job = rewrite.start(registry, ORDER, identity, "cli", "", 7)
+    list(rewrite.run(registry, job, identity))
+    return job.id
 
 
 def size(registry: Registry) -> int:
@@ -51,105 +50,103 @@ def url(registry: Registry, name: Handle) -> str:
         return snapshot.stored(name).values[0].data.decode()
 
 
-# Whose
+# Ownership
 
 
-def test_who_may_not_see_an_undo_does_not_go_on_with_it(here: Registry) -> None:
-    """They could not be told what becomes of it; and nothing is done before that is known."""
-    unit = moved(here, ANN)
-    undo = undoing.start(here, unit, OPERATOR, "cli")
-    next(undoing.run(here, undo, OPERATOR))
+def test_undo_of_another_user_cannot_be_resumed(here: Registry) -> None:
+    """They could not follow its progress; nothing is done before that is known."""
+    job = run_rewrite(here, ANN)
+    undo_job = undo.start(here, job, OPERATOR, "cli")
+    next(undo.run(here, undo_job, OPERATOR))
     before = size(here)
-    for ask in (lambda: undoing.start(here, unit, ANN, "cli"), lambda: resume(here, undo.id, ANN)):
-        with pytest.raises(Refused, match=rf"is being undone by {undo.id}, which somebody else began|no operation"):
+    for ask in (lambda: undo.start(here, job, ANN, "cli"), lambda: resume(here, undo_job.id, ANN)):
+        with pytest.raises(Refused, match=rf"is being undone by job {undo_job.id}, which another user started|not found"):
             ask()
     assert size(here) == before
-    assert undoing.start(here, unit, SERVER, "cli").id == undo.id, "who runs the server sees it"
-    list(undoing.run(here, undo, SERVER))
+    assert undo.start(here, job, SERVER, "cli").id == undo_job.id, "server administrators see it"
+    list(undo.run(here, undo_job, SERVER))
     assert url(here, handle("12345/0")) == "http://old.example/0"
 
 
-def test_who_made_the_token_goes_on_with_its_undo_and_not_the_other_way_round(here: Registry) -> None:
-    token = shown(here, ANN, WORDS)
-    unit = moved(here, token)
-    by_token = undoing.start(here, unit, token, "http")
-    assert undoing.start(here, unit, ANN, "cli").id == undoing.start(here, unit, token, "http").id == by_token.id
-    list(undoing.run(here, by_token, ANN))
-    again = moved(here, token)
-    by_ann = undoing.start(here, again, ANN, "cli")
-    with pytest.raises(Refused, match=f"is being undone by {by_ann.id}"):
-        undoing.start(here, again, token, "http")
+def test_token_issuer_resumes_its_undo_but_token_cannot_resume_issuers(here: Registry) -> None:
+    token = shown(here, ANN, SCOPES)
+    job = run_rewrite(here, token)
+    by_token = undo.start(here, job, token, "http")
+    assert undo.start(here, job, ANN, "cli").id == undo.start(here, job, token, "http").id == by_token.id
+    list(undo.run(here, by_token, ANN))
+    again = run_rewrite(here, token)
+    by_ann = undo.start(here, again, ANN, "cli")
+    with pytest.raises(Refused, match=f"is being undone by job {by_ann.id}"):
+        undo.start(here, again, token, "http")
 
 
-def test_who_comes_at_the_same_time_as_somebody_else_is_told_so(here: Registry) -> None:
-    unit = moved(here, ANN)
-    look = undoing.UndoPreview(here, unit, ANN)
-    while look.advance():
+def test_concurrent_undo_of_another_user_is_refused(here: Registry) -> None:
+    job = run_rewrite(here, ANN)
+    preview = undo.UndoPreview(here, job, ANN)
+    while preview.advance():
         pass
-    undo = undoing.start(here, unit, OPERATOR, "cli")
-    with pytest.raises(Refused, match=f"is being undone by {undo.id}"):
-        look.begin("cli")
+    undo_job = undo.start(here, job, OPERATOR, "cli")
+    with pytest.raises(Refused, match=f"is being undone by job {undo_job.id}"):
+        preview.start("cli")
 
 
-# What is told
+# Conflict details
 
 
-def test_of_a_record_that_somebody_may_not_see_it_is_told_only_that_it_stands_in_the_way(here: Registry) -> None:
-    """Who was its administrator is none any more: neither how often it was changed, nor in which entry, is theirs."""
-    unit = moved(here, ANN)
-    sold, kept = handle("12345/1"), handle("12345/2")
-    here.do(Transfer(sold, ValueRef(300, "0.NA/0.NA")), ANN, "cli")
-    here.do(Unpublish(sold), SERVER, "cli")
+def test_conflict_details_are_withheld_without_access(here: Registry) -> None:
+    """A former administrator learns neither how often it changed nor in which entry."""
+    job = run_rewrite(here, ANN)
+    transferred, own = handle("12345/1"), handle("12345/2")
+    here.do(Transfer(transferred, ValueRef(300, "0.NA/0.NA")), ANN, "cli")
+    here.do(Unpublish(transferred), SERVER, "cli")
     for number in range(2):
-        here.do(Modify(sold, (Value.text(1, "URL", f"https://secret.example/{number}"),)), SERVER, "cli")
-    last = here.do(Modify(kept, (Value.text(1, "URL", "https://other.example/"),)), ANN, "cli").seq
-    with pytest.raises(UndoConflict, match="2 of its records stand in the way") as caught:
-        undoing.start(here, unit, ANN, "cli")
+        here.do(Modify(transferred, (Value.text(1, "URL", f"https://secret.example/{number}"),)), SERVER, "cli")
+    last = here.do(Modify(own, (Value.text(1, "URL", "https://other.example/"),)), ANN, "cli").seq
+    with pytest.raises(UndoConflict, match="2 records have conflicting changes") as caught:
+        undo.start(here, job, ANN, "cli")
     why = f"changed later, in entry {last}"
     assert sorted(caught.value.conflicts, key=lambda each: each.handle) == [
-        Conflict(str(sold), None, "you may not see why"),
-        Conflict(str(kept), last, why),
+        Conflict(str(transferred), None, "details withheld: you cannot read its history"),
+        Conflict(str(own), last, why),
     ]
-    assert caught.value.advice == f"12345/2: {why}; 12345/1: you may not see why"
-    with pytest.raises(UndoConflict, match=r"12345/1: changed later, in entry \d+, the last of 4"):
-        undoing.start(here, unit, SERVER, "cli")
+    assert caught.value.advice == f"12345/2: {why}; 12345/1: details withheld: you cannot read its history"
+    with pytest.raises(UndoConflict, match=r"12345/1: changed later, in entry \d+ \(the last of 4 changes\)"):
+        undo.start(here, job, SERVER, "cli")
 
 
-def test_the_same_counts_for_what_comes_into_the_way_meanwhile(here: Registry) -> None:
-    unit = moved(here, ANN)
-    undo = undoing.start(here, unit, ANN, "cli")
-    running = undoing.run(here, undo, ANN)
+def test_details_of_conflicts_during_undo_are_withheld_without_access(here: Registry) -> None:
+    job = run_rewrite(here, ANN)
+    undo_job = undo.start(here, job, ANN, "cli")
+    running = undo.run(here, undo_job, ANN)
     next(running)
     here.do(Transfer(handle("12345/0"), ValueRef(300, "0.NA/0.NA")), ANN, "cli")
     with pytest.raises(UndoConflict) as caught:
         list(running)
-    assert caught.value.conflicts == [Conflict("12345/0", None, "you may not see why")]
+    assert caught.value.conflicts == [Conflict("12345/0", None, "details withheld: you cannot read its history")]
 
 
 # Redactions
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
-def test_a_record_that_was_changed_twice_is_undone_as_a_whole(
-    here: Registry, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    """Also where data of before was erased in between: that has left the record as it was."""
+def test_record_changed_twice_is_undone_completely(here: Registry, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Also if earlier data was redacted in between, which left the record unchanged."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", chunk)
     name = handle("12345/0")
-    erased = here.do(Modify(name, (Value.text(1, "URL", "http://old.example/erased"),)), ANN, "cli").seq
+    redacted = here.do(Modify(name, (Value.text(1, "URL", "http://old.example/erased"),)), ANN, "cli").seq
     here.do(Modify(name, (Value.text(1, "URL", "http://old.example/0"),)), ANN, "cli")
-    unit = runner.start_job(here, "test", {}, ANN, "cli")
+    job = runner.start_job(here, "test", {}, ANN, "cli")
 
     def step(of: Handle, text: str) -> None:
-        here.do(Modify(of, (Value.text(1, "URL", text),)), ANN, "cli", job_id=unit.id)
+        here.do(Modify(of, (Value.text(1, "URL", text),)), ANN, "cli", job_id=job.id)
 
     step(name, "https://one.example/")
-    here.do(Redact(name, 1, erased, "personal"), OPERATOR, "cli")
+    here.do(Redact(name, 1, redacted, "personal"), OPERATOR, "cli")
     step(handle("12345/1"), "https://one.example/")
     step(name, "https://two.example/")
-    runner.complete_job(here, unit)
-    undo = undoing.start(here, unit.id, ANN, "cli")
-    assert undo.total == 2
-    list(undoing.run(here, undo, ANN))
+    runner.complete_job(here, job)
+    undo_job = undo.start(here, job.id, ANN, "cli")
+    assert undo_job.total == 2
+    list(undo.run(here, undo_job, ANN))
     assert url(here, name) == "http://old.example/0"
-    assert runner.find_job(here, ANN, undo.id).done == 2
+    assert runner.find_job(here, ANN, undo_job.id).done == 2

@@ -1,4 +1,4 @@
-"""Handing over many names at once, as the tests of it do: begun, and done to the end."""
+"""A helper that runs a transfer job to its end."""
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.identity import Identity
@@ -7,9 +7,11 @@ from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.registry import Registry
 
 
-def hand_over(registry: Registry, order: TransferAll, identity: Identity, note: str = "", door: str = "cli") -> Job:
-    """The unit that a transfer is, when nothing is left to do of it."""
-    unit = transfer.start(registry, order, identity, door, note)
-    for _ in transfer.run_steps(registry, unit, identity):
+def run_transfer(
+    registry: Registry, order: TransferAll, identity: Identity, note: str = "", interface: str = "cli"
+) -> Job:
+    """Return the completed job."""
+    job = transfer.start(registry, order, identity, interface, note)
+    for _ in transfer.run_steps(registry, job, identity):
         pass
-    return runner.find_job(registry, identity, unit.id)
+    return runner.find_job(registry, identity, job.id)

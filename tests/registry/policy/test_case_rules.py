@@ -29,7 +29,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import SIGNER, Machine, verified
-from tests.registry.jobs.transfers import hand_over
+from tests.registry.jobs.transfers import run_transfer
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 OPEN = replace(PROFILES["free"], who_may_list=Audience.PUBLIC)
@@ -374,7 +374,7 @@ def test_a3_change_of_the_case_rule_does_not_update_records(exact: Registry, mac
 def test_each_handle_is_transferred_once(exact: Registry) -> None:
     create(exact, "abc", "abd")
     change(exact, FOLDED)
-    done = hand_over(exact, TransferAll("10.1", ValueRef(300, "99/owner")), OPERATOR).done
+    done = run_transfer(exact, TransferAll("10.1", ValueRef(300, "99/owner")), OPERATOR).done
     assert done == 3, "two names and the prefix handle"
 
 

@@ -83,7 +83,7 @@ def start_job(  # noqa: PLR0913 - the fields of a job
     A job that `undoes` another one ends that one; if an unfinished undo exists, it is returned instead.
     """
     if isinstance(identity, Anonymous):
-        reason = "Jobs require authentication"
+        reason = "Authentication required to start a job"
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
     check_text(note)
     text = msgspec.json.encode(parameters).decode()
