@@ -38,7 +38,7 @@ COMPATIBLE: Final = [
     ),
 ]
 RECORDS: Final = ["/api/handles/{name}"]
-OWN: Final = [route for chapter in SECTIONS for route in chapter.found]
+OWN: Final = [route for section in SECTIONS for route in section.routes]
 GROUPS: Final = (PAGES_AND_FILES, RESOLVING, COMPATIBLE, RECORDS)
 ALL_PATHS: Final = sorted({path for group in GROUPS for path in group} | {BASE + route.path for route in OWN})
 

@@ -121,7 +121,7 @@ def compare(done: Done, answer: Response) -> None:
         # what is a command at one door is a request at the other; advice has a line of its own
         said = "\n".join(map(to_http_advice, done.err.splitlines()))
         assert problem.get("advice", "").lower() in said.lower(), about
-    if "The rule in full" in done.err:
+    if "To read the rule" in done.err:
         assert done.err.strip().endswith(problem["rule"]), about
         assert problem["advice"], about
 

@@ -50,7 +50,9 @@ def creating() -> st.SearchStrategy[Both]:
     def of(name: str, values: list[Written], again: bool) -> Both:
         words = ["create", name, "--json", *["--reuse-deleted"] * again]
         words += [word for text in texts(values) for word in ("--value", text)]
-        return Both(words, "POST", "/handles", {"handle": name, "values": plains(values), "reuse_deleted": again}, alike=same)
+        return Both(
+            words, "POST", "/handles", {"handle": name, "values": plains(values), "reuse_deleted": again}, alike=same
+        )
 
     return st.builds(of, NAMES, VALUES, st.booleans())
 

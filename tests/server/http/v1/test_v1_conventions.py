@@ -58,7 +58,7 @@ def test_a_method_that_a_path_does_not_have(shared: Harness) -> None:
     answer = send(shared, "DELETE", "/types")
     found = problem(answer, "method-not-allowed")
     assert (answer.status, header_of(answer, "Allow")) == (405, "GET, HEAD, POST, OPTIONS")
-    assert found["advice"] == "it has GET, HEAD, POST"
+    assert found["advice"] == "Use GET, HEAD, POST"
 
 
 def test_a_method_that_nobody_knows(shared: Harness) -> None:
@@ -116,13 +116,13 @@ def test_parameters_that_do_not_fit(shared: Harness, query: str, where: str) -> 
     found = problem(send(shared, "GET", f"/types?{query}", headers=basic()), "invalid-request")
     assert found.get("where", "") == where
     if where == "Limit":
-        assert "limit, cursor, prefix" in found["detail"]
+        assert "limit, cursor, prefix" in found["advice"]
 
 
 def test_a_parameter_that_is_needed(shared: Harness) -> None:
     found = problem(send(shared, "GET", "/names/parse"), "invalid-request")
     assert found["where"] == "text"
-    assert found["detail"] == "the parameter text is missing"
+    assert found["detail"] == "Parameter text is required"
     assert "in any form" in found["advice"]
 
 
@@ -189,7 +189,12 @@ def test_a_body_where_none_is_expected(shared: Harness) -> None:
 
 
 def test_what_never_became_a_request_is_a_problem_too(shared: Harness) -> None:
-    for status, slug in ((431, "head-too-large"), (413, "body-too-large"), (400, "invalid-request"), (505, "not-supported")):
+    for status, slug in (
+        (431, "head-too-large"),
+        (413, "body-too-large"),
+        (400, "invalid-request"),
+        (505, "not-supported"),
+    ):
         answer = shared.service.refused(status, "it cannot be", b"/api/v1/types")
         assert problem(answer, slug)["status"] == answer.status == status
 
@@ -238,7 +243,7 @@ def test_over_plain_http_nobody_is_known(shared: Harness) -> None:
     answer = send(shared, "POST", "/types", TYPE, headers=basic(), secure=False)
     found = problem(answer, "https-required")
     assert answer.status == 403
-    assert "TLS" in found["advice"]
+    assert "HTTPS" in found["advice"]
     assert not list(answer.values("WWW-Authenticate"))
 
 
@@ -338,7 +343,9 @@ def test_what_carries_a_key_is_done_once(server: Harness) -> None:
 def test_another_request_with_the_same_key_is_refused(server: Harness) -> None:
     got(send(server, "POST", "/types", TYPE, headers=keyed("k1")), 201)
     other = {**TYPE, "handle": "12345/SHEET"}
-    assert problem(send(server, "POST", "/types", other, headers=keyed("k1")), "idempotency-key-reused")["status"] == 422
+    assert (
+        problem(send(server, "POST", "/types", other, headers=keyed("k1")), "idempotency-key-reused")["status"] == 422
+    )
 
 
 def test_what_was_refused_leaves_its_key_free(server: Harness) -> None:
@@ -368,7 +375,9 @@ def test_a_namespace_is_made_once_too(server: Harness) -> None:
     assert problem(other, "idempotency-key-reused")["status"] == 422
 
 
-@pytest.mark.parametrize(("key", "slug"), [("", "invalid-request"), ('""', "invalid-request"), ("x" * 256, "invalid-value")])
+@pytest.mark.parametrize(
+    ("key", "slug"), [("", "invalid-request"), ('""', "invalid-request"), ("x" * 256, "invalid-value")]
+)
 def test_keys_that_are_none(server: Harness, key: str, slug: str) -> None:
     problem(send(server, "POST", "/types", TYPE, headers=keyed(key)), slug)
 

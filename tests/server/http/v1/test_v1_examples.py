@@ -22,7 +22,13 @@ from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import send
 
 ROUTES: Final = get_router().routes
-NOT_UNDERSTOOD: Final = ("invalid-request", "no-such-path", "method-not-allowed", "unsupported-media-type", "invalid-name")
+NOT_UNDERSTOOD: Final = (
+    "invalid-request",
+    "no-such-path",
+    "method-not-allowed",
+    "unsupported-media-type",
+    "invalid-name",
+)
 HERE: Final = "hdl.example.net:8080"
 
 
@@ -67,7 +73,7 @@ def sort_of(answer: Response) -> str:
 
 def commands(server: Harness, **how: Any) -> list[str]:
     """All commands of all pages."""
-    pages = [server.get(f"/docs/{docs_pages.slugify(part.tag)}", **how) for part in get_router().parts]
+    pages = [server.get(f"/docs/{docs_pages.slugify(part.tag)}", **how) for part in get_router().sections]
     shown = re.compile("<pre><code>(curl.*?)</code></pre>", re.DOTALL)
     found = [each for page in pages for each in shown.findall(page.body.decode())]
     return [html.unescape(each) for each in found]
@@ -106,5 +112,5 @@ def test_where_none_is_declared_pages_name_the_one_they_were_asked_at(
         assert f"<code>{begins}/api/v1</code>" in front.body.decode()
         assert header_of(front, "Cache-Control") == f"private, max-age={PAGE_AGE}"
         assert b"this-server" not in front.body
-        for path in ("/docs/problems", "/docs/structures", "/openapi.json"):
+        for path in ("/docs/problems", "/docs/schemas", "/openapi.json"):
             assert server.get(path, headers=headers).status == 200

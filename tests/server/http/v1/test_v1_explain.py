@@ -75,6 +75,7 @@ def test_what_is_no_name_or_no_owner(shared: Harness) -> None:
         == "H1"
     )
     found = problem(
-        send(shared, "POST", "/explain", {"operation": "transfer", "handle": "12345/n0", "to": "somebody"}), "invalid-request"
+        send(shared, "POST", "/explain", {"operation": "transfer", "handle": "12345/n0", "to": "somebody"}),
+        "invalid-request",
     )
     assert found["where"] == "$.to"

@@ -128,7 +128,7 @@ def test_that_everything_is_looked_through_is_said(filled: Harness) -> None:
 def test_nobody_in_particular_who_finds_nothing_is_told_why(server: Harness) -> None:
     found = got(send(server, "GET", "/find?host=example.org"))
     assert (found["results"], found["next"]) == ([], None)
-    assert "Say who you are" in found["remark"]
+    assert "Authenticate" in found["remark"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_deleted_names_and_derived_prefixes(server: Harness) -> None:
     ("prefix", "slug"), [("54321", "prefix-not-hosted"), ("0.NA%2F12345", "invalid-name"), ("1%2F2", "invalid-name")]
 )
 def test_prefixes_that_cannot_be_listed(shared: Harness, prefix: str, slug: str) -> None:
-    problem(send(shared, "GET", f"/namespaces/{prefix}/names", headers=basic()), slug)
+    problem(send(shared, "GET", f"/namespaces/{prefix}/handles", headers=basic()), slug)
 
 
 def test_who_may_not_list_is_refused(shared: Harness) -> None:

@@ -63,8 +63,8 @@ class Work:
 
     def run(self, runner: JobRunner) -> None:
         async def scenario() -> None:
-            with runner.place(ANN) as place:
-                runner.start(place, JobRun("u", self.pieces, self.do, ANN, explained, OTHERS), self.pieces())
+            with runner.reserve(ANN) as slot:
+                runner.start(slot, JobRun("u", self.pieces, self.do, ANN, explained, OTHERS), self.pieces())
             while runner.is_running("u"):
                 await asyncio.gather(*runner._tasks.values())
                 await asyncio.sleep(0)  # what is done when a task ends comes after it
@@ -116,14 +116,14 @@ def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
     work, runner = Work(), JobRunner()
 
     async def scenario() -> None:
-        with runner.place(ANN) as place:
-            runner.start(place, JobRun("u", work.pieces, work.do, ANN, explained, OTHERS), work.pieces())
+        with runner.reserve(ANN) as slot:
+            runner.start(slot, JobRun("u", work.pieces, work.do, ANN, explained, OTHERS), work.pieces())
         runner.stopping = True
         await asyncio.gather(*runner._tasks.values())
 
     asyncio.run(scenario())
     assert work.done == []
-    with pytest.raises(job_runner.LimitReached), runner.place(ANN):
+    with pytest.raises(job_runner.LimitReached), runner.reserve(ANN):
         pass
 
 
@@ -131,7 +131,7 @@ def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(job_runner, "MAX_FAILURES", 2)
     runner, work = JobRunner(), Work()
     for name in ("a", "b", "c"):
-        runner.note(JobRun(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
+        runner.record_failure(JobRun(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
     assert [runner.problem(name, ANN) is None for name in ("a", "b", "c")] == [True, False, False]
 
 
@@ -142,12 +142,12 @@ def test_many_tokens_give_no_more_places_than_their_maker_has() -> None:
     runner = JobRunner()
     with ExitStack() as places:
         for token in tokens[:2]:
-            places.enter_context(runner.place(token))
+            places.enter_context(runner.reserve(token))
         every: list[Identity] = [*tokens, key, spelt]
         for identity in every:
-            with pytest.raises(job_runner.LimitReached, match="of yours"), runner.place(identity):
+            with pytest.raises(job_runner.LimitReached, match="per user"), runner.reserve(identity):
                 pass
-        places.enter_context(runner.place(ANN))
+        places.enter_context(runner.reserve(ANN))
 
 
 def test_what_was_wrong_is_told_to_whoever_it_concerns() -> None:
@@ -161,7 +161,7 @@ def test_what_was_wrong_is_told_to_whoever_it_concerns() -> None:
     every: list[Identity] = [one, other, maker, ANN, replace(maker, reference=ValueRef(301, "0.NA/12345"))]
     for identity, told in cases:
         runner = JobRunner()
-        runner.note(JobRun("u", work.pieces, work.do, identity, explained, OTHERS), ValueError())
+        runner.record_failure(JobRun("u", work.pieces, work.do, identity, explained, OTHERS), ValueError())
         for each in every:
             assert runner.problem("u", each) == (explained(ValueError()) if each in told else OTHERS), (identity, each)
         assert runner.problem("v", identity) is None

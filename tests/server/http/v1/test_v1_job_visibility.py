@@ -45,6 +45,7 @@ def let_bea_change(server: Harness, *names: str) -> None:
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, of which two administer the names."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(job_requests, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_requests, "FIRST_STEPS", 2)
     invite_bea(server)
     return server
@@ -84,7 +85,7 @@ def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harnes
     where = f"/jobs/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['job']}"
     undo = undoing.start(server.registry, where.rpartition("/")[2], OPERATOR, "cli")
     refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "invalid-value")
-    assert f"is being undone by {undo.id}, which somebody else began" in refused["detail"]
+    assert f"is being undone by job {undo.id}, which another user started" in refused["detail"]
     assert leads(server, names[0]) == [f"https://new.example/x/{names[0]}"]
     told = got(send(server, "POST", f"/jobs/{undo.id}/resume", headers=basic()), 202)
     assert (told["state"], told["done"]) == ("done", 5)
@@ -97,7 +98,9 @@ def test_what_stands_in_the_way_is_not_told_of_names_whose_past_one_may_not_see(
     where = f"/jobs/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['job']}"
     server.registry.do(Remove(Handle.parse(names[1]), (110,)), OPERATOR, "cli")
     plan = got(send(server, "GET", f"{where}/undo", headers=BEAS))
-    assert plan["conflicts"] == [{"handle": names[1], "seq": None, "why": "you may not see why"}]
+    assert plan["conflicts"] == [
+        {"handle": names[1], "seq": None, "why": "details withheld: you cannot read its history"}
+    ]
     (known,) = got(send(server, "GET", f"{where}/undo", headers=basic()))["conflicts"]
     assert known["why"] == f"changed later, in entry {known['seq']}"
     refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "undo-conflict")
@@ -126,14 +129,14 @@ def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> 
         got(await ask(server, "POST", f"{where}/resume", **BEAS), 202)
         hers = await ended(server, begun["job"], **BEAS)
         assert (hers["state"], hers["done"], hers["problem"]["status"]) == ("unfinished", 40, 403)
-        assert f"{BEA} may not modify values" in hers["problem"]["detail"]
+        assert f"{BEA} cannot modify values" in hers["problem"]["detail"]
         for others in (token, basic()):
             seen = await ended(server, begun["job"], **others)
             assert seen["problem"] == {
                 "type": "https://hdl.example.org/docs/problems#job-failed",
-                "title": "Somebody could not go on with it",
+                "title": "Job failed",
                 "status": 424,
-                "detail": "whoever carried it out could not go on with it",
+                "detail": "The user who ran the job could not complete it",
             }
             assert {**seen, "problem": None} == {**hers, "problem": None}
         listed = got(await ask(server, "GET", "/jobs", **token))["jobs"]

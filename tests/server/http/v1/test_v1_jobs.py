@@ -101,6 +101,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(job_requests, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_requests, "FIRST_STEPS", 2)
     return server
 
@@ -139,7 +140,7 @@ def test_a_small_rewrite_is_done_when_the_answer_comes(server: Harness) -> None:
     assert (version["interface"], version["actor"]) == ("http", ADMINISTRATOR)
     assert version["note"] == f"rewrite {told['job']}: the host has moved"
     again = send(server, "POST", "/rewrites", ORDER, headers=basic())
-    assert "leads there" in problem(again, "not-found")["detail"]
+    assert "No URL" in problem(again, "not-found")["detail"]
     verify(server.registry.ledger.log)
 
 
@@ -182,7 +183,7 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
         heard = await events_of(stream.stream)
         assert "end" not in [name for name, _, _ in heard], "who watches shall come again"
         refused = problem(await ask(server, "POST", "/rewrites", ORDER), "busy")
-        assert "about to stop" in refused["detail"]
+        assert "shutting down" in refused["detail"]
 
     in_one_loop(interrupted)
     other = serve(server.registry)  # the next start, which knows nothing of it but what is in the ledger
@@ -200,7 +201,10 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
     assert leads(server, *names) == [f"https://new.example/x/{name}" for name in names]
     done = got(send(other, "GET", where, headers=basic()))
     assert done["done"] == 60, "each was moved once"
-    assert "left to do" in problem(send(other, "POST", f"{where}/resume", headers=basic()), "invalid-value")["detail"]
+    assert (
+        "already complete"
+        in problem(send(other, "POST", f"{where}/resume", headers=basic()), "invalid-value")["detail"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -301,7 +305,7 @@ def test_whoever_loses_their_key_goes_no_further(slowly: Harness) -> None:
         new = basic(secret="another secret")
         left = await ended(server, told["job"], **new)
         assert left["done"] < 80
-        assert "has changed" in left["problem"]["detail"]
+        assert "was changed" in left["problem"]["detail"]
 
     in_one_loop(scenario)
 
@@ -340,14 +344,14 @@ def test_what_others_changed_later_stands_in_the_way_and_is_listed(server: Harne
     later = [put(server, name, "https://third.example/") for name in names[:25]]
     path = f"/jobs/{told['job']}/undo"
     plan = got(send(server, "GET", path, headers=basic()))
-    assert (plan["possible"], plan["handles"], plan["conflict_count"]) == (False, 30, 25)
+    assert (plan["possible"], plan["total"], plan["conflict_count"]) == (False, 30, 25)
     assert sorted((each["handle"], each["seq"]) for each in plan["conflicts"]) == sorted(
         zip(names[:25], later, strict=True)
     )
     with server.registry.ledger.reading() as reading:
         size = reading.size
     refused = problem(send(server, "POST", path, {}, headers=basic()), "undo-conflict")
-    assert (refused["status"], "25 of its records" in refused["detail"]) == (409, True)
+    assert (refused["status"], "25" in refused["detail"]) == (409, True)
     assert "changed later, in entry" in refused["advice"]
     assert "and 5 more" in refused["advice"]
     with server.registry.ledger.reading() as reading:
@@ -408,19 +412,19 @@ def test_there_is_no_such_operation(shared: Harness) -> None:
 def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
     runner, somebody = job_runner.JobRunner(), LocalIdentity("a")
     with (
-        runner.place(somebody),
-        runner.place(somebody),
-        pytest.raises(job_runner.LimitReached, match="of yours"),
-        runner.place(somebody),
+        runner.reserve(somebody),
+        runner.reserve(somebody),
+        pytest.raises(job_runner.LimitReached, match="per user"),
+        runner.reserve(somebody),
     ):
         pass
-    with runner.place(somebody):
+    with runner.reserve(somebody):
         pass
     fill(server)
     server.service.place.api.runner = runner
     with ExitStack() as others:
         for number in range(job_runner.MAX_RUNNING):
-            others.enter_context(runner.place(LocalIdentity(f"other {number}")))
+            others.enter_context(runner.reserve(LocalIdentity(f"other {number}")))
         answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
         assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
     got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)

@@ -171,14 +171,14 @@ def test_c1_a_prefix_that_its_scheme_does_not_take(shared: Harness, prefix: str,
 def test_what_no_scheme_could_take(shared: Harness, query: str, where: str, rule: str, position: int) -> None:
     found = problem(send(shared, "GET", f"/suffixes/check?{query}"), "invalid-name")
     assert (found["where"], found["rule"]) == (where, rule)
-    assert found["detail"].startswith(f"at character {position}: ")
+    assert found["detail"].startswith(f"At character {position}: ")
 
 
 def test_a_whole_handle_is_no_suffix_of_a_scheme(shared: Harness) -> None:
     found = got(send(shared, "GET", "/suffixes/check?suffix=102.100.272/D7J1G0DQH&scheme=pilin"))
     assert (found["valid"], found["where"]) == (False, "suffix")
     said = {each["name"]: each["description"] for each in parameters("checkSuffix")}
-    assert "alone" in said["suffix"]
+    assert "The suffix" in said["suffix"]
 
 
 def parameters(operation: str) -> list[dict[str, Any]]:

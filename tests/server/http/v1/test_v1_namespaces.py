@@ -51,8 +51,8 @@ def test_a_token_that_may_not_mint_leaves_no_namespace_without_its_creator(serve
     before = size(server)
     for _ in range(2):
         found = problem(send(server, "POST", "/namespaces", SPACE, headers=lacks), "permission-denied")
-        assert "does not have the word mint" in found["detail"]
-        assert "name a creator" in found["advice"]
+        assert "do not include mint" in found["detail"]
+        assert "Name an existing creator" in found["advice"]
     assert size(server) == before
     problem(send(server, "GET", "/namespaces/99"), "prefix-not-hosted")
     both = with_token(server, "namespaces", "mint", where=None)

@@ -22,8 +22,8 @@ from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import with_token
 
 ROUTES: Final = get_router().routes
-PAGES: Final = ["/docs", "/docs/problems", "/docs/structures"] + [
-    f"/docs/{docs_pages.slugify(part.tag)}" for part in get_router().parts
+PAGES: Final = ["/docs", "/docs/problems", "/docs/schemas"] + [
+    f"/docs/{docs_pages.slugify(part.tag)}" for part in get_router().sections
 ]
 NAME: Final = re.compile("[A-Za-z][A-Za-z0-9]*")
 
@@ -66,12 +66,12 @@ def test_what_a_token_needs_is_said_and_how_else_one_is_known(document: Any) -> 
     ways: list[dict[str, list[str]]] = [{"basic": []}, {"handle": []}, {"certificate": []}]
     said = {each["operationId"]: each for _, _, each in operations(document)}
     assert (said["createToken"]["x-scope"], said["createToken"]["security"]) == ("none", ways)
-    assert "No token can do this" in said["createToken"]["description"]
+    assert "Tokens cannot do this" in said["createToken"]["description"]
     for name in ("listTokens", "showToken", "revokeToken"):
         assert (said[name]["x-scope"], said[name]["security"]) == ("itself", [{"token": []}, *ways])
-        assert "reaches itself only" in said[name]["description"]
+        assert "can access only itself" in said[name]["description"]
     assert said["createRecord"]["x-scope"] == "create"
-    assert "A token needs the word `create`" in said["createRecord"]["description"]
+    assert "A token needs the scope `create`" in said["createRecord"]["description"]
     assert all("x-scope" in each or {} in each["security"] for each in said.values())
 
 
@@ -229,14 +229,14 @@ def test_pages_need_nothing_from_elsewhere_and_every_link_leads_somewhere(shared
 
 
 def test_every_route_and_structure_has_its_place(shared: Harness, document: Any) -> None:
-    for part in get_router().parts:
+    for part in get_router().sections:
         places = parsed(shared, f"/docs/{docs_pages.slugify(part.tag)}").places
-        assert {route.operation for route in part.found} <= places
-    assert set(document["components"]["schemas"]) <= parsed(shared, "/docs/structures").places
+        assert {route.operation for route in part.routes} <= places
+    assert set(document["components"]["schemas"]) <= parsed(shared, "/docs/schemas").places
 
 
 def test_there_is_no_other_page(shared: Harness) -> None:
-    for path in ("/docs/nothing", "/docs/names/x", "/docs//names", "/docsx"):
+    for path in ("/docs/nothing", "/docs/names/x", "/docs//handles", "/docsx"):
         assert shared.get(path).status == 404, path
 
 

@@ -43,7 +43,7 @@ def told(done: Done, plain: Any) -> None:
     """The same explanation."""
     said = done.json
     assert (said["allowed"], said["reason"]) == (plain["allowed"], plain["reason"])
-    assert (said["rule"], said["responseCode"]) == (plain["rule"], plain["code"])
+    assert (said["rule"], said["response_code"]) == (plain["rule"], plain["code"])
     assert to_http_advice(said["advice"] or "") == (plain["advice"] or "")
 
 

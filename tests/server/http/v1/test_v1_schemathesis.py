@@ -166,7 +166,9 @@ def prepared(base: str) -> Likely:
     """Have an operation and a token made, to ask about them."""
     order = {"url": "https://example.org/0", "to": "https://example.org/zero", "note": "of the tests"}
     made = requests.post(f"{base}/rewrites", json=order, headers=basic(), timeout=60)
-    token = requests.post(f"{base}/tokens", json={"scopes": ["read"], "namespaces": [PREFIX]}, headers=basic(), timeout=60)
+    token = requests.post(
+        f"{base}/tokens", json={"scopes": ["read"], "namespaces": [PREFIX]}, headers=basic(), timeout=60
+    )
     return likely(made.json()["job"], token.json()["id"])
 
 

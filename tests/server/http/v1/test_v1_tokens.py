@@ -53,7 +53,7 @@ def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
     repeated = got(again, 201)
     assert set(repeated) == {"id", "expires", "advice"}
     assert (repeated["id"], repeated["expires"]) == (made["id"], made["expires"])
-    assert "told when it was made, and is not kept" in repeated["advice"]
+    assert "shown only once" in repeated["advice"]
     assert header_of(again, "Idempotency-Replayed") == "true"
     assert header_of(again, "Location") == header_of(first, "Location") == f"/api/v1/tokens/{made['id']}"
     assert set(made) == {"id", "expires", "token"}

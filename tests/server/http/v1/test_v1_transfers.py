@@ -44,6 +44,7 @@ def preview(server: Harness, where: str, to: str = BOB, **more: Any) -> list[Any
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     """A server that changes a few names at a time, so that some dozens are many."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(job_requests, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_requests, "FIRST_STEPS", 2)
     return server
 
@@ -61,7 +62,7 @@ def test_a_transfer_is_seen_beforehand(server: Harness) -> None:
     }
     other = plan["12345/n1"]
     assert (other["administrators"], other["allowed"]) == (["300:54321/carol"], False)
-    assert "may not transfer 12345/n1: it takes MODIFY_ADMIN" in other["reason"]
+    assert "cannot transfer 12345/n1: requires permission MODIFY_ADMIN" in other["reason"]
     assert list(plan)[-1] == "0.NA/12345", "in the order in which they are handed over"
     assert [each["handle"] for each in preview(server, "12345/n4*")] == [
         "12345/n4",
@@ -106,7 +107,7 @@ def test_a_namespace_is_handed_over_in_the_background_and_undone(slowly: Harness
         assert owners(server, name) == [BOB], name
     last = got(send(server, "GET", "/jobs/last", headers=basic()))["job"]
     refused = problem(send(server, "POST", f"/jobs/{last}/undo", {}, headers=basic()), "permission-denied")
-    assert "may not undo" in refused["detail"], "what is given away is not taken back"
+    assert "cannot undo" in refused["detail"], "what is given away is not taken back"
     undo = undoing.start(server.registry, last, OPERATOR, "cli")
     assert [step.done for step in undoing.run(server.registry, undo, OPERATOR)][-1] == ALL + 1
     assert got(send(server, "GET", f"/jobs/{last}", headers=basic()))["state"] == "undone"
@@ -117,7 +118,7 @@ def test_what_was_handed_over_is_given_back_by_who_has_the_right(server: Harness
     told = got(send(server, "POST", "/transfers", {"where": "12345/n4*", "to": ADMINISTRATOR}, headers=basic()), 202)
     assert (told["state"], owners(server, "12345/n44")) == ("done", [ADMINISTRATOR])
     path = f"/jobs/{told['job']}/undo"
-    assert got(send(server, "GET", path, headers=basic()))["handles"] == 11
+    assert got(send(server, "GET", path, headers=basic()))["total"] == 11
     undone = got(send(server, "POST", path, {}, headers=basic()), 202)
     assert (undone["state"], undone["done"], owners(server, "12345/n44")) == ("done", 11, [GROUP])
 
@@ -152,7 +153,7 @@ def test_the_first_name_that_is_not_yours_ends_it(slowly: Harness) -> None:
         told = got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BOB}), 202)
         left = await ended(server, told["job"])
         assert (left["state"], 0 < left["done"] < ALL) == ("unfinished", True)
-        assert "may not transfer 12345/n9" in left["problem"]["detail"]
+        assert "cannot transfer 12345/n9" in left["problem"]["detail"]
 
     in_one_loop(scenario)
     assert owners(server, "0.NA/12345") != [BOB]
@@ -170,7 +171,7 @@ def test_the_words_of_a_token(server: Harness) -> None:
     ):
         token = with_token(server, *words)
         refused = problem(send(server, "POST", "/transfers", order, headers=token), "permission-denied")
-        assert f"the word {lacks}" in refused["detail"]
+        assert f"scopes do not include {lacks}" in refused["detail"]
         asked = f"/transfers/preview?{urlencode(order)}"
         assert problem(send(server, "GET", asked, headers=token), "permission-denied")["detail"] == refused["detail"]
     assert got(send(server, "GET", "/jobs", headers=basic()))["jobs"] == []
@@ -188,7 +189,10 @@ def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
     stranger = (Value(300, "HS_SECKEY", b"secret"),)
     server.registry.do(Create(Handle.parse("12345/stranger"), stranger), OPERATOR, "cli")
     known = basic("300:12345/stranger", "secret")
-    assert "LIST_HANDLES" in problem(send(server, "POST", "/transfers", order, headers=known), "permission-denied")["detail"]
+    assert (
+        "LIST_HANDLES"
+        in problem(send(server, "POST", "/transfers", order, headers=known), "permission-denied")["detail"]
+    )
     crossed = {**basic(), "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     assert send(server, "POST", "/transfers", order, headers=crossed).status == 403
     assert got(send(server, "GET", "/jobs", headers=basic()))["jobs"] == []
@@ -221,7 +225,7 @@ def test_what_cannot_be_handed_over(shared: Harness, order: dict[str, Any], slug
 def test_one_name_is_handed_over_elsewhere(shared: Harness) -> None:
     order = {"where": "12345/n0", "to": BOB}
     refused = problem(send(shared, "POST", "/transfers", order, headers=basic()), "invalid-request")
-    assert (refused["where"], "/handles/{handle}/transfer" in refused["detail"]) == ("$.where", True)
+    assert (refused["where"], "/handles/{handle}/transfer" in refused["advice"]) == ("$.where", True)
 
 
 def test_derived_prefixes_go_along(server: Harness) -> None:

@@ -21,7 +21,7 @@ from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.registry.queries.suggest import PrefixStatus, Suggestion, Suggestions, suggestions
-from perseid.registry.results import ReferralError, Refused
+from perseid.registry.results import PrefixNotHosted, ReferralError, Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.server.http import responses
 from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings, RequestContext
@@ -79,11 +79,7 @@ class AdvisedCommand(Generic[T]):
         """Decide like the command."""
         try:
             return self.command.decide(context)
-        except ReferralError:
-            raise
-        except Refused as refused:
-            if refused.code != ResponseCode.SERVER_NOT_RESP or fold(refused.reason) != fold(WRONG_PREFIX):
-                raise
+        except PrefixNotHosted as refused:
             raise Refused(refused.code, WRONG_PREFIX, prefix_advice(self.name, context)) from refused
 
 

@@ -32,7 +32,7 @@ from perseid.registry.commands.conditions import ConditionFailed
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.suggest import PrefixStatus
-from perseid.registry.results import InvalidQuery, ReferralError, Refused
+from perseid.registry.results import InvalidQuery, PrefixNotHosted, ReferralError, Refused
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import SAFE_METHODS, HeaderList, Response
@@ -206,8 +206,8 @@ def to_problem(error: Exception, request_context: RequestContext) -> ProblemResp
     settings = request_context.place.settings
     match error:
         case ApiError():
-            made = make_problem(settings, error.slug, error.detail, advice=error.advice, code=error.code)
-            return ProblemResponse(made, error.headers)
+            problem = make_problem(settings, error.slug, error.detail, advice=error.advice, code=error.code)
+            return ProblemResponse(problem, error.headers)
         case InvalidCursor():
             return ProblemResponse(make_problem(settings, "invalid-cursor", str(error)))
         case InvalidName():
@@ -227,7 +227,7 @@ def to_problem(error: Exception, request_context: RequestContext) -> ProblemResp
 
 def _invalid_name_problem(error: InvalidName, settings: HttpSettings) -> Problem:
     """Name the invalid character (counted from 1) and the rule."""
-    at = "" if error.position is None else f"Character {error.position + 1}: "
+    at = "" if error.position is None else f"At character {error.position + 1}: "
     return make_problem(
         settings,
         "invalid-name",
@@ -252,10 +252,12 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
         slug, advice = "https-required", HTTPS_REQUIRED
     if isinstance(refused, RetryLater):
         slug = "busy"
-    made = make_problem(
-        request_context.place.settings, slug, refused.reason, advice=advice, rule=refused.rule, code=int(code)
+    cause = refused.__cause__  # `AdvisedCommand` replaces the reason by the text of deployed servers
+    detail = cause.reason if isinstance(cause, PrefixNotHosted) else refused.reason
+    problem = make_problem(
+        request_context.place.settings, slug, detail, advice=advice, rule=refused.rule, code=int(code)
     )
-    return ProblemResponse(made, headers)
+    return ProblemResponse(problem, headers)
 
 
 def _failure_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
@@ -263,7 +265,7 @@ def _failure_problem(error: Exception, request_context: RequestContext) -> Probl
     slug = _BY_STATUS.get(failure.status) if isinstance(error, BadRequest | Busy) else _BY_CODE.get(failure.code)
     where, advice = (error.where, error.advice) if isinstance(error, InvalidParameter) else ("", "")
     instance = failure.message.partition("(reference ")[2].rstrip(")")
-    made = make_problem(
+    problem = make_problem(
         request_context.place.settings,
         slug or "internal-error",
         failure.message,
@@ -273,7 +275,7 @@ def _failure_problem(error: Exception, request_context: RequestContext) -> Probl
         instance=instance,
         status=failure.status,
     )
-    return ProblemResponse(made, failure.headers)
+    return ProblemResponse(problem, failure.headers)
 
 
 def make_problem(  # noqa: PLR0913 - one argument per field
@@ -332,7 +334,10 @@ _PLACEHOLDERS: Final = {
 """Placeholders in the advice of the registry."""
 
 _HTTP_ADVICE: Final = (
-    ("To restore the record: perseid tombstone NAME --undo", "To restore the record: POST {BASE}/handles/{NAME}/revive"),
+    (
+        "To restore the record: perseid tombstone NAME --undo",
+        "To restore the record: POST {BASE}/handles/{NAME}/revive",
+    ),
     (
         "Create a tombstone instead: perseid tombstone NAME --reason TEXT.",
         "Create a tombstone instead: POST {BASE}/handles/{NAME}/tombstone.",
@@ -341,7 +346,10 @@ _HTTP_ADVICE: Final = (
         "Define it first (perseid type add NAME …), or use a registered type.",
         "Define it first (POST {BASE}/types), or use a registered type.",
     ),
-    ("See the definition of the type: perseid type show NAME.", "See the definition of the type: GET {BASE}/types/{NAME}."),
+    (
+        "See the definition of the type: perseid type show NAME.",
+        "See the definition of the type: GET {BASE}/types/{NAME}.",
+    ),
     (
         "Only handles can be registered as types. Use a registered type (perseid type list).",
         "Only handles can be registered as types. Use a registered type (GET {BASE}/types).",
@@ -383,7 +391,7 @@ _HTTP_ADVICE: Final = (
         "Send the same request again, or undo the job: POST {BASE}/jobs/{ID}/undo",
     ),
     ("Undo the job: perseid undo ID", "Undo the job: POST {BASE}/jobs/{ID}/undo"),
-    ("the rule in full: perseid name rules ID", "the rule in full: GET {BASE}/names/rules/{ID}"),
+    ("To read the rule: perseid name rules ID", "To read the rule: GET {BASE}/names/rules/{ID}"),
     (
         "Choose another handle, or overwrite the record",
         "Choose another handle, or replace the record: PUT {BASE}/handles/{{handle}}",
@@ -426,5 +434,5 @@ def _unescape(match: re.Match[str]) -> str:
 
 def rule_advice(rule: str) -> str:
     """Return advice about a broken rule."""
-    full = f"See the rule: GET {BASE}/names/rules/{rule}"
+    full = f"To read the rule: GET {BASE}/names/rules/{rule}"
     return f"Add your resolver with the parameter resolver. {full}" if rule == "U4" else full

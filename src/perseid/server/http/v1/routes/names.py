@@ -127,7 +127,7 @@ class ParsedName(ResponseBody, frozen=True):
     """A parsed handle."""
 
     handle: Annotated[str, Doc("The handle, normalized by its scheme.", examples=["12345/x"])]
-    original: Annotated[str, Doc("The handle as given.")]
+    input: Annotated[str, Doc("The handle as given.")]
     prefix: Annotated[str, Doc("The part before the first slash.", examples=["12345"])]
     suffix: Annotated[str, Doc("The part after the first slash.", examples=["x"])]
     query: Query = None

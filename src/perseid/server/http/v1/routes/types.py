@@ -140,7 +140,7 @@ async def show_type(call: ApiCall) -> Reply:
 
     def respond(registered: RegisteredType | None) -> Reply:
         if registered is None:
-            advice = "A type has a value of the type PERSEID_TYPE, or at least a DESC"
+            advice = "A type has a value of type PERSEID_TYPE or DESC"
             raise ApiError("not-found", f"{display_name(handle)} is not a type: its record has no definition", advice)
         return Reply(_to_response(registered), name=str(handle))
 
