@@ -1,7 +1,7 @@
-"""A running server with something of everything, for the tests of whole conversations with it.
+"""A running server for tests of whole conversations.
 
-Its state is that of the recorded exchanges, with administrators who have RSA, DSA and secret keys, made today; beside
-it a prefix with many names, a prefix that refers to another service, and records for what is not recorded.
+It has the state of the recorded exchanges, with new administrators who have RSA, DSA and secret keys; also a prefix
+with many handles, a prefix that refers to another service, and records for what is not recorded.
 """
 
 import atexit

@@ -1,16 +1,16 @@
-"""Use a server from all sides while its processes are killed, and see that nothing is wrong and nothing lost.
+"""Load test: use a server in every way while its processes are killed, and check that nothing is wrong or lost.
 
     python -m tests.server.load --seconds 60 --seed 1
     python -m tests.server.load --soak --seconds 600            # or: make soak
 
-Writers, in sessions and with challenges, and readers come over TCP, and over UDP through a network that loses, doubles
-and reorders packets; strangers send rubbish; resolvers and the control process are killed and come back. Every answer
-is compared with what the name may have said between the question and the answer. In the end every change that was
-acknowledged must be there, over the network and in the ledger, once and in order, and nothing that was refused; the
-whole ledger must verify; the server must stop well.
+Writers, in sessions and with challenges, and readers use TCP, and UDP through a network that loses, duplicates and
+reorders packets; attackers send garbage; resolvers and the control process are killed and restarted. Every response is
+compared with the possible states between request and response. At the end every acknowledged change must be there, over
+the network and in the ledger, once and in order, and nothing that was refused; the ledger must verify; the server must
+stop cleanly.
 
-A soak kills nothing in its second half and looks at memory there: after a while for warming up it must stay where it
-is. The seed decides what everybody wants to do; what comes of it, the machine decides as well.
+A soak test kills nothing in its second half and measures memory there: after a warm-up it must stay constant. The seed
+decides what the users do; the results also depend on the machine.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from perseid.registry.installation.installation import Installation
-from tests.server.faults.clients import Person, Reader, Scene, Stranger, Writer, state_in
+from tests.server.faults.clients import Attacker, Reader, Scene, User, Writer, state_in
 from tests.server.faults.history import Outcome, State
 from tests.server.faults.machine import Memory, descriptors, eventually, memory, named, processes
 from tests.server.faults.network import BadNetwork
@@ -40,12 +40,12 @@ from tests.server.running import Serving, serving
 RESOLVERS: Final = 2
 
 GROWTH: Final = 4 << 20
-"""Octets by which a process may grow from the first to the last third of the time in which memory is looked at. In a
-soak of ten minutes there are some ten thousand requests between them, so half a kilobyte kept for each would show; what
-was measured is 0.3 MiB. A soak of two minutes has less time to get warm, and 2 MiB were measured."""
+"""Bytes by which a process may grow from the first to the last third of the measured time. In a soak test of ten
+minutes there are some ten thousand requests between them, so half a kilobyte leaked for each would show; 0.3 MiB were
+measured. A test of two minutes has less time to warm up; 2 MiB were measured."""
 
 WARM_UP: Final = 90.0
-"""Seconds, or a third of the time that is left: challenges and repeated answers are kept for 60."""
+"""Seconds, or a third of the remaining time: challenges and replies are kept for 60."""
 
 _SAMPLE_EVERY = 1.0
 _MIB = 1 << 20
@@ -55,19 +55,19 @@ Say = Callable[[str], None]
 
 @dataclass
 class Figures:
-    """What happened."""
+    """Results."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     samples: list[tuple[float, dict[str, Memory]]] = field(default_factory=list)
-    """When, and what each process took; of the time in which nothing is killed and all is warm."""
+    """Time and memory of each process, after the warm-up."""
 
-    def total(self, kind: type[Person] | str, what: str) -> int:
-        """The sum of one count over all people of a kind."""
-        word = kind if isinstance(kind, str) else kind.__name__.lower()
-        return sum(counts[what] for name, counts in self.counts.items() if name.startswith(word))
+    def total(self, kind: type[User] | str, what: str) -> int:
+        """The sum of one count over all users of a kind."""
+        kind_name = kind if isinstance(kind, str) else kind.__name__.lower()
+        return sum(counts[what] for name, counts in self.counts.items() if name.startswith(kind_name))
 
     def table(self) -> list[str]:
-        """As lines."""
+        """The results as lines."""
         lines = [f"{name:34} {_listed(counts)}" for name, counts in self.counts.items()]
         if self.samples:
             lines += ["", f"{'memory, MiB':14}{'own: first':>12}{'last':>8}{'most':>8}{'pss':>8}{'rss':>8}"]
@@ -80,7 +80,7 @@ class Figures:
         return lines
 
     def growth(self) -> dict[str, tuple[float, float]]:
-        """What each process took of its own in the first and in the last third of the time: the medians."""
+        """The median of each process's own memory in the first and in the last third of the time."""
         third = max(1, len(self.samples) // 3)
         found = {}
         for name in self.samples[0][1]:
@@ -89,8 +89,8 @@ class Figures:
         return found
 
 
-class Killer(Person):
-    """Ends processes of the server in every way that there is, one at a time."""
+class Killer(User):
+    """Ends processes of the server in every way, one at a time."""
 
     def __init__(self, scene: Scene, server: Serving, until: float) -> None:
         super().__init__(scene, "killer", 1.5)
@@ -118,8 +118,8 @@ class Killer(Person):
             os.kill(self.random.choice(found), number)
 
 
-def people(scene: Scene, pace: float) -> list[Person]:
-    """Everybody who uses the server. The pauses are such that all together take a fraction of a processor."""
+def create_users(scene: Scene, pace: float) -> list[User]:
+    """All users. Their pauses keep the load at a fraction of a CPU."""
     return [
         Writer(scene, 1, Via.KEPT, 0.10 * pace, in_session=True),
         Writer(scene, 2, Via.UDP, 0.10 * pace, in_session=True),
@@ -131,13 +131,13 @@ def people(scene: Scene, pace: float) -> list[Person]:
         Reader(scene, 4, Via.KEPT, 0.04 * pace),
         Reader(scene, 5, Via.UDP, 0.20 * pace, certified=True),
         Reader(scene, 6, Via.TCP, 0.20 * pace, certified=True),
-        Stranger(scene, 1, Via.UDP, 0.02 * pace),
-        Stranger(scene, 2, Via.TCP, 0.20 * pace),
+        Attacker(scene, 1, Via.UDP, 0.02 * pace),
+        Attacker(scene, 2, Via.TCP, 0.20 * pace),
     ]
 
 
 def run(seconds: float, seed: int, *, soak: bool = False, pace: float = 1.0, say: Say = print) -> Figures:
-    """All of it; raises `AssertionError` if anything is not as it must be."""
+    """Run the test; raises `AssertionError` on any error."""
     figures = Figures()
     with tempfile.TemporaryDirectory(prefix="perseid-load-") as folder:
         directory = copy_to(Path(folder))
@@ -150,7 +150,7 @@ def run(seconds: float, seed: int, *, soak: bool = False, pace: float = 1.0, say
             say("\n".join(figures.table()))
             eventually(lambda: _is_whole(server), "all processes, and answers from them")
             _check_names(scene, server)
-            assert descriptors(server.pid) <= opened, "the supervisor has kept descriptors of processes that ended"
+            assert descriptors(server.pid) <= opened, "the supervisor leaks descriptors of ended processes"
             assert "Internal Error" not in server.errors, server.errors
         _check_ledger(scene, directory)
     _check_figures(figures, soak=soak)
@@ -158,26 +158,26 @@ def run(seconds: float, seed: int, *, soak: bool = False, pace: float = 1.0, say
 
 
 def _use(scene: Scene, server: Serving, seconds: float, figures: Figures, *, soak: bool, pace: float) -> None:
-    begun = time.monotonic()
-    end, quiet = begun + seconds, begun + (seconds / 2 if soak else seconds)
-    everybody = [*people(scene, pace), Killer(scene, server, quiet)]
-    for person in everybody:
-        person.start()
+    started = time.monotonic()
+    end, quiet = started + seconds, started + (seconds / 2 if soak else seconds)
+    users = [*create_users(scene, pace), Killer(scene, server, quiet)]
+    for user in users:
+        user.start()
     warm = quiet + min(WARM_UP, (end - quiet) / 3)
     while (now := time.monotonic()) < end and not scene.wrong:
         assert server.process.poll() is None, server.errors
         if soak and now > warm:
-            figures.samples.append((now - begun, {name: memory(pid) for name, pid in named(server).items()}))
+            figures.samples.append((now - started, {name: memory(pid) for name, pid in named(server).items()}))
         time.sleep(_SAMPLE_EVERY)
     scene.ending.set()
-    for person in everybody:
-        person.join()
-        figures.counts[person.name] = person.counts
+    for user in users:
+        user.join()
+        figures.counts[user.name] = user.counts
     assert not scene.wrong, "\n".join((*figures.table(), *scene.wrong, server.errors))
 
 
 def _is_whole(server: Serving) -> bool:
-    """Whether every process is there and every transport answers."""
+    """Whether every process runs and every transport responds."""
     if {role: len(pids) for role, pids in processes(server).items()} != {"control": 1, "resolver": RESOLVERS}:
         return False
     try:
@@ -190,7 +190,7 @@ def _is_whole(server: Serving) -> bool:
 
 
 def _check_names(scene: Scene, server: Serving) -> None:
-    """See that every name says what it must say now, over both transports."""
+    """Check the final state of every handle, over both transports."""
     with NativeClient(server.native, Via.KEPT, timeout=60) as kept, NativeClient(server.native, Via.UDP) as udp:
         for history in scene.book:
             asked = time.monotonic()
@@ -201,7 +201,7 @@ def _check_names(scene: Scene, server: Serving) -> None:
 
 
 def _check_ledger(scene: Scene, directory: Path) -> None:
-    """See that each acknowledged change is in the ledger once and in order, nothing else is, and all of it verifies."""
+    """Check that each acknowledged change is in the ledger once and in order, nothing else, and that it verifies."""
     entries: dict[str, list[State]] = {history.name: [] for history in scene.book}
     with Installation.open(directory, environ={}) as installation, installation.ledger.reading() as reading:
         for entry in reading.log(0):
@@ -217,7 +217,7 @@ def _check_ledger(scene: Scene, directory: Path) -> None:
 
 
 def _check_figures(figures: Figures, *, soak: bool) -> None:
-    """See that everything happened that was to happen, and that memory stayed where it was."""
+    """Check that every event happened, and that memory stayed constant."""
     for name, counts in figures.counts.items():
         if name.startswith("writer"):
             assert counts[Outcome.DONE.value], f"{name} has changed nothing"

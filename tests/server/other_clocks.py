@@ -1,8 +1,8 @@
-"""A clock for all processes of a running server, which a test sets: another date, or one that stands still.
+"""A clock for all processes of a running server, set by a test: another date, or a stopped clock.
 
-The product has nothing to do with it. Python looks for a module `sitecustomize` before it runs a program, and the one
-that is put in its way here replaces `time.time` and `time.time_ns`. What they show follows a file that all processes
-have in their memory, so it can be set while they run. The monotonic clock stays what it is.
+The product is not involved. Python imports a module `sitecustomize` before it runs a program; the one here replaces
+`time.time` and `time.time_ns`. They follow a memory-mapped file, so the clock can be set while processes run. The
+monotonic clock is unchanged.
 """
 
 import os
@@ -41,13 +41,13 @@ time.time = lambda: time_ns() / 1_000_000_000
 
 @dataclass(frozen=True)
 class OtherClock:
-    """The clock of servers that are started in its environment."""
+    """The clock of servers started in its environment."""
 
     folder: Path
 
     @classmethod
     def make(cls, folder: Path) -> "OtherClock":
-        """A clock in a new folder; it shows what all clocks show until it is set."""
+        """Create a clock in a new folder; it shows the real time until it is set."""
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(_MODULE, encoding="utf-8")
         clock = cls(folder)
@@ -60,25 +60,25 @@ class OtherClock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process has to be started with."""
-        # Of the environment resolvers get what begins with PYTHON, and little else.
+        """The environment variables for a process."""
+        # Resolvers inherit variables that start with PYTHON, and few others.
         paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {"PYTHONPATH": os.pathsep.join(paths), "PYTHON_CLOCK_OF_TESTS": str(self.file)}
 
     def now(self) -> float:
-        """What it shows."""
+        """The time it shows."""
         pace, more = _FORM.unpack(self.file.read_bytes())
         return float((time.time_ns() * pace + more) / _SECOND)
 
     def show(self, seconds: float) -> None:
-        """Show this from now on, and go on from there."""
+        """Set the time; the clock continues from there."""
         self._set(1, int(seconds * _SECOND) - time.time_ns())
 
     def stop_at(self, seconds: float) -> None:
-        """Show this from now on, and stand still."""
+        """Set the time and stop the clock."""
         self._set(0, int(seconds * _SECOND))
 
     def _set(self, pace: int, more: int) -> None:
-        # Written over, not replaced: the processes have this very file in their memory.
+        # Overwritten, not replaced: the processes have mapped this file.
         with self.file.open("r+b") as file:
             file.write(_FORM.pack(pace, more))

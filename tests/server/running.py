@@ -1,4 +1,4 @@
-"""A running `perseid serve`: for tests and benches. `native_client` has the client for it."""
+"""A running `perseid serve`, for tests and benchmarks; `native_client` has the client."""
 
 import json
 import os
@@ -18,20 +18,20 @@ Address = tuple[str, int]
 """Host and port."""
 
 START_SECONDS: Final = 60.0
-"""How long a server may take until it says that it serves: much more than on a loaded machine, less than for ever."""
+"""Seconds for a server to start: much more than a loaded machine needs."""
 STOP_SECONDS: Final = 30.0
-"""How long it may take to stop."""
+"""Seconds for it to stop."""
 
 ANNOUNCED: Final = '{"pid": '
-"""How the line begins by which a server says that it serves."""
+"""Start of the line that a server prints when it is ready."""
 
 FREE_PORTS: Final = {"PERSEID_HTTP_PORT": "0", "PERSEID_METRICS_PORT": "0"}
-"""Any that are free, so that servers of several tests do not meet."""
+"""Free ports, so that servers of several tests do not conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A server that runs."""
+    """A running server."""
 
     process: "subprocess.Popen[bytes]"
     """The supervisor."""
@@ -109,7 +109,7 @@ class Serving:
 
 
 def serve_command(directory: Path, *options: str) -> list[str]:
-    """The command that serves an installation at a free port, and says which."""
+    """The command that serves an installation at a free port, and prints it."""
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "serve", "-d", str(directory)]
     return [*command, "--native-port", "0", "--json", *options]
 

@@ -20,7 +20,7 @@ COMPLETE = (
 )
 """Modules of which every number is a limit."""
 
-ELSEWHERE = {"PACKET_PAYLOAD", "MAX_REPLY"}
+ELSEWHERE = {"PACKET_PAYLOAD", "MAX_REPLY_BYTES"}
 """Numbers that follow from others, or bound what is kept and not what strangers may do."""
 
 

@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("via", [Via.UDP, Via.TCP], ids=lambda via: via.va
 LATER: Final = 2_190_000_000
 """In May 2039; 2³¹ was in January 2038."""
 URL = Value.text(1, "URL", "https://example.org/2039")
-_TIMESTAMP = 4  # octets behind the beginning of a value
+_TIMESTAMP = 4  # bytes after the beginning of a value
 
 
 @dataclass(frozen=True)

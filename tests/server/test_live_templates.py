@@ -9,7 +9,7 @@ from perseid.wire.codes import ResponseCode
 from perseid.wire.responses import ResolutionResult
 from tests.server.installations import ADMINISTRATOR, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
-from tests.server.native.resolution_states import Asked, Kept, homed, value, world
+from tests.server.native.resolution_states import RequestFields, StoredState, homed, value, world
 
 TEMPLATE = f"""<namespace><template delimiter="@">
   <if test="matches" expression="page=(\\d+)">
@@ -68,12 +68,12 @@ def test_invalid_template_is_refused_over_the_network(server: Serving) -> None:
         wrong = '<n><template><if test="matches" expression="(a)\\1"/></template></n>'
         refused = client.add(f"0.NA/{PREFIX}", Value.text(51, "HS_NAMESPACE", wrong))
         assert refused.code is ResponseCode.INVALID_VALUE
-        assert "back reference" in str(refused.body)
+        assert "backreference" in str(refused.body)
 
 
 # What a resolver hands over
 
-SPACE = Kept("0.NA/40", (value(1, "HS_NAMESPACE", b'<n><template delimiter="@"/></n>'),))
+SPACE = StoredState("0.NA/40", (value(1, "HS_NAMESPACE", b'<n><template delimiter="@"/></n>'),))
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ SPACE = Kept("0.NA/40", (value(1, "HS_NAMESPACE", b'<n><template delimiter="@"/>
 def test_names_under_a_template_of_an_ancestor_prefix_are_forwarded(name: bytes, is_forwarded: bool) -> None:
     prefixes = ("40", "40.1", "40.1.2", "41.1", "4")
     with world() as here:
-        here.hold([SPACE, Kept("40.1.2/here", (value(1),)), *[homed(f"0.NA/{prefix}") for prefix in prefixes]])
-        assert (here.answer(Asked(name).to_bytes()) is None) is is_forwarded
+        here.store([SPACE, StoredState("40.1.2/here", (value(1),)), *[homed(f"0.NA/{prefix}") for prefix in prefixes]])
+        assert (here.answer(RequestFields(name).to_bytes()) is None) is is_forwarded

@@ -12,7 +12,7 @@ from perseid.wire.requests import ValuesRequest
 from perseid.wire.responses import ResolutionResult
 from perseid.wire.sessions import Session
 from tests.server import load
-from tests.server.faults.sources import datagrams, octets_of
+from tests.server.faults.sources import datagrams, frame_bytes
 from tests.server.installations import ADMINISTRATOR, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
 
@@ -50,8 +50,8 @@ def session_over_udp(server: Serving, name: str) -> tuple[NativeClient, Session]
 def sent_late(server: Serving, client: NativeClient, *attempts: bytes) -> None:
     """Send copies of earlier messages, and wait until the server has read them."""
     with datagrams("127.0.0.1", server.native) as sending:
-        for octets in attempts:
-            sending.send(octets)
+        for raw in attempts:
+            sending.send(raw)
     # What is asked now is handed over behind them, if the same resolver reads it: some port will do.
     for _ in range(8):
         client.site()
@@ -63,7 +63,7 @@ def test_late_attempt_after_a_challenge_is_not_executed_again(server: Serving) -
     client, session = session_over_udp(server, name)
     body = ValuesRequest(name.encode(), (Value.text(1, "URL", "second"),))
     request = client.request(OpCode.MODIFY_VALUE, body, session=session)
-    late = octets_of(client.client.pack(client.client.repeat(request, session), session))
+    late = frame_bytes(client.client.pack(client.client.repeat(request, session), session))
     challenge = client.ask(request, session)
     assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
     assert client.ask(client.answer(challenge, request), session, about=request).code is ResponseCode.SUCCESS
@@ -84,5 +84,5 @@ def test_copy_of_another_attempt_gets_the_same_response(server: Serving) -> None
     answers = [client.ask(attempt, session).code for attempt in (request, again, again, request)]
     assert answers == [ResponseCode.SUCCESS] * 4
     assert client.modify(name, Value.text(1, "URL", "third")).code is ResponseCode.SUCCESS
-    sent_late(server, client, *(octets_of(client.client.pack(one, session)) for one in (again, request)))
+    sent_late(server, client, *(frame_bytes(client.client.pack(one, session)) for one in (again, request)))
     assert url_of(server, name) == b"third"

@@ -1,7 +1,7 @@
-"""Planted secrets over a whole session, and texts that would break out of their line: what the logs say of them.
+"""Planted secrets over a whole session, and texts that would break out of their line: what the logs contain.
 
-A server that logs all it can, in both forms, is used in every way that has a secret in it. None of them may stand in a
-line of the log, on the metrics page, on a command line, or in an answer that says that something went wrong.
+A server with full logging, in both formats, is used in every way that involves a secret. No secret may appear in the
+log, on the metrics page, on a command line, or in an error response.
 """
 
 import base64
@@ -28,7 +28,7 @@ from perseid.wire.requests import ChallengeResponse, HandleRequest, ValuesReques
 from perseid.wire.responses import Challenge, ResolutionResult
 from perseid.wire.sessions import Session
 from tests.server.faults.machine import PROC, eventually, named
-from tests.server.faults.sources import SourceClient, connected, datagrams, metrics_page, octets_of, read_frames
+from tests.server.faults.sources import SourceClient, connected, datagrams, frame_bytes, metrics_page, read_frames
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import Frames, Serving, Via, serving
 from tests.server.running import serve_command
@@ -111,7 +111,7 @@ def use(server: Serving, via: Via) -> tuple[list[bytes], list[bytes]]:
         request = client.request(OpCode.MODIFY_VALUE, ValuesRequest(name.encode(), values[:1]), session=session)
         forged = replace(session, key=os.urandom(len(session.key)))
         assert client.ask(forged.protect(request)).code is ResponseCode.INVALID_SESSION_KEY
-        sealed = octets_of(
+        sealed = frame_bytes(
             client.client.pack(client.request(OpCode.ADD_VALUE, ValuesRequest(name.encode(), values)), session)
         )
         _send(client, sealed[:60] + bytes([sealed[60] ^ 1]) + sealed[61:])
@@ -122,8 +122,8 @@ def use(server: Serving, via: Via) -> tuple[list[bytes], list[bytes]]:
         request = client.request(OpCode.DELETE_HANDLE, HandleRequest(name.encode()))
         first = client.ask(request)
         assert isinstance(first.body, Challenge)
-        octets = octets_of(client.client.pack(client.answer(first, request), None))
-        _send(client, octets.replace(b"HS_SECKEY", b"HS_\nSECK"))
+        raw = frame_bytes(client.client.pack(client.answer(first, request), None))
+        _send(client, raw.replace(b"HS_SECKEY", b"HS_\nSECK"))
         # A message that ends in the middle of a secret.
         cut = client.packed(OpCode.CREATE_HANDLE, ValuesRequest(name.encode(), values[1:]))
         _send(client, cut[:16] + (len(cut) - 60).to_bytes(4, "big") + cut[20:-40])
@@ -133,17 +133,17 @@ def use(server: Serving, via: Via) -> tuple[list[bytes], list[bytes]]:
         return client.secrets, client.refusals
 
 
-def _send(client: Spy, octets: bytes) -> None:
+def _send(client: Spy, raw: bytes) -> None:
     """Send invalid data, and record the response."""
     if client.via is Via.UDP:
         with datagrams(client.host, client.address) as sending:
-            sending.send(octets[:512])
+            sending.send(raw[:512])
             sending.settimeout(10.0)
             packet = sending.recv(600)
             client.refusals.append(packet)
     else:
         with connected(client.host, client.address) as connection:
-            connection.sendall(octets)
+            connection.sendall(raw)
             connection.shutdown(1)
             client.refusals += [frame.payload for frame in read_frames(connection, 1)]
 
@@ -166,17 +166,17 @@ def assert_hidden(secrets: list[bytes], places: dict[str, bytes]) -> None:
     for secret in secrets:
         assert len(secret) >= 16, "shorter ones would be found by chance"
         for form in forms(secret):
-            for place, octets in places.items():
-                assert form not in octets, f"{form!r} is in {place}"
+            for place, raw in places.items():
+                assert form not in raw, f"{form!r} is in {place}"
 
 
 def test_search_finds_encoded_secrets() -> None:
     for secret in (OTHER_SECRET, BINARY_SECRET):
         told = [b"key=" + secret, secret.hex().encode(), base64.b64encode(b"MAC" + secret), repr([secret]).encode()]
         told += [base64.b64encode(b"a" + secret + b"behind"), escape_text(decode_text(b"x " + secret)).encode()]
-        for octets in told:
+        for raw in told:
             with pytest.raises(AssertionError, match="is in a line"):
-                assert_hidden([secret], {"a line": octets})
+                assert_hidden([secret], {"a line": raw})
 
 
 # What is asked for by somebody who would like to write into the log.

@@ -1,7 +1,7 @@
-"""Those who use a server at the same time: writers with names of their own, readers, and strangers who send rubbish.
+"""Concurrent users of a server: writers with their own handles, readers, and attackers who send garbage.
 
-Each has a thread, takes its time between two requests, and notes what came of them. What cannot be, an answer that no
-moment of the time between asking and being answered explains, is noted as wrong; not being answered is no wrong answer.
+Each has a thread, pauses between two requests, and records the results. A response that no state between request and
+response explains is an error; a missing response is not.
 """
 
 import contextlib
@@ -32,39 +32,39 @@ UDP_ATTEMPTS: Final = 6
 """Longer than a process takes to come back: who asks meanwhile is answered late and not never."""
 
 LIVE_NAMES: Final = 8
-"""Names that a writer has at a time: few, so that readers often meet a change."""
+"""Handles of a writer at a time: few, so that readers often see a change."""
 
 PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 
 _REFUSED: Final = frozenset((ResponseCode.SERVER_TOO_BUSY, ResponseCode.SESSION_TIMEOUT, ResponseCode.AUTHEN_TIMEOUT))
-"""What a server may say that has too much to do, or was just started anew: nothing was changed by that message."""
+"""Codes of an overloaded or restarted server: that message changed nothing."""
 
 _NO_ANSWER = (NoAnswer, OSError)
 
 
 @dataclass
 class Scene:
-    """What everybody shares."""
+    """Shared state."""
 
     direct: Address
     """The server."""
     network: Address
-    """The way to it by UDP that loses packets."""
+    """The UDP relay that loses packets."""
     seed: int
     book: Book = field(default_factory=Book)
     ending: threading.Event = field(default_factory=threading.Event)
     wrong: list[str] = field(default_factory=list)
-    """What must not be."""
+    """Errors."""
 
     def client(self, via: Via) -> NativeClient:
-        """Somebody who comes over the bad network, if it is UDP."""
+        """A client, over the bad network for UDP."""
         if via is Via.UDP:
             return NativeClient(self.network, via, timeout=UDP_PATIENCE, attempts=UDP_ATTEMPTS)
         return NativeClient(self.direct, via, timeout=TCP_PATIENCE)
 
 
-class Person(ABC, threading.Thread):
-    """Somebody who does one thing after the other."""
+class User(ABC, threading.Thread):
+    """A thread that does one thing after the other."""
 
     def __init__(self, scene: Scene, name: str, pause: float) -> None:
         super().__init__(name=name, daemon=True)
@@ -77,7 +77,7 @@ class Person(ABC, threading.Thread):
         try:
             while not self.scene.ending.wait(self.random.uniform(0.5, 1.5) * self._pause):
                 self.act()
-        except Exception:  # noqa: BLE001 - a person who breaks down has seen something that must not be
+        except Exception:  # noqa: BLE001 - recorded as an error
             self.scene.wrong.append(f"{self.name}: {traceback.format_exc()}")
         finally:
             self.leave()
@@ -87,24 +87,24 @@ class Person(ABC, threading.Thread):
         """Do one thing."""
 
     def leave(self) -> None:
-        """Go, for good."""
+        """Clean up."""
 
     def wrong(self, text: str) -> None:
         self.scene.wrong.append(f"{self.name}: {text}")
 
 
 def record(state: str, *, private: bool = False) -> tuple[Value, ...]:
-    """The values of a name in a state: two, so that half a change would show; perhaps one that only few may see."""
+    """The values of a handle in a state: two, so that half a change would show; optionally a private one."""
     shown = (Value.text(1, "URL", f"https://example.org/{state}"), Value.text(2, "DESC", state))
     return (*shown, Value(3, "NOTE", b"for administrators", permissions=PRIVATE)) if private else shown
 
 
 def state_in(answer: VerifiedResponse, *, public: bool = True) -> State:
-    """What an answer to a resolution says; raises `ValueError` if it says what nobody wrote, or what few may see."""
+    """The state in a resolution response; raises `ValueError` if it was never written, or is private."""
     if answer.code is ResponseCode.HANDLE_NOT_FOUND:
         return None
     if answer.code is not ResponseCode.SUCCESS or not isinstance(answer.body, ResolutionResult):
-        raise ValueError(f"{answer.code.name} {_words(answer)}")
+        raise ValueError(f"{answer.code.name} {_failure_text(answer)}")
     found = {value.index: value.data for value in answer.body.values}
     state = found.get(2, b"").decode()
     if found.get(1) != record(state)[0].data or (public and 3 in found):
@@ -112,8 +112,8 @@ def state_in(answer: VerifiedResponse, *, public: bool = True) -> State:
     return state
 
 
-class Writer(Person):
-    """Creates, modifies and deletes names of its own: in a session, or answering a challenge for each change."""
+class Writer(User):
+    """Creates, modifies and deletes its own handles: in a session, or with a challenge for each change."""
 
     def __init__(self, scene: Scene, number: int, via: Via, pause: float, *, in_session: bool) -> None:
         kind = f"{'session' if in_session else 'challenges'} over {via.value}"
@@ -150,7 +150,7 @@ class Writer(Person):
             self._look(history)
 
     def _token(self) -> str:
-        """What no other change says."""
+        """A unique token."""
         self._count += 1
         return f"{self._number}-{self._count}"
 
@@ -189,7 +189,7 @@ class Writer(Person):
             self._client.close()
 
     def _ask(self, opcode: OpCode, body: HandleRequest | ValuesRequest) -> tuple[ResponseCode | None, str]:
-        """What the server says to a change; None if it says nothing."""
+        """The response to a change; None without one."""
         try:
             answer = self._client.do(opcode, body)
         except _NO_ANSWER:
@@ -198,10 +198,10 @@ class Writer(Person):
             if problem.code not in _REFUSED:
                 self.wrong(f"{opcode.name}: {problem}")
             return problem.code, str(problem)
-        return answer.code, _words(answer)
+        return answer.code, _failure_text(answer)
 
     def _look(self, history: History) -> None:
-        """See what one has written, with the private values."""
+        """Check a change, with the private values."""
         asked = time.monotonic()
         try:
             answer = self._client.resolve(history.name, flags=default_flags(OpCode.RESOLUTION) & ~OpFlag.PUBLIC_ONLY)
@@ -222,8 +222,8 @@ class Writer(Person):
             self.wrong(f"{history.name} for its writer: {problem}")
 
 
-class Reader(Person):
-    """Resolves names, those that are being changed and others, and judges every answer."""
+class Reader(User):
+    """Resolves handles, changing ones and others, and checks every response."""
 
     def __init__(self, scene: Scene, number: int, via: Via, pause: float, *, certified: bool = False) -> None:
         kind = f"{'signed answers' if certified else 'answers'} over {via.value}"
@@ -272,19 +272,19 @@ class Reader(Person):
     def _unchanged(self) -> None:
         number = self.random.randrange(NAMES)
         answer = self._client.resolve(f"{PREFIX}/n{number}", flags=self._flags)
-        wanted = {value.index: value.data for value in values_of(number)}
+        expected = {value.index: value.data for value in values_of(number)}
         values = answer.body.values if isinstance(answer.body, ResolutionResult) else ()
-        found = {value.index: value.data for value in values if value.index in wanted}
-        if found != wanted:
+        found = {value.index: value.data for value in values if value.index in expected}
+        if found != expected:
             raise ValueError(f"{PREFIX}/n{number}: {answer.code.name} {found}")
         self.counts["answered"] += 1
 
 
-class Stranger(Person):
-    """Sends octets that mean nothing, or almost something."""
+class Attacker(User):
+    """Sends garbage, or almost valid messages."""
 
     def __init__(self, scene: Scene, number: int, via: Via, pause: float) -> None:
-        super().__init__(scene, f"stranger {number} over {via.value}", pause)
+        super().__init__(scene, f"attacker {number} over {via.value}", pause)
         self._via = via
         client = NativeClient(scene.direct, via)
         requests = (
@@ -298,15 +298,15 @@ class Stranger(Person):
         self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def act(self) -> None:
-        octets = rubbish(self.random, self._messages)
+        raw = garbage(self.random, self._messages)
         self.counts["sent"] += 1
         with contextlib.suppress(OSError):
             if self._via is Via.UDP:
-                self._udp.sendto(octets[:1_400], self.scene.direct)
+                self._udp.sendto(raw[:1_400], self.scene.direct)
             else:
                 with socket.create_connection(self.scene.direct, 0.5) as sending:
                     sending.settimeout(0.2)
-                    sending.sendall(octets)
+                    sending.sendall(raw)
                     if self.random.random() < 0.5:
                         sending.shutdown(socket.SHUT_WR)
                     while sending.recv(65_536):
@@ -316,21 +316,21 @@ class Stranger(Person):
         self._udp.close()
 
 
-def rubbish(chance: random.Random, messages: list[bytes]) -> bytes:
-    """Octets by chance, or a message of which some octets were changed, or a part of one."""
+def garbage(chance: random.Random, messages: list[bytes]) -> bytes:
+    """Random bytes, or a changed or truncated message."""
     kind = chance.random()
     if kind < 0.4:
         return chance.randbytes(chance.choice((0, 1, 19, 20, 44, 100, 511, 512, 513, 1_200)))
-    octets = bytearray(chance.choice(messages))
+    raw = bytearray(chance.choice(messages))
     for _ in range(chance.randrange(1, 6)):
-        octets[chance.randrange(len(octets))] = chance.randrange(256)
+        raw[chance.randrange(len(raw))] = chance.randrange(256)
     if kind < 0.6:
-        return bytes(octets[: chance.randrange(len(octets))])
+        return bytes(raw[: chance.randrange(len(raw))])
     if kind < 0.7:  # the first part of a message of which no other comes
-        octets[2] |= 0x20
-        octets[16:20] = chance.randrange(1 << 18).to_bytes(4, "big")
-    return bytes(octets)
+        raw[2] |= 0x20
+        raw[16:20] = chance.randrange(1 << 18).to_bytes(4, "big")
+    return bytes(raw)
 
 
-def _words(answer: VerifiedResponse) -> str:
+def _failure_text(answer: VerifiedResponse) -> str:
     return answer.body.sentence if isinstance(answer.body, Failure) else ""

@@ -1,10 +1,10 @@
-"""Somebody who makes a server work as hard as they can: a process of its own, beside those whose answers count.
+"""A flood of expensive requests, in its own process.
 
     python -m tests.server.faults.flood KIND HOST PORT SECONDS
 
-Over TCP each connection asks again as soon as it is answered, several requests at a time; over UDP requests are sent
-faster than resolvers hand them over. They come from several addresses, so what one address may use up is not all. What
-was sent and which codes came back is printed as JSON.
+Over TCP each connection sends again as soon as it gets a response, several requests at a time; over UDP requests are
+sent faster than resolvers forward them. They come from several addresses, so that the limit of one address is not the
+limit of all. The number of requests and the response codes are printed as JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, de
 from perseid.wire.hashes import Algorithm
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeResponse, RequestBody, Resolve, ValuesRequest, VerifyChallenge
-from tests.server.faults.sources import PATIENCE, connected, datagrams, octets_of, read_frames
+from tests.server.faults.sources import PATIENCE, connected, datagrams, frame_bytes, read_frames
 from tests.server.installations import ADMINISTRATOR, PREFIX
 from tests.server.native.native_client import NO_FLAGS
 from tests.server.running import Address
@@ -34,22 +34,22 @@ from tests.server.running import Address
 CONNECTIONS: Final = 40
 ADDRESSES: Final = 8
 AT_A_TIME: Final = 2
-"""Requests that wait on each connection: together more than the queue of any work holds."""
+"""Pending requests on each connection: together more than any queue holds."""
 
 UDP_BATCH: Final = 50
 UDP_PAUSE: Final = 0.005
-"""Ten thousand a second, if the machine can: more than twice of what resolvers hand over."""
+"""Ten thousand a second, if the machine can: more than twice what resolvers forward."""
 
 INDEX, HANDLE = ADMINISTRATOR.split(":")
 WRONG: Final = (
     bytes((Algorithm.PBKDF2_HMAC_SHA1,))
     + Writer().bytes_(bytes(16)).i32(MAX_ITERATIONS).i32(160).bytes_(bytes(20)).getvalue()
 )
-"""An answer to a challenge that costs nothing to make, and as much as possible to find out that it is wrong."""
+"""A challenge response that costs nothing to create, and as much as possible to reject."""
 
 
 class Kind(Enum):
-    """What is wanted again and again."""
+    """Kinds of requests."""
 
     SIGNED = "signed answers"
     VERIFY = "verified challenges"
@@ -69,13 +69,13 @@ class Flood:
 
     def over_tcp(self, host: str) -> None:
         while True:
-            # Refusals are as welcome as answers, and so is the end of a connection: there is another one.
+            # Refusals and closed connections are fine: another connection follows.
             with suppress(OSError), connected(host, self._server) as connection:
                 while True:
                     self.ask(connection)
 
     def ask(self, connection: socket.socket) -> None:
-        """Ask over a connection, and count what is answered."""
+        """Send requests over a connection, and count the responses."""
         challenges: list[int] = [0] * AT_A_TIME
         if self._kind is Kind.SECRETS:
             connection.sendall(b"".join(self._request(OpCode.CREATE_HANDLE, _NEW) for _ in challenges))
@@ -113,27 +113,27 @@ class Flood:
             case Kind.VERIFY:
                 body = VerifyChallenge(HANDLE.encode(), int(INDEX), bytes(16), bytes(32), WRONG)
                 return self._request(OpCode.VERIFY_CHALLENGE, body)
-            case Kind.SESSIONS:  # the same half of the exchange each time; the server makes its own half anew
-                return self._request(OpCode.SESSION_SETUP, _Octets(self._setup[24:-4]))
+            case Kind.SESSIONS:  # the same client half each time; the server creates a new one
+                return self._request(OpCode.SESSION_SETUP, _RawBody(self._setup[24:-4]))
             case Kind.SECRETS:
                 answer = ChallengeResponse("HS_SECKEY", HANDLE.encode(), int(INDEX), WRONG)
-                octets = self._request(OpCode.RESPONSE_TO_CHALLENGE, answer)
-                return octets[:4] + challenge.to_bytes(4, "big") + octets[8:]
+                raw = self._request(OpCode.RESPONSE_TO_CHALLENGE, answer)
+                return raw[:4] + challenge.to_bytes(4, "big") + raw[8:]
 
     def _request(self, opcode: OpCode, body: RequestBody, more: OpFlag = NO_FLAGS) -> bytes:
         flags = default_flags(opcode) | OpFlag.KEEP_CONNECTION | more
         message: Message = self._client.request(opcode, body, time.time(), flags=flags, peer_version=CURRENT_VERSION)
-        return octets_of(self._client.pack(message, None))
+        return frame_bytes(self._client.pack(message, None))
 
 
-class _Octets:
-    """A body that is written already."""
+class _RawBody:
+    """An encoded body."""
 
-    def __init__(self, octets: bytes) -> None:
-        self._octets = octets
+    def __init__(self, raw: bytes) -> None:
+        self._octets = raw
 
     def write(self, writer: Writer, _version: object) -> None:
-        writer.octets(self._octets)
+        writer.raw(self._octets)
 
 
 _NEW = ValuesRequest(f"{PREFIX}/never".encode(), ())
@@ -146,12 +146,12 @@ def main(kind: str, host: str, port: str, seconds: str) -> None:
         source = f"127.30.{number % ADDRESSES}.1"
         threading.Thread(target=flood.over_tcp, args=(source,), daemon=True).start()
     threading.Thread(target=flood.over_udp, args=("127.30.100.1",), daemon=True).start()
-    print("begun", flush=True)
+    print("started", flush=True)
     until = time.monotonic() + float(seconds)
     while (now := time.monotonic()) < until or (not counts["over TCP"] and now < until + PATIENCE):
         time.sleep(0.05)
     print(json.dumps(counts), flush=True)
-    os._exit(0)  # in the middle of everything, as such people do
+    os._exit(0)  # without closing connections
 
 
 if __name__ == "__main__":

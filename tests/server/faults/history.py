@@ -1,9 +1,8 @@
-"""What names may say at a moment, kept by those who change them: the measure for what the server answers.
+"""Possible states of handles over time, recorded by their writers: the reference for the server's responses.
 
-Each name belongs to one writer, who makes one change at a time. A change is begun, and ends in one of three ways: it
-was acknowledged; it was refused, and never happened; or nobody knows, because the answer did not come. After the last
-of these the name is left alone: the change may happen late, when a datagram is read that waited for a process, and
-whatever was written after it would be no better known.
+Each handle belongs to one writer, who makes one change at a time. A change ends in one of three ways: acknowledged;
+refused, so that it never happened; or unknown, because there was no response. After an unknown result the handle is not
+used any more: the change may happen late, when a waiting datagram is read.
 """
 
 import math
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 State = str | None
-"""The token of the last change, or None where there is no record."""
+"""The token of the last change, or None without a record."""
 
 
 class Outcome(Enum):
@@ -28,51 +27,50 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Change:
-    """One change of a name."""
+    """A change of a handle."""
 
     state: State
-    begun: float
+    started: float
     ended: float = math.inf
     outcome: Outcome = Outcome.OPEN
 
 
 @dataclass(slots=True)
 class History:
-    """All changes of a name."""
+    """All changes of a handle."""
 
     name: str
     changes: list[Change] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, state: State) -> Change:
-        """Note that a change is about to be asked for."""
+        """Record that a change is about to be sent."""
         change = Change(state, time.monotonic())
         with self.lock:
             self.changes.append(change)
         return change
 
     def end(self, change: Change, outcome: Outcome) -> None:
-        """Note how it went."""
+        """Record its result."""
         with self.lock:
             change.ended, change.outcome = time.monotonic(), outcome
 
     @property
     def is_known(self) -> bool:
-        """Whether it is certain what the name says."""
+        """Whether the state is certain."""
         return len(self.possible(math.inf, math.inf)) == 1
 
     @property
     def state(self) -> State:
-        """What it says."""
         (state,) = self.possible(math.inf, math.inf)
         return state
 
     def possible(self, asked: float, answered: float) -> set[State]:
-        """What an answer may say that was asked for and given at these moments."""
+        """The possible states of a response between these times."""
         found: set[State] = {None}
         with self.lock:
             for change in self.changes:
-                if change.begun > answered:
+                if change.started > answered:
                     break
                 if change.outcome is Outcome.REFUSED:
                     continue
@@ -82,15 +80,15 @@ class History:
         return found
 
     def accepts(self, entries: Sequence[State]) -> bool:
-        """Whether the ledger may hold these entries of the name: each acknowledged change once, in order."""
+        """Whether these ledger entries are possible: each acknowledged change once, in order."""
         with self.lock:
-            wanted = [change.state for change in self.changes if change.outcome is Outcome.DONE]
-            perhaps = [change.state for change in self.changes if change.outcome in (Outcome.UNKNOWN, Outcome.OPEN)]
-        return list(entries) in (wanted, wanted + perhaps)
+            done = [change.state for change in self.changes if change.outcome is Outcome.DONE]
+            maybe = [change.state for change in self.changes if change.outcome in (Outcome.UNKNOWN, Outcome.OPEN)]
+        return list(entries) in (done, done + maybe)
 
 
 class Book:
-    """The histories of all names."""
+    """The histories of all handles."""
 
     def __init__(self) -> None:
         self._histories: dict[str, History] = {}
@@ -108,7 +106,7 @@ class Book:
             return iter(list(self._histories.values()))
 
     def new(self, name: str) -> History:
-        """Begin the history of a name that nobody had before."""
+        """Start the history of a new handle."""
         with self._lock:
             assert name not in self._histories, name
             self._histories[name] = History(name)
@@ -116,11 +114,11 @@ class Book:
             return self._histories[name]
 
     def pick(self, chance: float, among_last: int = 0) -> History | None:
-        """Some name, or some of the last ones; None while there is none."""
+        """A random handle, or one of the last ones; None if there is none."""
         with self._lock:
             names = self._names[-among_last:]
             return self._histories[names[int(chance * len(names))]] if names else None
 
     def count(self, outcome: Outcome) -> int:
-        """How many changes ended so."""
+        """The number of changes with an outcome."""
         return sum(change.outcome is outcome for history in self for change in history.changes)

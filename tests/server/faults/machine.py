@@ -1,4 +1,4 @@
-"""The processes of a running server as the kernel sees them: which there are, and what they take."""
+"""The processes of a running server as the kernel sees them."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from tests.server.running import Serving
 
 PROC: Final = Path("/proc")
 PATIENCE: Final = 60.0
-"""Seconds to wait for what must happen: much more than on a loaded machine, less than for ever."""
+"""Seconds to wait: much more than a loaded machine needs."""
 
 _MODULE = b"perseid.server.processes."
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -19,7 +19,7 @@ _KIB = 1024
 
 
 def processes(server: Serving) -> dict[str, list[int]]:
-    """The process ids of a server's children by what they are: `control` has one, `resolver` several."""
+    """The process ids of a server's children by role: one `control`, several `resolver`."""
     found: dict[str, list[int]] = {"control": [], "resolver": []}
     for folder in PROC.iterdir():
         if folder.name.isdecimal():
@@ -36,7 +36,7 @@ def processes(server: Serving) -> dict[str, list[int]]:
 
 
 def named(server: Serving) -> dict[str, int]:
-    """All processes of a server with a name each."""
+    """All processes of a server by name."""
     found = {"supervisor": server.pid}
     for role, pids in processes(server).items():
         for number, pid in enumerate(pids):
@@ -46,18 +46,18 @@ def named(server: Serving) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a process takes, in octets."""
+    """Memory of a process, in bytes."""
 
     rss: int
-    """All its pages that are in memory, those of files and those it shares included."""
+    """All resident pages, including files and shared ones."""
     pss: int
-    """The same, with what is shared divided among those who share it."""
+    """The same, with shared pages divided among their processes."""
     own: int
-    """What it has made itself and nobody else has: the part that grows where something is kept and never let go."""
+    """Anonymous memory: the part that grows with a leak."""
 
 
 def memory(pid: int) -> Memory:
-    """What a process takes now."""
+    """The current memory of a process."""
     found: dict[str, int] = {}
     for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]:
         name, _, rest = line.partition(":")
@@ -66,19 +66,19 @@ def memory(pid: int) -> Memory:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used of a processor since its start."""
+    """CPU seconds of a process since its start."""
     fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def descriptors(pid: int) -> int:
-    """How many descriptors a process has open."""
+    """The number of open descriptors of a process."""
     return len(list((PROC / str(pid) / "fd").iterdir()))
 
 
-def eventually(holds: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-    """Wait until something holds."""
+def eventually(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Wait for a condition."""
     end = time.monotonic() + patience
-    while not holds():
+    while not condition():
         assert time.monotonic() < end, f"not within {patience:.0f} s: {what}"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A bad network: a relay for UDP that loses, doubles, delays and so reorders what passes through it, both ways."""
+"""A bad network: a UDP relay that loses, duplicates, delays and reorders packets in both directions."""
 
 import contextlib
 import heapq
@@ -15,42 +15,42 @@ from typing import Final, Self
 from tests.server.running import Address
 
 FORGOTTEN_AFTER: Final = 15.0
-"""Seconds without a packet after which a client is forgotten: longer than any waits for an answer."""
+"""Seconds without a packet after which a client is removed: longer than any waits for a response."""
 
 _PACKET = 2_048
 _LOOK_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How bad it is: chances, and seconds."""
+class Conditions:
+    """Probabilities, and seconds."""
 
     lost: float = 0.05
     doubled: float = 0.05
     delayed: float = 0.15
     delay: float = 0.1
-    """The longest delay of those, which is enough to overtake each other."""
+    """The longest normal delay, enough to reorder packets."""
     late: float = 0.01
-    """The chance that a copy comes much later, when its sender has gone on."""
+    """The probability of a much later copy."""
     very_late: float = 3.0
 
 
 @dataclass(slots=True)
 class _Client:
-    """Somebody on this side, who has a socket of their own on the other."""
+    """A client, with its own socket to the server."""
 
     address: Address
     socket: socket.socket
-    seen: float
+    last_seen: float
 
 
 class BadNetwork:
-    """The relay, with a thread of its own while it is entered."""
+    """The relay, with its own thread while it is entered."""
 
-    def __init__(self, server: Address, seed: str, weather: Weather | None = None) -> None:
+    def __init__(self, server: Address, seed: str, conditions: Conditions | None = None) -> None:
         self._server = server
         self._random = random.Random(seed)
-        self._weather = weather or Weather()
+        self._conditions = conditions or Conditions()
         self._near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._near.bind(("127.0.0.1", 0))
         self._near.setblocking(False)
@@ -77,7 +77,7 @@ class BadNetwork:
         self._selector.close()
 
     def _run(self) -> None:
-        looked = time.monotonic()
+        last_check = time.monotonic()
         while not self._ending.is_set():
             wait = self._waiting[0][0] - time.monotonic() if self._waiting else _LOOK_EVERY
             for key, _ in self._selector.select(min(max(wait, 0.0), _LOOK_EVERY)):
@@ -89,8 +89,8 @@ class BadNetwork:
             while self._waiting and self._waiting[0][0] <= now:
                 _, _, sending, address, packet = heapq.heappop(self._waiting)
                 self._send(sending, address, packet)
-            if now - looked > _LOOK_EVERY:
-                looked = now
+            if now - last_check > _LOOK_EVERY:
+                last_check = now
                 self._forget(now)
 
     def _from_client(self) -> None:
@@ -103,29 +103,29 @@ class BadNetwork:
                 far.connect(self._server)
                 client = self._clients[address] = _Client(address, far, 0.0)
                 self._selector.register(far, selectors.EVENT_READ, client)
-            client.seen = time.monotonic()
+            client.last_seen = time.monotonic()
             self._pass(client.socket, None, packet)
 
     def _from_server(self, client: _Client) -> None:
-        # A refused connection is how the kernel says that nobody listens there; it is as good as a lost packet.
+        # ECONNREFUSED means that nobody listens; it is treated as a lost packet.
         with contextlib.suppress(OSError):
             self._pass(self._near, client.address, client.socket.recv(_PACKET))
 
     def _pass(self, sending: socket.socket, address: Address | None, packet: bytes) -> None:
-        weather, chance = self._weather, self._random.random
+        conditions, chance = self._conditions, self._random.random
         self.counts["packets"] += 1
-        if chance() < weather.lost:
+        if chance() < conditions.lost:
             self.counts["lost"] += 1
             return
-        if chance() < weather.doubled:
+        if chance() < conditions.doubled:
             self.counts["doubled"] += 1
-            self._later(chance() * weather.delay, sending, address, packet)
-        if chance() < weather.late:
+            self._later(chance() * conditions.delay, sending, address, packet)
+        if chance() < conditions.late:
             self.counts["late"] += 1
-            self._later(chance() * weather.very_late, sending, address, packet)
-        if chance() < weather.delayed:
+            self._later(chance() * conditions.very_late, sending, address, packet)
+        if chance() < conditions.delayed:
             self.counts["delayed"] += 1
-            self._later(chance() * weather.delay, sending, address, packet)
+            self._later(chance() * conditions.delay, sending, address, packet)
         else:
             self._send(sending, address, packet)
 
@@ -143,7 +143,7 @@ class BadNetwork:
     def _forget(self, now: float) -> None:
         waiting = {id(entry[2]) for entry in self._waiting}
         for address, client in list(self._clients.items()):
-            if now - client.seen > FORGOTTEN_AFTER and id(client.socket) not in waiting:
+            if now - client.last_seen > FORGOTTEN_AFTER and id(client.socket) not in waiting:
                 self._selector.unregister(client.socket)
                 client.socket.close()
                 del self._clients[address]

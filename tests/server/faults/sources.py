@@ -1,6 +1,6 @@
-"""Clients with addresses of their own: all of 127.0.0.0/8 is this machine, so one machine can be many networks.
+"""Clients with their own addresses: all of 127.0.0.0/8 is local, so one machine can be many networks.
 
-Limits by source need several of them. The server has to be told that the loopback network is not exempt from limits.
+For limits by source, the loopback network must not be exempt.
 """
 
 import socket
@@ -20,11 +20,11 @@ from tests.server.running import Address, Serving
 
 PATIENCE: Final = 30.0
 NOBODY_EXEMPT: Final = {"PERSEID_LIMITS_EXEMPT_NETWORKS": "192.0.2.0/24"}
-"""Some network that nobody here has."""
+"""A network that no client uses."""
 
 
 class SourceClient(NativeClient):
-    """A client at an address. Over UDP it sends once: what it does not get, nobody asks for again."""
+    """A client at an address. Over UDP it sends once, without retries."""
 
     def __init__(self, server: Address, host: str, via: Via = Via.TCP, *, timeout: float = PATIENCE) -> None:
         super().__init__(server, via, timeout=timeout, attempts=1)
@@ -39,8 +39,8 @@ class SourceClient(NativeClient):
                 yield from frames
 
     def packed(self, opcode: OpCode, body: RequestBody, flags: OpFlag | None = None) -> bytes:
-        """A request as it is sent."""
-        return octets_of(self.client.pack(self.request(opcode, body, flags=flags), None))
+        """An encoded request."""
+        return frame_bytes(self.client.pack(self.request(opcode, body, flags=flags), None))
 
     def _once(self, frame: Frame) -> Frame:
         unfinished = Reassembler()
@@ -67,52 +67,52 @@ class SourceClient(NativeClient):
         return connected(self.host, self.address, self.timeout)
 
 
-def octets_of(frame: Frame) -> bytes:
+def frame_bytes(frame: Frame) -> bytes:
     return frame.envelope.to_bytes() + frame.payload
 
 
 def datagrams(host: str, server: Address) -> socket.socket:
-    """A socket for UDP at an address."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.bind((host, 0))
-    made.connect(server)
-    return made
+    """A UDP socket at an address."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((host, 0))
+    sock.connect(server)
+    return sock
 
 
 def connected(host: str, server: Address, timeout: float = PATIENCE) -> socket.socket:
     """A TCP connection from an address."""
-    made = socket.create_connection(server, timeout, source_address=(host, 0))
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+    sock = socket.create_connection(server, timeout, source_address=(host, 0))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
-def frames_in(octets: bytes) -> list[Frame]:
-    """The whole messages in octets that came."""
+def frames_in(raw: bytes) -> list[Frame]:
+    """The complete messages in received data."""
     reader = FrameReader()
-    reader.feed(octets)
+    reader.feed(raw)
     return list(reader.frames())
 
 
 def read_frames(connection: socket.socket, count: int) -> list[Frame]:
-    """So many messages from a connection, or fewer if it ends before."""
-    reader, found = FrameReader(), list[Frame]()
-    while len(found) < count and (octets := connection.recv(RECEIVED)):
-        reader.feed(octets)
-        found += reader.frames()
-    return found
+    """Read `count` messages, or fewer if the connection ends."""
+    reader, received = FrameReader(), list[Frame]()
+    while len(received) < count and (raw := connection.recv(RECEIVED)):
+        reader.feed(raw)
+        received += reader.frames()
+    return received
 
 
 def until_cut(connection: socket.socket) -> int:
-    """Read until the other side ends the connection, one way or the other; how many octets came."""
+    """Read until the connection ends; return the number of bytes."""
     total = 0
     with suppress(ConnectionError):
-        while octets := connection.recv(RECEIVED):
-            total += len(octets)
+        while raw := connection.recv(RECEIVED):
+            total += len(raw)
     return total
 
 
 def metrics(server: Serving) -> dict[str, float]:
-    """All metrics by name and labels, as the page has them."""
+    """All metrics by name and labels."""
     return {
         name: float(value)
         for name, _, value in (line.rpartition(" ") for line in metrics_page(server).splitlines())
@@ -121,7 +121,7 @@ def metrics(server: Serving) -> dict[str, float]:
 
 
 def metrics_page(server: Serving) -> str:
-    """What Prometheus would read."""
+    """The text of the metrics page."""
     assert server.metrics is not None
     host, port = server.metrics
     with urlopen(f"http://{host}:{port}/metrics", timeout=PATIENCE) as answer:

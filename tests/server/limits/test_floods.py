@@ -1,7 +1,7 @@
-"""Expensive things asked for at full speed, and octets that mean nothing: resolution goes on, and nothing else happens.
+"""Floods of expensive requests and invalid data: resolution continues.
 
-Nothing here claims how fast the server is: what is asked for during a flood must be answered, correctly, and not a
-small fraction as often as without it. `pytest -s` shows what each process took.
+Nothing here measures speed: requests during a flood must get correct responses, and not a small fraction as often as
+without it. `pytest -s` shows the CPU time of each process.
 """
 
 import json
@@ -33,9 +33,9 @@ from tests.server.faults.sources import (
     SourceClient,
     connected,
     datagrams,
+    frame_bytes,
     frames_in,
     metrics,
-    octets_of,
     read_frames,
 )
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to, values_of
@@ -209,7 +209,7 @@ def messages() -> list[bytes]:
     ]
     wish = client.client.begin_session(None, time.time())
     return [client.packed(opcode, body) for opcode, body in bodies] + [
-        octets_of(client.client.pack(wish.request, None)),
+        frame_bytes(client.client.pack(wish.request, None)),
         client.packed(OpCode.RESOLUTION, Resolve(b"\xff\x00\n/" * 20), OpFlag(0xFFFF_FFFF)),
     ]
 
@@ -221,16 +221,16 @@ NUMBERS = st.sampled_from((0, 1, 0x7F, 0x80, 0xFF, 0xFFFF_FFFF, 0x7FFF_FFFF, 1 <
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
     """A message with something changed, missing or added."""
-    octets = bytearray(draw(st.sampled_from(MESSAGES)))
+    raw = bytearray(draw(st.sampled_from(MESSAGES)))
     for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(octets) - 1))
+        at = draw(st.integers(0, len(raw) - 1))
         if draw(st.booleans()):
-            octets[at] = draw(st.integers(0, 255))
+            raw[at] = draw(st.integers(0, 255))
         else:  # a word, where lengths and numbers stand
             at = at // 4 * 4
-            octets[at : at + 4] = draw(NUMBERS).to_bytes(4, "big")
-    cut = draw(st.sampled_from((None, None, None, 20, 44, -1, -4, len(octets) // 2)))
-    return bytes(octets[:cut]) + draw(st.sampled_from((b"", b"", b"\0" * 4, b"\xff" * 30)))
+            raw[at : at + 4] = draw(NUMBERS).to_bytes(4, "big")
+    cut = draw(st.sampled_from((None, None, None, 20, 44, -1, -4, len(raw) // 2)))
+    return bytes(raw[:cut]) + draw(st.sampled_from((b"", b"", b"\0" * 4, b"\xff" * 30)))
 
 
 SENT = st.lists(st.one_of(mutated(), st.binary(max_size=600)), min_size=1, max_size=6)
@@ -250,8 +250,8 @@ def test_any_bytes_over_udp_get_a_response_or_none(server: Serving, sent: list[b
     good = SourceClient(server.native, "").packed(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n1".encode()))
     with datagrams("127.31.0.1", server.native) as sending:
         sending.settimeout(30.0)
-        for octets in sent:
-            sending.send(octets)
+        for raw in sent:
+            sending.send(raw)
         sending.send(good)  # from the same port, so the same resolver reads it, behind all the others
         while (packet := sending.recv(2_048))[8:12] != good[8:12]:
             assert len(packet) <= 512
@@ -269,8 +269,8 @@ def answers_to(server: Serving, host: str, *sent: bytes) -> list[Frame]:
     """The frames received until the connection ends; fails if it does not end."""
     with connected(host, server.native) as connection:
         with suppress(OSError):  # it may have ended in the middle
-            for octets in sent:
-                connection.sendall(octets)
+            for raw in sent:
+                connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):
             return read_frames(connection, 1 << 20)
@@ -281,19 +281,19 @@ def test_after_the_floods_the_same_processes_run_within_their_limits(server: Ser
     """Much more of the same, without reading the responses."""
     (control,) = processes(server)["control"]
     before = {name: memory(pid).own for name, pid in named(server).items()}
-    parts = [octets[:at] + octets[at + 1 :] for octets in MESSAGES for at in range(0, len(octets), 3)]
+    parts = [raw[:at] + raw[at + 1 :] for raw in MESSAGES for at in range(0, len(raw), 3)]
     with datagrams("127.31.2.1", server.native) as sending:
         for number, (one, other) in enumerate(pairwise(parts)):
             sending.send(one)
             sending.send((one[:20] + other[20:])[:512])
             if number % 50 == 0:
                 time.sleep(0.01)
-    for octets in parts[::20]:
-        answers_to(server, "127.31.3.1", octets)
+    for raw in parts[::20]:
+        answers_to(server, "127.31.3.1", raw)
     with SourceClient(server.native, "127.31.4.1") as client:
         assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
     after = {name: memory(pid).own for name, pid in named(server).items()}
     assert after.keys() == before.keys()
     assert processes(server)["control"] == [control]
     for name, own in after.items():
-        assert own - before[name] < GROWTH, f"{name} grew by {own - before[name]:,} octets"
+        assert own - before[name] < GROWTH, f"{name} grew by {own - before[name]:,} bytes"

@@ -110,14 +110,14 @@ def test_network_never_gets_more_than_burst_and_rate(draws: list[tuple[float, in
     traffic = TrafficLimit(descriptor, rate, burst)
     allowed: list[tuple[float, int]] = []
     now = START
-    for pause, octets in draws:
+    for pause, size in draws:
         now += pause
-        if traffic.allows(HOST, octets, now):
-            allowed.append((now, octets))
+        if traffic.allows(HOST, size, now):
+            allowed.append((now, size))
     for first in range(len(allowed)):
         drawn = 0
-        for moment, octets in allowed[first:]:
-            drawn += octets
+        for moment, size in allowed[first:]:
+            drawn += size
             assert drawn <= burst + rate * (moment - allowed[first][0]) + 1
     assert len(allowed) > 0  # the first one always fits
     traffic.close()
@@ -127,9 +127,9 @@ def test_network_never_gets_more_than_burst_and_rate(draws: list[tuple[float, in
 @given(DRAWS, st.integers(1, 100_000), st.integers(8_200, 100_000))
 def test_traffic_below_the_rate_is_never_refused(draws: list[tuple[float, int]], rate: int, burst: int) -> None:
     pace, now = RateLimit(rate, burst), START
-    for pause, octets in draws:
-        now += pause + octets / rate
-        assert pace.take(now, octets)
+    for pause, size in draws:
+        now += pause + size / rate
+        assert pace.take(now, size)
 
 
 def test_refused_response_costs_nothing(memory: int) -> None:
@@ -210,15 +210,15 @@ def make_request(
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST | OpFlag.DO_NOT_REFER])
 @pytest.mark.parametrize("name", [b"1/2", b"20.500.99999/" + b"x" * 60])
 def test_clients_parse_the_short_response(name: bytes, flags: OpFlag, minor: int) -> None:
-    client, request, octets = make_request(name, flags, Version(2, minor))
-    short = short_response(octets, NOW)
+    client, request, raw = make_request(name, flags, Version(2, minor))
+    short = short_response(raw, NOW)
     assert short is not None
     answer = client.read(Frame(Envelope.from_bytes(short), short[20:]), request, NOW)
     assert answer.code == ResponseCode.ERROR
     assert isinstance(answer.body, Failure)
     assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags)
     assert answer.body.sentence in ("", TOO_MUCH_TEXT.decode())
-    assert len(short) <= max(len(octets), 52 + 33)
+    assert len(short) <= max(len(raw), 52 + 33)
 
 
 def test_short_response_has_a_text_if_it_fits() -> None:
@@ -228,19 +228,19 @@ def test_short_response_has_a_text_if_it_fits() -> None:
 
 
 def test_version_without_digests_gets_none() -> None:
-    octets = bytearray(make_request(b"1/2", DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)[2])
-    octets[0:4] = bytes((2, 0, 0, 0))
-    short = short_response(bytes(octets), NOW)
+    raw = bytearray(make_request(b"1/2", DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)[2])
+    raw[0:4] = bytes((2, 0, 0, 0))
+    short = short_response(bytes(raw), NOW)
     assert short is not None
     assert Envelope.from_bytes(short).version == Version(2, 0)
     assert len(short) == 52
 
 
 def test_unreadable_request_gets_no_response() -> None:
-    octets = bytearray(make_request(b"1/2")[2])
-    assert short_response(bytes(octets[:43]), NOW) is None
-    octets[2] |= 0x40  # encrypted
-    assert short_response(bytes(octets), NOW) is None
+    raw = bytearray(make_request(b"1/2")[2])
+    assert short_response(bytes(raw[:43]), NOW) is None
+    raw[2] |= 0x40  # encrypted
+    assert short_response(bytes(raw), NOW) is None
 
 
 @given(st.binary(min_size=44, max_size=600))

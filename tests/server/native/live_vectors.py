@@ -1,9 +1,9 @@
-"""The recorded exchanges, held over the network with a running server in the recorded state.
+"""Replay of the recorded exchanges over the network with a running server in the recorded state.
 
-The server is a process of its own: it draws its own nonces, numbers and halves of keys. So a recorded request is sent
-as it was where nothing of that stands in it. Where something does, what depends on it is computed anew and all the rest
-stays: answers to challenges, MACs and ciphertext under the key of the session, numbers of sessions and challenges. The
-server's clock shows the second of the recording, so that times, and with them signatures, come out as recorded.
+The server is a separate process: it has its own nonces, ids and key halves. Recorded requests that do not depend on
+them are sent unchanged. Otherwise only the dependent parts are recomputed: challenge responses, MACs and ciphertext
+under the session key, ids of sessions and challenges. The server's clock shows the second of the recording, so that
+times and signatures are as recorded.
 """
 
 import secrets
@@ -62,13 +62,13 @@ _SALT_AT = slice(5, 21)  # in an answer with a secret: the code, the length, the
 
 
 def half_of(vector: Vector) -> str:
-    """To which half of the recording an exchange belongs."""
+    """The half of the recording that an exchange belongs to."""
     (half,) = set(vector.group.split(".")) & set(HALVES)
     return half
 
 
 def moment_of(vector: Vector) -> int | None:
-    """When an exchange was recorded: twelve hours before the answer expires. None if there is no answer."""
+    """When an exchange was recorded: twelve hours before the response expires. None without a response."""
     frames = frames_of(vector.response, vector.transport)
     if not frames:
         return None
@@ -76,7 +76,7 @@ def moment_of(vector: Vector) -> int | None:
 
 
 def in_order(half: str) -> list[tuple[int, Vector]]:
-    """The exchanges of a half with their moments, in the order in which they were recorded."""
+    """The exchanges of a half with their times, in recorded order."""
     found = []
     for file in WIRE_FILES:
         moment = NOW
@@ -91,7 +91,7 @@ def in_order(half: str) -> list[tuple[int, Vector]]:
 
 
 def names_asked(half: str) -> set[str]:
-    """The names that the exchanges of a half are about, in capitals: they exist, or are made, or are not to exist."""
+    """The names in the exchanges of a half, in uppercase."""
     return {
         str(one.value).upper()
         for _, vector in in_order(half)
@@ -102,22 +102,22 @@ def names_asked(half: str) -> set[str]:
 
 
 def names_listed() -> Iterator[str]:
-    """The names of the recorded list, of which most are described nowhere."""
+    """The names of the recorded list."""
     for vector in load("lists.json"):
         for frame in frames_of(vector.response, vector.transport):
             _, body = decode_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
-            for octets in body.handles if isinstance(body, HandleList) else ():
-                if octets.startswith(f"{PREFIX}/".encode()):
-                    yield octets.decode()
+            for raw in body.handles if isinstance(body, HandleList) else ():
+                if raw.startswith(f"{PREFIX}/".encode()):
+                    yield raw.decode()
 
 
-def write_key(path: Path, octets: bytes) -> None:
-    path.write_bytes(octets)
+def write_key(path: Path, raw: bytes) -> None:
+    path.write_bytes(raw)
     path.chmod(0o600)
 
 
 def make_installation(folder: Path, half: str) -> Path:
-    """An installation in the recorded state, with the recorded site information and the recorded server's key."""
+    """An installation in the recorded state, with the recorded site information and server key."""
     directory = folder / "installation"
     create(directory, settings={"administrators.server": [str(one) for one in SERVER_ADMINS]}, environ={})
     for name in (SERVER_KEY_FILE, SITE_BINARY):
@@ -141,17 +141,17 @@ def make_installation(folder: Path, half: str) -> Path:
 # Over the network
 
 
-def over_tcp(address: Address, octets: bytes) -> bytes:
-    """Send octets, and give everything that comes back until the server closes the connection."""
+def over_tcp(address: Address, raw: bytes) -> bytes:
+    """Send bytes and return everything until the server closes the connection."""
     with socket.create_connection(address, PATIENCE) as stream:
-        stream.sendall(octets)
-        if len(octets) < ENVELOPE_LENGTH:
+        stream.sendall(raw)
+        if len(raw) < ENVELOPE_LENGTH:
             stream.shutdown(socket.SHUT_WR)  # or the server would wait for the rest
         return b"".join(iter(lambda: stream.recv(65_536), b""))
 
 
 class Conversation:
-    """One conversation with a running server, exchange by exchange."""
+    """One conversation with a running server."""
 
     def __init__(self, address: Address, clock: OtherClock) -> None:
         self._address = address
@@ -168,8 +168,8 @@ class Conversation:
             pieces: list[bytes] = list(vector.request)
         else:
             frame = self._request_for(vector)
-            octets = frame.envelope.to_bytes() + frame.payload
-            pieces = [octets] if vector.transport == "tcp" else split(frame.envelope, frame.payload, request=True)
+            raw = frame.envelope.to_bytes() + frame.payload
+            pieces = [raw] if vector.transport == "tcp" else split(frame.envelope, frame.payload, request=True)
         if vector.transport == "tcp":
             answer: tuple[bytes, ...] = (over_tcp(self._address, b"".join(pieces)),)
         elif str(vector) in UNANSWERED:
@@ -289,7 +289,7 @@ class Conversation:
 
 
 def agreed(vector: Vector, setup: SessionSetup, ready: SessionSetupResult, session_id: int) -> Session:
-    """The session that begins with the recorded client's half and the server's answer of today."""
+    """The session of the recorded client's half and the server's current response."""
     cipher, public = Cipher(int.from_bytes(ready.data[:4], "big")), DhPublicKey.from_bytes(ready.data[4:])
     key = derive_session_key(cipher, shared_secret(client_half(vector), public))
     return Session(session_id, key, cipher, CURRENT_VERSION, Identity(setup.handle, setup.index), setup.timeout)
@@ -298,8 +298,8 @@ def agreed(vector: Vector, setup: SessionSetup, ready: SessionSetupResult, sessi
 # Everything
 
 
-def hold_all(folder: Path) -> dict[str, list[Found]]:
-    """Hold every recorded exchange with running servers; the differences of each, which may be none."""
+def replay_all(folder: Path) -> dict[str, list[Found]]:
+    """Replay every recorded exchange with running servers; return the differences of each."""
     held = {}
     for half in HALVES:
         place = folder / half

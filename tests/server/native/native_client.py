@@ -1,4 +1,4 @@
-"""A small blocking client of the native protocol, and a running server for it: for tests and benches.
+"""A small blocking client of the native protocol, for tests and benchmarks.
 
     with serving(directory) as server, NativeClient(server.native) as client:
         assert client.resolve("12345/abc").code is ResponseCode.SUCCESS
@@ -6,9 +6,9 @@
         client.begin_session()
         assert client.create("12345/new", (Value.text(1, "URL", "https://example.org/"),)).code is ResponseCode.SUCCESS
 
-Nothing is hidden: whatever the server answers comes back as an `Answer` with its code, and what is no answer at all
-is an exception (`NoAnswer`, `ConnectionError`, `RemoteProtocolError`). The one thing done unasked is what every
-deployed client does: a challenge is answered by whom `act_as` named.
+Every response of the server is returned as a `VerifiedResponse` with its code; a missing or invalid response is an
+exception (`NoAnswer`, `ConnectionError`, `RemoteProtocolError`). Like every deployed client it answers challenges, as
+the identity of `act_as`.
 """
 
 import secrets
@@ -37,29 +37,29 @@ from tests.server.running import Address, Serving, serving
 __all__ = ["Address", "NativeClient", "NoAnswer", "Serving", "Via", "serving"]
 
 Frames = Generator[Frame, None, None]
-"""Messages as they come. Whoever closes it has had enough, and a kept connection is free again."""
+"""Messages as they arrive. Closing the iterator releases a kept connection."""
 
 NO_FLAGS: Final = OpFlag(0)
 RECEIVED: Final = 65_536
-"""Octets taken from a stream at a time."""
+"""Bytes read from a stream at a time."""
 
 
 class Via(Enum):
-    """How requests travel."""
+    """Transports."""
 
     UDP = "udp"
     TCP = "tcp"
-    """A connection for each request, as deployed clients do it."""
+    """A connection for each request, as deployed clients do."""
     KEPT = "kept"
-    """One connection for all, which the server is asked to keep."""
+    """One kept connection for all requests."""
 
 
 class NoAnswer(Exception):
-    """Every attempt over UDP was met with silence."""
+    """No attempt over UDP got a response."""
 
 
 class NativeClient:
-    """Somebody who asks one server. Not for several threads at a time; make one for each."""
+    """A client of one server. Not thread-safe; create one for each thread."""
 
     def __init__(
         self,
@@ -76,14 +76,14 @@ class NativeClient:
         self.via = via
         self.version = version
         self.timeout = timeout
-        """Seconds until a connection counts as dead; over UDP, until all attempts have failed."""
+        """Seconds until a connection is considered dead; over UDP, until all attempts have failed."""
         self.attempts = attempts
         self.clock = clock
         self.client = Client(random, version)
         self.connections = 0
-        """How many connections were made."""
+        """Number of connections opened."""
         self.session: Session | None = None
-        """The session in which everything is asked, once there is one."""
+        """The session of all requests, once there is one."""
         self.identity: Identity | None = None
         self._proof: PrivateKey | bytes = b""
         self._server_key: PublicKey | None = None
@@ -96,7 +96,7 @@ class NativeClient:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection, if one is kept. The session goes on: it belongs to no connection."""
+        """Close a kept connection. The session continues: it does not belong to a connection."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -104,7 +104,7 @@ class NativeClient:
     # Who asks
 
     def act_as(self, identity: str, proof: PrivateKey | bytes | str) -> None:
-        """From now on answer challenges as `300:0.NA/12345` with this private key or secret."""
+        """Answer challenges as `300:0.NA/12345` with this private key or secret."""
         reference = ValueRef.parse(identity)
         self.identity = Identity(reference.handle.encode(), reference.index)
         self._proof = proof.encode() if isinstance(proof, str) else proof
@@ -118,7 +118,7 @@ class NativeClient:
         return self._server_key
 
     def begin_session(self) -> Session:
-        """Ask for a session, as the identity or as nobody, and do everything in it from now on."""
+        """Start a session, as the identity or anonymously, and use it for all requests."""
         self.end_session()
         wish = self.client.begin_session(self.identity, self.clock(), peer_version=self.version)
         self.session = self.client.finish_session(wish, self.ask(self._kept(wish.request)))
@@ -269,8 +269,8 @@ class NativeClient:
         try:
             stream.sendall(frame.envelope.to_bytes() + frame.payload)
             reader = FrameReader()
-            while octets := stream.recv(RECEIVED):
-                reader.feed(octets)
+            while raw := stream.recv(RECEIVED):
+                reader.feed(raw)
                 for found in reader.frames():
                     # Whoever asks no more has had all of the answer, and the connection is free for the next request.
                     kept = self.via is Via.KEPT
@@ -297,7 +297,7 @@ class NativeClient:
 
 @contextmanager
 def _datagrams(address: Address) -> Iterator[socket.socket]:
-    """A socket that hears nobody but the server."""
+    """A socket connected to the server."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as made:
         made.connect(address)
@@ -305,8 +305,8 @@ def _datagrams(address: Address) -> Iterator[socket.socket]:
 
 
 def _whole_message(unfinished: Reassembler, packet: bytes) -> Frame | None:
-    """The message, once all its packets are there. One that is longer than deployed clients read is an error here."""
-    assert len(packet) <= MAX_PACKET, f"a packet of {len(packet)} octets"
+    """The message, once all its packets have arrived. One longer than deployed clients read is an error."""
+    assert len(packet) <= MAX_PACKET, f"a packet of {len(packet)} bytes"
     envelope = Envelope.from_bytes(packet)
     if packet_count(envelope.length) == 1:
         return Frame(envelope, packet[ENVELOPE_LENGTH:])
@@ -315,7 +315,7 @@ def _whole_message(unfinished: Reassembler, packet: bytes) -> Frame | None:
 
 
 def _has_ended(stream: socket.socket) -> bool:
-    """Whether the server has closed a connection on which nothing is awaited."""
+    """Whether the server has closed an idle connection."""
     patience = stream.gettimeout()
     stream.setblocking(False)
     try:

@@ -1,4 +1,4 @@
-"""What the tests of the native door share: a registry in the recorded state, a door to it, and who comes to it."""
+"""Shared helpers for the native protocol: a registry in the recorded state, a server, and a client."""
 
 import atexit
 import random
@@ -88,7 +88,7 @@ RECORDS: Final[dict[str, tuple[Value, ...]]] = {
 
 
 class Clock(Machine):
-    """A machine whose clock is set to the seconds of the exchange."""
+    """A machine whose clock is set to the time of the exchange."""
 
     def show(self, seconds: float) -> None:
         self.run(int(seconds * SECOND) - self.wall)
@@ -96,7 +96,7 @@ class Clock(Machine):
 
 @cache
 def recorded_folder() -> Path:
-    """A folder with a ledger in the recorded state, made once: copying it is much faster than making another."""
+    """A folder with a ledger in the recorded state, created once: copying it is much faster."""
     folder = Path(tempfile.mkdtemp(prefix="perseid-native-door-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     store = Store.sqlite(folder / "ledger.db")
@@ -130,7 +130,7 @@ def make_server(settings: ServerSettings | None = None, seed: int = 1) -> Protoc
 
 @dataclass
 class Visitor:
-    """A client at a door, over one transport; octets go both ways."""
+    """A client of a native server over one transport, without sockets."""
 
     native_server: NativeServer
     transport: Transport = Transport.TCP
@@ -216,6 +216,6 @@ def without_timestamps(values: tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def text_of(answer: VerifiedResponse) -> str:
-    """The sentence of a refusal."""
+    """The text of a refusal."""
     assert isinstance(answer.body, Failure), (answer.code, answer.body)
     return answer.body.sentence

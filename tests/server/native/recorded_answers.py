@@ -1,7 +1,6 @@
-"""Our answers beside the recorded ones: field by field, and the differences that are allowed, one by one.
+"""Comparison with recorded responses: field by field, with a table of allowed differences.
 
-Whoever replays recorded exchanges, at a door or over the network, compares with `compare` in the words of the recorded
-descriptions, and judges what is found by a table of `Difference`.
+`compare` uses the words of the recorded descriptions; a table of `Difference` decides which differences are allowed.
 """
 
 import re
@@ -21,7 +20,7 @@ ABSENT: Final = "absent"
 
 @dataclass(frozen=True)
 class Found:
-    """A field in which an answer differs from the recorded one."""
+    """A field in which a response differs from the recorded one."""
 
     name: str
     ours: Value
@@ -30,7 +29,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Difference:
-    """Fields in which our answer may differ from the recorded one, and why."""
+    """Fields in which a response may differ from the recorded one, and why."""
 
     exchanges: str
     """Which: a regular expression for the names of conversations or exchanges."""
@@ -48,7 +47,7 @@ class Difference:
 
 
 def compare(ours: Message, theirs: Message) -> Iterator[Found]:
-    """The fields in which two messages differ, in their order; also those that only one of them has."""
+    """Yield the fields in which two messages differ, including those that only one of them has."""
     described = []
     for message in (ours, theirs):
         description = describe_envelope(message.envelope, 0)
@@ -58,7 +57,7 @@ def compare(ours: Message, theirs: Message) -> Iterator[Found]:
 
 
 def compare_packets(ours: Sequence[bytes], theirs: Sequence[bytes]) -> Iterator[Found]:
-    """The same for the envelopes of the packets behind the first, whose envelope is that of the message."""
+    """The same for the envelopes of further packets; the first has the envelope of the message."""
     described = []
     for packets in (ours, theirs):
         fields = describe_packets([Envelope.from_bytes(packet) for packet in packets], []).fields
@@ -67,7 +66,7 @@ def compare_packets(ours: Sequence[bytes], theirs: Sequence[bytes]) -> Iterator[
 
 
 def differences(ours: list[Field], theirs: list[Field]) -> Iterator[Found]:
-    """The fields in which two descriptions differ."""
+    """Yield the fields in which two descriptions differ."""
     mine, recorded = ({field.name: field.value for field in fields} for fields in (ours, theirs))
     assert len(mine) == len(ours), "no field has the name of another"
     if [name for name in mine if name in recorded] != [name for name in recorded if name in mine]:

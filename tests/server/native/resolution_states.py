@@ -1,4 +1,4 @@
-"""What the tests of answering share: requests put together field by field, records, and the slow path."""
+"""Shared helpers for resolution: requests built field by field, records, and the slow path."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import ReferralError, Refused
 from perseid.registry.snapshot import Rules
+from perseid.server.native.decisions import refusal_text
 from perseid.server.native.resolution import WRONG_SERVER, PublicResolver, ResolutionSettings
 from perseid.wire import message as envelope_module
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
@@ -32,11 +33,11 @@ NOW = 1_794_724_100
 PUBLIC, PRIVATE = Permission(0x0E), Permission(0x0C)
 
 SILENT = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
-"""Codes that deployed servers give without a text (§7.6); the registry's sentence is for other doors."""
+"""Codes that deployed servers send without a text (§7.6); the registry's text is for other interfaces."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestFields:
     """A request, field by field."""
 
     name: bytes
@@ -51,21 +52,21 @@ class Asked:
     session_id: int = 0
     opcode: OpCode = OpCode.RESOLUTION
     trailing: bytes = b""
-    """Behind the lists, in the body."""
+    """After the lists, in the body."""
     credential: bytes = bytes(4)
-    """Behind the body."""
+    """After the body."""
 
     def to_bytes(self) -> bytes:
         body = encode_request(Resolve(self.name, self.indexes, self.types), self.version) + self.trailing
         header = Header(self.opcode, flags=OpFlag(self.flags), recursion=self.recursion, expires=NOW)
         envelope = Envelope(self.version, self.suggested or Version(0, 0), self.session_id, self.request_id)
-        octets = bytearray(Message.build(envelope, header, body).to_bytes()[:-4] + self.credential)
-        octets[16:20] = (len(octets) - envelope_module.ENVELOPE_LENGTH).to_bytes(4, "big")
-        return bytes(octets)
+        raw = bytearray(Message.build(envelope, header, body).to_bytes()[:-4] + self.credential)
+        raw[16:20] = (len(raw) - envelope_module.ENVELOPE_LENGTH).to_bytes(4, "big")
+        return bytes(raw)
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredState:
     """A record of the ledger."""
 
     name: str
@@ -78,13 +79,13 @@ class Kept:
         return record_key(self.name, exact=self.exact)
 
 
-def homed(name: str) -> Kept:
-    return Kept(homed_name(name))
+def homed(name: str) -> StoredState:
+    return StoredState(homed_name(name))
 
 
-def governed(prefix: str, profile: str) -> Kept:
+def governed(prefix: str, profile: str) -> StoredState:
     """The policy of a namespace."""
-    return Kept(policy_name(prefix), (Value(1, "PERSEID_POLICY", PROFILES[profile].to_toml().encode()),))
+    return StoredState(policy_name(prefix), (Value(1, "PERSEID_POLICY", PROFILES[profile].to_toml().encode()),))
 
 
 def value(index: int, type_: str = "URL", data: bytes = b"data", *, public: bool = True) -> Value:
@@ -93,12 +94,12 @@ def value(index: int, type_: str = "URL", data: bytes = b"data", *, public: bool
 
 @dataclass
 class World:
-    """A registry whose records are exchanged from one example to the next."""
+    """A registry whose records are replaced for each example."""
 
     registry: Registry
     settings: ResolutionSettings
     now: float = NOW
-    kept: dict[bytes, Kept] = field(default_factory=dict)
+    records_by_key: dict[bytes, StoredState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         answers = self.registry.ledger.answers
@@ -106,17 +107,21 @@ class World:
         settings = ServerSettings(SERVER_KEY, self.settings.serial, self.settings.is_primary)
         self.server = Server(settings, Random(1).randbytes)
 
-    def hold(self, records: Iterable[Kept]) -> None:
-        """Let these be all the records there are."""
-        wanted = {record.key: record for record in records}
-        gone = [Kept(old.name, (), State.ABSENT, old.exact) for key, old in self.kept.items() if key not in wanted]
-        new = [record for key, record in wanted.items() if self.kept.get(key) != record]
-        self.kept = wanted
+    def store(self, records: Iterable[StoredState]) -> None:
+        """Replace all records."""
+        new_records = {record.key: record for record in records}
+        gone = [
+            StoredState(old.name, (), State.ABSENT, old.exact)
+            for key, old in self.records_by_key.items()
+            if key not in new_records
+        ]
+        new = [record for key, record in new_records.items() if self.records_by_key.get(key) != record]
+        self.records_by_key = new_records
         outcomes = self.registry.ledger.append(*[Append(_draft(record)) for record in (*gone, *new)])
         assert all(isinstance(outcome, Appended) for outcome in outcomes)
 
-    def slowly(self, datagram: bytes) -> tuple[ResponseCode | None, bytes]:
-        """What the server and the registry answer together, and its code; None for what is answered before that."""
+    def slow_path(self, datagram: bytes) -> tuple[ResponseCode | None, bytes]:
+        """The response of the server and the registry, and its code; None for early responses."""
         frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.ENVELOPE_LENGTH :])
         received = self.server.receive(frame, self.now)
         if isinstance(received, Reply):
@@ -132,7 +137,7 @@ class World:
         except ReferralError as referred:
             code, content = referred.code, Referral(b"", referred.values)
         except Refused as refused:
-            code, content = refused.code, Failure.of("" if refused.code in SILENT else refused.reason)
+            code, content = refused.code, Failure.of("" if refused.code in SILENT else refusal_text(refused))
         return code, self.server.respond(received, code, content, self.now).to_stream()
 
     def _resolve(self, body: Resolve, flags: OpFlag) -> tuple[Value, ...]:
@@ -153,17 +158,17 @@ class World:
         return self.registry.resolve(query, Anonymous()).values
 
 
-def _draft(record: Kept) -> Draft:
+def _draft(record: StoredState) -> Draft:
     action = Action.DELETE if record.state is State.ABSENT else Action.UPDATE
     return Draft(action, record.state, record.name, "test", "local:test", "", record.values, record.exact)
 
 
 @contextmanager
 def world(settings: ResolutionSettings | None = None, profile: str = "free") -> Iterator[World]:
-    """A registry without any records, for a site with these settings and prefixes without a policy of this profile."""
+    """An empty registry, for a site with these settings and prefixes with this default profile."""
     settings = settings or ResolutionSettings()
     with registry_in_memory(rules=Rules(default_policy=PROFILES[profile])) as registry:
         assert registry.ledger.answers.catch_up(registry.ledger.log.reading)
         made = World(registry, settings)
-        made.kept = {homed("0.NA/0.NA").key: homed("0.NA/0.NA")}
+        made.records_by_key = {homed("0.NA/0.NA").key: homed("0.NA/0.NA")}
         yield made

@@ -1,7 +1,7 @@
-"""Where we are better than deployed servers on purpose, shown with a running one. docs/reference/protocol.md says it.
+"""Improvements over deployed servers, tested with a running server; see docs/reference/protocol.md.
 
-An answered challenge cannot be used again; a change that comes twice over UDP is made once; challenges and sessions are
-bound to what they were made for. Connections that are kept open are in `test_live_transport`.
+A challenge cannot be used twice; a change sent twice over UDP is made once; challenges and sessions are bound to their
+request and key. Kept connections are in `test_live_transport`.
 """
 
 from collections.abc import Iterator
@@ -83,8 +83,8 @@ def raw_response(client: NativeClient, message: Message, session: Session | None
     return frame.envelope.to_bytes() + frame.payload
 
 
-def code_of(octets: bytes) -> ResponseCode:
-    return ResponseCode(int.from_bytes(octets[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big"))
+def code_of(raw: bytes) -> ResponseCode:
+    return ResponseCode(int.from_bytes(raw[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big"))
 
 
 def from_several_ports(live: Live, client: NativeClient, message: Message, session: Session | None) -> list[bytes]:
@@ -107,7 +107,7 @@ def test_challenge_response_cannot_be_replayed(live: Live, via: Via) -> None:
         assert code_of(first) is ResponseCode.SUCCESS
         assert client.remove(name, 9).code is ResponseCode.SUCCESS
         before = live.entries
-        # The same octets get the same answer, and nothing is done: deployed servers would add the value again.
+        # The same bytes get the same response, and nothing is done: deployed servers would add the value again.
         assert raw_response(client, answer) == first
         # Under another number of the request it is another message, and its challenge is gone.
         other = replace(answer, envelope=replace(answer.envelope, request_id=answer.envelope.request_id ^ 1))
@@ -171,15 +171,15 @@ def test_challenge_expires(minute: Live) -> None:
 # Changes that come twice over UDP
 
 
-@pytest.mark.parametrize("octets", [1, 1_500], ids=["one packet", "several packets"])
-def test_repeated_change_is_made_once_and_gets_the_first_response(minute: Live, octets: int) -> None:
+@pytest.mark.parametrize("size", [1, 1_500], ids=["one packet", "several packets"])
+def test_repeated_change_is_made_once_and_gets_the_first_response(minute: Live, size: int) -> None:
     live = minute
     with live.client(Via.UDP) as client:
         # Everybody may write this value, so nobody is challenged and nothing but the request tells attempts apart.
         writable = replace(URL, permissions=DEFAULT_PERMISSIONS | Permission.PUBLIC_WRITE)
         one, other = (
             client.request(OpCode.MODIFY_VALUE, ValuesRequest(WALL.encode(), (replace(writable, data=data),)))
-            for data in (b"1" * octets, b"2" * octets)
+            for data in (b"1" * size, b"2" * size)
         )
         before = live.entries
         found = from_several_ports(live, client, one, None)
@@ -189,11 +189,11 @@ def test_repeated_change_is_made_once_and_gets_the_first_response(minute: Live, 
         assert code_of(raw_response(client, other)) is ResponseCode.SUCCESS
         # A packet that was late: executed again, it would take back what was changed since.
         assert raw_response(client, one) == found[0]
-        assert data_of(client, WALL) == b"2" * octets
+        assert data_of(client, WALL) == b"2" * size
         assert live.entries == before + 2
         live.clock.show(live.clock.now() + 61)
         assert code_of(raw_response(client, one)) is ResponseCode.SUCCESS
-        assert data_of(client, WALL) == b"1" * octets, "after a minute it is a request like any other"
+        assert data_of(client, WALL) == b"1" * size, "after a minute it is a request like any other"
         assert live.entries == before + 3
 
 
@@ -323,7 +323,7 @@ def test_session_ends_when_its_key_changes(live: Live) -> None:
         assert client.modify(keeper, replace(key, data=b"the second secret")).code is ResponseCode.SUCCESS
         refused = owner.remove(name, 9)
         assert refused.code is ResponseCode.SESSION_TIMEOUT
-        assert "has changed" in text_of(refused)
+        assert "was changed" in text_of(refused)
         assert indexes(client.resolve(name)) == [1, 9, 101]
 
 

@@ -1,8 +1,8 @@
-"""Behaves like the deployed server: every recorded exchange, held over the network with a running `perseid serve`.
+"""Compatibility with the deployed server: every recorded exchange, replayed with a running `perseid serve`.
 
-The recorded request, in the recorded state, at the recorded second, gets the recorded answer: envelopes, header, body
-and credential are compared field by field. Where one may differ, `DIFFERENCES` says which, in which exchanges and why.
-What is compared is in `live_vectors`; that a signature or MAC which differs is right all the same is checked there.
+The recorded request, in the recorded state, at the recorded second, gets the recorded response: envelopes, header, body
+and credential are compared field by field. `DIFFERENCES` lists what may differ, in which exchanges, and why.
+`live_vectors` compares, and checks that signatures and MACs that differ are valid.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from perseid.records.public_keys import DhPublicKey
-from tests.server.native.live_vectors import hold_all
+from tests.server.native.live_vectors import replay_all
 from tests.server.native.recorded_answers import ABSENT, IN_WHAT_IS_SAID, LENGTHS, Difference, Found, Value
 from tests.wire.recorded import WIRE_FILES, Vector, exchanges
 
@@ -42,7 +42,7 @@ def same_group(ours: Value, theirs: Value) -> bool:
     if isinstance(ours, int) and isinstance(theirs, int):
         return abs(ours - theirs) < 8
     mine, recorded = bytes.fromhex(str(ours)), bytes.fromhex(str(theirs))
-    keys = [DhPublicKey.from_bytes(octets[4:]) for octets in (mine, recorded)]
+    keys = [DhPublicKey.from_bytes(raw[4:]) for raw in (mine, recorded)]
     return mine[:4] == recorded[:4] and (keys[0].p, keys[0].g) == (keys[1].p, keys[1].g)
 
 
@@ -105,7 +105,7 @@ DIFFERENCES = (
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Found]]:
     """All exchanges, replayed once."""
-    return hold_all(tmp_path_factory.mktemp("live-vectors"))
+    return replay_all(tmp_path_factory.mktemp("live-vectors"))
 
 
 @pytest.mark.parametrize("vector", EXCHANGES, ids=str)

@@ -51,8 +51,8 @@ def _tcp(native_server: _PlainServer) -> type[socketserver.BaseRequestHandler]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             reader = FrameReader()
-            while octets := self.request.recv(65_536):
-                reader.feed(octets)
+            while raw := self.request.recv(65_536):
+                reader.feed(raw)
                 for frame in reader.frames():
                     for reply in native_server.answer(frame, Transport.TCP):
                         self.request.sendall(reply.to_stream())

@@ -1,5 +1,7 @@
-"""What goes wrong behind the native door: the client is told something plain, the operator where to look, nobody a
-secret; and the door stays open."""
+"""Errors of the native server: the client gets a plain text, the operator a log line, and no secret is revealed.
+
+The server continues to run.
+"""
 
 import asyncio
 import logging
@@ -81,10 +83,10 @@ def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) 
         (TooBusy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Contention(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Busy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
-        (StorageFull(PLANTED), ResponseCode.ERROR, "no room"),
+        (StorageFull(PLANTED), ResponseCode.ERROR, "storage of the server is full"),
         (ClockError(PLANTED), ResponseCode.ERROR, "clock"),
-        (ReadOnlyStore(PLANTED), ResponseCode.SERVER_BACKUP, "no changes at present"),
-        (OutcomeUnknown(PLANTED), ResponseCode.ERROR, "not known"),
+        (ReadOnlyStore(PLANTED), ResponseCode.SERVER_BACKUP, "read-only"),
+        (OutcomeUnknown(PLANTED), ResponseCode.ERROR, "unknown"),
         (LeaseClosed(PLANTED.encode(), 1), ResponseCode.ERROR, "operator"),
         (CorruptData(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
         (LedgerError(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
@@ -224,15 +226,15 @@ def test_minting_waits_for_the_clock(visitor: Visitor, monkeypatch: pytest.Monke
     real, waits = Registry.do, [0.3, 0.3]
     sinces: list[int | None] = []
 
-    def do(self: Registry, operation: object, *rest: object) -> object:
-        order = operation.operation.operation  # type: ignore[attr-defined]
-        if not order.__class__.__name__.startswith("Mint"):
-            return real(self, operation, *rest)  # type: ignore[arg-type]
-        if rest[0].__class__.__name__ == "KeyHolder":
-            sinces.append(order.since)
+    def do(self: Registry, command: object, *rest: object) -> object:
+        inner = command.command.command  # type: ignore[attr-defined]
+        if not inner.__class__.__name__.startswith("Mint"):
+            return real(self, command, *rest)  # type: ignore[arg-type]
+        if rest[0].__class__.__name__ == "KeyIdentity":
+            sinces.append(inner.since)
             if waits:
                 raise RetryLater(waits.pop(), 77, "the clock has to catch up", "strict_clock")
-        return real(self, operation, *rest)  # type: ignore[arg-type]
+        return real(self, command, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Registry, "do", do)
     flags = DEFAULT_FLAGS | OpFlag.MINT_SUFFIX

@@ -289,8 +289,8 @@ def test_a_session_is_ended_by_its_client(visitor: Visitor) -> None:
 
 
 def resolve(visitor: Visitor, name: str | bytes, flags: OpFlag = DEFAULT_FLAGS, **filters: Any) -> VerifiedResponse:
-    octets = name.encode() if isinstance(name, str) else name
-    return visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(octets, **filters), flags=flags))
+    raw = name.encode() if isinstance(name, str) else name
+    return visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(raw, **filters), flags=flags))
 
 
 def found(answer: VerifiedResponse) -> list[int]:
@@ -464,7 +464,7 @@ def test_existence_is_checked_before_authentication(visitor: Visitor) -> None:
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)))
     answer = visitor.ask(request)
     assert answer.code is ResponseCode.HANDLE_ALREADY_EXISTS
-    assert text_of(answer) == f"{STD} exists already. Choose another handle, or overwrite the record"
+    assert text_of(answer) == f"Handle {STD} already exists. Choose another handle, or overwrite the record"
 
 
 def test_deleted_handle_cannot_be_reused(registry: Registry, visitor: Visitor) -> None:
@@ -473,7 +473,7 @@ def test_deleted_handle_cannot_be_reused(registry: Registry, visitor: Visitor) -
         request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)), flags=flags)
         answer = visitor.ask_as(SEC, request)
         assert answer.code is ResponseCode.HANDLE_ALREADY_EXISTS
-        assert "was deleted, and a name is not given a second time" in text_of(answer)
+        assert "was deleted, and a deleted handle is not reused by default" in text_of(answer)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from tests.wire.key_material import SERVER_KEY
 LIFE = 60.0
 
 
-def pending(number: int, octets: int = 0) -> PendingChallenge:
+def pending(number: int, size: int = 0) -> PendingChallenge:
     client = Client(lambda count: number.to_bytes(count, "big"))
-    request = client.request(OpCode.DELETE_HANDLE, HandleRequest(b"1/" + b"x" * octets), NOW)
+    request = client.request(OpCode.DELETE_HANDLE, HandleRequest(b"1/" + b"x" * size), NOW)
     return PendingChallenge(number, request, bytes(16), RequestDigest.of(request.raw, CURRENT_VERSION), NOW)
 
 

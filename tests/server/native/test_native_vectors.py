@@ -1,12 +1,12 @@
-"""Every recorded exchange at our door: the recorded request, in the recorded state, gets the recorded answer.
+"""Every recorded exchange against a native server: the recorded request gets the recorded response.
 
-The server draws what the recorded one drew (nonces, initialisation vectors, the public half of Diffie-Hellman) and
-counts ids from where it counted, so that the recorded answers to challenges, and whole sessions, go on as they did.
-Everything else is ours: sessions, keys looked up in records, rights, the ledger. Answers are compared field by field in
-the words of the recorded descriptions; where one may differ, `DIFFERENCES` says which field, in which exchange, why.
+The server uses the recorded random values (nonces, initialization vectors, the public half of Diffie-Hellman) and
+counts ids from the recorded ones, so that recorded challenge responses and whole sessions work. Everything else is
+real: sessions, keys from records, permissions, the ledger. Responses are compared field by field in the words of the
+recorded descriptions; `DIFFERENCES` lists which field may differ, in which exchange, and why.
 
-A conversation rests on what its handle went through before. So those that came before it in the file, about the same
-handle over the same transport, are held first, in a registry of its own.
+A conversation depends on the earlier history of its handle. So earlier conversations about the same handle over the
+same transport are replayed first, in a registry of its own.
 """
 
 from collections import deque
@@ -143,9 +143,9 @@ def create_listed_names(native_server: NativeServer, name: str) -> None:
     for vector in CONVERSATIONS[name]:
         for frame in frames_of(vector.response, vector.transport):
             _, body = decode_response(Message.from_bytes(frame.envelope, frame.payload, NOW), NOW)
-            for octets in body.handles if isinstance(body, HandleList) else ():
-                if octets.decode().upper() not in known and octets.startswith(PREFIX.encode()):
-                    draft = Draft(Action.CREATE, State.NORMAL, octets.decode(), "import", "local:alice")
+            for raw in body.handles if isinstance(body, HandleList) else ():
+                if raw.decode().upper() not in known and raw.startswith(PREFIX.encode()):
+                    draft = Draft(Action.CREATE, State.NORMAL, raw.decode(), "import", "local:alice")
                     requests.append(Append(draft))
     native_server.registry.ledger.append(*requests)
 

@@ -1,15 +1,12 @@
-"""The fast path says what the slow path says, to the octet, for any request in any state; or it hands the request over.
+"""The fast path returns the bytes of the slow path for any request in any state, or forwards the request.
 
-The slow path is `wire.Server` and `registry.resolving` over the same ledger. `reasons` lists everything for which a
-request is handed over, as rules about the request and the records; the test demands that a request is handed over
-exactly if one of them holds, so that nothing is handed over out of laziness either.
+The slow path is `wire.server` with `registry.queries.resolve` over the same ledger. `reasons` lists every reason for
+forwarding, as rules about the request and the records; a request must be forwarded exactly if one of them applies.
 
-Where the two differ in what they say, each difference has a test of its own at the end of the module:
-
-1. A namespace whose stored policy cannot be read: the registry refuses with RC_ERROR, a resolver answers as if there
-   were no policy.
-2. The handle of a prefix that begins with a dot, which no prefix does: the registry fails (`Facts.referral` makes a
-   handle of the empty ancestor), a resolver says that there is no such record.
+There are two known differences, each with a test at the end of the module. If the stored policy of a namespace is
+invalid, the registry refuses with RC_ERROR, while a resolver responds as if there were no policy. For the handle of a
+prefix that starts with a dot, which is never valid, the registry fails (`Snapshot.referral` parses the empty ancestor),
+while a resolver returns not found.
 """
 
 from collections.abc import Iterator
@@ -30,7 +27,7 @@ from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, Resolution
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import PACKET_PAYLOAD, split
 from perseid.wire.message import Envelope
-from tests.server.native.resolution_states import NOW, Asked, Kept, World, governed, homed, value, world
+from tests.server.native.resolution_states import NOW, RequestFields, StoredState, World, governed, homed, value, world
 
 CORDRA = "0123456789ABCDEF0123456789ABCDEF"
 PREFIXES = ("10", "10.1", "10.1.2", "20.5", "2000.01", "0.NA", "0.TYPE")
@@ -54,12 +51,12 @@ SETTINGS = {
 
 TEMPLATE = b'<namespace><template delimiter="@"><value type="URL" data="x"/></template></namespace>'
 TYPES = ("URL", "url.US", "URL.us.x", "EMAIL", "HS_ADMIN", "ü.Ä", "", ".", *sorted(DELEGATION_TYPES), "hs_site.prefix")
-octets = st.binary(max_size=30) | st.just(bytes(200)) | st.just(bytes(1_000)) | st.just(bytes(9_000))
+contents = st.binary(max_size=30) | st.just(bytes(200)) | st.just(bytes(1_000)) | st.just(bytes(9_000))
 one_value = st.builds(
     Value,
     st.just(1),
     st.sampled_from(TYPES),
-    octets,
+    contents,
     st.just(NOW + 99),
     st.sampled_from((TtlType.RELATIVE, TtlType.RELATIVE, TtlType.ABSOLUTE, TtlType(7))),
     st.sampled_from((0x0E, 0x0E, 0x0E, 0x0C, 0x02, 0xFF, 0x04)).map(Permission),
@@ -89,25 +86,25 @@ HOMED = ("n", "n", "n", "n", "b", "m", "nm", "")
 
 
 @st.composite
-def records(draw: st.DrawFn) -> list[Kept]:
+def records(draw: st.DrawFn) -> list[StoredState]:
     """Prefixes homed in different ways or not at all, with or without policies, and names under them."""
-    kept, exact = [], set()
+    stored, exact = [], set()
     for prefix in PREFIXES:
         chosen = draw(st.sampled_from(HOMED))
         ways = (f"0.NA/{prefix}", prefix, f"0.NA/0.NA/{prefix}")
-        kept += [homed(way) for letter, way in zip("nbm", ways, strict=True) if letter in chosen]
+        stored += [homed(way) for letter, way in zip("nbm", ways, strict=True) if letter in chosen]
         profile = draw(st.sampled_from((None, *PROFILE_NAMES)))
         if prefix != "0.NA" and profile is not None:
-            kept.append(governed(prefix, profile))
+            stored.append(governed(prefix, profile))
             exact |= {prefix} if profile == "exact" else set()
     some = st.tuples(st.sampled_from(PREFIXES), st.sampled_from((*SUFFIXES, *PREFIXES)))
     for prefix, suffix in draw(st.lists(some, min_size=4, max_size=12)):
         otherwise = prefix != "0.NA" and draw(st.integers(0, 9)) == 9
         is_exact = (prefix in exact) is not otherwise
-        kept.append(Kept(f"{prefix}/{suffix}", draw(several_values()), draw(states), is_exact))
+        stored.append(StoredState(f"{prefix}/{suffix}", draw(several_values()), draw(states), is_exact))
     for prefix in draw(st.sets(st.sampled_from(PREFIXES))):
-        kept.append(Kept(f"0.NA/{prefix}", draw(several_values()), draw(states)))
-    return list({record.key: record for record in kept}.values())
+        stored.append(StoredState(f"0.NA/{prefix}", draw(several_values()), draw(states)))
+    return list({record.key: record for record in stored}.values())
 
 
 # Requests
@@ -126,12 +123,12 @@ MADE_UP = (
 
 
 class RequestGenerator:
-    """Makes requests at random: most of them a resolver's to answer, some about everything that is handed over.
+    """Generates random requests: most of them for a resolver, some with every reason for forwarding.
 
-    They are too many to be drawn one by one; a failure shows the one that it is about.
+    A request is built field by field.
     """
 
-    def __init__(self, random: Random, records: list[Kept]) -> None:
+    def __init__(self, random: Random, records: list[StoredState]) -> None:
         self._random = random
         names = [record.name for record in records if not record.name.startswith("0.SITE/")]
         mixed = [f"{random.choice(PREFIXES)}/{random.choice((*SUFFIXES, *PREFIXES))}" for _ in range(len(names) + 4)]
@@ -153,14 +150,14 @@ class RequestGenerator:
         flags |= OpFlag.PUBLIC_ONLY * (random.random() < 0.7)
         return flags | random.choice(REFUSED) * self._seldom()
 
-    def request(self) -> Asked:
+    def request(self) -> RequestFields:
         random = self._random
         version, suggested = random.choice(VERSIONS), random.choice([*VERSIONS, Version(2, 11), None])
         if self._seldom():
             version = random.choice(ODD_VERSIONS)
         if self._seldom():
             suggested = random.choice([odd for odd in ODD_VERSIONS if odd.major < 4])
-        return Asked(
+        return RequestFields(
             self.name(),
             tuple(random.choices((1, 2, 3, 4, 5, 6, 7, -1, 0x7FFF_FFFF), k=random.choice((0, 0, 1, 3)))),
             tuple(random.choices(QUERIES, k=random.choice((0, 0, 1, 3)))),
@@ -179,7 +176,7 @@ class RequestGenerator:
 # What is handed over
 
 
-def reasons(requested: Asked, here: World) -> Iterator[str]:
+def reasons(requested: RequestFields, here: World) -> Iterator[str]:
     """Why a request is not for a resolver; the slow path's response is not used."""
     yield from reasons_of_the_message(requested, here.settings)
     try:
@@ -203,7 +200,7 @@ def reasons(requested: Asked, here: World) -> Iterator[str]:
     yield from reasons_of_the_state(requested, prefix, suffix, here)
 
 
-def reasons_of_the_message(requested: Asked, site: ResolutionSettings) -> Iterator[str]:
+def reasons_of_the_message(requested: RequestFields, site: ResolutionSettings) -> Iterator[str]:
     suggested = requested.suggested or Version(0, 0)
     known = [Version(2, minor) for minor in range(12)]
     if requested.version not in known or (suggested not in known and suggested != Version(0, 0)):
@@ -218,7 +215,7 @@ def reasons_of_the_message(requested: Asked, site: ResolutionSettings) -> Iterat
         yield "authoritative, and others write"
 
 
-def reasons_of_the_state(requested: Asked, prefix: str, suffix: str, here: World) -> Iterator[str]:
+def reasons_of_the_state(requested: RequestFields, prefix: str, suffix: str, here: World) -> Iterator[str]:
     is_prefix_handle = prefix == "0.NA"
     if "doesn't live here" in (refusal := refusal_of(requested.name, here)):
         if here.settings.recursive and requested.flags & OpFlag.RECURSIVE:
@@ -232,7 +229,7 @@ def reasons_of_the_state(requested: Asked, prefix: str, suffix: str, here: World
             yield "a query or fragment"
             return
         sensitive = policy.case is CaseRule.SENSITIVE and not is_prefix_handle
-        same = [record for record in here.kept.values() if fold(record.name) == fold(f"{prefix}/{suffix}")]
+        same = [record for record in here.records_by_key.values() if fold(record.name) == fold(f"{prefix}/{suffix}")]
         if any(record.exact is not sensitive for record in same):
             yield "another case rule"
             return
@@ -241,7 +238,7 @@ def reasons_of_the_state(requested: Asked, prefix: str, suffix: str, here: World
 
 
 def reasons_of_the_record(
-    requested: Asked, stored: StoredRecord, referral: tuple[Value, ...], here: World
+    requested: RequestFields, stored: StoredRecord, referral: tuple[Value, ...], here: World
 ) -> Iterator[str]:
     public_only = bool(requested.flags & OpFlag.PUBLIC_ONLY)
     if stored.is_public:
@@ -263,7 +260,7 @@ def reasons_of_the_record(
 
 def refusal_of(name: bytes, here: World) -> str:
     """The refusal if this server is not responsible for a name, else empty."""
-    code, answer = here.slowly(Asked(name).to_bytes())
+    code, answer = here.slow_path(RequestFields(name).to_bytes())
     return answer[48:-4].decode() if code is ResponseCode.SERVER_NOT_RESP else ""
 
 
@@ -273,7 +270,7 @@ def fold(text: str) -> str:
 
 def has_template(prefix: str, here: World) -> bool:
     names = {fold(f"0.NA/{each}") for each in (prefix, *ancestors(prefix))}
-    records = [record for record in here.kept.values() if fold(record.name) in names]
+    records = [record for record in here.records_by_key.values() if fold(record.name) in names]
     return any(each.type == "HS_NAMESPACE" for record in records for each in record.values)
 
 
@@ -293,20 +290,20 @@ def here(request: pytest.FixtureRequest) -> Iterator[World]:
         yield made
 
 
-@given(kept=records(), seed=st.integers(0, 1 << 32), now=st.sampled_from(CLOCKS))
+@given(stored=records(), seed=st.integers(0, 1 << 32), now=st.sampled_from(CLOCKS))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_request_gets_the_bytes_of_the_slow_path_or_is_forwarded(
-    here: World, kept: list[Kept], seed: int, now: float
+    here: World, stored: list[StoredState], seed: int, now: float
 ) -> None:
-    here.hold(kept)
+    here.store(stored)
     here.now = now
-    asking = RequestGenerator(Random(seed), kept)
+    generator = RequestGenerator(Random(seed), stored)
     for _ in range(REQUESTS):
-        requested = asking.request()
+        requested = generator.request()
         fast = here.answer(requested.to_bytes())
         why = list(reasons(requested, here))
         if not why:
-            _, slow = here.slowly(requested.to_bytes())
+            _, slow = here.slow_path(requested.to_bytes())
             if len(slow) - 20 > MAX_PACKETS * PACKET_PAYLOAD:
                 why.append("more than sixteen packets")
             else:
@@ -322,20 +319,20 @@ def test_any_request_gets_the_bytes_of_the_slow_path_or_is_forwarded(
 def test_invalid_policy_stops_the_registry_but_no_resolver(text: bytes) -> None:
     """Such a policy allows no change. Resolution continues: a new policy never makes an existing record unreadable."""
     with world() as here:
-        policy = Kept(policy_name("10"), (Value(1, "PERSEID_POLICY", text),))
-        here.hold([homed("0.NA/10"), policy, Kept("10/x", (value(1),))])
-        datagram = Asked(b"10/x").to_bytes()
-        code, _ = here.slowly(datagram)
+        policy = StoredState(policy_name("10"), (Value(1, "PERSEID_POLICY", text),))
+        here.store([homed("0.NA/10"), policy, StoredState("10/x", (value(1),))])
+        datagram = RequestFields(b"10/x").to_bytes()
+        code, _ = here.slow_path(datagram)
         assert code is ResponseCode.ERROR
         answer = here.answer(datagram)
-        here.hold([homed("0.NA/10"), Kept("10/x", (value(1),))])
-        assert answer == here.slowly(datagram)[1]
+        here.store([homed("0.NA/10"), StoredState("10/x", (value(1),))])
+        assert answer == here.slow_path(datagram)[1]
 
 
 def test_prefix_that_starts_with_a_dot_is_not_found() -> None:
     with world() as here:
-        here.hold([homed("0.NA/0.NA")])
+        here.store([homed("0.NA/0.NA")])
         for name in (b".7", b"0.NA/.7", b"0.NA/.", b"0.NA/..7"):
-            answer = here.answer(Asked(name).to_bytes())
+            answer = here.answer(RequestFields(name).to_bytes())
             assert answer is not None
             assert answer[24:28] == ResponseCode.HANDLE_NOT_FOUND.to_bytes(4, "big")

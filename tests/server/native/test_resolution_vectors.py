@@ -1,7 +1,7 @@
-"""Every recorded resolution gets the recorded octets from a view that holds the recorded state, or is handed over.
+"""Every recorded resolution gets the recorded bytes from a view in the recorded state, or is forwarded.
 
-Over TCP the same messages were recorded; a resolver gets datagrams, but an answer is an answer. Only the expiration
-time differs from run to run, so the clock shows what it showed then.
+The same messages were recorded over TCP. Only the expiration time differs from run to run, so the clock is set to the
+recorded time.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.server.native.resolution import packets
 from perseid.wire.message import MESSAGE_LIFETIME, Message
 from perseid.wire.responses import ResolutionResult, decode_response
-from tests.server.native.resolution_states import Kept, World, homed, world
+from tests.server.native.resolution_states import StoredState, World, homed, world
 from tests.wire.recorded import NOW, Vector, exchanges, frames_of, key_file, load
 
 VECTOR_FILES = ("malformed.json", "multipacket.json", "prefixes.json", "resolve.json", "versions.json")
@@ -41,24 +41,24 @@ def recorded_values(file: str, name: str) -> tuple[Value, ...]:
     return body.values
 
 
-def state() -> Iterator[Kept]:
+def state() -> Iterator[StoredState]:
     """The state that the README of the vectors describes, as far as it is resolved."""
     prefix = "20.500.99999"
     yield homed("0.NA/0.NA")
     yield homed(f"0.NA/{prefix}")
-    yield Kept(f"0.NA/{prefix}", (Value(1, "HS_SITE", key_file("siteinfo.bin")),))
+    yield StoredState(f"0.NA/{prefix}", (Value(1, "HS_SITE", key_file("siteinfo.bin")),))
     note = Value.text(50, "NOTE", "admins only")
     note = Value(50, "NOTE", note.data, permissions=Permission(0x0C))
     public = recorded_values("resolve.json", "resolve.all.udp")
-    yield Kept(f"{prefix}/vec-std", tuple(sorted((*public, note), key=lambda value: value.index)))
-    yield Kept(f"{prefix}/vec-big", recorded_values("multipacket.json", "resolve.big.udp"))
-    yield Kept(f"{prefix}/vec-üñí-日本", recorded_values("resolve.json", "resolve.utf8.udp"))
+    yield StoredState(f"{prefix}/vec-std", tuple(sorted((*public, note), key=lambda value: value.index)))
+    yield StoredState(f"{prefix}/vec-big", recorded_values("multipacket.json", "resolve.big.udp"))
+    yield StoredState(f"{prefix}/vec-üñí-日本", recorded_values("resolve.json", "resolve.utf8.udp"))
 
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[World]:
     with world() as made:
-        made.hold(state())
+        made.store(state())
         yield made
 
 

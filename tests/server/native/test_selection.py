@@ -33,8 +33,8 @@ def test_raw_selection_matches_object_selection(
     kept: list[Value], indexes: tuple[int, ...], types: tuple[str, ...]
 ) -> None:
     contents = tuple(value.to_bytes() for value in kept)
-    octets = HandleItem(b"10/x", State.NORMAL, values=contents).to_bytes(b"10/X")
-    item = read_item(b"10/X", octets, sensitive=False)
+    raw = HandleItem(b"10/x", State.NORMAL, values=contents).to_bytes(b"10/X")
+    item = read_item(b"10/X", raw, sensitive=False)
     assert item is not None
     _, whole, at, lengths = item
     expected = [value.to_bytes() for value in select(kept, indexes, types)]
@@ -47,16 +47,16 @@ def test_raw_selection_matches_object_selection(
         assert wanted.choose(whole, at, lengths) == expected
 
 
-@given(st.binary(max_size=40) | st.binary(max_size=12).map(lambda octets: bytes(3) + octets))
+@given(st.binary(max_size=40) | st.binary(max_size=12).map(lambda raw: bytes(3) + raw))
 @settings(max_examples=500, deadline=None)
-def test_lists_are_refused_exactly_if_the_wire_module_refuses_them(octets: bytes) -> None:
+def test_lists_are_refused_exactly_if_the_wire_module_refuses_them(raw: bytes) -> None:
     try:
-        Resolve.read(Reader(bytes(4) + octets), CURRENT_VERSION, 0)
+        Resolve.read(Reader(bytes(4) + raw), CURRENT_VERSION, 0)
     except InvalidData:
         with pytest.raises(FastPathMiss):
-            parse_selection(octets)
+            parse_selection(raw)
     else:
-        parse_selection(octets)
+        parse_selection(raw)
 
 
 def test_selection_cache_is_bounded() -> None:
@@ -74,10 +74,10 @@ def test_exact_spelling_is_found_if_case_sensitive(spellings: set[str], asked: s
     kept = sorted(f"10.X/{each}".encode() for each in spellings if len(each) == len(asked))
     items = [HandleItem(each, State.NORMAL, exact=True, values=(Value(1, "T", each).to_bytes(),)) for each in kept]
     items.sort(key=lambda item: item.key)
-    octets = b"".join(item.to_bytes(store_key(name)) for item in items)
-    if not octets:
+    raw = b"".join(item.to_bytes(store_key(name)) for item in items)
+    if not raw:
         return
-    item = read_item(name, octets, sensitive=True)
+    item = read_item(name, raw, sensitive=True)
     if b"10.X/" + asked.encode() not in kept:
         assert item is None
     else:
@@ -86,10 +86,10 @@ def test_exact_spelling_is_found_if_case_sensitive(spellings: set[str], asked: s
         assert whole[at:] == Value(1, "T", b"10.X/" + asked.encode()).to_bytes()
 
 
-@pytest.mark.parametrize("octets", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
-def test_endless_number_is_refused(octets: bytes) -> None:
+@pytest.mark.parametrize("raw", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
+def test_endless_number_is_refused(raw: bytes) -> None:
     with pytest.raises(FastPathMiss):
-        read_item(b"10/x", octets, sensitive=False)
+        read_item(b"10/x", raw, sensitive=False)
 
 
 def test_a_scheme_of_any_length_is_read() -> None:

@@ -1,6 +1,6 @@
-"""Answers that come back to a running server get silence, so that nobody can have servers answer each other for ever.
+"""Responses reflected to a running server get no response, so that servers cannot be made to answer each other forever.
 
-Whoever forges addresses sends a server's answers to another server, or to itself. Here a socket does that by hand.
+With forged addresses an attacker sends a server's responses to another server, or to itself. Here a socket does that.
 """
 
 from collections.abc import Iterator

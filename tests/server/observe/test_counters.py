@@ -36,8 +36,8 @@ def shared_counters() -> Iterator[SharedCounters]:
     os.close(made.descriptor)
 
 
-def answer(code: int, octets: int = 40) -> bytes:
-    return bytes(24) + code.to_bytes(4, "big") + bytes(octets - 28)
+def answer(code: int, size: int = 40) -> bytes:
+    return bytes(24) + code.to_bytes(4, "big") + bytes(size - 28)
 
 
 def test_each_kind_of_event_has_its_counter(shared_counters: SharedCounters) -> None:
@@ -137,11 +137,11 @@ def test_two_threads_of_a_resolver_never_share_a_word(shared_counters: SharedCou
     assert not by_one & by_relay
 
 
-@pytest.mark.parametrize("octets", [b"", b"x", bytes(PAGE), bytes(PAGE + 8)])
-def test_memory_with_another_layout_is_refused(octets: bytes) -> None:
+@pytest.mark.parametrize("raw", [b"", b"x", bytes(PAGE), bytes(PAGE + 8)])
+def test_memory_with_another_layout_is_refused(raw: bytes) -> None:
     descriptor = os.memfd_create("something-else")
     try:
-        os.write(descriptor, octets)
+        os.write(descriptor, raw)
         with pytest.raises(IncompatibleLayout):
             SharedCounters(descriptor)
     finally:

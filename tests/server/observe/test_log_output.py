@@ -28,8 +28,8 @@ def read_all(descriptor: int) -> bytes:
     os.set_blocking(descriptor, False)
     found = b""
     try:
-        while octets := os.read(descriptor, 1 << 20):
-            found += octets
+        while raw := os.read(descriptor, 1 << 20):
+            found += raw
     except BlockingIOError:
         pass
     return found
@@ -39,7 +39,7 @@ def read_until(enough: Callable[[bytes], bool], read: Callable[[], bytes], *outp
     """Read while outputs retry, until it is enough."""
     found, deadline = b"", monotonic() + 30
     while not enough(found):
-        assert monotonic() < deadline, f"{len(found)} octets came"
+        assert monotonic() < deadline, f"{len(found)} bytes came"
         found += read()
         for output in outputs:
             output.flush()

@@ -35,8 +35,8 @@ def test_any_text_becomes_printable_and_stays_within_its_limit(text: str, limit:
 
 
 @given(ANY_OCTETS)
-def test_field_that_is_not_truncated_is_lossless(octets: bytes) -> None:
-    assert unescaped(format_field(decode_text(octets), 10_000)) == octets
+def test_field_that_is_not_truncated_is_lossless(raw: bytes) -> None:
+    assert unescaped(format_field(decode_text(raw), 10_000)) == raw
 
 
 @given(ANY_TEXT)

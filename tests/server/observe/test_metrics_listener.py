@@ -63,10 +63,10 @@ def get(listener: MetricsListener, path: str, method: str = "GET") -> tuple[HTTP
     return response, text
 
 
-def raw(listener: MetricsListener, octets: bytes) -> bytes:
+def raw(listener: MetricsListener, data: bytes) -> bytes:
     """Send raw bytes; return what is received until the end."""
     with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=30) as client:
-        client.sendall(octets)
+        client.sendall(data)
         client.shutdown(socket.SHUT_WR)
         found = b""
         while part := client.recv(4096):

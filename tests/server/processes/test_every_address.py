@@ -1,6 +1,6 @@
-"""A running server at every address of the machine answers from the one that was asked, whoever of it answers.
+"""A server on every address of the machine responds from the address that received the request.
 
-Sockets of clients hear only whom they ask, so an answer from elsewhere is none.
+Client sockets are connected, so a response from another address is lost.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def test_every_sent_byte_is_counted(server: Serving) -> None:
     name = "perseid_udp_sent_bytes_total"
     for address in addresses(server):
         before = metrics(server)[name]
-        octets = 0
+        size = 0
         with client_at(address) as client:
             for opcode, body in (
                 (OpCode.RESOLUTION, Resolve(f"{PREFIX}/vec-big".encode())),
@@ -48,9 +48,9 @@ def test_every_sent_byte_is_counted(server: Serving) -> None:
             ):
                 (frame,) = client.exchange(client.request(opcode, body))
                 packets = -(-frame.envelope.length // 492)
-                octets += frame.envelope.length + 20 * packets
-        eventually(lambda octets=octets, before=before: metrics(server)[name] >= before + octets, "octets")  # type: ignore[misc]
-        assert metrics(server)[name] == before + octets
+                size += frame.envelope.length + 20 * packets
+        eventually(lambda size=size, before=before: metrics(server)[name] >= before + size, "bytes")  # type: ignore[misc]
+        assert metrics(server)[name] == before + size
 
 
 def test_resolvers_respond_from_the_requested_address(server: Serving) -> None:

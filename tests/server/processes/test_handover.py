@@ -32,9 +32,9 @@ OVER_UDP = [vector for vector in exchanges(*WIRE_FILES) if vector.transport == "
 
 @given(st.floats(0, 2**40, allow_nan=False), st.one_of(IPV4, IPV6), st.binary(max_size=MAX_PACKET + 1), LOCAL)
 def test_packed_datagram_is_unpacked(at: float, address: Address, datagram: bytes, local: bytes) -> None:
-    octets = pack_datagram(at, address, datagram, local)
-    assert len(octets) <= MAX_FORWARDED_BYTES
-    assert unpack_datagram(octets) == ForwardedDatagram(at, address, datagram, local)
+    raw = pack_datagram(at, address, datagram, local)
+    assert len(raw) <= MAX_FORWARDED_BYTES
+    assert unpack_datagram(raw) == ForwardedDatagram(at, address, datagram, local)
 
 
 def test_address_is_valid_for_the_socket_module() -> None:
@@ -49,8 +49,8 @@ def test_address_is_valid_for_the_socket_module() -> None:
 # Answers
 
 
-def message(code: ResponseCode, octets: int = 0) -> Message:
-    return Message.build(Envelope(request_id=7), Header(OpCode.RESOLUTION, code), bytes(octets))
+def message(code: ResponseCode, size: int = 0) -> Message:
+    return Message.build(Envelope(request_id=7), Header(OpCode.RESOLUTION, code), bytes(size))
 
 
 @pytest.mark.parametrize("vector", OVER_UDP, ids=str)

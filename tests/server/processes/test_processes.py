@@ -111,7 +111,7 @@ def test_ten_thousand_requests_get_ten_thousand_responses(server: Serving) -> No
             client.client.pack(client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/n{number % NAMES}".encode())), None)
             for number in range(10)
         ]
-    octets = [frame.envelope.to_bytes() + frame.payload for frame in requests]
+    raw = [frame.envelope.to_bytes() + frame.payload for frame in requests]
     wanted = Counter(frame.envelope.request_id for frame in requests)
     for one in sockets:
         one.connect(server.native)
@@ -119,10 +119,10 @@ def test_ten_thousand_requests_get_ten_thousand_responses(server: Serving) -> No
     for at in range(0, len(sockets), 50):  # so many that they fit into the queues of the kernel, whatever its limits
         some = sockets[at : at + 50]
         for one in some:
-            for request in octets:
+            for request in raw:
                 one.send(request)
         for one in some:
-            got = Counter(int.from_bytes(one.recv(600)[8:12], "big") for _ in octets)
+            got = Counter(int.from_bytes(one.recv(600)[8:12], "big") for _ in raw)
             assert got == wanted
             one.close()
 
@@ -187,12 +187,12 @@ def _request_id(connection: socket.socket) -> int:
 
 
 def test_invalid_message_gets_one_response_and_the_connection_ends(server: Serving) -> None:
-    for octets in (
+    for raw in (
         b"\x02\x0b\x02\x0b" + bytes(12) + b"\xff\xff\xff\xff",
         b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
     ):
         with socket.create_connection(server.native, PATIENCE) as connection:
-            connection.sendall(octets)
+            connection.sendall(raw)
             head = connection.recv(20, socket.MSG_WAITALL)
             assert head[8:12] == b"\xff\xff\xff\xff"
             answer = connection.recv(int.from_bytes(head[16:20], "big"), socket.MSG_WAITALL)
@@ -353,16 +353,16 @@ def test_limits_of_control_take_effect_after_a_reload(tmp_path: Path) -> None:
             asking.bind(("127.9.9.9", 0))
             asking.connect(server.native)
             asking.settimeout(0.5)
-            octets = 0
+            size = 0
             for _ in range(30):
                 request = client.request(OpCode.RESOLUTION, Resolve(f"{PREFIX}/long".encode()), flags=OpFlag.CERTIFY)
                 frame = client.client.pack(request, None)
                 asking.send(frame.envelope.to_bytes() + frame.payload)
                 with suppress(TimeoutError):
-                    while octets < 1 << 17:
-                        octets += len(asking.recv(600))
+                    while size < 1 << 17:
+                        size += len(asking.recv(600))
                         asking.settimeout(0.05)
-            return octets
+            return size
 
     settings.write_text("[limits]\nexempt_networks = []\nudp_octets = 0\n")
     with serving(directory, "--resolvers", "1") as running:

@@ -37,8 +37,8 @@ HOSTS = pytest.mark.parametrize(
 )
 
 
-def message(code: ResponseCode, octets: int = 0, request_id: int = 7) -> bytes:
-    return Message.build(Envelope(request_id=request_id), Header(OpCode.RESOLUTION, code), bytes(octets)).to_bytes()
+def message(code: ResponseCode, size: int = 0, request_id: int = 7) -> bytes:
+    return Message.build(Envelope(request_id=request_id), Header(OpCode.RESOLUTION, code), bytes(size)).to_bytes()
 
 
 ANSWERED, ANSWERED_AT_LENGTH, HANDED_OVER = (message(ResponseCode.RESERVED, size) for size in (1, 2, 3))
@@ -142,9 +142,9 @@ def test_response_comes_from_the_requested_address(bound: str, asked: str) -> No
         running.control.send(pack_datagram(forwarded.at, forwarded.address, b"said by control", forwarded.local))
         assert client.recv(600) == b"said by control"
         # All that was sent is counted, whoever said it.
-        octets = len(ANSWER) + sum(map(len, packets)) + len(b"said by control")
-        count = running.wait_until(lambda count: count.bytes_sent >= octets and count.received == 3)
-        assert count.bytes_sent == octets
+        size = len(ANSWER) + sum(map(len, packets)) + len(b"said by control")
+        count = running.wait_until(lambda count: count.bytes_sent >= size and count.received == 3)
+        assert count.bytes_sent == size
         assert (count.answered, count.forwarded, count.dropped) == (2, 1, 0)
 
 
