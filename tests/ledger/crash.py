@@ -26,7 +26,7 @@ from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.requests import Appended, LeaseProvider, Mint, Minted
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers
-from perseid.ledger.views.sql import Superseded, rebuild
+from perseid.ledger.views.rebuild import Superseded, rebuild
 from tests.ledger.ledgers import SIGNER, change, key, log_of_today, open_store, secret, url
 
 PAIR = 3  # entries that are minted together: all of them are there, or none

@@ -146,7 +146,7 @@ def test_numbers_are_given_once_whoever_asks(path: Path) -> None:
 @pytest.mark.parametrize("octets", [b"", b"PRSDANSW", bytes(STATE_SIZE), bytes(STATE_SIZE + 1)])
 def test_another_file_is_refused_with_what_to_do(path: Path, octets: bytes) -> None:
     path.write_bytes(octets)
-    with pytest.raises(CorruptData, match="remove the folder"):
+    with pytest.raises(CorruptData, match="remove its folder"):
         StateFile.create(path)
 
 

@@ -268,9 +268,9 @@ def test_a_backup_that_fails_leaves_nothing(log: Log, tmp_path: Path) -> None:
     log.append([change("a")])
     folder = tmp_path / "backups"
     folder.mkdir()
-    with pytest.raises(LedgerError, match="no entry 2"):
+    with pytest.raises(LedgerError, match="entry 2 does not exist"):
         save_backup(log, folder / "full", since=2)
-    with pytest.raises(LedgerError, match="no entry -1"):
+    with pytest.raises(LedgerError, match="entry -1 does not exist"):
         save_backup(log, folder / "full", since=-1)
 
     def no_room(_: int) -> None:
@@ -287,7 +287,7 @@ def test_a_damaged_ledger_is_not_backed_up_as_if_it_were_whole(log: Log, machine
     write_backup(log, io.BytesIO())
     for words, statement in (
         (
-            "is not what was committed",
+            "does not match its leaf hash",
             "UPDATE entries SET body = (SELECT body FROM entries WHERE seq = 1) WHERE seq = 500",
         ),
         ("cannot be read", "UPDATE entries SET body = leaf WHERE seq = 500"),
@@ -306,7 +306,7 @@ def test_a_tree_that_is_not_that_of_the_entries_is_not_backed_up(log: Log, machi
     fill(log, machine)
     with log.store.writing() as connection:
         connection.execute(update(nodes).where(nodes.c.position == 1).values(hash=bytes(32)))
-    with pytest.raises(CorruptData, match="the tree is not"):
+    with pytest.raises(CorruptData, match="the tree does not match"):
         write_backup(log, io.BytesIO(), 300)
 
 
@@ -390,10 +390,10 @@ def test_a_redacted_entry_that_is_another_one_is_refused(log: Log, target: Log, 
     whole = second.read_bytes()
     assert whole.count(b"kept") == 1
     second.write_bytes(whole.replace(b"kept", b"KEPT"))
-    refused(target, first, second, third, match="part-0: entry 1: as a later file has it, it is not what was")
+    refused(target, first, second, third, match="part-0: entry 1: as redacted in a later file, does not match")
     start = whole.index(b"R\0\0") + 5
     second.write_bytes(whole[:start] + (7).to_bytes(8, "big") + whole[start + 8 :])
-    refused(target, first, second, third, match="part-1: entry 7: it is redacted here, but is in no earlier file")
+    refused(target, first, second, third, match="part-1: entry 7: redacted here, but not in an earlier file")
 
 
 def test_increments_without_the_erasure_still_restore_the_data(log: Log, target: Log, tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_damage_names_the_file_and_the_entry(log: Log, target: Log, tmp_path: Pa
     log.append([change(name, url(f"planted-{name}")) for name in "abc"])
     save_backup(log, path)
     path.write_bytes(path.read_bytes().replace(b"planted-b", b"planted-B"))
-    refused(target, path, match=r"^monday.backup: entry 2: it is not what was committed")
+    refused(target, path, match=r"^monday.backup: entry 2: does not match its leaf hash")
 
 
 def parts(log: Log, folder: Path) -> list[Path]:
@@ -474,8 +474,8 @@ def parts(log: Log, folder: Path) -> list[Path]:
 def test_files_must_follow_one_another(log: Log, target: Log, tmp_path: Path) -> None:
     first, second, third, last = parts(log, tmp_path)
     refused(target, match="name the full backup")
-    refused(target, second, match="part-1: it begins behind entry 2, and a full backup must come here")
-    refused(target, first, third, match="part-2: it begins behind entry 4, and one that begins behind entry 2 must")
+    refused(target, second, match="part-1: starts after entry 2; expected a full backup")
+    refused(target, first, third, match="part-2: starts after entry 4; expected an increment that starts after entry 2")
     refused(target, first, third, second, last, match="part-2")
     refused(target, first, second, second, match="part-1")
     refused(target, first, first, match="part-0")
@@ -492,12 +492,12 @@ def test_an_increment_of_another_ledger_is_refused(log: Log, target: Log, machin
         foreign = Log(store, machine.clock(), random.Random(5).randbytes)
         foreign.create(SIGNER)
         _, second, *_ = parts(foreign, other)
-        refused(target, first, second, match="part-1: it is of another ledger")
+        refused(target, first, second, match="part-1: belongs to another ledger")
         with store.writing() as connection:  # a copy of the first ledger that went its own way
             connection.execute(update(ledger).values(id=look(log).ledger_id))
         second.unlink()
         save_backup(foreign, second, 2)
-        refused(target, first, second, match="part-1: it goes on from other entries")
+        refused(target, first, second, match="part-1: continues other entries")
 
 
 def rewritten(log: Log, path: Path, change_rows: Callable[[], None]) -> None:
@@ -523,11 +523,11 @@ def test_a_checkpoint_that_is_not_about_the_entries_is_refused(log: Log, target:
     lying = open_checkpoint(note, SIGNER.public)
     other = Signer.generate(ORIGIN, bytes(31) + b"\7")
     for wrong, words in (
-        (SIGNER.sign(type(lying)(ORIGIN, 2, bytes(32))), "signed at entry 2, is not about these"),
-        (SIGNER.sign(type(lying)(ORIGIN, 3, bytes(32))), "of another ledger"),
-        (SIGNER.sign(type(lying)("elsewhere", 2, lying.root)), "of another ledger"),
-        (other.sign(lying), "its checkpoint does not hold: the checkpoint is not signed"),
-        (note.replace("\n\u2014", "\n\u2014\u2014"), "does not hold"),
+        (SIGNER.sign(type(lying)(ORIGIN, 2, bytes(32))), "at entry 2 does not match the entries"),
+        (SIGNER.sign(type(lying)(ORIGIN, 3, bytes(32))), "belongs to another ledger"),
+        (SIGNER.sign(type(lying)("elsewhere", 2, lying.root)), "belongs to another ledger"),
+        (other.sign(lying), "invalid checkpoint: the checkpoint is not signed"),
+        (note.replace("\n\u2014", "\n\u2014\u2014"), "invalid checkpoint"),
     ):
         rewritten(log, path, kept(wrong))
         refused(target, path, match=words)
@@ -587,7 +587,7 @@ def test_rows_that_a_newer_version_knows_are_refused(log: Log, target: Log, tmp_
     save_backup(log, path)
     # Lengths stay, so the frames are whole; the hash is looked at in the end only.
     path.write_bytes(path.read_bytes().replace(b'"table":"ledger"', b'"table":"LEDGER"'))
-    refused(target, path, match="use a newer one")
+    refused(target, path, match="newer program version")
 
 
 def forged(log: Log, path: Path, header: dict[str, object], *frames: tuple[bytes, bytes], state: bytes = b"") -> None:
@@ -620,24 +620,24 @@ def test_a_right_hash_does_not_make_a_wrong_backup_right(
         forged(log, path, header, *frames, state=state)
         refused(target, path, match=f"^forged: {words}")
 
-    told("the tree of its entries up to 2 has another root", root_until=bytes(32))
-    told("it ends with entry 2, not with entry 3", until=3)
-    told("it ends with entry 2", at=at - 1)
-    told("entry 2: there is entry 2 in its place", until=1)
-    told("its third line does not say", origin="")
-    told("its third line does not say", signer="nonsense")
-    told("entry 1: there is entry 2 in its place", (ENTRY, second))
-    told("entry 1: it is too short", (ENTRY, first[:48]))
-    told("entry 1: it cannot be read", (ENTRY, first[:-1]))
-    told("it is damaged: a redacted entry is too short", (REDACTED, b"1234567"))
-    told("it is damaged: .* does not belong there", (ENTRY, first), (REDACTED, first))
-    told("it is damaged: .* too long", (CHECKPOINT, bytes(MAX_NOTE + 1)))
-    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["scope"],"rows":[[7]]}')
-    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["last"],"rows":[[%d]]}' % (1 << 63))
-    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ=="]]}')
-    told("it is damaged: rows of leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ==",1]]}')
-    told("it is damaged", state=b"\xff")
-    told("it holds what this version", state=b'{"table":"leases","columns":["until"],"rows":[]}')
+    told("the tree root of its entries up to 2 does not match", root_until=bytes(32))
+    told("ends with entry 2; its header says 3", until=3)
+    told("ends with entry 2", at=at - 1)
+    told("entry 2: after the last entry of its header, 1", until=1)
+    told("invalid header", origin="")
+    told("invalid header", signer="nonsense")
+    told("entry 1: found entry 2 instead", (ENTRY, second))
+    told("entry 1: too short", (ENTRY, first[:48]))
+    told("entry 1: cannot be read", (ENTRY, first[:-1]))
+    told("damaged: redacted entry too short", (REDACTED, b"1234567"))
+    told("damaged: unexpected frame", (ENTRY, first), (REDACTED, first))
+    told("damaged: frame too long", (CHECKPOINT, bytes(MAX_NOTE + 1)))
+    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[[7]]}')
+    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["last"],"rows":[[%d]]}' % (1 << 63))
+    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ=="]]}')
+    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ==",1]]}')
+    told("damaged", state=b"\xff")
+    told("written by a newer program version", state=b'{"table":"leases","columns":["until"],"rows":[]}')
     forged(log, path, {})
     assert restored(target, path).seq == 3
 
@@ -650,7 +650,7 @@ def test_entries_whose_dates_go_back_are_refused(log: Log, target: Log, tmp_path
     target.clock._wall = log.clock._wall = lambda: NOW - 60 * SECOND  # a program without rules for the clock
     log.append([change("b")])
     save_backup(log, tmp_path / "full")
-    refused(target, tmp_path / "full", match="entry 2: it is dated before the one in front of it")
+    refused(target, tmp_path / "full", match="entry 2: dated before the previous entry")
 
 
 KILLED = textwrap.dedent(
@@ -658,7 +658,7 @@ KILLED = textwrap.dedent(
     import os, sys
     from pathlib import Path
     from perseid.ledger.merkle import Signer
-    from perseid.ledger.backup.archive.restore import restore
+    from perseid.ledger.backup.restore import restore
     from tests.ledger.ledgers import Machine, log_of_today, open_store
 
     log = log_of_today(open_store(sys.argv[1]))
@@ -699,7 +699,7 @@ def test_the_new_ledger_contradicts_no_checkpoint_of_the_old_one(
     assert result.branch == find_branch(target) == Branch(old, SIGNER.public, new_key(look(target).origin).public)
     assert find_branch(log) is None
     assert look(target).entry(704).action == Action.BRANCH
-    assert look(target).entry(704).identity == BY
+    assert look(target).entry(704).origin == BY
     first = look(target).checkpoint()
     assert first == sign_checkpoint(target, new_key(look(target).origin))
     with pytest.raises(InvalidProof, match="not signed by"):

@@ -134,7 +134,7 @@ def test_what_is_no_signed_note_is_refused(note: str) -> None:
 def test_a_note_has_an_end() -> None:
     note = SIGNER.sign(Checkpoint("x" * (MAX_NOTE - 300), 1, ROOT))
     assert open_checkpoint(note, SIGNER.public).size == 1
-    with pytest.raises(InvalidProof, match="octets"):
+    with pytest.raises(InvalidProof, match="bytes"):
         parse_note("x" * MAX_NOTE + note)
 
 
@@ -154,7 +154,7 @@ def test_a_private_key_comes_back_from_its_file_and_is_not_shown() -> None:
     again = Signer.from_bytes(SIGNER.to_bytes())
     assert again.public == SIGNER.public
     assert bytes(range(32)).hex() not in repr(SIGNER)
-    with pytest.raises(ValueError, match="32 random octets"):
+    with pytest.raises(ValueError, match="seed of 32 bytes"):
         Signer.generate("x", b"short")
 
 

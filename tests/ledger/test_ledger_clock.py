@@ -31,8 +31,8 @@ def test_a_small_step_back_is_bridged_and_counted(back: int) -> None:
 @pytest.mark.parametrize(
     ("wall", "last", "words"),
     [
-        (0, None, "before this version"),
-        (RELEASE_DATE - 1, None, "before this version"),
+        (0, None, "before the release"),
+        (RELEASE_DATE - 1, None, "before the release"),
         (NOW - TOLERANCE - 1, NOW, "behind the last entry"),
         (NOW + MAX_GAP + 1, NOW, "ahead of the last entry"),
         (NOW + 64 * YEAR, NOW, "ahead of the last entry"),

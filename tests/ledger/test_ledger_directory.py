@@ -86,7 +86,7 @@ AS_ANOTHER = textwrap.dedent(
     import os, sys
     from pathlib import Path
     from perseid.ledger.store.directory import prepare
-    from perseid.ledger.errors import ReadOnly
+    from perseid.ledger.errors import ReadOnlyStore
 
     user = int(sys.argv[2])
     if user != os.geteuid():
@@ -95,7 +95,7 @@ AS_ANOTHER = textwrap.dedent(
         os.setuid(user)
     try:
         prepare(Path(sys.argv[1]))
-    except ReadOnly as error:
+    except ReadOnlyStore as error:
         print(error)
     else:
         print("prepared")

@@ -81,7 +81,7 @@ def test_so_many_read_at_once_and_no_more(driver: SqliteDriver) -> None:
         for _ in range(READERS):
             readings.enter_context(driver.reading())
         add(driver, 1)
-        with pytest.raises(TooBusy, match="reading"):
+        with pytest.raises(TooBusy, match="readers"):
             numbers(driver)
     assert numbers(driver) == [1]
 
@@ -116,7 +116,7 @@ def test_a_connection_that_cannot_be_prepared_is_closed(tmp_path: Path) -> None:
 FORKED = textwrap.dedent(
     """
     import os, sys
-    from perseid.ledger.errors import Unusable
+    from perseid.ledger.errors import StoreUnavailable
     from perseid.ledger.store.sqlite import SqliteDriver
 
     driver = SqliteDriver(sys.argv[1], (), 1.0)
@@ -127,7 +127,7 @@ FORKED = textwrap.dedent(
             try:
                 with open_one():
                     os._exit(1)
-            except Unusable as error:
+            except StoreUnavailable as error:
                 print(error, flush=True)
         os._exit(0)
     print(os.wait()[1])
@@ -139,7 +139,7 @@ def test_a_forked_child_does_not_work_with_the_locks_of_its_parent(tmp_path: Pat
     command = [sys.executable, "-c", FORKED, str(tmp_path / "some.db")]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     assert len(said) == 3
-    assert all("forked off" in one for one in said[:2])
+    assert all("was forked" in one for one in said[:2])
     assert said[2] == "0"
 
 

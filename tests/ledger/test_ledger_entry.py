@@ -232,10 +232,10 @@ def test_redaction_removes_content_and_salt_and_leaves_the_leaf_as_it_was() -> N
 
 def test_who_and_why_are_told_until_they_are_redacted() -> None:
     one = entry(PUBLIC)
-    assert one.identity == ("cli", "local:alice")
+    assert one.origin == ("cli", "local:alice")
     assert one.why == "first"
     gone = replace(one, actor=one.actor.redacted(), note=one.note.redacted())
-    assert gone.identity is None
+    assert gone.origin is None
     assert gone.why is None
 
 

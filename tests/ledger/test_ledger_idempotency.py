@@ -81,7 +81,7 @@ def test_a_request_that_comes_again_is_not_carried_out(log: Log) -> None:
     assert isinstance(one(log, request), Appended)
     again = one(log, request)
     assert isinstance(again, RepeatedRequest)
-    kept = again.kept
+    kept = again.record
     assert (kept.digest, kept.seq, kept.count, kept.status, kept.body) == (DIGEST, 1, 1, 201, b"made 1")
     assert look(log).size == 1
     assert find(log, CALLER, b"k") == kept
@@ -98,7 +98,7 @@ def test_another_request_with_the_same_key_is_not_carried_out_either(log: Log) -
     one(log, with_key(change("x"), once()))
     again = one(log, with_key(change("y"), once(digest=ANOTHER)))
     assert isinstance(again, RepeatedRequest)
-    assert again.kept.digest == DIGEST
+    assert again.record.digest == DIGEST
     assert look(log).size == 1
 
 
@@ -135,7 +135,7 @@ def test_names_that_are_minted_are_minted_once(log: Log) -> None:
     assert isinstance(made, Minted)
     again = one(log, minting(once()))
     assert isinstance(again, RepeatedRequest)
-    assert (again.kept.seq, again.kept.count) == (1, 2)
+    assert (again.record.seq, again.record.count) == (1, 2)
     assert one(log, minting(once(b"other"))) == Minted(("10.1/2", "10.1/3"), 3, look(log).entry(3).at)
 
 
@@ -144,7 +144,7 @@ def test_where_nothing_is_appended_the_key_is_kept_all_the_same(log: Log) -> Non
     assert isinstance(made, Minted)
     again = one(log, minting(once(), 0))
     assert isinstance(again, RepeatedRequest)
-    assert (again.kept.seq, again.kept.count, look(log).size) == (0, 0, 0)
+    assert (again.record.seq, again.record.count, look(log).size) == (0, 0, 0)
 
 
 def test_a_long_answer_is_not_kept_but_what_was_done_is(log: Log) -> None:
@@ -175,7 +175,7 @@ def test_many_that_ask_at_once_are_answered_alike(where: str, tmp_path: Path) ->
         thread.join()
     for ledger in nodes:
         ledger.close()
-    assert sorted(type(each).__name__ for each in outcomes) == ["Minted", *["Repeated"] * 11]
+    assert sorted(type(each).__name__ for each in outcomes) == ["Minted", *["RepeatedRequest"] * 11]
     assert look(first).size == 2
     store.close()
 

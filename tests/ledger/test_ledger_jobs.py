@@ -71,7 +71,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     st.none() | st.tuples(st.integers(-1, 45), st.sampled_from(["", "0050", "0100", "9999"])),
 )
 def test_somebodys_operations_come_newest_first(
-    filled: Log, owner: JobOwner | None, at_once: int, before: tuple[int, str] | None
+    filled: Log, owner: JobOwner | None, page_size: int, before: tuple[int, str] | None
 ) -> None:
     every = list(jobs.newest_first(filled))
     assert len(every) == 120
@@ -80,7 +80,7 @@ def test_somebodys_operations_come_newest_first(
         for each in sorted(every, key=lambda each: (each.begun, each.id), reverse=True)
         if (owner is None or owner.owns(each)) and (before is None or (each.begun, each.id) < before)
     ]
-    assert list(jobs.newest_first(filled, before, owner, at_once)) == expected
+    assert list(jobs.newest_first(filled, before, owner, page_size)) == expected
 
 
 def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
@@ -90,8 +90,8 @@ def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
 @pytest.mark.parametrize(
     ("ask", "index"),
     [
-        (lambda log: next(jobs.newest_first(log, at_once=1)), "operations_begun"),
-        (lambda log: list(jobs.newest_first(log, (7, "x"), at_once=1)), "operations_begun"),
+        (lambda log: next(jobs.newest_first(log, page_size=1)), "operations_begun"),
+        (lambda log: list(jobs.newest_first(log, (7, "x"), page_size=1)), "operations_begun"),
         (lambda log: list(jobs.newest_first(log, (7, "x"), JobOwner("300:1/ann"), 1)), "operations_actor"),
         (lambda log: list(jobs.newest_first(log, None, JobOwner("x", ("300:1/ann",)), 1)), "operations_maker"),
         (lambda log: jobs.find_undos(log, ["0001"]), "operations_undoes"),

@@ -37,7 +37,7 @@ def test_an_entry_is_read_back_with_everything_in_it(log: Log) -> None:
     entry = look(log).entry(1)
     assert (entry.action, entry.state, entry.handle) == (Action.CREATE, State.NORMAL, "10.1/a")
     assert entry.record() == (url("https://example.org/"),)
-    assert entry.identity == ("cli", "local:alice")
+    assert entry.origin == ("cli", "local:alice")
     with pytest.raises(KeyError):
         look(log).entry(2)
 
@@ -72,7 +72,7 @@ def test_a_request_fails_alone_when_what_it_rested_on_has_moved(log: Log) -> Non
     assert [appended(outcome).seq for outcome in (outcomes[0], outcomes[2], outcomes[4])] == [3, 4, 5]
     moved = outcomes[1]
     assert isinstance(moved, PreconditionFailed)
-    assert (moved.key, moved.seen, moved.found) == (key("new"), 0, 3)
+    assert (moved.key, moved.expected, moved.actual) == (key("new"), 0, 3)
     assert verified(log) == 5
 
 
@@ -152,10 +152,10 @@ def test_an_entry_dated_before_the_one_in_front_of_it_is_told(log: Log, store: S
     [
         ("DELETE FROM entries WHERE seq = 2", "entry 2 is missing"),
         ("DELETE FROM nodes", "the tree over entry 256"),
-        ("UPDATE head SET seq = seq - 1", "the head says"),
-        ("UPDATE head SET frontier = :zero", "the head says"),
-        ("UPDATE records SET seq = 1 WHERE seq = 300", "is not the latest"),
-        ("DELETE FROM records WHERE seq = 300", "the records are not"),
+        ("UPDATE head SET seq = seq - 1", r"the head \("),
+        ("UPDATE head SET frontier = :zero", r"the head \("),
+        ("UPDATE records SET seq = 1 WHERE seq = 300", "is not its latest"),
+        ("DELETE FROM records WHERE seq = 300", "records instead of"),
     ],
 )
 def test_what_is_missing_or_inconsistent_is_told(log: Log, store: Store, statement: str, words: str) -> None:

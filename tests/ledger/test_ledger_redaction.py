@@ -32,7 +32,7 @@ def test_every_copy_goes_and_nothing_else(log: Log) -> None:
         assert list(look(log).entry(seq).record()) == held
     assert look(log).root(5) == root
     entry = look(log).entry(6)
-    assert (entry.action, entry.identity) == (Action.REDACT, WHO)
+    assert (entry.action, entry.origin) == (Action.REDACT, WHO)
     assert entry.why == "value 2 of entry 4: by order of a court"
     report = verify(log)
     assert (report.entries, report.redacted) == (6, 2)
@@ -61,11 +61,11 @@ def test_the_same_data_goes_wherever_the_record_had_it(log: Log) -> None:
 @pytest.mark.parametrize(
     ("name", "seq", "index", "words"),
     [
-        ("a", 2, 1, "part of the record"),
+        ("a", 2, 1, "still in the current record"),
         ("a", 1, 7, "has no value 7"),
-        ("a", 1, 2, "redacted already"),
-        ("z", 1, 1, "no values yet"),
-        ("b", 1, 1, "no values yet"),
+        ("a", 1, 2, "already redacted"),
+        ("z", 1, 1, "no values at"),
+        ("b", 1, 1, "no values at"),
     ],
 )
 def test_what_cannot_be_redacted_is_said(log: Log, name: str, seq: int, index: int, words: str) -> None:

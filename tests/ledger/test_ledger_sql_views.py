@@ -10,8 +10,8 @@ from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.redaction import build_redaction
 from perseid.ledger.store.store import Store
-from perseid.ledger.views import sql
-from perseid.ledger.views.sql import Superseded, drop_unfinished, rebuild, rebuild_outdated, unfinished_tables
+from perseid.ledger.views import rebuild as rebuild_module
+from perseid.ledger.views.rebuild import Superseded, drop_unfinished, rebuild, rebuild_outdated, unfinished_tables
 from tests.ledger.ledgers import appended, change, key, log_of_today, open_store, url, verified
 
 VIEWS = ("records", "targets")
@@ -64,7 +64,7 @@ def test_an_empty_ledger_has_empty_views(log: Log, view: str) -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_is_rebuilt_while_others_write(log: Log, where: str, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql, "CHUNK", 20)
+    monkeypatch.setattr(rebuild_module, "CHUNK", 20)
     fill(log)
     other = log_of_today(open_store(where))
     other.clock.accept()
@@ -94,7 +94,7 @@ def test_what_a_broken_rebuild_left_is_removed(log: Log, store: Store) -> None:
         raise KeyboardInterrupt(done)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "CHUNK", 20)
+        patch.setattr(rebuild_module, "CHUNK", 20)
         with pytest.raises(KeyboardInterrupt):
             rebuild(log, "records", break_off)
     with store.reading() as connection:
@@ -114,7 +114,7 @@ def test_of_two_rebuilds_the_later_one_wins_and_the_other_says_so(log: Log, view
             rebuild(log, view)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "CHUNK", 20)
+        patch.setattr(rebuild_module, "CHUNK", 20)
         with pytest.raises(Superseded):
             rebuild(log, view, begin_another)
     assert verified(log) == 301
@@ -134,7 +134,7 @@ def test_what_is_erased_while_a_view_is_built_is_not_in_it(log: Log, store: Stor
             log.append([request])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "CHUNK", 20)
+        patch.setattr(rebuild_module, "CHUNK", 20)
         assert rebuild(log, "targets", erase) == 304
     assert verified(log) == 304
     drop_unfinished(log)

@@ -200,7 +200,7 @@ class _Verifier:
         positions = {row.name: (row.ledger, row.seq, row.leaf) for row in self._connection.execute(select(views))}
         for name in SQL_VIEWS:
             if positions.get(name) != (one.id, self.frontier.size, leaf):
-                raise CorruptData(f"the view {name} is not at the last entry. Run: perseid rebuild {name}")
+                raise CorruptData(f"the view {name} is not at the last entry. Run: perseid rebuild")
 
     def records(self) -> None:
         """Check that each record points to its latest entry, that none is missing, and the search view."""
@@ -232,7 +232,7 @@ class _Verifier:
         actual = self._count(select(func.count()).select_from(targets))
         if actual != expected:
             raise CorruptData(
-                f"the search view has {actual - expected} keys of no record. Run: perseid rebuild targets"
+                f"the search view has {actual - expected} keys of no record. Run: perseid rebuild search"
             )
 
     def _check_targets(self, name: str, entry: Entry) -> int:
@@ -242,7 +242,7 @@ class _Verifier:
             stored = select(targets.c.target).where(targets.c.seq == entry.seq, targets.c.target.in_(keys))
             if set(self._connection.execute(stored).scalars()) != keys:
                 raise CorruptData(
-                    f"search keys of {name} (entry {entry.seq}) are missing. Run: perseid rebuild targets"
+                    f"search keys of {name} (entry {entry.seq}) are missing. Run: perseid rebuild search"
                 )
         return len(keys)
 

@@ -192,8 +192,10 @@ class ArchiveReader:
         if len(content) < _ENTRY.size:
             raise self.problem("too short", expected)
         seq, at, leaf, length = _ENTRY.unpack_from(content)
-        if seq != expected or seq > self.header.until:
+        if seq != expected:
             raise self.problem(f"found entry {seq} instead", expected)
+        if seq > self.header.until:
+            raise self.problem(f"after the last entry of its header, {self.header.until}", expected)
         start = _ENTRY.size + length
         return at, content[_ENTRY.size : start], leaf, content[start:]
 

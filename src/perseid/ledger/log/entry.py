@@ -240,7 +240,7 @@ class Entry:
         return replace(self, actor=without(self.actor), note=without(self.note), values=values)
 
     @property
-    def identity(self) -> tuple[str, str] | None:
+    def origin(self) -> tuple[str, str] | None:
         """Interface and actor; None if redacted."""
         if self.actor.content is None:
             return None
