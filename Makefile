@@ -1,82 +1,94 @@
-# Two commands matter: `make serve` runs the demonstration, `make test` checks everything.
-# Each target sets up what it needs; nothing is downloaded when nothing changed.
+# Three commands matter: `make serve` runs a demonstration, `make quick` checks your changes, `make test` checks everything.
+# Each target sets up what it needs and downloads nothing if nothing changed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
-# What the tests of the PostgreSQL back end run, and where Debian puts it.
+# The PostgreSQL server for tests, at Debian's path.
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
-# What the tests of the web pages use: a browser, and a program that follows links.
+# A browser and a link checker for the tests of web pages.
 BROWSER := /usr/bin/chromium
 LINKCHECKER := /usr/bin/linkchecker
-# Where `make serve` keeps the demonstration, and what else it is told.
-DIR ?= perseid-data
+# The directory of the demonstration of `make serve`, and more options for `perseid serve`.
+DIR ?= demo-data
 OPTIONS ?=
-# How many test processes: two for each core, because many tests wait for servers; or what the caller says.
+# The number of test processes: two per core, because many tests wait for servers.
 JOBS ?= $(shell expr 2 \* $$(nproc))
-# Each takes a whole file at a time: what a file starts, a server or a browser, is started once. tests/conftest.py
-# says in which order.
+# Each process runs whole files, so that a server or browser is started once per file. tests/conftest.py sets the order.
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
-# The tests start hundreds of programs. Where Python may not keep what it has compiled, each would compile everything.
+# The tests start hundreds of programs; without bytecode files each would compile everything.
 unexport PYTHONDONTWRITEBYTECODE
 # Examples of each property test: EXAMPLES in the environment (50).
-# How long each fuzz target runs.
+# Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
-# How many requests of each route `make fuzz` makes of the description of the API.
+# Requests for each route of the API in `make fuzz`.
 FUZZ_REQUESTS ?= 100
-# How often `make crash` kills.
+# Rounds of `make crash`.
 CRASH_ROUNDS ?= 200
-# How many names it moves, and moves back, while it kills whoever does that.
+# Records that `make crash` rewrites and restores while it kills the job.
 CRASH_RECORDS ?= 100000
-# How long `make soak` uses a server.
+# Seconds of `make soak`.
 SOAK_SECONDS ?= 600
-# With how many records `make bench` fills ledgers; several numbers with commas between.
+# Records in the ledgers of `make bench`; several numbers separated by commas.
 RECORDS ?= 10000
-# With how many handles `make bench` serves installations; several numbers with commas between.
+# Handles in the servers of `make bench`; several numbers separated by commas.
 HANDLES ?= 10000
+# `make test PACKAGE=registry` tests only one package: lint, then tests/registry.
+PACKAGE ?=
+# Python files that differ from HEAD.
+CHANGED = $(shell git diff --name-only --diff-filter=d HEAD -- '*.py'; git ls-files --others --exclude-standard -- '*.py')
 
-# The environment belongs to one Python. Naming another one makes it anew; naming none keeps the one that is there.
+# The environment belongs to one Python. PYTHON=... with another one creates it again; without PYTHON it is kept.
 ifneq ($(origin PYTHON),file)
 ifneq ($(shell $(PYTHON) -c 'import os, sys; print(os.path.realpath(sys.executable))'),$(shell sed -n 's/^executable = //p' $(VENV)/pyvenv.cfg 2>/dev/null))
 OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env serve soak test bytecode coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env serve soak test quick bytecode coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
 
-env: $(STAMP)  ## make or refresh .venv with the locked versions
+env: $(STAMP)  ## create or update .venv with the locked versions
 
-# python3-venv is a package of its own on Debian; other systems bring it with Python.
+# On Debian, python3-venv is a separate package.
 $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHON)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is required; choose one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/debian-packages python3-venv
 	@[ -z "$(OTHER_PYTHON)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-serve: env  ## make the demonstration, if it is not there yet, and serve it (DIR=perseid-data, OPTIONS="--native-port 0 --http-port 0 --metrics-port 0")
+serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--native-port 0 --http-port 0 --metrics-port 0")
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## lint, then all tests in parallel
+ifeq ($(PACKAGE),)
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## lint, then all tests in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	$(BIN)/python -m pytest $(PARALLEL) --durations=20
+else
+test: env lint
+	$(BIN)/python -m pytest $(PARALLEL) tests/$(PACKAGE)
+endif
 
-# Beside lint, which keeps one core busy. What cannot be compiled is told by the tests themselves.
-bytecode: env  ## compile all tests, which otherwise each test process does for itself
+quick: env  ## lint the changed files and run the quick tests that they affect
+	@[ -z "$(strip $(CHANGED))" ] || $(BIN)/ruff check $(CHANGED)
+	@[ -z "$(strip $(CHANGED))" ] || $(BIN)/ruff format --check $(CHANGED)
+	$(BIN)/python -m pytest $(PARALLEL) --quick $$($(BIN)/python tools/affected.py)
+
+# Runs beside lint, which keeps one core busy. Files that cannot be compiled are reported by the tests.
+bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
-# Apart from `test`, because measuring it makes every test take longer, some twice as long.
+# Separate from `test`, because it makes tests slower, some twice as slow.
 coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
-# The tests start a PostgreSQL of their own. Without apt nothing is installed, and they say what is missing.
-# Debian's package would also create and start a server for the whole machine, unless a setting that it reads while it is
-# being installed says no. The setting is taken back: the next PostgreSQL that somebody installs is not ours to decide on.
+# The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
+# A setting keeps Debian's package from creating a server for the whole machine; it is removed after the installation.
 $(POSTGRES): | env
 	@command -v apt-get >/dev/null || exit 0; \
 	settings=/etc/postgresql-common/createcluster.d; \
@@ -89,29 +101,29 @@ $(POSTGRES): | env
 $(BROWSER) $(LINKCHECKER): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
 
-lint: env  ## style, types, the direction of imports, licences
+lint: env  ## check style, types, import contracts and licenses
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src tests tools bench fuzz
 	$(BIN)/lint-imports
-	$(BIN)/python tools/licences.py
+	$(BIN)/python tools/licenses.py
 
-format: env  ## let ruff format and mend what it can
+format: env  ## format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: env  ## throw arbitrary input at every parser (FUZZ_SECONDS each) and at every route of the API (FUZZ_REQUESTS each)
+fuzz: env  ## fuzz every parser (FUZZ_SECONDS each) and every route of the API (FUZZ_REQUESTS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/server/http/v1/test_v1_schemathesis.py
 
-crash: env  ## kill writers, followers and rebuilders at random moments, 200 rounds, and look for what is lost
+crash: env  ## kill processes at random times, 200 rounds, and check that no data is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)
 	$(BIN)/python -m tests.registry.jobs.job_crash --records $(CRASH_RECORDS)
 
-soak: env  ## use a server from all sides while its processes are killed, then see that memory stays flat (SOAK_SECONDS)
+soak: env  ## load a server while its processes are killed, and check its memory (SOAK_SECONDS)
 	$(BIN)/python -m tests.server.load --soak --seconds $(SOAK_SECONDS)
 
-bench: env  ## print what things cost (RECORDS and HANDLES=10000,1000000 for larger ledgers and servers)
+bench: env  ## run the benchmarks (RECORDS and HANDLES=10000,1000000 for larger ledgers and servers)
 	$(BIN)/python bench/run.py
 	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
 	$(BIN)/python -m bench.serving --handles $(HANDLES)
@@ -119,12 +131,12 @@ bench: env  ## print what things cost (RECORDS and HANDLES=10000,1000000 for lar
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light wrk
 	$(BIN)/python -m bench.serving.web
 
-lock: env  ## choose the newest versions pyproject.toml allows and write requirements.lock
+lock: env  ## write requirements.lock with the newest versions that pyproject.toml allows
 	$(BIN)/python tools/lock.py
 
 unicode: env  ## regenerate the character table from the pinned Unicode data
 	$(BIN)/python tools/unicode_table.py
 
-clean:  ## remove everything that can be made again
+clean:  ## remove all generated files
 	rm -rf $(VENV) dist build .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .coverage.* fuzz/corpus
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,11 +1,11 @@
-"""What the documents show is what happens: their commands and their Python are executed, their rules compared.
+"""The commands and the Python of the documents are executed and compared with the output that they show.
 
-A ```console block holds commands (lines that begin with "$ ") and what they print, both streams, as on a terminal. A
-line "..." stands for any number of lines. Commands run in an empty folder. The ```python blocks of a document are one
-session from top to bottom: those with prompts are doctests, the others are executed.
+A ```console block contains commands (lines that begin with "$ ") and their output, both streams. A line "..." matches
+any number of lines. Each block runs in an empty folder; the blocks of the README run one after the other in one folder,
+as a reader types them. The ```python blocks of a document are one session: those with prompts are doctests.
 
-Commands of the README, and whatever needs a shell, are given to a shell. Elsewhere a command that is nothing but
-`perseid` runs in this process, with the same outcome: to start a program takes most of the time of hundreds of them.
+Commands of the README, and those that need a shell, run in a shell. Other commands run in this process, because
+starting hundreds of programs would take most of the time.
 """
 
 import doctest
@@ -27,17 +27,17 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDES_OF_THE_API = [ROOT / "docs" / "guides" / name for name in ("http-api.md", "http-api-history.md")]
-"""Their Python is executed where it is looked at what they ask a server for: tests/server/http/v1/test_v1_guides.py."""
+"""Their Python needs a server; tests/server/http/v1/test_v1_guides.py executes it."""
 EXECUTED = {"console", "python"}
 ALLOWED = EXECUTED | {"abnf", "sh", "text", "toml"}
 ENVIRON = {**program.ENVIRON, "COLUMNS": "80"}
 INTO_A_FILE = " > made 2>&1"
-"""How documents put aside what they are not about."""
+"""How documents hide output that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: where it begins, what its fence says, what it holds."""
+    """A fenced block of a document."""
 
     document: Path
     line: int
@@ -49,29 +49,34 @@ class Block:
 
 
 def blocks(document: Path, text: str | None = None) -> Iterator[Block]:
-    """The fenced blocks of a document."""
+    """Yield the fenced blocks of a document."""
     opened: int | None = None
-    language, held = "", []
+    language, lines = "", []
     for number, line in enumerate((document.read_text() if text is None else text).splitlines(), 1):
         fence = re.match(r"\s*(```+|~~~+)(.*)", line)
         if fence is None:
-            held.append(line)
+            lines.append(line)
         elif opened is None:
-            opened, language, held = number, fence[2].strip(), []
+            opened, language, lines = number, fence[2].strip(), []
         else:
-            yield Block(document, opened, language, "".join(f"{each}\n" for each in held))
+            yield Block(document, opened, language, "".join(f"{each}\n" for each in lines))
             opened = None
     assert opened is None, f"{document}:{opened}: the block is not closed"
 
 
 ALL = [block for document in DOCUMENTS for block in blocks(document)]
 CONSOLE = [block for block in ALL if block.language == "console"]
+SESSIONS = [
+    [block for block in CONSOLE if block.document == README],
+    *([block] for block in CONSOLE if block.document != README),
+]
+"""Console blocks that run one after the other in one folder."""
 PYTHON = {block.document: [other for other in ALL if other.document == block.document and other.language == "python"]
           for block in ALL if block.language == "python"}  # fmt: skip
 
 
 def session(block: Block) -> list[tuple[str, str]]:
-    """The commands of a console block, each with what it is said to print."""
+    """Return the commands of a console block with their documented output."""
     first, *parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     assert first == "", f"{block}: begins with output"
     assert parts, f"{block}: no command"
@@ -80,7 +85,7 @@ def session(block: Block) -> list[tuple[str, str]]:
 
 
 def agrees(printed: str, expected: str) -> bool:
-    """Whether the output is what the document says, "..." lines standing for any lines."""
+    """Whether the output matches; a line "..." matches any lines."""
     pattern = "".join(
         "(?:.*\n)*" if line == "...\n" else re.escape(line) for line in expected.splitlines(keepends=True)
     )
@@ -88,7 +93,7 @@ def agrees(printed: str, expected: str) -> bool:
 
 
 def arguments_of(command: str) -> list[str] | None:
-    """The arguments of a command that is nothing but `perseid`; None for what only a shell understands."""
+    """Return the arguments of a plain `perseid` command; None if it needs a shell."""
     quoted = r"""'[^']*'|"[^"$`\\]*\""""
     usual = r"[\w\s./:@%=,+-]"
     if not re.fullmatch(f"perseid (?:{usual}|{quoted})*", command):
@@ -97,7 +102,7 @@ def arguments_of(command: str) -> list[str] | None:
 
 
 def in_this_process(command: str) -> str | None:
-    """What a command prints; None if it needs a shell."""
+    """Run a command and return its output; None if it needs a shell."""
     arguments = arguments_of(command.removesuffix(INTO_A_FILE))
     if arguments is None:
         return None
@@ -109,7 +114,7 @@ def in_this_process(command: str) -> str | None:
 
 
 def by_a_shell(command: str) -> str:
-    """What a shell prints that is given a command, in the current folder."""
+    """Run a command in a shell, in the current folder, and return its output."""
     return subprocess.run(
         ["sh", "-c", command],
         env=ENVIRON,
@@ -122,25 +127,28 @@ def by_a_shell(command: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("block", CONSOLE, ids=str)
-def test_a_command_prints_what_the_document_says(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blocks_of_session", SESSIONS, ids=lambda each: str(each[0]))
+def test_command_prints_the_documented_output(
+    blocks_of_session: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for command, expected in session(block):
-        printed = None if block.document == README else in_this_process(command)
-        if printed is None:
-            printed = by_a_shell(command)
-        assert agrees(printed, expected), f"{block}: $ {command}\n{printed}"
+    for block in blocks_of_session:
+        for command, expected in session(block):
+            printed = None if block.document == README else in_this_process(command)
+            if printed is None:
+                printed = by_a_shell(command)
+            assert agrees(printed, expected), f"{block}: $ {command}\n{printed}"
 
 
 @pytest.mark.parametrize(
     "document", [each for each in PYTHON if each not in GUIDES_OF_THE_API], ids=lambda each: str(each.relative_to(ROOT))
 )
-def test_python_does_what_the_document_says(document: Path) -> None:
+def test_python_prints_the_documented_output(document: Path) -> None:
     execute(document)
 
 
 def execute(document: Path) -> None:
-    """Execute the Python of a document, and see that it does what is said there."""
+    """Execute the Python of a document and compare its output."""
     names: dict[str, object] = {"__name__": "__main__"}
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
     for block in PYTHON[document]:
@@ -155,24 +163,24 @@ def execute(document: Path) -> None:
             exec(compile(block.text, str(block), "exec"), names)
 
 
-def test_the_readme_shows_commands_and_python() -> None:
+def test_readme_shows_commands_and_python() -> None:
     for language in EXECUTED:
         assert any(block.document.name == "README.md" and block.language == language for block in ALL), language
 
 
 @pytest.mark.parametrize("block", ALL, ids=str)
-def test_every_fence_is_known(block: Block) -> None:
-    """A block that is meant to be executed must not escape by a slip in its fence."""
+def test_every_fence_has_a_known_language(block: Block) -> None:
+    """A typo in a fence must not keep a block from being executed."""
     assert block.language in ALLOWED
 
 
-def test_a_prompt_outside_a_block_would_go_unseen_and_is_refused() -> None:
+def test_prompt_outside_a_block_is_refused() -> None:
     for document in DOCUMENTS:
         prose = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
         assert not re.search(r"^\s*(\$ |>>> )", prose, re.MULTILINE), document
 
 
-def test_only_what_needs_no_shell_is_done_without_one() -> None:
+def test_commands_that_need_a_shell_run_in_one() -> None:
     assert arguments_of("perseid find --url 'https://a.example/*' \"a b\" c") == [
         *("find", "--url", "https://a.example/*", "a b", "c")
     ]
@@ -188,7 +196,7 @@ def test_only_what_needs_no_shell_is_done_without_one() -> None:
         assert arguments_of(command) is None, command
 
 
-def test_the_checks_notice_what_they_are_for() -> None:
+def test_the_checks_find_differences() -> None:
     document = ROOT / "README.md"
     (block,) = blocks(document, "```console\n$ a\nb\n$ c\n```\n")
     assert session(block) == [("a", "b\n"), ("c", "")]
@@ -209,17 +217,17 @@ def reference() -> str:
     return (ROOT / "docs" / "reference" / "names.md").read_text()
 
 
-def test_the_reference_explains_the_rules_that_the_program_names(reference: str) -> None:
+def test_reference_explains_the_rules_of_errors(reference: str) -> None:
     explained = re.findall(r"^\| ([A-Z]\d+) \| ([^|]+) \| [^|]+ \|$", reference, re.MULTILINE)
     assert explained == [(rule, about["title"]) for rule, about in load_rules().items()]
 
 
-def test_the_reference_explains_the_rules_that_no_error_names(reference: str) -> None:
+def test_reference_explains_the_rules_without_errors(reference: str) -> None:
     explained = re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \|$", reference, re.MULTILINE)
     assert explained == list(RULES_WITHOUT_ERRORS)
 
 
-def test_the_reference_names_no_rule_that_the_program_does_not_know(reference: str) -> None:
+def test_reference_names_only_known_rules(reference: str) -> None:
     outside_blocks = re.sub(r"^```.*?^```$", "", reference, flags=re.MULTILINE | re.DOTALL)
     without_code = re.sub(r"`[^`\n]*`", "", outside_blocks)
     assert set(re.findall(r"\b[HPCU]\d\b", without_code)) == {*load_rules(), *RULES_WITHOUT_ERRORS}

@@ -1,7 +1,7 @@
 """Print the test folders and files that a change affects, for `make quick`.
 
-A change is what differs from HEAD, with new files; if nothing differs, it is the last commit. A changed module affects
-the tests in the folder that mirrors its own, or in the nearest folder above it that has tests.
+A change is everything that differs from HEAD, with new files, or else the last commit. A changed module affects the
+tests in the folder that mirrors its own, or in the nearest parent folder with tests.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = Path("src/perseid")
 TESTS: Final = Path("tests")
 WHOLE_TREE: Final = (TESTS / "repository" / "test_text.py",)
-"""What is run for every change: rules about the text of all files."""
+"""Tests for every change: rules about the text of all files."""
 OTHERS: Final = {
     "docs": (TESTS / "test_documentation.py",),
     "README.md": (TESTS / "test_documentation.py",),
@@ -21,17 +21,17 @@ OTHERS: Final = {
     "fuzz": (TESTS / "test_fuzz_smoke.py",),
     "Makefile": (TESTS / "repository" / "test_make.py",),
 }
-"""Tests of what is neither a module nor a test, by the first part of its path."""
+"""Tests of other files, by the first part of their path."""
 
 
 def changed_files(root: Path) -> list[Path]:
-    """The files that differ from HEAD, or those of the last commit if none does."""
+    """Return the files that differ from HEAD, or those of the last commit."""
     different = _git(root, "diff", "--name-only", "HEAD") + _git(root, "ls-files", "--others", "--exclude-standard")
     return [Path(line) for line in different or _git(root, "diff", "--name-only", "HEAD~1", "HEAD")]
 
 
 def tests_for(path: Path, root: Path) -> tuple[Path, ...]:
-    """The tests that a changed file affects, as folders and files below the root."""
+    """Return the tests that a changed file affects, relative to the root."""
     if path.is_relative_to(SOURCES):
         folder = TESTS / path.relative_to(SOURCES).parent
         while not any((root / folder).glob("test_*.py")) and folder != TESTS:
@@ -43,7 +43,7 @@ def tests_for(path: Path, root: Path) -> tuple[Path, ...]:
 
 
 def affected(root: Path) -> list[Path]:
-    """All tests that the change affects, without those inside a folder that is there as a whole."""
+    """Return all affected tests, without those inside an affected folder."""
     found = {*WHOLE_TREE, *(test for path in changed_files(root) for test in tests_for(path, root))}
     existing = sorted(test for test in found if (root / test).exists())
     return [test for test in existing if not any(parent in found for parent in test.parents)]

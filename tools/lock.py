@@ -1,7 +1,7 @@
 """Write requirements.lock: every dependency, all extras, with hashes and without registry addresses.
 
-The file is valid for every supported Python (environment markers tell them apart) and names no index, so
-that whoever builds in five years points their own tools at their own mirror and gets the same set.
+The file is valid for every supported Python (by environment markers) and names no index, so that a build in five years
+works with any mirror.
 """
 
 import re
@@ -24,7 +24,7 @@ _ONE_VERSION = re.compile(r"==[^=*,]+")
 
 
 class LockError(ValueError):
-    """A line that has no place in a lock file."""
+    """An invalid line of a lock file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Pin:
     requirement: Requirement
     hashes: tuple[str, ...]
     text: str
-    """The lines it was read from, without the last line end."""
+    """Its lines, without the last line break."""
 
     @property
     def version(self) -> str:
@@ -43,7 +43,7 @@ class Pin:
 
 
 def compile_lock() -> str:
-    """Resolve all dependencies of pyproject.toml for every Python from 3.11 on."""
+    """Resolve all dependencies of pyproject.toml for every Python from 3.11."""
     command = [
         *(sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml"),
         *("--all-extras", "--universal", "--python-version", "3.11"),
@@ -76,7 +76,7 @@ def parse(text: str) -> list[Pin]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Logical lines, a backslash at the end continuing one; without comments and empty lines."""
+    """Yield logical lines, joined at backslashes, without comments and empty lines."""
     block: list[str] = []
     for line in text.splitlines():
         if not block and (not line.strip() or line.startswith("#")):
@@ -90,7 +90,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Replace the lock file and say what it holds."""
+    """Replace the lock file and print the number of distributions."""
     text = compile_lock()
     try:
         pins = parse(text)

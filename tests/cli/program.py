@@ -68,6 +68,6 @@ def refused(done: Done, rule: str) -> str:
     first, *_, last = done.err.splitlines()
     assert first.startswith("perseid: ")
     assert first.endswith(f"(rule {rule})")
-    assert last == f"The rule in full: perseid name rules {rule}"
+    assert last == f"To read the rule: perseid name rules {rule}"
     assert len(done.err) < 1_000
     return first.removeprefix("perseid: ").removesuffix(f" (rule {rule})")

@@ -72,12 +72,12 @@ def test_a_backup_and_what_it_tells(here: Site, tmp_path: Path) -> None:
     assert done.out.splitlines() == [
         f"file     {path}",
         f"entries  1 to {size(here)}",
-        f"octets   {path.stat().st_size:,}",
+        f"size     {path.stat().st_size:,} bytes",
         f"next     perseid backup FILE --since {size(here)}",
     ]
     assert path.stat().st_mode & 0o777 == 0o600
     document = here.ok(f"backup {tmp_path}/more --since 3 --json").json
-    assert set(document) == {"file", "since", "until", "origin", "octets", "madeAt"}
+    assert set(document) == {"file", "since", "until", "origin", "size", "created_at"}
     assert (document["since"], document["until"]) == (3, size(here))
     assert "entries  none" in here.lines(f"backup {tmp_path}/none --since {size(here)}")
 
@@ -87,7 +87,7 @@ def test_a_backup_does_not_take_the_place_of_another(here: Site, tmp_path: Path)
     path.write_text("precious")
     done = run("backup", str(path), "-d", str(here.directory))
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"perseid: {path} exists; name another file\n"
+    assert done.err == f"perseid: {path} already exists; choose another file name\n"
     assert path.read_text() == "precious"
 
 
@@ -111,7 +111,7 @@ def test_a_backup_through_a_pipe(here: Site, tmp_path: Path) -> None:
 
 def test_secrets_are_not_shown_on_a_terminal(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perseid.cli.backup.sys", _Terminal())
-    refused(here("backup -"), "not shown on a terminal", code=1)
+    refused(here("backup -"), "not printed to a terminal", code=1)
 
 
 class _Terminal:
@@ -143,7 +143,7 @@ def test_a_restored_installation_is_the_same_under_a_new_name(here: Site, tmp_pa
     assert document["key"].startswith(f"{document['origin']}+")
     assert _keys(again)[-1]["key"] == document["key"]
     assert again.lines("history 12345/x") == here.lines("history 12345/x")
-    assert again.lines("verify --all")[0] == f"holds  {size(here) + 1} entries, and the views"
+    assert again.lines("verify --all")[0] == f"valid  {size(here) + 1} entries, and the views"
     assert (again.directory / "keys" / "checkpoint.key").stat().st_mode & 0o777 == 0o600
     assert again.directory.stat().st_mode & 0o777 == 0o700
     again.ok("create 12345/y --url https://example.org/y")
@@ -155,10 +155,10 @@ def test_what_a_restore_tells_people(again: Site, tmp_path: Path) -> None:
     path = tmp_path / "third"
     done = call("restore", str(tmp_path / "full"), "-d", str(path))
     lines = done.out.splitlines()
-    assert [line.split("  ")[0] for line in lines[:5]] == ["restored", "directory", "settings", "goes on as", "new key"]
-    assert lines[2].endswith("perseid.toml, defaults: copy yours over it")
-    assert lines[5:] == ["no names are made under 12346 until: perseid restore --reopen 12346 --last NAME"]
-    assert "The server's key is a new one too." in done.err
+    assert [line.split("  ")[0] for line in lines[:5]] == ["restored", "directory", "settings", "new origin", "new key"]
+    assert lines[2].endswith("perseid.toml (defaults; copy yours over it)")
+    assert lines[5:] == ["minting under 12346 is closed until: perseid restore --reopen 12346 --last HANDLE"]
+    assert "The server has a new key." in done.err
     assert again.lines("key list")[-1].endswith(")")
 
 
@@ -226,7 +226,7 @@ def test_a_ledger_moves_into_a_database(counted: Site, tmp_path: Path) -> None:
     assert again("check", environ=environ).code == 0
     assert again("mint 12346", environ=environ).out == "12346/TR-0003\n"
     done = Site(tmp_path / "third")(f"restore {tmp_path}/full", environ=environ)
-    refused(done, "there is a ledger in postgresql://", code=1)
+    refused(done, "perseid: postgresql://", "already contains a ledger", code=1)
     assert not (tmp_path / "third").exists()
 
 
@@ -235,17 +235,17 @@ def test_a_ledger_moves_into_a_database(counted: Site, tmp_path: Path) -> None:
 
 def test_counted_names_wait_until_somebody_says_which_was_the_last(again: Site) -> None:
     done = again("mint 12346")
-    refused(done, "the backup knows of 2", "perseid restore --reopen 12346 --last NAME", code=1)
+    refused(done, "the backup ends at 2", "perseid restore --reopen 12346 --last HANDLE", code=1)
     assert again.lines("mint 12345")
-    assert again.lines("restore --reopen 12346 --last 12346/tr-0417") == ["names go on behind  12346/TR-0417"]
+    assert again.lines("restore --reopen 12346 --last 12346/tr-0417") == ["minting continues after  12346/TR-0417"]
     assert again.lines("mint 12346") == ["12346/TR-0418"]
     refused(again("restore --reopen 12346 --last 12346/TR-0500"), "is not closed", code=1)
 
 
 def test_the_last_one_as_a_number(again: Site) -> None:
-    refused(again("restore --reopen 12346 --last 1"), "the backup knows of 2", code=1)
+    refused(again("restore --reopen 12346 --last 1"), "the backup ends at 2", code=1)
     document = again.ok("restore --reopen 12346 --last 2 --json").json
-    assert document == {"prefix": "12346", "last": 2, "lastName": "12346/TR-0002"}
+    assert document == {"prefix": "12346", "last": 2, "last_handle": "12346/TR-0002"}
     assert again.lines("mint 12346") == ["12346/TR-0003"]
 
 
@@ -282,8 +282,8 @@ def test_names_go_on_ahead_of_all_that_a_policy_allowed(here: Site, tmp_path: Pa
 
 def test_views_are_made_anew(here: Site) -> None:
     entries = f"{size(here):,} entries"
-    assert here.lines("rebuild") == [f"records  {entries}", f"targets  {entries}", f"answers  {entries}"]
-    for view in ("answers", "records", "targets"):
+    assert here.lines("rebuild") == [f"records  {entries}", f"search  {entries}", f"answers  {entries}"]
+    for view in ("answers", "records", "search"):
         assert here.ok(f"rebuild {view} --json").json == {"view": view, "entries": size(here)}
     assert here("rebuild entries").code == 2
     here.ok("verify --all")
@@ -293,7 +293,7 @@ def test_views_are_made_anew(here: Site) -> None:
 def test_a_view_that_was_damaged_is_mended(here: Site, view: str) -> None:
     _sql(here, f"DELETE FROM {view}")
     assert here("verify --all").code == 1
-    (finding,) = [finding for finding in _findings(here, code=1) if finding["level"] == "wrong"]
+    (finding,) = [finding for finding in _findings(here, code=1) if finding["level"] == "error"]
     assert "perseid rebuild" in finding["advice"]
     here.ok("rebuild")
     here.ok("verify --all")
@@ -302,7 +302,7 @@ def test_a_view_that_was_damaged_is_mended(here: Site, view: str) -> None:
 
 def test_answers_that_find_no_room_are_told(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answers, "rebuild", lambda *_: False)
-    refused(here("rebuild answers"), "there is no room", code=1)
+    refused(here("rebuild answers"), "storage is full", code=1)
 
 
 # Check
@@ -330,8 +330,8 @@ def test_a_healthy_installation(here: Site) -> None:
         *(["ok", about] for about in ("directory", "settings", "server", "http", "ports", "ports", "ports")),
         *(["ok", about] for about in ("clock", "keys", "ledger", "answers", "policy")),
     ]
-    assert f"{size(here)} entries hold" in done.out
-    assert "not computed anew" in here.ok("check --quick").out
+    assert f"{size(here)} entries are valid" in done.out
+    assert "not verified" in here.ok("check --quick").out
 
 
 def test_where_there_is_none(tmp_path: Path) -> None:
@@ -384,9 +384,9 @@ def _changed_entry(of: Site) -> None:
         (_wrong_mode, "directory", "chmod 0700"),
         (_readable, "directory", "chmod -R go="),
         (_open_key, "directory", "chmod -R go="),
-        (_no_key, "keys", "put the key back"),
-        (_other_key, "keys", "put the key back"),
-        (_never_used_key, "keys", "put the key back"),
+        (_no_key, "keys", "restore the key from your copy"),
+        (_other_key, "keys", "restore the key from your copy"),
+        (_never_used_key, "keys", "restore the key from your copy"),
         (_bad_settings, "settings", "nonsense"),
         (_no_ledger, "ledger", "restore a backup"),
         (_changed_entry, "ledger", "restore the last good backup"),
@@ -397,7 +397,7 @@ def test_what_is_wrong_is_found_and_what_to_do_about_it(
 ) -> None:
     here.ok("check")
     damage(here)
-    wrong = [finding for finding in _findings(here, code=1) if finding["level"] == "wrong"]
+    wrong = [finding for finding in _findings(here, code=1) if finding["level"] == "error"]
     assert wrong[0]["about"] == about
     assert words in wrong[0]["message"] + wrong[0]["advice"]
 
@@ -407,9 +407,9 @@ def test_what_is_wrong_is_told_to_people(here: Site) -> None:
     done = here("check")
     assert done.code == 1
     *_, wrong, advice, note = done.out.splitlines()
-    assert wrong == "wrong  ledger     entry 2 is not what was committed to the tree"
+    assert wrong == "error  ledger     entry 2 does not match its leaf hash"
     assert advice == "                  restore the last good backup: perseid restore"
-    assert note.startswith("note   views      they were not looked at")
+    assert note.startswith("note   views      not checked")
 
 
 def test_a_wrong_clock(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +417,7 @@ def test_a_wrong_clock(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         raise ClockError("the clock is 99 s behind the last entry of the ledger")
 
     monkeypatch.setattr(CheckedClock, "date", refuse)
-    (finding,) = [finding for finding in _findings(here, code=1, options="--quick") if finding["level"] == "wrong"]
+    (finding,) = [finding for finding in _findings(here, code=1, options="--quick") if finding["level"] == "error"]
     assert finding["about"] == "clock"
     assert "set the clock" in finding["advice"]
 
@@ -431,20 +431,20 @@ def test_a_variable_that_sets_nothing_is_a_note(here: Site) -> None:
 
 def test_answers_that_differ(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answers, "differences", lambda *_: "handles 12345/X")
-    (finding,) = [finding for finding in _findings(here, code=1) if finding["level"] == "wrong"]
+    (finding,) = [finding for finding in _findings(here, code=1) if finding["level"] == "error"]
     assert "perseid rebuild answers" in finding["advice"]
     monkeypatch.setattr(Answers, "catch_up", lambda *_: False)
-    (finding,) = [finding for finding in _findings(here, code=1) if finding["level"] == "wrong"]
-    assert "there is room" in finding["advice"]
+    (finding,) = [finding for finding in _findings(here, code=1) if finding["level"] == "error"]
+    assert "free disk space" in finding["advice"]
 
 
 def test_a_restored_ledger_says_so(again: Site) -> None:
     found = _findings(again, code=1)
     (note,) = [finding for finding in found if finding["level"] == "note"]
-    assert "it was restored: it continues ledger-" in note["message"]
-    (wrong,) = [finding for finding in found if finding["level"] == "wrong"]
+    assert "restored from a backup: continues ledger-" in note["message"]
+    (wrong,) = [finding for finding in found if finding["level"] == "error"]
     assert wrong["about"] == "minting"
-    assert "the backup knows of 12346/TR-0002: perseid restore --reopen 12346 --last NAME" in wrong["advice"]
+    assert "(in the backup: 12346/TR-0002), then: perseid restore --reopen 12346 --last HANDLE" in wrong["advice"]
     again.ok("restore --reopen 12346 --last 12346/TR-0002")
     _findings(again)
 
@@ -454,7 +454,7 @@ def test_what_a_policy_would_no_longer_allow_is_a_note(here: Site) -> None:
     (reserved,) = here.lines("reserve 12345")
     here.ok("namespace policy 12345 --file -", given=b'profile = "free"\nrequired_types = ["URL"]\n')
     (note,) = [finding for finding in _findings(here) if finding["level"] == "note"]
-    assert note["message"].startswith("1 names of 12345 are not as their policy demands today; the first is 12345/y: ")
+    assert note["message"].startswith("1 records of 12345 violate the current policy; the first is 12345/y: ")
     assert reserved not in note["message"]
     assert all(finding["level"] == "ok" for finding in _findings(here, options="--quick"))
 
@@ -464,7 +464,7 @@ def test_a_policy_that_cannot_be_used(here: Site, monkeypatch: pytest.MonkeyPatc
         raise InvalidPolicy("scheme", "it is not installed here")
 
     monkeypatch.setattr(Policy, "suffix_scheme", refuse)
-    wrong = [finding for finding in _findings(here, code=1, options="--quick") if finding["level"] == "wrong"]
+    wrong = [finding for finding in _findings(here, code=1, options="--quick") if finding["level"] == "error"]
     assert "perseid namespace policy 12345 --file FILE" in wrong[0]["advice"]
 
 
@@ -473,24 +473,24 @@ def test_a_policy_that_cannot_be_used(here: Site, monkeypatch: pytest.MonkeyPatc
 
 def test_the_keys_of_a_ledger(here: Site) -> None:
     _, line = here.lines("key list")
-    assert re.fullmatch(r"checkpoint  ledger-\w+\+[0-9a-f]{8}\+\S+  signs now, since the beginning", line)
+    assert re.fullmatch(r"checkpoint  ledger-\w+\+[0-9a-f]{8}\+\S+  active, since the beginning", line)
     (document,) = _keys(here)
-    assert set(document) == {"purpose", "key", "signs", "since", "sinceTime", "until"}
-    assert (document["purpose"], document["signs"], document["since"]) == ("checkpoint", True, None)
+    assert set(document) == {"purpose", "key", "active", "since", "since_time", "until"}
+    assert (document["purpose"], document["active"], document["since"]) == ("checkpoint", True, None)
 
 
 def test_a_key_takes_the_place_of_another(here: Site) -> None:
     (first,) = [document["key"] for document in _keys(here)]
     second = here.ok("key rotate checkpoint --json").json["key"]
     old, new = _keys(here)
-    assert (old["key"], old["signs"], old["until"]) == (first, False, new["since"])
-    assert (new["key"], new["signs"], new["until"]) == (second, True, None)
+    assert (old["key"], old["active"], old["until"]) == (first, False, new["since"])
+    assert (new["key"], new["active"], new["until"]) == (second, True, None)
     assert new["since"] == size(here)
     path = here.directory / "keys" / "checkpoint.key"
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(each.name for each in path.parent.iterdir()) == KEY_FILES
     (line,) = here.lines("key rotate checkpoint")
-    assert line.startswith("signs now  ")
+    assert line.startswith("active key  ")
     here.ok("check")
     here.ok("prove 12345/x")
     assert here("key rotate everything").code == 2
@@ -516,9 +516,9 @@ def _killed(where: str, *arguments: str) -> int:
     ).returncode
 
 
-HALF_WRITTEN = "perseid.cli.keys.write"
+HALF_WRITTEN = "perseid.cli.keys.write_file"
 WRITTEN = "perseid.cli.keys.get_identity"  # called just before the entry is committed
-COMMITTED = "perseid.cli.keys._put_in_place"
+COMMITTED = "perseid.cli.keys._activate_next"
 
 
 def _rotation_killed_at(of: Site, where: str) -> None:
@@ -538,7 +538,7 @@ def test_a_rotation_that_is_killed_leaves_a_key_that_works(here: Site, where: st
     found = _findings(here, code=1 if where == COMMITTED else 0)
     (finding,) = [finding for finding in found if finding["about"] == "keys" and finding["advice"]]
     finish = "finish it with: perseid key rotate checkpoint"
-    assert finding["advice"] == (finish if where == COMMITTED else "the next exchange removes it")
+    assert finding["advice"] == (finish if where == COMMITTED else "the next rotation removes it")
     here.ok("set 12345/x URL=https://example.org/b")
     path = tmp_path / "proof.json"
     here.ok(f"prove 12345/x -o {path}")

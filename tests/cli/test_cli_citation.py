@@ -59,7 +59,7 @@ def test_what_is_gone_hidden_or_not_there(tmp_path: Path) -> None:
     demo.ok("unpublish 102.100.272/D7J1G0DQH")
     refused(demo("cite 102.100.272/D7J1G0DQH"), "there is no record", code=3)
     refused(demo("cite 102.100.272/BCDFGHJKH"), "there is no record", code=3)
-    refused(demo("cite 88.1/x"), "doesn't live here", code=3)
+    refused(demo("cite 88.1/x"), "is not hosted here", code=3)
     assert demo(f"cite {RELEASE} --style apa").code == 2
     assert demo(f"cite {RELEASE} --resolver nowhere").code == 2
 
@@ -146,12 +146,12 @@ def test_a_code_for_a_name_that_a_template_makes(tmp_path: Path) -> None:
         '<n><template delimiter="@"><foreach><value data="${data}#${extension}"/></foreach></template></n>'
     )
     here.ok("create 12345/a --url https://example.org/a")
-    refused(here(f"qr 12345/a@Page -o {tmp_path}/a.svg"), "there is no record of 12345/a@Page", code=3)
+    refused(here(f"qr 12345/a@Page -o {tmp_path}/a.svg"), "Handle 12345/a@Page does not exist", code=3)
     here.ok(f"add 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'template'}")
     done = here.ok(f"qr 12345/a@Page -o {tmp_path}/a.svg --json").json
     assert [done["url"]] == here.lines("cite 12345/a@Page --style http")
     assert done["handle"] == "12345/a@Page"
-    refused(here(f"qr 12345/b -o {tmp_path}/a.svg"), "there is no record of 12345/b", code=3)
+    refused(here(f"qr 12345/b -o {tmp_path}/a.svg"), "Handle 12345/b does not exist", code=3)
 
 
 def test_a_code_has_what_a_cordra_name_has_behind_it(demo: Site, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_what_is_allowed_is_not_done(demo: Site, command: str) -> None:
     assert done.err == ""
     found = demo.ok(f"explain {command} --json").json
     assert found["allowed"] is True
-    assert (found["advice"], found["rule"], found["responseCode"]) == (None, None, None)
+    assert (found["advice"], found["rule"], found["response_code"]) == (None, None, None)
     assert demo.ok("list 102.100.272 --json").out == before
 
 
@@ -44,7 +44,7 @@ def test_what_is_allowed_is_not_done(demo: Site, command: str) -> None:
     ("command", "code", "response", "words"),
     [
         ("create 102.100.272/foo --url https://example.org/", 4, 102, "PILIN alphabet"),
-        (f"create {WORK} --url https://example.org/", 4, 101, "exists already"),
+        (f"create {WORK} --url https://example.org/", 4, 101, "already exists"),
         (f"delete {WORK}", 4, 202, 'deletion = "tombstone"'),
         ("delete 102.100.272/BCDFGHJKH", 3, 100, "no record"),
         (f"remove {WORK} 77", 3, 200, "index 77"),
@@ -63,6 +63,6 @@ def test_what_is_refused_says_why_with_the_code_of_the_command(
     found = demo(f"explain {command} --json")
     assert found.code == code
     assert found.json["allowed"] is False
-    assert found.json["responseCode"] == response
+    assert found.json["response_code"] == response
     if not command.startswith("mint"):
         assert demo(command).code == code

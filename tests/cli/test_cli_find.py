@@ -24,7 +24,7 @@ def test_s4_names_are_found_by_where_they_lead(here: Site) -> None:
     assert here.lines("find --url HTTPS://www.example.org:443/1") == here.lines("find --path /1") == ["12345/1"]
     assert here.lines("find --url http://www.example.org/1") == here.lines("find --host ample.org") == []
     done = here.ok("find --url *org/2")
-    assert (done.out, done.err) == ("12345/2\n", "No index answers that: everything is looked through.\n")
+    assert (done.out, done.err) == ("12345/2\n", "No index supports this search: scanning all targets.\n")
 
 
 def test_s5_names_are_found_by_what_they_hold_whose_they_are_and_when_they_changed(here: Site) -> None:
@@ -47,8 +47,8 @@ def test_json_has_a_line_for_each_name_with_what_was_found(here: Site) -> None:
 def test_a_search_can_be_ended_and_gone_on_with(here: Site) -> None:
     done = here.ok("find --host example.org --limit 2")
     assert done.out.splitlines() == ["12345/0", "12345/1"]
-    place = done.err.removeprefix("There may be more: --after ").strip()
-    assert here.lines(f"find --host example.org --limit 2 --after {place}") == ["12345/2"]
+    cursor = done.err.removeprefix("There may be more results. To continue: --after ").strip()
+    assert here.lines(f"find --host example.org --limit 2 --after {cursor}") == ["12345/2"]
 
 
 def test_looking_through_everything_ends_when_the_time_is_over(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_looking_through_everything_ends_when_the_time_is_over(here: Site, monke
     monkeypatch.setattr(find, "monotonic", lambda: float(next(ticks)))
     done = here("find --url *example* --seconds 10")
     assert (done.code, done.out) == (1, "12345/0\n12345/1\n")
-    assert "perseid: after 10 s not everything was looked through\nGo on with --after " in done.err
+    assert "perseid: the search stopped after 10 s and is not complete\nTo continue: --after " in done.err
 
 
 def test_what_may_not_be_seen_is_not_found(here: Site) -> None:
@@ -70,5 +70,5 @@ def test_what_may_not_be_seen_is_not_found(here: Site) -> None:
 
 def test_nothing_to_look_for_is_wrong_usage(here: Site) -> None:
     assert here("find").code == 2
-    refused(here("find --host a/b"), "neither a host name nor an address")
+    refused(here("find --host a/b"), "is not a host name or IP address")
     refused(here("find --host example.org --after x"), "is not valid for this search at x")

@@ -58,8 +58,11 @@ def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: t
     assert re.search(r"^ Usage: perseid [a-z -]+ \[OPTIONS\]", shown, re.MULTILINE)
 
 
-# `serve` becomes another process and goes on; tests/server/processes/test_processes.py runs its examples.
-@pytest.mark.parametrize("path", [path for path in LEAVES if path != ("serve",)], ids=words)
+# `serve` replaces this process (tests/server/processes runs its examples); `jobs resume` needs an interrupted job.
+NOT_RUN = [("serve",), ("jobs", "resume")]
+
+
+@pytest.mark.parametrize("path", [path for path in LEAVES if path not in NOT_RUN], ids=words)
 def test_the_examples_in_help_work(path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, beside a demonstration."""
     site(tmp_path, "--demo")

@@ -84,7 +84,7 @@ def test_history_as_json_is_one_document(here: Site) -> None:
     assert set(document) == {"handle", "versions", "complete"}
     assert (document["handle"], document["complete"]) == ("12345/x", True)
     newest, oldest = document["versions"]
-    assert set(oldest) == {"seq", "at", "action", "state", "values", "redacted", "door", "actor", "note"}
+    assert set(oldest) == {"seq", "at", "action", "state", "values", "redacted", "interface", "actor", "note"}
     assert (oldest["action"], oldest["state"], oldest["redacted"]) == ("create", "normal", 0)
     assert [value["type"] for value in oldest["values"]] == ["URL", "EMAIL", "HS_ADMIN"]
     assert re.fullmatch(EXACT_TIME, newest["at"])
@@ -106,7 +106,7 @@ def test_what_the_policy_keeps_back_is_told(here: Site) -> None:
     done = here.ok(f"history 12346/x {STRANGER}")
     assert "    = 1  URL  https://example.org/b" in done.out.splitlines()
     assert "example.org/a" not in done.out
-    assert "kept back" in done.err
+    assert "Earlier versions are hidden" in done.err
     assert here.ok(f"history 12346/x --json {STRANGER}").json["complete"] is False
 
 
@@ -127,7 +127,7 @@ def test_what_a_terminal_would_act_upon_is_not_printed(here: Site) -> None:
 
 
 def test_names_without_a_past(here: Site) -> None:
-    refused(here("history 12345/none"), "there is no record of 12345/none", code=3)
+    refused(here("history 12345/none"), "Handle 12345/none does not exist", code=3)
     refused(here("history 99999/x"), code=3)
     assert here("history nonsense").code == 1
     assert here("history 12345/x --limit 0").code == 2
@@ -146,7 +146,7 @@ def test_the_log_in_order(here: Site) -> None:
 
 def test_the_log_since_an_entry_or_a_time(here: Site) -> None:
     documents = [json.loads(line) for line in here.lines("log --json")]
-    assert set(documents[-1]) == {"seq", "at", "action", "handle", "state", "door", "actor"}
+    assert set(documents[-1]) == {"seq", "at", "action", "handle", "state", "interface", "actor"}
     assert documents[-2]["note"] == "a beginning"
     size = len(documents)
     assert [json.loads(line) for line in here.lines(f"log --json --since {size - 1}")] == documents[-1:]
@@ -216,11 +216,11 @@ def test_following_ends_with_its_reader(here: Site) -> None:
 def test_a_proof_is_written_and_holds(here: Site, tmp_path: Path, key: str) -> None:
     path = tmp_path / "x.proof.json"
     done = here.ok(f"prove 12345/x -o {path}")
-    assert done.out.splitlines()[-1] == f"check   perseid verify {path} --key '{key}'"
+    assert done.out.splitlines()[-1] == f"verify with  perseid verify {path} --key '{key}'"
     assert set(json.loads(path.read_text())) >= {"format", "handle", "seq", "entry", "values", "checkpoint", "keys"}
     assert path.stat().st_mode & 0o044 == 0o044 & ~_umask()
     shown = here.ok(f"verify {path}").out
-    assert "holds      12345/x\n" in shown
+    assert "valid for  12345/x\n" in shown
     assert "value 1    URL  https://example.org/b\n" in shown
     assert "not shown  1 more values\n" in shown
     assert f"key        {key}\n" in shown
@@ -252,7 +252,7 @@ def test_a_proof_of_the_past_and_of_everything(here: Site, tmp_path: Path) -> No
     assert found["seq"] == oldest["seq"]
     assert found["values"] == oldest["values"]
     assert (found["undisclosed"], found["note"]) == (0, "a beginning")
-    assert (found["door"], found["actor"]) == (oldest["door"], oldest["actor"])
+    assert (found["interface"], found["actor"]) == (oldest["interface"], oldest["actor"])
     assert found["checkpoint"]["size"] >= found["seq"]
     shown = here.ok(f"verify {path}").out
     assert "note       a beginning" in shown
@@ -320,7 +320,7 @@ def test_a_proof_is_checked_anywhere_with_nothing_but_a_key(here: Site, tmp_path
             text=True,
             check=True,
         )
-        assert "holds      12345/x" in done.stdout
+        assert "valid for  12345/x" in done.stdout
         assert done.stderr == ""
     assert list(empty.iterdir()) == []
     moved.rename(here.directory)
@@ -329,10 +329,10 @@ def test_a_proof_is_checked_anywhere_with_nothing_but_a_key(here: Site, tmp_path
 OFFLINE = """
 import sys
 import typer
-from perseid.cli._commands import command
+from perseid.cli._commands import register_command
 from perseid.cli.verify import verify
 app = typer.Typer()
-command(app, "verify")(verify)
+register_command(app, "verify")(verify)
 app(sys.argv[1:], standalone_mode=False)
 print(*sys.modules, file=sys.stderr)
 """
@@ -342,9 +342,9 @@ def test_checking_a_proof_loads_no_database(here: Site, tmp_path: Path, key: str
     path = proof(here, tmp_path)
     done = finish([sys.executable, "-c", OFFLINE, str(path), "--key", key])
     assert done.code == 0
-    assert "holds      12345/x" in done.out
+    assert "valid for  12345/x" in done.out
     loaded = done.err.splitlines()[-1].split()
-    assert "perseid_verifier.proof_document" in loaded
+    assert "perseid.proof.document" in loaded
     heavy = ("sqlalchemy", "alembic", "lmdb", "psycopg")
     assert [name for name in loaded if name.partition(".")[0] in heavy] == []
     assert [name for name in loaded if name.startswith(("perseid.ledger", "perseid.registry", "perseid.wire"))] == []
@@ -357,7 +357,7 @@ def test_without_a_key_a_proof_proves_nothing(here: Site, tmp_path: Path, monkey
     monkeypatch.chdir(empty)
     done = call("verify", str(path))
     assert (done.code, done.out) == (2, "")
-    assert "which key you trust" in re.sub(r"\s+", " ", done.err)
+    assert "the key that you trust" in re.sub(r"\s+", " ", done.err)
 
 
 def test_a_forged_proof_is_refused(here: Site, tmp_path: Path, key: str) -> None:
@@ -368,7 +368,7 @@ def test_a_forged_proof_is_refused(here: Site, tmp_path: Path, key: str) -> None
         forged.write_text(text)
         done = call("verify", str(forged), "--key", key)
         assert (done.code, done.out) == (1, "")
-        assert done.err.startswith("perseid: the proof does not hold: ")
+        assert done.err.startswith("perseid: the proof is not valid: ")
 
 
 def test_a_proof_of_something_else_or_of_somebody_else_is_refused(here: Site, tmp_path: Path, key: str) -> None:
@@ -419,18 +419,18 @@ def test_a_proof_of_a_restored_ledger(here: Site, tmp_path: Path, key: str) -> N
 def test_the_whole_ledger_holds(here: Site) -> None:
     size = len(here.lines("log"))
     first, second = here.lines("verify --all")
-    assert first == f"holds  {size} entries, and the views"
+    assert first == f"valid  {size} entries, and the views"
     document = here.ok("verify --all --json").json
-    assert document == {"entries": size, "root": second.removeprefix("root   "), "redacted": 0, "named": []}
+    assert document == {"entries": size, "root": second.removeprefix("root   "), "redacted": 0, "redacted_values": []}
 
 
 def test_what_was_erased_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     seq = here.ok("history 12345/x --json").json["versions"][1]["seq"]
     here.ok(f"redact 12345/x 1 --seq {seq} --reason law --yes")
-    assert here.lines("verify --all")[2:] == [f"erased  entry {seq}, 12345/x: value 1 of 3"]
+    assert here.lines("verify --all")[2:] == [f"redacted  entry {seq}, 12345/x: value 1 of 3"]
     assert here.ok("verify --all --json").json["redacted"] == 1
     monkeypatch.setattr("perseid.cli.history.MAX_SHOWN", 0)
-    assert here.lines("verify --all")[2:] == ["erased  1 more; --json names them"]
+    assert here.lines("verify --all")[2:] == ["redacted  1 more; --json lists them"]
 
 
 def test_the_first_difference_in_the_ledger_is_named(here: Site) -> None:
@@ -442,7 +442,7 @@ def test_the_first_difference_in_the_ledger_is_named(here: Site) -> None:
     connection.close()
     done = here("verify --all")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith(f"perseid: entry {seq} is not what was committed to the tree")
+    assert done.err.startswith(f"perseid: entry {seq} does not match its leaf hash")
 
 
 def test_the_first_difference_in_what_is_served_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_under_an_outside_root_the_prefix_handle_counts_and_is_not_served(tmp_pa
         "name": "root",
         "value": "global",
     }
-    refused(made("resolve 0.NA/12345"), "doesn't live here", code=3)
+    refused(made("resolve 0.NA/12345"), "is not hosted here", code=3)
     made.ok("create 12345/x --url https://example.org/ --as 300:0.NA/12345")
     refused(made("create 12345/y --url https://example.org/ --as 300:99999/x"), "ADD_HANDLE")
     made.ok("namespace add 20.500")
@@ -131,9 +131,9 @@ def test_the_directory_may_be_named_either_way_but_once(tmp_path: Path) -> None:
         (("--prefix", "12345", "--creator", "hdl:1/x?a=b"), 2, "without query"),
         (("--prefix", "12345", "--creator", "nonsense"), 1, "rule H1"),
         (("--prefix", "a/b"), 4, "rule H2"),
-        (("--prefix", "0.NA"), 4, "belongs to the system itself"),
+        (("--prefix", "0.NA"), 4, "is reserved for the system"),
         (("--prefix", "ten.1", "--profile", "cordra"), 4, 'scheme = "cordra"'),
-        (("--prefix", "2000.01", "--demo"), 4, "there is a namespace 2000.01 already"),
+        (("--prefix", "2000.01", "--demo"), 4, "Namespace 2000.01 already exists"),
     ],
 )
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, options: tuple[str, ...], code: int, words: str) -> None:

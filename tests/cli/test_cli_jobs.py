@@ -1,4 +1,4 @@
-"""`rewrite`, `undo`, `operations`: changes of many names that are one."""
+"""`perseid rewrite`, `undo` and `jobs`: changes to many records."""
 
 import json
 from pathlib import Path
@@ -31,71 +31,72 @@ def leading(here: Site, host: str) -> int:
 def test_a_dry_run_shows_every_change_and_changes_nothing(here: Site) -> None:
     lines = move(here, "--dry-run")
     assert lines[1:3] == ["    - 1  URL  http://old.example/0", "    + 1  URL  https://new.example/0"]
-    assert lines[-2:] == ["names    12", "changed  0"]
+    assert lines[-2:] == ["records  12", "changed  0"]
     documents = [json.loads(line) for line in move(here, "--dry-run", "--json")]
     assert documents[3]["changes"][0]["type"] == "URL"
-    assert documents[-1] == {"operation": None, "names": 12, "changed": 0}
+    assert documents[-1] == {"job": None, "records": 12, "changed": 0}
     assert leading(here, "old.example") == 12
 
 
-def test_it_shows_some_asks_and_does_it(here: Site) -> None:
+def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> None:
     done = here("rewrite", *MOVE[1:], given=b"n\n")
     assert done.code == 1
     assert (
-        "… and 2 more; --dry-run shows all\n12 names lead elsewhere then. Go on? [y/N] perseid: nothing was" in done.err
+        "… and 2 more; --dry-run shows all\nThe URLs of 12 records will change. Continue? [y/N] perseid: nothing was"
+        in done.err
     )
     assert leading(here, "old.example") == 12
-    *_, operation, names, changed = move(here, given=b"yes\n")
-    assert (names, changed) == ("names      12", "changed    12")
+    *_, job, records, changed = move(here, given=b"yes\n")
+    assert (records, changed) == ("records  12", "changed  12")
     assert leading(here, "new.example") == 12
-    assert here.lines("operations")[0].startswith(operation.split()[1])
-    assert move(here, "--yes") == ["names    0", "changed  0"]
+    assert here.lines("jobs list")[0].startswith(job.split()[1])
+    assert move(here, "--yes") == ["records  0", "changed  0"]
 
 
-def test_json_ends_with_the_operation_which_can_be_undone_and_that_too(here: Site) -> None:
+def test_json_ends_with_the_job_and_an_undo_can_be_undone(here: Site) -> None:
     last = json.loads(move(here, "--yes", "--json", "--note", "moved")[-1])
-    assert (last["names"], last["changed"]) == (12, 12)
-    shown = here.ok(f"operations show {last['operation']} --json").json
-    assert (shown["state"], shown["done"], shown["total"], shown["note"]) == ("done 12", 12, 12, "moved")
-    undone = here.ok(f"undo {last['operation']} --yes --json").json
-    assert undone == {"operation": undone["operation"], "undoes": last["operation"], "names": 12, "changed": 12}
+    assert (last["records"], last["changed"]) == (12, 12)
+    shown = here.ok(f"jobs show {last['job']} --json").json
+    assert (shown["state"], shown["done"], shown["total"], shown["note"]) == ("done", 12, 12, "moved")
+    undone = here.ok(f"undo {last['job']} --yes --json").json
+    assert undone == {"job": undone["job"], "undoes": last["job"], "records": 12, "changed": 12}
     assert leading(here, "old.example") == 12
-    assert here.ok(f"operations show {last['operation']} --json").json["undoneBy"] == undone["operation"]
-    refused(here(f"undo {last['operation']} --yes"), "was undone by")
+    assert here.ok(f"jobs show {last['job']} --json").json["undone_by"] == undone["job"]
+    refused(here(f"undo {last['job']} --yes"), "was undone by")
     here.ok("undo last", given=b"y\n")
     assert leading(here, "new.example") == 12
-    again = here.ok(f"operations show {last['operation']} --json").json
-    assert (again["state"], again["undoneBy"]) == ("done 12", None), "the undo was undone"
-    kinds = [json.loads(line)["kind"] for line in here.lines("operations list --json")]
+    again = here.ok(f"jobs show {last['job']} --json").json
+    assert (again["state"], again["undone_by"]) == ("done", None), "the undo was undone"
+    kinds = [json.loads(line)["kind"] for line in here.lines("jobs list --json")]
     assert kinds == ["undo", "undo", "rewrite", "mint"]
-    assert "state      done 12" in here.ok("operations show").out
+    assert "state    done 12" in here.ok("jobs show").out
 
 
-def test_later_changes_are_named_and_nothing_is_undone(here: Site) -> None:
-    operation = json.loads(move(here, "--yes", "--json")[-1])["operation"]
+def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
+    job = json.loads(move(here, "--yes", "--json")[-1])["job"]
     name = here.lines("find --url https://new.example/3")[0]
     seq = here.ok(f"set {name} DESC=changed --json").json["seq"]
-    done = here(f"undo {operation} --yes")
+    done = here(f"undo {job} --yes")
     refused(done, "1 record has conflicting changes", f"{name}: changed later, in entry {seq}")
-    listed = here(f"undo {operation} --yes --json")
+    listed = here(f"undo {job} --yes --json")
     assert (listed.code, json.loads(listed.out)["handle"]) == (4, name)
     assert leading(here, "new.example") == 12
 
 
-def test_minted_names_become_tombstones(here: Site) -> None:
+def test_undo_of_a_mint_leaves_tombstones(here: Site) -> None:
     assert here.ok("undo last --yes --json").json["changed"] == 12
     states = {json.loads(line)["state"] for line in here.lines("list 12345 --json")}
     assert states == {"tombstone"}
 
 
-def test_one_name_is_no_operation_and_a_refused_mint_leaves_none(here: Site) -> None:
-    before = here.lines("operations")
+def test_minting_one_identifier_or_a_refused_mint_creates_no_job(here: Site) -> None:
+    before = here.lines("jobs list")
     here.ok("mint 12345/o- --url http://old.example/x")
     assert here("mint 12345/o- --count 3 --as 300:99/x").code == 4
-    assert here.lines("operations") == before
+    assert here.lines("jobs list") == before
 
 
-def test_what_ended_early_says_how_to_go_on(here: Site) -> None:
+def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
     url = {
         "index": 1,
         "type": "URL",
@@ -106,24 +107,24 @@ def test_what_ended_early_says_how_to_go_on(here: Site) -> None:
     here.ok("create 12345/odd --from -", given=document.encode())
     done = here("rewrite", *MOVE[1:], "--yes")
     assert done.code == 4
-    operation = here.lines("operations")[0].split()[0]
-    assert f"{operation} ended early: 10 of 13 are changed. Go on: perseid operations resume {operation}\n" in done.err
-    assert "running 10 of 13  rewrite http://old.example/* to https://new.example/*" in here.lines("operations")[0]
-    here.ok(f"undo {operation} --yes")
-    assert "  undone  rewrite" in here.lines("operations")[1]
-    refused(here(f"operations resume {operation}"), f"{operation} was undone by")
+    job = here.lines("jobs list")[0].split()[0]
+    assert f"Job {job} was interrupted after 10 of 13 changes. To resume it: perseid jobs resume {job}\n" in done.err
+    assert "running 10 of 13  rewrite http://old.example/* to https://new.example/*" in here.lines("jobs list")[0]
+    here.ok(f"undo {job} --yes")
+    assert "  undone  rewrite" in here.lines("jobs list")[1]
+    refused(here(f"jobs resume {job}"), f"{job} was undone by")
     assert leading(here, "old.example") == 13
     assert here("rewrite", *MOVE[1:], "--yes").code == 4
-    operation = here.lines("operations")[0].split()[0]
+    job = here.lines("jobs list")[0].split()[0]
     here.ok("remove 12345/odd 1")
-    assert here.ok(f"operations resume {operation} --json").json == {"operation": operation, "names": 13, "changed": 12}
+    assert here.ok(f"jobs resume {job} --json").json == {"job": job, "records": 13, "changed": 12}
     assert leading(here, "new.example") == 12
 
 
-def test_what_is_not_there_or_not_allowed_is_refused(here: Site) -> None:
+def test_unknown_or_forbidden_jobs_are_refused(here: Site) -> None:
     refused(here("undo nothing --yes"), "Job nothing not found", code=3)
-    refused(here("operations resume last"), "nothing of")
-    refused(here("operations show last --as 300:99/x"), "There are no jobs yet", code=3)
+    refused(here("jobs resume last"), "nothing of")
+    refused(here("jobs show last --as 300:99/x"), "There are no jobs yet", code=3)
     refused(here("rewrite --url http://old.example/* --to https://new.example/ --yes"), "does not say where to")
     assert here("rewrite --url http://old.example/*").code == 2
-    assert here("operations frobnicate").code == 2
+    assert here("jobs frobnicate").code == 2

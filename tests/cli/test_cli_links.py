@@ -29,7 +29,7 @@ def test_s3_a_work_has_many_versions_and_a_version_one_work(here: Site) -> None:
         "handles": ["12345/work", "12345/v1"],
         "seq": None,
     }
-    refused(here("link version 12345/v2 12345/v1"), "leads to another handle already")
+    refused(here("link version 12345/v2 12345/v1"), "is already linked to another handle")
 
 
 def test_s12_a_thing_and_its_metadata_have_two_names(here: Site) -> None:
@@ -43,8 +43,8 @@ def test_s12_a_thing_and_its_metadata_have_two_names(here: Site) -> None:
     ("command", "code", "words"),
     [
         ("version 12345/work 12345/work", 4, "cannot be linked with itself"),
-        ("version 12345/work 12345/none", 3, "there is no record of 12345/none"),
-        ("metadata 12345/v1 12345/about --as 300:9/x", 4, "may not link"),
+        ("version 12345/work 12345/none", 3, "Handle 12345/none does not exist"),
+        ("metadata 12345/v1 12345/about --as 300:9/x", 4, "cannot link"),
     ],
 )
 def test_what_cannot_be_linked_is_refused(here: Site, command: str, code: int, words: str) -> None:

@@ -93,7 +93,7 @@ def test_reserved_names_stand_for_nothing(here: Site, command: str) -> None:
 
 
 def test_a_reserved_name_has_no_values(here: Site) -> None:
-    refused(here("mint 12345 --reserve --url https://example.org/"), "stands for nothing yet")
+    refused(here("mint 12345 --reserve --url https://example.org/"), "does not resolve yet")
 
 
 def test_an_owner(here: Site) -> None:
@@ -122,7 +122,7 @@ def test_a_metadata_record_for_each_thing(here: Site) -> None:
 def test_who_and_why_is_kept(here: Site) -> None:
     (name,) = here.lines("mint 12345", "--note", "for the spring list")
     (version,) = here.ok(f"history {name} --json").json["versions"]
-    assert (version["door"], version["note"]) == ("cli", "for the spring list")
+    assert (version["interface"], version["note"]) == ("cli", "for the spring list")
     assert version["actor"].startswith("local:")
 
 
@@ -193,7 +193,7 @@ def test_what_a_policy_objects_to_ends_a_job_and_what_was_printed_stays(here: Si
     assert len(names) == 1_000
     assert here.lines("list 12347") == sorted(names)
     first, second = done.err.splitlines()
-    assert first.startswith("perseid: no value is of the type 'URL'")
+    assert first.startswith("perseid: the record has no value of type 'URL'")
     assert "the 1,000 of 1,001 that were printed by then are made, and stay so" in second
 
 
@@ -203,10 +203,10 @@ def test_what_a_policy_objects_to_ends_a_job_and_what_was_printed_stays(here: Si
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("mint 99999", 3, ("doesn't live here",)),
-        ("mint 0.NA", 4, ("belongs to the system",)),
+        ("mint 99999", 3, ("is not hosted here",)),
+        ("mint 0.NA", 4, ("is reserved for the system",)),
         ("mint 12345.", 4, ("(rule H2)",)),
-        ("mint 12345 --as 300:12345/nobody", 4, ("make names",)),
+        ("mint 12345 --as 300:12345/nobody", 4, ("create handles",)),
         ("mint 12345 --value 1:URL=x --value 1:URL=y", 4, ("Index conflict",)),
     ],
 )

@@ -13,7 +13,7 @@ from perseid.names.uri import KNOWN_RESOLVERS
 from tests.cli.installation import call
 from tests.cli.program import refused, run
 
-DOCUMENTED = ["handle", "given", "prefix", "suffix", "query", "fragment", "scheme", "details"]
+DOCUMENTED = ["handle", "input", "prefix", "suffix", "query", "fragment", "scheme", "details"]
 CORDRA = "F58FB49EB1F848F0A606E84CEF294BE5"
 CORDRA_AS_GIVEN = "F58FB49EB1F848f0A606E84CEF294BE5"
 
@@ -45,7 +45,7 @@ def test_parse_accepts_every_form(text: str) -> None:
     assert list(facts) == DOCUMENTED
     assert facts == {
         "handle": "10.1000/a/b",
-        "given": "10.1000/a/b",
+        "input": "10.1000/a/b",
         "prefix": "10.1000",
         "suffix": "a/b",
         "query": None,
@@ -98,8 +98,8 @@ def test_parse_recognises_schemes_and_shows_the_spelling_given(
     assert facts["scheme"] == scheme
     assert facts["handle"] == handle
     assert f"{facts['prefix']}/{facts['suffix']}" == handle
-    assert facts["given"] in text
-    assert facts["given"].upper() == handle.upper()
+    assert facts["input"] in text
+    assert facts["input"].upper() == handle.upper()
     assert facts["details"] == details
 
 

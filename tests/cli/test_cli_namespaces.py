@@ -23,7 +23,7 @@ def test_add_prints_the_prefix(demo: Site) -> None:
         "100  HS_ADMIN  200:0.NA/12345",
         "200  HS_VLIST  300:0.NA/0.NA",
     ]
-    refused(demo("namespace add 12345"), "there is a namespace 12345 already", "Change its policy instead")
+    refused(demo("namespace add 12345"), "Namespace 12345 already exists", "Change its policy instead")
 
 
 def test_a_prefix_with_capitals_is_one_with_small_letters(demo: Site) -> None:
@@ -71,7 +71,12 @@ def test_a4_a_creator_is_made_and_told(demo: Site) -> None:
 def test_a4_who_may_not_make_the_creator_leaves_no_namespace(demo: Site) -> None:
     demo.ok("add 0.NA/2000.01 HS_ADMIN=300:2000.01/ann:add_na")
     derive = "namespace derive 2000.01 5 --profile pilin --administrator 300:2000.01/bea --as 300:2000.01/ann"
-    refused(demo(derive), "needs a creator of its identifiers", "may not make names under 2000.01.5", "Name a creator")
+    refused(
+        demo(derive),
+        "default creator of namespace 2000.01.5 cannot be created",
+        "cannot create handles under 2000.01.5",
+        "Name an existing creator",
+    )
     refused(demo("namespace show 2000.01.5"), code=3)
     assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "2000.01"]
     done = demo.ok("namespace derive 2000.01 5 --profile pilin --administrator 300:2000.01/ann --as 300:2000.01/ann")
@@ -82,7 +87,7 @@ def test_a4_who_may_not_make_the_creator_leaves_no_namespace(demo: Site) -> None
 def test_a6_types_that_are_elsewhere_are_told(tmp_path: Path) -> None:
     made = site(tmp_path, "--prefix", "12345")
     done = made.ok("namespace add 10.5072 --profile pilin --json")
-    assert done.json["typesElsewhere"][0] == "102.100.TYPE/CREATION_DATE"
+    assert done.json["external_types"][0] == "102.100.TYPE/CREATION_DATE"
     assert "Types of values that are defined elsewhere" in made.ok("namespace add 10.5073 --profile pilin").err
 
 
@@ -99,17 +104,17 @@ def test_a_namespace_may_have_rules_of_its_own(demo: Site, tmp_path: Path) -> No
     rules.write_text('profil = "free"\n')
     done = demo(f"namespace add 12346 --policy {rules}")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "perseid: profil: there is no such key; did you mean profile?\n"
+    assert done.err == "perseid: profil: unknown key. Did you mean profile?\n"
 
 
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("namespace add 12345 --as 300:99999/x", 4, "may not make the namespace 12345"),
+        ("namespace add 12345 --as 300:99999/x", 4, "cannot create the namespace 12345"),
         ("namespace add ten.1 --profile cordra", 4, 'scheme = "cordra"'),
-        ("namespace add 12345 --profile pilin --case sensitive", 1, "reads names in either case"),
+        ("namespace add 12345 --profile pilin --case sensitive", 1, "ignores case"),
         ("namespace add a/b", 4, "rule H2"),
-        ("namespace add 0.SITE", 4, "belongs to the system itself"),
+        ("namespace add 0.SITE", 4, "is reserved for the system"),
         ("namespace add 12345 --administrator me", 2, "INDEX:HANDLE"),
         ("namespace derive 99999 1", 3, "there is no namespace 99999 here"),
         ("namespace derive 2000.01 x", 4, 'scheme = "cordra"'),
@@ -214,7 +219,7 @@ def test_h5_names_that_would_become_one_are_listed(demo: Site) -> None:
         demo.ok(f"create 20.500/{name} --url https://example.org/{name}")
     change = b'case = "insensitive"'
     done = demo("namespace policy 20.500 --file - --change-case", given=change)
-    refused(done, "would become one: 20.500/A and 20.500/a\n")
+    refused(done, "would collide: 20.500/A and 20.500/a\n")
 
 
 def test_names_are_judged_by_their_letters_where_the_rules_say_so(demo: Site) -> None:
@@ -267,5 +272,5 @@ def test_an_editor_that_fails_changes_nothing(demo: Site, tmp_path: Path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     done = demo("namespace policy 2000.01 --edit", environ=editor(tmp_path, "exit 7"))
     assert (done.code, done.out) == (1, "")
-    assert "ended with code 7; nothing was changed" in done.err
+    assert "failed with exit code 7; nothing was changed" in done.err
     assert not list(tmp_path.glob("perseid-policy-*"))

@@ -44,7 +44,7 @@ def test_create_prints_json(plain: Site) -> None:
 
 def test_a_name_that_exists_is_refused_and_replaced_on_demand(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1 --value DESC=one")
-    refused(plain("create 12345/X --url https://example.org/2"), "12345/X exists already", "overwrite")
+    refused(plain("create 12345/X --url https://example.org/2"), "Handle 12345/X already exists", "overwrite")
     plain.ok("create 12345/x --url https://example.org/2 --overwrite")
     assert plain.lines("resolve 12345/x --type URL --type DESC") == ["1  URL  https://example.org/2"]
 
@@ -99,7 +99,7 @@ def test_a_reserved_name_that_is_registered_with_overwrite_stays_with_whom_it_is
 def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1")
     assert plain.ok("delete 12345/x").out == "12345/x\n"
-    refused(plain("resolve 12345/x"), "no record of 12345/x", code=3)
+    refused(plain("resolve 12345/x"), "Handle 12345/x does not exist", code=3)
     refused(plain("create 12345/x --url https://example.org/2"), "was deleted")
     plain.ok("create 12345/x --url https://example.org/2 --reuse-deleted")
     assert plain.lines("list 12345") == ["12345/x"]
@@ -111,12 +111,12 @@ def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> N
         ("create 102.100.272/foo --url https://example.org/", ("PILIN alphabet", 'scheme = "pilin"', "perseid mint")),
         (f"create {CORDRA}?part=2 --url https://example.org/", ("query or fragment", 'scheme = "cordra"')),
         (f"delete {WORK}", ("cannot be deleted", 'deletion = "tombstone"', "perseid tombstone")),
-        (f"remove {WORK} 9001", ("the date of creation, would be removed", "creation_date_type")),
+        (f"remove {WORK} 9001", ("the date of creation, cannot be removed", "creation_date_type")),
         (f"set {WORK} 9002:102.100.TYPE/CREATOR=102.100.272/D7J1G0DQH", ("would change the creator",)),
         (f"add {WORK} 1:URL=https://example.org/", ("Index conflict for 1",)),
-        (f"create {NEW} --url https://example.org/ --as 300:99999/x", ("may not create", "ADD_HANDLE")),
-        (f"set {WORK} DESC=mine --as 300:99999/x", ("may not modify",)),
-        ("list 102.100.272 --as 300:99999/x", ("may not list",)),
+        (f"create {NEW} --url https://example.org/ --as 300:99999/x", ("cannot create", "ADD_HANDLE")),
+        (f"set {WORK} DESC=mine --as 300:99999/x", ("cannot modify",)),
+        ("list 102.100.272 --as 300:99999/x", ("cannot list",)),
         (f"resolve {WORK} --at 2099-01-01T00:00:00Z", ("in the future",)),
     ],
 )
@@ -169,13 +169,13 @@ def test_wrong_usage_has_a_code_of_its_own(demo: Site, command: str) -> None:
 
 
 def test_which_of_several_values_of_a_type_is_meant_has_to_be_said(demo: Site) -> None:
-    refused(demo(f"set {WORK} 102.100.TYPE/LINK.EXPRESSION=x"), "LINK.EXPRESSION", "Say which is meant, by its index")
+    refused(demo(f"set {WORK} 102.100.TYPE/LINK.EXPRESSION=x"), "LINK.EXPRESSION", "Name the index of the value")
 
 
 def test_a_malformed_name_is_a_failure_with_its_rule(demo: Site) -> None:
     done = demo("create nonsense --url https://example.org/")
     assert (done.code, done.out) == (1, "")
-    assert done.err.endswith("The rule in full: perseid name rules H1\n")
+    assert done.err.endswith("To read the rule: perseid name rules H1\n")
 
 
 def test_a_file_that_is_not_there_is_a_failure(demo: Site) -> None:
@@ -234,7 +234,7 @@ def test_the_past_is_shown_with_the_entry_to_cite(plain: Site) -> None:
     assert done.out == "1  URL  https://example.org/1\n"
     assert done.err.startswith(f"As of entry {first}; the record is that of entry {first} (20")
     found = plain.ok(f"resolve 12345/x --at {first + 1} --json").json
-    assert (found["asOf"], found["seq"]) == (first + 1, first + 1)
+    assert (found["as_of"], found["seq"]) == (first + 1, first + 1)
     assert found["values"][0]["data"]["value"] == "https://example.org/2"
     assert plain.ok("resolve", "12345/x", "--at", found["changed"]).code == 0
     refused(plain("resolve 12345/x --at yesterday"), "Invalid time")
@@ -258,11 +258,11 @@ def test_what_resolve_prints_as_json_create_and_set_take(plain: Site, tmp_path: 
     plain.ok(f"set 12345/y --from {record}")
     left = ["  1  URL       https://example.org/1", "100  HS_ADMIN  200:0.NA/12345:add_value"]
     assert plain.lines("resolve 12345/y --private") == left
-    refused(plain(f"set 12345/none --from {record}"), "no record of 12345/none", code=3)
+    refused(plain(f"set 12345/none --from {record}"), "Handle 12345/none does not exist", code=3)
     record.write_text("{")
     done = plain(f"set 12345/y --from {record}")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("perseid: this is not JSON")
+    assert done.err.startswith("perseid: invalid JSON")
 
 
 # Changing

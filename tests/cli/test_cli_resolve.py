@@ -44,21 +44,21 @@ def test_where_an_alias_leads_nowhere_that_is_said(here: Site) -> None:
     here.ok("create 12345/away --value HS_ALIAS=99/x")
     here.ok("create 12345/circle --value HS_ALIAS=12345/round")
     here.ok("create 12345/round --value HS_ALIAS=12345/circle")
-    refused(here("resolve 12345/lost --follow"), "for 12345/none, of which there is no record", code=3)
-    refused(here("resolve 12345/away --follow"), "Ask the service of 99", code=3)
+    refused(here("resolve 12345/lost --follow"), "of 12345/none, which does not exist", code=3)
+    refused(here("resolve 12345/away --follow"), "Ask the service that hosts 99", code=3)
     refused(here("resolve 12345/circle --follow"), "leads back to itself", code=1)
-    refused(here("resolve 12345/none --follow"), "there is no record of 12345/none", code=3)
+    refused(here("resolve 12345/none --follow"), "Handle 12345/none does not exist", code=3)
 
 
 def test_s2_no_name_is_an_alias_of_itself(here: Site) -> None:
-    refused(here("create 12345/self --value HS_ALIAS=12345/Self"), "12345/self cannot be another name for itself")
-    refused(here("set 12345/other HS_ALIAS=12345/other"), "cannot be another name for itself")
-    refused(here("add 12345/other HS_ALIAS=12345/OTHER"), "cannot be another name for itself")
+    refused(here("create 12345/self --value HS_ALIAS=12345/Self"), "12345/self cannot be an alias of itself")
+    refused(here("set 12345/other HS_ALIAS=12345/other"), "cannot be an alias of itself")
+    refused(here("add 12345/other HS_ALIAS=12345/OTHER"), "cannot be an alias of itself")
 
 
 def test_h9_a_name_that_is_too_long_is_not_found(here: Site) -> None:
     for command in ("resolve", "history", "prove", "cite", "delete"):
-        refused(here(f"{command} 12345/{'x' * 2_043}"), "2,048 octets at most", code=3)
+        refused(here(f"{command} 12345/{'x' * 2_043}"), "at most 2,048 bytes", code=3)
     done = here(f"create 12345/{'x' * 2_043}")
     assert (done.code, "perseid name rules H9" in done.err) == (1, True)
 

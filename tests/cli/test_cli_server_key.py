@@ -75,11 +75,11 @@ def test_init_that_fails_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytes
 def test_the_key_is_listed(here: Site) -> None:
     brought(here)
     document = server_key(here)
-    assert set(document) == {"purpose", "key", "fingerprint", "signs", "serialNumber", "position"}
-    assert (document["key"]["kty"], document["serialNumber"], document["position"]) == ("RSA", 1, 1)
+    assert set(document) == {"purpose", "key", "fingerprint", "active", "serial_number", "position"}
+    assert (document["key"]["kty"], document["serial_number"], document["position"]) == ("RSA", 1, 1)
     assert "d" not in document["key"]
     first = here.lines("key list")[0]
-    assert first == f"server  {document['fingerprint']}  signs now, with serial number 1 of the site"
+    assert first == f"server  {document['fingerprint']}  active, serial number 1 of the site"
 
 
 def test_a_key_that_cannot_be_listed_does_not_hide_the_others(here: Site) -> None:
@@ -87,14 +87,14 @@ def test_a_key_that_cannot_be_listed_does_not_hide_the_others(here: Site) -> Non
     done = here.ok("key list")
     assert done.out.startswith("checkpoint  ")
     assert len(done.out.splitlines()) == 1
-    assert done.err.startswith("perseid: the server's key is not shown: there is no server key: put yours into")
+    assert done.err.startswith("perseid: the server's key cannot be shown: there is no server key: put yours into")
 
 
 def test_a_restored_installation_has_a_server(here: Site, tmp_path: Path) -> None:
     here.ok(f"backup {tmp_path}/full")
     again = Site(tmp_path / "again")
     done = again.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
-    assert "put them\nin its place and remove siteinfo.bin" in done.err
+    assert "and remove siteinfo.bin" in done.err
     assert findings(again, "server")[-1]["level"] == "ok"
     for name in ("siteinfo.json", "keys/privkey.bin"):
         shutil.copy(here.directory / name, again.directory / name)
@@ -107,18 +107,22 @@ def test_a_restored_installation_has_a_server(here: Site, tmp_path: Path) -> Non
 def test_a_key_takes_the_place_of_another(here: Site) -> None:
     before = server_key(here)
     done = here.ok("key rotate server --json")
-    assert set(done.json) == {"purpose", "key", "fingerprint", "serialNumber", "siteInformation"}
+    assert set(done.json) == {"purpose", "key", "fingerprint", "serial_number", "site_information"}
     assert done.json["key"] == RSA_KEY.public.to_json()
-    assert done.json["serialNumber"] == before["serialNumber"] + 1
+    assert done.json["serial_number"] == before["serial_number"] + 1
     assert server_key(here)["fingerprint"] == done.json["fingerprint"] != before["fingerprint"]
-    assert done.json["siteInformation"] == [str(here.directory / f"siteinfo.{form}") for form in ("bin", "json")]
+    assert done.json["site_information"] == [str(here.directory / f"siteinfo.{form}") for form in ("bin", "json")]
     assert all(finding["level"] == "ok" for finding in findings(here, "server"))
 
 
 def test_what_is_said_about_it(here: Site) -> None:
     done = here.ok("key rotate server")
-    assert [line.split("  ")[0] for line in done.out.splitlines()] == ["signs now", "serial number", "site information"]
-    assert done.err.startswith("A server that is running takes it up with SIGHUP.")
+    assert [line.split("  ")[0] for line in done.out.splitlines()] == [
+        "active key",
+        "serial number",
+        "site information",
+    ]
+    assert done.err.startswith("A running server loads the key on SIGHUP.")
 
 
 def test_an_installation_without_a_server_gets_one(here: Site) -> None:
@@ -126,7 +130,7 @@ def test_an_installation_without_a_server_gets_one(here: Site) -> None:
         (here.directory / name).unlink()
     (finding,) = findings(here, "server", code=1)
     assert finding["message"].endswith("make a new key and site information with: perseid key rotate server")
-    assert here.ok("key rotate server --json").json["serialNumber"] == 1
+    assert here.ok("key rotate server --json").json["serial_number"] == 1
     assert findings(here, "server")[-1]["level"] == "ok"
 
 
@@ -135,11 +139,11 @@ def test_an_exchange_that_was_interrupted_is_found_and_finished(here: Site) -> N
     record = SiteRecord.from_bytes((here.directory / "siteinfo.bin").read_bytes())
     put_site(here.directory / "siteinfo.bin", with_key(record, 0, RSA_KEY.public))
     wrong, note, _ = findings(here, "server", code=1)[:3]
-    assert wrong["message"] == "the server's key was being exchanged, and that was interrupted"
+    assert wrong["message"] == "the rotation of the server's key was interrupted"
     assert wrong["advice"] == "finish it with: perseid key rotate server"
     assert "siteinfo.json (serial number 1) differs from" in note["message"]
     assert server_key(here)["key"] == RSA_KEY.public.to_json()
-    assert here.ok("key rotate server --json").json["serialNumber"] == 2
+    assert here.ok("key rotate server --json").json["serial_number"] == 2
     assert [finding["level"] for finding in findings(here, "server")] == ["ok"]
 
 
@@ -173,7 +177,7 @@ def test_a_passphrase_is_neither_shown_nor_repeated(here: Site) -> None:
     assert not any(PASSPHRASE in done.out + done.err for done in said)
     word = put(here.directory.parent / "word", PASSPHRASE.encode(), mode=0o644)
     notes = findings(here, "server", environ={"PERSEID_KEYS_PASSPHRASE_FILE": str(word)})
-    assert (notes[0]["level"], notes[0]["advice"]) == ("note", f"close it with: chmod 0600 {word}")
+    assert (notes[0]["level"], notes[0]["advice"]) == ("note", f"restrict access with: chmod 0600 {word}")
 
 
 # Checked
@@ -216,22 +220,22 @@ def _interfaces(plain: dict[str, Any], **changes: object) -> None:
 @pytest.mark.parametrize(
     ("change", "level", "message", "advice"),
     [
-        (_another_key, "wrong", "is not that of server 1 in", ""),
+        (_another_key, "error", "is not that of server 1 in", ""),
         (_another_public_key, "note", "pubkey.bin is not the public key of the server", "remove it"),
-        (_left_over, "note", "it never counted", "the next exchange removes it"),
+        (_left_over, "note", "was never used", "the next rotation removes it"),
         (_older_form, "note", "differs from", ""),
-        (_site(lambda plain: plain.update(primarySite=False)), "note", "takes no changes", ""),
-        (_site(lambda plain: plain.update(servers=[])), "wrong", "has 0 servers, and site.position is 1", ""),
+        (_site(lambda plain: plain.update(primarySite=False)), "note", "refuses changes", ""),
+        (_site(lambda plain: plain.update(servers=[])), "error", "has 0 servers, and site.position is 1", ""),
         (
             _site(lambda plain: _interfaces(plain, port=99)),
             "note",
-            "sends clients to TCP 99, UDP 99, and native.port",
+            "sends clients to TCP 99, UDP 99, but native.port",
             "raise",
         ),
         (
             _site(lambda plain: _interfaces(plain, protocol="HTTP")),
             "note",
-            "names no UDP interface of this server",
+            "lists no UDP interface of this server",
             "correct",
         ),
         (
@@ -246,7 +250,7 @@ def test_what_is_found_about_the_server(
     here: Site, change: Callable[[Site], None], level: str, message: str, advice: str
 ) -> None:
     change(here)
-    found = findings(here, "server", code=1 if level == "wrong" else 0)
+    found = findings(here, "server", code=1 if level == "error" else 0)
     (finding,) = [finding for finding in found if message in finding["message"]]
     assert finding["level"] == level
     assert advice in finding["advice"]
@@ -263,7 +267,7 @@ OTHER = PortOwner(8, "java -jar handle.jar")
 
 
 IN_USE = PortStatus("in use", True)
-STOP = "stop it, or set native.port to another one"
+STOP = "stop it, or change native.port"
 
 
 @pytest.mark.parametrize(
@@ -274,13 +278,13 @@ STOP = "stop it, or set native.port to another one"
             replace(IN_USE, owners=(OWN,)),
             replace(IN_USE, owners=(OWN,)),
             0,
-            [("note", f"TCP, UDP) is in use by {OWN}", "if it serves this installation, all is well")],
+            [("note", f"TCP, UDP) is in use by {OWN}", "this is correct if it serves this installation")],
         ),
         (
             replace(IN_USE, owners=(OTHER,)),
             PortStatus(),
             1,
-            [("wrong", f"TCP) is in use by {OTHER}", STOP), ("ok", "UDP) is free", "")],
+            [("error", f"TCP) is in use by {OTHER}", STOP), ("ok", "UDP) is free", "")],
         ),
         (
             IN_USE,
@@ -288,8 +292,8 @@ STOP = "stop it, or set native.port to another one"
             1,
             [
                 (
-                    "wrong",
-                    "TCP, UDP) is in use by a process that cannot be told, perhaps of another user",
+                    "error",
+                    "TCP, UDP) is in use by an unknown process, perhaps of another user",
                     f"find it with: ss -lntup; {STOP}",
                 )
             ],
@@ -298,7 +302,13 @@ STOP = "stop it, or set native.port to another one"
             PortStatus("No"),
             PortStatus("No"),
             1,
-            [("wrong", "TCP, UDP) cannot be served at: No", "correct native.host or native.port (default)")],
+            [
+                (
+                    "error",
+                    "cannot listen on 127.0.0.1:2641 (native, TCP, UDP): No",
+                    "correct native.host or native.port (default)",
+                )
+            ],
         ),
     ],
 )
@@ -321,14 +331,14 @@ def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = {8641: PortStatus(), 28000: replace(IN_USE, owners=(OTHER,))}
     monkeypatch.setattr(check_server, "check_port", lambda _host, port, _transport: looked[port])
     any_, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
-    assert any_["message"] == "any port that is free will be used (native.port is 0)"
+    assert any_["message"] == "the system chooses a free port (native.port is 0)"
     assert http["message"] == f"127.0.0.1:28000 (http, TCP) is in use by {OTHER}"
-    assert http["advice"] == "stop it, or set http.port to another one"
+    assert http["advice"] == "stop it, or change http.port"
     assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
     monkeypatch.setattr(check_server, "check_port", lambda *_: PortStatus("Permission denied"))
     low, _, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
-    assert low["message"] == "[::1]:264 (native, TCP, UDP) cannot be served at: Permission denied"
-    assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 needs a right" in low["advice"]
+    assert low["message"] == "cannot listen on [::1]:264 (native, TCP, UDP): Permission denied"
+    assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 requires the capability" in low["advice"]
     assert metrics["advice"] == "correct metrics.host or metrics.port (default)"
 
 
@@ -338,27 +348,27 @@ def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_found_about_http(here: Site) -> None:
     (found,) = findings(here, "http")
     own = here.directory / "keys" / "https.pem"
-    assert (found["level"], found["message"]) == ("ok", f"HTTPS has a self-signed certificate: {own}")
+    assert (found["level"], found["message"]) == ("ok", f"HTTPS uses a self-signed certificate: {own}")
     own.unlink()
     (found,) = findings(here, "http")
     assert found["level"] == "note"
-    assert found["advice"] == "the server makes one when it starts, or on SIGHUP"
+    assert found["advice"] == "the server creates one when it starts, or on SIGHUP"
     assert not own.exists()
     (found,) = findings(here, "http", environ={"PERSEID_HTTP_ENABLED": "no"})
-    assert found["message"] == "it is not served (http.enabled is false)"
+    assert found["message"] == "disabled (http.enabled is false)"
     proxied = {"PERSEID_HTTP_LISTEN": "http", "PERSEID_HTTP_PUBLIC_URL": "https://hdl.example.org"}
     note, ok = findings(here, "http", environ=proxied)
-    assert "name it in http.trusted_proxies" in note["advice"]
-    assert ok["message"].startswith("plain HTTP is served")
+    assert "list the proxy in http.trusted_proxies" in note["advice"]
+    assert ok["message"].startswith("plain HTTP only")
     (ok,) = findings(here, "http", environ=proxied | {"PERSEID_HTTP_TRUSTED_PROXIES": "192.0.2.7"})
     (wrong,) = findings(here, "http", 1, environ={"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem"})
-    assert wrong["level"] == "wrong"
+    assert wrong["level"] == "error"
     assert "web.pem cannot be read" in wrong["message"]
 
 
 @pytest.mark.parametrize(
     ("days", "level", "message"),
-    [(-1, "wrong", "has expired at "), (5, "note", "expires in 4 days"), (60, "ok", "is valid for another 59 days")],
+    [(-1, "error", "has expired at "), (5, "note", "expires in 4 days"), (60, "ok", "is valid for another 59 days")],
 )
 def test_what_is_found_about_a_certificate_of_the_operator(here: Site, days: int, level: str, message: str) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
@@ -377,9 +387,9 @@ def test_what_is_found_about_a_certificate_of_the_operator(here: Site, days: int
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     path = put(here.directory / "web.pem", made.public_bytes(Encoding.PEM) + private)
     environ = {"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem"}
-    found = findings(here, "http", int(level == "wrong"), environ)
+    found = findings(here, "http", int(level == "error"), environ)
     assert [each["level"] for each in found] == [level]
     assert f"the certificate in {path} {message}" in found[0]["message"]
     path.chmod(0o604)
-    found = findings(here, "http", int(level == "wrong"), environ)
-    assert found[-1]["advice"] == f"close it with: chmod o= {path}"
+    found = findings(here, "http", int(level == "error"), environ)
+    assert found[-1]["advice"] == f"restrict access with: chmod o= {path}"

@@ -26,9 +26,9 @@ def test_what_a_template_makes_is_shown_and_said_to_be_made(here: Site, tmp_path
     assert done.out == "1  URL  https://example.org/a#Page\n"
     assert done.err == "It has no record of its own: a template made this from the record of 12345/a.\n"
     found = here.ok("resolve 12345/a@x --type URL --json").json
-    assert (found["handle"], found["madeFrom"]) == ("12345/a@x", "12345/a")
-    assert "madeFrom" not in here.ok("resolve 12345/a --json").json
-    refused(here("resolve 12345/a-x"), "there is no record of 12345/a-x", code=3)
+    assert (found["handle"], found["template_base"]) == ("12345/a@x", "12345/a")
+    assert "template_base" not in here.ok("resolve 12345/a --json").json
+    refused(here("resolve 12345/a-x"), "Handle 12345/a-x does not exist", code=3)
     then = here.ok("history 0.NA/12345 --json").json["versions"][0]["seq"]
     here.ok(f"set 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'second'}")
     done = here.ok("resolve 12345/none@x")
@@ -36,7 +36,7 @@ def test_what_a_template_makes_is_shown_and_said_to_be_made(here: Site, tmp_path
         "1  URL  https://example.org/x\n",
         "It has no record of its own: a template made this.\n",
     )
-    assert here.ok("resolve 12345/none@x --json").json["madeFrom"] is None
+    assert here.ok("resolve 12345/none@x --json").json["template_base"] is None
     done = here.ok(f"resolve 12345/a@x --type URL --at {then}")
     assert done.out == "1  URL  https://example.org/a#x\n"
     assert f"As of entry {then}; the latest that it was made from is that of entry {then} (" in done.err

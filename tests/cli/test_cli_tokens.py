@@ -33,7 +33,7 @@ def listed(of: Site, words: str = "") -> list[dict[str, Any]]:
 
 
 def test_a_token_is_printed_alone_and_once(here: Site) -> None:
-    done = here.ok("token create --scope mint,update --scope publish --namespace 12345 --label catalogue")
+    done = here.ok("token create --scope mint,update --scope publish --namespace 12345 --label catalog")
     assert re.fullmatch(PATTERN + "\n", done.out)
     secret = Secret.parse(done.out.strip())
     assert secret.id in done.err
@@ -47,17 +47,19 @@ def test_a_token_is_printed_alone_and_once(here: Site) -> None:
 
 
 def test_what_json_has(here: Site) -> None:
-    made = create(here, "--scope create,read --namespace 12345 --namespace 12345.* --expires-in 30d --label 'the catalogue'")
-    assert set(made) == {"token", "id", "label", "maker", "may", "namespaces", "created", "expires"}
-    assert (made["label"], made["may"]) == ("the catalogue", ["read", "create"])
+    made = create(
+        here, "--scope create,read --namespace 12345 --namespace 12345.* --expires-in 30d --label 'the catalog'"
+    )
+    assert set(made) == {"token", "id", "label", "issuer", "scopes", "namespaces", "created", "expires"}
+    assert (made["label"], made["scopes"]) == ("the catalog", ["read", "create"])
     assert made["namespaces"] == ["12345", "12345.*"]
-    assert made["maker"].startswith("local:")
+    assert made["issuer"].startswith("local:")
     (item,) = listed(here)
     assert item == {
         **{name: value for name, value in made.items() if name != "token"},
-        "state": "counts",
+        "state": "active",
         "revoked": None,
-        "lastUsed": None,
+        "last_used": None,
         "seq": item["seq"],
     }
     assert here.ok(f"token show {made['id']} --json").json == item
@@ -72,19 +74,19 @@ def test_the_token_works(here: Site) -> None:
     here.ok(f"token revoke {made['id']}")
     with Installation.open(here.directory) as installation, pytest.raises(Refused, match="was revoked"):
         TokenAuthenticator(open_registry(installation)).authenticate(made["token"])
-    assert listed(here, "--all")[0]["lastUsed"] is not None
+    assert listed(here, "--all")[0]["last_used"] is not None
 
 
 def test_it_is_listed_and_shown_for_people(here: Site) -> None:
-    here.ok("token create --scope mint,read --namespace 12345 --label 'the catalogue'")
+    here.ok("token create --scope mint,read --namespace 12345 --label 'the catalog'")
     (line,) = here.lines("token list")
     assert re.fullmatch(
-        r"[a-z2-7]{8}  counts  until \d{4}-\d\d-\d\d  never used  local:\S+  read,mint  12345  the catalogue", line
+        r"[a-z2-7]{8}  active  until \d{4}-\d\d-\d\d  never used  local:\S+  read,mint  12345  the catalog", line
     )
     facts = dict(re.split("  +", line, maxsplit=1) for line in here.lines("token show last"))
-    assert facts["may"] == "read, mint"
+    assert facts["scopes"] == "read, mint"
     assert facts["last used"] == "never"
-    assert facts["state"] == "counts"
+    assert facts["state"] == "active"
     assert "revoked" not in facts
     here.ok("token revoke last --note found")
     assert here.ok("token list").out == ""
@@ -94,24 +96,24 @@ def test_it_is_listed_and_shown_for_people(here: Site) -> None:
 
 def test_it_acts_as_somebody(here: Site) -> None:
     made = create(here, "--scope read --namespace 12345 --as 300:0.NA/12345")
-    assert made["maker"] == "300:0.NA/12345"
+    assert made["issuer"] == "300:0.NA/12345"
     assert [item["id"] for item in listed(here, "--as 300:0.NA/12345")] == [made["id"]]
     assert listed(here, "--as 300:12345/nobody") == []
-    refused(here(f"token revoke {made['id']} --as 300:12345/nobody"), f"there is no token {made['id']}", code=3)
-    refused(here(f"token show {made['id']} --as 300:12345/nobody"), "there is no token", code=3)
+    refused(here(f"token revoke {made['id']} --as 300:12345/nobody"), f"Token {made['id']} does not exist", code=3)
+    refused(here(f"token show {made['id']} --as 300:12345/nobody"), "does not exist", code=3)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--all-namespaces", "say what the token is good for"),
-        ("--scope read", "say where the token is good"),
-        ("--scope read --all-namespaces --namespace 12345", "not both"),
-        ("--scope everything --all-namespaces", "is no word of a scope"),
-        ("--scope admin --namespace 12345", "about the server as a whole"),
+        ("--all-namespaces", "required: one or more of"),
+        ("--scope read", "use either --namespace or --all-namespaces"),
+        ("--scope read --all-namespaces --namespace 12345", "use either --namespace or --all-namespaces"),
+        ("--scope everything --all-namespaces", "is not a scope"),
+        ("--scope admin --namespace 12345", "applies to the whole server"),
         ("--scope read --namespace 12345/x", "write a prefix"),
-        ("--scope read --all-namespaces --expires-in 0d", "--days"),
-        ("--scope read --all-namespaces --expires-in 401d", "--days"),
+        ("--scope read --all-namespaces --expires-in 0d", "--expires-in"),
+        ("--scope read --all-namespaces --expires-in 401d", "--expires-in"),
     ],
 )
 def test_wrong_usage(here: Site, words: str, message: str) -> None:
@@ -121,12 +123,12 @@ def test_wrong_usage(here: Site, words: str, message: str) -> None:
 
 
 def test_what_is_refused(here: Site) -> None:
-    refused(here("token create --scope read --namespace 777"), "not homed here", code=3)
-    refused(here("token create --scope read --all-namespaces --as 300:12345/nobody"), "may not make a token")
+    refused(here("token create --scope read --namespace 777"), "is not hosted here", code=3)
+    refused(here("token create --scope read --all-namespaces --as 300:12345/nobody"), "cannot create a token")
     refused(here("token create --scope read --all-namespaces --label", "two\nlines"), "one line")
-    refused(here("token show zzzzzzzz"), "there is no token zzzzzzzz", code=3)
-    refused(here("token show last"), "there is no token yet", code=3)
-    refused(here("token revoke zzzzzzzz"), "there is no token zzzzzzzz", code=3)
+    refused(here("token show zzzzzzzz"), "Token zzzzzzzz does not exist", code=3)
+    refused(here("token show last"), "there are no tokens", code=3)
+    refused(here("token revoke zzzzzzzz"), "Token zzzzzzzz does not exist", code=3)
     assert here("token revoke").code == 2
 
 
@@ -142,12 +144,12 @@ def test_all_that_somebody_made_are_revoked(here: Site) -> None:
     assert sorted(here.lines(f"token revoke {ann[0]} --issuer 300:0.NA/12345")) == sorted(ann)
     assert [item["id"] for item in listed(here)] == [other]
     done = here.ok("token revoke --issuer 300:0.NA/12345")
-    assert (done.out, done.err) == ("", "perseid: no token that counts was made by 300:0.NA/12345\n")
+    assert (done.out, done.err) == ("", "perseid: 300:0.NA/12345 has no active tokens\n")
     assert here.ok(f"token revoke {other} --json").json == {"id": other, "label": "", "state": "revoked"}
 
 
 def test_the_words_are_all_explained(here: Site) -> None:
-    shown = here.ok("token create --help").out.partition("The words:")[2]
+    shown = here.ok("token create --help").out.partition("The scopes:")[2]
     assert [word for word in SCOPES if word not in shown] == []
 
 
@@ -163,14 +165,14 @@ def findings(of: Site) -> Iterator[tuple[str, str]]:
 def test_check_says_what_it_finds(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(findings(here)) == []
     first, second = create(here)["id"], create(here)["id"]
-    assert list(findings(here)) == [("ok", "2 count")]
+    assert list(findings(here)) == [("ok", "2 active")]
     here.ok(f"token revoke {second}")
-    assert list(findings(here)) == [("ok", "1 counts")]
+    assert list(findings(here)) == [("ok", "1 active")]
     monkeypatch.setattr(check_server, "UNUSED_DAYS", 0)
-    assert list(findings(here)) == [("note", f"nobody has used {first} for 0 days"), ("ok", "1 counts")]
+    assert list(findings(here)) == [("note", f"not used for 0 days: {first}"), ("ok", "1 active")]
     for _ in range(6):
         create(here)
-    assert next(findings(here))[1].endswith(" and 2 more for 0 days")
+    assert next(findings(here))[1].endswith(" and 2 more")
 
 
 def test_check_knows_of_uses(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +182,7 @@ def test_check_knows_of_uses(here: Site, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(findings(here))) == 2
     with Installation.open(here.directory) as installation:
         token_uses.record_use(installation.log, made, 40_000)
-    assert list(findings(here)) == [("ok", "1 counts")]
+    assert list(findings(here)) == [("ok", "1 active")]
 
 
 def test_check_tells_of_tokens_that_a_restore_brought_back(here: Site, tmp_path: Path) -> None:
@@ -191,8 +193,8 @@ def test_check_tells_of_tokens_that_a_restore_brought_back(here: Site, tmp_path:
     again.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
     note, ok = findings(again)
     assert note[0] == "note"
-    assert note[1].startswith(f"{made['id']} counted when the backup was made")
-    assert ok == ("ok", "1 counts")
+    assert note[1].startswith(f"restored from a backup: {made['id']}")
+    assert ok == ("ok", "1 active")
     again.ok(f"token revoke {made['id']}")
     create(again)
-    assert list(findings(again)) == [("ok", "1 counts")]
+    assert list(findings(again)) == [("ok", "1 active")]

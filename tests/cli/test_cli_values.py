@@ -48,13 +48,13 @@ def test_a_value_is_read(text: str, expected: PartialValue) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("URL", "write [INDEX:]TYPE=DATA"),
-        ("=x", "write [INDEX:]TYPE=DATA"),
-        (" =x", "write [INDEX:]TYPE=DATA"),
-        ("0:URL=x", "from 1 on"),
-        ("9999999999:URL=x", "from 1 on"),
-        ("x:URL=x", "from 1 on"),
-        ("URL!secret=x", "there are !private and !public"),
+        ("URL", "use [INDEX:]TYPE=DATA"),
+        ("=x", "use [INDEX:]TYPE=DATA"),
+        (" =x", "use [INDEX:]TYPE=DATA"),
+        ("0:URL=x", "a number from 1;"),
+        ("9999999999:URL=x", "a number from 1;"),
+        ("x:URL=x", "a number from 1;"),
+        ("URL!secret=x", "use !private or !public"),
         ("X=base64:!!", "base64"),
         ("HS_ADMIN=200:0.NA/P:fly", "'fly' is not a permission"),
         ("HS_ADMIN=nobody", "INDEX:HANDLE"),
@@ -75,7 +75,7 @@ def test_data_may_be_in_a_file(tmp_path: Path) -> None:
 
 def test_a_file_that_no_value_can_hold_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(1_048_577))
-    with pytest.raises(typer.BadParameter, match="too many"):
+    with pytest.raises(typer.BadParameter, match="the maximum is"):
         parse_value(f"X=@{tmp_path}/data")
 
 
@@ -144,5 +144,5 @@ def test_a_record_in_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match='a value has no "type"'):
         read_record(str(path))
     path.write_bytes(b"\xff")
-    with pytest.raises(InvalidData, match="is not UTF-8"):
+    with pytest.raises(InvalidData, match="is not valid UTF-8"):
         read_text(str(path))

@@ -1,4 +1,4 @@
-"""What the tests of the repository share: where it is, a clean set of variables, and an installation."""
+"""Fixtures of the repository tests: the checkout, clean variables, and an installed wheel."""
 
 import fcntl
 import os
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-import licences
+import licenses
 import lock
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Variables by which make, coverage, the active environment or a module path would reach into a child process.
+# Variables of make, coverage, virtual environments and Python that would affect a child process.
 _TRACES = ("COV", "MAKE", "MFLAGS", "GNUMAKEFLAGS", "PERSEID_", "PYTEST", "PYTHON", "VIRTUAL_ENV")
 
 
@@ -31,7 +31,7 @@ class Environ(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment outside the checkout that holds the built wheel and its locked run-time dependencies."""
+    """An environment outside the checkout with the built wheel and its locked run-time dependencies."""
 
     wheel: Path
     home: Path
@@ -72,40 +72,40 @@ def clean_environ() -> Environ:
 def installed(tmp_path_factory: pytest.TempPathFactory, worker_id: str, clean_environ: Environ) -> Installed:
     """The wheel, built from the checkout and installed into an empty environment; once for all workers."""
     base = tmp_path_factory.getbasetemp()
-    place = (base if worker_id == "master" else base.parent) / "installed"
-    place.mkdir(exist_ok=True)
-    assert not place.resolve().is_relative_to(_ROOT), "the temporary directory is inside the checkout"
-    with (place / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if not (place / "ready").exists():
-            _install(place, clean_environ)
-            (place / "ready").touch()
-    (wheel,) = (place / "wheel").iterdir()
-    return Installed(wheel, place / "environment", clean_environ)
+    folder = (base if worker_id == "master" else base.parent) / "installed"
+    folder.mkdir(exist_ok=True)
+    assert not folder.resolve().is_relative_to(_ROOT), "the temporary directory is inside the checkout"
+    with (folder / "lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        if not (folder / "ready").exists():
+            _install(folder, clean_environ)
+            (folder / "ready").touch()
+    (wheel,) = (folder / "wheel").iterdir()
+    return Installed(wheel, folder / "environment", clean_environ)
 
 
-def _install(place: Path, environ: Environ) -> None:
-    """Build and install, each step by pip; its own words are the failure's explanation."""
+def _install(folder: Path, environ: Environ) -> None:
+    """Build and install with pip."""
 
     def run(*arguments: str | Path) -> None:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=place, env=environ, check=False, capture_output=True, text=True
+            [sys.executable, *arguments], cwd=folder, env=environ, check=False, capture_output=True, text=True
         )
         assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
 
     for left_over in ("wheel", "environment"):
-        shutil.rmtree(place / left_over, ignore_errors=True)
+        shutil.rmtree(folder / left_over, ignore_errors=True)
     pip = ("-m", "pip", "--disable-pip-version-check")
     run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheel", _ROOT)
-    (wheel,) = (place / "wheel").iterdir()
+    (wheel,) = (folder / "wheel").iterdir()
 
-    needed = {canonicalize_name(each.metadata["Name"]) for each in licences.closure("perseid")}
+    needed = {canonicalize_name(each.metadata["Name"]) for each in licenses.closure("perseid")}
     pins = lock.parse(lock.LOCK.read_text())
     run_time = [pin.text for pin in pins if canonicalize_name(pin.requirement.name) in needed]
-    (place / "requirements.txt").write_text("\n".join(run_time) + "\n")
+    (folder / "requirements.txt").write_text("\n".join(run_time) + "\n")
 
     run("-m", "venv", "--without-pip", "environment")
     into = (*pip, "--python", "environment/bin/python", "install")
-    # Without --no-deps: what the closure forgot has no hash, and pip refuses it.
+    # Without --no-deps: a dependency that the closure missed has no hash, and pip refuses it.
     run(*into, "--require-hashes", "-r", "requirements.txt")
     run(*into, "--no-deps", "--no-index", wheel)

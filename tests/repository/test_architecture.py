@@ -1,4 +1,4 @@
-"""docs/ARCHITECTURE.md stays true: rooms and dependencies are those that exist."""
+"""docs/ARCHITECTURE.md lists the packages and dependencies that exist."""
 
 import re
 import tomllib
@@ -24,23 +24,23 @@ def project_requirements(root: Path, *extras: str) -> set[str]:
     return {canonicalize_name(Requirement(line).name) for group in groups for line in group}
 
 
-def test_a_room_is_marked_built_exactly_when_it_exists(root: Path, sections: dict[str, str]) -> None:
-    states = dict(re.findall(r"^\| `(\w+)/` \| (built|planned) \|", sections["Rooms"], re.MULTILINE))
+def test_package_is_marked_built_exactly_if_it_exists(root: Path, sections: dict[str, str]) -> None:
+    states = dict(re.findall(r"^\| `(\w+)/` \| (built|planned) \|", sections["Packages"], re.MULTILINE))
     existing = {path.parent.name for path in (root / "src" / "perseid").glob("*/__init__.py")}
-    assert {room for room, state in states.items() if state == "built"} == existing
+    assert {package for package, state in states.items() if state == "built"} == existing
     assert len(states) == 10
 
 
-def test_every_run_time_dependency_has_its_reason(root: Path, sections: dict[str, str]) -> None:
+def test_every_run_time_dependency_is_listed(root: Path, sections: dict[str, str]) -> None:
     assert set(ROW.findall(sections["At run time"])) == project_requirements(root)
 
 
-def test_every_optional_dependency_and_tool_has_its_reason(root: Path, sections: dict[str, str]) -> None:
+def test_every_optional_dependency_and_tool_is_listed(root: Path, sections: dict[str, str]) -> None:
     assert set(ROW.findall(sections["Optional"])) == project_requirements(root, "postgres")
     assert set(ROW.findall(sections["For tests and development"])) == project_requirements(root, "test", "dev")
 
 
-def test_nothing_planned_is_a_dependency_already(root: Path, sections: dict[str, str]) -> None:
+def test_planned_dependencies_are_not_required_yet(root: Path, sections: dict[str, str]) -> None:
     planned = {name.lower() for name in ROW.findall(sections["Planned"])}
     assert planned
     assert not planned & (project_requirements(root) | project_requirements(root, "test", "dev"))

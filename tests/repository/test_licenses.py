@@ -1,4 +1,4 @@
-"""Only licences that were thought about reach a user."""
+"""Only allowed licenses reach users."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import licences
+import licenses
 
 Make = Callable[..., metadata.Distribution]
 Site = Mapping[str, metadata.Distribution]
@@ -32,7 +32,7 @@ def make(tmp_path: Path, site: dict[str, metadata.Distribution]) -> Make:
     return make
 
 
-def finder(site: Site) -> licences.Find:
+def finder(site: Site) -> licenses.Find:
     def find(name: str) -> metadata.Distribution:
         try:
             return site[name]
@@ -64,12 +64,12 @@ def finder(site: Site) -> licences.Find:
         ("GPL-2.0-only WITH Classpath-exception-2.0", False),
     ],
 )
-def test_an_expression_is_allowed_when_one_choice_of_it_is_allowed_in_all_parts(expression: str, allowed: bool) -> None:
-    assert licences.is_allowed(expression) is allowed
+def test_expression_is_allowed_if_one_choice_is_allowed(expression: str, allowed: bool) -> None:
+    assert licenses.is_allowed(expression) is allowed
 
 
 @pytest.mark.parametrize(
-    ("fields", "licence"),
+    ("fields", "license"),
     [
         (["License-Expression: Apache-2.0 OR MIT"], "Apache-2.0 OR MIT"),
         (["License-Expression: MIT", "License: GPL-3.0-only"], "MIT"),
@@ -91,19 +91,19 @@ def test_an_expression_is_allowed_when_one_choice_of_it_is_allowed_in_all_parts(
         ),
     ],
 )
-def test_a_licence_is_read_from_what_the_metadata_says(make: Make, fields: list[str], licence: str) -> None:
-    assert licences.judge(make("thing", *fields)) == licences.Finding("thing", "1.0", licence, None)
+def test_license_is_read_from_the_metadata(make: Make, fields: list[str], license: str) -> None:
+    assert licenses.judge(make("thing", *fields)) == licenses.Finding("thing", "1.0", license, None)
 
 
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ([], "the metadata names no licence"),
-        (["License: UNKNOWN"], "the metadata names no licence"),
+        ([], "the metadata names no license"),
+        (["License: UNKNOWN"], "the metadata names no license"),
         (["License: my own words"], "the words are not in the table"),
         (["License-Expression: my own words"], "not an SPDX expression"),
-        (["License-Expression: GPL-3.0-or-later"], "not in the list of allowed licences"),
-        (["License: AGPL-3.0-only"], "not in the list of allowed licences"),
+        (["License-Expression: GPL-3.0-or-later"], "not in the list of allowed licenses"),
+        (["License: AGPL-3.0-only"], "not in the list of allowed licenses"),
         (["License: GPLv3", "Classifier: License :: OSI Approved :: MIT License"], "the words are not in the table"),
         (["License: GNU General Public License"], "the words are not in the table"),
         (
@@ -113,11 +113,11 @@ def test_a_licence_is_read_from_what_the_metadata_says(make: Make, fields: list[
         (["Classifier: License :: Other/Proprietary License"], "the classifier is not in the table"),
     ],
 )
-def test_what_is_unknown_or_copyleft_is_refused_with_the_reason(make: Make, fields: list[str], fault: str) -> None:
-    assert licences.judge(make("thing", *fields)).fault == fault
+def test_unknown_and_copyleft_licenses_are_refused(make: Make, fields: list[str], fault: str) -> None:
+    assert licenses.judge(make("thing", *fields)).fault == fault
 
 
-def test_the_closure_follows_requirements_extras_and_markers(make: Make, site: Site) -> None:
+def test_closure_follows_requirements_extras_and_markers(make: Make, site: Site) -> None:
     make(
         "perseid",
         needs=["Direct_One", "loop", "other; sys_platform == 'none'", "db[fast]; extra == 'postgres'"],
@@ -129,45 +129,43 @@ def test_the_closure_follows_requirements_extras_and_markers(make: Make, site: S
     make("db-fast")
 
     def names(*extras: str) -> list[str]:
-        return [each.metadata["Name"] for each in licences.closure("Perseid", extras, finder(site))]
+        return [each.metadata["Name"] for each in licenses.closure("Perseid", extras, finder(site))]
 
     assert names() == ["deep", "direct-one", "loop"]
     assert names("postgres") == ["db", "db-fast", "deep", "direct-one", "loop"]
 
 
-def test_the_command_prints_every_licence_and_names_the_offender(
+def test_command_prints_all_licenses_and_the_refused_ones(
     make: Make, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make("perseid", "Provides-Extra: postgres", needs=["good", "bad", "db; extra == 'postgres'"])
     make("good", "License-Expression: MIT")
     make("bad", "License-Expression: GPL-3.0-only")
     make("db", "License-Expression: LGPL-3.0-only")
-    assert licences.main(finder(site)) == 1
+    assert licenses.main(finder(site)) == 1
     out, err = capsys.readouterr()
     assert [line.split() for line in out.splitlines()] == [
-        ["name", "version", "licence"],
+        ["name", "version", "license"],
         ["bad", "1.0", "GPL-3.0-only"],
         ["db", "1.0", "LGPL-3.0-only"],
         ["good", "1.0", "MIT"],
     ]
-    assert err == "refused: bad 1.0: GPL-3.0-only: not in the list of allowed licences\n"
+    assert err == "refused: bad 1.0: GPL-3.0-only: not in the list of allowed licenses\n"
 
 
-def test_a_dependency_that_is_not_installed_fails_the_check(
-    make: Make, site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_dependency_fails_the_check(make: Make, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     make("perseid", "Provides-Extra: postgres", needs=["absent"])
-    assert licences.main(finder(site)) == 1
+    assert licenses.main(finder(site)) == 1
     assert "absent is needed and not installed" in capsys.readouterr().err
 
 
-def test_the_extras_that_are_checked_exist() -> None:
-    assert {*licences.EXTRAS} <= {*metadata.metadata("perseid").get_all("Provides-Extra", [])}
+def test_checked_extras_exist() -> None:
+    assert {*licenses.EXTRAS} <= {*metadata.metadata("perseid").get_all("Provides-Extra", [])}
 
 
-def test_the_licences_of_our_own_run_time_dependencies_are_allowed(
+def test_licenses_of_run_time_dependencies_are_allowed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert licences.main() == 0
+    assert licenses.main() == 0
     named = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert {"msgspec", "rich", "typer", "psycopg"} <= named

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import licences
+import licenses
 import lock
 
 HASH = "--hash=sha256:" + 64 * "0"
@@ -55,7 +55,7 @@ def test_every_direct_dependency_is_pinned_within_its_bounds(root: Path) -> None
 def test_the_run_time_dependencies_installed_here_are_the_locked_ones() -> None:
     pins = pins_here()
     installed = {
-        canonicalize_name(each.metadata["Name"]): each.version for each in licences.closure("perseid", ["postgres"])
+        canonicalize_name(each.metadata["Name"]): each.version for each in licenses.closure("perseid", ["postgres"])
     }
     assert installed == {name: pins[name].version for name in installed}
 

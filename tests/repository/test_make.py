@@ -1,4 +1,4 @@
-"""The Makefile is the one way in: it sets up once, checks everything, and promises nothing it cannot do."""
+"""The Makefile sets up the environment once and runs all checks."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.conftest import LONGEST
 if TYPE_CHECKING:
     from tests.repository.conftest import Environ
 
-# Stands in for the Python that makes the environment and for the one inside it, and writes down how it is called.
+# Replaces the Python that creates the environment and the one inside it, and records its calls.
 FAKE_PYTHON = """\
 #!/bin/sh
 echo "$*" >> "$CALLS"
@@ -40,7 +40,7 @@ def write_program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, root: Path) -> Path:
-    """The files that `make env` looks at, and a Python that only pretends."""
+    """The files that `make env` reads, and a fake Python."""
     checkout = tmp_path / "checkout"
     for name in ("Makefile", "pyproject.toml", "requirements.lock", "src/perseid/__init__.py", "tools/debian-packages"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,20 +55,20 @@ def calls(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pretending(tmp_path: Path, calls: Path, clean_environ: "Environ") -> "Environ":
+def fake_environ(tmp_path: Path, calls: Path, clean_environ: "Environ") -> "Environ":
     path = f"{tmp_path / 'bin'}{os.pathsep}{clean_environ['PATH']}"
     return clean_environ.plus(PATH=path, CALLS=str(calls), BROKEN="nothing is broken")
 
 
-def test_the_environment_of_this_run_is_up_to_date(root: Path, clean_environ: "Environ") -> None:
+def test_environment_of_this_run_is_up_to_date(root: Path, clean_environ: "Environ") -> None:
     done = make(root, clean_environ, "--question", "env")
     assert done.returncode == 0, "the lock or pyproject.toml is newer than .venv; run: make env"
 
 
 def test_env_installs_the_locked_versions_by_hash_and_then_the_package(
-    checkout: Path, calls: Path, pretending: "Environ"
+    checkout: Path, calls: Path, fake_environ: "Environ"
 ) -> None:
-    done = make(checkout, pretending, "env")
+    done = make(checkout, fake_environ, "env")
     assert done.returncode == 0, done.stderr
     installs = [line for line in calls.read_text().splitlines() if line.startswith("-m pip install")]
     assert len(installs) == 2
@@ -78,109 +78,137 @@ def test_env_installs_the_locked_versions_by_hash_and_then_the_package(
     assert "--editable ." in installs[1]
 
 
-def test_env_does_nothing_when_nothing_changed(checkout: Path, calls: Path, pretending: "Environ") -> None:
-    assert make(checkout, pretending, "env").returncode == 0
+def test_env_does_nothing_when_nothing_changed(checkout: Path, calls: Path, fake_environ: "Environ") -> None:
+    assert make(checkout, fake_environ, "env").returncode == 0
     calls.unlink()
-    assert make(checkout, pretending, "env").returncode == 0
+    assert make(checkout, fake_environ, "env").returncode == 0
     assert not calls.exists(), calls.read_text()
 
 
 @pytest.mark.parametrize("changed", ["requirements.lock", "pyproject.toml"])
-def test_env_installs_again_when_what_to_install_changed(
-    checkout: Path, calls: Path, pretending: "Environ", changed: str
+def test_env_installs_again_if_the_requirements_changed(
+    checkout: Path, calls: Path, fake_environ: "Environ", changed: str
 ) -> None:
-    assert make(checkout, pretending, "env").returncode == 0
+    assert make(checkout, fake_environ, "env").returncode == 0
     calls.unlink()
     later = (checkout / ".venv" / ".up-to-date").stat().st_mtime + 2
     os.utime(checkout / changed, (later, later))
-    assert make(checkout, pretending, "env").returncode == 0
+    assert make(checkout, fake_environ, "env").returncode == 0
     assert "-m pip install" in calls.read_text()
 
 
 @pytest.fixture
 def other_python(tmp_path: Path) -> Path:
-    """A second Python that pretends."""
+    """A second fake Python."""
     other = tmp_path / "other" / "python3"
     write_program(other, FAKE_PYTHON)
     return other
 
 
-def test_env_is_made_anew_when_another_python_is_named_and_kept_when_none_is(
-    checkout: Path, calls: Path, pretending: "Environ", other_python: Path
+def test_env_is_created_again_only_if_another_python_is_named(
+    checkout: Path, calls: Path, fake_environ: "Environ", other_python: Path
 ) -> None:
-    assert make(checkout, pretending, "env").returncode == 0
+    assert make(checkout, fake_environ, "env").returncode == 0
     calls.unlink()
-    named = make(checkout, pretending, f"PYTHON={other_python}", "env")
+    named = make(checkout, fake_environ, f"PYTHON={other_python}", "env")
     assert named.returncode == 0, named.stderr
     assert "-m venv --clear .venv" in calls.read_text().splitlines()
     assert calls.read_text().count("-m pip install") == 2
     assert (checkout / ".venv" / "pyvenv.cfg").read_text() == f"executable = {other_python}\n"
     calls.unlink()
-    assert make(checkout, pretending, "env").returncode == 0
+    assert make(checkout, fake_environ, "env").returncode == 0
     assert not calls.exists(), calls.read_text()
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])
-def test_env_does_nothing_when_the_same_python_is_named_again(
-    checkout: Path, calls: Path, pretending: "Environ", other_python: Path, way: str
+def test_env_does_nothing_if_the_same_python_is_named_again(
+    checkout: Path, calls: Path, fake_environ: "Environ", other_python: Path, way: str
 ) -> None:
-    assert make(checkout, pretending, f"PYTHON={other_python}", "env").returncode == 0
+    assert make(checkout, fake_environ, f"PYTHON={other_python}", "env").returncode == 0
     calls.unlink()
     if way == "argument":
-        done = make(checkout, pretending, f"PYTHON={other_python}", "env")
+        done = make(checkout, fake_environ, f"PYTHON={other_python}", "env")
     else:
-        done = make(checkout, pretending.plus(PYTHON=str(other_python)), "env")
+        done = make(checkout, fake_environ.plus(PYTHON=str(other_python)), "env")
     assert done.returncode == 0
     (only,) = calls.read_text().splitlines()
-    assert "realpath" in only, "it was asked who it is, and nothing else"
+    assert "realpath" in only, "only its path was asked for"
 
 
-def test_a_python_that_does_not_exist_is_reported_and_leaves_the_environment_alone(
-    checkout: Path, pretending: "Environ", other_python: Path
+def test_missing_python_is_reported_and_keeps_the_environment(
+    checkout: Path, fake_environ: "Environ", other_python: Path
 ) -> None:
-    assert make(checkout, pretending, "env").returncode == 0
-    done = make(checkout, pretending, f"PYTHON={other_python}-missing", "env")
+    assert make(checkout, fake_environ, "env").returncode == 0
+    done = make(checkout, fake_environ, f"PYTHON={other_python}-missing", "env")
     assert done.returncode != 0
-    assert "name one with: make PYTHON=" in done.stderr
+    assert "choose one with: make PYTHON=" in done.stderr
     assert (checkout / ".venv" / "bin" / "python").exists()
 
 
-def test_env_that_failed_is_tried_again(checkout: Path, calls: Path, pretending: "Environ") -> None:
-    assert make(checkout, pretending.plus(BROKEN="--editable"), "env").returncode != 0
+def test_failed_env_is_retried(checkout: Path, calls: Path, fake_environ: "Environ") -> None:
+    assert make(checkout, fake_environ.plus(BROKEN="--editable"), "env").returncode != 0
     calls.unlink()
-    assert make(checkout, pretending, "env").returncode == 0
+    assert make(checkout, fake_environ, "env").returncode == 0
     assert "--editable" in calls.read_text()
 
 
-def test_an_environment_left_half_made_is_made_again(checkout: Path, calls: Path, pretending: "Environ") -> None:
+def test_incomplete_environment_is_created_again(checkout: Path, calls: Path, fake_environ: "Environ") -> None:
     write_program(checkout / ".venv" / "bin" / "python", "#!/bin/sh\nexit 1\n")
-    done = make(checkout, pretending, "env")
+    done = make(checkout, fake_environ, "env")
     assert done.returncode == 0, done.stderr
     assert "-m venv --clear .venv" in calls.read_text().splitlines()
 
 
-def test_clean_removes_what_was_made_and_nothing_else(checkout: Path, pretending: "Environ") -> None:
+def test_clean_removes_only_generated_files(checkout: Path, fake_environ: "Environ") -> None:
     before = sorted(checkout.rglob("*"))
-    assert make(checkout, pretending, "env").returncode == 0
+    assert make(checkout, fake_environ, "env").returncode == 0
     (checkout / "src" / "perseid" / "__pycache__").mkdir()
-    assert make(checkout, pretending, "clean").returncode == 0
+    assert make(checkout, fake_environ, "clean").returncode == 0
     assert sorted(checkout.rglob("*")) == before
 
 
 def test_test_runs_lint_and_all_tests_in_parallel(root: Path, clean_environ: "Environ") -> None:
     shown = make(root, clean_environ, "--dry-run", "test").stdout
-    steps = ("ruff check", "ruff format --check", "mypy --strict", "lint-imports", "licences.py", "pytest -n")
-    places = [shown.find(step) for step in steps]
-    assert -1 not in places, dict(zip(steps, places, strict=True))
-    assert places == sorted(places)
+    steps = ("ruff check", "ruff format --check", "mypy --strict", "lint-imports", "licenses.py", "pytest -n")
+    positions = [shown.find(step) for step in steps]
+    assert -1 not in positions, dict(zip(steps, positions, strict=True))
+    assert positions == sorted(positions)
     (pytest_line,) = (line for line in shown.splitlines() if "pytest -n" in line)
     assert "--durations=20" in pytest_line.split()
+
+
+def test_test_of_a_package_runs_lint_and_only_its_tests(root: Path, clean_environ: "Environ") -> None:
+    shown = make(root, clean_environ, "--dry-run", "test", "PACKAGE=registry").stdout
+    assert "lint-imports" in shown
+    (pytest_line,) = (line for line in shown.splitlines() if "pytest -n" in line)
+    assert pytest_line.split()[-1] == "tests/registry"
+
+
+def test_quick_runs_the_quick_tests_of_changed_files(root: Path, clean_environ: "Environ") -> None:
+    shown = make(root, clean_environ, "--dry-run", "quick").stdout
+    (pytest_line,) = (line for line in shown.splitlines() if "pytest -n" in line)
+    assert "--quick" in pytest_line.split()
+    assert "tools/affected.py" in pytest_line
 
 
 @pytest.mark.parametrize(
     "target",
     [
-        *("env", "serve", "test", "bytecode", "coverage", "lint", "fuzz", "crash", "soak", "bench", "lock", "unicode"),
+        *(
+            "env",
+            "serve",
+            "quick",
+            "test",
+            "bytecode",
+            "coverage",
+            "lint",
+            "fuzz",
+            "crash",
+            "soak",
+            "bench",
+            "lock",
+            "unicode",
+        ),
         "clean",
     ],
 )
@@ -188,13 +216,13 @@ def test_every_target_is_explained_by_help(root: Path, clean_environ: "Environ",
     assert re.search(rf"^{target} +\S", make(root, clean_environ, "help").stdout, re.MULTILINE)
 
 
-def test_there_is_a_serve_target_exactly_when_there_is_a_server(root: Path, clean_environ: "Environ") -> None:
+def test_serve_target_exists_if_the_command_exists(root: Path, clean_environ: "Environ") -> None:
     offered = make(root, clean_environ, "--dry-run", "serve").returncode == 0
     commands = (root / "src" / "perseid" / "cli" / "_commands.py").read_text()
     assert offered == ('"serve": (' in commands)
 
 
-def test_ci_runs_make_test_and_nothing_cleverer(root: Path, tmp_path: Path, clean_environ: "Environ") -> None:
+def test_ci_runs_only_make_test(root: Path, tmp_path: Path, clean_environ: "Environ") -> None:
     write_program(tmp_path / "bin" / "make", '#!/bin/sh\npwd\necho "make $*"\n')
     environ = clean_environ.plus(PATH=f"{tmp_path / 'bin'}{os.pathsep}{clean_environ['PATH']}")
     done = subprocess.run(
@@ -204,10 +232,10 @@ def test_ci_runs_make_test_and_nothing_cleverer(root: Path, tmp_path: Path, clea
 
 
 @pytest.mark.parametrize("program", [".ci/run", "tools/debian-packages"])
-def test_programs_can_be_executed(root: Path, program: str) -> None:
+def test_programs_are_executable(root: Path, program: str) -> None:
     assert (root / program).stat().st_mode & stat.S_IXUSR
 
 
-def test_the_files_that_begin_first_are_there(root: Path) -> None:
+def test_files_that_start_first_exist(root: Path) -> None:
     assert [name for name in LONGEST if not (root / "tests" / name).is_file()] == []
     assert len(set(LONGEST)) == len(LONGEST)

@@ -1,4 +1,4 @@
-"""What the repository's text must not say, and what it must keep true."""
+"""Rules for the text of all files of the repository."""
 
 import hashlib
 import re
@@ -10,7 +10,7 @@ import pytest
 
 # A path that exists on one machine only. Names and addresses may contain the same words after other characters.
 MACHINE_PATH = re.compile(r"(?<![\w.:/%-])/(?:home|mnt|opt|root|srv|work|Users)/[\w.]|\b[A-Z]:\\(?:Users)\\")
-# Hosts of package registries: whoever builds this chooses their own.
+# Hosts of package registries: builders choose their own.
 REGISTRY = re.compile(
     r"\b(?:(?:test\.)?py[p]i\.(?:org|python\.org|io)|python[h]osted\.org|registry\.np[m]js\.org|anacond[a]\.(?:org|com))"
     r"|\b(?:artifac[t]ory|nexu[s]|devp[i])\.[a-z]"
@@ -23,7 +23,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 @pytest.fixture(scope="module")
 def files(root: Path) -> dict[Path, str]:
     """Every text file of the repository, those not committed yet included."""
-    # The owner of the checkout may be somebody else than who runs the tests, in a container for example.
+    # The owner of the checkout may be another user, for example in a container.
     command = ["git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=root, check=True, capture_output=True, timeout=30).stdout
     texts = {}
@@ -53,7 +53,7 @@ def test_no_file_names_a_package_registry(files: dict[Path, str], root: Path) ->
     assert matches(REGISTRY, files, root) == []
 
 
-def test_the_patterns_find_what_they_are_for() -> None:
+def test_patterns_find_paths_and_registries() -> None:
     slash, dot = "/", "."
     for path in ("home/me/x", "work/main", "root/.cache", "opt/wheels"):
         assert MACHINE_PATH.search(f"see {slash}{path}")
@@ -64,7 +64,7 @@ def test_the_patterns_find_what_they_are_for() -> None:
         assert REGISTRY.search(f"https://{host}/simple")
 
 
-def test_the_licence_is_the_unchanged_apache_licence(root: Path) -> None:
+def test_license_is_the_unchanged_apache_license(root: Path) -> None:
     assert hashlib.sha256((root / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0
 
 
@@ -84,15 +84,15 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
 
 
-def test_every_link_between_documents_leads_somewhere(files: dict[Path, str], root: Path) -> None:
+def test_links_between_documents_are_valid(files: dict[Path, str], root: Path) -> None:
     broken = []
     for document in (path for path in files if path.suffix == ".md"):
         for target in LINK.findall("\n".join(prose(files[document]))):
             if re.match(r"[a-z][a-z0-9+.-]*:", target):
                 continue
             name, _, fragment = target.partition("#")
-            place = (document.parent / name).resolve() if name else document
-            found = place.exists() and place.is_relative_to(root)
-            if not found or (fragment and fragment not in anchors(files.get(place, ""))):
+            path = (document.parent / name).resolve() if name else document
+            exists = path.exists() and path.is_relative_to(root)
+            if not exists or (fragment and fragment not in anchors(files.get(path, ""))):
                 broken.append(f"{document.relative_to(root)}: {target}")
     assert broken == []

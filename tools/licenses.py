@@ -1,9 +1,8 @@
-"""Check the licences of everything that is installed along with perseid at run time.
+"""Check the licenses of all run-time dependencies of perseid.
 
-Walks the requirements of the installed distribution with those extras that users install, prints one line for
-each and fails, naming the offenders, when a licence is unknown or not in the list below. A licence is
-read from `License-Expression` where there is one, otherwise from the `License` field and the classifiers
-together. What cannot be read with certainty is refused: a person looks, and extends a table here.
+Follows the requirements of the installed distribution, with the extras that users install, and fails if a license is
+unknown or not allowed. A license is read from `License-Expression`, or else from the `License` field and the
+classifiers together. What is ambiguous is refused, until someone extends a table here.
 """
 
 import re
@@ -19,7 +18,7 @@ from packaging.utils import canonicalize_name
 EXTRAS = ("postgres",)
 """The extras that users install; the others are for development."""
 
-# SPDX identifiers of licences whose terms let Apache-2.0 software depend on the work and travel with it.
+# SPDX identifiers of licenses whose terms let Apache-2.0 software depend on the work and travel with it.
 ALLOWED = frozenset(
     {
         "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "OLDAP-2.8",
@@ -30,8 +29,8 @@ ALLOWED = frozenset(
     }
 )  # fmt: skip
 
-# What the `License` field and the classifiers say, in small letters and digits, without "the", "license",
-# "licence" and "version". Words that leave the variant open stand for variants that are all allowed.
+# What the `License` field and the classifiers say, in lowercase letters and digits, without "the", "license",
+# "licence" and "version". Texts without a variant stand for variants that are all allowed.
 SPELLINGS = {
     "0bsd": "0BSD",
     "apache 2": "Apache-2.0",
@@ -73,16 +72,16 @@ Find = Callable[[str], metadata.Distribution]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One dependency, the licence its metadata states, and what is wrong with it."""
+    """A dependency, its license, and what is wrong with it."""
 
     name: str
     version: str
-    licence: str
+    license: str
     fault: str | None
 
 
 def closure(name: str, extras: Iterable[str] = (), find: Find = metadata.distribution) -> list[metadata.Distribution]:
-    """All distributions that `name` with these extras needs here, itself excluded, by name.
+    """Return all distributions that `name` with these extras requires, without itself, by name.
 
     Raises `PackageNotFoundError` when one of them is not installed.
     """
@@ -107,9 +106,9 @@ def closure(name: str, extras: Iterable[str] = (), find: Find = metadata.distrib
 
 
 def is_allowed(expression: str) -> bool:
-    """Whether an SPDX expression grants at least one way of use under allowed licences only.
+    """Whether an SPDX expression grants at least one way of use under allowed licenses only.
 
-    An exception (`WITH`) adds permissions, so the licence before it decides.
+    An exception (`WITH`) adds permissions, so the license before it decides.
     Raises `InvalidLicenseExpression` when the text is not such an expression.
     """
     words = re.findall(r"[()]|[^\s()]+", canonicalize_license_expression(expression))
@@ -145,7 +144,7 @@ def _one(words: list[str]) -> bool:
 
 
 def stated(distribution: metadata.Distribution) -> tuple[str, str | None]:
-    """The licence in SPDX terms as far as the metadata tells it, and why it is not known where it is not."""
+    """Return the license as an SPDX expression, and why it is unknown if it is."""
     fields = distribution.metadata
     for expression in _values(fields, "License-Expression"):
         return expression, None
@@ -164,7 +163,7 @@ def stated(distribution: metadata.Distribution) -> tuple[str, str | None]:
         elif _COPYLEFT.search(first) or not expressions:
             return first, "the words are not in the table"
     if not expressions:
-        return "", "the metadata names no licence"
+        return "", "the metadata names no license"
     distinct = list(dict.fromkeys(expressions))
     return distinct[0] if len(distinct) == 1 else " AND ".join(f"({each})" for each in distinct), None
 
@@ -174,13 +173,13 @@ def _values(fields: metadata.PackageMetadata, name: str) -> list[str]:
 
 
 def _plain(words: str) -> str:
-    """Lower case, only letters and digits, and without the words that say nothing."""
+    """Normalize to lowercase letters and digits, without filler words."""
     parts = re.findall(r"[a-z0-9]+", words.lower())
     return " ".join(part for part in parts if part not in {"the", "license", "licence", "version"})
 
 
 def _as_expression(words: str) -> str | None:
-    """The words themselves when they are SPDX already."""
+    """Return the text as an SPDX expression, if it is one."""
     try:
         return canonicalize_license_expression(words)
     except InvalidLicenseExpression:
@@ -188,26 +187,26 @@ def _as_expression(words: str) -> str | None:
 
 
 def judge(distribution: metadata.Distribution) -> Finding:
-    """Read one distribution's licence and hold it against the list."""
-    licence, fault = stated(distribution)
+    """Check the license of one distribution."""
+    license, fault = stated(distribution)
     if fault is None:
         try:
-            fault = None if is_allowed(licence) else "not in the list of allowed licences"
+            fault = None if is_allowed(license) else "not in the list of allowed licenses"
         except InvalidLicenseExpression:
             fault = "not an SPDX expression"
-    return Finding(distribution.metadata["Name"], distribution.version, licence or "unknown", fault)
+    return Finding(distribution.metadata["Name"], distribution.version, license or "unknown", fault)
 
 
 def table(findings: Sequence[Finding]) -> str:
-    """The findings in three aligned columns: name, version, licence."""
-    rows = [("name", "version", "licence"), *((each.name, each.version, each.licence) for each in findings)]
+    """Format the findings in three aligned columns: name, version, license."""
+    rows = [("name", "version", "license"), *((each.name, each.version, each.license) for each in findings)]
     first = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)
-    return "\n".join(f"{name:<{first}}  {version:<{second}}  {licence}" for name, version, licence in rows)
+    return "\n".join(f"{name:<{first}}  {version:<{second}}  {license}" for name, version, license in rows)
 
 
 def main(find: Find = metadata.distribution) -> int:
-    """Print the table; return 1, with the reasons on standard error, when a licence is refused."""
+    """Print the table; return 1, with the reasons on standard error, when a license is refused."""
     try:
         findings = [judge(distribution) for distribution in closure("perseid", EXTRAS, find)]
     except metadata.PackageNotFoundError as error:
@@ -216,7 +215,7 @@ def main(find: Find = metadata.distribution) -> int:
     print(table(findings))
     refused = [finding for finding in findings if finding.fault]
     for finding in refused:
-        print(f"refused: {finding.name} {finding.version}: {finding.licence}: {finding.fault}", file=sys.stderr)
+        print(f"refused: {finding.name} {finding.version}: {finding.license}: {finding.fault}", file=sys.stderr)
     return 1 if refused else 0
 
 
