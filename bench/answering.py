@@ -1,4 +1,4 @@
-"""What a resolver does for one datagram, but for receiving and sending: octets in, octets out, from the view."""
+"""Cost of the fast path for one datagram, without receiving and sending."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ _views: list[AnswersReader] = []
 
 
 class _Records:
-    """A ledger in memory, as far as a view asks for it."""
+    """An in-memory ledger for a view."""
 
     ledger_id = bytes(16)
 
@@ -67,18 +67,18 @@ def _records() -> Iterator[tuple[str, tuple[Value, ...]]]:
 
 
 def _view() -> AnswersReader:
-    """A view of some thousand records, which stays open as long as the process measures."""
+    """A view of some thousand records, open during the measurement."""
     changes = [
         Change(seq, bytes(32), record_key(name), name, False, State.NORMAL, [value.to_bytes() for value in values])
         for seq, (name, values) in enumerate(_records(), 1)
     ]
 
     @contextmanager
-    def look() -> Iterator[Source]:
+    def open_source() -> Iterator[Source]:
         yield _Records(changes)
 
     answers = Answers(Path(_folder.name) / "answers")
-    answers.catch_up(look)
+    answers.catch_up(open_source)
     _views.append(answers)
     return answers
 
@@ -93,29 +93,29 @@ def _request(
 
 
 def benches() -> dict[str, Callable[[], object]]:
-    """The functions to measure."""
-    answer = PublicResolver(_view(), ResolutionSettings(), lambda: 1_794_724_100.5)
+    """Return the functions to measure."""
+    respond = PublicResolver(_view(), ResolutionSettings(), lambda: 1_794_724_100.5)
     counters = SharedCounters.create(1).counters(0)
     numbers = Random(1).sample(range(RECORDS), RECORDS)
     several = cycle([_request(_name(number)) for number in numbers])
 
     def counted() -> bytes:
-        reply = answer(next(several))
+        reply = respond(next(several))
         if reply is None:
-            raise TypeError("a public resolution was handed over")
+            raise TypeError("a public resolution was forwarded")
         counters.answered(reply)
         return reply
 
     def one(datagram: bytes) -> Callable[[], object]:
-        return partial(answer, datagram)
+        return partial(respond, datagram)
 
     name, large = _name(1), _request(f"{PREFIX}/large")
     return {
-        "found, three values": lambda: answer(next(several)),
+        "found, three values": lambda: respond(next(several)),
         "found, three values, counted": counted,
         "found, one of three by type": one(_request(name, types=("URL",))),
         "found, with digest": one(_request(name, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)),
-        "found, 40 values in 14 packets": lambda: packets(answer(large) or b""),
+        "found, 40 values in 14 packets": lambda: packets(respond(large) or b""),
         "no such record": one(_request(f"{PREFIX}/nothing-of-that-name")),
         "not responsible": one(_request("10.1000/x")),
         "prefix referral": one(_request(f"0.NA/{PREFIX}.1")),

@@ -1,9 +1,9 @@
-"""What TLS costs: the server's part of a handshake; and as a program, connections and requests beside plain ones.
+"""Cost of TLS: the server's part of a handshake; and as a program, connections and requests compared with plain ones.
 
     python -m bench.tls [--handshakes N] [--requests N] [--idle N]
 
-The program starts the front with an HTTP connection behind it that answers at once, in a process of its own, and prints
-the CPU time and the memory of that process. Client and server take turns, so what the client spends does not count.
+The program starts a TLS front end with an HTTP connection that responds at once, in a separate process, and prints the
+CPU time and the memory of that process. Client and server take turns, so the client's work is not included.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from perseid.server.processes.pools import Pools
 
 KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"
 RSA_KEY = load_der_private_key(read_key_file((KEYS / "privkey.bin").read_bytes(), None).to_pkcs8(), None)
-"""Of 2,048 bits, as `init` makes them."""
+"""2,048 bits, as `init` creates them."""
 
 HOSTS: Final = ("localhost", "127.0.0.1")
 REQUEST: Final = b"GET /20.500.99999/a-name HTTP/1.1\r\nHost: localhost:8000\r\nAccept: */*\r\n\r\n"
@@ -57,7 +57,7 @@ VERSIONS: Final = {"TLS 1.3": ssl.TLSVersion.TLSv1_3, "TLS 1.2": ssl.TLSVersion.
 
 
 def benches() -> dict[str, Callable[[], object]]:
-    """Functions by name."""
+    """Return functions by name."""
     keys: dict[str, Any] = {"RSA-2048": RSA_KEY, "P-256": ec.generate_private_key(ec.SECP256R1())}
     found: dict[str, Callable[[], object]] = {}
     for kind, key in keys.items():
@@ -77,7 +77,7 @@ def _flight(context: SSL.Context, hello: bytes) -> Callable[[], object]:
 
 
 def _hello(version: ssl.TLSVersion) -> bytes:
-    """What a client says first; a server can be told it any number of times."""
+    """The first message of a client, which can be repeated."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
         _client(version).wrap_bio(incoming, outgoing).do_handshake()
@@ -87,30 +87,30 @@ def _hello(version: ssl.TLSVersion) -> bytes:
 
 
 def _client(version: ssl.TLSVersion) -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
-    made.minimum_version = made.maximum_version = version
-    return made
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname, client_context.verify_mode = False, ssl.CERT_NONE
+    client_context.minimum_version = client_context.maximum_version = version
+    return client_context
 
 
 # The server
 
 
 class _AtOnce:
-    """Answers everything, at once."""
+    """Responds to everything at once."""
 
     def handle_fast(self, _: ParsedRequest) -> bytes | None:
         return ANSWER
 
     async def answer(self, _: Request) -> Response:
-        raise AssertionError("everything is answered at once")
+        raise AssertionError("every response is immediate")
 
     def refused(self, status: int, _: str, __: bytes) -> Response:
         return Response(status)
 
 
 def _serve(listener: socket.socket, pipe: Pipe) -> None:
-    """The process that is measured."""
+    """The measured process."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_front(listener, pipe))
 
@@ -149,19 +149,19 @@ async def _front(listener: socket.socket, pipe: Pipe) -> None:
 
 @contextmanager
 def _running() -> Iterator[tuple[tuple[str, int], Callable[[], tuple[float, int]]]]:
-    """A server: where it is, and a function that tells its CPU time and memory."""
+    """A server: its address, and a function that returns its CPU time and memory."""
     with socket.create_server(("127.0.0.1", 0), backlog=1_024) as listener:
         mine, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(target=_serve, args=(listener, theirs))
         process.start()
 
-        def look() -> tuple[float, int]:
+        def read_usage() -> tuple[float, int]:
             mine.send(True)
             found: tuple[float, int] = mine.recv()
             return found
 
         try:
-            yield listener.getsockname(), look
+            yield listener.getsockname(), read_usage
         finally:
             mine.send(False)
             process.join()
@@ -180,41 +180,41 @@ def _ask(client: socket.socket) -> None:
         left -= len(client.recv(left))
 
 
-def _measured(look: Callable[[], tuple[float, int]], times: int, call: Callable[[], None]) -> float:
-    """Microseconds of the server's CPU for each of so many calls."""
+def _measured(read_usage: Callable[[], tuple[float, int]], times: int, call: Callable[[], None]) -> float:
+    """CPU microseconds of the server for each call."""
     call()
-    before, _ = look()
+    before, _ = read_usage()
     for _ in range(times):
         call()
-    after, _ = look()
+    after, _ = read_usage()
     return (after - before) / times * 1_000_000
 
 
 def measure(handshakes: int, requests: int, idle: int) -> dict[str, dict[str, float]]:
-    """What a connection with one request, a request over a kept one, and an idle one cost, by what is spoken."""
+    """Cost of a connection with one request, a request over a kept one, and an idle one, by protocol."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 3 * idle)), hard))
     found: dict[str, dict[str, float]] = {}
     spoken: dict[str, ssl.SSLContext | None] = {"plain": None}
     spoken |= {name: _client(version) for name, version in VERSIONS.items()}
     for name, context in spoken.items():
-        with _running() as (address, look), ExitStack() as stack:
+        with _running() as (address, read_usage), ExitStack() as stack:
 
             def once(address: tuple[str, int] = address, context: ssl.SSLContext | None = context) -> None:
                 with ExitStack() as inner:
                     _ask(_open(inner, address, context))
 
-            connection = _measured(look, handshakes, once)
+            connection = _measured(read_usage, handshakes, once)
             kept = _open(stack, address, context)
-            request = _measured(look, requests, lambda kept=kept: _ask(kept))  # type: ignore[misc]
-            _, before = look()
+            request = _measured(read_usage, requests, lambda kept=kept: _ask(kept))  # type: ignore[misc]
+            _, before = read_usage()
             for _ in range(idle):
                 _ask(_open(stack, address, context))
-            _, after = look()
+            _, after = read_usage()
             found[name] = {
                 "connection with one request, µs": connection,
                 "request on a kept connection, µs": request,
-                "idle connection, octets": (after - before) / idle,
+                "idle connection, bytes": (after - before) / idle,
             }
     return found
 

@@ -1,4 +1,4 @@
-"""What the wire costs: a resolution from octets to octets, long answers, signatures, MACs, secrets and encryption."""
+"""Cost of the wire protocol: resolutions, long responses, signatures, MACs, secrets and encryption."""
 
 import random
 from collections.abc import Callable
@@ -42,15 +42,15 @@ def _request(flags: OpFlag = DEFAULT_FLAGS) -> bytes:
     return CLIENT.request(OpCode.RESOLUTION, body, NOW, flags=flags, peer_version=CURRENT_VERSION).to_bytes()
 
 
-def _frames(octets: bytes) -> list[Frame]:
+def _frames(raw: bytes) -> list[Frame]:
     reader = FrameReader()
-    reader.feed(octets)
+    reader.feed(raw)
     return list(reader.frames())
 
 
-def resolve(octets: bytes) -> bytes:
-    """What a server does for one resolution, but for looking the record up: octets in, octets out."""
-    (frame,) = _frames(octets)
+def resolve(raw: bytes) -> bytes:
+    """Handle one resolution, without the lookup of the record: bytes in, bytes out."""
+    (frame,) = _frames(raw)
     return _answer(frame).to_stream()
 
 
@@ -65,7 +65,7 @@ def resolve_packet(packet: bytes) -> list[bytes]:
 def _answer(frame: Frame) -> Reply:
     received = SERVER.receive(frame, NOW)
     if not isinstance(received, Request) or not isinstance(received.body, Resolve):
-        raise TypeError("a resolution request was fed")
+        raise TypeError("not a resolution request")
     return SERVER.respond(received, ResponseCode.SUCCESS, ResolutionResult(received.body.handle, VALUES), NOW)
 
 
@@ -89,7 +89,7 @@ _LISTED = _listed()
 
 
 def benches() -> dict[str, Callable[[], object]]:
-    """The functions to measure."""
+    """Return the functions to measure."""
     plain, certified = _request(), _request(DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST)
     (answer,) = _frames(resolve(plain))
     message = CLIENT.request(
@@ -99,8 +99,8 @@ def benches() -> dict[str, Callable[[], object]]:
     secret_answer = answer_with_secret(SECRET, NONCE, DIGEST, CURRENT_VERSION, CURRENT_VERSION, SALT)
     sealed = encrypt(Cipher.AES, SESSION_KEY, answer.payload, CURRENT_VERSION, RANDOM)
     return {
-        "resolution, octets to octets": partial(resolve, plain),
-        "resolution, octets to octets, signed": partial(resolve, certified),
+        "resolution, bytes to bytes": partial(resolve, plain),
+        "resolution, bytes to bytes, signed": partial(resolve, certified),
         "resolution, packet to packet": partial(resolve_packet, plain),
         "list, 50 names": list_names,
         "sign, RSA 2048": partial(sign, message, SERVER_KEY),
@@ -112,7 +112,7 @@ def benches() -> dict[str, Callable[[], object]]:
         "secret-key answer, PBKDF2": partial(
             answer_with_secret, SECRET, NONCE, DIGEST, CURRENT_VERSION, CURRENT_VERSION, SALT
         ),
-        "check secret-key answer, PBKDF2": partial(
+        "check secret-key response, PBKDF2": partial(
             check_secret_answer, SECRET, NONCE, DIGEST, secret_answer, CURRENT_VERSION
         ),
         "encrypt, AES, an answer": partial(encrypt, Cipher.AES, SESSION_KEY, answer.payload, CURRENT_VERSION, RANDOM),

@@ -20,7 +20,7 @@ def test_every_bench_has_figures_and_an_empty_call_stands_first() -> None:
     assert {figure["bench"] for figure in figures[1:]} == {path.stem for path in RUN.parent.glob("*.py") if path != RUN}
     assert all(figure["nanoseconds"] > 0 for figure in figures)
     # What a function allocates is counted: every one here makes something, but for the empty call.
-    assert all(figure["octets"] > 0 for figure in figures[1:] if "verify" not in figure["name"])
+    assert all(figure["bytes"] > 0 for figure in figures[1:] if "verify" not in figure["name"])
 
 
 def test_the_table_has_one_line_for_each_function() -> None:

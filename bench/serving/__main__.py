@@ -1,21 +1,20 @@
-"""What a running server costs: `python -m bench.serving [--handles N,N] [--seconds S] [--resolvers N] …`.
+"""Benchmark of a running server: `python -m bench.serving [--handles N,N] [--seconds S] [--resolvers N] …`.
 
-An installation is filled, served by `perseid serve` as anybody would, and loaded from other processes of the same
-machine, which share its cores with the server. So the rate is what is left when clients and server are on one machine;
-what an answer costs is CPU time of the server's processes alone (user and system, as the kernel counts it), and hardly
-depends on that. Every answer is checked: request id and code.
+`perseid serve` serves a filled installation; clients run in other processes of the same machine and share its cores. So
+rates are what clients and server reach together on one machine; the cost of a response is CPU time of the server's
+processes alone (user and system, as the kernel counts it), and hardly depends on that. Every response is checked:
+request id and code.
 
-Resolution is measured with this machine under the limits of UDP like any other, which are set so high that they are
-never reached; creates are measured with the limits as they come. Counters are on, and the access log is off except
-where the line says so. Bare sockets do nothing for an answer but receive and send: what is above them is the server's
-own work, and they tell how fast the machine is at the moment. The last two columns are what the server shall reach,
-and what the incumbent was measured at on such a machine.
+Resolution is measured with UDP limits that apply to this machine but are never reached; creates are measured with
+default limits. Counters are on, and the access log is off unless the line says so. Bare sockets only receive and send:
+the difference is the server's own work, and they show the current speed of the machine. The last two columns are the
+target, and the measurement of the deployed server on such a machine.
 
     --handles 10000,1000000   one column for each size
     --hdlbench PATH           the source of an independent load generator: compiled, and its figures beside ours
-    --kills 5                 kill each process so often, and give median and longest (11 s each)
+    --kills 5                 kill each process this often, and show median and maximum (11 s each)
     --only resolution,…       some parts: resolution, access-log, creates, start, kills
-    --profile FOLDER          profile every thread of the server, and print what takes longest; no figure counts then
+    --profile FOLDER          profile every thread of the server, and print the slowest functions; figures are invalid
 """
 
 import argparse
@@ -45,10 +44,10 @@ AIMS: Final[dict[str, tuple[str, str]]] = {
     "8 clients, sessions, a connection each: creates/s": ("≥ 2,500", "1,140"),
     "1 client, RSA each time: creates/s": ("", "230"),
     "8 clients, RSA each time: creates/s": ("", "340"),
-    "start: s to the first answer over UDP": ("", "1.1–3.4"),
+    "start: s to the first response over UDP": ("", "1.1–3.4"),
     "memory, after load: all together, MiB": ("", "690 with 1 M"),
 }
-"""Of some lines: the aim, and the incumbent."""
+"""Target, and figure of the deployed server, for some lines."""
 
 
 LIMITS: Final = {
@@ -56,14 +55,14 @@ LIMITS: Final = {
     "PERSEID_LIMITS_UDP_OCTETS": "1000000000",
     "PERSEID_LIMITS_UDP_BURST": "1000000000",
 }
-"""Settings with which this machine is limited like any other, by more than it can do."""
+"""Limits that apply to this machine but are never reached."""
 
 LOGGED: Final = {"PERSEID_LOG_ACCESS": "true", "PERSEID_LOG_ACCESS_UDP": "true"}
 QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_LOG_ACCESS_UDP": "false"}
 
 
 def _figures(options: argparse.Namespace, handles: int, folder: Path) -> Figures:
-    """All figures with so many handles."""
+    """All figures for a number of handles."""
     _say(f"{handles:,} handles are written")
     filled = make(folder / "installation", handles)
     plain = {"PERSEID_SERVER_RESOLVERS": str(options.resolvers)}
@@ -122,7 +121,7 @@ def _logged(server: Serving, filled: Filled, options: argparse.Namespace) -> Fig
 
 
 def _say(doing: str) -> None:
-    """Tell whoever waits what is being done, in one line that does not stay."""
+    """Show progress in one line that is overwritten."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{doing}", end="", file=sys.stderr, flush=True)
 
@@ -137,7 +136,7 @@ def _print_table(sizes: list[int], columns: list[Figures], options: argparse.Nam
     names = list(dict.fromkeys(name for column in columns for name in column))
     width = max(map(len, names))
     heads = (f"{size:>11,}" for size in sizes)
-    print(f"{'handles':<{width}}", *heads, f"{'aim':>9}", "  incumbent")
+    print(f"{'handles':<{width}}", *heads, f"{'target':>9}", "  deployed")
     for name in names:
         figures = (f"{_number(column[name]) if name in column else '':>11}" for column in columns)
         aim, incumbent = AIMS.get(name, ("", ""))
@@ -149,20 +148,20 @@ def _print_table(sizes: list[int], columns: list[Figures], options: argparse.Nam
 
 
 def main() -> None:
-    """Read the options, measure, print."""
+    """Parse the options, measure, print."""
     parser = argparse.ArgumentParser(description="Print what a running server costs.")
-    parser.add_argument("--handles", default="10000", help="how many, several with commas between; default 10000")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each thing is measured; default 1")
+    parser.add_argument("--handles", default="10000", help="number of handles, comma-separated; default 10000")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each measurement; default 1")
     parser.add_argument("--resolvers", type=int, default=1, help="resolver processes; default 1")
-    parser.add_argument("--generators", type=int, default=2, help="processes that load the server; default 2")
+    parser.add_argument("--generators", type=int, default=2, help="load generator processes; default 2")
     parser.add_argument("--hdlbench", type=Path, help="the source of an independent load generator")
-    parser.add_argument("--kills", type=int, default=1, help="how often each process is killed; default once")
+    parser.add_argument("--kills", type=int, default=1, help="how often each process is killed; default 1")
     parser.add_argument("--profile", type=Path, help="a folder for profiles of the server's threads")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts with commas between; default all")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, comma-separated; default all")
     options = parser.parse_args()
     options.only = options.only.split(",")
     if unknown := set(options.only) - set(PARTS):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     sizes = [int(size) for size in options.handles.split(",")]
     columns = []
     for size in sizes:

@@ -1,12 +1,12 @@
-"""What our own API costs: `python -m bench.serving.api [--records N,N] [--seconds S]`.
+"""Benchmark of the API: `python -m bench.serving.api [--records N,N] [--seconds S]`.
 
-An installation with so many records is served by `perseid serve`, without the access log and without a limit for
-requests, and asked over one connection of the loopback interface, one request after the other, by somebody with a
-token. What counts is CPU time of the server's processes for one answer, user and system; beside it stands how long the
-one who asked had to wait, in the middle and for the slowest of a hundred. A change waits for the disk.
+`perseid serve` serves an installation with that many records, without the access log and without a request limit. One
+client with a token sends one request after the other over one loopback connection. Measured are the CPU time of the
+server's processes for a response, user and system, and the latency: median and 99th percentile. A change waits for the
+disk.
 
-What a name was at a moment is asked for without a token, as everybody does: at the resolver, in the compatible API, and
-the list of its versions. Every record has one version; one of them has many.
+Historical versions are requested without a token: at the resolver, in the compatible API, and as a list of versions.
+Every record has one version; one of them has many.
 """
 
 import argparse
@@ -38,15 +38,15 @@ SETTINGS: Final = {
 }
 WORDS: Final = "mint,find,read,update"
 NAMES: Final = 1_000
-"""How many names are made in one call."""
+"""Handles minted in one request."""
 FEWEST: Final = 5
-"""Calls that are made at least, however long they take."""
+"""Minimum number of requests, however long they take."""
 VERSIONS: Final = 250
 """Versions of the record that has many: three pages of a TimeMap."""
 OLD: Final = 0
 """Its number."""
 OURS: Final = "/api/v1"
-"""Where our own API begins; elsewhere nobody needs a token."""
+"""The base path of the API; other paths need no token."""
 URL: Final = [{"type": "URL", "data": "https://example.org/items/new"}]
 
 _chance = random.Random(7)
@@ -54,16 +54,16 @@ _chance = random.Random(7)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What is asked for."""
+    """A request."""
 
     name: str
     method: str
     path: Callable[[int], str]
-    """For a record, by its number."""
+    """The path for a record, by its number."""
     plain: object = None
     status: int = 200
     each: int = 1
-    """How many names one call is about."""
+    """Number of handles in one request."""
     below: str = OURS
 
 
@@ -78,7 +78,7 @@ WAYS: Final = (
     Way("find by URL", "GET", lambda number: f"/find?url=https://example.org/items/{number}"),
     Way("find by path, page of 100", "GET", lambda number: f"/find?path=/items/{number // 1000}&limit=100"),
     Way("find by type, page of 100", "GET", lambda _: "/find?type=EMAIL&limit=100"),
-    Way("names of a prefix, page of 100", "GET", lambda _: f"/namespaces/{PREFIX}/names?limit=100"),
+    Way("handles of a prefix, page of 100", "GET", lambda _: f"/namespaces/{PREFIX}/names?limit=100"),
     Way("checkpoint", "GET", lambda _: "/ledger/checkpoint"),
     Way("consistency proof", "GET", lambda number: f"/ledger/consistency?old={number}"),
     Way("mint", "POST", lambda _: "/mint", {"prefix": PREFIX, "values": URL}, 201),
@@ -94,8 +94,8 @@ WAYS: Final = (
 
 
 def past(first: int, last: int, time_: str) -> tuple[Way, ...]:
-    """What is asked about the past: after the last entry, or at a time behind it; and after the first of many."""
-    asked = (
+    """Requests for history: after the last entry, at a later time, and after the first of many."""
+    requests = (
         ("resolver, at an entry", lambda number: f"/{_name(number)}?at={last}", 302),
         ("resolver, at a time", lambda number: f"/{_name(number)}?at={time_}", 302),
         (f"resolver, first of {VERSIONS} versions", lambda _: f"/{_name(OLD)}?at={first}", 302),
@@ -105,23 +105,23 @@ def past(first: int, last: int, time_: str) -> tuple[Way, ...]:
         ("TimeMap, 1 version", lambda number: f"/timemap/link/{_name(number)}", 200),
         (f"TimeMap, page of {VERSIONS} versions", lambda _: f"/timemap/link/{_name(OLD)}", 200),
     )
-    return tuple([Way(name, "GET", path, status=status, below="") for name, path, status in asked])
+    return tuple([Way(name, "GET", path, status=status, below="") for name, path, status in requests])
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of it."""
+    """Results."""
 
     calls: int
     cpu: float
-    """CPU microseconds of the server for a call."""
+    """CPU microseconds of the server for a request."""
     middle: float
     slowest: float
-    """Milliseconds within which half of the calls, and 99 of 100, were answered."""
+    """Milliseconds: median and 99th percentile."""
 
 
 class Asking:
-    """One connection, on which requests are made one after the other."""
+    """One connection with sequential requests."""
 
     def __init__(self, address: Address, token: str) -> None:
         self._connection = http.client.HTTPConnection(*address, timeout=120)
@@ -132,18 +132,18 @@ class Asking:
         headers = self._headers if way.below == OURS else {}
         self._connection.request(way.method, f"{way.below}{way.path(number)}", body, headers)
         response = self._connection.getresponse()
-        said = response.read()
+        body_read = response.read()
         if response.status != way.status:
-            raise RuntimeError(f"{way.name}: {response.status} {said[:500]!r}")
-        return said
+            raise RuntimeError(f"{way.name}: {response.status} {body_read[:500]!r}")
+        return body_read
 
     def close(self) -> None:
         self._connection.close()
 
 
 def measure(pid: int, ask: Asking, way: Way, records: int, seconds: float) -> Measured:
-    """Ask for some seconds."""
-    ask(way, 1)  # what is loaded when it is first asked for
+    """Send requests for some seconds."""
+    ask(way, 1)  # warm up
     waits: list[float] = []
     watch, end = Watch(pid), time.perf_counter() + seconds
     for call in itertools.count(1):
@@ -160,18 +160,18 @@ def measure(pid: int, ask: Asking, way: Way, records: int, seconds: float) -> Me
 
 
 def token_for(directory: Path) -> str:
-    """A token of the installation."""
+    """Create a token."""
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "token", "create", "-d", str(directory)]
-    words = ["--may", WORDS, "--namespace", PREFIX, "--label", "bench", "--days", "1"]
+    words = ["--scope", WORDS, "--namespace", PREFIX, "--label", "bench", "--expires-in", "1d"]
     done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 def main() -> None:
-    """Read the options, measure, print."""
+    """Parse the options, measure, print."""
     parser = argparse.ArgumentParser(description="Print what our own API costs, and what the past does.")
-    parser.add_argument("--records", default="10000", help="how many, with commas between; default 10000")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long each thing is measured; default 2")
+    parser.add_argument("--records", default="10000", help="number of records, comma-separated; default 10000")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each measurement; default 2")
     options = parser.parse_args()
     for records in map(int, options.records.split(",")):
         with tempfile.TemporaryDirectory(prefix="perseid-api-") as folder:
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def _print(way: Way, found: Measured) -> None:
-    each = f"  {found.cpu / way.each:8.1f} µs CPU for a name" if way.each > 1 else ""
+    each = f"  {found.cpu / way.each:8.1f} µs CPU for a handle" if way.each > 1 else ""
     figures = f"{found.cpu:10.0f} µs CPU  50 % in {found.middle:8.2f} ms  99 % in {found.slowest:8.2f} ms"
     print(f"  {way.name:<34}{figures}{each}", flush=True)
 

@@ -1,8 +1,8 @@
-"""Servers that do nothing but send back something of the right size: what is left is the price of the sockets.
+"""Bare servers that only send back a response of the right size: the cost of the sockets.
 
-On a machine that has other things to do everything takes longer. The figures of the same run can be compared: how much
-more than nothing does the server do? `python -m bench.serving.bare KIND` serves until it is killed, either
-UDP in a plain blocking loop, as resolvers do, or TCP on uvloop, as control does.
+On a busy machine everything takes longer, so figures of the same run are compared: how much more than this does the
+server do? `python -m bench.serving.bare KIND` serves until it is killed, either UDP in a plain blocking loop, as
+resolvers do, or TCP on uvloop, as control does.
 """
 
 import asyncio
@@ -30,27 +30,27 @@ _FLAGS, _KEEP = 28, OpFlag.KEEP_CONNECTION >> 24
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """A bare server that runs."""
+    """A running bare server."""
 
     pid: int
     native: tuple[str, int]
 
 
 def _answer() -> tuple[bytes, bytes]:
-    """What stands before and behind the request id in an answer with three values."""
+    """The bytes before and after the request id in a response with three values."""
     name = FORMAT % 0
     body = encode_response(ResolutionResult(name.encode(), three_values(name)), None)
     header = Header(OpCode.RESOLUTION, ResponseCode.SUCCESS)
-    octets = Message.build(Envelope(), header, body).to_bytes()
-    return octets[: _ID.start], octets[_ID.stop :]
+    raw = Message.build(Envelope(), header, body).to_bytes()
+    return raw[: _ID.start], raw[_ID.stop :]
 
 
 def _serve_udp() -> None:
     before, behind = _answer()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-        made.bind(("127.0.0.1", 0))
-        print(made.getsockname()[1], flush=True)
-        receive, send = made.recvfrom, made.sendto
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        print(sock.getsockname()[1], flush=True)
+        receive, send = sock.recvfrom, sock.sendto
         while True:
             datagram, address = receive(513)
             send(before + datagram[_ID] + behind, address)
@@ -76,7 +76,7 @@ async def _serve_tcp() -> None:
 
 @contextmanager
 def bare(kind: str) -> Iterator[Bare]:
-    """A bare server, while the block runs."""
+    """Run a bare server during the block."""
     command = [sys.executable, "-m", "bench.serving.bare", kind]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None  # noqa: S101 - it is a pipe

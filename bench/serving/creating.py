@@ -1,4 +1,4 @@
-"""How many records a second are created over the network by administrators who prove who they are."""
+"""Creates a second over the network, by authenticated administrators."""
 
 import sqlite3
 import time
@@ -21,7 +21,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How the clients of one line create."""
+    """How the clients of one line create records."""
 
     name: str
     clients: int
@@ -43,26 +43,26 @@ MANNERS: Final = (
 
 
 def creates(server: Serving, filled: Filled, seconds: float, say: Callable[[str], None]) -> Figures:
-    """Create in every manner; what was acknowledged must be there."""
-    found = _disk(filled.directory.parent, seconds)
+    """Measure every way to create records; acknowledged records must exist."""
+    figures = _disk(filled.directory.parent, seconds)
     for number, manner in enumerate(MANNERS):
         say(f"creates: {manner.name}")
-        found |= _in_manner(server, filled, seconds, manner, f"n{number}")
-    return found
+        figures |= _in_manner(server, filled, seconds, manner, f"n{number}")
+    return figures
 
 
 def _disk(folder: Path, seconds: float) -> Figures:
-    """How many small changes a second the disk makes durable, one after the other: no single client can have more."""
+    """Durable small commits a second of the disk, sequentially: the limit of a single client."""
     place = folder / "disk.db"
     with closing(sqlite3.connect(place, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("CREATE TABLE t (octets BLOB)")
-        done, began = 0, time.monotonic()
-        while time.monotonic() - began < seconds:
+        connection.execute("CREATE TABLE t (data BLOB)")
+        done, started = 0, time.monotonic()
+        while time.monotonic() - started < seconds:
             connection.execute("INSERT INTO t VALUES (?)", (bytes(400),))
             done += 1
-        return {"disk alone, one after the other: commits/s": done / (time.monotonic() - began)}
+        return {"disk alone, sequential: commits/s": done / (time.monotonic() - started)}
 
 
 def _in_manner(server: Serving, filled: Filled, seconds: float, manner: Manner, label: str) -> Figures:

@@ -1,4 +1,4 @@
-"""Several processes that begin at the same moment, and what a server takes while they are at work."""
+"""Processes that start at the same moment, and the CPU time of a server during their work."""
 
 import json
 import subprocess
@@ -14,10 +14,10 @@ from bench.serving.processes import Watch
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What was done, and what it took."""
+    """Results and cost."""
 
     reports: tuple[dict[str, Any], ...]
-    """What each process says."""
+    """The report of each process."""
     cpu: dict[str, float]
     """CPU seconds of each part of the server."""
 
@@ -28,7 +28,7 @@ class Effort:
 
 
 def at_work(supervisor: int, module: str, orders: Sequence[str]) -> Effort:
-    """Start a process for each order, let all begin when all are ready, and wait until all are done."""
+    """Start a process for each order, release all when all are ready, and wait for their end."""
     with ExitStack() as stack:
         crew = [
             stack.enter_context(

@@ -1,4 +1,4 @@
-"""Installations to be served: made by the command as anybody makes one, filled by appending to the ledger in groups."""
+"""Installations for benchmarks: created by the command line, filled by appending to the ledger in groups."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ from perseid.registry.snapshot import Rules
 
 PREFIX: Final = "20.500.99999"
 FORMAT: Final = PREFIX + "/%07d"
-"""The names, as `printf` has them: the independent load generator asks for the same."""
+"""The handles, as a `printf` format: the independent load generator requests the same."""
 GROUP: Final = 5_000
 """Records in a commit while an installation is filled."""
 
@@ -40,26 +40,26 @@ _ADMIN = Value(100, HS_ADMIN, Admin(ValueRef(GROUP_INDEX, _PREFIX_HANDLE)).to_by
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """An installation, and how to prove that one is its administrator."""
+    """An installation, and the credentials of its administrators."""
 
     directory: Path
     handles: int
     secret: str
 
     def proof(self, kind: str) -> tuple[str, PrivateKey | bytes]:
-        """Who an administrator is, and what proves it: with `rsa` or with `secret`."""
+        """Identity and key of an administrator: `rsa` or `secret`."""
         if kind == "rsa":
             return str(_BY_RSA), read_key_file(_RSA_FILE.read_bytes(), None)
         return str(_BY_SECRET), self.secret.encode()
 
 
 def three_values(address: str) -> tuple[Value, ...]:
-    """A record of usual size: where to go, whom to ask, who administers it."""
+    """A record of usual size: URL, email, administrator."""
     return Value.text(1, "URL", f"https://example.org/items/{address}"), _EMAIL, _ADMIN
 
 
 def make(directory: Path, handles: int) -> Filled:
-    """Make an installation with a namespace, two administrators and so many records."""
+    """Create an installation with a namespace, two administrators and records."""
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "init", str(directory)]
     done = subprocess.run([*command, "--prefix", PREFIX, "--json"], check=True, capture_output=True, text=True)
     with Installation.open(directory) as installation:
@@ -72,13 +72,13 @@ def make(directory: Path, handles: int) -> Filled:
 
 
 def renew(directory: Path, number: int, times: int) -> tuple[int, int]:
-    """Give a record so many further versions; the first and the last entry of them."""
+    """Add versions to a record; return the first and the last entry of them."""
     requests = [_request(number, f"{number}/{version}", Action.UPDATE) for version in range(times)]
     with Installation.open(directory) as installation:
-        found = [one.seq for one in installation.ledger.append(*requests) if isinstance(one, Appended)]
-    if len(found) < times:
+        entries = [one.seq for one in installation.ledger.append(*requests) if isinstance(one, Appended)]
+    if len(entries) < times:
         raise RuntimeError("a version was not written")
-    return found[0], found[-1]
+    return entries[0], entries[-1]
 
 
 def _add_rsa_key(registry: Registry) -> None:

@@ -1,12 +1,11 @@
-"""A load generator: asks a server for records as fast as it answers, and checks every answer.
+"""Load generator: requests records as fast as the server responds, and checks every response.
 
-A generator is a process of its own (`python -m bench.serving.load ORDER`), because one must not wait for the other; it
-says that it is ready, waits for a line, asks for the ordered time, waits for what is still to come, and prints what
-came. It keeps a window of requests outstanding on each of several sockets, so that a server always finds something to
-do: the cost of sleeping and waking up is that of an idle server, not of a busy one.
+A generator is a separate process (`python -m bench.serving.load ORDER`); it prints that it is ready, waits for a line,
+sends requests for the given time, waits for pending responses, and prints the result. It keeps a window of requests
+outstanding on each of several sockets, so that the server is always busy.
 
-Requests are made beforehand and get their number when they are sent. Of an answer its request id and its code are
-checked; that the values are right is the business of tests.
+Requests are prepared in advance and get their id when they are sent. The request id and the code of a response are
+checked; values are checked by tests.
 """
 
 import json
@@ -29,10 +28,10 @@ UDP: Final = "udp"
 TCP: Final = "tcp"
 """A connection for each request."""
 KEPT: Final = "kept"
-"""Connections that stay."""
+"""Kept connections."""
 
 PATIENCE: Final = 1.0
-"""Seconds after which a request counts as lost."""
+"""Seconds after which a request is considered lost."""
 
 _REQUESTS = 5_000
 _RECEIVED = 65_536
@@ -41,39 +40,39 @@ _ID, _LENGTH, _CODE = slice(8, 12), slice(16, 20), slice(24, 28)
 
 @dataclass(frozen=True, slots=True)
 class Order(orders.Order):
-    """What a generator shall do."""
+    """Options of a generator."""
 
     mode: str
     address: tuple[str, int]
     format: str
-    """The names to ask for, as `printf` has them."""
+    """The handles to request, as a `printf` format."""
     handles: int
-    """How many there are."""
+    """Number of handles."""
     seconds: float
     code: int = ResponseCode.SUCCESS
-    """What every answer shall say."""
+    """The expected code."""
     sockets: int = 8
     window: int = 8
-    """Requests outstanding on each socket; one where each request has a connection of its own."""
+    """Requests outstanding on each socket; one if each request has its own connection."""
     seed: int = 1
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of it."""
+    """Results."""
 
     answered: int = 0
-    """Right answers."""
+    """Correct responses."""
     wrong: int = 0
-    """Answers with another code, or to another request."""
+    """Responses with another code, or to another request."""
     lost: int = 0
-    """Requests without an answer."""
+    """Requests without a response."""
     reopened: int = 0
-    """Connections that the server closed although it was asked to keep them."""
+    """Kept connections that the server closed."""
     seconds: float = 0.0
     """How long requests were sent."""
     cpu: float = 0.0
-    """CPU seconds that this generator has taken."""
+    """CPU seconds of this generator."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -88,7 +87,7 @@ class Tally:
 
 @dataclass(slots=True)
 class _Line:
-    """One socket, and what is outstanding on it: when each request was sent, by its id."""
+    """A socket with its outstanding requests: the time of each, by id."""
 
     socket: socket.socket
     pending: dict[bytes, float] = field(default_factory=dict)
@@ -96,7 +95,7 @@ class _Line:
 
 
 class Generator:
-    """Asks as ordered."""
+    """Sends requests as ordered."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -109,15 +108,15 @@ class Generator:
         self.tally = Tally()
 
     def run(self) -> Tally:
-        """Ask for the ordered time, then wait for what is still outstanding."""
+        """Send requests for the given time, then wait for outstanding ones."""
         take: Callable[[_Line, float], None] = {UDP: self._datagrams, TCP: self._once, KEPT: self._stream}[
             self._order.mode
         ]
-        began, cpu = time.monotonic(), time.process_time()
-        end = began + self._order.seconds
-        tidy = began + PATIENCE / 5
+        started, cpu = time.monotonic(), time.process_time()
+        end = started + self._order.seconds
+        tidy = started + PATIENCE / 5
         for _ in range(self._order.sockets):
-            self._open(began)
+            self._open(started)
         while (now := time.monotonic()) < end or (self._outstanding() and now < end + PATIENCE):
             self._ending = now >= end
             for descriptor, _ in self._poll.poll(0.02):
@@ -137,7 +136,7 @@ class Generator:
         return sum(len(line.pending) for line in self._lines.values())
 
     def _give_up(self, now: float) -> None:
-        """Count as lost what is too old, and ask for something else instead."""
+        """Count expired requests as lost, and replace them."""
         for line in list(self._lines.values()):
             old = [number for number, sent in line.pending.items() if now - sent > PATIENCE]
             self.tally.lost += len(old)
@@ -151,13 +150,13 @@ class Generator:
 
     def _open(self, now: float) -> None:
         kind = socket.SOCK_DGRAM if self._order.mode == UDP else socket.SOCK_STREAM
-        made = socket.socket(socket.AF_INET, kind)
+        sock = socket.socket(socket.AF_INET, kind)
         if kind == socket.SOCK_STREAM:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.connect(self._order.address)  # at once, because nothing but the kernel of this machine is needed for it
-        made.setblocking(False)
-        line = self._lines[made.fileno()] = _Line(made)
-        self._poll.register(made.fileno(), select.EPOLLIN)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.connect(self._order.address)  # immediate on the same machine
+        sock.setblocking(False)
+        line = self._lines[sock.fileno()] = _Line(sock)
+        self._poll.register(sock.fileno(), select.EPOLLIN)
         self._ask(line, 1 if self._order.mode == TCP else self._order.window, now)
 
     def _reopen(self, line: _Line, now: float) -> None:
@@ -174,13 +173,13 @@ class Generator:
                 line.socket.send(request)
 
     def _check(self, line: _Line, number: bytes, code: bytes) -> None:
-        """Count an answer: right, or not what was awaited."""
+        """Count a response as correct or wrong."""
         if line.pending.pop(number, None) is not None and code == self._code:
             self.tally.answered += 1
         else:
             self.tally.wrong += 1
 
-    # The three ways. What is done for every answer is written out: the generator must not be slower than the server.
+    # The three modes. The code for every response is inlined: the generator must not be slower than the server.
 
     def _datagrams(self, line: _Line, now: float) -> None:
         receive, send, pending, tally = line.socket.recv, line.socket.send, line.pending, self.tally
@@ -189,7 +188,7 @@ class Generator:
             while True:
                 answer = receive(_RECEIVED)
                 if pending.pop(answer[_ID], None) is None:
-                    tally.wrong += answer[_ID] not in self._given_up  # too late is lost, not wrong
+                    tally.wrong += answer[_ID] not in self._given_up  # a late response is lost, not wrong
                     continue
                 if answer[_CODE] == expected:
                     tally.answered += 1
@@ -231,29 +230,29 @@ class Generator:
 
 
 def _is_whole(received: bytes) -> bool:
-    """Whether there is a whole message at the front."""
+    """Whether the data starts with a complete message."""
     return len(received) >= ENVELOPE_LENGTH and len(received) >= ENVELOPE_LENGTH + int.from_bytes(
         received[_LENGTH], "big"
     )
 
 
 def _requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
-    """Requests without end, each with its id, for names in no order."""
+    """Endless requests with their ids, for random handles."""
     numbers = random.Random(order.seed)
     flags = DEFAULT_FLAGS | (OpFlag.KEEP_CONNECTION if order.mode == KEPT else OpFlag(0))
     header = Header(OpCode.RESOLUTION, flags=flags, expires=int(time.time()) + MESSAGE_LIFETIME)
-    made = []
+    messages = []
     for _ in range(min(_REQUESTS, order.handles)):
         body = encode_request(Resolve((order.format % numbers.randrange(order.handles)).encode()), CURRENT_VERSION)
-        made.append(Message.build(Envelope(), header, body).to_bytes())
-    before, after = made[0][: _ID.start], cycle([octets[_ID.stop :] for octets in made])
+        messages.append(Message.build(Envelope(), header, body).to_bytes())
+    before, after = messages[0][: _ID.start], cycle([raw[_ID.stop :] for raw in messages])
     for number in count(1):
-        octets = number.to_bytes(4, "big")
-        yield octets, before + octets + next(after)
+        request_id = number.to_bytes(4, "big")
+        yield request_id, before + request_id + next(after)
 
 
 def main() -> None:
-    """Be ready, wait, ask, report."""
+    """Report readiness, wait, send, report."""
     generator = Generator(Order.from_json(sys.argv[1]))
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""How a process of the bench is told what to do: on its command line."""
+"""Orders for benchmark processes, passed on the command line."""
 
 import json
 from dataclasses import asdict
@@ -6,17 +6,17 @@ from typing import Any, Self
 
 
 class Order:
-    """What a process shall do: the base of dataclasses that have an `address`, a host and a port."""
+    """Base of dataclasses that have an `address`: host and port."""
 
     __slots__ = ()
 
     def to_json(self) -> str:
-        """As an argument of the command line."""
-        plain: Any = self  # which is a dataclass
+        """Encode as a command line argument."""
+        plain: Any = self  # a dataclass
         return json.dumps(asdict(plain))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read it from there."""
+        """Decode it."""
         plain = json.loads(text)
         return cls(**plain | {"address": tuple(plain["address"])})

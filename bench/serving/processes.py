@@ -1,4 +1,4 @@
-"""What the processes of a server take, as the kernel counts it: CPU time and memory, by the part that each plays."""
+"""CPU time and memory of a server's processes, as the kernel counts them."""
 
 import os
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ RESOLVER: Final = "resolver"
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
-# Behind the name of the program, which may hold anything and ends with the last parenthesis: state, parent …
+# After the program name, which may contain anything and ends with the last parenthesis: state, parent …
 _PARENT, _USER, _SYSTEM = 1, 11, 12
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a process has in memory, in MiB."""
+    """Memory of a process, in MiB."""
 
     resident: float
-    """All of it: what it shares with others, and every page of mapped files that it has touched."""
+    """All resident pages, including shared ones and mapped files."""
     shared_out: float
-    """The same, with every page divided by the number of processes that have it (PSS)."""
+    """The same, with every page divided by the number of its processes (PSS)."""
     own: float
-    """What it has for itself: without mapped files, which the system takes back freely."""
+    """Private memory without mapped files, which the system can reclaim."""
 
 
 def _stat(pid: int) -> list[str]:
@@ -33,31 +33,31 @@ def _stat(pid: int) -> list[str]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that live."""
+    """The running children of a process."""
     found = []
     for path in _PROC.iterdir():
         if path.name.isdecimal():
             try:
                 if int(_stat(int(path.name))[_PARENT]) == pid:
                     found.append(int(path.name))
-            except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
                 continue
     return sorted(found)
 
 
 def part_of(pid: int) -> str:
-    """The part that a process plays: the last name of the module that it runs."""
+    """The role of a process: the last part of its module name."""
     command = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     return command[command.index("-m") + 1].rpartition(".")[2] if "-m" in command else "other"
 
 
 def parts(supervisor: int) -> dict[int, str]:
-    """All processes of a server, each with its part."""
+    """All processes of a server with their roles."""
     return {supervisor: SUPERVISOR} | {pid: part_of(pid) for pid in children(supervisor)}
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time that a process has taken, of all its threads, in user and in system mode; 0 if it is gone."""
+    """CPU time of a process with all threads, user and system; 0 if it has ended."""
     try:
         stat = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -66,7 +66,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory(pid: int) -> Memory:
-    """What a process has in memory now."""
+    """The current memory of a process."""
     status = (_PROC / str(pid) / "status").read_text()
     shared_out = (_PROC / str(pid) / "smaps_rollup").read_text()
     return Memory(
@@ -78,7 +78,7 @@ def memory(pid: int) -> Memory:
 
 
 class Watch:
-    """Counts what the processes of a server take from when it was made."""
+    """Measures CPU time of a server's processes since its creation."""
 
     def __init__(self, supervisor: int) -> None:
         self._parts = parts(supervisor)
@@ -88,7 +88,7 @@ class Watch:
         return {pid: cpu_seconds(pid) for pid in self._parts}
 
     def spent(self) -> dict[str, float]:
-        """The CPU seconds of each part since then."""
+        """CPU seconds of each role since then."""
         found: dict[str, float] = {}
         for pid, now in self._now().items():
             part = self._parts[pid]

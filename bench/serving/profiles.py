@@ -1,4 +1,4 @@
-"""What takes longest in the processes of a server, from the profiles that `profiled/sitecustomize.py` has written."""
+"""The slowest functions in a server's processes, from the profiles of `profiled/sitecustomize.py`."""
 
 import os
 import pstats
@@ -8,29 +8,29 @@ from typing import Final
 from bench.serving.profiled.sitecustomize import VARIABLE
 
 SHOWN: Final = 25
-"""Functions shown of each thread."""
+"""Functions shown for each thread."""
 LEAST: Final = 0.05
-"""Seconds that a thread must have taken to be shown."""
+"""Minimum seconds of a thread to be shown."""
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """The variables of the environment with which a server profiles itself into a folder."""
+    """Environment variables with which a server profiles itself into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = [str(Path(__file__).parent / "profiled"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {VARIABLE: str(folder.resolve()), "PYTHONPATH": os.pathsep.join(path)}
 
 
 def show(folder: Path) -> None:
-    """Print the functions that take longest themselves, busy threads first; those of a pool are taken together."""
-    found: dict[str, pstats.Stats] = {}
+    """Print the slowest functions by own time, busy threads first; threads of a pool are combined."""
+    profiles: dict[str, pstats.Stats] = {}
     for path in sorted(folder.glob("*.prof")):
         process, _, _, thread = path.stem.split("-", 3)
         name = f"{process}: {thread.rstrip('-0123456789')}"
-        if name in found:
-            found[name].add(str(path))
+        if name in profiles:
+            profiles[name].add(str(path))
         else:
-            found[name] = pstats.Stats(str(path))
-    for name, stats in sorted(found.items(), key=lambda one: -_total(one[1])):
+            profiles[name] = pstats.Stats(str(path))
+    for name, stats in sorted(profiles.items(), key=lambda one: -_total(one[1])):
         if _total(stats) >= LEAST:
             print(f"\n{name}")
             stats.strip_dirs().sort_stats("tottime").print_stats(SHOWN)

@@ -1,4 +1,4 @@
-"""What resolution costs: by our own load generator, and by an independent one for comparison."""
+"""Cost of resolution: with our load generator, and with an independent one for comparison."""
 
 import json
 import subprocess
@@ -15,9 +15,9 @@ from perseid.wire.codes import ResponseCode
 from tests.server.native.native_client import Address
 
 WARM_UP: Final = 0.3
-"""Seconds for which a server is asked before what it takes is counted: caches fill, code is specialised."""
+"""Seconds of load before the measurement: caches fill, code is specialized."""
 CONNECTIONS: Final = 16
-"""Connections of a generator over TCP, each with one request outstanding."""
+"""TCP connections of a generator, each with one outstanding request."""
 
 _MISSING = PREFIX + "/none-%07d"
 _MICRO = 1e6
@@ -27,16 +27,16 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to ask."""
+    """A way to send requests."""
 
     name: str
     mode: str
     found: bool = True
-    """Whether what is asked for exists."""
+    """Whether the handles exist."""
     window: int = 1
     """Requests outstanding on each socket."""
     is_like_bare: bool = True
-    """Whether a bare server can be asked in the same way: it takes what comes together for one request."""
+    """Whether a bare server supports it: that treats pipelined requests as one."""
 
 
 WAYS: Final = (
@@ -48,32 +48,32 @@ WAYS: Final = (
 )
 
 
-class Asked(Protocol):
-    """A server, as far as it is asked."""
+class MeasuredServer(Protocol):
+    """The interface of a measured server."""
 
     @property
     def pid(self) -> int:
-        """The process whose children count as well."""
+        """The process; its children are included."""
 
     @property
     def native(self) -> Address:
-        """Where it answers."""
+        """Its address."""
 
 
-def resolution(server: Asked, filled: Filled, way: Way, seconds: float, generators: int) -> Figures:
-    """Ask in one way, and see what an answer takes of the server."""
+def resolution(server: MeasuredServer, filled: Filled, way: Way, seconds: float, generators: int) -> Figures:
+    """Measure one way; return CPU time and rate."""
     ask(server, filled, way, WARM_UP, generators)
     tally, cpu = ask(server, filled, way, seconds, generators)
     found = {
         f"{way.name}: CPU µs": cpu / tally.answered * _MICRO,
-        f"{way.name}: answers/s": tally.answered / tally.seconds,
+        f"{way.name}: responses/s": tally.answered / tally.seconds,
         f"{way.name}: lost or wrong": tally.lost + tally.wrong,
     }
     return found | ({f"{way.name}: closed by the server": tally.reopened} if way.mode == load.KEPT else {})
 
 
-def ask(server: Asked, filled: Filled, way: Way, seconds: float, generators: int) -> tuple[load.Tally, float]:
-    """Ask in one way; what came, and the CPU seconds of the server."""
+def ask(server: MeasuredServer, filled: Filled, way: Way, seconds: float, generators: int) -> tuple[load.Tally, float]:
+    """Send requests one way; return the results and the CPU seconds of the server."""
     by_udp = way.mode == load.UDP
     orders = [
         load.Order(
@@ -92,12 +92,12 @@ def ask(server: Asked, filled: Filled, way: Way, seconds: float, generators: int
     effort = at_work(server.pid, "bench.serving.load", orders)
     tally = sum((load.Tally(**report) for report in effort.reports), load.Tally())
     if not tally.answered:
-        raise RuntimeError(f"{way.name}: no right answer at all, {tally}")
+        raise RuntimeError(f"{way.name}: no correct response, {tally}")
     return tally, effort.total
 
 
 def bare_sockets(filled: Filled, seconds: float, generators: int) -> Figures:
-    """What the same questions take of servers that do nothing for the answers."""
+    """Cost of the same requests for bare servers."""
     found: Figures = {}
     for way in WAYS:
         if way.is_like_bare:
@@ -112,14 +112,14 @@ def bare_sockets(filled: Filled, seconds: float, generators: int) -> Figures:
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """Compile it."""
+    """Compile the independent generator."""
     program = folder / "hdlbench"
     subprocess.run(["cc", "-O2", "-o", str(program), str(source)], check=True)  # noqa: S607 - the system's compiler
     return program
 
 
-def cross_check(program: Path, server: Asked, filled: Filled, way: Way, seconds: float) -> Figures:
-    """The same question, asked by the other generator: one process, as many requests outstanding."""
+def cross_check(program: Path, server: MeasuredServer, filled: Filled, way: Way, seconds: float) -> Figures:
+    """The same requests by the independent generator: one process, as many outstanding."""
     mode = {load.UDP: "udp", load.TCP: "tcp", load.KEPT: "tcpka"}[way.mode]
     host, port = server.native
     command = [str(program), "-j", "-H", host, "-p", str(port), "-m", mode, "-n", str(filled.handles)]
@@ -132,6 +132,6 @@ def cross_check(program: Path, server: Asked, filled: Filled, way: Way, seconds:
     found = json.loads(done.stdout)
     return {
         f"{way.name}, hdlbench: CPU µs": cpu / found["ok"] * _MICRO,
-        f"{way.name}, hdlbench: answers/s": found["rps"],
+        f"{way.name}, hdlbench: responses/s": found["rps"],
         f"{way.name}, hdlbench: lost or wrong": found["errors"],
     }

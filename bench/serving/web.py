@@ -1,9 +1,9 @@
-"""What HTTP costs, beside nginx: `python -m bench.serving.web [--handles N] [--seconds S]`.
+"""Benchmark of HTTP, compared with nginx: `python -m bench.serving.web [--handles N] [--seconds S]`.
 
-An installation is served by `perseid serve` and loaded by `wrk` (Debian's package) with names by chance; the access log
-is off unless the line says so. In the same run nginx (Debian's, one worker) answers every request with the same
-redirection, without looking at anything. What counts is CPU time of the server's processes for one answer, user and
-system, and the ratio of the two; the rate is what is left on a machine that also runs `wrk`.
+`wrk` (Debian's package) requests random handles from `perseid serve`; the access log is off unless the line says so. In
+the same run nginx (Debian's, one worker) answers every request with a fixed redirect. Measured are the CPU time of the
+server's processes for a response, user and system, and the ratio of the two; the rate is that of a machine that also
+runs `wrk`.
 """
 
 import argparse
@@ -53,7 +53,7 @@ _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What is asked for."""
+    """A request."""
 
     name: str
     path: str
@@ -67,8 +67,8 @@ NAME: Final = f"{PREFIX}/%07d"
 WAYS: Final = (
     Way("redirection", f"/{NAME}", aim="≤ 16"),
     Way("record as JSON", f"/api/handles/{NAME}", aim="≤ 24", status=200),
-    Way("redirection, the usual way", f"/{NAME}?locatt=x:y"),
-    Way("record as JSON, the usual way", f"/api/handles/{NAME}?index=1", status=200),
+    Way("redirect, slow path", f"/{NAME}?locatt=x:y"),
+    Way("record as JSON, slow path", f"/api/handles/{NAME}?index=1", status=200),
     Way("record page", f"/{NAME}?noredirect", status=200),
     Way("not found", f"/{PREFIX}/none%07d", status=404),
     Way("redirection, TLS", f"/{NAME}", secure=True),
@@ -78,13 +78,13 @@ WAYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of it."""
+    """Results."""
 
     cpu: float
-    """CPU microseconds of the server for an answer."""
+    """CPU microseconds of the server for a response."""
     rate: float
     slowest: float
-    """Milliseconds within which 99 of 100 were answered."""
+    """Milliseconds: 99th percentile."""
 
 
 def measure(pid: int, address: str, way: Way, handles: int, seconds: float) -> Measured:
@@ -106,7 +106,7 @@ def measure(pid: int, address: str, way: Way, handles: int, seconds: float) -> M
 
 @contextmanager
 def nginx(folder: Path) -> Iterator[tuple[int, str]]:
-    """Serve one redirection for everything; the process and its address."""
+    """Serve a fixed redirect; return the process and its address."""
     port = _free_port()
     (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port))
     command = [shutil.which("nginx") or "/usr/sbin/nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
@@ -136,13 +136,13 @@ def _wait_for(port: int) -> None:
 
 
 def main() -> None:
-    """Read the options, measure, print."""
+    """Parse the options, measure, print."""
     parser = argparse.ArgumentParser(description="Print what HTTP costs, beside nginx.")
     parser.add_argument("--handles", type=int, default=10_000)
-    parser.add_argument("--seconds", type=int, default=3, help="how long each thing is measured; default 3")
+    parser.add_argument("--seconds", type=int, default=3, help="seconds for each measurement; default 3")
     options = parser.parse_args()
     if missing := [name for name in ("wrk", "nginx") if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]:
-        sys.exit(f"this needs {' and '.join(missing)}: apt-get install {' '.join(missing)}")
+        sys.exit(f"{' and '.join(missing)} not found. Run: apt-get install {' '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="perseid-web-") as folder:
         Path(folder, "nginx").mkdir()
         Path(folder).chmod(0o755)
@@ -161,7 +161,7 @@ def main() -> None:
 def _print(name: str, found: Measured, bare: Measured, aim: str) -> None:
     ratio = bare.cpu / found.cpu
     figures = f"{found.cpu:8.1f} µs CPU {found.rate:9,.0f}/s  99 % in {found.slowest:6.1f} ms  {ratio:5.2f} of nginx"
-    print(f"{name:<36}{figures}  {aim and f'aim {aim}'}".rstrip(), flush=True)
+    print(f"{name:<36}{figures}  {aim and f'target {aim}'}".rstrip(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A client that creates records as fast as they are acknowledged, and checks every acknowledgement.
+"""Client that creates records as fast as they are acknowledged, and checks every response.
 
-Like a load generator it is a process of its own (`python -m bench.serving.writing ORDER`). In a session everything is
-made beforehand, the MACs included, so that the time measured is the server's: the client only sends, receives and looks
-at request id and code. Without a session a client has to prove who it is for each record: it signs, or derives a key
-from its secret, which takes as long as it takes the server to check it, or longer. That is part of the time.
+Like a load generator it is a separate process (`python -m bench.serving.writing ORDER`). In a session all requests are
+prepared in advance, including MACs, so that the measured time is the server's: the client only sends, receives and
+checks request id and code. Without a session the client authenticates for each record: it signs, or derives a key from
+its secret, which takes as long as the server's check, or longer. That is part of the time.
 """
 
 import json
@@ -24,7 +24,7 @@ from perseid.wire.requests import ValuesRequest
 from tests.server.native.native_client import NativeClient, Via
 
 PREPARED_A_SECOND: Final = 6_000
-"""Requests that are made beforehand for each second: more than any server acknowledges to one client."""
+"""Requests prepared for each second: more than any server acknowledges to one client."""
 
 _SUCCESS = int(ResponseCode.SUCCESS).to_bytes(4, "big")
 _ID, _LENGTH, _CODE = slice(8, 12), slice(16, 20), slice(24, 28)
@@ -33,49 +33,49 @@ _RECEIVED = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Order(orders.Order):
-    """What a client shall do."""
+    """Options of a client."""
 
     address: tuple[str, int]
     directory: str
-    """Where the server's installation is; nothing is read there."""
+    """The server's installation; nothing is read there."""
     secret: str
     proof: str
     """`rsa` or `secret`."""
     in_session: bool
     via: str
     label: str
-    """What the names of the new records begin with: no client gets in the way of another."""
+    """Prefix of the new suffixes, unique for each client."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of it."""
+    """Results."""
 
     acknowledged: int
     refused: int
     seconds: float
     cpu: float
-    """CPU seconds that this client has taken."""
+    """CPU seconds of this client."""
     last: str
-    """The last record that was acknowledged."""
+    """The last acknowledged record."""
 
 
 def create(order: Order, wait: Callable[[], object]) -> Written:
-    """Create records, from when `wait` returns, for the ordered time."""
+    """Create records for the given time, after `wait` returns."""
     filled = Filled(Path(order.directory), 0, order.secret)
     with NativeClient(order.address, Via(order.via)) as client:
         client.act_as(*filled.proof(order.proof))
         names = (f"{PREFIX}/{order.label}-{number:06d}" for number in count())
         if order.in_session:
             client.begin_session()
-            _must_be_done(client, next(names))  # who it is gets proved once
+            _must_be_done(client, next(names))  # authenticate once
             prepared = int(order.seconds * PREPARED_A_SECOND)
             steps = _prepared(client, [next(names) for _ in range(prepared)])
         else:
             steps = ((name, client.create(name, three_values(name)).code == ResponseCode.SUCCESS) for name in names)
         wait()
-        began, cpu = time.monotonic(), time.process_time()
+        started, cpu = time.monotonic(), time.process_time()
         acknowledged = refused = 0
         last = ""
         for name, done in steps:
@@ -84,9 +84,9 @@ def create(order: Order, wait: Callable[[], object]) -> Written:
                 last = name
             else:
                 refused += 1
-            if time.monotonic() - began > order.seconds:
+            if time.monotonic() - started > order.seconds:
                 break
-        return Written(acknowledged, refused, time.monotonic() - began, time.process_time() - cpu, last)
+        return Written(acknowledged, refused, time.monotonic() - started, time.process_time() - cpu, last)
 
 
 def _must_be_done(client: NativeClient, name: str) -> None:
@@ -96,20 +96,20 @@ def _must_be_done(client: NativeClient, name: str) -> None:
 
 
 def _prepared(client: NativeClient, names: list[str]) -> Iterator[tuple[str, bool]]:
-    """Send what has been made beforehand; whether each was done."""
+    """Send prepared requests; yield whether each succeeded."""
     session = client.session
-    made = []
+    messages = []
     for name in names:
         body = ValuesRequest(name.encode(), three_values(name))
         frame = client.client.pack(client.request(OpCode.CREATE_HANDLE, body, session=session), session)
-        made.append((name, frame.envelope.to_bytes() + frame.payload))
-    return _sent(client, made)
+        messages.append((name, frame.envelope.to_bytes() + frame.payload))
+    return _sent(client, messages)
 
 
-def _sent(client: NativeClient, made: list[tuple[str, bytes]]) -> Iterator[tuple[str, bool]]:
+def _sent(client: NativeClient, messages: list[tuple[str, bytes]]) -> Iterator[tuple[str, bool]]:
     keep = client.via is Via.KEPT
     stream: socket.socket | None = None
-    for name, request in made:
+    for name, request in messages:
         if stream is None:
             stream = socket.create_connection(client.address)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,17 +118,17 @@ def _sent(client: NativeClient, made: list[tuple[str, bytes]]) -> Iterator[tuple
         while len(answer) < ENVELOPE_LENGTH or len(answer) < ENVELOPE_LENGTH + int.from_bytes(answer[_LENGTH], "big"):
             more = stream.recv(_RECEIVED)
             if not more:
-                raise ConnectionError("the server ended the connection before its answer")
+                raise ConnectionError("the server closed the connection before its response")
             answer += more
         yield name, answer[_ID] == request[_ID] and answer[_CODE] == _SUCCESS
         if not keep:
             stream.close()
             stream = None
-    raise RuntimeError("the server is faster than requests were prepared")
+    raise RuntimeError("not enough prepared requests for this server")
 
 
 def main() -> None:
-    """Be ready, wait, create, report."""
+    """Report readiness, wait, create, report."""
 
     def wait() -> None:
         print("ready", flush=True)

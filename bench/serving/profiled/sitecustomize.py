@@ -1,9 +1,9 @@
-"""Profiles every thread of every process of a server; Python loads this by itself where it is on the path.
+"""Profiler for every thread of every process of a server; Python imports it automatically if it is on the path.
 
-`python -m bench.serving --profile FOLDER` puts it there. Each thread gets a profile of its own, and a file is written
-for each when the process ends. The clock on the wall is used, because asking for CPU time would take longer than most
-functions do: what waits (`acquire`, `poll`, `get`, the loop's `run`) is to be left out of account. Profiling makes
-calls expensive: the figures say where time goes, not how much there is of it.
+`python -m bench.serving --profile FOLDER` adds it. Each thread gets its own profile, and a file is written for each
+when the process ends. It uses wall-clock time, because reading CPU time would take longer than most functions; ignore
+functions that wait (`acquire`, `poll`, `get`, the loop's `run`). Profiling makes calls expensive: the figures show
+where time goes, not how much.
 """
 
 import atexit
@@ -18,7 +18,7 @@ VARIABLE = "PERSEID_BENCH_PROFILE"
 
 
 def _process() -> str:
-    """What the process is: the last name of the module that it runs."""
+    """The last part of the module name, and the process id."""
     command = sys.orig_argv
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else "command"
     return f"{module.rpartition('.')[2]}-{os.getpid()}"
