@@ -62,7 +62,7 @@ prefix_items = st.builds(
 
 
 @given(names)
-def test_a_key_is_the_folded_name_or_its_beginning_and_its_hash(name: str) -> None:
+def test_key_is_the_folded_name_or_its_start_and_hash(name: str) -> None:
     octets = name.encode()
     key = store_key(octets)
     assert len(key) == (len(octets) if len(octets) <= MAX_PLAIN_KEY else MAX_PLAIN_KEY + 16)
@@ -71,14 +71,14 @@ def test_a_key_is_the_folded_name_or_its_beginning_and_its_hash(name: str) -> No
 
 
 @pytest.mark.parametrize("length", [1, 2, 399, 400, 401, 511, 512, 2047, 2048])
-def test_names_of_every_length_have_keys_that_lmdb_takes(length: int) -> None:
+def test_names_of_every_length_have_valid_lmdb_keys(length: int) -> None:
     name = (b"10.1/" + b"x" * 2048)[:length]
     assert 1 <= len(store_key(name)) <= 511
     assert store_key(name[:-1] + b"y") != store_key(name)
 
 
 @given(names, st.booleans())
-def test_record_keys_are_those_of_the_ledger(name: str, exact: bool) -> None:
+def test_record_keys_equal_those_of_the_ledger(name: str, exact: bool) -> None:
     assert record_key(name.encode(), exact=exact) == ledger_key(name, exact=exact)
 
 
@@ -86,13 +86,13 @@ def test_record_keys_are_those_of_the_ledger(name: str, exact: bool) -> None:
 
 
 @given(items)
-def test_an_item_comes_back_from_its_octets(item: HandleItem) -> None:
+def test_item_round_trips(item: HandleItem) -> None:
     key = store_key(item.spelling)
     assert decode_handle(key, item.to_bytes(key)) == (item,)
 
 
 @given(st.lists(items, min_size=1, max_size=4), names)
-def test_items_of_several_spellings_stand_under_one_key(several: list[HandleItem], name: str) -> None:
+def test_items_of_several_spellings_share_a_key(several: list[HandleItem], name: str) -> None:
     key = store_key(name.encode())
     spellings = (name, name.upper(), name.lower(), name.swapcase())
     fitting = [spelling.encode() for spelling in spellings if store_key(spelling.encode()) == key]
@@ -120,7 +120,7 @@ def test_items_of_several_spellings_stand_under_one_key(several: list[HandleItem
 @example(HandleItem(b"A", State.NORMAL), b"\x81\x01B\x00")  # another name
 @example(HandleItem(b"A", State.NORMAL), b"\x01\x00\x01\x00")  # the same record twice
 @example(HandleItem(b"A", State.NORMAL), b"\x01\x01\x05abc")
-def test_arbitrary_octets_are_items_in_their_one_form_or_refused(item: HandleItem, octets: bytes) -> None:
+def test_arbitrary_bytes_are_canonical_items_or_refused(item: HandleItem, octets: bytes) -> None:
     key = store_key(item.spelling)
     for wrong in (octets, item.to_bytes(key) + octets, item.to_bytes(key)[:-1]):
         try:
@@ -131,7 +131,7 @@ def test_arbitrary_octets_are_items_in_their_one_form_or_refused(item: HandleIte
 
 
 @given(st.lists(record_values(), max_size=6), st.sampled_from(stored))
-def test_an_item_holds_what_is_public_and_says_what_is_not_there(values: list[Value], state: State) -> None:
+def test_item_has_public_values_and_a_private_flag(values: list[Value], state: State) -> None:
     item = HandleItem.of(change("10.1/x", *values, state=state))
     assert item is not None
     served = state in (State.NORMAL, State.TOMBSTONE)
@@ -151,17 +151,17 @@ def test_flags_are_about_public_values_only() -> None:
     assert (shown.alias, shown.location, shown.private) == (True, True, False)
 
 
-def test_what_is_deleted_or_local_has_no_item() -> None:
+def test_deleted_and_local_records_have_no_item() -> None:
     assert HandleItem.of(change("10.1/x", state=State.ABSENT)) is None
     assert HandleItem.of(change("0.site/POLICY/10.1", url("x"))) is None
 
 
-def test_a_state_of_a_newer_program_shows_no_values() -> None:
+def test_unknown_state_shows_no_values() -> None:
     item = HandleItem.of(change("10.1/x", url("x"), state=State(200)))
     assert item == HandleItem(b"10.1/x", State(7), private=True)
 
 
-def test_a_value_that_is_none_is_not_shown() -> None:
+def test_invalid_value_is_not_shown() -> None:
     item = HandleItem.of(replace(change("10.1/x"), contents=[b"short"]))
     assert item == HandleItem(b"10.1/x", State.NORMAL, private=True)
 
@@ -174,7 +174,7 @@ def test_a_small_record_stays_small() -> None:
     assert len(item.to_bytes(store_key(item.spelling))) == sum(len(value.to_bytes()) for value in values) + 5
 
 
-def test_a_name_means_its_own_spelling_first_and_then_the_one_without_case() -> None:
+def test_exact_spelling_is_chosen_before_case_insensitive_one() -> None:
     exact = [HandleItem(name, State.NORMAL, exact=True) for name in (b"10.A/x", b"10.a/X")]
     loose = HandleItem(b"10.a/xx", State.NORMAL)
     assert choose_item(exact, b"10.a/x") is exact[0]
@@ -189,7 +189,7 @@ def test_a_name_means_its_own_spelling_first_and_then_the_one_without_case() -> 
 
 
 @given(prefix_items)
-def test_a_prefix_comes_back_from_its_octets(item: PrefixItem) -> None:
+def test_prefix_item_round_trips(item: PrefixItem) -> None:
     assert PrefixItem.from_bytes(item.to_bytes()) == item
     assert item.sensitive == (item.case is CaseRule.SENSITIVE)
 
@@ -198,7 +198,7 @@ def test_a_prefix_comes_back_from_its_octets(item: PrefixItem) -> None:
 @example(EMPTY_PREFIX_ITEM, b"\x40\x00\x00")
 @example(EMPTY_PREFIX_ITEM, b"\x00\x01\xff\x00")
 @example(EMPTY_PREFIX_ITEM, b"")
-def test_arbitrary_octets_are_a_prefix_in_its_one_form_or_refused(item: PrefixItem, octets: bytes) -> None:
+def test_arbitrary_bytes_are_a_canonical_prefix_item_or_refused(item: PrefixItem, octets: bytes) -> None:
     for wrong in (octets, item.to_bytes() + octets, item.to_bytes()[:-1]):
         try:
             found = PrefixItem.from_bytes(wrong)
@@ -247,11 +247,11 @@ def test_a_homed_prefix_is_homed_while_the_record_is_normal(handle: str, prefix:
         "0.NAB/x",
     ],
 )
-def test_other_records_say_nothing_of_a_prefix(handle: str) -> None:
+def test_other_records_do_not_affect_a_prefix(handle: str) -> None:
     assert said((handle, (typed("HS_SITE.PREFIX"),), State.NORMAL)) == {}
 
 
-def test_a_record_whose_letters_count_says_nothing_of_a_prefix() -> None:
+def test_exact_record_does_not_affect_a_prefix() -> None:
     assert PrefixPart.of(change("0.NA/10.a", typed("HS_SITE.PREFIX"), exact=True)) is None
     assert PrefixPart.of(change("0.NA/10.A", typed("HS_SITE.PREFIX"), exact=True)) is not None
 
@@ -269,7 +269,7 @@ def test_a_record_whose_letters_count_says_nothing_of_a_prefix() -> None:
         ("", None, ""),
     ],
 )
-def test_a_policy_is_read_as_far_as_it_can_be(text: str, case: CaseRule | None, scheme: str) -> None:
+def test_policy_is_read_as_far_as_possible(text: str, case: CaseRule | None, scheme: str) -> None:
     value = typed("PERSEID_policy", 1, text.encode(), public=False)
     homed = ("0.SITE/HOMED/0.NA/10.A", (), State.NORMAL)
     policy = ("0.SITE/POLICY/10.a", (url("x", 0), value), State.NORMAL)
@@ -279,7 +279,7 @@ def test_a_policy_is_read_as_far_as_it_can_be(text: str, case: CaseRule | None, 
     assert said(policy, homed, (policy[0], policy[1], State.TOMBSTONE)) == {b"10.A": PrefixItem(homed=True)}
 
 
-def test_a_policy_that_is_not_text_or_not_there_says_nothing() -> None:
+def test_unreadable_or_missing_policy_is_ignored() -> None:
     assert said(("0.SITE/POLICY/10.1", (typed("PERSEID_POLICY", 1, b"\xff"),), State.NORMAL)) == {}
     assert said(("0.SITE/POLICY/10.1", (url("x"),), State.NORMAL)) == {}
 
@@ -298,9 +298,7 @@ TEMPLATE = b'<namespace><template delimiter="@"><value type="URL" data="x"/></te
         ("URL", TEMPLATE, True, False),
     ],
 )
-def test_templates_may_apply_when_one_is_there_or_nobody_can_tell(
-    type_: str, data: bytes, public: bool, may: bool
-) -> None:
+def test_templates_may_apply_if_present_or_unreadable(type_: str, data: bytes, public: bool, may: bool) -> None:
     value = typed(type_, 1, data, public=public)
     for state in (State.NORMAL, State.UNPUBLISHED):
         found = said(("0.NA/10.1", (value,), state)).get(b"10.1", EMPTY_PREFIX_ITEM)
@@ -318,7 +316,7 @@ def test_referrals_are_the_public_values_that_delegate() -> None:
     assert said(("0.NA/10.1", tuple(public), State.UNPUBLISHED)) == {}
 
 
-def test_the_examples_of_the_specification_are_what_is_written() -> None:
+def test_examples_of_the_specification_match() -> None:
     example_blocks = re.findall(r"```text\n(.*?)```", SPECIFICATION.read_text(), re.DOTALL)
     octets = [
         bytes.fromhex("".join(re.match(r"(?:[0-9a-f]{2} ?)+", line)[0] for line in block.splitlines()))  # type: ignore[index]

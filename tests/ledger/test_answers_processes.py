@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "answers"
 
 
-def test_another_process_reads_what_was_applied_whenever_it_looks(folder: Path) -> None:
+def test_another_process_reads_applied_entries_at_once(folder: Path) -> None:
     ledger = MemoryLedger()
     with Answers(folder) as answers, process(read_until_told, folder, b"10.1/x") as (_, pipe):
         assert pipe.recv() == "reading"
@@ -47,7 +47,7 @@ def test_another_process_reads_what_was_applied_whenever_it_looks(folder: Path) 
         pipe.send("stop")
 
 
-def test_processes_that_apply_the_same_entries_come_to_one_view(folder: Path) -> None:
+def test_processes_that_apply_the_same_entries_get_equal_views(folder: Path) -> None:
     with Answers(folder) as answers:
         assert answers.catch_up(MemoryLedger().look)
     with process(apply_everything, folder, 400, 3) as (_, one), process(apply_everything, folder, 400, 7) as (_, other):
@@ -59,7 +59,7 @@ def test_processes_that_apply_the_same_entries_come_to_one_view(folder: Path) ->
         assert answers.differences(ledger.look) is None
 
 
-def test_processes_that_all_find_no_view_build_it_once(folder: Path) -> None:
+def test_concurrent_processes_build_a_missing_view_once(folder: Path) -> None:
     with (
         process(apply_everything, folder, 200, 200) as (_, one),
         process(apply_everything, folder, 200, 200) as (_, two),
@@ -90,7 +90,7 @@ def test_a_process_killed_while_it_applies_loses_nothing(folder: Path, when: int
         assert not (folder / "2").exists(), "nothing was built anew"
 
 
-def test_the_place_of_a_killed_reader_is_free_again(folder: Path) -> None:
+def test_slot_of_a_killed_reader_is_freed(folder: Path) -> None:
     with Answers(folder) as answers:
         assert answers.catch_up(MemoryLedger().look)
         with process(die_reading, folder) as (child, pipe):
@@ -99,14 +99,14 @@ def test_the_place_of_a_killed_reader_is_free_again(folder: Path) -> None:
         assert answers._current().env.reader_check() == 1
 
 
-def test_a_file_that_may_not_grow_does_not_fail_the_ledger(folder: Path) -> None:
+def test_file_size_limit_does_not_fail_the_ledger(folder: Path) -> None:
     with process(limited, folder, 1 << 19) as (_, pipe):
         refused, followed, ready, difference = pipe.recv()
     assert refused == (False, False, False)
     assert (followed, ready, difference) == (True, True, None)
 
 
-def test_a_rebuild_in_another_process_misses_nothing_that_is_applied_meanwhile(folder: Path) -> None:
+def test_rebuild_in_another_process_misses_no_entry(folder: Path) -> None:
     size = 20
     with Answers(folder) as answers:
         assert answers.catch_up(numbered_ledger(size).look)
@@ -126,7 +126,7 @@ def test_a_rebuild_in_another_process_misses_nothing_that_is_applied_meanwhile(f
         assert answers.differences(numbered_ledger(size).look) is None
 
 
-def test_a_reader_that_has_a_removed_generation_open_finds_the_new_one(folder: Path) -> None:
+def test_reader_of_a_removed_generation_opens_the_new_one(folder: Path) -> None:
     ledger = MemoryLedger()
     ledger.append("10.1/x", url("1"))
     with Answers(folder) as answers, process(read_until_told, folder, b"10.1/x") as (_, pipe):

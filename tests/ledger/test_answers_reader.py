@@ -193,7 +193,7 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
     other.close()
 
 
-def test_the_other_reader_knows_when_to_hand_over(tmp_path: Path) -> None:
+def test_second_reader_knows_when_not_to_use_the_view(tmp_path: Path) -> None:
     ledger = MemoryLedger()
     folder = tmp_path / "answers"
     answers = Answers(folder)

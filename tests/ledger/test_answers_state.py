@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def test_a_new_file_is_a_page_for_its_owner_alone_and_names_no_generation(path: Path) -> None:
+def test_new_state_file_is_a_private_page_without_a_generation(path: Path) -> None:
     state = StateFile.create(path)
     assert path.stat().st_size == STATE_SIZE
     assert path.stat().st_blocks > 0, "room is taken, not promised"
@@ -31,7 +31,7 @@ def test_a_new_file_is_a_page_for_its_owner_alone_and_names_no_generation(path: 
     state.close()
 
 
-def test_every_field_stands_where_the_specification_says(path: Path) -> None:
+def test_every_field_is_at_the_specified_offset(path: Path) -> None:
     state = StateFile.create(path)
     state.next_generation()
     state.next_generation()
@@ -46,7 +46,7 @@ def test_every_field_stands_where_the_specification_says(path: Path) -> None:
     state.close()
 
 
-def test_who_comes_second_finds_what_the_first_one_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_creator_opens_the_file_of_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = StateFile.create(path)
     first.switch(5)
     monkeypatch.setattr(Path, "exists", lambda _: False)  # as it was a moment ago
@@ -57,7 +57,7 @@ def test_who_comes_second_finds_what_the_first_one_made(path: Path, monkeypatch:
     second.close()
 
 
-def test_readers_see_a_change_at_once_and_cannot_make_one(path: Path) -> None:
+def test_readers_see_changes_at_once_and_cannot_write(path: Path) -> None:
     state = StateFile.create(path)
     reader = StateFile(path, writable=False)
     state.switch(3)
@@ -69,7 +69,7 @@ def test_readers_see_a_change_at_once_and_cannot_make_one(path: Path) -> None:
     state.close()
 
 
-def test_after_a_crash_of_the_machine_a_generation_is_usable_only_if_it_was_closed(path: Path) -> None:
+def test_after_a_reboot_only_a_clean_generation_is_usable(path: Path) -> None:
     state = StateFile.create(path)
     state.switch(3)
     state.mark_dirty(BOOT)
@@ -84,7 +84,7 @@ def test_after_a_crash_of_the_machine_a_generation_is_usable_only_if_it_was_clos
     state.close()
 
 
-def test_a_copy_is_not_believed(path: Path) -> None:
+def test_copied_state_file_is_unusable(path: Path) -> None:
     state = StateFile.create(path)
     state.switch(state.next_generation())
     state.mark_clean()
@@ -99,7 +99,7 @@ def test_a_copy_is_not_believed(path: Path) -> None:
     copy.close()
 
 
-def test_what_is_needed_only_rises_until_it_is_met(path: Path) -> None:
+def test_required_entry_only_increases_until_reached(path: Path) -> None:
     state = StateFile.create(path)
     state.require(7)
     state.require(5)
@@ -117,7 +117,7 @@ def test_what_is_needed_only_rises_until_it_is_met(path: Path) -> None:
     state.close()
 
 
-def test_only_the_generation_that_is_meant_is_given_up(path: Path) -> None:
+def test_only_the_given_generation_is_invalidated(path: Path) -> None:
     state = StateFile.create(path)
     state.switch(4)
     state.invalidate(3)
@@ -127,7 +127,7 @@ def test_only_the_generation_that_is_meant_is_given_up(path: Path) -> None:
     state.close()
 
 
-def test_numbers_are_given_once_whoever_asks(path: Path) -> None:
+def test_generation_numbers_are_unique(path: Path) -> None:
     states = [StateFile.create(path) for _ in range(4)]
     given: list[int] = []
     threads = [
@@ -144,7 +144,7 @@ def test_numbers_are_given_once_whoever_asks(path: Path) -> None:
 
 
 @pytest.mark.parametrize("octets", [b"", b"PRSDANSW", bytes(STATE_SIZE), bytes(STATE_SIZE + 1)])
-def test_another_file_is_refused_with_what_to_do(path: Path, octets: bytes) -> None:
+def test_invalid_state_file_is_refused_with_the_fix(path: Path, octets: bytes) -> None:
     path.write_bytes(octets)
     with pytest.raises(CorruptData, match="remove its folder"):
         StateFile.create(path)

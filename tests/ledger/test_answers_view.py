@@ -68,7 +68,7 @@ def word(folder: Path, which: int) -> int:
 # Following and reading
 
 
-def test_what_was_applied_is_read_at_once(answers: Answers, ledger: MemoryLedger) -> None:
+def test_applied_entries_are_read_at_once(answers: Answers, ledger: MemoryLedger) -> None:
     for number in range(50):
         entry = ledger.append(f"10.1/{number % 7}", url(str(number)))
         assert answers.apply([entry]) is ApplyResult.DONE
@@ -80,7 +80,7 @@ def test_what_was_applied_is_read_at_once(answers: Answers, ledger: MemoryLedger
     assert answers.differences(ledger.look) is None
 
 
-def test_a_deleted_name_is_gone_and_may_come_back(answers: Answers, ledger: MemoryLedger) -> None:
+def test_deleted_handle_is_removed_and_can_return(answers: Answers, ledger: MemoryLedger) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1"))])
     assert answers.apply([ledger.append("10.1/x", state=State.ABSENT)])
     assert answers.get(b"10.1/x") is None
@@ -89,7 +89,7 @@ def test_a_deleted_name_is_gone_and_may_come_back(answers: Answers, ledger: Memo
 
 
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])
-def test_a_name_that_is_not_public_is_known_without_its_values(
+def test_unpublished_handle_has_an_item_without_values(
     answers: Answers, ledger: MemoryLedger, folder: Path, state: State
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("not-for-the-public"), state=state)])
@@ -111,7 +111,7 @@ def test_names_of_every_length_are_found(answers: Answers, ledger: MemoryLedger,
 
 
 @pytest.mark.parametrize("suffix", ["name", "n" * 500])
-def test_letters_count_where_the_record_says_so(answers: Answers, ledger: MemoryLedger, suffix: str) -> None:
+def test_exact_records_are_case_sensitive(answers: Answers, ledger: MemoryLedger, suffix: str) -> None:
     small, capital = f"10.a/{suffix}", f"10.A/{suffix.upper()}"
     assert answers.apply([ledger.append(small, url("small"), exact=True)])
     assert data(answers, small.replace("10.a", "10.A")) == [b"small"]
@@ -127,7 +127,7 @@ def test_letters_count_where_the_record_says_so(answers: Answers, ledger: Memory
     assert (data(answers, small), data(answers, capital)) == (None, [b"capital"])
 
 
-def test_letters_do_not_count_elsewhere(answers: Answers, ledger: MemoryLedger) -> None:
+def test_other_records_are_case_insensitive(answers: Answers, ledger: MemoryLedger) -> None:
     assert answers.apply([ledger.append("10.a/Name", url("1")), ledger.append("10.A/NAME", url("2"))])
     assert data(answers, "10.a/name") == [b"2"]
     found = answers.find(b"10.A/nAmE")
@@ -135,9 +135,7 @@ def test_letters_do_not_count_elsewhere(answers: Answers, ledger: MemoryLedger) 
     assert found.spelling == b"10.A/NAME"
 
 
-def test_a_prefix_is_put_together_from_records_that_change_by_themselves(
-    answers: Answers, ledger: MemoryLedger
-) -> None:
+def test_prefix_item_is_merged_from_independent_records(answers: Answers, ledger: MemoryLedger) -> None:
     policy = typed("PERSEID_POLICY", 1, b'case = "sensitive"\nscheme = "pilin"', public=False)
     assert answers.prefix(b"10.a") is None
     assert answers.apply([ledger.append("0.SITE/HOMED/0.NA/10.A", url("x"))])
@@ -175,7 +173,7 @@ values = st.sampled_from(VALUES)
         st.tuples(handles, st.lists(values, max_size=3), st.sampled_from(State), st.booleans()), min_size=1, max_size=25
     )
 )
-def test_following_and_building_come_to_the_same(
+def test_following_and_building_give_equal_views(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[Value], State, bool]]
 ) -> None:
     ledger = MemoryLedger()
@@ -200,7 +198,7 @@ def test_entries_already_applied_are_skipped(answers: Answers, ledger: MemoryLed
     assert (data(answers, "10.1/x"), answers.applied) == ([b"4"], 5)
 
 
-def test_a_gap_is_told_and_filled(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
+def test_gap_is_reported_and_filled(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
     entries = [ledger.append("10.1/x", url(str(number))) for number in range(5)]
     assert answers.apply(entries[3:]) is ApplyResult.BEHIND
     assert answers.apply([entries[0], entries[2]]) is ApplyResult.BEHIND
@@ -209,7 +207,7 @@ def test_a_gap_is_told_and_filled(answers: Answers, ledger: MemoryLedger, folder
     assert (answers.applied, data(answers, "10.1/x")) == (5, [b"4"])
 
 
-def test_catching_up_goes_in_steps(answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catching_up_uses_chunks(answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers_module, "CHUNK", 10)
     for number in range(35):
         ledger.append(f"10.1/{number}", url(str(number)))
@@ -218,7 +216,7 @@ def test_catching_up_goes_in_steps(answers: Answers, ledger: MemoryLedger, monke
     assert answers.differences(ledger.look) is None
 
 
-def test_nothing_is_applied_before_the_ledger_was_compared(folder: Path, ledger: MemoryLedger) -> None:
+def test_nothing_is_applied_before_the_ledger_is_checked(folder: Path, ledger: MemoryLedger) -> None:
     with Answers(folder) as answers:
         entry = ledger.append("10.1/x", url("1"))
         assert answers.apply([entry]) is ApplyResult.BEHIND
@@ -229,7 +227,7 @@ def test_nothing_is_applied_before_the_ledger_was_compared(folder: Path, ledger:
         assert data(answers, "10.1/x") == [b"1"]
 
 
-def test_an_entry_of_another_history_is_not_taken_for_one_applied(answers: Answers, ledger: MemoryLedger) -> None:
+def test_entry_of_another_history_is_not_taken_as_applied(answers: Answers, ledger: MemoryLedger) -> None:
     for number in range(3):
         assert answers.apply([ledger.append("10.1/x", url(str(number)))])
     other = ledger.restored(2)
@@ -240,9 +238,7 @@ def test_an_entry_of_another_history_is_not_taken_for_one_applied(answers: Answe
     assert data(answers, "10.1/x") == [b"more"]
 
 
-def test_an_older_ledger_is_recognised_although_it_was_written_to_until_the_numbers_match(
-    folder: Path, ledger: MemoryLedger
-) -> None:
+def test_restored_ledger_is_recognized_even_with_matching_numbers(folder: Path, ledger: MemoryLedger) -> None:
     for number in range(10):
         ledger.append(f"10.1/{number}", url("old"))
     with Answers(folder) as answers:
@@ -260,7 +256,7 @@ def test_an_older_ledger_is_recognised_although_it_was_written_to_until_the_numb
 
 
 @pytest.mark.parametrize("size", [0, 4])
-def test_an_older_ledger_is_recognised_before_it_is_written_to(folder: Path, ledger: MemoryLedger, size: int) -> None:
+def test_restored_ledger_is_recognized_before_it_is_written_to(folder: Path, ledger: MemoryLedger, size: int) -> None:
     for number in range(10):
         ledger.append(f"10.1/{number}", url("old"))
     with Answers(folder) as answers:
@@ -272,7 +268,7 @@ def test_an_older_ledger_is_recognised_before_it_is_written_to(folder: Path, led
         assert data(answers, "10.1/9") is None
 
 
-def test_another_ledger_is_recognised_by_its_id(answers: Answers) -> None:
+def test_another_ledger_is_recognized_by_its_id(answers: Answers) -> None:
     other = MemoryLedger(bytes(16))
     assert answers.differences(other.look) == "meta applied"
     assert answers.catch_up(other.look)
@@ -282,7 +278,7 @@ def test_another_ledger_is_recognised_by_its_id(answers: Answers) -> None:
 # Want of room
 
 
-def test_a_full_map_does_not_fail_the_ledger_and_what_is_behind_is_not_read(
+def test_full_map_does_not_fail_the_ledger_and_stale_view_is_not_read(
     folder: Path, ledger: MemoryLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Answers(folder, map_size=1 << 18) as answers:
@@ -312,7 +308,7 @@ def test_a_full_map_does_not_fail_the_ledger_and_what_is_behind_is_not_read(
         assert answers.differences(ledger.look) is None
 
 
-def test_a_view_that_passes_what_was_needed_is_right_by_itself(answers: Answers, ledger: MemoryLedger) -> None:
+def test_view_that_passes_the_required_entry_becomes_usable(answers: Answers, ledger: MemoryLedger) -> None:
     state = StateFile(answers.folder / "state", writable=True)
     state.require(2)
     state.close()
@@ -323,9 +319,7 @@ def test_a_view_that_passes_what_was_needed_is_right_by_itself(answers: Answers,
     assert data(answers, "10.1/x") == [b"2"]
 
 
-def test_what_was_needed_of_a_ledger_before_it_was_restored_is_forgotten(
-    answers: Answers, ledger: MemoryLedger
-) -> None:
+def test_required_entry_is_dropped_after_a_restore(answers: Answers, ledger: MemoryLedger) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1"))])
     state = StateFile(answers.folder / "state", writable=True)
     state.require(100)
@@ -335,7 +329,7 @@ def test_what_was_needed_of_a_ledger_before_it_was_restored_is_forgotten(
     assert answers.ready
 
 
-def test_a_ledger_that_misses_an_entry_is_not_followed(
+def test_ledger_with_a_missing_entry_is_not_followed(
     answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.append("10.1/x", url("1"))
@@ -350,13 +344,13 @@ def test_a_ledger_that_misses_an_entry_is_not_followed(
 # Opening
 
 
-def test_files_are_their_owners_alone(answers: Answers, folder: Path) -> None:
+def test_files_are_private(answers: Answers, folder: Path) -> None:
     assert answers.ready
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files_of(folder))
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "1")] == [0o700, 0o700]
 
 
-def test_a_view_closed_in_an_orderly_way_survives_the_machine(folder: Path, ledger: MemoryLedger) -> None:
+def test_cleanly_closed_view_survives_a_reboot(folder: Path, ledger: MemoryLedger) -> None:
     with Answers(folder, boot=BOOT) as answers:
         assert answers.catch_up(ledger.look)
         assert answers.apply([ledger.append("10.1/x", url("1"))])
@@ -370,7 +364,7 @@ def test_a_view_closed_in_an_orderly_way_survives_the_machine(folder: Path, ledg
     assert generations(folder) == [1]
 
 
-def test_the_disk_knows_of_a_write_before_lmdb_writes(
+def test_dirty_mark_is_on_disk_before_lmdb_writes(
     folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Answers(folder, boot=BOOT) as answers:
@@ -394,7 +388,7 @@ def test_the_disk_knows_of_a_write_before_lmdb_writes(
     assert happened == ["dirty", "write", "write"]
 
 
-def test_a_view_not_closed_before_the_machine_went_down_is_built_anew(folder: Path, ledger: MemoryLedger) -> None:
+def test_view_not_closed_before_a_reboot_is_rebuilt(folder: Path, ledger: MemoryLedger) -> None:
     first = Answers(folder, boot=BOOT)
     assert first.catch_up(ledger.look)
     assert first.apply([ledger.append("10.1/x", url("1"))])
@@ -408,7 +402,7 @@ def test_a_view_not_closed_before_the_machine_went_down_is_built_anew(folder: Pa
         assert generations(folder) == [2]
 
 
-def test_a_process_that_was_killed_lost_nothing(folder: Path, ledger: MemoryLedger) -> None:
+def test_killed_process_loses_nothing(folder: Path, ledger: MemoryLedger) -> None:
     first = Answers(folder, boot=BOOT)
     assert first.catch_up(ledger.look)
     assert first.apply([ledger.append("10.1/x", url("1"))])
@@ -418,7 +412,7 @@ def test_a_process_that_was_killed_lost_nothing(folder: Path, ledger: MemoryLedg
         assert generations(folder) == [1]
 
 
-def test_a_copied_folder_is_built_anew(folder: Path, ledger: MemoryLedger) -> None:
+def test_copied_folder_is_rebuilt(folder: Path, ledger: MemoryLedger) -> None:
     with Answers(folder) as answers:
         assert answers.catch_up(ledger.look)
     copy = folder.with_name("copy")
@@ -429,7 +423,7 @@ def test_a_copied_folder_is_built_anew(folder: Path, ledger: MemoryLedger) -> No
         assert generations(copy) == [2]
 
 
-def test_a_reader_waits_for_the_view_to_come_into_being(folder: Path, ledger: MemoryLedger) -> None:
+def test_reader_is_unavailable_until_the_view_exists(folder: Path, ledger: MemoryLedger) -> None:
     AnswersReader(folder).close()
     with AnswersReader(folder) as reader:
         with pytest.raises(AnswersUnavailable, match="yet"):
@@ -455,7 +449,7 @@ def test_a_reader_waits_for_the_view_to_come_into_being(folder: Path, ledger: Me
     ],
     ids=["gone", "no LMDB", "no position", "no handles", "another layout", "no position at all"],
 )
-def test_what_is_damaged_is_not_read_and_built_anew(folder: Path, ledger: MemoryLedger, harm: object) -> None:
+def test_damaged_view_is_not_read_and_is_rebuilt(folder: Path, ledger: MemoryLedger, harm: object) -> None:
     ledger.append("10.1/x", url("1"))
     with Answers(folder) as answers:
         assert answers.catch_up(ledger.look)
@@ -481,7 +475,7 @@ def rewritten(folder: Path, position: bytes) -> None:
         txn.put(b"applied", position, db=env.open_db(b"meta", txn=txn))
 
 
-def test_an_item_that_is_damaged_is_met_by_building_anew(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
+def test_damaged_item_leads_to_a_rebuild(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1"))])
     generation = answers._current()
     with generation.begin(write=True) as txn:
@@ -507,7 +501,7 @@ def test_an_item_that_is_damaged_is_met_by_building_anew(answers: Answers, ledge
         ("prefixes", b"10.2", b"\x01\x00\x00", "prefixes 10.2"),
     ],
 )
-def test_any_difference_from_the_ledger_is_named(
+def test_any_difference_from_the_ledger_is_reported(
     answers: Answers, ledger: MemoryLedger, database: str, key: bytes, octets: bytes | None, told: str
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1")), ledger.append("0.SITE/HOMED/10.1", url("1"))])
@@ -522,7 +516,7 @@ def test_any_difference_from_the_ledger_is_named(
     assert generations(answers.folder) == [1]
 
 
-def test_comparing_goes_on_beside_a_writer(answers: Answers, ledger: MemoryLedger) -> None:
+def test_comparison_runs_during_writes(answers: Answers, ledger: MemoryLedger) -> None:
     ledger.append("10.1/x", url("1"))
     ledger.meanwhile = lambda: answers.apply([ledger.append("10.1/x", url("2")), ledger.append("10.1/y", url("3"))])
     assert answers.differences(ledger.look) is None
@@ -540,7 +534,7 @@ def failing(error: Callable[[], Exception]) -> Callable[..., None]:
     return fail
 
 
-def test_a_generation_that_cannot_be_opened_for_now_is_not_built_anew(
+def test_temporary_open_failure_does_not_lead_to_a_rebuild(
     folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.append("10.1/x", url("1"))
@@ -561,7 +555,7 @@ def test_a_generation_that_cannot_be_opened_for_now_is_not_built_anew(
     assert generations(folder) == [1]
 
 
-def test_a_broken_transaction_is_met_by_opening_anew(
+def test_generation_is_reopened_after_a_broken_transaction(
     answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = ledger.append("10.1/x", url("1"))
@@ -576,7 +570,7 @@ def test_a_broken_transaction_is_met_by_opening_anew(
     assert data(answers, "10.1/x") == [b"1"]
 
 
-def test_a_view_that_cannot_follow_is_not_compared(
+def test_view_that_is_behind_is_not_compared(
     answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.append("10.1/x", url("1"))
@@ -588,7 +582,7 @@ def test_a_view_that_cannot_follow_is_not_compared(
     assert answers.differences(ledger.look) is None
 
 
-def test_who_waited_for_the_lock_of_a_generation_given_up_turns_to_the_new_one(
+def test_writer_waiting_for_an_invalidated_generation_uses_the_new_one(
     answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = answers._current()
@@ -603,7 +597,7 @@ def test_who_waited_for_the_lock_of_a_generation_given_up_turns_to_the_new_one(
         assert txn.get(b"10.1/X") is None
 
 
-def test_a_damaged_page_gives_the_generation_up(
+def test_damaged_page_invalidates_the_generation(
     answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -614,7 +608,7 @@ def test_a_damaged_page_gives_the_generation_up(
     assert generations(folder) == [2]
 
 
-def test_a_rebuild_that_cannot_lock_the_old_generation_gives_it_up(
+def test_rebuild_that_cannot_lock_the_old_generation_invalidates_it(
     answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1"))])
@@ -625,7 +619,7 @@ def test_a_rebuild_that_cannot_lock_the_old_generation_gives_it_up(
     monkeypatch.undo()
 
 
-def test_a_generation_exchanged_while_it_is_opened_is_followed(
+def test_generation_replaced_while_opened_is_followed(
     folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.append("10.1/x", url("1"))
@@ -657,7 +651,7 @@ def test_a_generation_exchanged_while_it_is_opened_is_followed(
         monkeypatch.undo()
 
 
-def test_closing_without_room_or_view_leaves_no_mark(
+def test_closing_without_space_or_view_does_not_mark_clean(
     folder: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Answers(folder).close()
@@ -669,7 +663,7 @@ def test_closing_without_room_or_view_leaves_no_mark(
     assert word(folder, WORD_CLEAN) == 0
 
 
-def test_places_of_readers_are_looked_through_now_and_then(
+def test_reader_slots_are_checked_periodically(
     answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers_module, "READER_CHECK_EVERY", 2)
@@ -680,7 +674,7 @@ def test_places_of_readers_are_looked_through_now_and_then(
 # Building
 
 
-def test_a_rebuild_tells_how_far_it_is_and_leaves_one_generation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_reports_progress_and_leaves_one_generation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers_generation, "BATCH", 10)
     ledger = MemoryLedger()
     for number in range(25):
@@ -698,7 +692,7 @@ def test_a_rebuild_tells_how_far_it_is_and_leaves_one_generation(folder: Path, m
         assert answers.differences(ledger.look) is None
 
 
-def test_a_rebuild_erases_what_was_deleted_or_hidden(folder: Path, ledger: MemoryLedger) -> None:
+def test_rebuild_erases_deleted_and_unpublished_data(folder: Path, ledger: MemoryLedger) -> None:
     with Answers(folder) as answers:
         assert answers.catch_up(ledger.look)
         assert answers.apply([ledger.append("10.1/gone-1234567", url("erased-1234567"))])
@@ -716,7 +710,7 @@ def test_a_rebuild_erases_what_was_deleted_or_hidden(folder: Path, ledger: Memor
     assert b"kept-1234567" in on_disk
 
 
-def test_what_is_appended_during_a_rebuild_is_in_it(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
+def test_rebuild_includes_entries_appended_meanwhile(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
     """At every look somebody appends and applies; the last look is taken while nobody can apply."""
     looks = 0
 
@@ -735,7 +729,7 @@ def test_what_is_appended_during_a_rebuild_is_in_it(answers: Answers, ledger: Me
     assert answers.differences(ledger.look) is None
 
 
-def test_a_rebuild_runs_after_a_fast_writer_for_a_while_only(
+def test_rebuild_chases_a_fast_writer_for_limited_rounds(
     answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers_module, "CHUNK", 1)
@@ -751,7 +745,7 @@ def test_a_rebuild_runs_after_a_fast_writer_for_a_while_only(
     assert looks == 1 + answers_module.MAX_CATCH_UP_ROUNDS + 2
 
 
-def test_what_counts_during_the_first_build_is_waited_for(folder: Path, ledger: MemoryLedger) -> None:
+def test_entries_acknowledged_during_the_first_build_are_required(folder: Path, ledger: MemoryLedger) -> None:
     """While there is no generation nobody can apply; what was acknowledged meanwhile must not be missed."""
     outcomes: list[ApplyResult] = []
     with Answers(folder) as answers:
@@ -769,7 +763,7 @@ def test_what_counts_during_the_first_build_is_waited_for(folder: Path, ledger: 
         assert word(folder, WORD_REQUIRED) == 0
 
 
-def test_what_another_process_built_meanwhile_is_not_built_again(
+def test_view_built_by_another_process_is_not_built_again(
     answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [None]
@@ -779,7 +773,7 @@ def test_what_another_process_built_meanwhile_is_not_built_again(
     assert (found, generations(folder)) == ([], [1])
 
 
-def test_a_rebuild_without_room_leaves_the_old_view_in_use(
+def test_rebuild_without_space_keeps_the_old_view(
     answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1"))])
@@ -791,7 +785,7 @@ def test_a_rebuild_without_room_leaves_the_old_view_in_use(
     assert generations(folder) == [3]
 
 
-def test_a_failure_of_the_ledger_during_a_rebuild_is_told(
+def test_ledger_failure_during_a_rebuild_is_reported(
     answers: Answers, ledger: MemoryLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

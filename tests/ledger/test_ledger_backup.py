@@ -125,7 +125,7 @@ def fill(log: Log, machine: Machine) -> None:
 # Whole, and in parts
 
 
-def test_a_restored_ledger_is_the_same_and_goes_on_as_another(
+def test_restored_ledger_has_the_same_content_and_a_new_identity(
     log: Log, machine: Machine, target: Log, tmp_path: Path
 ) -> None:
     fill(log, machine)
@@ -149,7 +149,7 @@ def test_a_restored_ledger_is_the_same_and_goes_on_as_another(
     assert verified(target) == 705
 
 
-def test_increments_are_restored_one_after_the_other(log: Log, machine: Machine, target: Log, tmp_path: Path) -> None:
+def test_increments_are_restored_in_order(log: Log, machine: Machine, target: Log, tmp_path: Path) -> None:
     fill(log, machine)
     files = [tmp_path / f"part-{number}" for number in range(4)]
     since = save_backup(log, files[0]).until
@@ -170,7 +170,7 @@ def test_an_empty_ledger_is_restored_as_well(log: Log, target: Log, tmp_path: Pa
     assert verified(target) == 1
 
 
-def test_a_backup_is_one_state_while_others_write(where: str, store: Store, target: Log, tmp_path: Path) -> None:
+def test_backup_is_consistent_during_writes(where: str, store: Store, target: Log, tmp_path: Path) -> None:
     log = log_of_today(store)
     log.create(SIGNER)
     log.append([change(str(number)) for number in range(2_000)])
@@ -202,7 +202,7 @@ def test_a_backup_is_one_state_while_others_write(where: str, store: Store, targ
     assert restored(target, *files).seq == since + 1 == verified(target)
 
 
-def test_a_backup_goes_to_any_stream_and_tells_how_far_it_is(log: Log, machine: Machine) -> None:
+def test_backup_goes_to_any_stream_and_reports_progress(log: Log, machine: Machine) -> None:
     fill(log, machine)
     stream, told = io.BytesIO(), list[int]()
     write_backup(log, stream, progress=told.append)
@@ -234,7 +234,7 @@ def test_a_restored_ledger_can_be_backed_up_and_restored(
 # The file
 
 
-def test_a_backup_is_for_its_owner_only_and_overwrites_nothing(log: Log, tmp_path: Path) -> None:
+def test_backup_is_private_and_overwrites_nothing(log: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
     before = os.umask(0)
     try:
@@ -252,7 +252,7 @@ def test_a_backup_is_for_its_owner_only_and_overwrites_nothing(log: Log, tmp_pat
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_name_that_is_taken_meanwhile_is_left_to_whoever_took_it(log: Log, tmp_path: Path) -> None:
+def test_file_created_meanwhile_is_not_overwritten(log: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
 
     def take_the_name(_: int) -> None:
@@ -264,7 +264,7 @@ def test_a_name_that_is_taken_meanwhile_is_left_to_whoever_took_it(log: Log, tmp
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_backup_that_fails_leaves_nothing(log: Log, tmp_path: Path) -> None:
+def test_failed_backup_leaves_no_file(log: Log, tmp_path: Path) -> None:
     log.append([change("a")])
     folder = tmp_path / "backups"
     folder.mkdir()
@@ -281,7 +281,7 @@ def test_a_backup_that_fails_leaves_nothing(log: Log, tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_damaged_ledger_is_not_backed_up_as_if_it_were_whole(log: Log, machine: Machine) -> None:
+def test_damaged_ledger_is_not_backed_up(log: Log, machine: Machine) -> None:
     fill(log, machine)
 
     write_backup(log, io.BytesIO())
@@ -302,7 +302,7 @@ def test_a_damaged_ledger_is_not_backed_up_as_if_it_were_whole(log: Log, machine
         write_backup(log, io.BytesIO(), 500)
 
 
-def test_a_tree_that_is_not_that_of_the_entries_is_not_backed_up(log: Log, machine: Machine) -> None:
+def test_wrong_tree_is_not_backed_up(log: Log, machine: Machine) -> None:
     fill(log, machine)
     with log.store.writing() as connection:
         connection.execute(update(nodes).where(nodes.c.position == 1).values(hash=bytes(32)))
@@ -331,7 +331,7 @@ def erase_after_a_backup(log: Log, folder: Path, mark: bytes = b"") -> list[Path
     return files
 
 
-def test_what_was_erased_after_the_full_backup_does_not_come_back(log: Log, target: Log, tmp_path: Path) -> None:
+def test_data_redacted_after_the_full_backup_is_not_restored(log: Log, target: Log, tmp_path: Path) -> None:
     files = erase_after_a_backup(log, tmp_path)
     restored(target, *files)
     assert contents(target)["entries"][:-1] == contents(log)["entries"]
@@ -341,7 +341,7 @@ def test_what_was_erased_after_the_full_backup_does_not_come_back(log: Log, targ
 
 
 @from_sqlite
-def test_what_was_erased_never_reaches_the_files_of_the_restored_ledger(
+def test_redacted_data_never_reaches_the_files_of_the_restored_ledger(
     log: Log, target: Log, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     is_postgres = target.store.dialect == "postgresql"
@@ -365,7 +365,7 @@ def traces(folder: Path, octets: bytes) -> list[Path]:
     return found
 
 
-def test_an_entry_may_be_redacted_again_and_again(log: Log, target: Log, tmp_path: Path) -> None:
+def test_entry_can_be_redacted_repeatedly(log: Log, target: Log, tmp_path: Path) -> None:
     files = [tmp_path / f"part-{number}" for number in range(3)]
     secrets = [secret(b"first"), secret(b"second", 301)]
     since = 0
@@ -385,7 +385,7 @@ def test_an_entry_of_some_megabytes_is_restored_as_well(log: Log, target: Log, t
 
 
 @on_sqlite
-def test_a_redacted_entry_that_is_another_one_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
+def test_redacted_entry_that_differs_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
     first, second, third = erase_after_a_backup(log, tmp_path)
     whole = second.read_bytes()
     assert whole.count(b"kept") == 1
@@ -396,7 +396,7 @@ def test_a_redacted_entry_that_is_another_one_is_refused(log: Log, target: Log, 
     refused(target, first, second, third, match="part-1: entry 7: redacted here, but not in an earlier file")
 
 
-def test_increments_without_the_erasure_still_restore_the_data(log: Log, target: Log, tmp_path: Path) -> None:
+def test_increments_before_the_redaction_restore_the_data(log: Log, target: Log, tmp_path: Path) -> None:
     files = erase_after_a_backup(log, tmp_path)
     restored(target, files[0])
     assert look(target).entry(1).record() == (secret(PLANTED), url("kept"))
@@ -423,7 +423,7 @@ def refused(target: Log, *files: Path, match: str = "") -> str:
 
 @from_sqlite
 @on_sqlite
-def test_every_octet_and_every_length_of_a_backup_counts(log: Log, target: Log, tmp_path: Path) -> None:
+def test_every_changed_byte_or_length_of_a_backup_is_detected(log: Log, target: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
     octets = small_backup(log, path)
     wrong = [octets[:length] for length in (*range(0, len(octets), 7), len(octets) - 1)] + [
@@ -444,7 +444,7 @@ def test_every_octet_and_every_length_of_a_backup_counts(log: Log, target: Log, 
 
 @from_sqlite
 @on_postgres
-def test_damage_is_told_on_postgresql_as_well(log: Log, target: Log, tmp_path: Path) -> None:
+def test_damage_is_reported_on_postgresql(log: Log, target: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
     octets = small_backup(log, path)
     for place in range(700, len(octets), 29):
@@ -471,7 +471,7 @@ def parts(log: Log, folder: Path) -> list[Path]:
 
 
 @on_sqlite
-def test_files_must_follow_one_another(log: Log, target: Log, tmp_path: Path) -> None:
+def test_files_must_be_consecutive(log: Log, target: Log, tmp_path: Path) -> None:
     first, second, third, last = parts(log, tmp_path)
     refused(target, match="name the full backup")
     refused(target, second, match="part-1: starts after entry 2; expected a full backup")
@@ -508,7 +508,7 @@ def rewritten(log: Log, path: Path, change_rows: Callable[[], None]) -> None:
 
 
 @on_sqlite
-def test_a_checkpoint_that_is_not_about_the_entries_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
+def test_checkpoint_of_other_entries_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
     log.append([change("a"), change("b")])
     note = sign_checkpoint(log, SIGNER)
     path = tmp_path / "full"
@@ -536,7 +536,7 @@ def test_a_checkpoint_that_is_not_about_the_entries_is_refused(log: Log, target:
 
 
 @on_sqlite
-def test_a_checkpoint_from_before_the_key_was_handed_over_counts_too(log: Log, target: Log, tmp_path: Path) -> None:
+def test_checkpoint_from_before_a_key_rotation_is_accepted(log: Log, target: Log, tmp_path: Path) -> None:
     log.append([change("a")])
     sign_checkpoint(log, SIGNER)
     successor = Signer.generate(ORIGIN, bytes(31) + b"\7")
@@ -549,7 +549,7 @@ def test_a_checkpoint_from_before_the_key_was_handed_over_counts_too(log: Log, t
     assert find_branch(target) == branch
 
 
-def test_only_an_empty_store_is_restored_into(log: Log, target: Log, tmp_path: Path) -> None:
+def test_restore_needs_an_empty_store(log: Log, target: Log, tmp_path: Path) -> None:
     log.append([change("a")])
     save_backup(log, tmp_path / "full")
     with pytest.raises(StoreNotEmpty):
@@ -561,7 +561,7 @@ def test_only_an_empty_store_is_restored_into(log: Log, target: Log, tmp_path: P
     assert verified(target) == 2
 
 
-def test_a_wrong_clock_is_told_before_the_work(log: Log, machine: Machine, target: Log, tmp_path: Path) -> None:
+def test_wrong_clock_is_reported_before_the_restore(log: Log, machine: Machine, target: Log, tmp_path: Path) -> None:
     log.append([change("a")])
     save_backup(log, tmp_path / "full")
     machine.run(MAX_GAP + SECOND)
@@ -574,7 +574,7 @@ def test_a_wrong_clock_is_told_before_the_work(log: Log, machine: Machine, targe
     assert restored(target, tmp_path / "full").seq == 2
 
 
-def test_a_key_that_is_not_a_new_one_is_refused(log: Log, target: Log, tmp_path: Path) -> None:
+def test_restore_refuses_the_old_key(log: Log, target: Log, tmp_path: Path) -> None:
     save_backup(log, tmp_path / "full")
     for wrong in (lambda _: SIGNER, lambda origin: Signer(origin, SIGNER._seed)):
         with pytest.raises(WrongKey):
@@ -582,7 +582,7 @@ def test_a_key_that_is_not_a_new_one_is_refused(log: Log, target: Log, tmp_path:
         assert is_empty(target)
 
 
-def test_rows_that_a_newer_version_knows_are_refused(log: Log, target: Log, tmp_path: Path) -> None:
+def test_rows_of_a_newer_version_are_refused(log: Log, target: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
     save_backup(log, path)
     # Lengths stay, so the frames are whole; the hash is looked at in the end only.
@@ -604,9 +604,7 @@ def forged(log: Log, path: Path, header: dict[str, object], *frames: tuple[bytes
 
 
 @on_sqlite
-def test_a_right_hash_does_not_make_a_wrong_backup_right(
-    log: Log, target: Log, machine: Machine, tmp_path: Path
-) -> None:
+def test_forged_backup_with_a_correct_hash_is_refused(log: Log, target: Log, machine: Machine, tmp_path: Path) -> None:
     log.append([change("a")])
     machine.run(SECOND)
     log.append([change("b")])
@@ -633,7 +631,10 @@ def test_a_right_hash_does_not_make_a_wrong_backup_right(
     told("damaged: unexpected frame", (ENTRY, first), (REDACTED, first))
     told("damaged: frame too long", (CHECKPOINT, bytes(MAX_NOTE + 1)))
     told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[[7]]}')
-    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["last"],"rows":[[%d]]}' % (1 << 63))
+    told(
+        "damaged: invalid rows of table leases",
+        state=b'{"table":"leases","columns":["last"],"rows":[[%d]]}' % (1 << 63),
+    )
     told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ=="]]}')
     told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ==",1]]}')
     told("damaged", state=b"\xff")
@@ -671,7 +672,7 @@ KILLED = textwrap.dedent(
 
 @from_sqlite
 @pytest.mark.parametrize("when", ["written", "at the end"])
-def test_a_restore_that_is_killed_leaves_an_empty_store(
+def test_killed_restore_leaves_an_empty_store(
     log: Log, machine: Machine, target: Log, tmp_path: Path, when: str
 ) -> None:
     fill(log, machine)
@@ -716,7 +717,7 @@ def test_the_new_ledger_contradicts_no_checkpoint_of_the_old_one(
 
 
 @from_sqlite
-def test_a_branch_that_cannot_be_read_is_told(log: Log) -> None:
+def test_unreadable_branch_is_reported(log: Log) -> None:
     log.append([change("a", action=Action.BRANCH)])
     assert find_branch(log) is None, "it is about another record"
     draft = change("a", action=Action.BRANCH).draft
@@ -737,7 +738,7 @@ def numbers(outcome: object) -> set[int]:
     return set(range(outcome.first, outcome.first + outcome.count))
 
 
-def test_numbers_that_may_have_been_leased_are_not_leased_again(
+def test_numbers_leased_after_the_backup_are_not_leased_again(
     log: Log, machine: Machine, target: Log, tmp_path: Path
 ) -> None:
     def lease(which: Log, scope: bytes = b"10.1 pilin", count: int = 1_000) -> set[int]:
@@ -754,7 +755,7 @@ def test_numbers_that_may_have_been_leased_are_not_leased_again(
     assert min(again) == millisecond(machine) + HOUR + 1
 
 
-def test_counters_wait_until_somebody_says_where_to_go_on(log: Log, target: Log, tmp_path: Path) -> None:
+def test_counters_are_closed_until_reopened(log: Log, target: Log, tmp_path: Path) -> None:
     scope = b"10.1 pattern"
     log.append([Lease(scope, 7, 0)])
     save_backup(log, tmp_path / "full")
@@ -774,9 +775,7 @@ def test_counters_wait_until_somebody_says_where_to_go_on(log: Log, target: Log,
         reopen_lease(log, b"unknown", 100)
 
 
-def test_a_scope_that_the_backup_does_not_know_can_be_opened(
-    log: Log, target: Log, machine: Machine, tmp_path: Path
-) -> None:
+def test_scope_unknown_to_the_backup_can_be_reopened(log: Log, target: Log, machine: Machine, tmp_path: Path) -> None:
     save_backup(log, tmp_path / "full")
     restored(target, tmp_path / "full")
     with target.store.reading() as connection:
@@ -793,7 +792,7 @@ _steps = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(before=_steps, lost=st.lists(st.tuples(st.integers(1, 4_000), st.integers(0, 3_000)), max_size=5), after=_steps)
-def test_whatever_was_leased_before_or_after_the_backup_is_not_leased_again(
+def test_no_number_is_leased_again_after_any_restore(
     before: list[tuple[int, int]], lost: list[tuple[int, int]], after: list[tuple[int, int]]
 ) -> None:
     ahead = 10_000

@@ -25,12 +25,12 @@ class Chain:
         return self.links[seq]
 
 
-def test_jumps_go_where_the_sum_of_their_place_says() -> None:
+def test_jump_targets_follow_the_skew_binary_sum() -> None:
     assert [jump_target(place) for place in range(1, 16)] == [0, 1, 0, 3, 4, 3, 0, 7, 8, 7, 10, 11, 10, 7, 0]
 
 
 @given(st.integers(1, 300))
-def test_every_entry_jumps_to_the_place_defined(length: int) -> None:
+def test_every_entry_jumps_to_the_defined_position(length: int) -> None:
     chain = Chain(list(range(1, length + 1)))
     assert {seq: jump for seq, (_, jump) in chain.links.items()} == {
         place: jump_target(place) for place in range(1, length + 1)
@@ -38,7 +38,7 @@ def test_every_entry_jumps_to_the_place_defined(length: int) -> None:
 
 
 @given(st.sets(st.integers(1, 500), min_size=1, max_size=80), st.integers(0, 510))
-def test_the_last_entry_up_to_a_moment_is_found(numbers: set[int], until: int) -> None:
+def test_last_entry_up_to_a_point_is_found(numbers: set[int], until: int) -> None:
     chain = Chain(sorted(numbers))
     expected = max((number for number in numbers if number <= until), default=0)
     assert find_latest_until(chain.latest, until, chain.links.__getitem__) == expected

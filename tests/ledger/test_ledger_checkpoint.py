@@ -59,13 +59,13 @@ def test_the_form_is_fixed() -> None:
 
 
 @given(checkpoints)
-def test_every_checkpoint_comes_back_from_its_note(checkpoint: Checkpoint) -> None:
+def test_checkpoint_round_trips(checkpoint: Checkpoint) -> None:
     assert open_checkpoint(SIGNER.sign(checkpoint), SIGNER.public) == checkpoint
     assert Checkpoint.parse(checkpoint.text()) == checkpoint
 
 
 @given(st.integers(0, 10_000), st.characters())
-def test_a_changed_note_is_not_believed(position: int, character: str) -> None:
+def test_changed_note_is_refused(position: int, character: str) -> None:
     note = SIGNER.sign(CHECKPOINT)
     position %= len(note)
     changed = note[:position] + character + note[position + 1 :]
@@ -93,7 +93,7 @@ def test_text_without_a_utf8_form_is_refused(read: Callable[[str], object]) -> N
         read("\ud800" + SIGNER.sign(CHECKPOINT))
 
 
-def test_the_signature_of_another_key_does_not_count() -> None:
+def test_signature_of_another_key_is_ignored() -> None:
     with pytest.raises(InvalidProof, match="not signed by"):
         open_checkpoint(OTHER.sign(CHECKPOINT), SIGNER.public)
 
@@ -120,18 +120,18 @@ def test_one_of_several_signatures_suffices() -> None:
         "x\n²\n\n",
     ],
 )
-def test_what_is_no_checkpoint_is_refused(text: str) -> None:
+def test_invalid_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(InvalidProof):
         Checkpoint.parse(text)
 
 
 @pytest.mark.parametrize("note", ["", "x", "x\n\n", "x\n\ny\n", "x\n\n\N{EM DASH} n AA==\n", "x\n\n\N{EM DASH} n !\n"])
-def test_what_is_no_signed_note_is_refused(note: str) -> None:
+def test_invalid_signed_note_is_refused(note: str) -> None:
     with pytest.raises(InvalidProof):
         parse_note(note)
 
 
-def test_a_note_has_an_end() -> None:
+def test_note_length_is_limited() -> None:
     note = SIGNER.sign(Checkpoint("x" * (MAX_NOTE - 300), 1, ROOT))
     assert open_checkpoint(note, SIGNER.public).size == 1
     with pytest.raises(InvalidProof, match="bytes"):
@@ -139,18 +139,18 @@ def test_a_note_has_an_end() -> None:
 
 
 @given(names.filter(lambda name: "+" not in name and name.strip() == name), st.binary(min_size=32, max_size=32))
-def test_a_public_key_comes_back_from_its_text(name: str, public: bytes) -> None:
+def test_public_key_round_trips(name: str, public: bytes) -> None:
     key = LogKey(name, public)
     assert LogKey.parse(str(key)) == key
 
 
 @pytest.mark.parametrize("text", ["", "x", "x+00000000+AQ==", "x+zz+AA==", str(SIGNER.public).replace("+", "+0", 1)])
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_invalid_key_is_refused(text: str) -> None:
     with pytest.raises(InvalidProof):
         LogKey.parse(text)
 
 
-def test_a_private_key_comes_back_from_its_file_and_is_not_shown() -> None:
+def test_private_key_round_trips_and_is_not_shown() -> None:
     again = Signer.from_bytes(SIGNER.to_bytes())
     assert again.public == SIGNER.public
     assert bytes(range(32)).hex() not in repr(SIGNER)

@@ -21,7 +21,7 @@ def test_a_right_clock_dates_entries() -> None:
 
 
 @pytest.mark.parametrize("back", [1, TOLERANCE])
-def test_a_small_step_back_is_bridged_and_counted(back: int) -> None:
+def test_small_step_back_is_clamped_and_counted(back: int) -> None:
     clock = Machine(NOW - back).clock()
     assert clock.date(NOW) == NOW
     assert clock.date(NOW) == NOW
@@ -38,7 +38,7 @@ def test_a_small_step_back_is_bridged_and_counted(back: int) -> None:
         (NOW + 64 * YEAR, NOW, "ahead of the last entry"),
     ],
 )
-def test_a_clock_that_cannot_be_right_refuses_to_date(wall: int, last: int | None, words: str) -> None:
+def test_wrong_clock_is_refused(wall: int, last: int | None, words: str) -> None:
     with pytest.raises(ClockError, match=words):
         Machine(wall).clock().date(last)
 
@@ -68,7 +68,7 @@ def test_a_long_pause_is_suspicious_at_the_start_only() -> None:
     assert clock.date(NOW) == machine.wall
 
 
-def test_an_operator_may_accept_the_clock_after_a_look() -> None:
+def test_operator_can_accept_the_clock() -> None:
     machine = Machine(NOW + 64 * YEAR)
     clock = machine.clock()
     with pytest.raises(ClockError, match="--accept-clock"):

@@ -9,6 +9,6 @@ from tests.ledger import crash
 
 
 @pytest.mark.parametrize(("back_end", "rounds"), [("sqlite", 12), ("postgresql", 3)], indirect=["back_end"])
-def test_nothing_acknowledged_is_lost_whoever_is_killed_and_when(where: str, tmp_path: Path, rounds: int) -> None:
+def test_no_acknowledged_write_is_lost_when_processes_are_killed(where: str, tmp_path: Path, rounds: int) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     assert crash.run(crash.Place(where, tmp_path), seed, rounds) > 0

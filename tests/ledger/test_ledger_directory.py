@@ -61,14 +61,14 @@ def test_its_parents_are_not_touched(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_file_instead_of_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UnsuitableDirectory, match="not a directory"):
         prepare(tmp_path / "file")
 
 
 @pytest.mark.parametrize("wrong", [0o770, 0o707, 0o777, 0o720, 0o702, 0o1777])
-def test_a_directory_that_others_may_write_to_is_refused_with_the_remedy(tmp_path: Path, wrong: int) -> None:
+def test_directory_writable_by_others_is_refused_with_the_fix(tmp_path: Path, wrong: int) -> None:
     path = tmp_path / "open"
     path.mkdir()
     path.chmod(wrong)
@@ -110,7 +110,7 @@ def prepared_as(user: int, path: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_process_of_another_user_is_refused_and_told_the_command(shared_folder: Path) -> None:
+def test_process_of_another_user_is_refused_with_the_command(shared_folder: Path) -> None:
     if IS_ROOT:
         # Root's directory and nobody's process.
         ours = shared_folder / "ours"
@@ -205,7 +205,7 @@ def test_the_mount_that_holds_a_path_is_found(mounts: Path, path: str, kind: str
     assert (mount.kind, mount.point) == (kind, Path(point))
 
 
-def test_a_root_that_stands_on_itself_is_the_root(tmp_path: Path) -> None:
+def test_root_mounted_on_itself_is_the_root(tmp_path: Path) -> None:
     path = tmp_path / "mountinfo"
     path.write_text("1 1 0:2 / / rw - rootfs rootfs rw\n2 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
     mount = find_mount(Path("/x"), path)
@@ -213,7 +213,7 @@ def test_a_root_that_stands_on_itself_is_the_root(tmp_path: Path) -> None:
     assert mount.kind == "ext4"
 
 
-def test_where_the_kernel_does_not_say_nobody_knows(tmp_path: Path) -> None:
+def test_mount_is_unknown_without_a_mount_table(tmp_path: Path) -> None:
     assert find_mount(tmp_path, tmp_path / "absent") is None
     (tmp_path / "mountinfo").write_text("23 22 0:21 / /proc rw - proc proc rw\n")  # in a changed root
     assert find_mount(tmp_path, tmp_path / "mountinfo") is None

@@ -40,7 +40,7 @@ def fail(driver: SqliteDriver) -> None:
         raise KeyError
 
 
-def test_what_fails_is_rolled_back_and_the_next_one_writes(driver: SqliteDriver) -> None:
+def test_failed_transaction_is_rolled_back_and_the_next_one_writes(driver: SqliteDriver) -> None:
     add(driver, 1)
     with pytest.raises(KeyError):
         fail(driver)
@@ -48,7 +48,7 @@ def test_what_fails_is_rolled_back_and_the_next_one_writes(driver: SqliteDriver)
     assert numbers(driver) == [1, 2]
 
 
-def test_one_state_throughout_which_ends_with_the_block(driver: SqliteDriver) -> None:
+def test_read_transaction_sees_one_state_until_the_block_ends(driver: SqliteDriver) -> None:
     add(driver, 1, 2, 3)
     with driver.reading() as cursor:
         assert next(cursor.execute("SELECT number FROM numbers")) == (1,)  # and it is not read to its end
@@ -65,7 +65,7 @@ def test_one_state_throughout_which_ends_with_the_block(driver: SqliteDriver) ->
     assert numbers(driver) == [1, 2, 3, 4, 5]
 
 
-def test_connections_are_given_back_whatever_happens(driver: SqliteDriver) -> None:
+def test_connections_are_returned_after_errors(driver: SqliteDriver) -> None:
     for problem in [KeyError] * READERS * 2:
         with pytest.raises(problem), driver.reading():
             raise problem
@@ -76,7 +76,7 @@ def test_connections_are_given_back_whatever_happens(driver: SqliteDriver) -> No
     assert len(driver._idle) == 1
 
 
-def test_so_many_read_at_once_and_no_more(driver: SqliteDriver) -> None:
+def test_concurrent_readers_are_limited(driver: SqliteDriver) -> None:
     with ExitStack() as readings:
         for _ in range(READERS):
             readings.enter_context(driver.reading())
@@ -135,7 +135,7 @@ FORKED = textwrap.dedent(
 )
 
 
-def test_a_forked_child_does_not_work_with_the_locks_of_its_parent(tmp_path: Path) -> None:
+def test_forked_child_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKED, str(tmp_path / "some.db")]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     assert len(said) == 3
@@ -143,7 +143,7 @@ def test_a_forked_child_does_not_work_with_the_locks_of_its_parent(tmp_path: Pat
     assert said[2] == "0"
 
 
-def test_after_closing_the_next_one_opens_anew(driver: SqliteDriver, tmp_path: Path) -> None:
+def test_connections_are_reopened_after_close(driver: SqliteDriver, tmp_path: Path) -> None:
     add(driver, 1)
     with driver.reading() as cursor:
         driver.close()

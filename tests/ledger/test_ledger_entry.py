@@ -74,7 +74,7 @@ entries = st.builds(
 
 
 @given(entries, st.data())
-def test_skimming_finds_what_taking_apart_finds_and_refuses_what_it_refuses(one: Entry, data: st.DataObject) -> None:
+def test_decode_summary_agrees_with_the_full_parser(one: Entry, data: st.DataObject) -> None:
     body = one.body()
     assert decode_summary(one.seq, one.at, body) == (one.handle, one.exact, one.state, one.contents())
     place = data.draw(st.integers(0, len(body)))
@@ -91,7 +91,7 @@ def test_skimming_finds_what_taking_apart_finds_and_refuses_what_it_refuses(one:
 
 
 @given(entries)
-def test_an_entry_comes_back_from_its_body(one: Entry) -> None:
+def test_entry_round_trips(one: Entry) -> None:
     assert Entry.from_body(one.seq, one.at, one.body()) == one
 
 
@@ -106,7 +106,7 @@ def test_the_verifier_reads_from_the_leaf_what_the_entry_says(one: Entry) -> Non
 
 
 @given(entries, st.data())
-def test_a_body_that_was_cut_or_prolonged_is_refused(one: Entry, data: st.DataObject) -> None:
+def test_truncated_or_extended_body_is_refused(one: Entry, data: st.DataObject) -> None:
     body = one.body()
     cut = data.draw(st.integers(0, len(body) - 1))
     for wrong in (body[:cut], body + b"\0"):
@@ -115,7 +115,7 @@ def test_a_body_that_was_cut_or_prolonged_is_refused(one: Entry, data: st.DataOb
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_octets_are_an_entry_or_refused(octets: bytes) -> None:
+def test_arbitrary_bytes_are_an_entry_or_refused(octets: bytes) -> None:
     try:
         found = Entry.from_body(1, AT, bytes((FORMAT,)) + octets)
     except InvalidData:
@@ -124,7 +124,7 @@ def test_arbitrary_octets_are_an_entry_or_refused(octets: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_octets_are_a_leaf_or_refused(octets: bytes) -> None:
+def test_arbitrary_bytes_are_a_leaf_or_refused(octets: bytes) -> None:
     try:
         leaf = Leaf.parse(octets)
     except InvalidProof:
@@ -133,7 +133,7 @@ def test_arbitrary_octets_are_a_leaf_or_refused(octets: bytes) -> None:
 
 
 @given(st.lists(record_values(), max_size=4))
-def test_a_record_comes_back_from_an_entry_whatever_the_year_it_is_read(values: list[Value]) -> None:
+def test_record_of_an_entry_does_not_depend_on_the_current_year(values: list[Value]) -> None:
     now = AT // 1_000_000
     dated = [replace(value, timestamp=now, ttl_type=type(value.ttl_type).RELATIVE, ttl=60) for value in values]
     one = entry(*dated)
@@ -187,7 +187,7 @@ def test_a_guess_cannot_be_confirmed_without_the_salt() -> None:
         leaf.check_note(bytes(SALT_LENGTH), b"first")
 
 
-def test_whoever_is_told_the_salt_can_check_what_was_committed() -> None:
+def test_commitment_can_be_checked_with_the_salt() -> None:
     one = entry(PUBLIC, SECRET)
     leaf = Leaf.parse(one.leaf())
     for number, slot in enumerate(one.values):
@@ -219,7 +219,7 @@ def test_an_unchanged_value_keeps_its_commitment_and_a_changed_one_does_not() ->
     assert first.values[0].salt != second.values[0].salt
 
 
-def test_redaction_removes_content_and_salt_and_leaves_the_leaf_as_it_was() -> None:
+def test_redaction_removes_content_and_salt_but_keeps_the_leaf() -> None:
     one = entry(PUBLIC, SECRET)
     redacted = replace(one, values=(one.values[0], one.values[1].redacted()))
     assert redacted.leaf_hash() == one.leaf_hash()
@@ -230,7 +230,7 @@ def test_redaction_removes_content_and_salt_and_leaves_the_leaf_as_it_was() -> N
     assert Entry.from_body(1, AT, redacted.body()) == redacted
 
 
-def test_who_and_why_are_told_until_they_are_redacted() -> None:
+def test_actor_and_note_are_readable_until_redacted() -> None:
     one = entry(PUBLIC)
     assert one.origin == ("cli", "local:alice")
     assert one.why == "first"

@@ -76,7 +76,7 @@ def rows(log: Log) -> int:
 # Carried out once
 
 
-def test_a_request_that_comes_again_is_not_carried_out(log: Log) -> None:
+def test_repeated_request_is_not_executed(log: Log) -> None:
     request = with_key(change("x", url("https://example.org/")), once())
     assert isinstance(one(log, request), Appended)
     again = one(log, request)
@@ -94,7 +94,7 @@ def test_another_caller_or_key_is_another_request(log: Log) -> None:
     assert find(log, OTHER, b"other") is None
 
 
-def test_another_request_with_the_same_key_is_not_carried_out_either(log: Log) -> None:
+def test_other_request_with_the_same_key_is_not_executed(log: Log) -> None:
     one(log, with_key(change("x"), once()))
     again = one(log, with_key(change("y"), once(digest=ANOTHER)))
     assert isinstance(again, RepeatedRequest)
@@ -102,21 +102,21 @@ def test_another_request_with_the_same_key_is_not_carried_out_either(log: Log) -
     assert look(log).size == 1
 
 
-def test_those_that_meet_in_one_commit_are_carried_out_once(log: Log) -> None:
+def test_repetitions_in_one_commit_are_executed_once(log: Log) -> None:
     first, second, third = log.append([with_key(change("x"), once()) for _ in range(3)])
     assert isinstance(first, Appended)
     assert isinstance(second, RepeatedRequest)
     assert second == third
 
 
-def test_a_repetition_is_told_before_what_it_rests_on_has_moved(log: Log) -> None:
+def test_repetition_is_detected_before_preconditions(log: Log) -> None:
     """Carrying it out is what has moved it."""
     request = Append(change("x").draft, {key("x"): 0}, once=once())
     assert isinstance(one(log, request), Appended)
     assert isinstance(one(log, request), RepeatedRequest)
 
 
-def test_what_has_moved_or_failed_leaves_its_key_free(log: Log) -> None:
+def test_failed_request_does_not_use_its_key(log: Log) -> None:
     one(log, change("x"))
     moved = Append(change("x").draft, {key("x"): 0}, once=once())
     assert isinstance(one(log, moved), PreconditionFailed)
@@ -130,7 +130,7 @@ def test_what_has_moved_or_failed_leaves_its_key_free(log: Log) -> None:
     assert isinstance(one(log, with_key(change("y"), once())), Appended)
 
 
-def test_names_that_are_minted_are_minted_once(log: Log) -> None:
+def test_repeated_mint_is_executed_once(log: Log) -> None:
     made = one(log, minting(once()))
     assert isinstance(made, Minted)
     again = one(log, minting(once()))
@@ -139,7 +139,7 @@ def test_names_that_are_minted_are_minted_once(log: Log) -> None:
     assert one(log, minting(once(b"other"))) == Minted(("10.1/2", "10.1/3"), 3, look(log).entry(3).at)
 
 
-def test_where_nothing_is_appended_the_key_is_kept_all_the_same(log: Log) -> None:
+def test_key_is_stored_even_without_entries(log: Log) -> None:
     made = one(log, minting(once(), 0))
     assert isinstance(made, Minted)
     again = one(log, minting(once(), 0))
@@ -147,7 +147,7 @@ def test_where_nothing_is_appended_the_key_is_kept_all_the_same(log: Log) -> Non
     assert (again.record.seq, again.record.count, look(log).size) == (0, 0, 0)
 
 
-def test_a_long_answer_is_not_kept_but_what_was_done_is(log: Log) -> None:
+def test_long_response_is_not_stored_but_the_result_is(log: Log) -> None:
     for number, length in enumerate((MAX_BODY, MAX_BODY + 1), 1):
         name = b"%d" % number
         one(log, with_key(change(str(number)), once(name, body=bytes(length))))
@@ -157,7 +157,7 @@ def test_a_long_answer_is_not_kept_but_what_was_done_is(log: Log) -> None:
         assert kept.body == (bytes(length) if length <= MAX_BODY else None)
 
 
-def test_many_that_ask_at_once_are_answered_alike(where: str, tmp_path: Path) -> None:
+def test_concurrent_repetitions_get_the_same_result(where: str, tmp_path: Path) -> None:
     store = open_store(where)
     store.upgrade()
     first = log_of_today(store)
@@ -197,7 +197,7 @@ def test_a_key_is_kept_for_a_day(log: Log, machine: Machine) -> None:
     assert (kept.digest, rows(log)) == (ANOTHER, 1)
 
 
-def test_what_is_old_is_removed(log: Log, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_keys_are_purged(log: Log, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answered, "_PURGE_BATCH", 3)
     for number in range(10):
         one(log, with_key(change("x"), once(b"%d" % number)))
@@ -213,7 +213,7 @@ def test_what_is_old_is_removed(log: Log, machine: Machine, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
-def test_whoever_looks_after_the_ledger_removes_it(
+def test_maintenance_purges_expired_keys(
     log: Log, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledgers, "PURGE_INTERVAL", 0.0)
@@ -224,7 +224,7 @@ def test_whoever_looks_after_the_ledger_removes_it(
         until(lambda: rows(log) == 0)
 
 
-def test_there_is_room_for_so_many_keys_and_no_more(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_keys_is_limited(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answered, "MAX_KEYS_PER_OWNER", 3)
     monkeypatch.setattr(answered, "MAX_KEYS", 5)
     assert check_capacity(log, CALLER) is KeyCapacity.AVAILABLE
@@ -238,7 +238,7 @@ def test_there_is_room_for_so_many_keys_and_no_more(log: Log, monkeypatch: pytes
     assert check_capacity(log, OTHER) is KeyCapacity.NONE
 
 
-def test_those_who_share_an_owner_share_the_room(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_applies_to_all_callers_of_an_owner(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answered, "MAX_KEYS_PER_OWNER", 3)
     same = [OTHER[:OWNER_LENGTH] + bytes((octet,)) * (CALLER_LENGTH - OWNER_LENGTH) for octet in (0, 7, 255)]
     for caller in same:
@@ -250,7 +250,7 @@ def test_those_who_share_an_owner_share_the_room(log: Log, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
-def test_asking_for_room_costs_the_same_however_many_keys_there_are(log: Log) -> None:
+def test_capacity_check_has_constant_cost(log: Log) -> None:
     """It is asked with every request that has a key: by an index, and not row by row."""
     with log.store.writing() as connection:
         row = {"digest": DIGEST, "at": 1, "seq": 1, "count": 1, "status": 200, "body": bytes(9)}
@@ -268,7 +268,7 @@ def test_asking_for_room_costs_the_same_however_many_keys_there_are(log: Log) ->
 # Erased, backed up
 
 
-def test_when_something_is_erased_answers_are_forgotten_and_what_was_done_is_not(log: Log) -> None:
+def test_redaction_clears_responses_but_keeps_results(log: Log) -> None:
     one(log, with_key(change("x", url("https://example.org/private")), once(body=b"https://example.org/private")))
     one(log, change("x", url("https://example.org/2")))
     with log.reading() as reading:
@@ -279,7 +279,7 @@ def test_when_something_is_erased_answers_are_forgotten_and_what_was_done_is_not
     assert (kept.body, kept.seq, kept.status) == (None, 1, 201)
 
 
-def test_an_old_secret_goes_from_answers_too(log: Log, where: str) -> None:
+def test_replaced_secret_is_removed_from_responses(log: Log, where: str) -> None:
     planted = b"the-planted-secret-20771"
     one(log, with_key(change("key", secret(planted)), once(body=b"made with " + planted)))
     log.append([change("key", secret(b"new"))])

@@ -70,7 +70,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     st.integers(1, 7) | st.just(1_000),
     st.none() | st.tuples(st.integers(-1, 45), st.sampled_from(["", "0050", "0100", "9999"])),
 )
-def test_somebodys_operations_come_newest_first(
+def test_jobs_of_an_owner_are_listed_newest_first(
     filled: Log, owner: JobOwner | None, page_size: int, before: tuple[int, str] | None
 ) -> None:
     every = list(jobs.newest_first(filled))
@@ -83,7 +83,7 @@ def test_somebodys_operations_come_newest_first(
     assert list(jobs.newest_first(filled, before, owner, page_size)) == expected
 
 
-def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
+def test_empty_issuer_does_not_match_jobs_without_an_owner() -> None:
     assert not JobOwner("300:1/ann", ("",)).owns(replace(made(1, "300:1/bob"), maker=""))
 
 
@@ -97,7 +97,7 @@ def test_who_has_made_no_token_has_not_made_those_of_nobody() -> None:
         (lambda log: jobs.find_undos(log, ["0001"]), "operations_undoes"),
     ],
 )
-def test_an_index_finds_them(filled: Log, ask: Callable[[Log], object], index: str) -> None:
+def test_job_queries_use_an_index(filled: Log, ask: Callable[[Log], object], index: str) -> None:
     """So what is asked for costs, and not how many there are."""
     asked: list[tuple[str, Any]] = []
 
@@ -116,7 +116,7 @@ def test_an_index_finds_them(filled: Log, ask: Callable[[Log], object], index: s
     assert not [plan for plan in plans if "TEMP B-TREE FOR ORDER BY" in plan], plans
 
 
-def test_undos_are_read_as_far_as_they_are_about_something(log: Log) -> None:
+def test_only_related_undos_are_read(log: Log) -> None:
     put(
         log,
         made(1, "a"),
@@ -134,7 +134,7 @@ def test_undos_are_read_as_far_as_they_are_about_something(log: Log) -> None:
     assert set(jobs.list_undos(log)) == {*about_one, UndoJob("0006", "0005", True)}
 
 
-def test_operations_of_tables_from_before_say_whose_they_are(where: str) -> None:
+def test_jobs_of_older_tables_get_an_owner(where: str) -> None:
     """As those do that are begun now, however a handle is spelt."""
     owner = {
         "300:1/Ann": "300:1/Ann",
@@ -193,7 +193,7 @@ def test_upgrades_import_nothing_that_may_be_renamed() -> None:
             assert not [name for name in names if name.partition(".")[0] == PACKAGE], path.name
 
 
-def test_operations_of_older_backups_have_no_maker(log: Log) -> None:
+def test_jobs_of_older_backups_have_no_owner(log: Log) -> None:
     """A restore puts in the columns that the backup has."""
     names = [column.name for column in table.columns if column.name != "maker"]
     with log.store.writing() as connection:

@@ -40,11 +40,11 @@ def test_numbers_follow_the_clock_or_the_last_one_given(log: Log) -> None:
     assert look(log).size == 0, "a lease is no entry"
 
 
-def test_a_look_takes_nothing(log: Log) -> None:
+def test_lease_of_zero_numbers_takes_nothing(log: Log) -> None:
     assert [lease(log, 0, 100), lease(log, 0, 100), lease(log, 3, 100), lease(log, 0, 100)] == [100, 100, 100, 103]
 
 
-def test_scopes_do_not_meet(log: Log) -> None:
+def test_scopes_are_independent(log: Log) -> None:
     outcomes = log.append([Lease(b"one", 1, 0), Lease(b"two", 1, 0), Lease(b"one", 1, 0)])
     assert [outcome.first for outcome in outcomes if isinstance(outcome, Leased)] == [0, 0, 1]
 
@@ -70,7 +70,7 @@ def mint(count: int, now: int, **preconditions: int) -> Mint:
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 200)), max_size=20), st.sets(st.integers(0, 300)))
-def test_no_name_is_ever_made_twice_nor_one_that_exists(steps: list[tuple[int, int]], taken: set[int]) -> None:
+def test_no_handle_is_minted_twice_or_over_an_existing_one(steps: list[tuple[int, int]], taken: set[int]) -> None:
     log = memory_log()
     log.append([change(str(number)) for number in taken])
     made: list[str] = []
@@ -96,7 +96,7 @@ def test_minting_leases_and_appends_in_one_commit(log: Log) -> None:
     assert verified(log) == 8
 
 
-def test_what_cannot_be_written_fails_alone_and_wastes_numbers_only(log: Log) -> None:
+def test_invalid_request_fails_alone_and_loses_only_numbers(log: Log) -> None:
     values = (Value(1, "URL", b"x", ttl=1 << 40),)  # more than a TTL can be
 
     def make(lender: LeaseProvider) -> list[Draft]:
@@ -124,14 +124,14 @@ def test_a_wrong_clock_leases_nothing(log: Log, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("count", "now"), [(-1, 5), (1, -5), (1, 1 << 63), (1 << 63, 0)])
-def test_numbers_that_there_are_not_are_not_leased(log: Log, count: int, now: int) -> None:
+def test_numbers_out_of_range_are_not_leased(log: Log, count: int, now: int) -> None:
     outcomes = log.append([Lease(SCOPE, 10, 0), Lease(SCOPE, count, now), Lease(SCOPE, 1, 0), change("a")])
     assert [isinstance(outcome, Failed) for outcome in outcomes] == [False, True, False, False]
     assert lease(log, 1, 0) == 11
 
 
 @pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
-def test_an_error_of_the_database_is_no_answer_to_one_request(log: Log) -> None:
+def test_database_error_fails_the_whole_transaction(log: Log) -> None:
     def make(lender: LeaseProvider) -> list[Draft]:
         return [change(str(lender.lease({}, 1, 0))).draft]  # type: ignore[arg-type]
 

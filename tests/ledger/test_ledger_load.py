@@ -97,7 +97,7 @@ def test_a_load_of_nothing_writes_nothing(opened: Ledger) -> None:
         (["a", "there", "z"], "10.1/THERE already exists"),
     ],
 )
-def test_a_load_with_a_name_that_is_not_new_leaves_no_trace(opened: Ledger, names: list[str], why: str) -> None:
+def test_load_with_an_existing_handle_leaves_no_trace(opened: Ledger, names: list[str], why: str) -> None:
     opened.append(change("there", url("1")))
     with pytest.raises(NameTaken, match=why):
         opened.load(drafts(names))
@@ -106,7 +106,7 @@ def test_a_load_with_a_name_that_is_not_new_leaves_no_trace(opened: Ledger, name
     assert opened.load(drafts(["a"])).first == 2
 
 
-def test_a_load_that_fails_on_the_way_leaves_no_trace(opened: Ledger) -> None:
+def test_failed_load_leaves_no_trace(opened: Ledger) -> None:
     def failing() -> Iterator[Draft]:
         yield from drafts(shuffled(150))
         raise OSError("the source has gone")
@@ -120,7 +120,7 @@ def test_a_load_that_fails_on_the_way_leaves_no_trace(opened: Ledger) -> None:
     sound(opened, 0)
 
 
-def test_a_load_whose_decision_has_moved_is_refused(opened: Ledger) -> None:
+def test_load_with_a_failed_precondition_is_refused(opened: Ledger) -> None:
     opened.append(change("policy"), change("policy"))
     with pytest.raises(PreconditionFailed):
         opened.load(drafts(["a"]), {key("policy"): 1})
@@ -138,7 +138,7 @@ def test_names_that_differ_in_case_only_meet_under_one_key_of_the_view(opened: L
     assert item.spelling == b"10.1/aA"
 
 
-def test_what_is_handed_in_during_a_load_waits_and_is_done_after_it(opened: Ledger) -> None:
+def test_requests_during_a_load_are_executed_after_it(opened: Ledger) -> None:
     waiting: list[threading.Thread] = []
     done: list[int] = []
 
@@ -224,9 +224,7 @@ KILLED = textwrap.dedent(
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(("moment", "entries"), [("entries", 1), ("committed", 251), ("views", 251)])
-def test_a_load_that_is_killed_is_there_as_a_whole_or_not_at_all(
-    store: Store, where: str, tmp_path: Path, moment: str, entries: int
-) -> None:
+def test_killed_load_is_complete_or_absent(store: Store, where: str, tmp_path: Path, moment: str, entries: int) -> None:
     log = log_of_today(store)
     log.create(SIGNER)
     with Ledger(log, Answers(tmp_path / "answers")) as ledger:
@@ -272,7 +270,7 @@ def test_a_load_that_fails_leaves_no_write_ahead_log_of_its_size(opened: Ledger,
 
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
-def test_a_reader_that_keeps_the_write_ahead_log_long_is_waited_for(opened: Ledger, store: Store) -> None:
+def test_write_ahead_log_is_shortened_after_a_long_reader(opened: Ledger, store: Store) -> None:
     opened.append(change("before", url("1")))
     with opened.reading() as reading:
         assert reading.size == 1
@@ -321,14 +319,14 @@ FULL_DISK = textwrap.dedent(
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("moment", ["on the way", "at the end"])
-def test_a_load_for_which_there_is_no_room_gives_the_room_back(store: Store, tmp_path: Path, moment: str) -> None:
+def test_load_on_a_full_disk_frees_its_space(store: Store, tmp_path: Path, moment: str) -> None:
     log_of_today(store).create(SIGNER)
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), moment]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.stdout == "done\n", ended.stderr
 
 
-def test_the_keeper_waits_for_nothing_that_a_load_holds(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_does_not_wait_for_a_load(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[bool] = []
     done: list[str] = []
     wait = ChangeWatcher.wait
@@ -361,7 +359,7 @@ def test_the_keeper_waits_for_nothing_that_a_load_holds(opened: Ledger, monkeypa
     until(lambda: {"sign", "follow"} <= set(done))
 
 
-def test_large_records_are_worked_on_fewer_at_a_time(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_records_are_processed_in_smaller_chunks(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_load, "LOAD_CHUNK_BYTES", 10_000)
     batches: list[int] = []
     write_sorted = Generation.write_sorted
@@ -383,7 +381,7 @@ def test_large_records_are_worked_on_fewer_at_a_time(opened: Ledger, monkeypatch
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 5), st.integers(1, 100))
-def test_parts_are_neither_too_many_nor_too_large(sizes: list[int], most: int, octets: int) -> None:
+def test_batches_are_limited_in_number_and_size(sizes: list[int], most: int, octets: int) -> None:
     found = list(split_batches(sizes, most, octets, lambda size: size))
     assert [size for part in found for size in part] == sizes
     for part in found:
@@ -393,7 +391,7 @@ def test_parts_are_neither_too_many_nor_too_large(sizes: list[int], most: int, o
         assert len(part) == most or sum(part) >= octets
 
 
-def test_of_large_rows_few_are_read_back_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_are_read_back_in_small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     pread = os.pread
 
@@ -410,7 +408,7 @@ def test_of_large_rows_few_are_read_back_at_a_time(tmp_path: Path, monkeypatch: 
 
 
 @given(st.lists(st.tuples(st.binary(max_size=6), st.integers(0, 1 << 62))), st.integers(0, 4_000))
-def test_runs_give_back_everything_in_order(rows: list[tuple[bytes, int]], limit: int) -> None:
+def test_sorter_returns_everything_in_order(rows: list[tuple[bytes, int]], limit: int) -> None:
     with ExternalSorter(tuple[bytes, int], Path(tempfile.gettempdir()), limit) as runs:
         for first in range(0, len(rows), 7):
             part = rows[first : first + 7]
@@ -418,7 +416,7 @@ def test_runs_give_back_everything_in_order(rows: list[tuple[bytes, int]], limit
         assert list(runs.sorted()) == sorted(rows)
 
 
-def test_runs_leave_no_file_behind(tmp_path: Path) -> None:
+def test_sorter_leaves_no_file(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with ExternalSorter(tuple[bytes, bytes], tmp_path, 1_000) as runs:
         for number in range(100):
@@ -428,7 +426,7 @@ def test_runs_leave_no_file_behind(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_no_room_for_runs_is_told_as_such(tmp_path: Path) -> None:
+def test_sorter_reports_full_storage(tmp_path: Path) -> None:
     with (
         pytest.raises(StorageFull, match="temporary file"),
         ExternalSorter(tuple[bytes, int], tmp_path / "nowhere", 0) as runs,
@@ -451,7 +449,7 @@ VALUES = st.builds(
     st.sampled_from([*State, State(5), State(9)]),
     st.lists(VALUES, max_size=4),
 )
-def test_items_encoded_in_one_go_are_the_same(handle: str, exact: bool, state: State, values: list[Value]) -> None:
+def test_fast_encoding_of_items_is_equal(handle: str, exact: bool, state: State, values: list[Value]) -> None:
     contents = [value.to_bytes() for value in values]
     place = store_key(record_key(handle, exact=exact))
     told = Change(1, bytes(32), record_key(handle, exact=exact), handle, exact, state, contents)

@@ -57,7 +57,7 @@ def test_a_record_is_known_as_of_every_entry(log: Log) -> None:
     assert [entry and entry.seq for entry in found] == [None, 1, 1, 3]
 
 
-def test_a_request_fails_alone_when_what_it_rested_on_has_moved(log: Log) -> None:
+def test_failed_precondition_fails_one_request_alone(log: Log) -> None:
     log.append([change("group"), change("a")])
     outcomes = log.append(
         [
@@ -84,7 +84,7 @@ def test_a_group_in_which_nothing_succeeds_changes_nothing(log: Log) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfff"])
-def test_what_has_no_stored_form_fails_alone(log: Log, text: str) -> None:
+def test_unencodable_request_fails_alone(log: Log, text: str) -> None:
     draft = change("a", url("x")).draft
     wrong = [replace(draft, note=text), replace(draft, handle=f"10.1/{text}"), replace(draft, actor=text)]
     erases_nothing = Append(draft, redactions={7: frozenset((b"x",))})
@@ -93,7 +93,7 @@ def test_what_has_no_stored_form_fails_alone(log: Log, text: str) -> None:
     assert verified(log) == 1
 
 
-def test_a_group_has_an_end(log: Log) -> None:
+def test_group_size_is_limited(log: Log) -> None:
     with pytest.raises(ValueError, match="10,000"):
         log.append([change("a")] * (MAX_GROUP + 1))
 
@@ -129,7 +129,7 @@ def test_an_unchanged_ledger_signs_nothing_new(log: Log, store: Store) -> None:
         assert connection.execute(text("SELECT count(*) FROM checkpoints")).scalar_one() == 1
 
 
-def test_a_wrong_clock_stops_writing_and_leaves_everything_as_it_was(log: Log, machine: Machine) -> None:
+def test_wrong_clock_stops_writing_and_changes_nothing(log: Log, machine: Machine) -> None:
     log.append([change("a")])
     machine.wall -= TOLERANCE + SECOND
     with pytest.raises(ClockError):
@@ -139,7 +139,7 @@ def test_a_wrong_clock_stops_writing_and_leaves_everything_as_it_was(log: Log, m
     assert appended(log.append([change("b")])[0]).seq == 2
 
 
-def test_an_entry_dated_before_the_one_in_front_of_it_is_told(log: Log, store: Store) -> None:
+def test_entry_dated_before_the_previous_one_is_reported(log: Log, store: Store) -> None:
     log.append([change("a"), change("b")])
     with store.writing() as connection:
         connection.execute(text("UPDATE entries SET at = at - 1 WHERE seq = 2"))
@@ -158,7 +158,7 @@ def test_an_entry_dated_before_the_one_in_front_of_it_is_told(log: Log, store: S
         ("DELETE FROM records WHERE seq = 300", "records instead of"),
     ],
 )
-def test_what_is_missing_or_inconsistent_is_told(log: Log, store: Store, statement: str, words: str) -> None:
+def test_missing_or_inconsistent_rows_are_reported(log: Log, store: Store, statement: str, words: str) -> None:
     log.append([change(str(number % 299)) for number in range(300)])
     assert verified(log) == 300
     with store.writing() as connection:
@@ -167,13 +167,13 @@ def test_what_is_missing_or_inconsistent_is_told(log: Log, store: Store, stateme
         verified(log)
 
 
-def test_the_tables_are_those_that_the_migrations_make(store: Store) -> None:
+def test_tables_equal_those_of_the_migrations(store: Store) -> None:
     with store.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     store.upgrade()
 
 
-def test_a_ledger_of_a_newer_program_is_refused_and_left_alone(log: Log, store: Store) -> None:
+def test_ledger_of_a_newer_program_is_refused_unchanged(log: Log, store: Store) -> None:
     log.append([change("a")])
     with store.writing() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -214,7 +214,7 @@ def test_several_processes_append_to_one_ledger_without_gaps(store: Store, where
 
 
 @pytest.mark.parametrize("after", [1, 7, 23])
-def test_what_was_acknowledged_survives_the_death_of_its_writer(store: Store, where: str, after: int) -> None:
+def test_acknowledged_writes_survive_a_killed_writer(store: Store, where: str, after: int) -> None:
     log = _of_today(store)
     writer = start_writer(where, "x", 10_000)
     assert writer.stdout is not None

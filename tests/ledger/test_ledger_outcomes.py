@@ -127,7 +127,7 @@ def test_a_lost_commit_is_settled_by_its_token_and_written_once(store: Store, wi
 
 
 @pytest.mark.parametrize(("how", "written"), [("before", 1), ("behind", 2)])
-def test_a_lost_commit_that_cannot_be_settled_is_not_called_unwritten(
+def test_unsettled_commit_is_reported_as_unknown(
     store: Store, wire: Wire, how: str, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_of_today(store).create(SIGNER)
@@ -144,7 +144,7 @@ def test_a_lost_commit_that_cannot_be_settled_is_not_called_unwritten(
         time.sleep(0.02)
 
 
-def test_a_database_that_is_away_is_told_soon(store: Store, wire: Wire) -> None:
+def test_unreachable_database_is_reported_soon(store: Store, wire: Wire) -> None:
     log_of_today(store).create(SIGNER)
     log = log_of_today(open_store(wire.where))
     wire.close()
@@ -183,7 +183,7 @@ def unheard(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
 
 @pytest.mark.parametrize("times", [0, 3])
-def test_a_load_whose_end_is_lost_behind_the_commit_is_there(
+def test_load_lost_after_its_commit_is_found(
     store: Store, wire: Wire, loader: BulkLoad, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unheard(monkeypatch, times)
@@ -194,7 +194,7 @@ def test_a_load_whose_end_is_lost_behind_the_commit_is_there(
 
 
 @pytest.mark.parametrize("times", [0, 3])
-def test_a_load_that_is_lost_before_its_commit_is_called_unwritten(
+def test_load_lost_before_its_commit_is_reported_as_unwritten(
     store: Store, wire: Wire, loader: BulkLoad, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unheard(monkeypatch, times)
@@ -205,16 +205,14 @@ def test_a_load_that_is_lost_before_its_commit_is_called_unwritten(
     assert verified(log_of_today(store)) == 1
 
 
-def test_a_load_of_which_nothing_can_be_learnt_is_not_called_unwritten(
-    wire: Wire, loader: BulkLoad, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsettled_load_is_reported_as_unknown(wire: Wire, loader: BulkLoad, monkeypatch: pytest.MonkeyPatch) -> None:
     unheard(monkeypatch, 4)
     wire.breaks = "behind"
     with pytest.raises(OutcomeUnknown, match="outcome is unknown"):
         loader.append(NAMES, {})
 
 
-def test_a_load_that_is_lost_on_the_way_is_called_unwritten(store: Store, loader: BulkLoad) -> None:
+def test_load_lost_midway_is_reported_as_unwritten(store: Store, loader: BulkLoad) -> None:
     def source() -> Iterator[Draft]:
         yield NAMES[0]
         with store.writing() as connection:
@@ -227,9 +225,7 @@ def test_a_load_that_is_lost_on_the_way_is_called_unwritten(store: Store, loader
     assert verified(log_of_today(store)) == 1
 
 
-def test_a_load_whose_names_do_not_come_does_not_keep_others_from_writing(
-    store: Store, loader: BulkLoad, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_load_does_not_block_writers(store: Store, loader: BulkLoad, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
 
     def source() -> Iterator[Draft]:
@@ -267,7 +263,7 @@ STOPPER = textwrap.dedent(
 )
 
 
-def test_a_writer_that_stops_while_it_holds_the_head_delays_others_by_seconds(store: Store, where: str) -> None:
+def test_hung_writer_delays_others_by_seconds_only(store: Store, where: str) -> None:
     log = log_of_today(store)
     log.create(SIGNER)
     stopper = subprocess.Popen([sys.executable, "-c", STOPPER, where], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -284,7 +280,7 @@ def test_a_writer_that_stops_while_it_holds_the_head_delays_others_by_seconds(st
     assert verified(log) == 2
 
 
-def test_who_cannot_get_the_head_is_told_to_come_back(
+def test_writer_without_the_head_is_told_to_retry(
     store: Store, log: Log, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perseid.ledger.log.log._RETRY_DELAYS", ())

@@ -203,7 +203,7 @@ def test_all_proofs_together_do_not_confirm_a_private_value_an_actor_or_a_note(l
     assert guessed > 2 * len(everything)
 
 
-def test_what_is_public_in_one_record_does_not_tell_that_it_is_private_in_another(log: Log) -> None:
+def test_public_value_does_not_reveal_a_private_copy(log: Log) -> None:
     fill(log)
     everything = proofs(log)
     slots = [slot for proof in everything for slot in proof.entry.values]
@@ -550,7 +550,7 @@ def instant(year: int) -> int:
 
 
 @pytest.mark.parametrize("year", [2039, 2056, 2090])
-def test_a_year_after_the_end_of_31_bits_is_an_ordinary_year(door: Door, year: int) -> None:
+def test_years_after_2038_work(door: Door, year: int) -> None:
     start = instant(year)
     machine = Machine(start)
     door.open(machine)
@@ -631,7 +631,7 @@ def test_a_process_that_starts_years_ahead_of_the_last_entry_writes_nothing_unle
     assert lease(door, 1, 5) == 5
 
 
-def test_small_steps_back_are_bridged_and_counted(door: Door) -> None:
+def test_small_steps_back_are_clamped_and_counted(door: Door) -> None:
     machine = Machine(NOW)
     door.open(machine)
     dates = [door.date("a")]
@@ -648,7 +648,7 @@ def test_small_steps_back_are_bridged_and_counted(door: Door) -> None:
     assert verified(door.log) == 5
 
 
-def test_a_clock_that_was_accepted_goes_on_from_there(door: Door) -> None:
+def test_accepted_clock_continues(door: Door) -> None:
     machine = Machine(NOW)
     door.open(machine)
     door.date("a")
@@ -785,7 +785,7 @@ def _parameters() -> Iterator[object]:
 
 @pytest.mark.parametrize(("table", "column"), list(_parameters()))
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
-def test_whatever_octet_of_the_file_is_changed_verify_notices(
+def test_verify_detects_any_changed_byte_of_the_file(
     log: Log, where: str, machine: Machine, table: str, column: str
 ) -> None:
     (large_ledger if table == "nodes" else small_ledger)(log, machine)
@@ -812,7 +812,7 @@ def verdict(log: Log) -> str:
     return ""
 
 
-def test_every_column_is_either_tampered_with_or_known_to_carry_nothing() -> None:
+def test_every_column_is_tampered_with_or_known_to_be_irrelevant() -> None:
     known = {(table, column) for table, columns in COLUMNS for column in columns.split()}
     known |= {(table, column) for table, column, _ in UNCHECKED}
     tables = (schema.entries, schema.nodes, schema.head, schema.records, schema.targets, schema.views)

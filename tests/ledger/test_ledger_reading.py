@@ -18,14 +18,14 @@ from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, 
 DEADLINE = 20.0
 
 
-def test_a_moment_is_the_last_entry_dated_by_then(log: Log, machine: Machine) -> None:
+def test_seq_at_is_the_last_entry_dated_by_then(log: Log, machine: Machine) -> None:
     for name in "abc":
         log.append([change(name), change(name)])
         machine.run(10)
     assert [look(log).seq_at(NOW + offset) for offset in (-1, 0, 9, 10, 19, 20, 10_000)] == [0, 2, 2, 4, 4, 6, 6]
 
 
-def test_a_record_of_the_past_is_the_one_of_that_moment(log: Log) -> None:
+def test_as_of_returns_the_record_at_that_time(log: Log) -> None:
     for number in range(40):
         log.append([change("a", url(f"https://example.org/{number}")), change("b")])
     for number in range(40):
@@ -35,7 +35,7 @@ def test_a_record_of_the_past_is_the_one_of_that_moment(log: Log) -> None:
         assert [one.seq for one in history] == list(range(2 * number + 1, 0, -2))
 
 
-def test_what_changed_between_two_points_is_told_once_a_record(log: Log) -> None:
+def test_differences_list_each_changed_record_once(log: Log) -> None:
     log.append([change("a", url("1")), change("b", url("1"))])
     log.append([change("a", url("2")), change("c", url("1")), change("a", url("3"))])
     log.append([change("c", action=Action.DELETE, state=State.ABSENT), change("d")])
@@ -57,7 +57,7 @@ def test_names_are_listed_in_order_page_by_page(log: Log) -> None:
     assert found == [f"10.1/{name}" for name in [*sorted(names), "zz"]]
 
 
-def test_records_are_found_by_where_they_lead_and_not_by_where_they_led(log: Log) -> None:
+def test_records_are_found_by_current_urls_only(log: Log) -> None:
     log.append([change("a", url("https://old.example.org/x")), change("b", url("https://old.example.org/x"))])
     log.append([change("c", url("https://example.org/y")), change("a", url("https://new.example.org/x"))])
     log.append([change("b", url("https://old.example.org/x"), url("https://old.example.org/2", 2))])
@@ -75,7 +75,7 @@ def test_records_are_found_by_where_they_lead_and_not_by_where_they_led(log: Log
     assert [entry.handle for _, entry in page + rest] == ["10.1/c", "10.1/a", "10.1/b", "10.1/b"]
 
 
-def test_of_large_records_fewer_are_read_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_records_are_read_in_smaller_chunks(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there is one that is larger than all that is read at a time."""
     sizes = [10, 4_000, 10, 10, 9_000, 10, 5_000, 5_000, 10]
     log.append([change(str(number), url("https://a.example/" + "x" * size)) for number, size in enumerate(sizes)])
@@ -106,7 +106,7 @@ def test_the_log_is_read_between_two_points(log: Log) -> None:
     assert [entry.seq for entry in look(log).log(2_490)] == list(range(2_491, 2_501))
 
 
-def test_one_reading_is_one_state(log: Log) -> None:
+def test_reader_sees_one_state(log: Log) -> None:
     log.append([change("a", url("1"))])
     with log.reading() as reader:
         assert reader.size == 1
@@ -124,7 +124,7 @@ def _address(log: Log) -> str:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=25), st.data())
-def test_a_log_in_memory_agrees(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+def test_reader_agrees_with_a_model_in_memory(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     """Against a plain list of what was appended."""
     from tests.ledger.memory import memory_log  # noqa: PLC0415 - made anew for each example
 
@@ -167,6 +167,6 @@ def test_the_log_is_followed_while_others_append(log: Log, where: str) -> None:
     assert seen == ["10.1/early", *(f"10.1/{number}" for number in range(5))]
 
 
-def test_there_is_no_entry_of_a_number_not_given(log: Log) -> None:
+def test_unknown_entry_number_raises_key_error(log: Log) -> None:
     with pytest.raises(KeyError):
         look(log).entry(1)

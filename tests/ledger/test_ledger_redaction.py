@@ -22,7 +22,7 @@ def redact(log: Log, name: str, seq: int, index: int) -> int:
     return appended(log.append([request])[0]).seq
 
 
-def test_every_copy_goes_and_nothing_else(log: Log) -> None:
+def test_all_copies_and_nothing_else_are_redacted(log: Log) -> None:
     kept, gone = url("https://example.org/kept", 1), url("https://example.org/gone-8841", 2)
     log.append([change("a", kept), change("a", kept, gone), change("b", gone), change("a", kept, gone, url("c", 3))])
     log.append([change("a", kept)])
@@ -47,7 +47,7 @@ def test_a_redacted_entry_is_still_proved(log: Log) -> None:
     check_inclusion(0, 2, checkpoint.root, leaf, look(log).inclusion(1, 2))
 
 
-def test_the_same_data_goes_wherever_the_record_had_it(log: Log) -> None:
+def test_same_data_is_redacted_throughout_the_history(log: Log) -> None:
     later = replace(url("x", 7), ttl=60)
     log.append(
         [change("a", url("x")), change("a"), change("a", later, url("xx", 2)), change("a"), change("b", url("x"))]
@@ -68,14 +68,14 @@ def test_the_same_data_goes_wherever_the_record_had_it(log: Log) -> None:
         ("b", 1, 1, "no values at"),
     ],
 )
-def test_what_cannot_be_redacted_is_said(log: Log, name: str, seq: int, index: int, words: str) -> None:
+def test_refused_redaction_says_why(log: Log, name: str, seq: int, index: int, words: str) -> None:
     log.append([change("a", url("x"), url("y", 2)), change("a", url("x")), change("b", url("x"))])
     redact(log, "a", 1, 2)
     with pytest.raises(NothingToRedact, match=words):
         redact(log, name, seq, index)
 
 
-def test_a_record_that_moved_meanwhile_is_decided_again(log: Log) -> None:
+def test_redaction_of_a_changed_record_fails_its_precondition(log: Log) -> None:
     log.append([change("a", url("x")), change("a")])
     with log.reading() as reading:
         request = build_redaction(reading, key("a"), 1, 1, WHO, "reason")

@@ -18,7 +18,7 @@ def signed_size(log: Log, signer: Signer = SIGNER) -> int:
     return open_checkpoint(sign_checkpoint(log, signer), signer.public).size
 
 
-def test_at_most_one_a_second_and_none_without_changes(log: Log, machine: Machine) -> None:
+def test_at_most_one_checkpoint_per_second_and_none_without_changes(log: Log, machine: Machine) -> None:
     log.append([change("a")])
     sizes = []
     for _ in range(5):
@@ -51,7 +51,7 @@ def test_only_the_key_of_the_ledger_signs(log: Log) -> None:
     assert look(log).size == 0
 
 
-def test_a_key_hands_over_by_an_entry_that_it_signs(log: Log, machine: Machine) -> None:
+def test_key_is_rotated_by_an_entry_it_signs(log: Log, machine: Machine) -> None:
     log.append([change("a")])
     before = open_checkpoint(sign_checkpoint(log, SIGNER), SIGNER.public)
     assert appended(rotate_key(log, SIGNER, OTHER, "cli", "local:alice")).seq == 2
@@ -70,6 +70,6 @@ def test_a_key_hands_over_by_an_entry_that_it_signs(log: Log, machine: Machine) 
     assert (before.size, after.size) == (1, 2)
 
 
-def test_a_key_of_another_name_does_not_take_over(log: Log) -> None:
+def test_key_with_another_name_is_refused(log: Log) -> None:
     with pytest.raises(WrongKey, match="like the log"):
         rotate_key(log, SIGNER, Signer.generate("elsewhere.example.org", bytes(32)), "cli", "local:alice")

@@ -25,7 +25,7 @@ def fill(log: Log, count: int = 300) -> int:
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("harm", ["DELETE FROM {}", "UPDATE {} SET seq = 1 WHERE seq = 250", "DROP TABLE {}"])
-def test_a_damaged_view_is_made_whole(log: Log, store: Store, view: str, harm: str) -> None:
+def test_damaged_view_is_repaired_by_rebuild(log: Log, store: Store, view: str, harm: str) -> None:
     size = fill(log)
     with store.writing() as connection:
         connection.execute(text(harm.format(view)))
@@ -42,7 +42,7 @@ def test_a_damaged_view_is_made_whole(log: Log, store: Store, view: str, harm: s
     assert verified(log) == size + 1
 
 
-def test_a_view_that_an_upgrade_left_nowhere_is_rebuilt_before_anybody_writes(log: Log, store: Store) -> None:
+def test_view_invalidated_by_an_upgrade_is_rebuilt_before_writes(log: Log, store: Store) -> None:
     size = fill(log)
     with store.writing() as connection:
         connection.execute(text("DELETE FROM targets"))
@@ -87,7 +87,7 @@ def test_a_view_is_rebuilt_while_others_write(log: Log, where: str, view: str, m
     assert verified(log) == 301 + appended_meanwhile
 
 
-def test_what_a_broken_rebuild_left_is_removed(log: Log, store: Store) -> None:
+def test_leftovers_of_an_interrupted_rebuild_are_removed(log: Log, store: Store) -> None:
     fill(log)
 
     def break_off(done: int) -> None:
@@ -106,7 +106,7 @@ def test_what_a_broken_rebuild_left_is_removed(log: Log, store: Store) -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_of_two_rebuilds_the_later_one_wins_and_the_other_says_so(log: Log, view: str) -> None:
+def test_later_rebuild_supersedes_the_earlier(log: Log, view: str) -> None:
     fill(log)
 
     def begin_another(done: int) -> None:
@@ -120,7 +120,7 @@ def test_of_two_rebuilds_the_later_one_wins_and_the_other_says_so(log: Log, view
     assert verified(log) == 301
 
 
-def test_what_is_erased_while_a_view_is_built_is_not_in_it(log: Log, store: Store) -> None:
+def test_data_redacted_during_a_rebuild_is_not_in_the_view(log: Log, store: Store) -> None:
     fill(log)
     log.append([change("gone", url("https://example.org/planted-4711")), change("gone")])
 

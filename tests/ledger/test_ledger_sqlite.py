@@ -25,7 +25,7 @@ def octets_on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-def test_a_replaced_secret_key_is_in_no_file_any_more_and_the_tree_still_holds(log: Log, tmp_path: Path) -> None:
+def test_replaced_secret_key_is_in_no_file_and_the_tree_is_valid(log: Log, tmp_path: Path) -> None:
     old, new = secret(b"the-old-secret-5581"), secret(b"the-new-secret-7193")
     log.append([change("a", url("x"), old), change("b", secret(b"another-secret-2270"))])
     log.append([change("a", url("y"), old)])
@@ -66,7 +66,7 @@ def test_a_secret_replaced_twice_in_one_commit_leaves_nothing_either(log: Log, t
 
 
 @pytest.mark.parametrize("column", ["at", "leaf", "body"])
-def test_a_change_of_any_octet_of_an_entry_is_told_with_its_number(
+def test_changed_byte_of_an_entry_is_reported_with_its_number(
     log: Log, store: Store, tmp_path: Path, column: str
 ) -> None:
     log.append([change("a", url("x"), secret(b"s")), change("b", url("y")), change("c")])
@@ -83,7 +83,7 @@ def test_a_change_of_any_octet_of_an_entry_is_told_with_its_number(
     plain.close()
 
 
-def test_a_file_damaged_at_any_place_is_told_as_such(log: Log, store: Store, tmp_path: Path) -> None:
+def test_damaged_file_is_reported(log: Log, store: Store, tmp_path: Path) -> None:
     log.append([change(f"n{number}", url(f"https://example.org/{number}")) for number in range(200)])
     store.close()
     right = (tmp_path / "ledger.db").read_bytes()
@@ -115,7 +115,7 @@ def test_a_file_damaged_at_any_place_is_told_as_such(log: Log, store: Store, tmp
         ("records SET key = 7 WHERE seq = 2", "the view of records|the record"),
     ],
 )
-def test_a_field_of_another_kind_is_told_as_damage(log: Log, tmp_path: Path, wrong: str, what: str) -> None:
+def test_field_of_the_wrong_type_is_reported_as_damage(log: Log, tmp_path: Path, wrong: str, what: str) -> None:
     log.append([change("a", url("x")), change("b", url("y")), change("c")])
     plain = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
     plain.execute(f"UPDATE {wrong}")
@@ -139,7 +139,7 @@ def test_any_name_of_a_directory_means_that_directory(back_end: str, tmp_path: P
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.db*")] == [Path(name) / "ledger.db"]
 
 
-def test_a_file_that_cannot_be_opened_is_told_in_a_sentence(log: Log, store: Store, tmp_path: Path) -> None:
+def test_file_that_cannot_be_opened_is_reported(log: Log, store: Store, tmp_path: Path) -> None:
     log.append([change("a")])
     store.close()
     (tmp_path / "ledger.db").unlink()
@@ -159,9 +159,7 @@ def ask(store: Store, door: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("door", ["reading", "reading_cursor", "writing", "writing_cursor"])
-def test_an_error_of_the_disk_is_called_a_want_of_room_only_if_it_is_one(
-    store: Store, door: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_error_is_reported_as_full_only_if_it_is(store: Store, door: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreUnavailable, match=r"I/O error on the disk"):
         ask(store, door, "disk I/O error")
     with pytest.raises(StorageFull, match="full"):
@@ -174,7 +172,7 @@ def test_an_error_of_the_disk_is_called_a_want_of_room_only_if_it_is_one(
 
 
 @pytest.mark.parametrize(("error", "room"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EACCES, True)])
-def test_whether_there_is_room_is_tried(
+def test_free_space_is_probed(
     store: Store, tmp_path: Path, error: int, room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.close()
@@ -199,7 +197,7 @@ def _flipped(octets: bytes, place: int) -> bytes:
     return octets[:place] + bytes((octets[place] ^ 1,)) + octets[place + 1 :]
 
 
-def test_a_full_disk_refuses_writing_reading_goes_on_and_writing_resumes(log: Log, store: Store) -> None:
+def test_full_disk_refuses_writes_and_writing_resumes(log: Log, store: Store) -> None:
     log.append([change("a", url("x"))])
     with store.reading_cursor() as cursor:
         pages = cursor.execute("PRAGMA page_count").fetchone()[0]

@@ -8,7 +8,7 @@ STATES = (State.NORMAL, State.RESERVED, State.UNPUBLISHED, State.TOMBSTONE, Stat
 FIRST, END = key(""), key("") + b"\xff"
 
 
-def test_names_are_counted_by_what_they_are(log: Log) -> None:
+def test_handles_are_counted_by_state(log: Log) -> None:
     assert look(log).count_names(FIRST, END, STATES[:4]) == 0
     log.append([change(f"{number:03}", state=STATES[number % 5]) for number in range(100)])
     log.append([change("000", state=State.ABSENT), change("004", state=State.NORMAL)])
@@ -18,7 +18,7 @@ def test_names_are_counted_by_what_they_are(log: Log) -> None:
     assert look(log).count_names(key("050"), key("060"), STATES[:4]) == 8
 
 
-def test_names_of_some_states_are_listed_behind_so_many(log: Log) -> None:
+def test_handles_of_some_states_are_listed_with_an_offset(log: Log) -> None:
     log.append([change(f"{number:03}", state=STATES[number % 5]) for number in range(100)])
     wanted = [f"10.1/{number:03}" for number in range(100) if number % 5 in (0, 3)]
     for skip in (0, 1, 7, 39, 40, 1 << 30):

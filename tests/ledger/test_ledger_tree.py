@@ -82,14 +82,14 @@ def test_the_frontier_gives_the_defined_root_at_every_size(grown: Grown) -> None
         assert grown.roots[size] == defined_root(grown.leaves[:size])
 
 
-def test_a_frontier_continues_from_what_was_kept(grown: Grown) -> None:
+def test_frontier_continues_from_its_stored_form(grown: Grown) -> None:
     again = Frontier(grown.frontier.size, grown.frontier.hashes)
     assert again.root() == grown.roots[-1]
     with pytest.raises(ValueError, match="complete subtrees"):
         Frontier(3, [grown.leaves[0]])
 
 
-def test_a_node_is_kept_for_every_complete_tile_and_no_other(grown: Grown) -> None:
+def test_one_node_per_complete_tile_is_stored(grown: Grown) -> None:
     assert sorted(grown.nodes) == [(1, 0), (1, 1), (1, 2)]
     assert grown.nodes[1, 1] == defined_root(grown.leaves[TILE_SIZE : 2 * TILE_SIZE])
 
@@ -111,7 +111,7 @@ def test_every_tree_is_proved_to_continue_every_earlier_one(grown: Grown, data: 
 
 
 @given(st.data())
-def test_an_inclusion_proof_holds_for_nothing_else(grown: Grown, data: st.DataObject) -> None:
+def test_inclusion_proof_is_valid_for_nothing_else(grown: Grown, data: st.DataObject) -> None:
     size = data.draw(st.integers(2, len(grown.leaves)))
     index = data.draw(st.integers(0, size - 1))
     path = inclusion_path(grown.read, index, size)
@@ -152,12 +152,12 @@ def test_a_tree_cannot_continue_a_larger_one(old: int, new: int) -> None:
 
 
 @pytest.mark.parametrize(("index", "size"), [(0, 0), (1, 1), (-1, 1)])
-def test_there_is_no_proof_for_a_leaf_that_is_not_there(index: int, size: int) -> None:
+def test_missing_leaf_has_no_proof(index: int, size: int) -> None:
     with pytest.raises(InvalidProof):
         root_from_inclusion(index, size, bytes(32), [])
 
 
-def test_a_proof_is_bounded_whatever_is_claimed() -> None:
+def test_proof_length_is_limited() -> None:
     with pytest.raises(InvalidProof):
         root_from_inclusion(0, 1 << 200, bytes(32), [bytes(32)] * 200)
     with pytest.raises(InvalidProof):

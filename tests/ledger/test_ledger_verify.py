@@ -71,7 +71,7 @@ def signed_size(ledger: Ledger, signer: Signer) -> int:
         return 0
 
 
-def test_what_was_acknowledged_is_visible_at_once(opened: Ledger) -> None:
+def test_acknowledged_writes_are_visible_at_once(opened: Ledger) -> None:
     for number in range(50):
         name = str(number % 7)
         assert appended(opened.append(change(name, url(f"x{number}"), secret(b"s")))[0]).seq == number + 1
@@ -146,7 +146,7 @@ def test_prefixes_and_names_are_the_same_from_records_as_from_answers(opened: Le
     assert [item and item.spelling for item in answers[0][:2]] == [b"10.1/a", b"10.1/a"]
 
 
-def test_a_full_view_leaves_writes_durable_and_resolution_right(opened: Ledger, where: str, tmp_path: Path) -> None:
+def test_full_view_keeps_writes_durable_and_resolution_correct(opened: Ledger, where: str, tmp_path: Path) -> None:
     small = tmp_path / "small"
     with second_node(where, small, map_size=200_000) as node:
         for number in range(60):
@@ -182,9 +182,7 @@ def test_a_redacted_public_value_is_in_no_file_of_the_views(opened: Ledger, tmp_
         assert b"planted-6631" not in everything
 
 
-def test_an_erasure_that_was_not_finished_is_finished_at_the_next_start(
-    store: Store, where: str, tmp_path: Path
-) -> None:
+def test_unfinished_redaction_is_finished_at_the_next_start(store: Store, where: str, tmp_path: Path) -> None:
     log = log_of_today(store)
     log.create(SIGNER)
     answers = Answers(tmp_path / "answers")
@@ -224,7 +222,7 @@ def test_a_view_that_fails_in_any_way_does_not_fail_a_write(opened: Ledger, monk
 
 
 @pytest.mark.parametrize("back_end", ["postgresql"], indirect=True)
-def test_a_lost_connection_does_not_end_the_looking_after(opened: Ledger, where: str, tmp_path: Path) -> None:
+def test_maintenance_survives_a_lost_connection(opened: Ledger, where: str, tmp_path: Path) -> None:
     with second_node(where, tmp_path / "other") as other:
         other.append(change("a", url("1")))
         until(lambda: found(opened, "a") == [b"1"])
@@ -236,14 +234,14 @@ def test_a_lost_connection_does_not_end_the_looking_after(opened: Ledger, where:
         until(lambda: opened.ready)
 
 
-def test_many_readers_do_not_keep_anybody_from_writing(opened: Ledger) -> None:
+def test_many_readers_do_not_block_writers(opened: Ledger) -> None:
     with ExitStack() as readings:
         for _ in range(READERS - 4):
             assert readings.enter_context(opened.reading()).size == 0
         assert appended(opened.append(change("a", url("1")))[0]).seq == 1
 
 
-def test_who_comes_when_too_many_read_is_told(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_readers_are_refused(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened.log.store
     if store._driver is None:
         monkeypatch.setattr(store.engine.pool, "_timeout", 0.1)
@@ -275,7 +273,7 @@ def test_a_running_ledger_signs_with_the_next_key_after_a_rotation(store: Store,
     without.close()
 
 
-def test_a_damaged_view_is_not_believed_and_built_anew(opened: Ledger) -> None:
+def test_damaged_answers_view_is_not_used_and_is_rebuilt(opened: Ledger) -> None:
     opened.append(change("a", url("1")), Append(change("x", handle=homed_name("0.NA/10.9")).draft))
     until(lambda: opened.ready)
     generation = opened.answers._current()
@@ -374,7 +372,7 @@ def test_readers_are_never_wrong_while_prefixes_come_and_go(opened: Ledger) -> N
     assert wrong == []
 
 
-def test_a_key_that_another_process_exchanged_is_looked_for_again(store: Store, where: str, tmp_path: Path) -> None:
+def test_key_rotated_by_another_process_is_reloaded(store: Store, where: str, tmp_path: Path) -> None:
     log = log_of_today(store)
     log.create(SIGNER)
     successor = Signer.generate(SIGNER.name, bytes(range(9, 41)))

@@ -48,7 +48,7 @@ def test_many_callers_get_numbers_of_their_own_without_gaps(writer: Writer, log:
     assert verified(log) == 800
 
 
-def test_what_gathers_while_a_commit_is_under_way_goes_into_one(log: Log) -> None:
+def test_requests_queued_during_a_commit_share_the_next_one(log: Log) -> None:
     gate = Gate(log)
     writer = Writer(gate.append)
     first = writer.submit(change("first"))[0]
@@ -68,7 +68,7 @@ def test_only_one_of_many_creates_a_name(writer: Writer, log: Log) -> None:
     assert verified(log) == 1
 
 
-def test_a_failed_commit_is_told_to_everybody_in_it_and_the_writer_goes_on(log: Log) -> None:
+def test_failed_commit_fails_all_its_requests_and_the_writer_continues(log: Log) -> None:
     broken = True
 
     def append(group: Sequence[Request]) -> list[Outcome]:
@@ -84,14 +84,14 @@ def test_a_failed_commit_is_told_to_everybody_in_it_and_the_writer_goes_on(log: 
     writer.close()
 
 
-def test_what_is_handed_in_waits_while_somebody_writes_by_other_means(writer: Writer, log: Log) -> None:
+def test_requests_wait_while_the_writer_is_locked(writer: Writer, log: Log) -> None:
     with writer.locked():
         futures = writer.submit(change("a"), change("b"))
         assert appended(log.append([change("first")])[0]).seq == 1
     assert [appended(future.result(DEADLINE)).seq for future in futures] == [2, 3]
 
 
-def test_who_comes_when_too_many_wait_is_told_at_once(log: Log) -> None:
+def test_full_queue_refuses_requests_at_once(log: Log) -> None:
     gate = Gate(log)
     writer = Writer(gate.append, limit=3)
     futures: list[Future[Outcome]] = [writer.submit(change("first"))[0]]
@@ -104,7 +104,7 @@ def test_who_comes_when_too_many_wait_is_told_at_once(log: Log) -> None:
     writer.close()
 
 
-def test_a_request_that_was_withdrawn_leaves_no_entry(log: Log) -> None:
+def test_canceled_request_leaves_no_entry(log: Log) -> None:
     gate = Gate(log)
     writer = Writer(gate.append)
     writer.submit(change("first"))[0]
@@ -117,7 +117,7 @@ def test_a_request_that_was_withdrawn_leaves_no_entry(log: Log) -> None:
     assert verified(log) == 2
 
 
-def test_closing_finishes_what_waits_and_takes_nothing_more(log: Log) -> None:
+def test_closing_finishes_queued_requests_and_refuses_new_ones(log: Log) -> None:
     writer = Writer(log.append)
     futures = [writer.submit(change(str(number)))[0] for number in range(200)]
     writer.close()

@@ -70,7 +70,7 @@ def test_an_exact_url_is_found_and_no_other(one: Url, other: Url) -> None:
 
 
 @given(urls, urls, st.data())
-def test_a_leading_part_finds_what_has_the_host_and_begins_like_it(one: Url, other: Url, data: st.DataObject) -> None:
+def test_url_prefix_matches_the_whole_host_and_the_path_prefix(one: Url, other: Url, data: st.DataObject) -> None:
     part = replace(one, rest=one.rest[: data.draw(st.integers(1, len(one.rest)))])
     asked = url_prefix_range(str(part))
     assert answers(asked, str(one))
@@ -93,7 +93,7 @@ def test_a_host_is_found_alone_or_with_its_subdomains(wanted: tuple[str, ...], u
 
 
 @given(urls)
-def test_every_ending_of_a_host_finds_it_among_the_subdomains(url: Url) -> None:
+def test_every_parent_domain_finds_a_host(url: Url) -> None:
     assume(len(url.labels) != 4 or not "".join(url.labels).isdigit())  # addresses have no endings
     for start in range(len(url.labels)):
         name = ".".join(url.labels[start:])
@@ -107,21 +107,21 @@ def test_an_address_has_no_subdomains(wanted: tuple[str, ...], url: Url, subdoma
 
 
 @given(rests, urls)
-def test_a_path_finds_what_begins_like_it_on_every_host(path: str, url: Url) -> None:
+def test_path_prefix_is_found_on_every_host(path: str, url: Url) -> None:
     assert answers(path_prefix_range(path), str(url)) == url.rest.startswith(path)
     assert answers(path_prefix_range(path), str(replace(url, rest=path + url.rest)))
     assert path_prefix_range(path[1:]) == path_prefix_range(path) or path[1:].startswith("/")
 
 
 @given(urls, st.sampled_from(["", "user@", "user:pass@", "a@b@"]), st.sampled_from(["", "."]), st.booleans())
-def test_urls_that_mean_the_same_have_the_same_keys(url: Url, user: str, dot: str, port: bool) -> None:
+def test_equivalent_urls_have_the_same_keys(url: Url, user: str, dot: str, port: bool) -> None:
     ending = url.port or (DEFAULT_PORTS.get(url.scheme, "") if port else "")
     written = f" {url.scheme.upper()}://{user}{'.'.join(url.labels).upper()}{dot}:{ending and '00'}{ending}{url.rest}\n"
     assert target_keys([content(written)]) == target_keys([content(str(url))])
     assert answers(exact_url_range(written), str(url))
 
 
-def test_blanks_in_front_of_a_leading_part_do_not_count() -> None:
+def test_leading_whitespace_of_a_prefix_is_ignored() -> None:
     assert url_prefix_range(" \nhttps://example.org/x") == url_prefix_range("https://example.org/x")
     assert url_prefix_range("https://example.org/x ") != url_prefix_range("https://example.org/x")
 
@@ -141,24 +141,24 @@ def test_an_empty_path_is_a_slash(rest: str) -> None:
         ("例え.テスト", "xn--r8jz45g.xn--zckzah"),
     ],
 )
-def test_both_forms_of_a_host_in_letters_of_the_world_are_one(one: str, other: str) -> None:
+def test_both_forms_of_an_internationalized_host_are_equal(one: str, other: str) -> None:
     assert answers(host_range(one, subdomains=False), f"https://{other}/")
     assert answers(host_range(other, subdomains=True), f"https://www.{one}/")
     assert answers(exact_url_range(f"https://{one}/x"), f"https://{other}/x")
 
 
-def test_hosts_that_were_one_by_the_rules_of_2003_are_two() -> None:
+def test_hosts_equal_under_idna_2003_differ() -> None:
     assert not answers(host_range("straße.example", subdomains=True), "https://strasse.example/")
 
 
-def test_a_host_that_is_longer_than_any_name_is_kept_as_it_is() -> None:
+def test_overlong_host_is_unchanged() -> None:
     assert b"U" + "é".encode() * 513 + b".:/" == exact_url_range(f"https://{'é' * 513}/").full_first
     assert answers(host_range("é" * 10_000, subdomains=False), f"https://{'é' * 10_000}/")
     assert not answers(host_range("é" * 10_000, subdomains=False), f"https://{'é' * 10_001}/")
 
 
 @pytest.mark.parametrize("name", ["2001:db8::1", "[2001:DB8::1]", "2001:db8:0:0::0.0.0.1"])
-def test_an_ipv6_address_is_one_however_it_is_written(name: str) -> None:
+def test_spellings_of_an_ipv6_address_are_equal(name: str) -> None:
     for subdomains in (True, False):
         assert answers(host_range(name, subdomains=subdomains), "http://[2001:db8:0::1]:8080/x")
         assert not answers(host_range(name, subdomains=subdomains), "http://[2001:db8::10]/x")
@@ -167,7 +167,7 @@ def test_an_ipv6_address_is_one_however_it_is_written(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", " ", ".", "a/b", "a:80", "a@b", "https://a/", "[a]", "::g", "fe80::1%eth0", "[" * 99]
 )
-def test_what_is_no_host_is_refused(name: str) -> None:
+def test_invalid_host_is_refused(name: str) -> None:
     with pytest.raises(InvalidData, match="is not a host name or IP address"):
         host_range(name, subdomains=True)
 
@@ -180,7 +180,7 @@ def test_what_is_no_host_is_refused(name: str) -> None:
         *("http://[::1]x/", "http://a[b]/", f"http://[{':' * 99}]/", "\0", "data:text/plain,https://example.org/"),
     ],
 )
-def test_what_is_no_url_with_a_host_is_found_as_text(text: str) -> None:
+def test_text_without_a_host_is_found_as_text(text: str) -> None:
     assert answers(exact_url_range(text), text)
     assert not answers(exact_url_range(text), text + "x")
     assert answers(url_prefix_range(text), text + "x")
@@ -188,7 +188,7 @@ def test_what_is_no_url_with_a_host_is_found_as_text(text: str) -> None:
     assert not answers(host_range("example.org", subdomains=True), text)
 
 
-def test_octets_that_are_not_utf8_are_found_by_what_is_text_in_them_and_by_themselves() -> None:
+def test_bytes_that_are_not_utf8_are_found() -> None:
     url = b"https://www.example.org/caf\xe9"
     assert answers(host_range("example.org", subdomains=True), url)
     assert answers(url_prefix_range("https://www.example.org/caf"), url)
@@ -199,7 +199,7 @@ def test_octets_that_are_not_utf8_are_found_by_what_is_text_in_them_and_by_thems
     assert answers(exact_url_range(b"\xff\xff"), b"\xff\xff")
 
 
-def test_half_a_surrogate_pair_is_asked_for_and_not_found() -> None:
+def test_lone_surrogate_is_not_found() -> None:
     asked = (
         exact_url_range("https://a/\ud800"),
         url_prefix_range("\udc80"),
@@ -210,7 +210,7 @@ def test_half_a_surrogate_pair_is_asked_for_and_not_found() -> None:
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode("utf-8", "replace")))
-def test_whatever_a_value_holds_is_found_again(data: bytes) -> None:
+def test_any_url_value_is_found(data: bytes) -> None:
     for url in (data, b"https://" + data, b"https://example.org/" + data):
         assert answers(exact_url_range(url), url)
         assert answers(url_prefix_range(url.strip()), url)
@@ -218,7 +218,7 @@ def test_whatever_a_value_holds_is_found_again(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", range(KEY_LENGTH - 3, KEY_LENGTH + 4))
-def test_long_urls_are_told_apart_by_their_values(length: int) -> None:
+def test_long_urls_are_distinguished_by_their_values(length: int) -> None:
     endings = ("", "a", "b", "aa")
     rest = "/" + "x" * (length - len("Uorg.example.www.:/"))
     base = "https://www.example.org" + rest
@@ -229,13 +229,13 @@ def test_long_urls_are_told_apart_by_their_values(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", range(KEY_LENGTH - 3, KEY_LENGTH + 4))
-def test_long_paths_are_told_apart_by_their_values(length: int) -> None:
+def test_long_paths_are_distinguished_by_their_values(length: int) -> None:
     path = "/" + "x" * (length - len("P/"))
     for one, other in product(("", "a", "b", "aa"), repeat=2):
         assert answers(path_prefix_range(path + one), "https://a" + path + other) == other.startswith(one)
 
 
-def test_a_long_host_is_told_apart_by_its_values() -> None:
+def test_long_hosts_are_distinguished_by_their_values() -> None:
     long = "x" * KEY_LENGTH
     assert host_range(f"{long}.org", subdomains=False).is_truncated
     assert answers(host_range(f"{long}.org", subdomains=False), f"https://{long}.org/")
@@ -244,7 +244,7 @@ def test_a_long_host_is_told_apart_by_its_values() -> None:
 
 
 @given(urls, st.text("/a", max_size=5))
-def test_short_questions_need_no_look_at_the_values(url: Url, path: str) -> None:
+def test_short_queries_do_not_need_the_values(url: Url, path: str) -> None:
     asked = (
         exact_url_range(str(url)),
         url_prefix_range(str(url)),
@@ -255,17 +255,17 @@ def test_short_questions_need_no_look_at_the_values(url: Url, path: str) -> None
 
 
 @pytest.mark.parametrize("type_", ["URL", "url", "Url", "URL.", "url.us", "URL.a.b", "URL." + "x" * 300])
-def test_a_url_counts_under_every_spelling_and_subtype(type_: str) -> None:
+def test_url_types_in_any_case_and_subtypes_are_indexed(type_: str) -> None:
     assert target_keys([content("https://example.org/x", type_)]) == {b"Uorg.example.:/x", b"P/x"}
 
 
 @pytest.mark.parametrize("type_", ["", "U", "UR", "URLS", "URI", "URL\0", "URN.", "10320/local", "1032", "10320/lo.c"])
-def test_other_types_do_not_count(type_: str) -> None:
+def test_other_types_have_no_url_keys(type_: str) -> None:
     assert target_keys([content("https://example.org/x", type_)]) == set()
     assert target_keys([content('<l><location href="https://example.org/x"/></l>', type_)]) == set()
 
 
-def test_a_url_of_a_length_whose_octets_are_letters_is_read_whole() -> None:
+def test_url_whose_length_bytes_are_letters_is_read_completely() -> None:
     """The type is compared without regard to case, and the length beside it must not be."""
     for length in (0x41, 0x4141):
         url = f"https://example.org/{'x' * (length - 20)}"
@@ -273,7 +273,7 @@ def test_a_url_of_a_length_whose_octets_are_letters_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize("type_", ["10320/loc", "10320/LOC", "10320/loc.x"])
-def test_every_place_of_a_list_of_locations_counts(type_: str) -> None:
+def test_every_location_is_indexed(type_: str) -> None:
     places = """
         <locations>
           <location href="https://uk.example/a" href_template="https://unused.example/"/>
@@ -287,11 +287,11 @@ def test_every_place_of_a_list_of_locations_counts(type_: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"<a>", b"\xff", b"<!DOCTYPE a><a/>", b"<a/>"])
-def test_a_list_of_locations_that_is_none_leads_nowhere(data: bytes) -> None:
+def test_invalid_location_list_has_no_keys(data: bytes) -> None:
     assert target_keys([content(data, "10320/loc"), content("https://a/")]) == {b"Ua.:/", b"P/"}
 
 
-def test_the_keys_are_those_of_the_description() -> None:
+def test_keys_match_the_module_docstring() -> None:
     for url, keys in {
         "https://www.example.org/items/7?v=2": {b"Uorg.example.www.:/items/7?v=2", b"P/items/7?v=2"},
         "http://example.org:8080": {b"Uorg.example.:http:8080/", b"P/"},

@@ -41,21 +41,21 @@ def url(text: str | bytes) -> bytes:
 
 
 @given(types, types, st.booleans(), st.sampled_from([ADMIN, b"odd", b""]))
-def test_a_type_is_found_with_its_subtypes_if_they_are_wanted(asked: str, type_: str, dot: bool, data: bytes) -> None:
+def test_type_is_found_with_subtypes_on_request(asked: str, type_: str, dot: bool, data: bytes) -> None:
     query = asked + "." * dot
     if matches(query, type_):
         assert contains_any(type_ranges(query), content(type_, data))
 
 
 @given(st.binary(max_size=40), types)
-def test_data_are_found_whatever_their_type_but_for_administrators(data: bytes, type_: str) -> None:
+def test_data_is_found_for_every_type_but_administrators(data: bytes, type_: str) -> None:
     if not type_.lower().startswith("hs_admin"):
         assert contains_any(value_ranges(data), content(type_, data))
     assert not contains_any(value_ranges(data + b"!"), content("DESC", data))
     assert not contains_any(value_ranges(data), content("HS_SECKEY", data))
 
 
-def test_an_administrator_is_found_by_name_in_any_case_of_letters() -> None:
+def test_administrator_is_found_case_insensitively() -> None:
     for handle in ("12345/Ann", "12345/ann", "12345/ANN"):
         assert contains_any(owner_ranges(handle), content("HS_ADMIN", ADMIN))
         assert contains_any(owner_ranges(handle), content("OWNER", b"12345/ann"))
@@ -63,7 +63,7 @@ def test_an_administrator_is_found_by_name_in_any_case_of_letters() -> None:
 
 
 @given(st.lists(record_values(), max_size=5))
-def test_every_record_has_keys_that_fit_and_those_of_where_it_leads(values: list[Value]) -> None:
+def test_keys_are_short_enough_and_include_url_keys(values: list[Value]) -> None:
     contents = [value.to_bytes() for value in values]
     keys = index_keys(contents)
     assert target_keys(contents) <= keys
@@ -91,7 +91,7 @@ def test_the_text_of_a_key_has_the_same_key(one: str) -> None:
 
 
 @given(urls, urls, st.data())
-def test_whatever_a_pattern_matches_is_in_its_range(pattern: str, other: str, data: st.DataObject) -> None:
+def test_matches_of_a_pattern_are_in_its_range(pattern: str, other: str, data: st.DataObject) -> None:
     if pattern:
         start = data.draw(st.integers(0, len(pattern)))
         end = data.draw(st.integers(start, len(pattern)))
@@ -106,7 +106,7 @@ def test_whatever_a_pattern_matches_is_in_its_range(pattern: str, other: str, da
             assert contains_any(ranges, url(other)), (text, other)
 
 
-def test_an_exact_url_matches_all_that_mean_the_same() -> None:
+def test_exact_pattern_matches_equivalent_urls() -> None:
     glob = UrlGlob.parse("HTTP://Example.org:80")
     assert glob.is_exact
     assert glob.matches_values(url("http://EXAMPLE.org/"))
@@ -136,15 +136,13 @@ def test_an_exact_url_matches_all_that_mean_the_same() -> None:
         ("https://a.org/%41[_\\*", ["https://a.org/%41[_\\x"], ["https://a.org/A[_\\x", "https://a.org/%41[xx"]),
     ],
 )
-def test_a_star_stands_for_any_characters_in_the_host_for_those_of_hosts(
-    pattern: str, found: list[str], not_found: list[str]
-) -> None:
+def test_star_in_the_host_matches_host_characters_only(pattern: str, found: list[str], not_found: list[str]) -> None:
     glob = UrlGlob.parse(pattern)
     assert [glob.matches_values(url(each)) for each in found] == [True] * len(found)
     assert [glob.matches_values(url(each)) for each in not_found] == [False] * len(not_found)
 
 
-def test_a_pattern_with_many_stars_costs_no_more_than_the_text() -> None:
+def test_pattern_with_many_stars_is_linear() -> None:
     glob = UrlGlob.parse("*" + "a*" * 2_000 + "b")
     assert not glob.matches_values(url("https://example.org/" + "a" * 100_000))
     with pytest.raises(ValueError, match=re.escape("allowed are 1 to 4,096")):
@@ -162,5 +160,5 @@ def test_a_pattern_with_many_stars_costs_no_more_than_the_text() -> None:
         ("urn:*", None),
     ],
 )
-def test_the_beginning_of_a_pattern_with_one_star_at_its_end(pattern: str, literal: bytes | None) -> None:
+def test_literal_of_a_pattern_with_one_trailing_star(pattern: str, literal: bytes | None) -> None:
     assert UrlGlob.parse(pattern).literal == literal

@@ -94,9 +94,9 @@ def known_tokens(registry: Registry) -> list[list[Any]]:
         [
             each.token.id,
             each.token.label,
-            each.token.maker,
+            each.token.issuer,
             each.token.key.hex(),
-            each.token.scope.may,
+            each.token.scope.scope_names,
             None if each.token.scope.namespaces is None else list(each.token.scope.namespaces),
             each.token.created,
             each.token.expires,

@@ -85,7 +85,7 @@ def leading(here: Site, lead: str) -> dict[str, int]:
 # The ledger
 
 
-def test_every_entry_is_what_it_was(registry: Registry, told: Facts) -> None:
+def test_every_entry_is_unchanged(registry: Registry, told: Facts) -> None:
     found = stored.entries(registry, told["size"])
     for entry, expected in zip(found, told["entries"], strict=True):
         assert entry == expected
@@ -104,14 +104,14 @@ def test_the_whole_ledger_verifies(here: Site) -> None:
     assert here("verify --all").code != 0
 
 
-def test_everybody_sees_the_same_now_and_in_the_past(registry: Registry, told: Facts) -> None:
+def test_every_identity_sees_the_same_records_and_history(registry: Registry, told: Facts) -> None:
     found = stored.public(registry, stored.names(registry))
     assert found.keys() == told["public"].keys()
     for name, seen in found.items():
         assert seen == told["public"][name], name
 
 
-def test_the_past_of_what_is_published_again_is_as_hidden_as_was_said(here: Site) -> None:
+def test_history_of_republished_handles_is_hidden_as_before(here: Site) -> None:
     """The first line of a note decides it; otherwise what was hidden would be seen, or the other way round."""
     seen: dict[str, list[bool]] = {}
     for name in ("past-public", "past-hidden"):
@@ -128,18 +128,18 @@ def test_names_are_listed_and_found_as_before(here: Site, told: Facts) -> None:
         assert [line.strip() for line in here.lines(words)] == expected, words
 
 
-def test_resolvers_know_the_same_of_prefixes(registry: Registry, told: Facts) -> None:
+def test_prefix_items_are_unchanged(registry: Registry, told: Facts) -> None:
     assert stored.prefixes(registry, list(told["prefixes"])) == told["prefixes"]
 
 
-def test_what_was_imported_has_changed_where_it_came_from(registry: Registry, told: Facts) -> None:
+def test_imported_records_keep_their_original_dates(registry: Registry, told: Facts) -> None:
     """The first word of an actor tells it."""
     found = stored.changed(registry, list(told["changed"]))
     assert found == told["changed"]
     assert [name for name, seconds in found.items() if seconds is None] == ["10.5072/8RBZF0DQH"]
 
 
-def test_views_that_were_lost_are_built_anew(here: Site, told: Facts) -> None:
+def test_lost_views_are_rebuilt(here: Site, told: Facts) -> None:
     here.ok("rebuild")
     here.ok("verify --all")
     assert here.lines("find --host new.example") == told["lists"]["find --host new.example"]
@@ -148,7 +148,7 @@ def test_views_that_were_lost_are_built_anew(here: Site, told: Facts) -> None:
 # Tokens
 
 
-def test_a_token_still_counts_with_the_same_scope_and_maker(registry: Registry, told: Facts) -> None:
+def test_token_is_valid_with_the_same_scopes_and_issuer(registry: Registry, told: Facts) -> None:
     (expected,) = [each for each in told["tokens"] if each[1] == "the catalog"]
     who = TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
     assert [who.token, str(who.issuer), who.scope.scope_names, list(who.scope.namespaces or ())] == [
@@ -160,7 +160,7 @@ def test_a_token_still_counts_with_the_same_scope_and_maker(registry: Registry, 
     assert str(who) == f"token:{expected[0]} by 300:0.NA/12345"
 
 
-def test_tokens_that_were_revoked_or_are_over_are_refused(registry: Registry, told: Facts) -> None:
+def test_revoked_and_expired_tokens_are_refused(registry: Registry, told: Facts) -> None:
     good = Secret.parse(told["token_texts"]["good"])
     forged = Secret(good.id, bytes(32)).text()
     for text in (told["token_texts"]["revoked"], told["token_texts"]["expired"], forged):
@@ -169,11 +169,11 @@ def test_tokens_that_were_revoked_or_are_over_are_refused(registry: Registry, to
         assert int(refusal.value.code) == AUTHENTICATION_FAILED
 
 
-def test_all_tokens_are_told_of_as_before(registry: Registry, told: Facts) -> None:
+def test_all_tokens_are_listed_as_before(registry: Registry, told: Facts) -> None:
     assert stored.known_tokens(registry) == told["tokens"]
 
 
-def test_a_token_ends_with_the_key_of_its_maker(here: Site, told: Facts) -> None:
+def test_token_is_invalid_after_its_issuer_key_changed(here: Site, told: Facts) -> None:
     """It knows that by the commitment to the key, which stands in the ledger."""
     here.ok("set 0.NA/12345", "300:HS_SECKEY!private=another one")
     with opened(here) as registry, pytest.raises(Refused) as refusal:
@@ -181,7 +181,7 @@ def test_a_token_ends_with_the_key_of_its_maker(here: Site, told: Facts) -> None
     assert int(refusal.value.code) == AUTHENTICATION_FAILED
 
 
-def test_a_token_may_do_what_its_scope_says_and_no_more(here: Site, told: Facts) -> None:
+def test_token_is_limited_to_its_scopes(here: Site, told: Facts) -> None:
     with opened(here) as registry:
         who = TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
         made = registry.do(Create(Handle.parse("12345/by-a-program"), ()), who, "http")
@@ -226,7 +226,7 @@ def test_policies_have_the_same_effect(here: Site, told: Facts) -> None:
     assert "https://example.org/kept/1" in here.ok("history 12345/kept --as 300:12345/ann").out
 
 
-def test_only_a_policy_that_nobody_chose_makes_room_for_another(here: Site) -> None:
+def test_only_a_default_policy_is_replaced(here: Site) -> None:
     """The note of its entry says so."""
     here.ok("namespace add 30000 --profile exact")
     assert here("namespace add 12345 --profile exact").code == REFUSED
@@ -235,7 +235,7 @@ def test_only_a_policy_that_nobody_chose_makes_room_for_another(here: Site) -> N
 # Jobs
 
 
-def test_jobs_are_what_they_were(registry: Registry, told: Facts) -> None:
+def test_jobs_are_unchanged(registry: Registry, told: Facts) -> None:
     assert stored.jobs(registry) == told["jobs"]
 
 
@@ -272,7 +272,7 @@ def test_a_transfer_that_was_interrupted_is_resumed_and_undone(here: Site, told:
     assert [each for each in here.lines("find --owner 12345/ann") if each.startswith("12345/x-")] == []
 
 
-def test_what_came_to_its_end_is_undone_unless_it_was(here: Site, told: Facts) -> None:
+def test_finished_jobs_are_undone_once(here: Site, told: Facts) -> None:
     for about, hosts in (("a", ("new", "old")), ("c", ("new", "old")), ("f", ("new", "old"))):
         assert leading(here, about)[hosts[0]] == 3
         here.ok(f"undo {job_of(told, 'rewrite', about=about)} --yes")
@@ -283,7 +283,7 @@ def test_what_came_to_its_end_is_undone_unless_it_was(here: Site, told: Facts) -
     here.ok(f"undo {job_of(told, 'mint', about='later-')} --yes")
 
 
-def test_a_job_is_seen_by_whoever_it_belongs_to(here: Site, told: Facts) -> None:
+def test_job_is_visible_to_its_owner(here: Site, told: Facts) -> None:
     """Also what they began with a token, and nobody else's."""
     seen = {line.split()[0] for line in here.lines("jobs list --as 300:0.NA/12345")}
     everything = {line.split()[0] for line in here.lines("jobs list")}
@@ -300,7 +300,7 @@ def test_a_job_is_seen_by_whoever_it_belongs_to(here: Site, told: Facts) -> None
 # Requests that are carried out once
 
 
-def test_a_request_that_is_repeated_gets_the_answer_that_was_kept(registry: Registry, told: Facts) -> None:
+def test_repeated_request_gets_the_stored_response(registry: Registry, told: Facts) -> None:
     keys, who = IdempotencyKeys(registry), TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
     kept = {each[0]: each[1:] for each in told["kept_requests"]}
     for request in told["requests"]:
@@ -325,7 +325,7 @@ def test_a_request_that_is_repeated_gets_the_answer_that_was_kept(registry: Regi
 # Names
 
 
-def test_names_that_were_given_out_are_not_given_out_again(here: Site, told: Facts) -> None:
+def test_minted_handles_are_not_minted_again(here: Site, told: Facts) -> None:
     """Numbers are leased under a prefix and the name of a scheme."""
     assert here.lines("mint 12345.MAPS --url https://example.org/next") == ["12345.MAPS/TR-0011"]
     (made,) = here.lines("mint 10.5072 --url https://example.org/next")
@@ -335,7 +335,7 @@ def test_names_that_were_given_out_are_not_given_out_again(here: Site, told: Fac
     assert scopes == [each[0] for each in told["leases"]]
 
 
-def test_reserved_names_are_created_and_tombstones_taken_away(here: Site, told: Facts) -> None:
+def test_reserved_handles_are_created_and_tombstones_removed(here: Site, told: Facts) -> None:
     here.ok(f"create {told['reserved'][0]} --url https://example.org/now")
     here.ok("tombstone 12345/gone --undo")
     assert "https://example.org/gone" in here.ok("resolve 12345/gone").out
@@ -400,7 +400,7 @@ def test_proofs_are_verified_without_an_installation(name: str, tmp_path: Path, 
 # What is written now
 
 
-def test_what_is_written_now_has_the_same_forms(here: Site, told: Facts, tmp_path: Path) -> None:
+def test_new_entries_have_the_same_forms(here: Site, told: Facts, tmp_path: Path) -> None:
     """An entry that is made today is read by the same rules as those of then."""
     here.ok("create 12345/new --url https://example.org/new --note why")
     here.ok("unpublish 12345/new --keep-history --note embargo")
@@ -433,7 +433,7 @@ def test_what_is_written_now_has_the_same_forms(here: Site, told: Facts, tmp_pat
     here.ok("verify --all")
 
 
-def test_jobs_that_are_begun_now_have_the_same_forms(here: Site, told: Facts) -> None:
+def test_new_jobs_have_the_same_forms(here: Site, told: Facts) -> None:
     """Whoever resumes them may be another version."""
     kinds = {each[1]: set(each[2]) for each in told["jobs"]}
     known = {each[0] for each in told["jobs"]}
@@ -452,7 +452,7 @@ def test_jobs_that_are_begun_now_have_the_same_forms(here: Site, told: Facts) ->
 # Settings
 
 
-def test_every_setting_that_there_was_is_read() -> None:
+def test_every_earlier_setting_is_read() -> None:
     text = (FOLDER / "every-setting.toml").read_text()
     found = Config.parse(text, {}).show()
 
@@ -465,7 +465,7 @@ def test_every_setting_that_there_was_is_read() -> None:
     assert sorted([repr(each.value) for each in found if each.source.startswith("perseid.toml")]) == given
 
 
-def test_the_settings_of_the_installation_count(here: Site) -> None:
+def test_settings_of_the_installation_apply(here: Site) -> None:
     shown = here.ok("config").out
     for value in ('"https://hdl.example.org"', "1000", "3600", '"json"', '["300:0.NA/12345"]'):
         assert f" {value}  (perseid.toml" in shown, value
