@@ -152,7 +152,7 @@ def use(spy: Spy) -> None:
 
 def tokens(spy: Spy) -> None:
     """A token is made, used, used wrongly, and revoked."""
-    wanted = {"may": ["create", "update"], "namespaces": [PREFIX], "label": "for the test"}
+    wanted = {"scopes": ["create", "update"], "namespaces": [PREFIX], "label": "for the test"}
     made = spy.ask("POST", "/api/v1/tokens", {"Authorization": MINE} | JSON, wanted)
     assert made.status == 201, made
     token, name = made.json["token"], f"{PREFIX}/by-{made.json['id']}"
@@ -192,7 +192,7 @@ def sessions(spy: Spy) -> None:
 
 
 @FORMATS
-def test_no_secret_of_http_is_ever_told(tmp_path: Path, form: str) -> None:
+def test_no_secret_is_revealed_over_http(tmp_path: Path, form: str) -> None:
     directory = protected(copy_to(tmp_path))
     settings = LOUD | NO_LIMITS | {"PERSEID_LOG_FORMAT": form, "PERSEID_LIMITS_FAILED_PROOFS": "100000"}
     with serving(directory, "--resolvers", "1", **settings) as server:

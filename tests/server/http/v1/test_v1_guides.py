@@ -28,4 +28,4 @@ def test_the_guides_show_every_operation(monkeypatch: pytest.MonkeyPatch) -> Non
     for document in GUIDES_OF_THE_API:
         execute(document)
     # An operation that is unfinished takes a server that is stopped in the middle: see test_operations_live.py.
-    assert {route.operation for route in get_router().routes} - shown == {"resumeOperation"}
+    assert {route.operation for route in get_router().routes} - shown == {"resumeJob"}

@@ -64,7 +64,7 @@ class Suggestion(ResponseBody, frozen=True):
     """An existing handle that may have been meant."""
 
     handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    why: Annotated[str, Doc("Why it is suggested.", examples=["two characters are the other way round there"])]
+    why: Annotated[str, Doc("Why it is suggested.", examples=["two characters are swapped"])]
     gone: Annotated[TombstoneInfo | None, Doc("The tombstone, if the handle has one.")] = None
 
 
