@@ -87,7 +87,7 @@ def refused(directory: Path, **variables: object) -> str:
 # The self-signed one
 
 
-def test_it_is_around_the_key_of_the_server_and_names_its_hosts(here: Path) -> None:
+def test_self_signed_certificate_has_server_key_and_hosts(here: Path) -> None:
     assert find_certificate(here, DEFAULTS, SERVER_KEY) is None
     made = find_or_create(here, DEFAULTS, SERVER_KEY)
     assert made.made
@@ -119,7 +119,7 @@ def test_it_is_around_the_key_of_the_server_and_names_its_hosts(here: Path) -> N
         ({"HTTP_HOST": "names.example.org"}, "names.example.org"),
     ],
 )
-def test_the_host_that_others_know_comes_first(variables: dict[str, str], first: str) -> None:
+def test_public_host_comes_first(variables: dict[str, str], first: str) -> None:
     found = certificate_hosts(settings(**variables))
     assert found[0] == first
     assert {"localhost", "127.0.0.1", "::1"} <= set(found)
@@ -128,7 +128,7 @@ def test_the_host_that_others_know_comes_first(variables: dict[str, str], first:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_whoever_has_a_copy_can_verify_it(here: Path, strict: bool) -> None:
+def test_clients_with_a_copy_verify_certificate(here: Path, strict: bool) -> None:
     """As the standard module does it: the chain, and the name of the host."""
     made = create_certificate(here, settings(HTTP_PUBLIC_URL="https://hdl.example.org"), SERVER_KEY)
     put(here / "key.pem", private(made.key))
@@ -149,7 +149,7 @@ def test_whoever_has_a_copy_can_verify_it(here: Path, strict: bool) -> None:
     assert one.getpeercert()
 
 
-def test_a_long_host_name_has_a_short_common_name() -> None:
+def test_common_name_is_shortened() -> None:
     host = ".".join(["long-label-" * 3 + "x"] * 5)
     made = create_self_signed(EC_KEY, (host,))
     assert names_of(made) == [host]
@@ -158,7 +158,7 @@ def test_a_long_host_name_has_a_short_common_name() -> None:
 
 
 @pytest.mark.parametrize("change", ["key", "host", "damaged", "empty"])
-def test_when_key_or_hosts_have_changed_another_one_is_made(here: Path, change: str) -> None:
+def test_certificate_is_replaced_when_key_or_hosts_change(here: Path, change: str) -> None:
     before = create_certificate(here, DEFAULTS, SERVER_KEY)
     key, config = SERVER_KEY, DEFAULTS
     if change == "key":
@@ -175,7 +175,7 @@ def test_when_key_or_hosts_have_changed_another_one_is_made(here: Path, change: 
 
 
 @pytest.mark.parametrize("passphrase", ["", PASSPHRASE])
-def test_a_key_that_tls_does_not_take_has_another_one_beside_it(here: Path, passphrase: str) -> None:
+def test_unsuitable_key_gets_separate_tls_key(here: Path, passphrase: str) -> None:
     config = settings(KEYS_PASSPHRASE=passphrase)
     made = find_or_create(here, config, DSA_KEY)
     assert isinstance(made.key, ec.EllipticCurvePrivateKey)
@@ -194,11 +194,11 @@ def test_a_key_that_tls_does_not_take_has_another_one_beside_it(here: Path, pass
     else:
         assert find_certificate(here, settings(KEYS_PASSPHRASE="not needed"), DSA_KEY) is not None
         put(path, b"nonsense")
-        with pytest.raises(CertificateError, match=r"https\.key is damaged; remove it, and another one is made"):
+        with pytest.raises(CertificateError, match=r"https\.key is damaged; remove the file to have a new one created"):
             find_certificate(here, config, DSA_KEY)
 
 
-def test_a_short_rsa_key_has_another_one_beside_it_too(here: Path) -> None:
+def test_short_rsa_key_gets_separate_tls_key(here: Path) -> None:
     short = type(RSA_KEY).from_pkcs8(
         rsa.generate_private_key(65_537, 1024).private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     )
@@ -214,7 +214,7 @@ def test_a_short_rsa_key_has_another_one_beside_it_too(here: Path) -> None:
     ids=["ec", "rsa", "edwards"],
 )
 @pytest.mark.parametrize("together", [False, True])
-def test_the_files_that_the_settings_name_count(here: Path, key: Any, together: bool) -> None:
+def test_configured_files_are_used(here: Path, key: Any, together: bool) -> None:
     authority = issued(OTHER_KEY, "authority")
     own = issued(key, "hdl.example.org", "*.example.net")
     if together:
@@ -235,17 +235,15 @@ def remarks(here: Path, now: datetime = NOW, url: str = "", **dates: datetime) -
     config = settings(HTTP_CERTIFICATE_FILE="web.pem", HTTP_PUBLIC_URL=url)
     found = find_certificate(here, config, SERVER_KEY)
     assert isinstance(found, Credentials)
-    return [remark.removeprefix(f"the certificate in {here / 'web.pem'} ") for remark in found.remarks(config, now)]
+    return [remark.removeprefix(f"The certificate in {here / 'web.pem'} ") for remark in found.remarks(config, now)]
 
 
-def test_what_makes_clients_turn_away_is_a_remark(here: Path) -> None:
+def test_expired_certificate_is_a_warning(here: Path) -> None:
     assert remarks(here) == []
     assert remarks(here, end=NOW - timedelta(hours=1)) == [
-        "has expired at 2026-11-14 23:00 UTC: clients refuse it; renew it"
+        "expired at 2026-11-14 23:00 UTC and clients reject it; renew it"
     ]
-    assert remarks(here, begin=NOW + timedelta(hours=1)) == [
-        "is valid only from 2026-11-15 01:00 UTC on; look at the clock"
-    ]
+    assert remarks(here, begin=NOW + timedelta(hours=1)) == ["is valid only from 2026-11-15 01:00 UTC; check the clock"]
     assert remarks(here, end=NOW + timedelta(days=3, hours=1)) == [
         "expires in 3 days, at 2026-11-18 01:00 UTC; renew it"
     ]
@@ -262,38 +260,36 @@ def test_what_makes_clients_turn_away_is_a_remark(here: Path) -> None:
         ("https://192.0.2.7", False),
     ],
 )
-def test_a_certificate_for_another_host_is_a_remark(here: Path, url: str, fits: bool) -> None:
+def test_certificate_for_another_host_is_a_warning(here: Path, url: str, fits: bool) -> None:
     assert bool(remarks(here, url=url)) is not fits
 
 
-def test_files_that_cannot_be_used_are_refused_with_advice(here: Path) -> None:
+def test_unusable_files_are_refused_with_advice(here: Path) -> None:
     certificate, key = here / "web.pem", here / "web.key"
-    assert refused(here, HTTP_KEY_FILE="web.key").startswith("http.key_file is set and http.certificate_file is not")
+    assert refused(here, HTTP_KEY_FILE="web.key").startswith("http.key_file is set but http.certificate_file is not")
     assert refused(here, **OWN) == (
-        f"{certificate} cannot be read: No such file or directory; correct the setting http.certificate_file"
+        f"Cannot read {certificate}: No such file or directory; correct the setting http.certificate_file"
     )
     put(certificate, b"nothing\n")
-    assert refused(here, **OWN).startswith(f"{certificate} holds no certificate in PEM (")
+    assert refused(here, **OWN).startswith(f"{certificate} is not a PEM certificate file (")
     put(certificate, issued(EC_KEY, "a") + issued(OTHER_KEY, "b"))
-    assert refused(here, **OWN) == f"{key} cannot be read: No such file or directory; correct the setting http.key_file"
-    assert refused(here, HTTP_CERTIFICATE_FILE="web.pem").startswith(f"{certificate} holds no private key in PEM; name")
+    assert refused(here, **OWN) == f"Cannot read {key}: No such file or directory; correct the setting http.key_file"
+    assert refused(here, HTTP_CERTIFICATE_FILE="web.pem").startswith(f"{certificate} contains no PEM private key; set")
     put(key, b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
-    assert refused(here, **OWN) == f"the private key in {key} cannot be read; put it back from where it came"
+    assert refused(here, **OWN) == f"The private key in {key} is unreadable; restore the file"
     put(key, private(EC_KEY, b"secret"))
     said = refused(here, **OWN)
     assert f"openssl pkey -in {key}" in said
-    assert said.startswith(f"the private key in {key} is protected by a passphrase")
+    assert said.startswith(f"The private key in {key} is protected by a passphrase")
     put(key, private(OTHER_KEY))
-    assert (
-        refused(here, **OWN) == f"in {certificate} another certificate stands before the server's own; put that first"
-    )
+    assert refused(here, **OWN) == f"The server's certificate must come first in {certificate}"
     put(key, private(ec.generate_private_key(ec.SECP256R1())))
-    assert refused(here, **OWN).startswith(f"the key in {key} does not belong to the certificate in {certificate}")
+    assert refused(here, **OWN).startswith(f"The key in {key} does not match the certificate in {certificate}")
     put(key, private(rsa.generate_private_key(65_537, 1024)))
-    assert refused(here, **OWN) == f"the RSA key in {key} has 1024 bits, and clients want 2048"
+    assert refused(here, **OWN) == f"The RSA key in {key} has 1024 bits; TLS clients require 2048"
     old = load_der_private_key(DSA_KEY.to_pkcs8(), None)
     assert isinstance(old, dsa.DSAPrivateKey)
     put(key, private(old))
-    assert refused(here, **OWN) == f"{key} holds a DSA key; for TLS it is RSA, or of an elliptic curve"
+    assert refused(here, **OWN) == f"{key} contains a DSA key; TLS requires RSA or an elliptic curve"
     put(certificate, bytes(2 << 20))
-    assert "has more than 1,048,576 octets, and is something else" in refused(here, **OWN)
+    assert "is too large: at most 1,048,576 bytes" in refused(here, **OWN)

@@ -27,7 +27,7 @@ from perseid.registry.installation.setting_keys import (
     settings_table,
     variable_name,
 )
-from perseid.registry.installation.setting_kinds import mask_password
+from perseid.registry.installation.setting_types import mask_password
 from perseid.registry.installation.setting_limits import LIMIT_SETTINGS
 from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig, config_template
 from perseid.registry.policy.text import format_toml
@@ -157,12 +157,12 @@ def test_every_setting_is_a_field_in_the_same_order() -> None:
     assert [field.name for field in fields(Config)] == [*map(field_name, SETTINGS), "sources", "remarks"]
 
 
-def test_the_names_of_variables_are_all_different() -> None:
+def test_variable_names_are_unique() -> None:
     assert len({variable_name(name) for name in SETTINGS}) == len(SETTINGS)
     assert variable_name("native.port") == "PERSEID_NATIVE_PORT"
 
 
-def test_the_defaults_are_those_of_the_rooms_that_use_them() -> None:
+def test_defaults_match_packages_that_use_them() -> None:
     config = Config.parse("", {})
     assert config.administration == Settings()
     settings = {field.name: field.default for field in fields(ServerSettings)}
@@ -174,7 +174,7 @@ def test_the_defaults_are_those_of_the_rooms_that_use_them() -> None:
     assert config.sources == dict.fromkeys(SETTINGS, "default")
 
 
-def test_administrators_are_given_to_authorisation_each_under_its_role() -> None:
+def test_administrators_are_passed_to_authorization() -> None:
     text = "[administrators]\n" + "\n".join(
         f"{name.partition('.')[2]} = {format_toml(other)}"
         for name, (other, _, _) in OTHERS.items()
@@ -195,7 +195,7 @@ def test_administrators_are_given_to_authorisation_each_under_its_role() -> None
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_in_the_file_counts_and_its_line_is_known(name: str) -> None:
+def test_setting_in_file_is_used_with_its_line(name: str) -> None:
     other, _, value = OTHERS[name]
     section, key = section_name(name), name.rpartition(".")[2]
     text = f"# a comment\n{f'[{section}]' if section else ''}\n{key} = {format_toml(other)}\n"
@@ -206,13 +206,13 @@ def test_a_setting_in_the_file_counts_and_its_line_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["native.port = 7", "native = { port = 7 }", "['native']\nport = 7"])
-def test_where_the_line_cannot_be_told_the_file_is_named(text: str) -> None:
+def test_unknown_line_names_the_file(text: str) -> None:
     config = Config.parse(text, {})
     assert config.native_port == 7
     assert config.sources["native.port"] == FILE_NAME
 
 
-def test_the_new_file_says_everything_and_sets_nothing() -> None:
+def test_template_documents_everything_and_sets_nothing() -> None:
     text = config_template()
     assert Config.parse(text, {}).sources == dict.fromkeys(SETTINGS, "default")
     uncommented = re.sub(r"^#(?! )", "", text, flags=re.MULTILINE)
@@ -222,21 +222,21 @@ def test_the_new_file_says_everything_and_sets_nothing() -> None:
     assert max(map(len, text.splitlines())) <= 105
 
 
-def test_the_new_file_sets_what_is_given() -> None:
+def test_template_sets_given_values() -> None:
     given = {name: other for name, (other, _, _) in OTHERS.items()}
     config = Config.parse(config_template(given), {})
     assert {name: get(config, name) for name in SETTINGS} == {name: value for name, (_, _, value) in OTHERS.items()}
     assert tomllib.loads(config_template({"root": "global"})).pop("root") == "global"
 
 
-def test_what_cannot_be_set_does_not_get_into_a_new_file() -> None:
-    with pytest.raises(InvalidConfig, match=r"no setting native\.prot; did you mean native\.port"):
+def test_template_refuses_invalid_settings() -> None:
+    with pytest.raises(InvalidConfig, match=r"unknown setting native\.prot; did you mean native\.port"):
         config_template({"native.prot": 1})
-    with pytest.raises(InvalidConfig, match=r"native\.port: a whole number"):
+    with pytest.raises(InvalidConfig, match=r"native\.port: Expected a whole number"):
         config_template({"native.port": "1"})
 
 
-def test_it_is_read_from_the_directory(tmp_path: Path) -> None:
+def test_settings_are_read_from_directory(tmp_path: Path) -> None:
     assert Config.load(tmp_path, {}) == Config.parse("", {})
     (tmp_path / FILE_NAME).write_bytes(b"\xef\xbb\xbf[native]\r\nport = 1\r\n")
     config = Config.load(tmp_path, {})
@@ -244,102 +244,104 @@ def test_it_is_read_from_the_directory(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("[native]\nport = -1")
     with pytest.raises(InvalidConfig) as caught:
         Config.load(tmp_path, {})
-    assert str(caught.value).startswith(f"{tmp_path / FILE_NAME}:2: native.port: a whole number from 0 to 65,535")
+    assert str(caught.value).startswith(
+        f"{tmp_path / FILE_NAME}:2: native.port: Expected a whole number from 0 to 65,535"
+    )
     (tmp_path / FILE_NAME).write_bytes(b"root = '\xff'")
-    with pytest.raises(InvalidConfig, match="octet 9 is not UTF-8"):
+    with pytest.raises(InvalidConfig, match="byte 9 is not valid UTF-8"):
         Config.load(tmp_path, {})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[native]\nprot = 1", "perseid.toml:2: there is no setting native.prot; did you mean native.port?"),
+        ("[native]\nprot = 1", "perseid.toml:2: unknown setting native.prot; did you mean native.port?"),
         (
             "port = 1",
-            "perseid.toml:1: there is no setting port; did you mean native.port, which stands under [native]?",
+            "perseid.toml:1: unknown setting port; did you mean native.port, in section [native]?",
         ),
-        ('[log]\nroot = "self"', "did you mean root, which stands before the first section?"),
-        ("[natve]\nport = 1", "perseid.toml: there is no section [natve]; did you mean native?"),
-        ("[quux]", "there is no section [quux]; perseid config shows all there are"),
-        ("quux = 1", "there is no setting quux; perseid config shows all there are"),
+        ('[log]\nroot = "self"', "did you mean root, before the first section?"),
+        ("[natve]\nport = 1", "perseid.toml: unknown section [natve]; did you mean native?"),
+        ("[quux]", "unknown section [quux]; list all settings with: perseid config"),
+        ("quux = 1", "unknown setting quux; list all settings with: perseid config"),
         ("native = 1", "native is a section: write [native]"),
         ("[[native]]\nport = 1", "native is a section: write [native]"),
-        ("[server]\nserver_admins = []", "there is no setting server.server_admins; here it is administrators.server"),
-        ("case_sensitive = true", "no setting case_sensitive: the policy of each namespace says it"),
-        ('"a\\u001Bb" = 1', "there is no setting a\\x1bb"),
-        ("[native]\nport = 1\nport = 2", "perseid.toml: this is not TOML: Cannot overwrite a value"),
-        ("x = " + "[" * 5_000, "lists stand in lists"),
+        ("[server]\nserver_admins = []", "unknown setting server.server_admins; use administrators.server"),
+        ("case_sensitive = true", "unknown setting case_sensitive: use the policy key `case`"),
+        ('"a\\u001Bb" = 1', "unknown setting a\\x1bb"),
+        ("[native]\nport = 1\nport = 2", "perseid.toml: invalid TOML: Cannot overwrite a value"),
+        ("x = " + "[" * 5_000, "lists are nested too deeply"),
     ],
 )
-def test_what_is_no_setting_is_refused_with_the_one_that_was_meant(text: str, message: str) -> None:
+def test_unknown_setting_is_refused_with_suggestion(text: str, message: str) -> None:
     assert message in refused(text)
 
 
 @pytest.mark.parametrize(
     ("setting", "plain", "message"),
     [
-        ("native.port", "'x'", "a whole number from 0 to 65,535 is expected, not 'x'"),
-        ("native.port", "65536", "a whole number from 0 to 65,535 is expected, not 65536"),
-        ("native.port", "true", "expected, not true"),
-        ("native.port", "inf", "expected, not inf"),
-        ("native.port", "2026-11-03", "expected, not a date or time"),
-        ("native.port", "{ a = 1 }", "expected, not a table"),
-        ("native.host", "1", "an IP address or a host name is expected, not 1"),
-        ("native.host", "'127.0.0.256'", "expected, not '127.0.0.256'"),
-        ("native.host", "'-a'", "expected, not '-a'"),
-        ("native.host", "''", "expected, not ''"),
+        ("native.port", "'x'", "Expected a whole number from 0 to 65,535, not 'x'"),
+        ("native.port", "65536", "Expected a whole number from 0 to 65,535, not 65536"),
+        ("native.port", "true", ", not true"),
+        ("native.port", "inf", ", not inf"),
+        ("native.port", "2026-11-03", ", not a date or time"),
+        ("native.port", "{ a = 1 }", ", not a table"),
+        ("native.host", "1", "Expected an IP address or a host name, not 1"),
+        ("native.host", "'127.0.0.256'", ", not '127.0.0.256'"),
+        ("native.host", "'-a'", ", not '-a'"),
+        ("native.host", "''", ", not ''"),
         (
             "http.trusted_proxies",
             "'::1'",
-            "a list of addresses and networks such as 192.0.2.0/24 is expected, not '::1'",
+            "Expected a list of addresses and networks such as 192.0.2.0/24, not '::1'",
         ),
-        ("http.trusted_proxies", "[1]", "expected, and 1 is in it"),
-        ("http.trusted_proxies", "['10.0.0.1/8']", "'10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set"),
-        ("http.listen", "'tls'", '"both", "http" or "https" is expected, not \'tls\''),
-        ("http.public_url", "1", "an address such as https://hdl.example.org, or an empty text is expected, not 1"),
-        ("http.public_url", "'hdl.example.org'", "expected, not 'hdl.example.org'"),
-        ("http.public_url", "'ftp://hdl.example.org'", "expected, not 'ftp://hdl.example.org'"),
-        ("http.public_url", "'https://a@b'", "expected, not 'https://a@b'"),
-        ("http.public_url", "'https://a/?b'", "expected, not 'https://a/?b'"),
-        ("http.public_url", "'https://a:70000'", "expected, not 'https://a:70000'"),
-        ("http.public_url", "'https://[a'", "expected, not 'https://[a'"),
-        ("http.public_url", "'https://:80'", "expected, not 'https://:80'"),
+        ("http.trusted_proxies", "[1]", "; it contains 1"),
+        ("http.trusted_proxies", "['10.0.0.1/8']", "Invalid network '10.0.0.1/8': 10.0.0.1/8 has host bits set"),
+        ("http.listen", "'tls'", 'Expected "both", "http" or "https", not \'tls\''),
+        ("http.public_url", "1", "Expected a URL such as https://hdl.example.org, or an empty text, not 1"),
+        ("http.public_url", "'hdl.example.org'", ", not 'hdl.example.org'"),
+        ("http.public_url", "'ftp://hdl.example.org'", ", not 'ftp://hdl.example.org'"),
+        ("http.public_url", "'https://a@b'", ", not 'https://a@b'"),
+        ("http.public_url", "'https://a/?b'", ", not 'https://a/?b'"),
+        ("http.public_url", "'https://a:70000'", ", not 'https://a:70000'"),
+        ("http.public_url", "'https://[a'", ", not 'https://[a'"),
+        ("http.public_url", "'https://:80'", ", not 'https://:80'"),
         (
             "http.resolver_forms",
             "['a/b']",
-            'a list of "bare" and of segments such as "hdl" is expected, and \'a/b\' is',
+            'Expected a list of "bare" and of segments such as "hdl"; it contains \'a/b\'',
         ),
-        ("http.resolver_forms", "['api']", "'api' is a path of the server's own; choose another segment"),
-        ("http.resolver_forms", "[1]", "expected, and 1 is in it"),
-        ("http.redirect_status", "200", "301, 302, 303, 307 or 308 is expected, not 200"),
-        ("http.redirect_status", "true", "301, 302, 303, 307 or 308 is expected, not true"),
-        ("http.no_values_status", "'404'", "200 or 404 is expected, not '404'"),
+        ("http.resolver_forms", "['api']", "Segment 'api' is reserved for the server; choose another one"),
+        ("http.resolver_forms", "[1]", "; it contains 1"),
+        ("http.redirect_status", "200", "Expected 301, 302, 303, 307 or 308, not 200"),
+        ("http.redirect_status", "true", "Expected 301, 302, 303, 307 or 308, not true"),
+        ("http.no_values_status", "'404'", "Expected 200 or 404, not '404'"),
         (
             "http.schemes",
             "['HTTP']",
-            "a list of schemes such as \"https\" in small letters is expected, and 'HTTP' is in it",
+            "Expected a list of schemes such as \"https\" in lowercase; it contains 'HTTP'",
         ),
         (
             "http.schemes",
             "['javascript']",
-            "'javascript' is a scheme with which a record could attack whoever follows it",
+            "Scheme 'javascript' is not allowed",
         ),
-        ("administrators.server", "'1:1/a'", "a list of \"INDEX:HANDLE\" is expected, not '1:1/a'"),
-        ("administrators.server", "[['1:1/a']]", "expected, and a list is in it"),
-        ("administrators.server", "['0.NA/1']", "'0.NA/1' names no administrator"),
-        ("administrators.server", "['1:x']", "'1:x' names no administrator"),
-        ("administrators.server", "['-1:1/a']", "an index is not negative; 0 means any key"),
-        ("administrators.full_access", "1", "true or false is expected, not 1"),
+        ("administrators.server", "'1:1/a'", "Expected a list of \"INDEX:HANDLE\", not '1:1/a'"),
+        ("administrators.server", "[['1:1/a']]", "; it contains a list"),
+        ("administrators.server", "['0.NA/1']", "Invalid administrator '0.NA/1'"),
+        ("administrators.server", "['1:x']", "Invalid administrator '1:x'"),
+        ("administrators.server", "['-1:1/a']", "the index must not be negative; 0 means any key"),
+        ("administrators.full_access", "1", "Expected true or false, not 1"),
         ("sessions.life", "59", "a whole number from 60 to 86,400"),
-        ("sessions.cipher", "'AES'", '"aes", "3des" or "des" is expected, not \'AES\''),
-        ("root", "'other'", '"self" or "global" is expected, not \'other\''),
-        ("default_profile", "'pillin'", '"pilin", "cordra", "free" or "exact" is expected'),
-        ("templates.delimiter", "1", "printable characters is expected, not 1"),
-        ("templates.delimiter", '"\\t"', "printable characters is expected"),
-        ("ledger.database", "1", "an empty text or a URL such as postgresql://user@host/database is expected, not 1"),
+        ("sessions.cipher", "'AES'", 'Expected "aes", "3des" or "des", not \'AES\''),
+        ("root", "'other'", 'Expected "self" or "global", not \'other\''),
+        ("default_profile", "'pillin'", 'Expected "pilin", "cordra", "free" or "exact"'),
+        ("templates.delimiter", "1", "printable characters, not 1"),
+        ("templates.delimiter", '"\\t"', "printable characters"),
+        ("ledger.database", "1", "Expected a URL such as postgresql://user@host/database, or an empty text, not 1"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_named_with_what_is_expected(setting: str, plain: str, message: str) -> None:
+def test_invalid_value_is_reported_with_expectation(setting: str, plain: str, message: str) -> None:
     section, _, key = setting.rpartition(".")
     text = f"[{section}]\n{key} = {plain}" if section else f"{key} = {plain}"
     said = refused(text)
@@ -351,7 +353,7 @@ def test_a_value_of_the_wrong_type_is_named_with_what_is_expected(setting: str, 
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_variable_is_stronger_than_the_file(name: str) -> None:
+def test_variable_overrides_file(name: str) -> None:
     other, written, value = OTHERS[name]
     config = Config.parse(config_template({name: SETTINGS[name].default}), {variable_name(name): written})
     assert get(config, name) == value
@@ -359,7 +361,7 @@ def test_a_variable_is_stronger_than_the_file(name: str) -> None:
     assert SETTINGS[name].kind.plain(value) == (["10.0.0.0/8", "::1/128"] if name == "http.trusted_proxies" else other)
 
 
-def test_an_empty_variable_sets_nothing() -> None:
+def test_empty_variable_is_ignored() -> None:
     config = Config.parse("[native]\nport = 7", dict.fromkeys(map(variable_name, SETTINGS), ""))
     assert config == Config.parse("[native]\nport = 7", {})
     assert config.sources["native.port"] == "perseid.toml:2"
@@ -368,15 +370,15 @@ def test_an_empty_variable_sets_nothing() -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [
-        ("PERSEID_NATIVE_PORT", "tcp://10.0.0.1:2641", "a whole number from 0 to 65,535 is expected, not 'tcp://"),
-        ("PERSEID_NATIVE_PORT", "9" * 5_000, "a whole number from 0 to 65,535 is expected, not '999"),
-        ("PERSEID_LOG_ACCESS", "maybe", "true or false is expected, not 'maybe'"),
-        ("PERSEID_ADMINISTRATORS_SERVER", "[1", "is expected, not '[1'"),
+        ("PERSEID_NATIVE_PORT", "tcp://10.0.0.1:2641", "Expected a whole number from 0 to 65,535, not 'tcp://"),
+        ("PERSEID_NATIVE_PORT", "9" * 5_000, "Expected a whole number from 0 to 65,535, not '999"),
+        ("PERSEID_LOG_ACCESS", "maybe", "Expected true or false, not 'maybe'"),
+        ("PERSEID_ADMINISTRATORS_SERVER", "[1", ", not '[1'"),
         ("PERSEID_ADMINISTRATORS_SERVER", "1:1/a;2:1/b c", ""),
-        ("PERSEID_ROOT", "[self]", "is expected, not '[self]'"),
+        ("PERSEID_ROOT", "[self]", ", not '[self]'"),
     ],
 )
-def test_a_refusal_names_the_variable(variable: str, text: str, message: str) -> None:
+def test_error_names_the_variable(variable: str, text: str, message: str) -> None:
     if message:
         said = refused("", {variable: text})
         assert said.startswith(f"{variable}: ")
@@ -385,19 +387,21 @@ def test_a_refusal_names_the_variable(variable: str, text: str, message: str) ->
         assert Config.parse("", {variable: text}).administrators_server == (ValueRef(1, "1/a;2:1/b c"),)
 
 
-def test_variables_that_set_nothing_are_mentioned() -> None:
+def test_variables_without_effect_are_reported() -> None:
     environ = {"PERSEID_NATVE_PORT": "1", "PERSEID_DIR": "x", "PERSEID_": "x", "HOME": "x", "PERSEID_SERVICE_HOST": "x"}
     config = Config.parse("", environ)
     assert config == Config.parse("", {})
-    assert config.remarks[0] == "the variable PERSEID_ sets nothing; perseid config shows all that do"
-    assert config.remarks[1] == "the variable PERSEID_NATVE_PORT sets nothing; did you mean PERSEID_NATIVE_PORT?"
+    assert config.remarks[0] == "environment variable PERSEID_ has no effect; list all settings with: perseid config"
+    assert (
+        config.remarks[1] == "environment variable PERSEID_NATVE_PORT has no effect; did you mean PERSEID_NATIVE_PORT?"
+    )
     assert len(config.remarks) == 3
 
 
 # Showing
 
 
-def test_it_is_shown_as_it_would_stand_in_the_file() -> None:
+def test_settings_are_shown_as_in_file() -> None:
     given = {name: other for name, (other, _, _) in OTHERS.items()} | {"http.trusted_proxies": ["10.0.0.0/8"]}
     rows = Config.parse(config_template(given), {"PERSEID_LOG_FORMAT": "text"}).show()
     assert [row.name for row in rows] == list(SETTINGS)
@@ -415,7 +419,7 @@ def test_it_is_shown_as_it_would_stand_in_the_file() -> None:
     }
 
 
-def test_it_is_frozen_and_can_be_hashed() -> None:
+def test_config_is_frozen_and_hashable() -> None:
     config = Config.parse("", {})
     with pytest.raises(FrozenInstanceError):
         config.native_port = 1  # type: ignore[misc]
@@ -424,7 +428,7 @@ def test_it_is_frozen_and_can_be_hashed() -> None:
     assert hash(config) == hash(Config.parse("", {"PERSEID_X": "1"}))
 
 
-def test_its_repr_has_what_was_set() -> None:
+def test_repr_has_changed_settings() -> None:
     assert repr(Config.parse("", {})) == "<Config default>"
     assert repr(Config.parse("[native]\nport = 1", {})) == "<Config native.port=1>"
 
@@ -442,7 +446,7 @@ def test_its_repr_has_what_was_set() -> None:
         f"postgresql://db/names?sslpassword={SECRET}",
     ],
 )
-def test_a_password_is_never_shown(url: str) -> None:
+def test_password_is_never_shown(url: str) -> None:
     config = Config.parse(config_template({"ledger.database": url}), {})
     assert config.ledger_database == url
     assert SECRET not in repr(config)
@@ -455,14 +459,14 @@ def test_a_password_is_never_shown(url: str) -> None:
 
 
 @given(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1, max_size=12))
-def test_whatever_the_password_it_is_hidden_and_nothing_else_where_there_is_none(noise: str) -> None:
+def test_only_the_password_is_masked(noise: str) -> None:
     assert f"{noise}geheim" not in mask_password(f"postgresql://me:{noise}geheim@db/names")
     assert mask_password("postgresql://me@db:5432/names?host=/run") == "postgresql://me@db:5432/names?host=/run"
     assert mask_password("postgresql://[::1]:5432/names") == "postgresql://[::1]:5432/names"
     assert mask_password("") == ""
 
 
-def test_a_passphrase_is_shown_nowhere() -> None:
+def test_passphrase_is_never_shown() -> None:
     text = f'[keys]\npassphrase = "{SECRET}"'
     for config in (Config.parse(text, {}), Config.parse("", {"PERSEID_KEYS_PASSPHRASE": SECRET})):
         assert config.keys_passphrase == SECRET
@@ -473,7 +477,7 @@ def test_a_passphrase_is_shown_nowhere() -> None:
     assert SECRET not in refused(f'[keys]\npassphrase = ["{SECRET}"]')
 
 
-def test_a_file_with_a_secret_in_it_is_known() -> None:
+def test_file_with_secret_is_detected() -> None:
     assert Config.parse(f'[keys]\npassphrase = "{SECRET}"', {}).has_secret_in_file
     assert Config.parse(f'[ledger]\ndatabase = "postgresql://a:{SECRET}@b/c"', {}).has_secret_in_file
     assert not Config.parse('[ledger]\ndatabase = "postgresql://a@b/c"\n[keys]\npassphrase = ""', {}).has_secret_in_file
@@ -483,23 +487,23 @@ def test_a_file_with_a_secret_in_it_is_known() -> None:
 # The manual
 
 
-def test_the_manual_has_one_row_for_each_setting_as_the_code_has_it() -> None:
+def test_manual_has_settings_table() -> None:
     assert f"\n{settings_table()}\n" in MANUAL.read_text()
 
 
-def test_the_manual_says_what_became_of_the_settings_of_a_deployed_server() -> None:
+def test_manual_has_config_dct_table() -> None:
     assert f"\n{config_dct_table()}\n" in MANUAL.read_text()
     named = [old for setting in SETTINGS.values() for old in setting.deployed]
     assert sorted([*named, *UNSUPPORTED_KEYS]) == sorted(DEPLOYED_KEYS)
 
 
 @pytest.mark.parametrize("old", DEPLOYED_KEYS)
-def test_whoever_writes_an_old_name_is_told_the_new_one(old: str) -> None:
+def test_deployed_name_is_refused_with_new_name(old: str) -> None:
     key = old.rpartition(".")[2]
     said = refused(f"{key} = 1")
     new = next((name for name, setting in SETTINGS.items() if old in setting.deployed), None)
     if key == old and new is not None:
-        assert said.endswith(f"; here it is {new}")
+        assert said.endswith(f"; use {new}")
     elif key == old:
         assert said.endswith(UNSUPPORTED_KEYS[old])
 

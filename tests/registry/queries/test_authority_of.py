@@ -49,9 +49,7 @@ def updated(registry: Registry) -> int | None:
     return None if found.updated is None else found.updated - START
 
 
-def test_a3_every_change_of_values_moves_the_last_update_and_nothing_else_does(
-    registry: Registry, machine: Machine
-) -> None:
+def test_a3_only_value_changes_move_last_update(registry: Registry, machine: Machine) -> None:
     now = 0
     steps: list[tuple[object, bool]] = [
         (Create(NAME, (URL, EMAIL)), True),
@@ -74,7 +72,7 @@ def test_a3_every_change_of_values_moves_the_last_update_and_nothing_else_does(
         machine.run(60 * SECOND)
 
 
-def test_a3_erasing_the_past_is_no_update(registry: Registry, machine: Machine) -> None:
+def test_a3_redaction_is_not_an_update(registry: Registry, machine: Machine) -> None:
     seq = registry.do(Create(NAME, (URL, EMAIL)), OPERATOR, "cli").seq
     machine.run(SECOND)
     registry.do(Remove(NAME, (2,)), OPERATOR, "cli")
@@ -83,7 +81,7 @@ def test_a3_erasing_the_past_is_no_update(registry: Registry, machine: Machine) 
     assert updated(registry) == 1
 
 
-def test_a3_an_import_keeps_the_dates_it_brings(registry: Registry, machine: Machine) -> None:
+def test_a3_import_keeps_dates(registry: Registry, machine: Machine) -> None:
     """The seed document's own example: created and updated in 2007, whenever it came here."""
     created, changed = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
     values = (
@@ -105,7 +103,7 @@ def test_a3_an_import_keeps_the_dates_it_brings(registry: Registry, machine: Mac
     assert about(registry) == replace(imported, updated=START + 2)
 
 
-def test_a1_what_has_no_thing_or_no_such_policy_says_nothing(registry: Registry) -> None:
+def test_a1_no_metadata_without_record_or_policy(registry: Registry) -> None:
     assert about(registry) is None
     registry.do(Reserve((NAME,), ValueRef(300, "10.9/owner")), OPERATOR, "cli")
     assert about(registry) is None

@@ -137,7 +137,7 @@ def names_of(field: str) -> list[str]:
     return names
 
 
-def test_s10_every_style_has_the_identifier_and_most_have_both_forms() -> None:
+def test_s10_every_style_has_the_identifier() -> None:
     assert format_hdl(BOOK) == "hdl:12345/a"
     assert format_http(BOOK) == "https://id.example.org/hdl/12345/a"
     for style in ("text", "bibtex", "csl-json"):
@@ -146,7 +146,7 @@ def test_s10_every_style_has_the_identifier_and_most_have_both_forms() -> None:
         assert format_http(BOOK) in written
 
 
-def test_what_a_record_says_is_cited() -> None:
+def test_citation_has_values_of_record() -> None:
     assert format_text(BOOK) == "Survey (1907-03). An Atlas. Press. hdl:12345/a, https://id.example.org/hdl/12345/a"
     key, fields = read_bibtex(format_bibtex(BOOK))
     assert key == "hdl:12345/a"
@@ -176,7 +176,7 @@ def test_what_a_record_says_is_cited() -> None:
     assert to_json(BOOK)["creators"] == ["Survey"]
 
 
-def test_nothing_is_invented() -> None:
+def test_citation_invents_nothing() -> None:
     bare = cited(Value.text(1, "URL", "https://example.org/"))
     assert format_text(bare) == "hdl:12345/a, https://id.example.org/hdl/12345/a"
     assert set(read_bibtex(format_bibtex(bare))[1]) == {"url", "note"}
@@ -184,7 +184,7 @@ def test_nothing_is_invented() -> None:
     assert to_json(bare) == {"hdl": bare.hdl, "http": bare.http}
 
 
-def test_types_are_known_by_their_name_in_their_registry_too() -> None:
+def test_registered_types_are_recognized() -> None:
     values = (
         Value.text(1, "10.1/Title", "By a registered type"),
         Value.text(2, "DC.CREATOR", "One"),
@@ -196,17 +196,17 @@ def test_types_are_known_by_their_name_in_their_registry_too() -> None:
     assert (found.title, found.creators, found.date) == ("By a registered type", ("One", "Another"), "1907")
 
 
-def test_a_description_names_the_thing_where_no_title_does() -> None:
+def test_description_replaces_missing_title() -> None:
     found = cited(*texts(DESC="What it is"))
     assert (found.title, found.description) == ("What it is", None)
 
 
-def test_private_values_and_what_is_no_text_are_left_out() -> None:
+def test_private_and_binary_values_are_omitted() -> None:
     hidden = replace(Value.text(1, "TITLE", "secret"), permissions=Permission.ADMIN_READ)
     assert cited(hidden, Value(2, "TITLE", b"\xff"), Value.text(3, "TITLE", " \n")).title is None
 
 
-def test_s10_who_created_the_identifier_is_no_author_of_the_thing() -> None:
+def test_s10_identifier_creator_is_not_author() -> None:
     """The authority metadata of A1 is told as what it is."""
     pilin = PROFILES["pilin"]
     values = (
@@ -221,7 +221,7 @@ def test_s10_who_created_the_identifier_is_no_author_of_the_thing() -> None:
     assert cited(*values).creators == ()
 
 
-def test_a_version_is_cited_by_its_entry() -> None:
+def test_version_is_cited_by_entry() -> None:
     found = cited(*texts(TITLE="An Atlas"), fixed=True)
     assert found.version == Version(7, "2023-11-14T22:13:20Z")
     for style, write in FORMATTERS.items():
@@ -231,7 +231,7 @@ def test_a_version_is_cited_by_its_entry() -> None:
     assert json.loads(format_csl(found))[0]["version"] == "entry 7"
 
 
-def test_a_citation_of_what_is_gone_says_so() -> None:
+def test_citation_of_tombstone_says_so() -> None:
     reason = Value.text(9101, FREE.tombstone_reason_type, "Lost in a fire")
     resolved = Resolution(NAME, NAME, State.TOMBSTONE, (reason,), 7, AT)
     found = build_citation(FREE, resolved, Reference(NAME), RESOLVER)
@@ -254,7 +254,7 @@ def test_a_citation_of_what_is_gone_says_so() -> None:
         ("1907/8", ()),
     ],
 )
-def test_a_date_is_taken_apart_only_if_it_is_one(date: str, parts: tuple[int, ...]) -> None:
+def test_only_iso_dates_are_parsed(date: str, parts: tuple[int, ...]) -> None:
     found = cited(*texts(DATE=date))
     assert found.date_parts == parts
     issued = json.loads(format_csl(found))[0]["issued"]
@@ -268,7 +268,7 @@ _hostile = st.text(
 
 
 @given(handles(), st.lists(_hostile, max_size=3), _hostile, _hostile, _hostile)
-def test_bibtex_and_csl_read_back_exactly(
+def test_bibtex_and_csl_round_trip(
     handle: Handle, creators: list[str], title: str, description: str, date: str
 ) -> None:
     values = [Value.text(1, "TITLE", title), Value.text(2, "DESC", description), Value.text(3, "DATE", date)]
@@ -289,7 +289,7 @@ def test_bibtex_and_csl_read_back_exactly(
     assert "\n" not in format_text(found)
 
 
-def test_what_would_act_on_a_terminal_is_taken_out() -> None:
+def test_control_characters_are_removed() -> None:
     assert to_single_line(" a\t\nb\x1b[31m\u202ec\u2028 ") == "a b [31mc"
     assert to_single_line("a\u200eb\u200fc\u061cd") == "abcd"
     assert to_single_line("a\u200cb") == "a\u200cb", "letters of some scripts are kept apart by it"

@@ -205,7 +205,7 @@ def matches(glob: str, text: str) -> bool:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
-def test_s4_s5_what_is_found_is_what_a_full_scan_finds(registry: Registry, data: st.DataObject) -> None:
+def test_s4_s5_results_match_full_scan(registry: Registry, data: st.DataObject) -> None:
     """On both back ends, for everybody, whatever is asked together (S4, S5)."""
     with registry.ledger.reading() as reading:
         is_new = reading.latest(record_key(f"0.NA/{OWNED}")) == 0
@@ -226,7 +226,7 @@ def test_s4_s5_what_is_found_is_what_a_full_scan_finds(registry: Registry, data:
 # Who sees what
 
 
-def test_private_values_are_found_by_those_who_may_read_them_only(site: Registry) -> None:
+def test_private_values_match_only_with_permission(site: Registry) -> None:
     put(site, ADMIN, hidden(1, "https://secret.example/1"), name="54321/a")
     put(site, hidden(2, "somebody@example.org", "EMAIL"), admin(100, "300:54321/other"), name="54321/b")
     questions: list[dict[str, Any]] = [{"host": "secret.example"}, {"path": "/1"}]
@@ -237,13 +237,13 @@ def test_private_values_are_found_by_those_who_may_read_them_only(site: Registry
     assert names(site, OPERATOR, value=b"somebody@example.org") == ["54321/b"]
 
 
-def test_a_secret_is_found_by_nobody(site: Registry) -> None:
+def test_secrets_are_never_found(site: Registry) -> None:
     put(site, Value(300, "HS_SECKEY", b"hush", permissions=PRIVATE), name="12345/a")
     assert names(site, type="HS_SECKEY") == ["12345/a"]
     assert names(site, value=b"hush") == []
 
 
-def test_where_a_page_ends_gives_nothing_away(site: Registry) -> None:
+def test_cursors_reveal_nothing(site: Registry) -> None:
     for number in range(3):
         put(site, hidden(1, f"https://secret.example/{number}"), name=f"54321/a{number}")
     put(site, value(1, "https://secret.example/9"), value(2, "https://secret.example/10"), name="54321/z")
@@ -264,7 +264,7 @@ def accepts(registry: Registry, search: Search, after: str) -> bool:
     return True
 
 
-def test_a_place_that_somebody_makes_up_tells_nothing_of_what_they_may_not_see(site: Registry) -> None:
+def test_forged_cursors_reveal_nothing(site: Registry) -> None:
     """Otherwise the private values of every entry, those of the past included, could be guessed letter by letter."""
     put(site, hidden(1, "https://secret.example/abc"), name="12345/a")
     put(site, hidden(1, "someone@example.org", "EMAIL"), name="54321/b")
@@ -276,7 +276,7 @@ def test_a_place_that_somebody_makes_up_tells_nothing_of_what_they_may_not_see(s
         assert [each for each in told if accepts(site, search, each)] == []
 
 
-def test_a_place_belongs_to_its_search_and_is_taken_whole(site: Registry) -> None:
+def test_cursor_is_bound_to_its_search(site: Registry) -> None:
     for number in range(3):
         put(site, value(1, f"https://example.org/{number}"), name=f"54321/{number}")
     search = Search(host="example.org")
@@ -290,7 +290,7 @@ def test_a_place_belongs_to_its_search_and_is_taken_whole(site: Registry) -> Non
     assert not accepts(site, search, place.upper())
 
 
-def test_private_values_change_neither_the_order_nor_whether_there_is_more(site: Registry) -> None:
+def test_private_values_affect_neither_order_nor_paging(site: Registry) -> None:
     put(site, hidden(1, "https://example.org/1"), value(2, "https://example.org/8"), ADMIN, name="54321/a")
     put(site, value(1, "https://example.org/5"), name="54321/b")
     searches: list[dict[str, Any]] = [{"host": "example.org"}, {"url": "*example*"}, {"type": "URL"}]
@@ -306,14 +306,14 @@ def test_private_values_change_neither_the_order_nor_whether_there_is_more(site:
         assert find(snapshot, NOBODY, Search(path="/8"), None, 1).following is None
 
 
-def test_who_owns_a_record_by_a_private_value_is_told_in_no_place(site: Registry) -> None:
+def test_private_owner_is_not_revealed(site: Registry) -> None:
     private = replace(admin(100, "300:777/owner"), permissions=PRIVATE)
     put(site, value(1, "777/owner", type_="OWNER"), name="777/a")
     put(site, value(1, "777/owner", type_="OWNER"), private, name="777/b")
     assert names(site, NOBODY, owner="777/owner") == ["777/a", "777/b"]
 
 
-def test_only_those_who_may_list_a_namespace_search_in_it(site: Registry) -> None:
+def test_search_requires_list_permission(site: Registry) -> None:
     put(site, ADMIN, value(1, "https://example.org/1"), name="12345/a")
     reserve(site, ADMIN, value(1, "https://example.org/2"), name="12345/b")
     put(site, ADMIN, value(1, "https://example.org/3"), name="54321/c")
@@ -326,15 +326,15 @@ def test_only_those_who_may_list_a_namespace_search_in_it(site: Registry) -> Non
     assert refused.value.code is ResponseCode.INVALID_ADMIN
 
 
-def test_where_names_are_not_listed_none_are_found() -> None:
+def test_search_is_disabled_with_listing() -> None:
     with registry_in_memory(rules=rules(listing_allowed=False)) as made:
         prepare(made)
-        with made.snapshot() as snapshot, pytest.raises(Refused, match="does not list names"):
+        with made.snapshot() as snapshot, pytest.raises(Refused, match="Listing handles is disabled"):
             find(snapshot, LISTER, Search(host="example.org"))
         assert names(made, OPERATOR, prefix="12345") == []
 
 
-def test_names_of_a_prefix_that_is_not_homed_any_more_are_not_found(site: Registry) -> None:
+def test_prefixes_no_longer_homed_are_not_searched(site: Registry) -> None:
     """They do not resolve either: what this server does not answer for, it does not tell of."""
     put(site, value(1, "https://example.org/"), name=f"{OPEN}/a")
     put(site, value(1, "https://example.org/"), name=f"{CLOSED}/a")
@@ -346,14 +346,12 @@ def test_names_of_a_prefix_that_is_not_homed_any_more_are_not_found(site: Regist
     assert names(site, OPERATOR, host="example.org") == [f"{OPEN}/a", f"{CLOSED}/a"]
 
 
-def test_where_no_page_ended_is_told_in_a_way_that_shows(site: Registry) -> None:
-    with site.snapshot() as snapshot, pytest.raises(Refused, match=r"no page of this search ended at 'a\\x1b"):
+def test_invalid_cursor_is_printed_escaped(site: Registry) -> None:
+    with site.snapshot() as snapshot, pytest.raises(Refused, match=r"Cursor 'a\\x1b"):
         find(snapshot, OPERATOR, Search(type="URL"), "a\x1b[31m")
 
 
-def test_a_page_decides_about_some_prefixes_only_and_the_next_goes_on(
-    site: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_page_limits_prefixes(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         site.do(Home(f"0.NA/9{number}"), OPERATOR, "cli")
         put(site, value(1, "https://example.org/"), name=f"9{number}/a")
@@ -366,7 +364,7 @@ def test_a_page_decides_about_some_prefixes_only_and_the_next_goes_on(
 # Pages
 
 
-def test_there_is_no_cap_and_pages_pass_over_a_bounded_number(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_unlimited_and_pages_skip_a_limited_number(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, all are found (S5)."""
     monkeypatch.setattr(finding, "MAX_SCANNED", 10)
     monkeypatch.setattr(finding, "_MIN_BATCH", 3)
@@ -397,9 +395,7 @@ def url_and_type(number: int) -> Value:
     return Value.text(1, "DESC", "7") if number % 2 else Value.text(1, "URL", f"https://example.org/{number:03}")
 
 
-def test_a_record_with_many_places_is_found_once_and_passed_in_the_end(
-    site: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_with_many_keys_is_found_once(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "MAX_SCANNED", 5)
     put(site, *[value(number, f"https://example.org/{number}") for number in range(1, 40)], name="54321/a")
     put(site, value(1, "https://example.org/x"), name="54321/b")
@@ -408,7 +404,7 @@ def test_a_record_with_many_places_is_found_once_and_passed_in_the_end(
         assert names(site, OPERATOR, limit, url="*example*") == ["54321/a", "54321/b"]
 
 
-def test_a_pattern_without_a_beginning_is_looked_for_in_everything_for_some_time(site: Registry) -> None:
+def test_pattern_without_fixed_start_scans_for_limited_time(site: Registry) -> None:
     for number in range(30):
         put(
             site,
@@ -432,29 +428,29 @@ def test_a_pattern_without_a_beginning_is_looked_for_in_everything_for_some_time
         assert next(pages(site, OPERATOR, Search(url="*.pdf", type=type_))).scans is scans, "all records have a URL"
 
 
-def test_a_place_that_no_page_told_is_refused(site: Registry) -> None:
+def test_unknown_cursor_is_refused(site: Registry) -> None:
     seq = put(site, value(1, "https://example.org/"), name="54321/a")
     made_up = ("x", "1.x", "-1", "", "9" * 30, "99999", "é" * 32, "0" * 64, "g" * 64, "1", f"{seq}.0")
     for asked in (Search(host="example.org"), Search(prefix="54321"), Search(since=0)):
         with site.snapshot() as snapshot:
-            of_another_history = CursorCodec(snapshot.reading, asked).told(10_000)
+            of_another_history = CursorCodec(snapshot.reading, asked).encode(10_000)
         for after in (*made_up, of_another_history):
-            with site.snapshot() as snapshot, pytest.raises(Refused, match="no page of this search ended"):
+            with site.snapshot() as snapshot, pytest.raises(Refused, match="is not valid for this search"):
                 find(snapshot, OPERATOR, asked, after)
 
 
-def test_a_place_whose_data_was_erased_is_no_place_any_more(site: Registry) -> None:
+def test_cursor_at_redacted_value_is_refused(site: Registry) -> None:
     first = put(site, value(1, "https://example.org/a"), name="54321/a")
     put(site, value(1, "https://example.org/b"), name="54321/b")
     search = Search(host="example.org")
     page = next(pages(site, OPERATOR, search, limit=1))
     put(site, name="54321/a")
     site.do(Redact(Handle.parse("54321/a"), 1, first, "personal"), OPERATOR, "cli")
-    with site.snapshot() as snapshot, pytest.raises(Refused, match="Begin anew"):
+    with site.snapshot() as snapshot, pytest.raises(Refused, match="Start again without a cursor"):
         find(snapshot, OPERATOR, search, page.following)
 
 
-def test_going_on_behind_a_record_that_has_changed_meanwhile(site: Registry) -> None:
+def test_paging_continues_after_changed_record(site: Registry) -> None:
     for name in "abc":
         put(site, value(1, f"https://example.org/{name}"), name=f"54321/{name}")
     page = next(pages(site, OPERATOR, Search(host="example.org"), limit=1))
@@ -471,13 +467,13 @@ def test_going_on_behind_a_record_that_has_changed_meanwhile(site: Registry) -> 
     "asked",
     [{}, {"host": "a/b"}, {"url": " "}, {"owner": "nobody"}, {"prefix": "1/2"}, {"prefix": ""}, {"url": "*://*.a@b/"}],
 )
-def test_what_cannot_be_looked_for_is_refused(site: Registry, asked: dict[str, str]) -> None:
+def test_invalid_criteria_are_refused(site: Registry, asked: dict[str, str]) -> None:
     with site.snapshot() as snapshot, pytest.raises(Refused) as refused:
         find(snapshot, OPERATOR, Search(**asked))  # type: ignore[arg-type]
     assert refused.value.advice
 
 
-def test_deleted_names_and_the_installations_own_are_not_found(site: Registry) -> None:
+def test_deleted_and_installation_records_are_not_found(site: Registry) -> None:
     put(site, value(1, "https://example.org/"), name="54321/a")
     put(site, name="54321/a", action=Action.DELETE, state=State.ABSENT)
     assert names(site, host="example.org") == names(site, type="PERSEID_POLICY") == []

@@ -31,80 +31,80 @@ def shown(*versions: Entry) -> list[list[str]]:
 GONE = entry(state=State.ABSENT)
 
 
-def test_what_was_replaced_or_removed_was_public_and_stays_so() -> None:
+def test_replaced_or_removed_values_stay_public() -> None:
     assert shown(entry(value(1, "a"), value(2, "b")), entry(value(1, "c")), GONE) == [["a", "b"], ["c"], []]
 
 
-def test_what_was_private_then_is_not_shown() -> None:
+def test_formerly_private_values_are_hidden() -> None:
     assert shown(entry(hidden(1, "a")), entry(value(1, "b"))) == [[], ["b"]]
 
 
-def test_taking_public_read_from_a_value_hides_its_past() -> None:
+def test_removing_public_read_hides_history() -> None:
     assert shown(entry(value(1, "a"), value(2)), entry(hidden(1, "a"), value(2))) == [["v2"], ["v2"]]
 
 
-def test_a_value_changed_and_hidden_at_once_is_hidden_in_all_its_past() -> None:
+def test_value_changed_and_hidden_at_once_is_hidden_in_all_versions() -> None:
     assert shown(entry(value(1, "a")), entry(value(1, "b")), entry(hidden(1, "c"))) == [[], [], []]
 
 
 @pytest.mark.parametrize("today", [entry(), GONE, entry(value(1, "other")), entry(value(2))])
-def test_what_was_hidden_and_then_removed_replaced_or_deleted_stays_hidden(today: Entry) -> None:
+def test_hidden_values_stay_hidden_after_removal(today: Entry) -> None:
     assert shown(entry(value(1, "a")), entry(hidden(1, "a")), today)[0] == []
 
 
-def test_a_value_removed_and_added_again_as_a_private_one_is_hidden() -> None:
+def test_value_added_again_as_private_is_hidden() -> None:
     assert shown(entry(value(1, "a")), entry(), entry(hidden(1, "b"))) == [[], [], []]
 
 
-def test_a_value_moved_to_another_index_as_a_private_one_is_hidden() -> None:
+def test_value_moved_to_another_index_as_private_is_hidden() -> None:
     assert shown(entry(value(1, "a")), entry(value(1, "b"), hidden(9, "a"))) == [[], ["b"]]
 
 
-def test_a_value_of_which_only_a_private_copy_is_left_is_hidden() -> None:
+def test_value_with_only_a_private_copy_left_is_hidden() -> None:
     assert shown(entry(value(1, "a"), hidden(2, "a")), entry(hidden(2, "a"))) == [[], []]
 
 
-def test_a_value_of_another_type_with_the_same_data_is_the_same_secret() -> None:
+def test_same_data_of_another_type_is_hidden() -> None:
     assert shown(entry(value(1, "a")), entry(hidden(9, "a", "EMAIL"))) == [[], []]
 
 
-def test_what_a_hidden_value_was_before_it_moved_is_hidden_too() -> None:
+def test_earlier_versions_of_moved_hidden_value_are_hidden() -> None:
     moved = entry(value(1, "w"), value(5, "d1"))
     found = shown(entry(value(1, "d0")), entry(value(1, "d1")), moved, entry(value(5, "d2")), entry(hidden(5, "d2")))
     assert found == [[], [], ["w"], [], []]
 
 
-def test_a_copy_in_the_same_version_is_hidden_with_it_wherever_it_stands() -> None:
+def test_copies_in_same_version_are_hidden() -> None:
     found = shown(entry(value(2, "d"), value(3, "d"), value(4, "d")), entry(value(3, "e")), entry(hidden(3, "e")))
     assert found == [[], [], []]
 
 
-def test_what_is_public_again_is_not_hidden() -> None:
+def test_value_public_again_is_not_hidden() -> None:
     assert shown(entry(value(1, "a")), entry(hidden(1, "a")), entry(value(1, "a"))) == [["a"], [], ["a"]]
     again = shown(entry(value(1, "a")), entry(hidden(1, "a")), entry(value(1, "a")), entry(value(1, "b")))
     assert again == [["a"], [], ["a"], ["b"]]
 
 
-def test_what_takes_the_place_of_a_hidden_value_does_not_uncover_it() -> None:
+def test_replacement_does_not_reveal_hidden_value() -> None:
     assert shown(entry(value(1, "a")), entry(hidden(1, "a")), entry(value(1, "b"))) == [[], [], ["b"]]
 
 
-def test_a_public_value_is_not_hidden_by_a_private_one_that_happens_to_have_its_data() -> None:
+def test_public_value_is_not_hidden_by_private_value_with_same_data() -> None:
     assert shown(entry(value(1, "a")), entry(value(1, "a"), hidden(2, "a", "NOTE"))) == [["a"], ["a"]]
 
 
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State(77)])
-def test_versions_that_were_not_public_show_nothing(state: State) -> None:
+def test_unpublished_versions_show_nothing(state: State) -> None:
     assert shown(entry(value(1), state=state)) == [[]]
 
 
-def test_unpublishing_hides_what_was_before_except_what_is_published_again() -> None:
+def test_unpublishing_hides_earlier_values_not_published_again() -> None:
     unpublished = entry(value(1, "a"), value(2, "b"), state=State.UNPUBLISHED)
     found = shown(entry(value(1, "a"), value(2, "b")), unpublished, entry(value(2, "b"), value(3, "c")))
     assert found == [["b"], [], ["b", "c"]]
 
 
-def test_whoever_hides_a_value_may_leave_its_past_as_it_is() -> None:
+def test_hiding_can_keep_history_public() -> None:
     quiet = keep_history_note("moved to the archive")
     assert quiet.endswith("moved to the archive")
     assert keep_history_note("") == KEEP_HISTORY
@@ -114,18 +114,18 @@ def test_whoever_hides_a_value_may_leave_its_past_as_it_is() -> None:
     assert shown(entry(value(1, "a")), unpublished, entry(value(1, "b"))) == [["a"], [], ["b"]]
 
 
-def test_a_note_that_only_mentions_it_keeps_nothing() -> None:
+def test_note_must_start_with_keep_history_line() -> None:
     for note in (f"we say: {KEEP_HISTORY}", f"{KEEP_HISTORY}?", f"why\n{KEEP_HISTORY}"):
         assert shown(entry(value(1, "a")), entry(hidden(1, "a"), note=note)) == [[], []]
 
 
-def test_a_redacted_note_keeps_nothing() -> None:
+def test_redacted_note_does_not_keep_history() -> None:
     quiet = entry(hidden(1, "a"), note=KEEP_HISTORY)
     erased = quiet.redacted(frozenset((quiet.note.commitment,)))
     assert shown(entry(value(1, "a")), erased) == [[], []]
 
 
-def test_redacting_the_private_version_of_a_value_does_not_uncover_the_public_one() -> None:
+def test_redacting_private_version_does_not_reveal_public_one() -> None:
     first = entry(value(1), value(2, "a"), value(3))
     assert shown(first, entry(value(1), hidden(2, "a"), value(3), erased=[2]), entry(value(1), value(3))) == [
         ["v1", "v3"],
@@ -136,14 +136,14 @@ def test_redacting_the_private_version_of_a_value_does_not_uncover_the_public_on
     assert shown(first, entry(hidden(0, "a"), value(3), erased=[0]), entry()) == [["v3"], ["v3"], []]
 
 
-def test_a_redacted_value_hides_nothing_of_the_time_when_it_was_there() -> None:
+def test_redacted_value_hides_nothing_of_its_own_time() -> None:
     """Old secret keys are redacted when they are replaced; that must not hide everything beside them."""
     old, new = hidden(300, "s1"), hidden(300, "s2")
     with_old = entry(value(1), value(250, "z"), old, erased=[300]), entry(value(1), old, erased=[300])
     assert shown(*with_old, entry(value(1), new))[0] == ["v1", "z"]
 
 
-def test_very_many_redactions_hide_everything_before() -> None:
+def test_too_many_redactions_hide_everything_older() -> None:
     gaps = [
         entry(value(n), hidden(n + 1), value(n + 2), erased=[n + 1]) for n in range(10, 10 + 2 * history.MAX_GAPS, 2)
     ]
@@ -152,7 +152,7 @@ def test_very_many_redactions_hide_everything_before() -> None:
     assert shown(entry(value(1)), *gaps, entry())[0] == []
 
 
-def test_what_is_too_far_back_to_be_searched_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_beyond_scan_limit_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 6)
     one = HistoryFilter()
     found = [one.visible_values(entry(value(1), value(2))) for _ in range(3)]
@@ -174,7 +174,7 @@ def lifted(versions: Versions) -> list[set[tuple[int, str]]]:
 
 
 @given(st.lists(records, min_size=1, max_size=6))
-def test_nothing_is_shown_that_was_hidden_later_and_not_made_public_again(versions: Versions) -> None:
+def test_later_hidden_values_are_never_shown(versions: Versions) -> None:
     found = lifted(versions)
     private = [
         {part for n, (data, public) in record.items() if not public for part in (n, data)} for record in versions
@@ -187,7 +187,7 @@ def test_nothing_is_shown_that_was_hidden_later_and_not_made_public_again(versio
 
 
 @given(st.lists(records, min_size=1, max_size=6))
-def test_only_what_was_public_then_is_shown_and_all_of_it_where_nothing_was_ever_private(versions: Versions) -> None:
+def test_visible_values_were_public_then(versions: Versions) -> None:
     then = [{(n, data) for n, (data, public) in record.items() if public} for record in versions]
     found = lifted(versions)
     assert all(now <= past for now, past in zip(found, then, strict=True))

@@ -69,7 +69,7 @@ def agrees(read: ReadLink, link: Link, anchor: str | None) -> None:
 
 
 @given(links())
-def test_rfc_8288_a_header_says_what_the_link_says(link: Link) -> None:
+def test_rfc_8288_header_has_all_link_attributes(link: Link) -> None:
     value = format_header(link)
     assert value.isascii()
     assert value.isprintable()
@@ -77,13 +77,13 @@ def test_rfc_8288_a_header_says_what_the_link_says(link: Link) -> None:
     agrees(read, link, link.anchor)
 
 
-def test_rfc_8288_languages_go_as_tokens_and_all_else_between_quotation_marks() -> None:
+def test_rfc_8288_only_languages_are_unquoted() -> None:
     link = Link(CONTEXT, "item", type="text/html", hreflang=("en", "pt-BR"), title="x")
     assert format_header(link) == f'<{CONTEXT}>; rel="item"; type="text/html"; hreflang=en; hreflang=pt-BR; title="x"'
 
 
 @given(st.lists(links(), max_size=5))
-def test_rfc_9264_a_linkset_is_the_same_text_and_every_link_has_an_anchor(given_links: list[Link]) -> None:
+def test_rfc_9264_linkset_links_have_anchors(given_links: list[Link]) -> None:
     read = read_links(to_linkset(given_links, CONTEXT))
     assert len(read) == len(given_links)
     for each, link in zip(read, given_links, strict=True):
@@ -91,7 +91,7 @@ def test_rfc_9264_a_linkset_is_the_same_text_and_every_link_has_an_anchor(given_
 
 
 @given(st.lists(links(), max_size=5))
-def test_rfc_6690_link_format_is_the_same_without_blanks_between(given_links: list[Link]) -> None:
+def test_rfc_6690_link_format_has_no_blanks(given_links: list[Link]) -> None:
     read = read_links(format_link_format(given_links))
     assert len(read) == len(given_links)
     for each, link in zip(read, given_links, strict=True):
@@ -116,7 +116,7 @@ def plain(link: Link) -> dict[str, Any]:
 
 
 @given(st.lists(links(), max_size=5))
-def test_rfc_9264_the_json_has_the_structure_that_is_demanded(given_links: list[Link]) -> None:
+def test_rfc_9264_json_structure(given_links: list[Link]) -> None:
     """Section 4.2: contexts with anchors, relations as members, targets as lists of objects; attributes by kind."""
     document = json.loads(to_linkset_json(given_links, CONTEXT))
     assert list(document) == ["linkset"]
@@ -169,13 +169,13 @@ def test_rfc_9264_the_json_has_the_structure_that_is_demanded(given_links: list[
         {"others": (("datetime", "a\r\nb"),)},
     ],
 )
-def test_what_could_not_be_written_cannot_be_made(broken: dict[str, Any]) -> None:
+def test_invalid_links_are_rejected(broken: dict[str, Any]) -> None:
     Link(CONTEXT, "item")
     with pytest.raises(ValueError, match=r"link|relation"):
         Link(**{"target": CONTEXT, "relation": "item", **broken})
 
 
-def test_headers_have_a_bound_in_number_and_in_octets() -> None:
+def test_headers_are_limited_in_number_and_bytes() -> None:
     many = [Link(f"https://example.org/{number}", "item") for number in range(MAX_HEADER_LINKS + 50)]
     found = format_headers(many)
     assert found == tuple([format_header(link) for link in many[:MAX_HEADER_LINKS]])
@@ -185,7 +185,7 @@ def test_headers_have_a_bound_in_number_and_in_octets() -> None:
     assert sum(len(f"Link: {value}\r\n") for value in values) <= MAX_HEADER_BYTES
     assert format_header(short) in values, "one that is too long takes the room from no other"
     assert len(values) == 5
-    assert format_headers(many, most=2, octets=1 << 20) == found[:2]
+    assert format_headers(many, max_links=2, max_bytes=1 << 20) == found[:2]
 
 
 # Addresses of strangers
@@ -208,7 +208,7 @@ def test_headers_have_a_bound_in_number_and_in_octets() -> None:
         ("HTTP://Example.org/A", "http://Example.org/A"),
     ],
 )
-def test_an_address_of_the_web_is_written_as_a_uri(written: str, linked: str) -> None:
+def test_web_address_is_normalized(written: str, linked: str) -> None:
     assert normalize_url(written) == linked
     Link(linked, "item")
 
@@ -239,12 +239,12 @@ def test_an_address_of_the_web_is_written_as_a_uri(written: str, linked: str) ->
         "https://example.org/" + "ä" * (MAX_ADDRESS // 2),
     ],
 )
-def test_anything_else_is_not_linked(written: str) -> None:
+def test_other_addresses_are_not_linked(written: str) -> None:
     assert normalize_url(written) is None
 
 
 @given(texts() | texts().map(lambda text: f"https://{text}") | texts().map(lambda text: f"https://example.org/{text}"))
-def test_whatever_comes_of_an_address_can_be_linked(text: str) -> None:
+def test_normalized_address_can_be_linked(text: str) -> None:
     address = normalize_url(text)
     if address is None:
         return

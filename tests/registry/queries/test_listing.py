@@ -144,7 +144,7 @@ PUBLIC = [
 # The log
 
 
-def test_the_log_takes_list_handles(registry: Registry) -> None:
+def test_log_requires_list_handles(registry: Registry) -> None:
     """S11: every action, with the party that did it, on both back ends."""
     add_namespace(registry, "12345", "free", PREFIX_ADMIN)
     all_kinds(registry)
@@ -154,7 +154,7 @@ def test_the_log_takes_list_handles(registry: Registry) -> None:
         assert logged(registry, identity) == []
 
 
-def test_a_policy_opens_the_log_to_what_the_public_may_know(here: Registry) -> None:
+def test_policy_opens_log_to_public_entries(here: Registry) -> None:
     all_kinds(here)
     opened(here, Audience.AUTHENTICATED)
     assert told(here, NOBODY) == []
@@ -164,7 +164,7 @@ def test_a_policy_opens_the_log_to_what_the_public_may_know(here: Registry) -> N
     assert told(here, LISTER) == ALL
 
 
-def test_where_the_past_is_not_shown_the_log_tells_of_today_only(here: Registry) -> None:
+def test_log_shows_latest_entries_only_if_history_is_hidden(here: Registry) -> None:
     all_kinds(here)
     put(here, name="12345/k", state=State.UNPUBLISHED)
     publish(here, name="12345/k")
@@ -174,7 +174,7 @@ def test_where_the_past_is_not_shown_the_log_tells_of_today_only(here: Registry)
     assert told(here, LISTER)[: len(ALL)] == ALL
 
 
-def test_a_policy_may_leave_listing_to_server_administrators(here: Registry) -> None:
+def test_policy_can_restrict_listing_to_server_administrators(here: Registry) -> None:
     all_kinds(here)
     opened(here, Audience.SERVER)
     assert told(here, LISTER) == []
@@ -183,7 +183,7 @@ def test_a_policy_may_leave_listing_to_server_administrators(here: Registry) -> 
     assert len(names(here, SERVER)) == 6
 
 
-def test_entries_of_other_prefixes_are_left_out(here: Registry) -> None:
+def test_entries_of_other_prefixes_are_omitted(here: Registry) -> None:
     add_namespace(here, "777")
     put(here, value(1), name="777/z")
     put(here, value(1), name="12345/a")
@@ -191,14 +191,14 @@ def test_entries_of_other_prefixes_are_left_out(here: Registry) -> None:
     assert {each.handle.partition("/")[0] for each in logged(here, SERVER)} == {"0.SITE", "0.NA", "12345", "777"}
 
 
-def test_the_installations_own_entries_are_not_opened_by_the_default_policy() -> None:
+def test_installation_entries_stay_hidden_under_default_policy() -> None:
     with site(rules=replace(rules(), default_policy=policy(who_may_list=Audience.PUBLIC))) as here:
         here.do(Home("0.NA/777"), OPERATOR, "cli")
         put(here, value(1), name="777/z")
         assert [each.handle for each in logged(here, NOBODY)] == ["777/z"]
 
 
-def test_a_policy_that_cannot_be_read_opens_nothing_and_keeps_nobody_from_the_rest(here: Registry) -> None:
+def test_unreadable_policy_opens_nothing_and_affects_nothing_else(here: Registry) -> None:
     put(here, value(1), name="12345/a")
     put(here, Value(1, POLICY_TYPE, b"who_may_list = "), name="0.SITE/POLICY/777")
     seq = put(here, value(1), name="777/z")
@@ -207,7 +207,7 @@ def test_a_policy_that_cannot_be_read_opens_nothing_and_keeps_nobody_from_the_re
         assert [each.handle for each in list_changes(snapshot, SERVER, seq - 1, seq).items] == ["777/z"]
 
 
-def test_actors_are_told_to_those_who_administer_or_by_policy_and_notes_to_server_administrators(
+def test_actors_and_notes_require_access(
     here: Registry,
 ) -> None:
     put(here, ADMIN, name="12345/a", note="why")
@@ -224,7 +224,7 @@ def test_actors_are_told_to_those_who_administer_or_by_policy_and_notes_to_serve
     assert last(NOBODY) == ("300:12345/ann", None)
 
 
-def test_a_page_of_the_log_looks_at_so_much_and_no_more(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_page_limits_scanned_entries(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     add_namespace(here, "777")
     for n in range(7):
         put(here, value(1), name=f"777/{n}")
@@ -238,9 +238,7 @@ def test_a_page_of_the_log_looks_at_so_much_and_no_more(here: Registry, monkeypa
     assert told(here, LISTER) == [("CREATE", "a")]
 
 
-def test_a_page_of_the_log_decides_about_so_many_prefixes_and_no_more(
-    here: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_page_limits_prefixes(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MAX_PREFIXES", 2)
     seqs = [put(here, value(1), name=f"{prefix}/a") for prefix in ("777", "12345", "778", "12345")]
     with here.snapshot() as snapshot:
@@ -254,7 +252,7 @@ def test_a_page_of_the_log_decides_about_so_many_prefixes_and_no_more(
 # What changed
 
 
-def test_changes_tell_each_name_once_with_what_it_was_and_is(registry: Registry) -> None:
+def test_changes_report_each_record_once(registry: Registry) -> None:
     """On both back ends."""
     add_namespace(registry, "12345", "free", PREFIX_ADMIN)
     first = put(registry, ADMIN, name="12345/a")
@@ -274,7 +272,7 @@ def test_changes_tell_each_name_once_with_what_it_was_and_is(registry: Registry)
         assert altered(registry, identity, 0, fifth) == []
 
 
-def test_changes_show_the_public_what_it_may_know(here: Registry) -> None:
+def test_changes_show_public_records_only(here: Registry) -> None:
     with here.snapshot() as snapshot:
         start = snapshot.reading.size
     all_kinds(here)
@@ -299,7 +297,7 @@ def test_changes_show_the_public_what_it_may_know(here: Registry) -> None:
 # The names under a prefix
 
 
-def test_names_are_listed_in_order_page_by_page(registry: Registry) -> None:
+def test_handles_are_listed_in_order_and_pages(registry: Registry) -> None:
     """No cap on how much can be listed; on both back ends."""
     add_namespace(registry, "12345", "free", PREFIX_ADMIN)
     add_namespace(registry, "12345.1")
@@ -311,14 +309,14 @@ def test_names_are_listed_in_order_page_by_page(registry: Registry) -> None:
     assert listed(registry, LISTER)[0].state is State.NORMAL
 
 
-def test_names_of_an_exact_namespace_are_listed_as_they_are_told_apart(here: Registry) -> None:
+def test_case_sensitive_handles_are_listed_separately(here: Registry) -> None:
     add_namespace(here, "777", "exact")
     for name in ("777/b", "777/B", "777/a"):
         here.do(Create(Handle.parse(name), (value(1),)), OPERATOR, "cli")
     assert names(here, OPERATOR, "777") == ["777/B", "777/a", "777/b"]
 
 
-def test_those_who_administer_see_names_in_every_state_and_others_the_public_ones(here: Registry) -> None:
+def test_administrators_list_all_states_and_others_public_ones(here: Registry) -> None:
     all_kinds(here)
     for identity in INSIDERS:
         assert names(here, identity) == [f"12345/{name}" for name in "abcefg"]
@@ -328,7 +326,7 @@ def test_those_who_administer_see_names_in_every_state_and_others_the_public_one
         assert names(here, NOBODY, deleted=deleted) == [f"12345/{name}" for name in "aefg"]
 
 
-def test_listing_takes_the_permission_unless_the_policy_opens_it(here: Registry) -> None:
+def test_listing_requires_permission_unless_policy_opens_it(here: Registry) -> None:
     put(here, ADMIN, name="12345/a")
     assert refused(here, NOBODY) is ResponseCode.AUTHENTICATION_NEEDED
     assert refused(here, STRANGER) is refused(here, ANN) is ResponseCode.INVALID_ADMIN
@@ -339,14 +337,14 @@ def test_listing_takes_the_permission_unless_the_policy_opens_it(here: Registry)
     assert names(here, NOBODY) == ["12345/a"]
 
 
-def test_a_prefix_that_is_not_homed_is_not_listed(here: Registry) -> None:
+def test_unhomed_prefix_is_not_listed(here: Registry) -> None:
     """§16.7: before anybody is asked who they are."""
     assert refused(here, NOBODY, "777") is refused(here, OPERATOR, "0.SITE") is ResponseCode.SERVER_NOT_RESP
     put(here, name="0.SITE/HOMED/778", action=Action.HOME)  # a bare prefix, as older tables have them
     assert names(here, OPERATOR, "778") == []
 
 
-def test_names_of_a_prefix_that_is_not_homed_any_more_are_in_no_log(here: Registry) -> None:
+def test_log_omits_prefixes_no_longer_homed(here: Registry) -> None:
     """They do not resolve, their history is not told, and so they are not told together either."""
     opened(here, Audience.PUBLIC)
     put(here, value(1), name="12345/a")
@@ -361,7 +359,7 @@ def test_names_of_a_prefix_that_is_not_homed_any_more_are_in_no_log(here: Regist
     assert told(here, SERVER) == [("CREATE", "a")], "who runs the server sees the whole ledger"
 
 
-def test_handles_of_prefixes_that_are_kept_for_rights_only_are_in_no_log(here: Registry) -> None:
+def test_log_omits_copies_of_prefix_handles(here: Registry) -> None:
     """Under an outside root they are copies, and never served."""
     put(here, PREFIX_ADMIN, name="0.NA/0.NA")
 
@@ -377,11 +375,11 @@ def test_handles_of_prefixes_that_are_kept_for_rights_only_are_in_no_log(here: R
 
 
 @pytest.mark.parametrize("name", ["", "/", "12345/a", "0.NA/", "0.NA/12345/a", "a" * 3000, "\ud800", "0.NA/0.NA/a/b"])
-def test_what_is_no_prefix_is_not_listed(here: Registry, name: str) -> None:
+def test_invalid_prefix_is_not_listed(here: Registry, name: str) -> None:
     assert refused(here, OPERATOR, name) is ResponseCode.INVALID_HANDLE
 
 
-def test_listing_can_be_switched_off() -> None:
+def test_listing_can_be_disabled() -> None:
     with site(rules=rules(listing_allowed=False), who_may_list=Audience.PUBLIC) as here:
         put(here, value(1), name="12345/a")
         for identity in (NOBODY, LISTER):
@@ -394,7 +392,7 @@ def test_listing_can_be_switched_off() -> None:
         assert told(here, SERVER) == [("CREATE", "a")]
 
 
-def test_the_handles_of_derived_prefixes_are_listed_with_the_special_argument(here: Registry) -> None:
+def test_handles_of_derived_prefixes_are_listed(here: Registry) -> None:
     for prefix in ("12345.2", "12345.1", "12345.1.5", "123456"):
         add_namespace(here, prefix)
     assert names(here, LISTER, "0.NA/0.NA/12345") == ["0.NA/12345.1", "0.NA/12345.1.5", "0.NA/12345.2"]
@@ -405,9 +403,7 @@ def test_the_handles_of_derived_prefixes_are_listed_with_the_special_argument(he
     assert refused(here, LISTER, "0.NA/0.NA/12345") is ResponseCode.SERVER_NOT_RESP
 
 
-def test_a_page_of_names_looks_at_so_many_and_tells_no_hidden_name(
-    here: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_handle_page_limits_scan_and_hides_private_handles(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(here, Audience.PUBLIC)
     seqs = [reserve(here, name=f"12345/r{n}") for n in range(9)]
     put(here, value(1), name="12345/z")
@@ -419,7 +415,7 @@ def test_a_page_of_names_looks_at_so_many_and_tells_no_hidden_name(
     assert names(here, NOBODY) == ["12345/z"]
 
 
-def test_a_page_of_names_ends_where_it_is_full(here: Registry) -> None:
+def test_handle_page_ends_when_full(here: Registry) -> None:
     seqs = [put(here, value(1), name=f"12345/{n}") for n in range(4)]
     with here.snapshot() as snapshot:
         page = list_handles(snapshot, LISTER, "12345", 0, 3)
@@ -428,13 +424,13 @@ def test_a_page_of_names_ends_where_it_is_full(here: Registry) -> None:
         assert ([each.seq for each in rest.items], rest.more) == (seqs[3:], False)
 
 
-def test_a_page_begins_behind_a_name_of_the_prefix(here: Registry) -> None:
+def test_page_starts_after_handle_of_prefix(here: Registry) -> None:
     put(here, value(1), name="12345/a")
     assert refused(here, LISTER, after=1) is ResponseCode.INVALID_VALUE
     assert refused(here, LISTER, after=10_000) is ResponseCode.INVALID_VALUE
 
 
-def test_a_page_may_begin_behind_a_name_that_has_changed_since(here: Registry) -> None:
+def test_page_starts_after_handle_that_changed_since(here: Registry) -> None:
     first = put(here, value(1), name="12345/a")
     put(here, value(1), name="12345/b")
     put(here, value(2), name="12345/a")
@@ -442,7 +438,7 @@ def test_a_page_may_begin_behind_a_name_that_has_changed_since(here: Registry) -
         assert [each.handle for each in list_handles(snapshot, LISTER, "12345", first).items] == ["12345/b"]
 
 
-def test_administrators_of_a_prefix_may_be_kept_from_listing() -> None:
+def test_prefix_administrators_can_be_excluded_from_listing() -> None:
     plain = rules()
     strict = replace(plain, administration=replace(plain.administration, allow_na_admins=False))
     with site(rules=strict) as here:
@@ -450,7 +446,7 @@ def test_administrators_of_a_prefix_may_be_kept_from_listing() -> None:
         assert names(here, SERVER) == []
 
 
-def test_a_group_may_have_the_permission(here: Registry) -> None:
+def test_group_can_have_list_permission(here: Registry) -> None:
     permission = Admin(ValueRef.parse("200:12345/team"), AdminPermission.LIST_HANDLES)
     put(here, Value(100, "HS_ADMIN", permission.to_bytes()), name="0.NA/12345")
     put(here, group("300:99999/stranger"), name="12345/team")
@@ -460,7 +456,7 @@ def test_a_group_may_have_the_permission(here: Registry) -> None:
 # The homed prefixes
 
 
-def test_homed_prefixes_are_listed_for_server_administrators(here: Registry) -> None:
+def test_homed_prefixes_require_server_administrator(here: Registry) -> None:
     with here.snapshot() as snapshot:
         assert list_homed(snapshot, SERVER) == list_homed(snapshot, OPERATOR) == ("0.NA/0.NA", "0.NA/12345")
         for identity, code in ((NOBODY, ResponseCode.AUTHENTICATION_NEEDED), (LISTER, ResponseCode.INVALID_ADMIN)):
@@ -469,7 +465,7 @@ def test_homed_prefixes_are_listed_for_server_administrators(here: Registry) -> 
             assert caught.value.code is code
 
 
-def test_entries_of_unknown_states_are_not_public(here: Registry) -> None:
+def test_unknown_states_are_not_public(here: Registry) -> None:
     opened(here, Audience.PUBLIC)
     here.ledger.append(Append(Draft(Action.CREATE, State(9), "12345/a", "cli", "local:alice")))
     assert not names(here, NOBODY)

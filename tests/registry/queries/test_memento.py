@@ -15,7 +15,7 @@ from perseid.names.handle import Handle
 from perseid.registry.identity import Identity
 from perseid.registry.queries import history as veil
 from perseid.registry.queries import memento
-from perseid.registry.queries.history import MAX_PAGE, as_of, get_history, keep_history_note, moment
+from perseid.registry.queries.history import MAX_PAGE, as_of, get_history, keep_history_note, seq_at_time
 from perseid.registry.queries.links import LINK_FORMAT
 from perseid.registry.queries.memento import (
     JSON,
@@ -99,7 +99,7 @@ def by_relation(links: Sequence[ReadLink]) -> dict[str, list[ReadLink]]:
 
 
 @given(st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59)))  # noqa: DTZ001 - made UTC below
-def test_a_time_is_written_and_read_as_http_does(naive: datetime) -> None:
+def test_http_dates_round_trip(naive: datetime) -> None:
     moment_ = naive.replace(microsecond=0, tzinfo=UTC)
     seconds = (moment_ - datetime(1970, 1, 1, tzinfo=UTC)).days * 86_400 + moment_.hour * 3_600
     seconds += moment_.minute * 60 + moment_.second
@@ -111,38 +111,38 @@ def test_a_time_is_written_and_read_as_http_does(naive: datetime) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not a time of HTTP"),
-        ("2026-11-15T10:00:00Z", "not a time of HTTP"),
-        ("Sunday, 15-Nov-26 10:00:00 GMT", "not a time of HTTP"),
-        ("Sun Nov 15 10:00:00 2026", "not a time of HTTP"),
-        ("Sun, 15 Nov 2026 10:00:00 +0000", "not a time of HTTP"),
-        ("Sun, 15 Nov 2026 10:00:00 CET", "not a time of HTTP"),
-        ("sun, 15 nov 2026 10:00:00 gmt", "not a time of HTTP"),
-        ("Sun, 15 Nov 26 10:00:00 GMT", "not a time of HTTP"),
-        ("Sun, 5 Nov 2026 10:00:00 GMT", "not a time of HTTP"),
-        ("Sun, 15 Nov 2026 10:00:00 GMT; x", "not a time of HTTP"),
-        ("Sun, 15 Nov \uff12026 10:00:00 GMT", "not a time of HTTP"),
-        ("\tSun, 15 Nov 2026 10:00:00 GMT", "not a time of HTTP"),
-        ("Sun, 31 Feb 2026 10:00:00 GMT", "there is no such time"),
-        ("Sun, 15 Nov 2026 24:00:00 GMT", "there is no such time"),
-        ("Sun, 15 Nov 2026 10:00:61 GMT", "there is no such time"),
-        ("Sun, 15 Nov 0000 10:00:00 GMT", "there is no such time"),
-        ("Son, 15 Nov 2026 10:00:00 GMT", "not a time of HTTP"),
+        ("", "Invalid HTTP date"),
+        ("2026-11-15T10:00:00Z", "Invalid HTTP date"),
+        ("Sunday, 15-Nov-26 10:00:00 GMT", "Invalid HTTP date"),
+        ("Sun Nov 15 10:00:00 2026", "Invalid HTTP date"),
+        ("Sun, 15 Nov 2026 10:00:00 +0000", "Invalid HTTP date"),
+        ("Sun, 15 Nov 2026 10:00:00 CET", "Invalid HTTP date"),
+        ("sun, 15 nov 2026 10:00:00 gmt", "Invalid HTTP date"),
+        ("Sun, 15 Nov 26 10:00:00 GMT", "Invalid HTTP date"),
+        ("Sun, 5 Nov 2026 10:00:00 GMT", "Invalid HTTP date"),
+        ("Sun, 15 Nov 2026 10:00:00 GMT; x", "Invalid HTTP date"),
+        ("Sun, 15 Nov \uff12026 10:00:00 GMT", "Invalid HTTP date"),
+        ("\tSun, 15 Nov 2026 10:00:00 GMT", "Invalid HTTP date"),
+        ("Sun, 31 Feb 2026 10:00:00 GMT", "no such time"),
+        ("Sun, 15 Nov 2026 24:00:00 GMT", "no such time"),
+        ("Sun, 15 Nov 2026 10:00:61 GMT", "no such time"),
+        ("Sun, 15 Nov 0000 10:00:00 GMT", "no such time"),
+        ("Son, 15 Nov 2026 10:00:00 GMT", "Invalid HTTP date"),
     ],
 )
-def test_any_other_time_is_refused_with_what_to_write(text: str, words: str) -> None:
+def test_invalid_http_dates_are_refused(text: str, words: str) -> None:
     with pytest.raises(Refused, match=words) as caught:
         parse_http_date(text)
     assert caught.value.code is ResponseCode.INVALID_VALUE
-    assert "write Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT" in caught.value.advice
+    assert "For example: Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT" in caught.value.advice
 
 
-def test_the_date_decides_whatever_day_of_the_week_is_named() -> None:
+def test_day_of_week_is_ignored() -> None:
     """RFC 7089, section 4.5.3: only what is not of its form is refused; its figures 7 and 8 name such a day."""
     assert format_http_date(parse_http_date("Tue, 15 Sep 2000 11:28:26 GMT")) == "Fri, 15 Sep 2000 11:28:26 GMT"
 
 
-def test_a_leap_second_is_the_beginning_of_the_next() -> None:
+def test_leap_second_is_start_of_next_second() -> None:
     assert parse_http_date("Sat, 31 Dec 2016 23:59:60 GMT") == parse_http_date("Sun, 01 Jan 2017 00:00:00 GMT")
 
 
@@ -158,7 +158,7 @@ def three(registry: Registry, machine: Machine) -> list[int]:
     return found
 
 
-def test_the_version_that_was_there_is_chosen(here: Registry, machine: Machine) -> None:
+def test_memento_at_time(here: Registry, machine: Machine) -> None:
     first, second, third = three(here, machine)
     assert at_time(here, START).memento.seq == first
     assert at_time(here, START + 9).memento.seq == first
@@ -167,7 +167,7 @@ def test_the_version_that_was_there_is_chosen(here: Registry, machine: Machine) 
     assert at_time(here, START + 20).memento.seq == third
 
 
-def test_before_the_first_it_is_the_first_and_later_the_last(here: Registry, machine: Machine) -> None:
+def test_times_outside_history_return_first_or_last(here: Registry, machine: Machine) -> None:
     first, _, third = three(here, machine)
     assert at_time(here, 0).memento.seq == first
     assert at_time(here, START - 1).memento.seq == first
@@ -175,9 +175,7 @@ def test_before_the_first_it_is_the_first_and_later_the_last(here: Registry, mac
     assert at_time(here, START + 10**9).memento.seq == third, "also in the future"
 
 
-def test_of_several_in_one_second_the_last_is_chosen_and_its_own_time_leads_to_it(
-    here: Registry, machine: Machine
-) -> None:
+def test_last_version_of_a_second_is_chosen(here: Registry, machine: Machine) -> None:
     put(here, value(1, "a"))
     machine.run(SECOND // 2)
     late = put(here, value(1, "b"))
@@ -189,7 +187,7 @@ def test_of_several_in_one_second_the_last_is_chosen_and_its_own_time_leads_to_i
     assert at_time(here, parse_http_date(found.memento.datetime)).memento.seq == late
 
 
-def test_a_version_knows_those_around_it(here: Registry, machine: Machine) -> None:
+def test_memento_has_neighbors(here: Registry, machine: Machine) -> None:
     first, second, third = three(here, machine)
 
     def told(found: MementoNeighbors) -> list[int | None]:
@@ -205,7 +203,7 @@ def test_a_version_knows_those_around_it(here: Registry, machine: Machine) -> No
         assert find_at_entry(snapshot, NOBODY, X, third + 100).memento.seq == third
 
 
-def test_a_time_when_there_was_no_record_leads_to_the_version_before(here: Registry, machine: Machine) -> None:
+def test_deleted_phase_returns_version_before(here: Registry, machine: Machine) -> None:
     first = put(here, value(1, "a"))
     machine.run(10 * SECOND)
     delete(here)
@@ -230,7 +228,7 @@ def test_every_memento_can_be_resolved(here: Registry, machine: Machine) -> None
 # What may not be seen
 
 
-def test_a_name_that_is_hidden_now_has_no_past(here: Registry, machine: Machine) -> None:
+def test_hidden_handle_has_no_mementos(here: Registry, machine: Machine) -> None:
     put(here, value(1, "a"))
     machine.run(SECOND)
     unpublish(here, value(1, "a"))
@@ -243,7 +241,7 @@ def test_a_name_that_is_hidden_now_has_no_past(here: Registry, machine: Machine)
     assert caught.value.code is ResponseCode.SERVER_NOT_RESP
 
 
-def test_the_time_before_it_was_public_is_not_told(here: Registry, machine: Machine) -> None:
+def test_time_before_publication_is_hidden(here: Registry, machine: Machine) -> None:
     reserve(here, ADMIN)
     machine.run(10 * SECOND)
     unpublish(here, value(1, "a"), ADMIN)
@@ -254,7 +252,7 @@ def test_the_time_before_it_was_public_is_not_told(here: Registry, machine: Mach
     assert len(mapped(here, identity=ANN).mementos) == 3, "its administrator sees all of it"
 
 
-def test_what_was_hidden_since_is_in_no_memento(here: Registry, machine: Machine) -> None:
+def test_values_hidden_since_are_in_no_memento(here: Registry, machine: Machine) -> None:
     put(here, value(1, "a"), value(2, "secret"))
     machine.run(10 * SECOND)
     put(here, value(1, "a"), hidden(2, "secret"))
@@ -264,7 +262,7 @@ def test_what_was_hidden_since_is_in_no_memento(here: Registry, machine: Machine
         assert [each.data for each in values] == [b"a"]
 
 
-def test_what_was_before_unpublishing_stays_hidden_unless_it_was_kept(here: Registry) -> None:
+def test_versions_before_unpublishing_stay_hidden_unless_kept(here: Registry) -> None:
     first = put(here, value(1, "a"))
     unpublish(here, value(1, "a"))
     again = publish(here, value(1, "b"))
@@ -279,7 +277,7 @@ def test_what_was_before_unpublishing_stays_hidden_unless_it_was_kept(here: Regi
     assert seqs(mapped(here))[-1] == again
 
 
-def test_where_the_policy_shows_no_past_there_is_one_memento(machine: Machine) -> None:
+def test_policy_without_history_leaves_one_memento(machine: Machine) -> None:
     with site(machine, show_past=False) as registry:
         _, _, third = three(registry, machine)
         found = mapped(registry)
@@ -313,7 +311,7 @@ _STEPS: dict[str, Callable[[Registry], int]] = {
         max_size=8,
     )
 )
-def test_whatever_happened_the_mementos_are_those_of_the_history(steps: list[tuple[str, int]]) -> None:
+def test_mementos_match_history(steps: list[tuple[str, int]]) -> None:
     """Nothing is listed that the history of the name does not tell, and everything that there was to see is."""
     machine = Machine()
     with site(machine) as registry:
@@ -339,7 +337,7 @@ def test_whatever_happened_the_mementos_are_those_of_the_history(steps: list[tup
 # Bounds
 
 
-def test_a_long_past_is_not_walked_to_its_end_only_to_name_the_first(
+def test_first_memento_of_long_history_is_not_named(
     here: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = three(here, machine)
@@ -353,9 +351,7 @@ def test_a_long_past_is_not_walked_to_its_end_only_to_name_the_first(
     assert first
 
 
-def test_where_too_much_has_happened_the_rest_is_not_shown(
-    here: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mementos_end_at_scan_limit(here: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, third = three(here, machine)
     monkeypatch.setattr(veil, "MAX_VERSIONS_SCANNED", 3)
     found = mapped(here)
@@ -366,7 +362,7 @@ def test_where_too_much_has_happened_the_rest_is_not_shown(
 # Links
 
 
-def test_an_answer_about_the_present_says_where_the_past_is() -> None:
+def test_present_response_links_history() -> None:
     gate, timemap = present_links(ADDRESSES)
     assert (gate.relation, gate.target) == ("timegate", ADDRESSES.timegate)
     assert (timemap.relation, timemap.target, timemap.type) == ("timemap", page_address(LINK_FORMAT, None), LINK_FORMAT)
@@ -374,7 +370,7 @@ def test_an_answer_about_the_present_says_where_the_past_is() -> None:
     assert (own[0].relation, own[0].target) == ("original timegate", HOME)
 
 
-def test_a_memento_says_what_is_around_it(here: Registry, machine: Machine) -> None:
+def test_memento_links_neighbors(here: Registry, machine: Machine) -> None:
     """RFC 7089, section 2.2: every memento is linked with its time, and one link may have several roles."""
     first, second, third = three(here, machine)
     found = memento_links(at_time(here, START + 12), ADDRESSES)
@@ -396,7 +392,7 @@ def test_a_memento_says_what_is_around_it(here: Registry, machine: Machine) -> N
     assert "last memento" in [link.relation for link in only]
 
 
-def test_of_a_single_version_everything_is_one_link(here: Registry) -> None:
+def test_single_version_has_one_link(here: Registry) -> None:
     seq = put(here, value(1))
     *_, link = memento_links(at_time(here, None), ADDRESSES)
     assert (link.relation, link.target) == ("first last memento", f"{HOME}?at={seq}")
@@ -405,7 +401,7 @@ def test_of_a_single_version_everything_is_one_link(here: Registry) -> None:
 # Lists
 
 
-def test_a_timemap_lists_all_mementos_with_their_times(here: Registry, machine: Machine) -> None:
+def test_timemap_lists_all_mementos(here: Registry, machine: Machine) -> None:
     """RFC 7089, section 5: original, self with its reach, timegate, and the mementos."""
     first, second, third = three(here, machine)
     links = by_relation(read_links(mapped(here).to_link_format(ADDRESSES)))
@@ -423,7 +419,7 @@ def test_a_timemap_lists_all_mementos_with_their_times(here: Registry, machine: 
     assert "timemap" not in links
 
 
-def test_a_timemap_as_json_says_the_same(here: Registry, machine: Machine) -> None:
+def test_timemap_as_json(here: Registry, machine: Machine) -> None:
     first, _, third = three(here, machine)
     document = json.loads(mapped(here).to_json(ADDRESSES))
     assert document["original_uri"] == HOME
@@ -441,9 +437,7 @@ def test_a_timemap_as_json_says_the_same(here: Registry, machine: Machine) -> No
 
 
 @pytest.mark.parametrize("identity", [NOBODY, ANN])
-def test_a_long_list_comes_in_pages_which_together_are_all_of_it(
-    here: Registry, machine: Machine, identity: Identity
-) -> None:
+def test_timemap_pages_cover_all_mementos(here: Registry, machine: Machine, identity: Identity) -> None:
     every = []
     for number in range(7):
         every.append(put(here, value(1, f"v{number}"), ADMIN))
@@ -484,7 +478,7 @@ def test_a_long_list_comes_in_pages_which_together_are_all_of_it(
     assert "memento" not in by_relation(read_links(nothing.to_link_format(ADDRESSES)))
 
 
-def test_a_page_has_bounds(here: Registry) -> None:
+def test_timemap_page_is_limited(here: Registry) -> None:
     put(here, value(1))
     assert len(mapped(here, limit=10 * MAX_PAGE).mementos) == 1
     for before, limit in ((None, 0), (0, 1), (-5, 1)):
@@ -496,11 +490,11 @@ def test_a_page_has_bounds(here: Registry) -> None:
         mapped(here, before=10**6, name=Handle.parse("12345/none"))
 
 
-def test_one_reader_of_moments_serves_every_door(here: Registry, machine: Machine) -> None:
+def test_all_interfaces_parse_times_alike(here: Registry, machine: Machine) -> None:
     """`at` takes a time or the number of an entry; what it leads to is the memento of that entry."""
     _, second, _ = three(here, machine)
     with here.snapshot() as snapshot:
-        seq = moment(snapshot.reading, "2027-11-03T00:00:12Z", machine.wall)
+        seq = seq_at_time(snapshot.reading, "2027-11-03T00:00:12Z", machine.wall)
         found = find_at_entry(snapshot, NOBODY, X, seq)
         assert found.memento.seq == as_of(snapshot, NOBODY, Query(X), seq).resolved.seq == second
-        assert moment(snapshot.reading, str(second), machine.wall) == second
+        assert seq_at_time(snapshot.reading, str(second), machine.wall) == second

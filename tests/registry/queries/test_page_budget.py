@@ -44,7 +44,7 @@ LARGE = 10**9
 
 
 @given(st.lists(st.integers(0, 2 * MAX_PAGE_BYTES), max_size=60), st.integers(1, 20))
-def test_a_page_keeps_both_limits_and_always_has_its_first_item(weights: list[int], limit: int) -> None:
+def test_page_respects_both_limits_and_has_first_item(weights: list[int], limit: int) -> None:
     left = list(weights)
     while left:
         room, page = PageBudget(limit), []
@@ -58,13 +58,13 @@ def test_a_page_keeps_both_limits_and_always_has_its_first_item(weights: list[in
             assert len(page) == limit or octets + left[0] + ITEM_OVERHEAD > MAX_PAGE_BYTES
 
 
-def test_a_room_that_has_nothing_yet_takes_anything_once() -> None:
+def test_empty_budget_accepts_one_item_of_any_size() -> None:
     room = PageBudget(2)
     taken = [(room.take(octets), room.is_full) for octets in (LARGE, 0)]
     assert taken == [(True, True), (False, True)]
 
 
-def test_all_that_a_value_says_counts() -> None:
+def test_value_size_includes_all_parts() -> None:
     plain = Value(1, "URL", b"https://example.org/")
     assert values_size((plain,)) == VALUE_OVERHEAD + 3 + 20
     references = tuple([ValueRef(number, "12345/other") for number in range(1_000)])
@@ -193,9 +193,7 @@ def all_pages(pages: Pages, registry: Registry, identity: Identity) -> list[Sequ
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_pages_that_end_early_are_the_whole_list_together(
-    lived: Registry, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_pages_add_up_to_whole_list(lived: Registry, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pages, identity = LISTS[name]
     ((*whole,),) = all_pages(pages, lived, identity)
     assert len(whole) >= 10
@@ -209,7 +207,7 @@ def test_pages_that_end_early_are_the_whole_list_together(
             assert {len(page) for page in found} <= {0, 1} or name in ALWAYS_SHORT
 
 
-def test_what_somebody_may_not_see_takes_no_room() -> None:
+def test_hidden_items_use_no_budget() -> None:
     """Otherwise where a page ends would tell how large it is."""
     with site(rules=rules(), who_may_list=Audience.PUBLIC) as made:
         for number in range(12):
@@ -224,7 +222,7 @@ def test_what_somebody_may_not_see_takes_no_room() -> None:
         assert len(all_pages(listed_history, made, ANN)) > 1
 
 
-def test_what_is_larger_than_a_page_is_told_alone() -> None:
+def test_oversized_item_is_alone_on_its_page() -> None:
     with site(rules=rules(), who_may_list=Audience.PUBLIC) as made:
         for number in range(3):
             large = [value(index, f"{number}" * 1_000_000, type_="DESC") for index in range(2, 8)]

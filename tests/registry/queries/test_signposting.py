@@ -77,7 +77,7 @@ def by_relation(found: DescribedRecord) -> dict[str, list[str]]:
 # Links
 
 
-def test_signposting_says_what_the_values_say() -> None:
+def test_links_follow_values() -> None:
     found = described(
         *said(
             URL="https://example.org/map",
@@ -99,7 +99,7 @@ def test_signposting_says_what_the_values_say() -> None:
     assert author == "https://id.example.org/hdl/12345/ann"
 
 
-def test_what_the_record_does_not_say_is_not_told() -> None:
+def test_links_are_not_invented() -> None:
     """Words are no addresses: who is called Ann has no page for it."""
     nothing = described(*said(AUTHOR="Ann", LICENSE="all rights reserved", TYPE="map", DESC="A map."))
     assert by_relation(nothing) == {"cite-as": [HOME]}
@@ -131,7 +131,7 @@ def test_private_values_are_in_no_form() -> None:
             assert "secret" not in form(found)
 
 
-def test_locations_are_linked_by_what_they_say_they_are() -> None:
+def test_locations_are_linked_by_role() -> None:
     inside = """
         <location id="0" href="https://example.org/thing" media-type="image/tiff" hreflang="en,de" title="The map"/>
         <location id="1" href="https://example.org/md" rel="describedby" media-type="text/turtle"/>
@@ -175,13 +175,13 @@ def test_locations_are_linked_by_what_they_say_they_are() -> None:
         '<location href_template="{hdl}" rel="item"/>',
     ],
 )
-def test_a_record_makes_no_browser_do_anything_and_speaks_for_nobody_else(location: str) -> None:
+def test_dangerous_relations_are_dropped(location: str) -> None:
     for type_ in ("10320/loc", "10320/links"):
         assert build_links(described(locations(location, type_))) == (Link(HOME, "cite-as"),)
     assert RELATIONS.isdisjoint({"stylesheet", "preload", "preconnect", "manifest", "cite-as", "canonical", "self"})
 
 
-def test_places_that_were_looked_up_are_taken_as_they_are() -> None:
+def test_given_locations_are_used() -> None:
     value = Value(50, "10320/loc", b'<l include="12345/shared"/>')
     shared = locations('<location href="https://mirror.example/"/>')
     found = find_locations(NAME, [value], lambda name: [shared] if name == "12345/shared" else None)
@@ -189,7 +189,7 @@ def test_places_that_were_looked_up_are_taken_as_they_are() -> None:
     assert by_relation(described(value, places=found.places))["item"] == ["https://mirror.example/"]
 
 
-def test_the_forms_of_a_record_describe_it_and_its_creator_is_author_of_the_record_alone() -> None:
+def test_forms_are_describedby_and_creator_is_author_of_record() -> None:
     creator = Party(Handle.parse("12345/ann"), True)
     found = described(
         Value.text(1, "URL", "https://example.org/"),
@@ -217,7 +217,7 @@ def test_the_forms_of_a_record_describe_it_and_its_creator_is_author_of_the_reco
     ), "what leads back, and what the page is (FAIR Signposting Profile, sections 2.2.1 to 2.2.3)"
 
 
-def test_nothing_leads_back_from_what_is_said_about_something_else() -> None:
+def test_links_with_anchor_have_no_inverse() -> None:
     inside = """<location id="0" href="https://example.org/thing"/>
         <location href="https://example.org/part" rel="item" anchor-id="0"/>
         <location href="https://example.org/both" rel="item describedby"/>
@@ -231,7 +231,7 @@ def test_nothing_leads_back_from_what_is_said_about_something_else() -> None:
     ]
 
 
-def test_links_are_bounded_and_the_first_ones_matter_most() -> None:
+def test_links_are_limited_and_ranked() -> None:
     many = "".join(f'<location href="https://example.org/{number}"/>' for number in range(900))
     lists = [locations(many.replace("org/", f"org/{index}/"), index=index) for index in (50, 51)]
     found = described(*lists, forms=(AlternateForm(f"{HOME}?as=linkset", LINKSET_JSON),))
@@ -243,7 +243,7 @@ def test_links_are_bounded_and_the_first_ones_matter_most() -> None:
     assert len(by_relation(described(*authors))["author"]) == MAX_PER_TYPE
 
 
-def test_lists_that_cannot_be_read_are_not_there() -> None:
+def test_unreadable_location_lists_are_ignored() -> None:
     broken = [Value(1, "10320/links", b"<locations"), Value(2, "10320/loc", b"\xff"), Value(3, "10320/links", b"")]
     assert build_links(described(*broken)) == (Link(HOME, "cite-as"),)
     vast = "{hdl}" * 1_000
@@ -252,19 +252,19 @@ def test_lists_that_cannot_be_read_are_not_there() -> None:
     )
 
 
-def test_the_same_link_is_told_once() -> None:
+def test_duplicate_links_are_removed() -> None:
     twice = described(*said(URL="https://example.org/"), locations('<location href="https://example.org/"/>'))
     assert by_relation(twice)["item"] == ["https://example.org/"]
 
 
-def test_a_long_query_is_left_out_of_the_address() -> None:
+def test_long_query_is_omitted_from_address() -> None:
     asked = Reference(NAME, "a" * 9_000)
     assert build_links(described(asked=asked))[0] == Link(HOME, "cite-as")
     assert build_links(described(asked=Reference(NAME, "a=b", "c")))[0].target == f"{HOME}?a=b#c"
 
 
 @given(references(), st.lists(any_values(), max_size=6, unique_by=lambda value: value.index), texts())
-def test_whatever_a_record_holds_all_forms_can_be_made(asked: Reference, values: list[Value], text: str) -> None:
+def test_all_forms_work_for_any_record(asked: Reference, values: list[Value], text: str) -> None:
     clean = text.encode("utf-8", "ignore")
     more = [
         Value(9_000_001 + number, type_, clean)
@@ -287,7 +287,7 @@ def test_whatever_a_record_holds_all_forms_can_be_made(asked: Reference, values:
 # JSON-LD
 
 
-def test_json_ld_tells_of_the_thing_and_of_the_record_apart() -> None:
+def test_json_ld_separates_object_and_record() -> None:
     authority = AuthorityMetadata(
         1_182_480_826,
         1_186_719_791,
@@ -349,7 +349,7 @@ def test_json_ld_invents_nothing() -> None:
     assert "datePublished" not in to_json_ld(described(*said(DATE="about 1850")))
 
 
-def test_the_type_is_that_of_the_record_where_the_vocabulary_has_it() -> None:
+def test_schema_org_type_of_record_is_used() -> None:
     kinds = [Value.text(1, "TYPE", "http://schema.org/Map"), Value.text(2, "TYPE", "https://types.example/Chart")]
     found = to_json_ld(described(*kinds))
     assert (found["@type"], found["additionalType"]) == ("Map", "https://types.example/Chart")
@@ -357,7 +357,7 @@ def test_the_type_is_that_of_the_record_where_the_vocabulary_has_it() -> None:
     assert to_json_ld(described(*said(AUTHOR="Ann")))["@type"] == "CreativeWork"
 
 
-def test_what_is_linked_is_told_by_its_name() -> None:
+def test_linked_objects_have_identifiers() -> None:
     policy = PROFILES["free"]
     values = [
         Value.text(1, policy.work_type, "12345/work"),
@@ -383,13 +383,13 @@ def test_what_is_linked_is_told_by_its_name() -> None:
     assert told["latest-version"] == [f"{base}/work"]
 
 
-def test_that_a_thing_is_gone_is_told() -> None:
+def test_tombstone_is_reported() -> None:
     gone = Value.text(1, PROFILES["free"].tombstone_reason_type, "lost in a fire")
     assert to_json_ld(described(gone, state=State.TOMBSTONE))["creativeWorkStatus"] == "gone: lost in a fire"
 
 
 @given(texts(), texts())
-def test_json_ld_can_stand_in_a_page(one: str, other: str) -> None:
+def test_json_ld_is_safe_in_html(one: str, other: str) -> None:
     data = [Value(1, "TITLE", one.encode("utf-8", "ignore")), Value(2, "DESC", other.encode("utf-8", "ignore"))]
     found = described(*data)
     text = format_json_ld(found)
@@ -397,7 +397,7 @@ def test_json_ld_can_stand_in_a_page(one: str, other: str) -> None:
     assert json.loads(text) == to_json_ld(found)
 
 
-def test_no_markup_gets_out_of_a_script() -> None:
+def test_markup_cannot_end_script() -> None:
     title = "</script><script>alert(1)</script><!-- & \u2028"
     text = format_json_ld(described(*said(TITLE=title)))
     assert "</" not in text
@@ -409,7 +409,7 @@ def test_no_markup_gets_out_of_a_script() -> None:
 # Forms
 
 
-def test_citations_are_forms_too() -> None:
+def test_citations_are_forms() -> None:
     found = described(*said(TITLE="An Atlas", AUTHOR="Survey", DATE="1907"))
     assert FORMATTERS[BIBLIOGRAPHY](found) == f"Survey (1907). An Atlas. hdl:12345/a, {HOME}\n"
     assert FORMATTERS[BIBTEX](found).startswith("@misc{hdl:12345/a,\n")
@@ -420,7 +420,7 @@ def test_citations_are_forms_too() -> None:
 
 
 @given(handles())
-def test_the_address_is_that_of_the_identifier(handle: Handle) -> None:
+def test_address_is_that_of_identifier(handle: Handle) -> None:
     found = described(handle=handle)
     assert found.address == to_http(Reference(handle), RESOLVER)
     assert build_links(found)[0] == Link(found.address, "cite-as")
@@ -429,7 +429,7 @@ def test_the_address_is_that_of_the_identifier(handle: Handle) -> None:
 # With a registry
 
 
-def test_authority_metadata_and_metadata_records_of_a_real_registry() -> None:
+def test_authority_metadata_of_real_registry() -> None:
     with registry_in_memory() as registry:
         policy = Policy(**PROFILES["free"].values() | {"authority": True})
         add_namespace(registry, "12345", policy)

@@ -53,7 +53,7 @@ def state(registry: Registry, name: Handle) -> State:
 # Three ways
 
 
-def test_each_way_keeps_what_it_says() -> None:
+def test_each_mode_stores_what_it_describes() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "102.100.272", PILIN)
         before = _size(registry)
@@ -68,7 +68,7 @@ def test_each_way_keeps_what_it_says() -> None:
         assert _size(registry) == before + 4
 
 
-def test_p6_a_generated_name_is_never_given_again_whatever_the_clock_and_the_way() -> None:
+def test_p6_generated_handle_is_never_issued_again() -> None:
     """The lease is durable: also after the clock stepped back, and by every other way."""
     machine = Machine()
     with registry_in_memory(machine) as registry:
@@ -82,7 +82,7 @@ def test_p6_a_generated_name_is_never_given_again_whatever_the_clock_and_the_way
         assert sorted(pilin.decode(name.suffix) for name in names) == list(range(first, first + 25))
 
 
-def test_p6_the_lease_outlives_the_process(registry: Registry) -> None:
+def test_p6_lease_survives_restart(registry: Registry) -> None:
     """On both back ends: it is in the ledger's own tables, not in memory."""
     add_namespace(registry, "102.100.272", PILIN)
     names = make(registry, MintMode.GENERATE, OPERATOR, 4)
@@ -91,7 +91,7 @@ def test_p6_the_lease_outlives_the_process(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("making", MintMode)
-def test_s13_every_way_demands_the_same_right(making: MintMode) -> None:
+def test_s13_every_mode_requires_same_permission(making: MintMode) -> None:
     with registry_in_memory() as registry:
         adder = admin(100, "300:98765/ann", AdminPermission.ADD_HANDLE)
         registry.do(AddNamespace("102.100.272", PILIN, (adder,)), OPERATOR, "cli")
@@ -108,7 +108,7 @@ def test_s13_every_way_demands_the_same_right(making: MintMode) -> None:
             make(registry, making, ANN, where="10.7")
 
 
-def test_what_has_no_record_has_no_values_and_no_owner() -> None:
+def test_values_and_owner_require_a_record() -> None:
     with registry_in_memory() as registry:
         inputs = MintInputs.of(registry)
         values = (Value.text(1, "URL", "https://example.org/"),)
@@ -123,7 +123,7 @@ def test_what_has_no_record_has_no_values_and_no_owner() -> None:
     assert len({making.text for making in MintMode}) == 3
 
 
-def test_cordra_names_are_generated_too() -> None:
+def test_cordra_handles_are_generated() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "2000.01", "cordra")
         (name,) = make(registry, MintMode.GENERATE, OPERATOR, where="2000.01")
@@ -141,7 +141,7 @@ def _size(registry: Registry) -> int:
 
 
 @given(milliseconds())
-def test_p1_the_characters_add_up_to_the_millisecond(number: int) -> None:
+def test_p1_characters_add_up_to_millisecond(number: int) -> None:
     suffix = pilin.encode(number)
     parts = explain_suffix(suffix)
     assert sum(part.milliseconds for part in parts) == number
@@ -151,23 +151,23 @@ def test_p1_the_characters_add_up_to_the_millisecond(number: int) -> None:
     assert parts[0].to_json()["step"] == 1
 
 
-def test_each_character_is_explained_in_words() -> None:
+def test_characters_are_explained() -> None:
     texts = [part.text for part in explain_suffix("D7J1G0DQH")]
-    assert texts[0] == "D is 12, counted in steps of 1 millisecond"
-    assert texts[3] == "1 is 1, counted in steps of about 29.8 seconds"
-    assert texts[5] == "0 is 0, counted in steps of about 8 hours"
-    assert texts[8] == "H is 15, counted in steps of about 27 years"
+    assert texts[0] == "D is 12, in steps of 1 millisecond"
+    assert texts[3] == "1 is 1, in steps of about 29.8 seconds"
+    assert texts[5] == "0 is 0, in steps of about 8 hours"
+    assert texts[8] == "H is 15, in steps of about 27 years"
     assert "1582-10-15" in PILIN_EXPLANATION
     assert "9 characters" in PILIN_EXPLANATION
 
 
 @pytest.mark.parametrize("suffix", ["", "D7J1G0DQ", "D7J1GODQH", "D7J1G0DQ0", "D7J1G0DQHX"])
-def test_p7_what_is_no_suffix_is_refused(suffix: str) -> None:
+def test_p7_invalid_suffix_is_refused(suffix: str) -> None:
     with pytest.raises(InvalidName):
         explain_suffix(suffix)
 
 
-def test_what_a_scheme_tells_of_a_name() -> None:
+def test_scheme_describes_handle() -> None:
     name = Handle.parse("102.100.272/D7J1G0DQH")
     assert describe_suffix(PROFILES["pilin"], name)["time"] == "2007-09-17T07:14:50.919Z"
     assert describe_suffix(PROFILES["free"], name) == {}

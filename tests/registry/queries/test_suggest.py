@@ -84,13 +84,13 @@ def told(registry: Registry, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (" 12345/report-7\n", "blanks around"),
+        (" 12345/report-7\n", "surrounding spaces"),
         ("12345/report-7.", "punctuation"),
         ("(12345/report-7)", "punctuation"),
         ("„12345/report-7“,", "punctuation"),
         ("<12345/report-7>;", "punctuation"),
-        ("12345/report-7/", "slash at its end"),
-        ("12345/report-7//", "slash at its end"),
+        ("12345/report-7/", "trailing slash"),
+        ("12345/report-7//", "trailing slash"),
         ("hdl:12345/report-7", "URI"),
         ("hdl:/12345/report-7", "URI"),
         ("doi:12345/report-7", "URI"),
@@ -99,10 +99,10 @@ def told(registry: Registry, text: str) -> list[str]:
         ("https://elsewhere.example/12345/report-7", "address"),
         ("https://elsewhere.example/handle/12345/report-7", "address"),
         ("hdl.handle.net/12345/report-7", "address"),
-        ("12345%2Freport-7", "escapes"),
-        ("12345/report%2D7", "escapes"),
-        ("12345/report%252D7", "escapes"),
-        ("12345%252Freport%25252D7", "escapes"),
+        ("12345%2Freport-7", "percent-encoding"),
+        ("12345/report%2D7", "percent-encoding"),
+        ("12345/report%252D7", "percent-encoding"),
+        ("12345%252Freport%25252D7", "percent-encoding"),
         ("12345/report–7", "plain hyphens"),
         ("12345/report−7", "plain hyphens"),  # noqa: RUF001
         ("12345/report\u20117", "plain hyphens"),
@@ -110,28 +110,28 @@ def told(registry: Registry, text: str) -> list[str]:
         ("12345\u2044report-7", "plain hyphens"),
         ("１２３４５/report-7", "plain hyphens"),  # noqa: RUF001
         ("\u200b12345/report-7\ufeff", "plain hyphens"),
-        ("12345/re port-7", "blanks inside"),
-        ("12345/report-\n7", "blanks inside"),
+        ("12345/re port-7", "spaces inside"),
+        ("12345/report-\n7", "spaces inside"),
         ("12345/report-7?utm_source=letter", "query or fragment"),
         ("12345/report-7#page=2", "query or fragment"),
         ("“https://hdl.handle.net/12345/report–7”.", "URI"),
     ],
 )
-def test_what_came_along_is_taken_away_and_said(here: Registry, asked: str, words: str) -> None:
+def test_repairs_are_applied_and_explained(here: Registry, asked: str, words: str) -> None:
     found = suggestions(here, asked, OURS).suggestions
     assert str(found[0].handle) == "12345/report-7"
-    assert found[0].why.startswith("this is what you asked for, ")
+    assert found[0].why.startswith("your text ")
     assert words in found[0].why
     assert found[0].gone is None
 
 
-def test_names_that_need_no_repair_are_found_with_what_belongs_to_them(here: Registry) -> None:
+def test_clean_handle_is_found_without_query(here: Registry) -> None:
     assert told(here, "12345/a\u00a0b")[0] == "12345/a b"
     assert told(here, "12345/100%25")[0] == "12345/100%"
     assert told(here, "12345/x%2Fy/")[0] == "12345/x/y"
 
 
-def test_the_text_itself_is_not_suggested(here: Registry) -> None:
+def test_text_itself_is_not_suggested(here: Registry) -> None:
     assert "12345/report-7" not in told(here, "12345/report-7")
 
 
@@ -141,27 +141,27 @@ def test_the_text_itself_is_not_suggested(here: Registry) -> None:
 @pytest.mark.parametrize(
     ("asked", "found", "words"),
     [
-        ("102.100.272/D7J1GODQH", "102.100.272/D7J1G0DQH", "easily taken for each other"),
-        ("102.100.272/d7jig0dqh", "102.100.272/D7J1G0DQH", "easily taken for each other"),
-        ("102.100.272/D7K1G0DQH", "102.100.272/D7J1G0DQH", 'character 15 is "J" (U+004A) there, not "K" (U+004B)'),
-        ("102.100.272/D71JG0DQH", "102.100.272/D7J1G0DQH", "the other way round"),
-        ("102.100.227/D7J1G0DQH", "102.100.272/D7J1G0DQH", "the other way round"),
-        ("10.7/README", "10.7/ReadMe", "capital and small letters"),
+        ("102.100.272/D7J1GODQH", "102.100.272/D7J1G0DQH", "easily confused"),
+        ("102.100.272/d7jig0dqh", "102.100.272/D7J1G0DQH", "easily confused"),
+        ("102.100.272/D7K1G0DQH", "102.100.272/D7J1G0DQH", 'character 15 is "J" (U+004A) instead of "K" (U+004B)'),
+        ("102.100.272/D71JG0DQH", "102.100.272/D7J1G0DQH", "swapped"),
+        ("102.100.227/D7J1G0DQH", "102.100.272/D7J1G0DQH", "swapped"),
+        ("10.7/README", "10.7/ReadMe", "uppercase and lowercase"),
         ("12345/report-8", "12345/report-7", "character 14"),
-        ("12354/report-7", "12345/report-7", "the other way round"),
-        ("hdl:12345/repotr-7.", "12345/report-7", "the other way round"),
-        ("12345/report-", "12345/report-7", "one character more there"),
-        ("12345/eport-7", "12345/report-7", "one character more there"),
-        ("12345/repot-7", "12345/report-7", "one character more there"),
-        ("12345/reeport-7", "12345/report-7", "one character less there"),
-        ("12345/report-77", "12345/report-7", "one character less there"),
-        ("1234/report-7", "12345/report-7", "one character more there"),
-        ("123455/report-7", "12345/report-7", "one character less there"),
-        ("102.100.272/D7J1G0DQ", "102.100.272/D7J1G0DQH", "one character more there"),
-        ("102.100.272/DD7J1G0DQH", "102.100.272/D7J1G0DQH", "one character less there"),
+        ("12354/report-7", "12345/report-7", "swapped"),
+        ("hdl:12345/repotr-7.", "12345/report-7", "swapped"),
+        ("12345/report-", "12345/report-7", "it has an extra character"),
+        ("12345/eport-7", "12345/report-7", "it has an extra character"),
+        ("12345/repot-7", "12345/report-7", "it has an extra character"),
+        ("12345/reeport-7", "12345/report-7", "it lacks character"),
+        ("12345/report-77", "12345/report-7", "it lacks character"),
+        ("1234/report-7", "12345/report-7", "it has an extra character"),
+        ("123455/report-7", "12345/report-7", "it lacks character"),
+        ("102.100.272/D7J1G0DQ", "102.100.272/D7J1G0DQH", "it has an extra character"),
+        ("102.100.272/DD7J1G0DQH", "102.100.272/D7J1G0DQH", "it lacks character"),
     ],
 )
-def test_slips_of_the_pen_are_mended(here: Registry, asked: str, found: str, words: str) -> None:
+def test_typos_are_corrected(here: Registry, asked: str, found: str, words: str) -> None:
     nearest = suggestions(here, asked, OURS).suggestions[0]
     assert str(nearest.handle) == found
     assert words in nearest.why
@@ -170,24 +170,24 @@ def test_slips_of_the_pen_are_mended(here: Registry, asked: str, found: str, wor
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ("12345/ABC", "capital and small"),
+        ("12345/ABC", "uppercase and lowercase"),
         ("12345/abd", "character 9"),
-        ("12345/acb", "other way round"),
-        ("12345/axy", "nearly the same"),
-        ("12345/abcd", "one character more there: character 10"),
-        ("12345/abbc", "one character more there: character 9"),
-        ("12345/ab", "one character less there: without character 9"),
-        ("1234/abc", "one character less there: without character 5"),
-        ("12345/abcde", "nearly the same"),
-        ("12345/xabd", "nearly the same"),
+        ("12345/acb", "swapped"),
+        ("12345/axy", "similar"),
+        ("12345/abcd", "it has an extra character 10"),
+        ("12345/abbc", "it has an extra character 9"),
+        ("12345/ab", "it lacks character 9"),
+        ("1234/abc", "it lacks character 5"),
+        ("12345/abcde", "similar"),
+        ("12345/xabd", "similar"),
     ],
 )
-def test_how_two_spellings_differ(found: str, words: str) -> None:
+def test_spelling_differences_are_explained(found: str, words: str) -> None:
     """A scheme of a third party may spell a name in a way that nobody thought of here."""
     assert words in suggest._compare(handle("12345/abc"), handle(found))[1]
 
 
-def test_where_everything_is_a_neighbour_nothing_is(here: Registry) -> None:
+def test_too_many_neighbors_give_no_suggestion(here: Registry) -> None:
     """Among numbers given one after the other a suggestion would say nothing, and many would list them."""
     assert told(here, "12345/n1x0") == []
     assert told(here, "12345/n205") == ["12345/n105"], "with one neighbour it may well be that"
@@ -201,7 +201,7 @@ def test_where_everything_is_a_neighbour_nothing_is(here: Registry) -> None:
 
 
 @pytest.mark.parametrize("name", ["12345/hushed", "12345/kept4later", "12345/erased", "55555/gone-away"])
-def test_what_is_not_public_here_is_never_suggested(here: Registry, name: str) -> None:
+def test_hidden_handles_are_never_suggested(here: Registry, name: str) -> None:
     for asked in (name, f"{name}.", f"{name}/", f"hdl:{name}", name.upper(), name.replace("/", "%2F"), name[:-1] + "0"):
         assert told(here, asked) == []
     assert told(here, "12345/hushde") == []
@@ -209,12 +209,12 @@ def test_what_is_not_public_here_is_never_suggested(here: Registry, name: str) -
         assert told(here, slip) == []
 
 
-def test_an_own_record_of_the_installation_is_no_name(here: Registry) -> None:
+def test_installation_records_are_not_suggested(here: Registry) -> None:
     for asked in ("0.SITE/POLICY/12345.", "0.site/HOMED/0.NA/12345/", "hdl:0.SITE/POLICY/12345"):
         assert not [name for name in told(here, asked) if name.upper().startswith("0.SITE/")]
 
 
-def test_a_record_without_public_values_is_there_for_everybody(here: Registry) -> None:
+def test_record_without_public_values_is_suggested(here: Registry) -> None:
     assert told(here, "12345/closed.") == ["12345/closed"]
 
 
@@ -286,7 +286,7 @@ def _make(registry: Registry, name: Handle, kind: str) -> None:
         ("12345", "12345", PrefixStatus.HERE, None),
     ],
 )
-def test_what_is_known_of_the_prefix_is_told(
+def test_prefix_status_is_reported(
     here: Registry, asked: str, prefix: str, standing: PrefixStatus, related: str | None
 ) -> None:
     known = suggestions(here, asked, OURS).prefix
@@ -296,7 +296,7 @@ def test_what_is_known_of_the_prefix_is_told(
     assert known.to_json()["standing"] == standing.value
 
 
-def test_a_prefix_whose_record_is_not_public_is_not_known() -> None:
+def test_prefix_with_private_record_is_unknown() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "44444")
         registry.do(Home("0.NA/44444", unhome=True), OPERATOR, "cli")
@@ -306,7 +306,7 @@ def test_a_prefix_whose_record_is_not_public_is_not_known() -> None:
         assert known.standing is PrefixStatus.UNKNOWN
 
 
-def test_a_server_that_is_no_root_does_not_tell_of_its_copies_of_prefix_handles() -> None:
+def test_non_root_server_hides_copies_of_prefix_handles() -> None:
     """They count for rights, and are never served."""
     with registry_in_memory() as registry:
         add_namespace(registry, "44444")
@@ -315,7 +315,7 @@ def test_a_server_that_is_no_root_does_not_tell_of_its_copies_of_prefix_handles(
         assert told(registry, "44444/x/") == []
 
 
-def test_text_without_any_name_in_it_has_no_suggestions(here: Registry) -> None:
+def test_text_without_handle_has_no_suggestions(here: Registry) -> None:
     for text in ("", "/", "//", "…", "%", "%ff", "\ud800", "/12345/report-7"):
         suggestions(here, text, OURS)
     assert suggestions(here, "", OURS) == Suggestions()
@@ -325,7 +325,7 @@ def test_text_without_any_name_in_it_has_no_suggestions(here: Registry) -> None:
 # What is gone
 
 
-def test_s8_a_tombstone_says_what_became_of_the_thing(here: Registry) -> None:
+def test_s8_tombstone_suggestion_has_reason(here: Registry) -> None:
     (found,) = suggestions(here, "12345/old-mpa", OURS).suggestions
     assert str(found.handle) == "12345/old-map"
     assert found.gone is not None
@@ -338,15 +338,13 @@ def test_s8_a_tombstone_says_what_became_of_the_thing(here: Registry) -> None:
     }
 
 
-def test_as_json(here: Registry) -> None:
+def test_suggestions_as_json(here: Registry) -> None:
     assert suggestions(here, "12345/report-7/").to_json() == {
-        "suggestions": [
-            {"handle": "12345/report-7", "why": "this is what you asked for, without the slash at its end"}
-        ],
+        "suggestions": [{"handle": "12345/report-7", "why": "your text without the trailing slash"}],
         "prefix": {
             "prefix": "12345",
             "standing": "here",
-            "why": "names that begin with 12345/ are kept here, and this one is not among them",
+            "why": "prefix 12345 is hosted here, but this handle does not exist",
         },
     }
 
@@ -387,14 +385,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         "12345/" + "." * MAX_TEXT,
     ],
 )
-def test_the_look_ups_of_a_request_are_bounded(here: Registry, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+def test_lookups_are_limited(here: Registry, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     with counted(monkeypatch) as looked_up:
         suggestions(here, asked, OURS, lambda: 0.0)
     assert len(looked_up) <= MAX_LOOKUPS
     assert len(find_candidates(asked, OURS)) <= MAX_CANDIDATES
 
 
-def test_what_is_found_changes_nothing_about_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_independent_of_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same look-ups, whether nothing is there or a name that was meant, public or not."""
     asked = "12345/mapp"
     for near in ("12345/mapq", "12345/mapps", "12345/map", "12345/mpap"):
@@ -415,25 +413,23 @@ def _same_work(monkeypatch: pytest.MonkeyPatch, asked: str, near: str) -> None:
     assert all(each == seen[0] for each in seen)
 
 
-def test_time_has_an_end(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_limited(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     with counted(monkeypatch) as looked_up:
         suggestions(here, "12345/report-8", OURS, lambda: next(ticks) * MAX_SECONDS / 10)
     assert len(looked_up) == 10
 
 
-def test_what_was_found_before_the_end_is_told(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_before_limit_are_returned(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suggest, "MAX_LOOKUPS", 5)
     found = suggestions(here, "12345/report-7/", OURS)
     assert [str(each.handle) for each in found.suggestions] == ["12345/report-7"]
     assert found.prefix is not None
 
 
-def test_a_policy_that_cannot_be_read_hides_nothing_and_breaks_nothing(
-    here: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_policy_does_not_affect_suggestions(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Any:
-        raise Refused(ResponseCode.ERROR, "the stored policy cannot be read")
+        raise Refused(ResponseCode.ERROR, "The stored policy is invalid")
 
     monkeypatch.setattr(Snapshot, "policy", broken)
     assert told(here, "12345/report-8") == ["12345/report-7"]
@@ -445,12 +441,12 @@ def test_a_policy_that_cannot_be_read_hides_nothing_and_breaks_nothing(
 
 
 @given(texts())
-def test_readings_begin_with_the_text_and_are_all_different(text: str) -> None:
+def test_candidates_start_with_text_and_are_unique(text: str) -> None:
     found = find_candidates(text, OURS)
     assert (found[0].text, found[0].done) == (text, ())
     assert len({reading.text for reading in found}) == len(found) <= MAX_CANDIDATES
     assert all(reading.done and reading.text for reading in found[1:])
 
 
-def test_a_text_that_no_request_can_hold_is_not_read() -> None:
+def test_overlong_text_is_not_repaired() -> None:
     assert len(find_candidates("(" * (MAX_TEXT + 1), OURS)) == 1
