@@ -1,4 +1,4 @@
-"""What the tests of authorisation share: records in memory, administrators, groups, and who asks."""
+"""Fixtures for authorization: records in memory, administrators, groups, and identities."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -14,7 +14,7 @@ SECRET: Final = "correct horse battery staple"
 
 
 class Records:
-    """Records by their exact spelling; remembers what was looked up."""
+    """Records by their exact spelling; notes what was looked up."""
 
     def __init__(self, records: Mapping[str, Iterable[Value]]) -> None:
         self.records = {handle: tuple(values) for handle, values in records.items()}

@@ -1,4 +1,4 @@
-"""The registry on both back ends: the ledger's own fixtures, and a registry over an empty store."""
+"""Fixtures: the registry on both back ends, over an empty store."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +24,6 @@ def registry(store: Store, tmp_path: Path, machine: Machine) -> Iterator[Registr
 
 @pytest.fixture
 def here(machine: Machine) -> Iterator[Registry]:
-    """A registry with the namespace 12345, for the tests of the past."""
+    """A registry with the namespace 12345, for tests of the history."""
     with site(machine) as made:
         yield made

@@ -1,4 +1,4 @@
-"""What the tests of the registry share: a registry over a ledger in memory or on a real back end, and who asks."""
+"""Helpers: a registry over a ledger in memory or on a real back end, and identities."""
 
 import random
 import tempfile
@@ -53,7 +53,7 @@ def registry_on(
 
 @contextmanager
 def registry_in_memory(machine: Machine | None = None, rules: Rules | None = None) -> Iterator[Registry]:
-    """A registry of its own, thrown away afterwards."""
+    """A registry that is deleted afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         store = sqlite_with_tables(Path(folder) / "ledger.db")
         with registry_on(store, Path(folder), machine, rules) as made:
@@ -61,6 +61,6 @@ def registry_in_memory(machine: Machine | None = None, rules: Rules | None = Non
 
 
 def add_namespace(registry: Registry, prefix: str, profile: str | Policy = "free", *values: Value) -> None:
-    """A namespace whose prefix handle has the given values."""
+    """Create a namespace whose prefix handle has the given values."""
     policy = PROFILES[profile] if isinstance(profile, str) else profile
     registry.do(AddNamespace(prefix, policy, values), OPERATOR, "cli")

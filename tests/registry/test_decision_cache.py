@@ -1,4 +1,4 @@
-"""Deciding by what was seen last: it saves reading, and what has changed since never counts."""
+"""Decisions from the cache: they save reads, and never use outdated entries."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def readings(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A note for every state of the ledger that is entered."""
+    """Collects one item for every opened snapshot."""
     entered: list[str] = []
     really = registry.ledger.reading
 
@@ -61,7 +61,7 @@ def create(registry: Registry, name: str, *values: Value) -> None:
 
 
 def elsewhere(registry: Registry, name: str, *values: Value, state: State = State.NORMAL) -> None:
-    """What another process or node appends."""
+    """Append as another process or node."""
     registry.ledger.append(Append(Draft(Action.UPDATE, state, name, "test", "local:test", values=values)))
 
 
@@ -71,7 +71,7 @@ def set_policy(registry: Registry, policy: object) -> None:
 
 
 def remember(registry: Registry, seen: Mapping[bytes, Entry | None]) -> None:
-    """What a decision notes that has read this."""
+    """Cache entries as a decision that has read them."""
     with registry.ledger.reading() as reading:
         registry._entry_cache.note(seen, (), reading.size, erased=False)
 
@@ -81,7 +81,7 @@ def remembered(registry: Registry, name: str) -> Entry | None:
     return None if found is None else found.entry
 
 
-def test_creating_one_more_name_reads_nothing(registry: Registry, readings: list[str]) -> None:
+def test_second_create_reads_nothing(registry: Registry, readings: list[str]) -> None:
     create(registry, "10.1/a")
     del readings[:]
     create(registry, "10.1/b")
@@ -89,7 +89,7 @@ def test_creating_one_more_name_reads_nothing(registry: Registry, readings: list
     assert readings == []
 
 
-def test_a_name_that_exists_is_found_to_exist(registry: Registry, readings: list[str]) -> None:
+def test_existing_handle_is_detected(registry: Registry, readings: list[str]) -> None:
     create(registry, "10.1/a")
     del readings[:]
     with pytest.raises(Refused) as caught:
@@ -98,7 +98,7 @@ def test_a_name_that_exists_is_found_to_exist(registry: Registry, readings: list
     assert registry.resolve(Query(handle("10.1/a")), NOBODY).values[0].type == "URL"
 
 
-def test_a_policy_that_another_process_has_set_holds_at_once(registry: Registry) -> None:
+def test_policy_of_another_process_applies_at_once(registry: Registry) -> None:
     create(registry, "10.1/a")
     set_policy(registry, NO_URL)
     with pytest.raises(Refused, match="forbidden_types"):
@@ -106,14 +106,14 @@ def test_a_policy_that_another_process_has_set_holds_at_once(registry: Registry)
     create(registry, "10.1/b", EMAIL)
 
 
-def test_nobody_is_refused_for_what_is_not_so_any_more(registry: Registry) -> None:
+def test_outdated_entry_refuses_nobody(registry: Registry) -> None:
     set_policy(registry, NO_URL)
     create(registry, "10.1/a", EMAIL)
     set_policy(registry, PROFILES["free"])
     create(registry, "10.1/b")
 
 
-def test_a_right_that_is_gone_does_not_count(registry: Registry) -> None:
+def test_removed_permission_is_not_used(registry: Registry) -> None:
     create(registry, "10.1/a")
     elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.2"))
     with pytest.raises(Refused) as caught:
@@ -121,8 +121,8 @@ def test_a_right_that_is_gone_does_not_count(registry: Registry) -> None:
     assert caught.value.code is ResponseCode.INVALID_ADMIN
 
 
-def test_that_nothing_is_to_be_done_is_not_taken_from_memory(registry: Registry) -> None:
-    """The record of a creator, say, that other decisions have read."""
+def test_no_change_is_not_decided_from_the_cache(registry: Registry) -> None:
+    """For example the record of a creator that other decisions have read."""
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"))
     name = handle("10.1/a")
     with registry.snapshot() as snapshot:
@@ -133,7 +133,7 @@ def test_that_nothing_is_to_be_done_is_not_taken_from_memory(registry: Registry)
     assert registry.resolve(Query(name, indexes=[1]), NOBODY).values[0].data == URL.data
 
 
-def test_what_a_change_has_made_old_is_not_remembered(registry: Registry, readings: list[str]) -> None:
+def test_changed_entry_is_not_cached(registry: Registry, readings: list[str]) -> None:
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"))
     for number in range(3):
         registry.do(Modify(handle("10.1/a"), (Value.text(1, "URL", str(number)),)), ADMIN, "native")
@@ -142,7 +142,7 @@ def test_what_a_change_has_made_old_is_not_remembered(registry: Registry, readin
     assert readings == ["read"]
 
 
-def test_only_so_much_is_remembered(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_size_is_limited(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_cache, "MAX_ENTRIES", 2)
     for number in range(3):
         create(registry, f"10.1/{number}")
@@ -156,7 +156,7 @@ def test_only_so_much_is_remembered(registry: Registry, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("octets", "is_kept"), [(decision_cache.MAX_BYTES // 2, True), (decision_cache.MAX_BYTES, False)]
 )
-def test_large_entries_are_not_remembered(registry: Registry, octets: int, is_kept: bool) -> None:
+def test_large_entries_are_not_cached(registry: Registry, octets: int, is_kept: bool) -> None:
     elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"), Value(1, "DESC", b"x" * octets))
     create(registry, "10.1/a")
     assert (remembered(registry, "0.NA/10.1") is not None) is is_kept
@@ -169,7 +169,7 @@ def holding(registry: Registry, data: bytes) -> bool:
     return any(data in known.entry.body() for known in registry._entry_cache._entries.values())
 
 
-def test_what_is_changed_is_forgotten_whoever_has_noted_it(registry: Registry) -> None:
+def test_changed_entry_is_dropped_by_all_threads(registry: Registry) -> None:
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"), SECRET)
     key = record_key("10.1/a")
     with registry.snapshot() as snapshot:
@@ -185,7 +185,7 @@ def test_what_is_changed_is_forgotten_whoever_has_noted_it(registry: Registry) -
     assert remembered(registry, "0.NA/10.1") is not None
 
 
-def test_everything_is_forgotten_when_something_is_erased(registry: Registry) -> None:
+def test_cache_is_cleared_by_a_redaction(registry: Registry) -> None:
     create(registry, "10.1/a", URL, admin(100, "300:0.NA/10.1"))
     with registry.snapshot() as snapshot:
         stored = snapshot.stored(handle("10.1/a"))
@@ -196,7 +196,7 @@ def test_everything_is_forgotten_when_something_is_erased(registry: Registry) ->
     assert not holding(registry, URL.data)
 
 
-def test_the_names_of_another_case_rule_are_forgotten(registry: Registry) -> None:
+def test_cache_drops_records_of_another_case_rule(registry: Registry) -> None:
     create(registry, "10.1/Aa", URL, SECRET)
     create(registry, "10.1/b", URL)
     exact = replace(PROFILES["free"], case=CaseRule.SENSITIVE)
@@ -210,7 +210,7 @@ def test_the_names_of_another_case_rule_are_forgotten(registry: Registry) -> Non
 
 @dataclass(frozen=True)
 class Interrupted:
-    """An operation during which another is carried out and remembered, when its state of the ledger is open."""
+    """A command during which another one is executed and cached, while its snapshot is open."""
 
     operation: Command[ChangeResult]
     meanwhile: Callable[[], object]
@@ -222,7 +222,7 @@ class Interrupted:
 
 
 def change_once(registry: Registry, name: str, *values: Value, state: State = State.NORMAL) -> Callable[[], None]:
-    """Changes a record, and has another decision remember that; the second time it does nothing."""
+    """Change a record, and have another decision cache it; the second time do nothing."""
     done: list[str] = []
 
     def change() -> None:
@@ -235,7 +235,7 @@ def change_once(registry: Registry, name: str, *values: Value, state: State = St
     return change
 
 
-def test_erasing_does_not_take_back_what_was_changed_meanwhile(registry: Registry) -> None:
+def test_redaction_keeps_concurrent_changes(registry: Registry) -> None:
     create(registry, "10.1/a", URL)
     with registry.snapshot() as snapshot:
         seq = snapshot.stored(handle("10.1/a")).seq
@@ -246,8 +246,8 @@ def test_erasing_does_not_take_back_what_was_changed_meanwhile(registry: Registr
     assert registry.resolve(Query(handle("10.1/a")), NOBODY).values[0].data == newest.data
 
 
-def test_undoing_a_tombstone_does_not_go_back_behind_what_was_changed_meanwhile(registry: Registry) -> None:
-    """It was undone, changed, and put there again."""
+def test_undoing_a_tombstone_keeps_concurrent_changes(registry: Registry) -> None:
+    """It was undone, changed, and created again."""
     name = handle("10.1/a")
     create(registry, "10.1/a", URL)
     registry.do(Tombstone(name, "gone"), OPERATOR, "cli")
@@ -256,8 +256,8 @@ def test_undoing_a_tombstone_does_not_go_back_behind_what_was_changed_meanwhile(
     assert [value.type for value in registry.resolve(Query(name), NOBODY).values] == ["EMAIL"]
 
 
-def test_what_is_found_otherwise_does_not_hide_that_a_right_is_gone(registry: Registry) -> None:
-    """Another case rule rests on all names, and one of them may have been remembered for the rights it gives."""
+def test_entries_found_by_scan_do_not_hide_a_removed_permission(registry: Registry) -> None:
+    """A change of the case rule depends on all records, and one may be cached for its permissions."""
     create(registry, "10.1/group", Value(200, "HS_VLIST", ValueList((ADMIN.reference,)).to_bytes()))
     elsewhere(registry, "0.NA/10.1", admin(100, "200:10.1/group"))
     create(registry, "10.1/a")
@@ -272,8 +272,8 @@ def test_what_is_found_otherwise_does_not_hide_that_a_right_is_gone(registry: Re
 # Another history under the same numbers
 
 
-def test_what_is_remembered_of_another_history_does_not_count(registry: Registry, tmp_path: Path) -> None:
-    """An older state of the database is put back under a running process, and goes on without a right."""
+def test_cache_of_a_replaced_ledger_is_not_used(registry: Registry, tmp_path: Path) -> None:
+    """An older database is restored under a running process, without a permission."""
     bob = key_holder(301, "0.NA/10.1")
     path = str(registry.ledger.log.store.engine.url.database)
     with closing(sqlite3.connect(path)) as database, closing(sqlite3.connect(tmp_path / "older")) as older:
@@ -297,7 +297,7 @@ def test_what_is_remembered_of_another_history_does_not_count(registry: Registry
 
 
 def put_back(older: sqlite3.Connection, database: sqlite3.Connection) -> None:
-    """Give every table the rows it had."""
+    """Restore the rows of every table."""
     tables = [row[0] for row in older.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     with database:
         for table in tables:

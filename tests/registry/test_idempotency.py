@@ -1,4 +1,4 @@
-"""Requests with keys, as a door uses them: answered again, never carried out twice, whoever is killed when."""
+"""Idempotency keys: requests are replayed and never executed twice, even if a process is killed."""
 
 import hashlib
 import secrets
@@ -53,7 +53,7 @@ def here(registry: Registry) -> Registry:
 
 @pytest.fixture
 def there(machine: Machine) -> Iterator[Registry]:
-    """A registry where one back end is enough."""
+    """A registry for tests that need one back end."""
     with registry_in_memory(machine, RULES) as made:
         furnish(made)
         yield made
@@ -90,7 +90,7 @@ def size(registry: Registry) -> int:
 # Answered again
 
 
-def test_a_request_that_comes_again_gets_its_answer_again(here: Registry) -> None:
+def test_repeated_request_gets_the_same_response(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     first = ask(keys)
     assert isinstance(first, Executed)
@@ -101,7 +101,7 @@ def test_a_request_that_comes_again_gets_its_answer_again(here: Registry) -> Non
     assert first.answer.body == b"12345/new %d" % before
 
 
-def test_another_body_with_the_same_key(here: Registry) -> None:
+def test_key_with_another_body_is_reused_key(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     ask(keys)
     before = size(here)
@@ -109,7 +109,7 @@ def test_another_body_with_the_same_key(here: Registry) -> None:
     assert size(here) == before
 
 
-def test_keys_are_those_of_an_identity(here: Registry) -> None:
+def test_keys_belong_to_an_identity(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     identity: list[Identity] = [OPERATOR, ANN, shown(here, ANN, scope("create")), shown(here, ANN, scope("create"))]
     assert len({caller_id(each) for each in identity}) == 4
@@ -119,14 +119,14 @@ def test_keys_are_those_of_an_identity(here: Registry) -> None:
         assert isinstance(ask(keys, NEW, each), Replayed)
 
 
-def test_a_key_is_free_after_a_day(here: Registry, machine: Machine) -> None:
+def test_key_expires_after_a_day(here: Registry, machine: Machine) -> None:
     keys = IdempotencyKeys(here)
     ask(keys)
     machine.run(KEY_LIFETIME)
     assert isinstance(ask(keys, Create(handle("12345/other"), (URL,)), body="other"), Executed)
 
 
-def test_names_are_minted_once(here: Registry) -> None:
+def test_handles_are_minted_once(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     found: list[bytes] = []
     for order in (Mint(MintInputs.of(here), "12345", 3, values=(URL,)), Generate(MintInputs.of(here), "12345", 3)):
@@ -142,8 +142,8 @@ def test_names_are_minted_once(here: Registry) -> None:
     assert len(found[0].split()) == len(found[2].split()) == 3
 
 
-def test_what_changed_nothing_is_answered_again_too(there: Registry) -> None:
-    """Otherwise a request that comes late would do what it did not do the first time."""
+def test_unchanged_result_is_replayed_too(there: Registry) -> None:
+    """Otherwise a late request would do what it did not do the first time."""
     keys = IdempotencyKeys(there)
     there.do(NEW, OPERATOR, "cli")
     publish = Publish(NEW.handle)
@@ -155,7 +155,7 @@ def test_what_changed_nothing_is_answered_again_too(there: Registry) -> None:
     assert size(there) == before
 
 
-def test_of_a_long_answer_only_what_was_done_is_known(there: Registry) -> None:
+def test_long_response_is_not_stored(there: Registry) -> None:
     keys = IdempotencyKeys(there)
     for _ in range(2):
         with keys.claim(OPERATOR, b"key", digest()) as claim:
@@ -166,7 +166,7 @@ def test_of_a_long_answer_only_what_was_done_is_known(there: Registry) -> None:
                 assert claim == Replayed(201, None, size(there), 1)
 
 
-def test_what_was_refused_may_be_tried_again(here: Registry) -> None:
+def test_refused_request_can_be_retried(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     for _ in range(2):
         with pytest.raises(Refused) as caught:
@@ -177,7 +177,7 @@ def test_what_was_refused_may_be_tried_again(here: Registry) -> None:
     assert isinstance(ask(keys, Delete(NEW.handle)), Replayed)
 
 
-def test_what_is_done_in_several_commits_is_kept_when_it_is_done(here: Registry) -> None:
+def test_response_of_several_commits_is_stored_afterwards(here: Registry) -> None:
     keys = IdempotencyKeys(here)
     answer = StoredResponse(202, b"the operation")
     with keys.claim(OPERATOR, b"key", digest()) as claim:
@@ -194,7 +194,7 @@ def test_what_is_done_in_several_commits_is_kept_when_it_is_done(here: Registry)
 # At the same time
 
 
-def test_while_it_is_being_carried_out(there: Registry) -> None:
+def test_concurrent_request_is_in_progress(there: Registry) -> None:
     keys = IdempotencyKeys(there)
     with keys.claim(OPERATOR, b"key", digest()) as first:
         assert isinstance(first, NewClaim)
@@ -205,7 +205,7 @@ def test_while_it_is_being_carried_out(there: Registry) -> None:
     assert isinstance(ask(keys), Executed)
 
 
-def test_a_claim_ends_with_its_block_however_that_ends(there: Registry) -> None:
+def test_claim_ends_with_its_block(there: Registry) -> None:
     keys = IdempotencyKeys(there)
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), keys.claim(OPERATOR, b"key", digest()):
@@ -215,7 +215,7 @@ def test_a_claim_ends_with_its_block_however_that_ends(there: Registry) -> None:
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """An operation before, or after, whose decision something else happens."""
+    """A command with a callback before or after its decision."""
 
     operation: Command[ChangeResult]
     happens: list[Callable[[], object]]
@@ -232,8 +232,8 @@ class Meanwhile:
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("body", ["", "other"])
-def test_another_process_does_the_same_meanwhile(here: Registry, first: bool, body: str) -> None:
-    """Whether this one has decided before or after that: it gets the other one's answer, and does nothing."""
+def test_same_request_in_another_process_is_executed_once(here: Registry, first: bool, body: str) -> None:
+    """Decided before or after: it gets the other response, and does nothing."""
     keys, others = IdempotencyKeys(here), IdempotencyKeys(here)
     done: list[Claim | Executed] = []
     late = Meanwhile(NEW, [lambda: done.append(ask(others, body=body))], first)
@@ -248,7 +248,7 @@ def test_another_process_does_the_same_meanwhile(here: Registry, first: bool, bo
         assert len(list(reading.history(b"12345/NEW"))) == 1
 
 
-def test_many_at_once_are_carried_out_once(here: Registry) -> None:
+def test_concurrent_requests_are_executed_once(here: Registry) -> None:
     several = [IdempotencyKeys(here) for _ in range(3)]
     order = Mint(MintInputs.of(here), "12345", values=(URL,))
     found: list[object] = []
@@ -287,43 +287,43 @@ def test_many_at_once_are_carried_out_once(here: Registry) -> None:
         (NOBODY, b"key", ResponseCode.AUTHENTICATION_NEEDED),
     ],
 )
-def test_what_is_no_key(there: Registry, identity: Identity, key: bytes, code: ResponseCode) -> None:
+def test_invalid_key_is_refused(there: Registry, identity: Identity, key: bytes, code: ResponseCode) -> None:
     with pytest.raises(Refused) as caught:
         ask(IdempotencyKeys(there), NEW, identity, key)
     assert caught.value.code is code
 
 
 @pytest.mark.parametrize("key", [b"\0", bytes(255), "schlüssel".encode(), b"'; DROP TABLE entries; --"])
-def test_any_octets_are_a_key(here: Registry, key: bytes) -> None:
+def test_any_bytes_are_a_valid_key(here: Registry, key: bytes) -> None:
     keys = IdempotencyKeys(here)
     assert isinstance(ask(keys, key=key), Executed)
     assert isinstance(ask(keys, key=key), Replayed)
 
 
-def test_a_digest_has_its_length(there: Registry) -> None:
-    with pytest.raises(ValueError, match="32 octets"), IdempotencyKeys(there).claim(OPERATOR, b"key", b"short"):
+def test_digest_length_is_checked(there: Registry) -> None:
+    with pytest.raises(ValueError, match="32 bytes"), IdempotencyKeys(there).claim(OPERATOR, b"key", b"short"):
         pass
 
 
-def test_where_there_is_no_room_a_key_is_refused_and_a_known_one_is_answered(
-    there: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_key_is_refused_when_the_quota_is_used_up(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = IdempotencyKeys(there)
     ask(keys)
     with monkeypatch.context() as patch:
         patch.setattr(idempotency, "MAX_KEYS_PER_OWNER", 1)
         assert isinstance(ask(keys), Replayed)
-        with pytest.raises(Refused, match="kept for you as can be; each is kept for 24 hours") as caught:
+        with pytest.raises(
+            Refused, match="You have too many stored idempotency keys; each is kept for 24 hours"
+        ) as caught:
             ask(keys, key=b"another")
         assert caught.value.code is ResponseCode.SERVER_TOO_BUSY
         assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), ANN), Executed)
     monkeypatch.setattr(idempotency, "MAX_KEYS", 2)
-    with pytest.raises(Refused, match="for everybody together"):
+    with pytest.raises(Refused, match="The server has too many"):
         ask(keys, key=b"another")
 
 
-def test_many_tokens_give_no_more_room(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are those of a token; the room for them is that of whoever made it, however they are spelt."""
+def test_tokens_share_the_quota_of_their_issuer(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token has its keys; the quota is that of its issuer, in any spelling."""
     monkeypatch.setattr(idempotency, "MAX_KEYS_PER_OWNER", 3)
     keys = IdempotencyKeys(here)
     spelt = key_holder(300, "0.na/12345")
@@ -332,12 +332,12 @@ def test_many_tokens_give_no_more_room(here: Registry, monkeypatch: pytest.Monke
     for number, identity in enumerate(first):
         assert isinstance(ask(keys, Create(handle(f"12345/{number}"), (URL,)), identity), Executed)
     for identity in more:
-        with pytest.raises(Refused, match="kept for you"):
+        with pytest.raises(Refused, match="You have too many"):
             ask(keys, Create(handle("12345/3"), (URL,)), identity, key=b"another")
     assert isinstance(ask(keys, Create(handle("12345/3"), (URL,)), OPERATOR), Executed)
 
 
-def test_what_fails_is_told_as_it_is(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_raised_unchanged(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*_: object, **__: object) -> object:
         raise TooBusy("later")
 
@@ -349,25 +349,25 @@ def test_what_fails_is_told_as_it_is(there: Registry, monkeypatch: pytest.Monkey
     assert isinstance(ask(keys), Executed)
 
 
-def test_the_registry_says_what_is_kept(there: Registry) -> None:
+def test_registry_reports_the_stored_record(there: Registry) -> None:
     once = IdempotentRequest(bytes(32), b"key", digest(), changed)
     made = there.do(NEW, OPERATOR, "cli", once=once)
     with pytest.raises(AlreadyExecuted) as caught:
         there.do(Create(Handle.parse("12345/2"), (URL,)), OPERATOR, "cli", once=once)
-    assert caught.value.kept.seq == made.seq
+    assert caught.value.record.seq == made.seq
 
 
 # Killed
 
 
-def test_whoever_is_killed_has_done_it_once_or_not_at_all(where: str, tmp_path: Path) -> None:
+def test_killed_process_executes_once_or_not_at_all(where: str, tmp_path: Path) -> None:
     place = Place(where, tmp_path)
     idempotency_crash.create(place, SIGNER)
     idempotency_crash.run(place, 6, 20260101)
 
 
-def test_killed_behind_the_commit_and_before_the_answer(where: str, tmp_path: Path) -> None:
-    """The very moment that a key is for."""
+def test_killed_after_commit_and_before_the_response(where: str, tmp_path: Path) -> None:
+    """The moment that keys are made for."""
     place = Place(where, tmp_path)
     idempotency_crash.create(place, Signer.generate("ledger.example.org", bytes(range(32))))
     idempotency_crash.die_after_commit(place, 7)

@@ -1,4 +1,4 @@
-"""Ways round the rules that somebody thought of, each closed."""
+"""Attempts to bypass permissions, each refused."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def exists(registry: Registry, name: str) -> bool:
         return snapshot.stored(Handle.parse_lenient(name)).exists
 
 
-def test_whoever_may_derive_a_prefix_makes_no_names_elsewhere_by_naming_types() -> None:
+def test_types_of_a_derived_prefix_create_no_handles_elsewhere() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "1:99/na", AdminPermission.ADD_NA))
         add_namespace(registry, "20")
@@ -62,7 +62,7 @@ def test_whoever_may_derive_a_prefix_makes_no_names_elsewhere_by_naming_types() 
         assert not any(exists(registry, name) for name in types)
 
 
-def test_the_parent_does_not_take_over_a_derived_prefix_that_exists() -> None:
+def test_parent_cannot_take_over_a_derived_prefix() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "1:99/na", AdminPermission.ADD_NA))
         registry.do(Home("0.NA/10.5"), OPERATOR, "cli")
@@ -72,7 +72,7 @@ def test_the_parent_does_not_take_over_a_derived_prefix_that_exists() -> None:
         registry.do(AddNamespace("10.5", policy), key_holder(1, "98/own"), "native")
 
 
-def test_a_home_only_administrator_does_not_make_prefix_handles() -> None:
+def test_home_only_administrator_cannot_create_prefix_handles() -> None:
     rules = Rules(Settings(home_only_admins=(ValueRef(1, "88/homer"),)))
     with registry_in_memory(rules=rules) as registry:
         copy = CopyPrefixHandle("66", (admin(100, "1:88/homer"),))
@@ -80,7 +80,7 @@ def test_a_home_only_administrator_does_not_make_prefix_handles() -> None:
         assert refused(registry, copy, OPERATOR) is ResponseCode.HANDLE_ALREADY_EXISTS, "it is served here"
 
 
-def test_a_default_policy_is_written_down_when_a_prefix_is_homed() -> None:
+def test_default_policy_is_stored_when_a_prefix_is_homed() -> None:
     with registry_in_memory() as registry:
         registry.do(Home("0.NA/40"), OPERATOR, "cli")
         registry.do(Create(handle("40/abc"), (URL,)), OPERATOR, "cli")
@@ -89,7 +89,7 @@ def test_a_default_policy_is_written_down_when_a_prefix_is_homed() -> None:
         assert refused(registry, Create(handle("40/ABC"), ()), OPERATOR) is ResponseCode.HANDLE_ALREADY_EXISTS
 
 
-def test_a_name_made_while_a_case_rule_is_decided_is_not_lost() -> None:
+def test_handle_created_during_a_case_rule_change_is_not_lost() -> None:
     with registry_in_memory() as registry:
         registry.do(Home("0.NA/41"), OPERATOR, "cli")
         decided = registry._decide(AddNamespace("41", PROFILES["exact"]), OPERATOR, "cli", "", None)
@@ -101,7 +101,7 @@ def test_a_name_made_while_a_case_rule_is_decided_is_not_lost() -> None:
         assert registry.resolve(Query(handle("41/ABC")), NOBODY).values
 
 
-def test_a_namespace_with_names_does_not_become_cordra() -> None:
+def test_namespace_with_records_cannot_become_cordra() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "2000.01")
         name = Handle.parse_lenient("2000.01/EEF4DF17361A42E2B975E554663B70C3?part=1")
@@ -111,17 +111,17 @@ def test_a_namespace_with_names_does_not_become_cordra() -> None:
         assert registry.resolve(Query(name), NOBODY).values
 
 
-def test_a_deleted_name_is_not_revived_by_whoever_may_mint() -> None:
+def test_deleted_handle_needs_create_permission() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10", replace(FREE, who_may_mint=Audience.AUTHENTICATED), admin(100, "1:9/adm"))
         registry.do(Create(handle("10/a"), (URL,)), OPERATOR, "cli")
         registry.do(Delete(handle("10/a")), OPERATOR, "cli")
-        again = Create(handle("10/a"), (URL,), again=True)
+        again = Create(handle("10/a"), (URL,), reuse_deleted=True)
         assert refused(registry, again, key_holder(1, "77/x")) is ResponseCode.INVALID_ADMIN
         registry.do(again, key_holder(1, "9/adm"), "native")
 
 
-def test_what_the_door_read_is_checked_at_commit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preconditions_of_the_interface_are_checked_at_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "300:10/me"))
         registry.do(Create(handle("10/me"), (Value(300, "HS_SECKEY", b"secret"),)), OPERATOR, "cli")
@@ -136,7 +136,7 @@ def test_what_the_door_read_is_checked_at_commit_too(monkeypatch: pytest.MonkeyP
             return really(*requests)
 
         monkeypatch.setattr(registry.ledger, "append", append)
-        with pytest.raises(TooBusy, match="prove it again"):
+        with pytest.raises(TooBusy, match="Authenticate again"):
             registry.do(
                 Create(handle("10/x"), ()), key_holder(300, "10/me"), "native", preconditions={key.key: key.seq}
             )
@@ -145,7 +145,7 @@ def test_what_the_door_read_is_checked_at_commit_too(monkeypatch: pytest.MonkeyP
             assert not snapshot.stored(handle("10/x")).exists
 
 
-def test_whoever_lost_the_key_learns_nothing_even_where_nothing_is_written() -> None:
+def test_caller_with_a_removed_key_learns_nothing() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "300:10/me"))
         registry.do(Create(handle("10/me"), (Value(300, "HS_SECKEY", b"secret"),)), OPERATOR, "cli")
@@ -154,12 +154,12 @@ def test_whoever_lost_the_key_learns_nothing_even_where_nothing_is_written() -> 
             key = snapshot.stored(handle("10/me"))
         registry.do(Remove(handle("10/me"), (300,)), OPERATOR, "cli")
         for operation in (Publish(handle("10/a")), Publish(handle("10/none"))):
-            with pytest.raises(TooBusy, match="prove it again"):
+            with pytest.raises(TooBusy, match="Authenticate again"):
                 registry.do(operation, key_holder(300, "10/me"), "native", preconditions={key.key: key.seq})
 
 
-def test_what_the_door_read_does_not_hide_that_a_right_is_gone() -> None:
-    """The decision rests on the entry that is remembered, the door has read a later one, and both are one record."""
+def test_preconditions_do_not_hide_a_removed_permission() -> None:
+    """The decision depends on a cached entry, the interface has read a later one of the same record."""
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "300:0.NA/10"), Value(300, "HS_SECKEY", b"secret"))
         me = key_holder(300, "0.NA/10")
@@ -173,7 +173,7 @@ def test_what_the_door_read_does_not_hide_that_a_right_is_gone() -> None:
         assert caught.value.code is ResponseCode.INVALID_ADMIN
 
 
-def test_a_group_under_a_prefix_that_is_not_homed_any_more_gives_no_rights() -> None:
+def test_group_under_an_unhomed_prefix_grants_nothing() -> None:
     with registry_in_memory() as registry:
         for prefix in ("10", "60"):
             add_namespace(registry, prefix)
@@ -187,7 +187,7 @@ def test_a_group_under_a_prefix_that_is_not_homed_any_more_gives_no_rights() -> 
         assert refused(registry, other, key_holder(1, "77/x")) is ResponseCode.INVALID_ADMIN
 
 
-def test_the_search_for_rights_is_bounded_for_all_questions_of_a_request_together() -> None:
+def test_search_limit_applies_to_the_whole_request() -> None:
     with registry_in_memory() as registry:
         groups = [Value(200 + number, "HS_VLIST", bytes(4)) for number in range(1_500)]
         add_namespace(registry, "10", "free", *(admin(10_000 + n, f"{200 + n}:0.NA/10") for n in range(400)))
@@ -198,7 +198,7 @@ def test_the_search_for_rights_is_bounded_for_all_questions_of_a_request_togethe
             assert snapshot.usage.lookups == MAX_GROUP_LOOKUPS
 
 
-def test_a_prefix_of_a_thousand_segments_is_not_climbed() -> None:
+def test_ancestors_of_a_long_prefix_are_limited() -> None:
     with registry_in_memory() as registry:
         asked: list[str] = []
         with registry.snapshot() as snapshot:
@@ -207,7 +207,7 @@ def test_a_prefix_of_a_thousand_segments_is_not_climbed() -> None:
         assert len(asked) <= MAX_ANCESTORS + 2
 
 
-def test_what_was_hidden_and_removed_stays_hidden_in_the_past() -> None:
+def test_removed_private_value_stays_hidden_in_the_history() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10", "free", admin(100, "1:9/adm"))
         mail = Value.text(2, "EMAIL", "alice@example.org")
@@ -217,12 +217,12 @@ def test_what_was_hidden_and_removed_stays_hidden_in_the_past() -> None:
         assert [v.index for v in registry.resolve(Query(handle("10/a")), NOBODY, at=first).values] == [1]
 
 
-def test_a_note_without_a_stored_form_is_refused_in_words() -> None:
+def test_invalid_note_is_refused() -> None:
     with registry_in_memory() as registry, pytest.raises(Refused, match="surrogate"):
         registry.do(Home("0.NA/10"), OPERATOR, "cli", "\ud800")
 
 
-def test_imported_names_are_kept_as_they_were_registered_elsewhere() -> None:
+def test_imported_handles_keep_their_spelling() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10")
         odd = Handle.parse_lenient("10/bad\u202ename")
@@ -231,7 +231,7 @@ def test_imported_names_are_kept_as_they_were_registered_elsewhere() -> None:
         assert registry.resolve(Query(odd), NOBODY).values
 
 
-def test_a_tombstone_keeps_saying_why() -> None:
+def test_tombstone_keeps_its_reason() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10")
         values = (Value.text(1, FREE.tombstone_reason_type, "burnt"), Value.text(2, "DESC", "x"), admin(100, "1:9/a"))
@@ -242,7 +242,7 @@ def test_a_tombstone_keeps_saying_why() -> None:
 
 
 @pytest.mark.parametrize("name", ["0.NA/.7", "0.NA/..", "0.NA/7."])
-def test_a_prefix_with_empty_parts_is_not_found_and_breaks_nothing(name: str) -> None:
+def test_prefix_with_empty_segments_is_not_found(name: str) -> None:
     with registry_in_memory() as registry, pytest.raises(Refused) as caught:
         registry.resolve(Query(Handle.parse_lenient(name)), NOBODY)
     assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND

@@ -1,4 +1,4 @@
-"""Many who want the same at once: one gets it, the others are told, and nobody acts on a right that is gone."""
+"""Concurrent commands: one wins, the others are refused, and no removed permission is used."""
 
 import random
 import threading
@@ -51,7 +51,7 @@ RULES = Rules(Settings(server_admins=(ValueRef(300, "0.NA/0.NA"),)))
 
 @contextmanager
 def opened(where: str, folder: Path) -> Iterator[Registry]:
-    """The registry over a ledger that exists; its clock is that of today, as in every other process."""
+    """The registry over an existing ledger, with the current time."""
     with Ledger(log_of_today(open_store(where)), Answers(folder / "answers")) as ledger:
         yield Registry(ledger, RULES)
 
@@ -80,7 +80,7 @@ def registry(where: str, tmp_path: Path) -> Iterator[Registry]:
 
 
 def outcome(registry: Registry, operation: Command[object], identity: Identity = ADMIN) -> int:
-    """The code that an operation comes to."""
+    """The response code of a command."""
     try:
         registry.do(operation, identity, "native")
     except Refused as refused:
@@ -89,7 +89,7 @@ def outcome(registry: Registry, operation: Command[object], identity: Identity =
 
 
 def all_at_once(number: int, work: Callable[[int], None]) -> None:
-    """Let so many threads work, from the same moment on; what fails in one of them fails here."""
+    """Run threads from the same moment on; raise what fails in one of them."""
     start = threading.Barrier(number)
     failed: list[BaseException] = []
 
@@ -123,7 +123,7 @@ def shuffled(seed: int, names: Sequence[str] = NAMES) -> list[str]:
 
 
 def check_winners(registry: Registry, outcomes: dict[str, dict[str, int]]) -> None:
-    """Each name has one winner, whose value it has; everybody else was told that it exists."""
+    """Each handle has one winner and its value; all others were refused."""
     for name in NAMES:
         codes = {identity: told[name] for identity, told in outcomes.items()}
         assert Counter(codes.values()) == {RC.SUCCESS: 1, RC.HANDLE_ALREADY_EXISTS: len(outcomes) - 1}, name
@@ -133,7 +133,7 @@ def check_winners(registry: Registry, outcomes: dict[str, dict[str, int]]) -> No
 # The same names
 
 
-def test_of_16_threads_that_create_the_same_names_one_wins_each(registry: Registry) -> None:
+def test_one_of_16_threads_creates_each_handle(registry: Registry) -> None:
     before = size(registry)
     outcomes: dict[str, dict[str, int]] = {str(which): {} for which in range(THREADS)}
 
@@ -150,7 +150,7 @@ def test_of_16_threads_that_create_the_same_names_one_wins_each(registry: Regist
 
 
 def create_all(pipe: Connection, where: str, folder: Path, me: str) -> None:
-    """What each process does: create every name when told to, and say how it went."""
+    """Worker process: create every handle on request, and report the result."""
     told: dict[str, int] = {}
     with opened(where, folder) as registry:
         pipe.send("ready")
@@ -160,7 +160,7 @@ def create_all(pipe: Connection, where: str, folder: Path, me: str) -> None:
     pipe.send(told)
 
 
-def test_of_3_processes_that_create_the_same_names_one_wins_each(where: str, tmp_path: Path) -> None:
+def test_one_of_3_processes_creates_each_handle(where: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         children = [
             stack.enter_context(process(create_all, where, tmp_path, str(which)))[1] for which in range(PROCESSES)
@@ -174,7 +174,7 @@ def test_of_3_processes_that_create_the_same_names_one_wins_each(where: str, tmp
         assert verified(registry.ledger.log) == size(registry)
 
 
-def test_of_16_threads_that_delete_the_same_name_one_does_it(registry: Registry) -> None:
+def test_one_of_16_threads_deletes_a_handle(registry: Registry) -> None:
     for name in NAMES[:10]:
         registry.do(Create(handle(name), (URL, admin(100, "300:77/owner"))), ADMIN, "native")
         codes: list[int] = []
@@ -186,7 +186,7 @@ def test_of_16_threads_that_delete_the_same_name_one_does_it(registry: Registry)
         assert Counter(codes) == {RC.SUCCESS: 1, RC.HANDLE_NOT_FOUND: THREADS - 1}
 
 
-def test_of_16_threads_that_make_the_same_namespace_one_does_it(registry: Registry) -> None:
+def test_one_of_16_threads_creates_a_namespace(registry: Registry) -> None:
     codes: list[int] = []
     before = size(registry)
     all_at_once(THREADS, lambda _: codes.append(outcome(registry, AddNamespace("55", PROFILES["free"]), OPERATOR)))
@@ -195,7 +195,7 @@ def test_of_16_threads_that_make_the_same_namespace_one_does_it(registry: Regist
 
 
 def test_nothing_is_lost_when_16_threads_add_to_one_record(registry: Registry) -> None:
-    """Whoever fails has seen somebody else succeed, so 16 who come once each do not exhaust their attempts."""
+    """Each failure means that another one succeeded, so 16 threads do not exhaust their attempts."""
     registry.do(Create(handle("12345/x"), (URL, admin(100, "300:77/owner"))), ADMIN, "native")
 
     def work(which: int) -> None:
@@ -206,7 +206,7 @@ def test_nothing_is_lost_when_16_threads_add_to_one_record(registry: Registry) -
     assert [value.index for value in found] == [1, 100, *range(200, 200 + THREADS)]
 
 
-def test_values_that_come_and_go_at_once_leave_the_others_alone(registry: Registry) -> None:
+def test_concurrent_adds_and_removes_keep_other_values(registry: Registry) -> None:
     registry.do(Create(handle("12345/x"), (URL, admin(100, "300:77/owner"))), ADMIN, "native")
 
     def work(which: int) -> None:
@@ -223,7 +223,7 @@ def test_values_that_come_and_go_at_once_leave_the_others_alone(registry: Regist
 
 
 class Between:
-    """Does something to the ledger after a decision and before its commit."""
+    """Changes the ledger between a decision and its commit."""
 
     def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         self.registry = registry
@@ -232,7 +232,7 @@ class Between:
         self.changes: list[Draft] = []
         self._append = registry.ledger.append
         monkeypatch.setattr(registry.ledger, "append", self.append)
-        for name in ("_expect", "_decide"):
+        for name in ("_decide_from_cache", "_decide"):
             monkeypatch.setattr(registry, name, self._counting(getattr(registry, name)))
 
     def append(self, *requests: Request) -> list[Outcome]:
@@ -264,7 +264,7 @@ NEW, OLD, GROUPED = handle("12345/new"), handle("12345/old"), handle("12345/grou
 
 @dataclass(frozen=True)
 class Case:
-    """An operation that is allowed when it is decided, what happens then, and what it comes to."""
+    """A command that is allowed when decided, a change before the commit, and the outcome."""
 
     operation: Command[object]
     identity: Identity
@@ -319,7 +319,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_what_moved_before_the_commit_is_decided_again_and_refused(
+def test_changed_precondition_is_decided_again_and_refused(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     case = CASES[name]
@@ -337,7 +337,7 @@ def test_what_moved_before_the_commit_is_decided_again_and_refused(
     assert size(registry) == before + 1
 
 
-def test_what_moved_and_still_allows_it_is_done_on_the_new_state(
+def test_changed_precondition_that_still_allows_it_succeeds(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = admin(100, "300:77/owner")
@@ -350,14 +350,14 @@ def test_what_moved_and_still_allows_it_is_done_on_the_new_state(
     assert [value.index for value in registry.resolve(Query(OLD), NOBODY).values] == [1, 4, 100]
 
 
-def test_what_moved_and_was_not_read_does_not_matter(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_changes_do_not_matter(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     between = Between(registry, monkeypatch, times=1)
     between.changes = [becomes("12345/other", URL), becomes("0.NA/99", URL), becomes(homed_name("0.NA/99"))]
     registry.do(Create(NEW, (URL,)), ADMIN, "native")
     assert between.decisions == 1
 
 
-def test_what_moved_and_leaves_nothing_to_do_is_done_without_an_entry(
+def test_changed_precondition_without_work_left_writes_nothing(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = admin(100, "300:77/owner")
@@ -370,9 +370,7 @@ def test_what_moved_and_leaves_nothing_to_do_is_done_without_an_entry(
 
 
 @pytest.mark.parametrize("which", ["own record", "prefix handle"])
-def test_contention_without_end_ends_in_too_busy(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, which: str
-) -> None:
+def test_endless_contention_raises_too_busy(registry: Registry, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     owner = admin(100, "300:77/owner")
     registry.do(Create(OLD, (URL, owner)), ADMIN, "native")
     between = Between(registry, monkeypatch, times=10_000)
@@ -396,7 +394,7 @@ def test_contention_without_end_ends_in_too_busy(
     registry.do(operation, identity, "native")
 
 
-def test_a_namespace_is_made_whole_or_not_at_all(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespace_is_created_completely_or_not_at_all(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     between = Between(registry, monkeypatch, times=1)
     between.changes = [becomes(homed_name("0.NA/55"), state=State.NORMAL)]
     before = size(registry)

@@ -44,11 +44,11 @@ RIGHTS: Final = {
     "keeper": frozenset({"MODIFY_ADMIN", "REMOVE_ADMIN", "MODIFY_VALUE", "ADD_ADMIN"}),
     "deleter": frozenset({"DELETE_HANDLE"}),
 }
-"""What an administrator of a record may do, by the name that they have here."""
+"""The permissions of an administrator, by name."""
 
 MEMBER: Final = key_holder(300, "77/member")
 MAKER: Final = key_holder(300, "77/maker")
-"""May create names in both namespaces, and delete what names them `deleter`."""
+"""Can create handles in both namespaces, and delete records that name them `deleter`."""
 PEOPLE: Final[dict[str, Identity]] = {
     "nobody": NOBODY,
     "operator": OPERATOR,
@@ -71,12 +71,12 @@ ADMINS: Final[dict[bytes, tuple[str, frozenset[str | None]]]] = {
     admin(1, "300:77/maker", AdminPermission.DELETE_HANDLE).data: ("maker", RIGHTS["deleter"]),
     admin(1, GROUP, ALL_PERMISSIONS).data: ("member", RIGHTS["all"]),
 }
-"""The data of every HS_ADMIN value that is used here: whom it means, and what it gives."""
+"""The data of every HS_ADMIN value used here: administrator and permissions."""
 
 
 @dataclass
 class Name:
-    """A name in the model."""
+    """A handle in the model."""
 
     spelling: str
     state: str = "normal"
@@ -89,7 +89,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an operation comes to: done, or refused with a code."""
+    """The outcome of a command: done, or refused with a code."""
 
     code: int = 1
     overwritten: bool = False
@@ -105,12 +105,12 @@ def same(one: Value, other: Value) -> bool:
 
 
 def bit(value: Value, letter: int) -> bool:
-    """Of `rwrw` (admin read, admin write, public read, public write), whether one is set."""
+    """Whether a bit of `rwrw` (admin read, admin write, public read, public write) is set."""
     return bool(value.permissions & (8, 4, 2, 1)[letter])
 
 
 def buried(name: "Name", wanted: Mapping[int, Value]) -> bool:
-    """Whether a change would give values to a thing that is gone (S8). Administrators may change."""
+    """Whether a change would add values to a tombstone (S8). Administrators can change."""
     if name.state != "tombstone":
         return False
     for index in name.values.keys() | wanted.keys():
@@ -123,7 +123,7 @@ def buried(name: "Name", wanted: Mapping[int, Value]) -> bool:
 
 
 class Model:
-    """Names × states × values, and the rules of the protocol in their order."""
+    """Handles × states × values, and the rules of the protocol in their order."""
 
     def __init__(self, namespaces: dict[str, bool]) -> None:
         self.exact = namespaces
@@ -419,7 +419,7 @@ _numbers = count(40_000)
 
 
 class Registered(RuleBasedStateMachine):
-    """Does the same to the registry and to the model."""
+    """Runs the same commands on the registry and the model."""
 
     def __init__(self, registry: Registry, machine: Machine) -> None:
         super().__init__()
@@ -614,12 +614,10 @@ def run(where: str, folder: Path, examples: int) -> None:
         run_state_machine_as_test(Here, settings=bounds)
 
 
-def test_the_registry_does_what_a_plain_dictionary_does(tmp_path: Path) -> None:
+def test_registry_matches_the_model(tmp_path: Path) -> None:
     run(str(tmp_path / "ledger.db"), tmp_path, 80)
 
 
-def test_the_registry_on_postgresql_does_what_a_plain_dictionary_does(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_registry_on_postgresql_matches_the_model(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     cluster: Cluster = request.getfixturevalue("postgres")
     run(cluster.database(), tmp_path, 15)

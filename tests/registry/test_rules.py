@@ -1,4 +1,4 @@
-"""Every rule that a refusal names is explained."""
+"""Every rule that a refusal cites is explained."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,13 @@ def named(package: Path) -> set[str]:
     return {rule for path in package.glob("*.py") for rule in RULE.findall(path.read_text(encoding="utf-8"))}
 
 
-def test_every_rule_that_the_code_names_is_explained() -> None:
+def test_every_cited_rule_is_explained() -> None:
     for package in (perseid.names, perseid.registry):
         folder = Path(next(iter(package.__path__)))
         assert named(folder) <= set(rules()), folder
 
 
-def test_every_rule_says_something_and_once() -> None:
+def test_every_rule_has_a_unique_text() -> None:
     assert set(name_rules()) < set(rules())
     for said in rules().values():
         assert said["title"]

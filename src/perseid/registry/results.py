@@ -54,7 +54,7 @@ class InvalidQuery(Refused):
 
 
 class PrefixNotHosted(Refused):
-    """This server does not host the prefix."""
+    """The prefix is not hosted here."""
 
 
 class ReferralError(Refused):

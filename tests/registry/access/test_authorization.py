@@ -1,4 +1,4 @@
-"""What is decided beside the table: reasons, settings, the permissions of single values, malformed data."""
+"""Authorization beyond the table: reasons, settings, permissions of single values, malformed data."""
 
 import pytest
 from hypothesis import given
@@ -32,27 +32,27 @@ def decide(
 # Reasons
 
 
-def test_a_permission_names_the_value_that_gave_it() -> None:
+def test_decision_names_the_value_that_granted_it() -> None:
     decision = decide(ADD, admin("300:a/b"), admin("300:0.NA/12345", index=101))
-    reason = "300:0.NA/12345 may add values to 12345/x: the HS_ADMIN value at index 101 of 12345/x gives ADD_VALUE"
+    reason = "300:0.NA/12345 can add values to 12345/x: HS_ADMIN value 101 of 12345/x grants ADD_VALUE"
     assert decision == Decision(True, None, reason, read=("12345/x",))
 
 
-def test_a_refusal_names_what_is_missing_and_what_to_do() -> None:
+def test_refusal_names_what_is_missing_and_the_fix() -> None:
     decision = decide(ADD, admin("300:0.NA/12345", ALL_PERMISSIONS & ~P.ADD_VALUE), admin("300:a/b", index=101))
     assert decision.code is ResponseCode.INVALID_ADMIN
     assert decision.reason == (
-        "300:0.NA/12345 may not add values to 12345/x: it takes ADD_VALUE in one HS_ADMIN value of 12345/x; "
-        "the HS_ADMIN value at index 100 of 12345/x does not give ADD_VALUE; "
-        "the HS_ADMIN value at index 101 of 12345/x leads to a record that is not held here, which counts as no match"
+        "300:0.NA/12345 cannot add values to 12345/x: requires permission ADD_VALUE on 12345/x; "
+        "HS_ADMIN value 100 of 12345/x does not grant ADD_VALUE; "
+        "HS_ADMIN value 101 of 12345/x refers to a record that is not stored here"
     )
     assert "ask an administrator" in decision.advice
     assert "a/b" not in decision.reason
 
 
-def test_what_a_private_administrator_value_says_is_not_told() -> None:
+def test_private_administrator_value_is_not_revealed() -> None:
     private = Value(100, "HS_ADMIN", admin("300:0.NA/12345", P.READ_VALUE).data, permissions=Permission.ADMIN_READ)
-    assert "does not give" not in decide(ADD, private).reason
+    assert "does not grant" not in decide(ADD, private).reason
     assert decide(demands.read(TARGET), private).allowed
 
 
@@ -62,38 +62,38 @@ def test_permissions_of_two_values_are_not_combined() -> None:
     decision = decide(both, *halves)
     assert not decision.allowed
     assert "ADD_VALUE + ADD_ADMIN in one HS_ADMIN value" in decision.reason
-    assert "index 100 of 12345/x does not give ADD_ADMIN" in decision.reason
+    assert "HS_ADMIN value 100 of 12345/x does not grant ADD_ADMIN" in decision.reason
     assert decide(both, admin("300:0.NA/12345", P.ADD_VALUE | P.ADD_ADMIN)).allowed
 
 
-def test_two_records_may_give_the_two_rights_of_making_a_record_anew() -> None:
+def test_two_records_can_grant_delete_and_create() -> None:
     records = Records(
         {str(TARGET): [admin("300:0.NA/12345", P.DELETE_HANDLE)], PREFIX_HANDLE: [admin("0:0.NA/12345", P.ADD_HANDLE)]}
     )
     decision = authorize(ALICE, demands.overwrite(TARGET, [url(1)], []), records, Settings())
     assert decision.allowed
-    assert "of 12345/x gives DELETE_HANDLE; " in decision.reason
-    assert "of 0.NA/12345 gives ADD_HANDLE" in decision.reason
+    assert "of 12345/x grants DELETE_HANDLE; " in decision.reason
+    assert "of 0.NA/12345 grants ADD_HANDLE" in decision.reason
 
 
-def test_all_ways_to_replace_a_record_are_named() -> None:
+def test_refusal_names_all_alternatives() -> None:
     reason = decide(demands.overwrite(TARGET, [url(1)], [url(2)])).reason
-    assert "it takes REMOVE_VALUE + ADD_VALUE in one" in reason
-    assert ", or ADD_ADMIN in one" in reason
+    assert "requires permissions REMOVE_VALUE + ADD_VALUE in one" in reason
+    assert ", or permission ADD_ADMIN on" in reason
     assert ", or DELETE_HANDLE in one HS_ADMIN value of 12345/x and ADD_HANDLE in one HS_ADMIN value of 0." in reason
 
 
-def test_the_unknown_are_asked_who_they_are_before_anything_is_read() -> None:
+def test_anonymous_must_authenticate_before_anything_is_read() -> None:
     lookup = Records({})
     for session in (False, True):
         decision = authorize(Anonymous(session), ADD, lookup, Settings())
         assert decision.code is ResponseCode.AUTHENTICATION_NEEDED
-        assert "identify yourself" in decision.advice
+        assert "Authenticate with a key" in decision.advice
     assert lookup.asked == []
 
 
 @pytest.mark.parametrize("identity", ["0:0.NA/12345", "0:0.na/12345"])
-def test_index_zero_is_refused_where_an_index_is_listed(identity: str) -> None:
+def test_index_zero_is_refused_if_an_index_is_listed(identity: str) -> None:
     decision = decide(ADD, admin("300:0.NA/12345"), identity=holder(identity))
     assert decision.code is ResponseCode.INVALID_ADMIN
     assert "with the index of your key" in decision.advice
@@ -104,7 +104,7 @@ def test_index_zero_is_refused_where_an_index_is_listed(identity: str) -> None:
     assert "with the index of your key" not in without.advice, "the index would not help"
 
 
-def test_names_that_are_long_or_do_not_show_are_quoted() -> None:
+def test_long_or_unprintable_names_are_quoted() -> None:
     handle = Handle("12345", "a\x1b[31m" + "b" * 500)
     for requirement in (demands.create(handle), demands.delete(handle), demands.overwrite(handle, [], [url(1)])):
         decision = authorize(holder("300:k/\n" + "c" * 500), requirement, Records({}), Settings())
@@ -117,7 +117,7 @@ def test_names_that_are_long_or_do_not_show_are_quoted() -> None:
 
 
 @pytest.mark.parametrize("type_", ["HS_ADMIN", "hs_admin", "HS_ADMIN.x", "Hs_Admin.X.y"])
-def test_subtypes_name_administrators_as_well(type_: str) -> None:
+def test_subtypes_of_hs_admin_name_administrators(type_: str) -> None:
     value = admin("300:0.NA/12345", type_=type_)
     assert decide(ADD, value).allowed
     assert demands.permission_to_add(value) == P.ADD_ADMIN
@@ -125,16 +125,16 @@ def test_subtypes_name_administrators_as_well(type_: str) -> None:
 
 
 @pytest.mark.parametrize("type_", ["HS_ADMINS", "HS_ADMIN_", "HS_VLIST", "URL", ""])
-def test_other_types_name_none(type_: str) -> None:
+def test_other_types_do_not_name_administrators(type_: str) -> None:
     decision = decide(ADD, admin("300:0.NA/12345", type_=type_))
     assert not decision.allowed
     assert "12345/x has no administrators" in decision.reason
 
 
-def test_without_administrators_or_a_record_nobody_may() -> None:
+def test_record_without_administrators_allows_nobody() -> None:
     assert "12345/x has no administrators" in decide(ADD).reason
     decision = authorize(ALICE, ADD, Records({}), Settings())
-    assert "12345/x is not held here" in decision.reason
+    assert "12345/x is not stored here" in decision.reason
     assert not decision.allowed
 
 
@@ -142,18 +142,18 @@ WHOLE = admin("300:0.NA/12345").data
 
 
 @pytest.mark.parametrize("data", [b"", WHOLE[:-1], WHOLE + b"\0", WHOLE + b"\0\1", WHOLE + b"\0\0\0", WHOLE[1:]])
-def test_an_administrator_that_cannot_be_read_is_ignored(data: bytes) -> None:
+def test_invalid_administrator_value_is_ignored(data: bytes) -> None:
     decision = decide(ADD, Value(100, "HS_ADMIN", data))
     assert not decision.allowed
-    assert "at index 100 of 12345/x cannot be read and is ignored" in decision.reason
+    assert "HS_ADMIN value 100 of 12345/x is invalid and ignored" in decision.reason
     assert decide(ADD, Value(100, "HS_ADMIN", data), admin("300:0.NA/12345", index=101)).allowed
 
 
-def test_the_long_form_of_old_software_counts() -> None:
+def test_long_form_of_old_software_is_accepted() -> None:
     assert decide(ADD, Value(100, "HS_ADMIN", WHOLE + b"\0\0")).allowed
 
 
-def test_administrators_of_the_new_record_itself_do_not_create_it() -> None:
+def test_administrators_in_the_new_record_cannot_create_it() -> None:
     records = Records({str(TARGET): [admin("300:0.NA/12345")]})
     assert not authorize(ALICE, demands.create(TARGET), records, Settings()).allowed
 
@@ -171,13 +171,13 @@ def test_administrators_of_the_new_record_itself_do_not_create_it() -> None:
         ("0.NAx/a.b", "0.NA/0.NAX", P.ADD_HANDLE),
     ],
 )
-def test_whose_administrators_may_create(handle: str, record: str, permission: AdminPermission) -> None:
+def test_create_requires_permission_on_the_prefix_handle(handle: str, record: str, permission: AdminPermission) -> None:
     assert demands.create(Handle.parse(handle)).alternatives == ((HasPermissions(permission, record, on_prefix=True),),)
 
 
 @pytest.mark.parametrize("permissions", [0, 0x1000, 0x1001, 0xFFFF])
-def test_nobody_needs_what_is_no_permission(permissions: int) -> None:
-    with pytest.raises(ValueError, match="not permissions"):
+def test_invalid_permissions_are_rejected(permissions: int) -> None:
+    with pytest.raises(ValueError, match="not a set of admin permissions"):
         HasPermissions(AdminPermission(permissions), "a/b")
 
 
@@ -207,20 +207,23 @@ def test_without_prefix_administrators_server_administrators_create_and_list(
     assert not authorize(Anonymous(), requirement, admins, settings).allowed
 
 
-def test_without_prefix_administrators_the_refusal_says_who_may() -> None:
+def test_without_prefix_administrators_refusal_names_the_setting() -> None:
     settings = Settings(allow_na_admins=False)
-    assert "it takes to be listed in server_admins" in decide(demands.create(TARGET), settings=settings).reason
+    assert "requires an entry in the setting server_admins" in decide(demands.create(TARGET), settings=settings).reason
 
 
-def test_the_prefix_handle_keeps_its_administrators_for_itself() -> None:
-    """Only rights over the handles of a prefix are switched off, not those over the prefix handle."""
+def test_prefix_handle_keeps_its_own_administrators() -> None:
+    """Only permissions over the handles of a prefix are switched off, not those over the prefix handle."""
     requirement = demands.add(Handle.parse(PREFIX_HANDLE), [url(1)])
     assert decide(requirement, admin("300:0.NA/12345"), settings=Settings(allow_na_admins=False)).allowed
 
 
-def test_a_refusal_by_configuration_names_the_settings() -> None:
+def test_refusal_names_the_settings() -> None:
     reason = decide(demands.server_operation(OpCode.HOME_NA)).reason
-    assert reason == "300:0.NA/12345 may not home a prefix: it takes to be listed in server_admins or home_only_admins"
+    assert (
+        reason
+        == "300:0.NA/12345 cannot home a prefix: requires an entry in the setting server_admins or home_only_admins"
+    )
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -230,10 +233,10 @@ def test_every_role_is_a_setting(role: Role) -> None:
     assert Settings().holders(role) == ()
 
 
-def test_an_operator_is_a_server_administrator_by_file_permission() -> None:
+def test_local_identity_is_a_server_administrator() -> None:
     decision = authorize(LOCAL, ADD, Records({}), Settings())
     assert decision == Decision(
-        True, None, "local:alice may add values to 12345/x: server administrator by file permission"
+        True, None, "local:alice can add values to 12345/x: server administrator by file permission"
     )
 
 
@@ -243,7 +246,7 @@ VALUES = st.lists(values(), max_size=6, unique_by=lambda value: value.index).map
 
 
 @given(VALUES, VALUES)
-def test_differences_lead_from_one_record_to_the_other(old: tuple[Value, ...], new: tuple[Value, ...]) -> None:
+def test_differences_transform_the_old_record_into_the_new_one(old: tuple[Value, ...], new: tuple[Value, ...]) -> None:
     found = Differences.between(old, new)
     after = {value.index: value for value in (*found.kept, *found.added, *[value for _, value in found.modified])}
     assert {index: value.with_timestamp(0) for index, value in after.items()} == {
@@ -255,14 +258,14 @@ def test_differences_lead_from_one_record_to_the_other(old: tuple[Value, ...], n
 
 
 @given(VALUES, st.integers(0, 1 << 31))
-def test_timestamps_are_no_difference(old: tuple[Value, ...], timestamp: int) -> None:
+def test_timestamps_are_not_compared(old: tuple[Value, ...], timestamp: int) -> None:
     found = Differences.between(old, [value.with_timestamp(timestamp) for value in old])
     assert found == Differences((), (), (), old)
     assert not found.permissions
 
 
 @given(VALUES, VALUES)
-def test_what_differs_needs_a_permission_unless_everybody_may_write_it(
+def test_differences_require_permission_unless_publicly_writable(
     old: tuple[Value, ...], new: tuple[Value, ...]
 ) -> None:
     found = Differences.between(old, new)
@@ -286,7 +289,7 @@ def _is_open(old: Value, new: Value) -> bool:
     ],
     ids=str,
 )
-def test_everything_but_the_timestamp_is_a_difference(change: dict[str, object]) -> None:
+def test_every_part_except_the_timestamp_is_compared(change: dict[str, object]) -> None:
     old = url(1)
     new = Value(**{**{name: getattr(old, name) for name in Value.__slots__}, **change})
     assert Differences.between([old], [new]).modified == ((old, new),)
@@ -296,13 +299,13 @@ def test_everything_but_the_timestamp_is_a_difference(change: dict[str, object])
 
 
 @pytest.mark.parametrize("identity", [Anonymous(), ALICE, LOCAL])
-def test_everybody_reads_public_values(identity: Identity) -> None:
+def test_everybody_can_read_public_values(identity: Identity) -> None:
     lookup = Records({})
     assert authorize_read(identity, TARGET, [url(1), url(2)], lookup, Settings()).allowed
     assert lookup.asked == []
 
 
-def test_private_values_need_an_administrator() -> None:
+def test_private_values_require_an_administrator() -> None:
     records = Records({str(TARGET): [admin("300:0.NA/12345", P.READ_VALUE)]})
     selected = [url(1), secret()]
     assert authorize_read(ALICE, TARGET, selected, records, Settings()).allowed
@@ -315,10 +318,10 @@ def test_private_values_need_an_administrator() -> None:
 
 
 @pytest.mark.parametrize("identity", [Anonymous(), ALICE, LOCAL])
-def test_a_value_that_nobody_may_read_is_refused_before_anybody_is_asked(identity: Identity) -> None:
+def test_unreadable_value_is_refused_before_authentication(identity: Identity) -> None:
     decision = authorize_read(identity, TARGET, [url(1), url(2, permissions="-w--"), secret()], Records({}), Settings())
     assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS
-    assert "index 2" in decision.reason
+    assert "Value 2 of" in decision.reason
 
 
 def test_the_first_private_value_decides() -> None:
@@ -326,7 +329,7 @@ def test_the_first_private_value_decides() -> None:
     assert decision.code is ResponseCode.AUTHENTICATION_NEEDED
 
 
-def test_within_a_session_the_permission_is_demanded_even_for_public_values() -> None:
+def test_session_requires_permission_even_for_public_values() -> None:
     records = Records({str(TARGET): [admin("300:0.NA/12345", P.READ_VALUE)]})
     inside = holder("300:0.NA/12345", session=True)
     assert authorize_read(inside, TARGET, [url(1)], records, Settings()).allowed
@@ -338,11 +341,11 @@ def test_within_a_session_the_permission_is_demanded_even_for_public_values() ->
 
 @pytest.mark.parametrize("identity", [Anonymous(), ALICE, LOCAL])
 @pytest.mark.parametrize("permissions", ["r-rw", "r-r-", "----"])
-def test_a_read_only_value_is_not_written(identity: Identity, permissions: str) -> None:
+def test_read_only_value_cannot_be_written(identity: Identity, permissions: str) -> None:
     decision = authorize_write(identity, TARGET, url(1, permissions=permissions), url(1))
     assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert decision.reason == "Value is read-only"
-    assert "index 1 of 12345/x" in decision.advice
+    assert "value 1 of 12345/x" in decision.advice
 
 
 OPEN_ADMIN = Value(1, "HS_ADMIN", Admin(ref("1:a/b")).to_bytes(), permissions=Permission(0x0F))
@@ -359,9 +362,7 @@ OPEN_ADMIN = Value(1, "HS_ADMIN", Admin(ref("1:a/b")).to_bytes(), permissions=Pe
         (OPEN_ADMIN, OPEN_ADMIN, False),
     ],
 )
-def test_the_unknown_write_what_everybody_may_write_and_no_administrators(
-    old: Value, new: Value, allowed: bool
-) -> None:
+def test_anonymous_can_write_public_values_but_not_administrators(old: Value, new: Value, allowed: bool) -> None:
     decision = authorize_write(Anonymous(), TARGET, old, new)
     assert decision.allowed is allowed
     assert decision.code is (None if allowed else ResponseCode.AUTHENTICATION_NEEDED)

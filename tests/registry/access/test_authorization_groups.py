@@ -1,4 +1,4 @@
-"""Groups of administrators: loops, limits, and what is not here or cannot be read."""
+"""Groups of administrators: loops, limits, missing and invalid groups."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def decide(records: Records, identity: str = "300:k/alice", settings: Settings |
 
 
 def chain(levels: int, last: str = "300:k/alice") -> dict[str, list[Value]]:
-    """Groups g/1, g/2 … each in the one before."""
+    """Groups g/1, g/2 … each nested in the one before."""
     links = {f"g/{level}": [group(f"200:g/{level + 1}")] for level in range(1, levels)}
     return {**links, f"g/{levels}": [group(last)]}
 
@@ -36,37 +36,37 @@ def test_ten_levels_are_followed() -> None:
     records = Records({str(TARGET): [admin("200:g/1")], **chain(MAX_GROUP_LEVELS)})
     decision = decide(records)
     assert decision.allowed
-    assert "index 100 of 12345/x gives DELETE_HANDLE through the group 200:g/10" in decision.reason
+    assert "HS_ADMIN value 100 of 12345/x grants DELETE_HANDLE through the group 200:g/10" in decision.reason
     assert decision.read == (str(TARGET), *[f"g/{level}" for level in range(1, 11)])
 
 
-def test_the_eleventh_level_is_not_looked_at() -> None:
+def test_eleventh_level_is_not_followed() -> None:
     records = Records({str(TARGET): [admin("200:g/1")], **chain(MAX_GROUP_LEVELS + 1)})
     decision = decide(records)
     assert not decision.allowed
     assert decision.code is ResponseCode.INVALID_ADMIN
-    assert "the search ended early: groups are followed over 10 levels and no further" in decision.reason
+    assert "the search ended early: groups are followed up to 10 levels" in decision.reason
     assert "g/11" not in records.asked
 
 
-def test_the_shortest_way_to_a_group_counts() -> None:
+def test_shortest_path_to_a_group_is_used() -> None:
     groups = chain(MAX_GROUP_LEVELS + 1)
     groups["g/1"] = [group("200:g/2", "200:g/9")]
     assert decide(Records({str(TARGET): [admin("200:g/1")], **groups})).allowed
 
 
-def test_groups_of_the_configuration_have_the_same_levels() -> None:
+def test_groups_in_the_configuration_have_the_same_limit() -> None:
     for levels, allowed in ((MAX_GROUP_LEVELS, True), (MAX_GROUP_LEVELS + 1, False)):
         settings = Settings(backup_admins=(ref("200:g/1"),))
         decision = authorize(
             ALICE, permissions.server_operation(OpCode.BACKUP_SERVER), Records(chain(levels)), settings
         )
         assert decision.allowed is allowed
-        assert ("the setting backup_admins lists them through the group" in decision.reason) is allowed
+        assert ("the setting backup_admins lists the caller through the group" in decision.reason) is allowed
 
 
 def wide(count: int) -> dict[str, list[Value]]:
-    """A record with so many groups as administrators; the last one has the member."""
+    """A record with many groups as administrators; the last one has the member."""
     groups = {f"g/{number}": [group("300:k/bob")] for number in range(1, count)}
     admins = [admin(f"200:g/{number}", index=number) for number in range(1, count + 1)]
     return {str(TARGET): admins, **groups, f"g/{count}": [group("300:k/alice")]}
@@ -78,16 +78,16 @@ def test_a_thousand_references_are_followed() -> None:
     assert len(records.asked) == 1 + MAX_GROUP_LOOKUPS
 
 
-def test_one_more_is_not() -> None:
+def test_more_than_a_thousand_references_are_not_followed() -> None:
     records = Records(wide(MAX_GROUP_LOOKUPS + 1))
     decision = decide(records)
     assert not decision.allowed
-    assert "the search ended early: a request may follow 1,000 references and no more" in decision.reason
+    assert "the search ended early: a request can follow at most 1,000 references" in decision.reason
     assert len(records.asked) == 1 + MAX_GROUP_LOOKUPS
     assert len(decision.reason) < 1_000, "a reason is for people"
 
 
-def test_a_thousand_references_that_lead_nowhere_are_no_early_end() -> None:
+def test_thousand_broken_references_do_not_end_the_search_early() -> None:
     records = Records({str(TARGET): [admin("200:g/1")], "g/1": [group(*[f"300:k/{n}" for n in range(999)])]})
     decision = decide(records)
     assert not decision.allowed
@@ -95,8 +95,8 @@ def test_a_thousand_references_that_lead_nowhere_are_no_early_end() -> None:
     assert len(records.asked) == 1 + MAX_GROUP_LOOKUPS
 
 
-def test_the_limit_is_for_the_whole_request() -> None:
-    """Three ways to replace a record share one search; what was looked up for the first is not looked up again."""
+def test_limit_applies_to_the_whole_request() -> None:
+    """Three alternatives to replace a record share one search; nothing is looked up twice."""
     both = AdminPermission.ADD_ADMIN | AdminPermission.DELETE_HANDLE
     first = {f"g/{n}": [group("300:k/bob")] for n in range(600)}
     second = {f"h/{n}": [group("300:k/bob")] for n in range(600)}
@@ -110,7 +110,7 @@ def test_the_limit_is_for_the_whole_request() -> None:
     assert len(records.asked) == 2 + MAX_GROUP_LOOKUPS
 
 
-def test_members_are_bounded_as_well() -> None:
+def test_number_of_members_is_limited() -> None:
     half = MAX_GROUP_MEMBERS // 2
     crowd = Value(200, "HS_VLIST", ValueList(tuple([ValueRef(0, f"k/{n}") for n in range(half)])).to_bytes())
     admins = {str(TARGET): [admin(f"200:g/{n}", index=n) for n in (1, 2, 3)], "g/1": [crowd], "g/2": [crowd]}
@@ -118,16 +118,16 @@ def test_members_are_bounded_as_well() -> None:
 
     decision = decide(Records({**admins, "g/3": [group("300:k/alice")]}))
     assert not decision.allowed
-    assert "the search ended early: a request may read 100,000 members of groups and no more" in decision.reason
+    assert "the search ended early: a request can read at most 100,000 members of groups" in decision.reason
 
 
-def test_a_member_is_found_however_large_the_group() -> None:
+def test_member_of_a_large_group_is_found() -> None:
     records = Records({str(TARGET): [admin("200:g/1")], "g/1": [group(*[f"300:k/{n}" for n in range(5_000)])]})
     assert decide(records, "300:k/4999").allowed
     assert len(records.asked) == 2
 
 
-def test_nobody_keeps_a_server_administrator_out_by_filling_a_record_with_groups() -> None:
+def test_many_groups_do_not_lock_out_server_administrators() -> None:
     records = Records({**wide(2_000), "s/1": [group("300:k/root")]})
     settings = Settings((ref("200:s/1"),), server_admin_full_access=True)
     decision = decide(records, "300:k/root", settings)
@@ -136,14 +136,14 @@ def test_nobody_keeps_a_server_administrator_out_by_filling_a_record_with_groups
     assert records.asked == [str(TARGET), "s/1"]
 
 
-def test_a_direct_match_looks_no_group_up() -> None:
+def test_direct_match_reads_no_group() -> None:
     records = Records({str(TARGET): [*wide(5)[str(TARGET)], admin("300:k/alice", index=9_999)]})
     settings = Settings((ref("200:s/1"),), server_admin_full_access=True)
     assert decide(records, settings=settings).allowed
     assert records.asked == [str(TARGET)]
 
 
-def test_a_loop_is_harmless() -> None:
+def test_loops_are_harmless() -> None:
     loop = {"g/1": [group("200:g/2", "200:g/1", "200:12345/x")], "g/2": [group("200:G/1", "0:g/2", "200:g/2")]}
     records = Records({str(TARGET): [admin("200:g/1")], **loop})
     decision = decide(records)
@@ -152,22 +152,22 @@ def test_a_loop_is_harmless() -> None:
     assert records.asked == [str(TARGET), "g/1", "g/2", str(TARGET)], "each group once, and the record once as a record"
 
 
-def test_index_zero_is_no_group_and_not_looked_up() -> None:
+def test_index_zero_is_not_a_group() -> None:
     records = Records({str(TARGET): [admin("0:g/1"), admin("200:g/2", index=101)], "g/2": [group("0:k/bob")]})
     assert not decide(records).allowed
     assert records.asked == [str(TARGET), "g/2"]
 
 
-def test_a_group_that_is_not_here_is_no_match_and_the_reason_says_so_without_naming_it() -> None:
+def test_missing_group_does_not_match_and_is_not_named() -> None:
     decision = decide(Records({str(TARGET): [admin("200:secret/group")]}))
     assert not decision.allowed
-    assert "index 100 of 12345/x leads to a record that is not held here" in decision.reason
+    assert "HS_ADMIN value 100 of 12345/x refers to a record that is not stored here" in decision.reason
     assert "secret/group" not in decision.reason
     assert decision.read == (str(TARGET), "secret/group")
 
 
 @pytest.mark.parametrize("handle", ["", "noslash", "/x", "x/", "a/" + "b" * 3_000])
-def test_what_is_no_name_of_a_record_is_not_looked_up(handle: str) -> None:
+def test_invalid_handle_is_not_looked_up(handle: str) -> None:
     data = ValueList((ValueRef(200, handle), ValueRef(300, "k/alice"))).to_bytes()
     records = Records({str(TARGET): [admin("200:g/1")], "g/1": [Value(200, "HS_VLIST", data)]})
     assert decide(records).allowed
@@ -176,22 +176,22 @@ def test_what_is_no_name_of_a_record_is_not_looked_up(handle: str) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"\0\0\0\1", b"x" * 9])
-def test_a_group_that_cannot_be_read_is_no_match(tail: bytes) -> None:
+def test_invalid_group_does_not_match(tail: bytes) -> None:
     whole = group("300:k/alice").data
     for data in (whole + tail, whole[:-1], b"", tail):
         records = Records({str(TARGET): [admin("200:g/1")], "g/1": [Value(200, "HS_VLIST", data)]})
         decision = decide(records)
         assert not decision.allowed
-        assert "leads to a group whose data cannot be read" in decision.reason
+        assert "refers to a group whose data is invalid" in decision.reason
 
 
-def test_private_groups_count() -> None:
+def test_private_groups_are_used() -> None:
     private = Value(200, "HS_VLIST", group("300:k/alice").data, permissions=secret().permissions)
     assert decide(Records({str(TARGET): [admin("200:g/1")], "g/1": [private]})).allowed
 
 
 @given(st.binary(max_size=60))
-def test_data_of_any_kind_is_weighed_and_never_fails(data: bytes) -> None:
+def test_any_data_is_checked_without_failure(data: bytes) -> None:
     values = [Value(1, "HS_ADMIN", data), Value(2, "HS_VLIST", data), admin("2:12345/x", index=3)]
     assert not decide(Records({str(TARGET): values}), "300:nobody/here").allowed
 
@@ -211,7 +211,7 @@ def allowed(graph: Graph, key: str) -> bool:
 
 
 def reachable(graph: Graph) -> set[str]:
-    """Every entry that one comes to from the first group, computed as plainly as can be."""
+    """Every entry that is reachable from the first group, computed naively."""
     found = {"200:g/0"}
     while True:
         more = {entry for name in found if name[4:] in graph for entry in graph[name[4:]]} | found
@@ -221,20 +221,20 @@ def reachable(graph: Graph) -> set[str]:
 
 
 @given(GRAPHS)
-def test_whoever_can_be_reached_is_a_member_whatever_the_loops(graph: Graph) -> None:
+def test_every_reachable_identity_is_a_member(graph: Graph) -> None:
     reached = reachable(graph)
     assert [allowed(graph, key) for key in KEYS] == [f"300:{key}" in reached for key in KEYS]
 
 
 @given(GRAPHS, st.sampled_from(GROUPS), ENTRIES, st.integers(0, 5))
-def test_a_new_member_takes_no_right_from_the_others(graph: Graph, name: str, entry: str, position: int) -> None:
+def test_new_member_takes_no_permission_from_others(graph: Graph, name: str, entry: str, position: int) -> None:
     more = {**graph, name: [*graph[name][:position], entry, *graph[name][position:]]}
     for key in KEYS:
         assert not allowed(graph, key) or allowed(more, key)
 
 
 @given(GRAPHS, st.integers(0, 4), st.integers(0, 8), st.integers(0, 20))
-def test_any_limits_hold_and_only_take_rights_away(graph: Graph, levels: int, lookups: int, members: int) -> None:
+def test_limits_only_remove_permissions(graph: Graph, levels: int, lookups: int, members: int) -> None:
     before = {key for key in KEYS if allowed(graph, key)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(authorization, "MAX_GROUP_LEVELS", levels)

@@ -1,4 +1,4 @@
-"""Who asks, and which references mean them."""
+"""Identities, and which references match them."""
 
 import pytest
 from hypothesis import given
@@ -23,11 +23,11 @@ from tests.registry.administration import holder, ref
         (KeyIdentity(ref("7:a/b:c"), Proof.FILE_PERMISSION), "7:a/b:c"),
     ],
 )
-def test_the_text_is_what_the_ledger_keeps_as_actor(identity: Identity, text: str) -> None:
+def test_text_form_is_the_actor_in_the_ledger(identity: Identity, text: str) -> None:
     assert str(identity) == text
 
 
-def test_an_index_below_zero_is_any_key_like_zero() -> None:
+def test_negative_index_means_any_key() -> None:
     identity = KeyIdentity(ValueRef(-1, "12345/a"), Proof.PUBLIC_KEY)
     assert str(identity) == "0:12345/a"
     assert identity.matches(ref("0:12345/a"))
@@ -36,18 +36,18 @@ def test_an_index_below_zero_is_any_key_like_zero() -> None:
 
 
 @pytest.mark.parametrize(("claimed", "verified"), [("300:a/b", 301), ("300:a/b", 0), ("0:a/b", 0), ("0:a/b", -1)])
-def test_another_key_proves_nothing(claimed: str, verified: int) -> None:
-    with pytest.raises(ValueError, match="proves nothing"):
+def test_other_key_does_not_verify(claimed: str, verified: int) -> None:
+    with pytest.raises(ValueError, match="does not verify"):
         holder(claimed, verified=verified)
 
 
 @pytest.mark.parametrize("user", ["", "a\nb", "\udcff"])
-def test_an_operator_has_a_name(user: str) -> None:
+def test_local_identity_needs_a_printable_name(user: str) -> None:
     with pytest.raises(ValueError, match="user name"):
         LocalIdentity(user)
 
 
-def test_an_operator_is_never_in_a_session() -> None:
+def test_local_identity_is_never_in_a_session() -> None:
     assert not LocalIdentity("alice").session
 
 
@@ -69,13 +69,13 @@ def test_an_operator_is_never_in_a_session() -> None:
         ("abc", "0.NA/ABC", False),
     ],
 )
-def test_handles_of_administrators_fold_their_prefix_or_everything_after_0(one: str, other: str, same: bool) -> None:
+def test_administrator_handles_fold_the_prefix_or_system_handles(one: str, other: str, same: bool) -> None:
     assert (handle_key(one) == handle_key(other)) is same
     assert holder(f"300:{one}").matches(ref(f"300:{other}")) is same
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.text("abAB/.0é", min_size=1))
-def test_handles_that_meet_are_one_record_where_case_does_not_count(prefix: str, suffix: str) -> None:
+def test_matching_handles_are_one_record_if_case_is_ignored(prefix: str, suffix: str) -> None:
     handle = Handle(prefix.replace("/", "") or "p", suffix)
     swapped = Handle(handle.prefix.swapcase(), handle.suffix.swapcase())
     if handle_key(str(handle)) == handle_key(str(swapped)):
@@ -109,6 +109,6 @@ def test_index_zero(claimed: int, session: bool, verified: int | None, index: in
     assert identity.matches(ValueRef(index, "12345/a")) is meant
 
 
-def test_an_empty_handle_means_nobody() -> None:
+def test_empty_handle_matches_nobody() -> None:
     reference = ValueRef(300, "")
     assert not KeyIdentity(reference, Proof.PUBLIC_KEY).matches(reference)

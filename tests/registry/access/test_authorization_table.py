@@ -26,7 +26,7 @@ NAME: Final = str(TARGET)
 ROOT: Final = "0.NA/0.NA"
 DERIVED: Final = Handle.parse("0.na/12345.7")
 PLACES: Final = (NAME, PREFIX_HANDLE, ROOT, str(DERIVED))
-"""Every record on which some operation looks for administrators."""
+"""Every record whose administrators are checked."""
 
 Alternatives = list[list[tuple[str, AdminPermission]]]
 
@@ -42,7 +42,7 @@ def on_target(*permissions: AdminPermission) -> Alternatives:
 
 
 def replaced(*permissions: AdminPermission) -> Alternatives:
-    """The three ways to replace a record, the first one given; none if it may not be taken."""
+    """The three alternatives to replace a record, with the given first one; without it if None."""
     first = on_target(*permissions) if permissions else []
     return [*first, [(NAME, P.ADD_ADMIN)], ANEW]
 
@@ -112,7 +112,7 @@ OPERATIONS: dict[str, tuple[Requirement, Alternatives]] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of identity: who asks, whom the HS_ADMIN values name, and whether these are the same."""
+    """A kind of identity: the caller, whom the HS_ADMIN values name, and whether these match."""
 
     identity: Identity
     named: str
@@ -120,7 +120,7 @@ class Kind:
     groups: dict[str, list[Value]] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     always: bool = False
-    """Whether the right does not depend on HS_ADMIN at all."""
+    """Whether the permission does not depend on HS_ADMIN."""
 
 
 ALICE = holder("300:abc/Alice")
@@ -186,7 +186,7 @@ KINDS: dict[str, Kind] = {
 
 
 def grants(needed: AdminPermission) -> Iterator[AdminPermission]:
-    """No permission, each alone, all, all but one, exactly what is needed, and the bits that mean nothing."""
+    """No permission, each alone, all, all but one, exactly what is needed, and unused bits."""
     yield from (P(0), ALL_PERMISSIONS, needed, ALL_PERMISSIONS & ~needed, P(0xF000))
     for bit in AdminPermission:
         yield from (bit, ALL_PERMISSIONS & ~bit, needed & ~bit)
@@ -233,7 +233,7 @@ ROLES: dict[str, tuple[Requirement, set[Role]]] = {
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].settings == Settings()])
 @pytest.mark.parametrize("operation", ROLES)
-def test_every_operation_of_the_server_and_identity(operation: str, kind: str) -> None:
+def test_every_server_operation_and_identity(operation: str, kind: str) -> None:
     requirement, roles = ROLES[operation]
     who = KINDS[kind]
     known = not isinstance(who.identity, Anonymous)
@@ -257,7 +257,7 @@ UNKNOWN: list[Requirement] = [
 
 
 @pytest.mark.parametrize("requirement", UNKNOWN, ids=lambda requirement: requirement.action)
-def test_what_is_not_known_is_allowed_to_nobody(requirement: Requirement) -> None:
+def test_unknown_operation_is_denied(requirement: Requirement) -> None:
     for who in KINDS.values():
         lookup = Records({**{place: [admin(who.named)] for place in PLACES}, **who.groups})
         decision = authorize(who.identity, requirement, lookup, who.settings)
@@ -266,7 +266,7 @@ def test_what_is_not_known_is_allowed_to_nobody(requirement: Requirement) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_that_everybody_may_write_need_no_identity(kind: str) -> None:
+def test_publicly_writable_values_need_no_authentication(kind: str) -> None:
     who = KINDS[kind]
     decision = authorize(who.identity, demands.modify(TARGET, [(OPEN, NEW_OPEN)]), Records({}), Settings())
     assert decision.allowed

@@ -1,4 +1,4 @@
-"""What a scope covers: words and places, each of which has to be named."""
+"""What a scope covers: scopes and namespaces, each of which must be named."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def is_in(place: str, allowed: str) -> bool:
 
 
 @given(scopes, namespaces, scopes, st.sampled_from(PLACES))
-def test_a_scope_covers_what_it_names_and_nothing_else(
+def test_scope_covers_only_what_it_names(
     has: frozenset[Scope], places: list[str] | None, needs: frozenset[Scope], place: str
 ) -> None:
     if not has or (places is not None and Scope.ADMIN in has):
@@ -49,52 +49,51 @@ def test_a_scope_covers_what_it_names_and_nothing_else(
 
 
 @given(scopes.filter(lambda found: found and Scope.ADMIN not in found), namespaces)
-def test_a_scope_is_made_again_of_its_words(has: frozenset[Scope], places: list[str] | None) -> None:
+def test_scope_set_round_trips(has: frozenset[Scope], places: list[str] | None) -> None:
     scope = ScopeSet.of(has, places)
-    assert ScopeSet.of(scope.may, scope.namespaces) == scope
-    assert scope.may == [word for word in SCOPES if Scope(word) in has]
+    assert ScopeSet.of(scope.scope_names, scope.namespaces) == scope
+    assert scope.scope_names == [word for word in SCOPES if Scope(word) in has]
 
 
-def test_letters_of_prefixes_do_not_count() -> None:
+def test_prefixes_ignore_case() -> None:
     scope = ScopeSet.of(["read"], ["abc.d"])
     assert scope.namespaces == ("ABC.D",)
     assert covers(scope, RequiredScope.for_namespace("aBc.D", Scope.READ))
 
 
-def test_no_scope_covers_what_says_nothing() -> None:
-    assert ALL.describe_missing(NO_TOKEN) == "no token can do that"
-    assert ALL.describe_missing(RequiredScope.for_namespace("12345")) == "no token can do that"
+def test_requirement_without_scopes_is_denied() -> None:
+    assert ALL.describe_missing(NO_TOKEN) == "tokens cannot do this"
+    assert ALL.describe_missing(RequiredScope.for_namespace("12345")) == "tokens cannot do this"
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_scopes_are_named() -> None:
     scope = ScopeSet.of(["read"], ["12345"])
     assert (
-        scope.describe_missing(RequiredScope.for_namespace("12345", Scope.UPDATE))
-        == "its scope does not have the word update"
+        scope.describe_missing(RequiredScope.for_namespace("12345", Scope.UPDATE)) == "its scopes do not include update"
     )
     both = RequiredScope.for_namespace("12345", Scope.TRANSFER, Scope.UPDATE)
-    assert scope.describe_missing(both) == "its scope does not have the word update nor the word transfer"
-    assert scope.describe_missing(RequiredScope.for_namespace("20", Scope.READ)) == "its scope is limited to 12345"
-    assert scope.describe_missing(RequiredScope.for_server(Scope.READ)) == "its scope is limited to 12345"
+    assert scope.describe_missing(both) == "its scopes do not include update, transfer"
+    assert scope.describe_missing(RequiredScope.for_namespace("20", Scope.READ)) == "it is limited to 12345"
+    assert scope.describe_missing(RequiredScope.for_server(Scope.READ)) == "it is limited to 12345"
 
 
 @pytest.mark.parametrize(
     ("may", "where", "problem"),
     [
-        ([], None, "do nothing"),
-        (["read"], [], "good nowhere"),
-        (["everything"], None, "is no word of a scope"),
-        (["READ"], None, "is no word of a scope"),
-        (["x" * 1_000], None, "is no word of a scope"),
-        (["read"], ["12345/x"], "write a prefix"),
-        (["read"], [""], "write a prefix"),
-        (["read"], [".*"], "write a prefix"),
-        (["read"], ["12345..*"], "write a prefix"),
-        (["read", "admin"], ["12345"], "about the server as a whole"),
-        (["read"], [f"12345.{number}" for number in range(MAX_NAMESPACES + 1)], "too many"),
+        ([], None, "at least one scope"),
+        (["read"], [], "at least one namespace"),
+        (["everything"], None, "is not a scope"),
+        (["READ"], None, "is not a scope"),
+        (["x" * 1_000], None, "is not a scope"),
+        (["read"], ["12345/x"], "Write a prefix"),
+        (["read"], [""], "Write a prefix"),
+        (["read"], [".*"], "Write a prefix"),
+        (["read"], ["12345..*"], "Write a prefix"),
+        (["read", "admin"], ["12345"], "applies to the whole server"),
+        (["read"], [f"12345.{number}" for number in range(MAX_NAMESPACES + 1)], "at most 100 namespaces"),
     ],
 )
-def test_what_is_no_scope(may: list[str], where: list[str] | None, problem: str) -> None:
+def test_invalid_scope_is_refused(may: list[str], where: list[str] | None, problem: str) -> None:
     with pytest.raises(InvalidScope, match=problem) as caught:
         ScopeSet.of(may, where)
     assert len(str(caught.value)) < 300
@@ -111,14 +110,14 @@ def test_what_is_no_scope(may: list[str], where: list[str] | None, problem: str)
         ((Scope.ADMIN,), {Scope.NAMESPACES, Scope.ADMIN}),
     ],
 )
-def test_a_prefix_handle_belongs_to_its_namespace(given_words: tuple[Scope, ...], reached: set[Scope]) -> None:
-    """Otherwise a token for the names of a namespace would decide who administers it."""
+def test_prefix_handle_belongs_to_its_namespace(given_words: tuple[Scope, ...], reached: set[Scope]) -> None:
+    """Otherwise a token for the handles of a namespace could change its administrators."""
     assert RequiredScope.of(Handle.parse("0.na/12345"), *given_words) == RequiredScope(frozenset(reached), "12345")
     assert RequiredScope.of(Handle.parse("12345/x"), *given_words) == RequiredScope(frozenset(given_words), "12345")
 
 
 @pytest.mark.parametrize("type_", ["HS_ADMIN", "hs_admin.x", "HS_VLIST", "HS_PUBKEY", "HS_SECKEY", "hs_seckey"])
-def test_administrators_groups_and_keys_decide_rights(type_: str) -> None:
+def test_administrators_groups_and_keys_control_access(type_: str) -> None:
     value, plain = Value(1, type_, b""), Value.text(2, "URL", "")
     assert controls_access(value)
     assert not controls_access(plain)
@@ -127,12 +126,12 @@ def test_administrators_groups_and_keys_decide_rights(type_: str) -> None:
     assert scopes_for([]) == (Scope.UPDATE,)
 
 
-def test_what_only_reads() -> None:
+def test_read_only_scopes() -> None:
     assert RequiredScope.for_namespace("12345", Scope.READ, Scope.FIND).is_read_only
     assert not RequiredScope.for_namespace("12345", Scope.READ, Scope.UPDATE).is_read_only
     assert not NO_TOKEN.is_read_only
 
 
-def test_what_people_are_shown() -> None:
-    assert ALL.places == "all namespaces"
-    assert ScopeSet.of(["update", "read"], ["20.*", "12345"]).places == "12345, 20.*"
+def test_scope_texts() -> None:
+    assert ALL.namespaces_text == "all namespaces"
+    assert ScopeSet.of(["update", "read"], ["20.*", "12345"]).namespaces_text == "12345, 20.*"

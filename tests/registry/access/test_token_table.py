@@ -1,4 +1,4 @@
-"""Every operation by every kind of token: allowed exactly if its maker may, and its scope names it, there."""
+"""Every command by every kind of token: allowed exactly if its issuer and its scope allow it."""
 
 import inspect
 import pkgutil
@@ -63,7 +63,7 @@ PUBLIC_KEY = Value(7, "HS_PUBKEY", b"whatever")
 
 @dataclass(frozen=True)
 class Look:
-    """Something that is read, as doors ask for it."""
+    """A query, as interfaces run it."""
 
     read: Callable[[Context], object]
 
@@ -74,7 +74,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Case:
-    """An operation, with the words that it takes, and where."""
+    """A command, with the scopes it needs, and the namespace."""
 
     make: Callable[[Registry], Command[object]]
     scopes: frozenset[Scope]
@@ -97,7 +97,7 @@ def demanding(require: permissions.Requirement, *scopes: Scope, where: str = "12
 
 
 def seen(context: Context, name: str) -> None:
-    """Look into the past as administrators of a record do."""
+    """Read the history as an administrator of a record."""
     found = history.get_history(context.snapshot, context.identity, Handle.parse(name))
     if all(value.is_public for value in found.versions[0].values):
         raise Refused(ResponseCode.INVALID_ADMIN, "not as an administrator")
@@ -109,7 +109,7 @@ CASES = {
     "reserve": case(Reserve((handle("12345/new"),)), W.MINT),
     "create": case(Create(handle("12345/new"), (URL,)), W.CREATE),
     "create with keys": case(Create(handle("12345/new"), (URL, key(300), admin(100, "1:1/a"))), W.CREATE),
-    "create again": case(Create(handle("12345/gone"), (URL,), again=True), W.CREATE),
+    "create again": case(Create(handle("12345/gone"), (URL,), reuse_deleted=True), W.CREATE),
     "register": case(Create(handle("12345/reserved"), (URL,)), W.CREATE),
     "register for somebody": case(Create(handle("12345/reserved"), (URL, admin(100, "1:1/a"))), W.CREATE),
     "replace": case(Create(X, (replace(URL, data=b"https://x/"), admin(100, "300:0.NA/12345")), True), W.UPDATE),
@@ -212,7 +212,7 @@ def first_of(registry: Registry) -> int:
 
 
 def fill(registry: Registry) -> None:
-    """Names in every state, all of Ann's."""
+    """Handles in every state, all owned by Ann."""
     registry.do(Create(X, (URL, OPEN, PRIVATE, OWN)), OPERATOR, "cli")
     registry.do(Create(Y, (replace(URL, data=b"https://y/"), OWN)), OPERATOR, "cli")
     registry.do(Create(handle("12345/hidden"), (URL, OWN), published=False), OPERATOR, "cli")
@@ -227,7 +227,7 @@ def fill(registry: Registry) -> None:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[Registry]:
-    """Nothing that the tests here do changes it, but for new tokens."""
+    """The tests here change nothing, except for new tokens."""
     with registry_in_memory(rules=RULES) as made:
         furnish(made)
         fill(made)
@@ -245,12 +245,12 @@ def expected(name: str, by_maker: bool, limits: ScopeSet) -> bool:
 
 @pytest.fixture(scope="module")
 def by_makers(world: Registry) -> dict[tuple[str, str], bool]:
-    """What each of the makers may do."""
+    """What each issuer can do."""
     return {(name, identity): allowed(world, name, MAKERS[identity]) for name in CASES for identity in MAKERS}
 
 
 def limits_of(identity: str) -> list[ScopeSet]:
-    """Each word alone, all, all without each, and all somewhere else."""
+    """Each scope alone, all, all but one, and all in another namespace."""
     scopes = [word for word in Scope if word is not Scope.ADMIN]
     found = [scope(word) for word in scopes] + [scope(*scopes)]
     found += [scope(*[other for other in scopes if other is not word]) for word in scopes]
@@ -261,7 +261,7 @@ def limits_of(identity: str) -> list[ScopeSet]:
 
 
 @pytest.mark.parametrize("identity", MAKERS)
-def test_a_token_may_what_its_maker_may_and_its_scope_names(
+def test_token_is_allowed_what_issuer_and_scope_allow(
     world: Registry, by_makers: dict[tuple[str, str], bool], identity: str
 ) -> None:
     for limits in limits_of(identity):
@@ -277,7 +277,7 @@ def test_a_token_may_what_its_maker_may_and_its_scope_names(
     st.one_of(st.none(), st.frozensets(st.sampled_from(["12345", "20.500", "12345.*", "777.*"]), min_size=1)),
     st.sampled_from(list(CASES)),
 )
-def test_the_same_for_scopes_of_every_kind(
+def test_token_table_for_random_scopes(
     world: Registry,
     by_makers: dict[tuple[str, str], bool],
     identity: str,
@@ -296,7 +296,7 @@ def test_the_same_for_scopes_of_every_kind(
     assert allowed(world, name, token) is expected(name, by_makers[name, identity], limits)
 
 
-def test_the_table_tells_something(by_makers: dict[tuple[str, str], bool]) -> None:
+def test_table_covers_both_outcomes(by_makers: dict[tuple[str, str], bool]) -> None:
     for identity in ("operator", "ann", "server"):
         assert sum(by_makers[name, identity] for name in CASES) > 30, identity
     assert not all(by_makers[name, "ann"] for name in CASES)
@@ -307,25 +307,25 @@ def test_the_table_tells_something(by_makers: dict[tuple[str, str], bool]) -> No
             assert by_makers[name, "operator"], name
 
 
-def test_every_operation_is_in_the_table(world: Registry) -> None:
-    """Whoever adds an operation says which words it takes."""
+def test_every_command_is_in_the_table(world: Registry) -> None:
+    """A new command must declare its scopes here."""
     found = set()
     for module in pkgutil.walk_packages(perseid.registry.__path__, "perseid.registry."):
         for name, thing in vars(import_module(module.name)).items():
             if inspect.isclass(thing) and thing.__module__.startswith("perseid.registry") and hasattr(thing, "decide"):
                 found.add(thing.__name__ if not name.startswith("_") else "")
-    inside = {"Operation", "Conditional", ""}  # a protocol, what wraps an operation, and steps (test_tokens.py)
+    inside = {"Command", "Conditional", ""}  # a protocol, a wrapper of commands, and steps (test_tokens.py)
     assert found - inside == {type(each.make(world)).__name__ for each in CASES.values()} - {"Look"}
 
 
-def test_every_word_is_in_the_table() -> None:
+def test_every_scope_is_in_the_table() -> None:
     assert {word for each in CASES.values() for word in each.scopes} == set(Scope)
 
 
 # What everybody may read
 
 
-def test_a_token_reads_what_everybody_may_read(world: Registry) -> None:
+def test_token_can_read_public_data(world: Registry) -> None:
     token = shown(world, ANN, scope("mint", where=["20.500"]))
     assert world.resolve(Query(X), token).values
     assert world.resolve(Query(X, indexes=(1,), public_only=False), token).values
@@ -333,7 +333,7 @@ def test_a_token_reads_what_everybody_may_read(world: Registry) -> None:
         world.resolve(Query(X, indexes=(6,), public_only=False), token)
 
 
-def test_a_list_that_is_open_to_everybody_is_open_to_tokens() -> None:
+def test_public_list_is_open_to_tokens() -> None:
     with registry_in_memory(rules=RULES) as registry:
         furnish(registry)
         token = shown(registry, ANN, scope("mint"))
@@ -347,7 +347,7 @@ def test_a_list_that_is_open_to_everybody_is_open_to_tokens() -> None:
                 assert allowed(registry, name, token) is is_open
 
 
-def test_a_secret_is_not_needed_twice(world: Registry) -> None:
-    """The table is about identities; that a secret is what makes one is looked at in test_tokens.py."""
+def test_token_identity_needs_no_secret(world: Registry) -> None:
+    """The table uses identities; test_tokens.py tests how secrets authenticate."""
     assert shown(world, ANN).scope == scope("read")
     assert make(world, ANN).id != make(world, ANN).id

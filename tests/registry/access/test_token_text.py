@@ -1,4 +1,4 @@
-"""The text of a token: read and written without loss, recognisable, and told by nothing that prints it by mistake."""
+"""The text of a token: round trips, recognizable, and never printed by mistake."""
 
 import hashlib
 import pickle
@@ -19,7 +19,7 @@ EDGES = [bytes(32), b"\xff" * 32, bytes(31) + b"\x01", b"\x80" + bytes(31)]
 
 
 @given(made)
-def test_what_is_written_is_read_back(secret: Secret) -> None:
+def test_token_text_round_trips(secret: Secret) -> None:
     text = secret.text()
     assert Secret.parse(text) == secret
     assert re.fullmatch(PATTERN, text)
@@ -27,13 +27,13 @@ def test_what_is_written_is_read_back(secret: Secret) -> None:
 
 
 @pytest.mark.parametrize("raw", EDGES)
-def test_the_edges(raw: bytes) -> None:
+def test_smallest_and_largest_secret(raw: bytes) -> None:
     secret = Secret("aaaaaaaa", raw)
     assert Secret.parse(secret.text()) == secret
 
 
 @given(made, st.integers(0, 64), st.characters(codec="ascii"))
-def test_every_slip_of_one_character_is_noticed(secret: Secret, place: int, character: str) -> None:
+def test_every_typo_of_one_character_is_detected(secret: Secret, place: int, character: str) -> None:
     text = secret.text()
     changed = text[:place] + character + text[place + 1 :]
     if changed != text:
@@ -42,7 +42,7 @@ def test_every_slip_of_one_character_is_noticed(secret: Secret, place: int, char
 
 
 @given(made, st.integers(8, 63))
-def test_two_neighbours_that_changed_places_are_noticed(secret: Secret, place: int) -> None:
+def test_swapped_characters_are_detected(secret: Secret, place: int) -> None:
     text = secret.text()
     changed = text[:place] + text[place + 1] + text[place] + text[place + 2 :]
     if changed != text:
@@ -51,7 +51,7 @@ def test_two_neighbours_that_changed_places_are_noticed(secret: Secret, place: i
 
 
 @given(st.text())
-def test_any_other_text_is_refused_without_being_repeated(text: str) -> None:
+def test_invalid_text_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(InvalidToken) as caught:
         Secret.parse(text)
     assert len(text) < 12 or text not in str(caught.value)
@@ -60,36 +60,36 @@ def test_any_other_text_is_refused_without_being_repeated(text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: text[:0], "begins with perseid_"),
-        (lambda text: text.upper(), "begins with perseid_"),
-        (lambda text: text[:-1], "was it cut"),
-        (lambda text: text + text, "doubled"),
-        (lambda text: text[:20] + "-" + text[21:], "a character that no token has"),
-        (lambda text: text[:20] + "é" + text[21:], "a character that no token has"),
-        (lambda text: text[:-1] + ("0" if text[-1] != "0" else "1"), "mistyped"),
-        (lambda text: text + "\n", "more"),
+        (lambda text: text[:0], "it does not begin with perseid_"),
+        (lambda text: text.upper(), "it does not begin with perseid_"),
+        (lambda text: text[:-1], "it is too short"),
+        (lambda text: text + text, "it is too long"),
+        (lambda text: text[:20] + "-" + text[21:], "an invalid character"),
+        (lambda text: text[:20] + "é" + text[21:], "an invalid character"),
+        (lambda text: text[:-1] + ("0" if text[-1] != "0" else "1"), "checksum"),
+        (lambda text: text + "\n", "it is too long"),
     ],
 )
-def test_what_is_said_of_it(change: object, words: str) -> None:
+def test_invalid_text_has_a_specific_message(change: object, words: str) -> None:
     text = Secret("abcdefgh", secrets.token_bytes(32)).text()
     with pytest.raises(InvalidToken, match=words):
         Secret.parse(change(text))  # type: ignore[operator]
 
 
-def test_a_number_that_is_too_large_is_no_secret() -> None:
+def test_secret_out_of_range_is_refused() -> None:
     body = "perseid_abcdefgh" + "z" * 43
-    with pytest.raises(InvalidToken, match="too large"):
+    with pytest.raises(InvalidToken, match="out of range"):
         Secret.parse(body + token_records._checksum(body))
 
 
-def test_new_ones_differ_in_everything() -> None:
+def test_new_tokens_differ() -> None:
     found = [Secret.new(secrets.token_bytes) for _ in range(200)]
     assert len({secret.raw for secret in found}) == 200
     assert len({secret.id for secret in found}) == 200
     assert all(is_id(secret.id) for secret in found)
 
 
-def test_it_asks_for_its_randomness() -> None:
+def test_new_token_uses_the_given_randomness() -> None:
     asked: list[int] = []
 
     def random(count: int) -> bytes:
@@ -100,7 +100,7 @@ def test_it_asks_for_its_randomness() -> None:
     assert sum(asked) == 37
 
 
-def test_a_secret_is_shown_by_nothing_but_its_text() -> None:
+def test_secret_is_only_in_its_text() -> None:
     secret = Secret("abcdefgh", secrets.token_bytes(32))
     forms = [repr(secret), str(secret), f"{secret}", "%s" % secret, repr([secret])]  # noqa: UP031 - as logs do
     try:
@@ -114,7 +114,7 @@ def test_a_secret_is_shown_by_nothing_but_its_text() -> None:
         assert secret.text() not in shown
 
 
-def test_what_is_kept_is_the_hash_of_the_secret() -> None:
+def test_stored_digest_is_the_hash_of_the_secret() -> None:
     secret, other = (Secret("abcdefgh", secrets.token_bytes(32)) for _ in range(2))
     assert secret.digest() == hashlib.sha256(secret.raw).digest()
     assert secret.matches(secret.digest())
@@ -124,6 +124,6 @@ def test_what_is_kept_is_the_hash_of_the_secret() -> None:
 
 
 @pytest.mark.parametrize(("name", "raw"), [("abc", bytes(32)), ("ABCDEFGH", bytes(32)), ("abcdefgh", bytes(31))])
-def test_what_can_be_no_token(name: str, raw: bytes) -> None:
-    with pytest.raises(ValueError, match="eight characters"):
+def test_invalid_secret_is_rejected(name: str, raw: bytes) -> None:
+    with pytest.raises(ValueError, match="8 characters"):
         Secret(name, raw)

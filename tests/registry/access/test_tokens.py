@@ -1,4 +1,4 @@
-"""Bearer tokens: made, shown, revoked and listed; what ends them; and that a secret is nowhere but with its holder."""
+"""Bearer tokens: create, authenticate, revoke and list; what ends them; and that secrets are not stored."""
 
 import random
 import secrets
@@ -106,7 +106,7 @@ def size(registry: Registry) -> int:
 # Made and shown
 
 
-def test_a_token_acts_as_its_maker_and_the_ledger_names_both(here: Registry) -> None:
+def test_token_acts_as_its_issuer_and_the_ledger_names_both(here: Registry) -> None:
     secret = make(here, ANN, scope("create"), label="the catalogue")
     identity = TokenAuthenticator(here).authenticate(secret.text())
     assert identity == TokenIdentity(KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.TOKEN), secret.id, scope("create"))
@@ -115,7 +115,7 @@ def test_a_token_acts_as_its_maker_and_the_ledger_names_both(here: Registry) -> 
     assert entry.origin == ("http", f"token:{secret.id} by 300:0.NA/12345")
 
 
-def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -> None:
+def test_create_and_revoke_are_ledger_entries(here: Registry) -> None:
     secret = make(here, ANN, scope("create", "read"), label="the catalogue")
     here.do(RevokeToken(secret.id), SERVER, "native", "it was found in a repository")
     name = token_name(secret.id)
@@ -135,7 +135,7 @@ def test_making_and_revoking_are_entries_that_say_who_and_what(here: Registry) -
     assert hash_.data == secret.digest()
 
 
-def test_the_secret_is_nowhere_and_its_hash_is_shown_to_nobody(there: Registry, tmp_path: Path) -> None:
+def test_secret_is_not_stored_and_its_hash_is_private(there: Registry, tmp_path: Path) -> None:
     secret = make(there, ANN, scope("create"))
     identity = TokenAuthenticator(there).authenticate(secret.text())
     there.do(NEW, identity, "http")
@@ -153,7 +153,7 @@ def test_the_secret_is_nowhere_and_its_hash_is_shown_to_nobody(there: Registry, 
         assert secret.text().encode()[16:] not in raw
 
 
-def test_the_record_of_a_token_is_no_handle(there: Registry) -> None:
+def test_token_record_is_not_a_handle(there: Registry) -> None:
     secret = make(there, ANN)
     name = Handle.parse_lenient(token_name(secret.id))
     about = entry_of(there, str(name)).record()[0]
@@ -164,7 +164,7 @@ def test_the_record_of_a_token_is_no_handle(there: Registry) -> None:
         refused(lambda: history.get_history(snapshot, ANN, name), ResponseCode.SERVER_NOT_RESP)
 
 
-def test_names_made_with_a_token_are_administered_by_its_maker(there: Registry) -> None:
+def test_issuer_administers_handles_created_with_a_token(there: Registry) -> None:
     there.do(SetPolicy("12345", replace(PROFILES["free"], who_may_mint=Audience.AUTHENTICATED)), OPERATOR, "cli")
     there.do(NEW, shown(there, ANN, scope("create")), "http")
     admins = [value for value in entry_of(there, "12345/new").record() if value.type == "HS_ADMIN"]
@@ -183,7 +183,7 @@ def test_names_made_with_a_token_are_administered_by_its_maker(there: Registry) 
         (lambda secret: Secret("zzzzzzzz", secret.raw).text(), "This token does not exist here"),
     ],
 )
-def test_what_is_not_known(there: Registry, change: Callable[[Secret], str], words: str) -> None:
+def test_unknown_token_is_refused(there: Registry, change: Callable[[Secret], str], words: str) -> None:
     secret = make(there, ANN)
     text = change(secret)
     with pytest.raises(Refused) as caught:
@@ -195,7 +195,7 @@ def test_what_is_not_known(there: Registry, change: Callable[[Secret], str], wor
     assert caught.value.__cause__ is None
 
 
-def test_a_record_that_cannot_be_read_gives_no_right(there: Registry) -> None:
+def test_invalid_token_record_grants_nothing(there: Registry) -> None:
     secret = make(there, OPERATOR, scope("create"))
     identity = TokenAuthenticator(there).authenticate(secret.text())
     about, hash_ = entry_of(there, token_name(secret.id)).record()
@@ -212,8 +212,8 @@ def test_a_record_that_cannot_be_read_gives_no_right(there: Registry) -> None:
         refused(lambda: there.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED)
 
 
-def test_a_scope_that_was_widened_behind_somebody_does_not_count(there: Registry) -> None:
-    """Whoever holds an identity of before has to show the token again."""
+def test_changed_token_must_be_authenticated_again(there: Registry) -> None:
+    """An earlier identity must authenticate again."""
     identity = shown(there, OPERATOR, scope("create"))
     forged = replace(identity, scope=ScopeSet.of(Scope, None))
     refused(lambda: there.do(NEW, forged, "http"), ResponseCode.AUTHENTICATION_FAILED, "has changed")
@@ -224,7 +224,7 @@ def test_a_scope_that_was_widened_behind_somebody_does_not_count(there: Registry
 # What ends a token
 
 
-def test_a_token_ends_when_its_time_is_over(here: Registry, machine: Machine) -> None:
+def test_expired_token_is_refused(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN, scope("create"), days=2)
     identity = TokenAuthenticator(here).authenticate(secret.text())
     machine.run((2 * DAY - 1) * SECOND)
@@ -237,7 +237,7 @@ def test_a_token_ends_when_its_time_is_over(here: Registry, machine: Machine) ->
     assert size(here) == before
 
 
-def test_a_token_ends_when_it_is_revoked(here: Registry) -> None:
+def test_revoked_token_is_refused(here: Registry) -> None:
     secret = make(here, ANN, scope("create"))
     identity = TokenAuthenticator(here).authenticate(secret.text())
     here.do(RevokeToken(secret.id), ANN, "cli")
@@ -250,7 +250,7 @@ def test_a_token_ends_when_it_is_revoked(here: Registry) -> None:
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """An operation during which something else happens, after it was decided and before it is committed."""
+    """A command with a callback between decision and commit."""
 
     operation: Command[ChangeResult]
     happens: list[Callable[[], object]]
@@ -263,9 +263,7 @@ class Meanwhile:
 
 
 @pytest.mark.parametrize("seen_before", [False, True])
-def test_a_token_that_is_revoked_between_decision_and_commit_has_done_nothing(
-    here: Registry, seen_before: bool
-) -> None:
+def test_token_revoked_before_commit_changes_nothing(here: Registry, seen_before: bool) -> None:
     secret = make(here, ANN, scope("create"))
     identity = TokenAuthenticator(here).authenticate(secret.text())
     if seen_before:  # so that the token's record is remembered, and not read for the decision
@@ -284,7 +282,7 @@ def test_a_token_that_is_revoked_between_decision_and_commit_has_done_nothing(
         Modify(handle("0.NA/12345"), (replace(key(300, "a secret"), type="DESC"),)),
     ],
 )
-def test_a_token_ends_with_the_key_that_made_it(here: Registry, change: Command[ChangeResult]) -> None:
+def test_token_is_refused_after_the_issuer_key_changed(here: Registry, change: Command[ChangeResult]) -> None:
     secret = make(here, ANN, scope("create"))
     identity = TokenAuthenticator(here).authenticate(secret.text())
     late = Meanwhile(NEW, [lambda: here.do(change, OPERATOR, "cli")])
@@ -298,17 +296,17 @@ def test_a_token_ends_with_the_key_that_made_it(here: Registry, change: Command[
         ResponseCode.AUTHENTICATION_FAILED,
         "300:0.NA/12345",
     )
-    assert tokens.get_token(here, OPERATOR, secret.id).state(here.now()) == "without its key"
+    assert tokens.get_token(here, OPERATOR, secret.id).state(here.now()) == "key_changed"
 
 
-def test_other_changes_of_the_makers_record_do_not_end_it(here: Registry) -> None:
+def test_other_changes_of_the_issuer_record_keep_the_token_active(here: Registry) -> None:
     secret = make(here, ANN, scope("create"))
     here.do(Add(handle("0.NA/12345"), (URL,)), OPERATOR, "cli")
     here.do(Modify(handle("0.NA/12345"), (key(301, "another secret"),)), OPERATOR, "cli")
     here.do(NEW, TokenAuthenticator(here).authenticate(secret.text()), "http")
 
 
-def test_a_token_of_a_group_ends_with_the_group_and_not_with_its_members(there: Registry) -> None:
+def test_group_token_ends_with_the_group_not_with_its_members(there: Registry) -> None:
     prefix = handle("0.NA/12345")
     group = Value(200, "HS_VLIST", bytes(4))
     there.do(Add(prefix, (group, admin(110, "200:0.NA/12345"))), OPERATOR, "cli")
@@ -321,7 +319,7 @@ def test_a_token_of_a_group_ends_with_the_group_and_not_with_its_members(there: 
     refused(lambda: TokenAuthenticator(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
 
 
-def test_a_token_has_no_right_that_its_maker_has_lost(here: Registry) -> None:
+def test_token_loses_the_permissions_of_its_issuer(here: Registry) -> None:
     identity = shown(here, ANN, scope("create", "update"))
     change = Modify(X, (replace(URL, data=b"https://example.net/"),))
     assert here.explain(change, identity, "http").allowed
@@ -332,8 +330,8 @@ def test_a_token_has_no_right_that_its_maker_has_lost(here: Registry) -> None:
     refused(lambda: here.do(Create(handle("12345/2"), (URL,)), identity, "http"), ResponseCode.INVALID_ADMIN)
 
 
-def test_an_identity_without_an_index_gives_its_token_no_more_than_it_has(there: Registry) -> None:
-    """Outside sessions it is not meant by a reference to the key that proved it, and its token is not either."""
+def test_issuer_without_an_index_gives_no_more_permissions(there: Registry) -> None:
+    """Outside sessions a reference to the verified key does not match it, and neither its token."""
     there.do(Add(handle("0.NA/12345"), (admin(120, "0:0.NA/12345", AdminPermission.MODIFY_ADMIN),)), OPERATOR, "cli")
     anyone = KeyIdentity(ValueRef(0, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
     assert not there.explain(NEW, anyone, "http").allowed
@@ -365,7 +363,7 @@ def test_an_identity_without_an_index_gives_its_token_no_more_than_it_has(there:
         (NOBODY, ["12345"], ResponseCode.AUTHENTICATION_NEEDED),
     ],
 )
-def test_who_makes_tokens(
+def test_who_can_create_tokens(
     here: Registry, identity: Identity, places: list[str] | None, code: ResponseCode | None
 ) -> None:
     if code is None:
@@ -374,7 +372,7 @@ def test_who_makes_tokens(
         refused(lambda: make(here, identity, scope("read", where=places)), code)
 
 
-def test_a_token_makes_no_tokens_and_ends_none_but_itself(there: Registry) -> None:
+def test_token_cannot_create_tokens_and_revokes_only_itself(there: Registry) -> None:
     identity = shown(there, OPERATOR, ScopeSet.of(Scope, None))
     refused(lambda: make(there, identity), ResponseCode.INSUFFICIENT_PERMISSIONS, "tokens cannot do this")
     other = make(there, OPERATOR)
@@ -397,21 +395,23 @@ def test_a_token_makes_no_tokens_and_ends_none_but_itself(there: Registry) -> No
         ({"scope": scope("read", where=["0.SITE"])}, ResponseCode.INVALID_HANDLE, "reserved for the system"),
     ],
 )
-def test_what_cannot_be_made(there: Registry, change: dict[str, object], code: ResponseCode, words: str) -> None:
+def test_invalid_token_parameters_are_refused(
+    there: Registry, change: dict[str, object], code: ResponseCode, words: str
+) -> None:
     order = replace(CreateToken(Secret.new(secrets.token_bytes), scope("read")), **change)  # type: ignore[arg-type]
     before = size(there)
     refused(lambda: there.do(order, OPERATOR, "cli"), code, words)
     assert size(there) == before
 
 
-def test_a_token_of_somebody_whose_key_is_elsewhere_would_not_end(there: Registry) -> None:
+def test_issuer_without_a_local_key_is_refused(there: Registry) -> None:
     there.do(Add(handle("0.NA/12345"), (admin(130, "300:99999/far"),)), OPERATOR, "cli")
     refused(lambda: make(there, key_holder(300, "99999/far")), ResponseCode.INVALID_ADMIN, "is not stored here")
     there.do(Add(handle("0.NA/12345"), (admin(131, "999:0.NA/12345"),)), OPERATOR, "cli")
     refused(lambda: make(there, key_holder(999, "0.NA/12345")), ResponseCode.INVALID_ADMIN, "is not stored here")
 
 
-def test_an_id_is_given_once(there: Registry) -> None:
+def test_duplicate_id_is_refused(there: Registry) -> None:
     secret = make(there, ANN)
     again = CreateToken(Secret(secret.id, bytes(32)), scope("read"))
     refused(lambda: there.do(again, OPERATOR, "cli"), ResponseCode.HANDLE_ALREADY_EXISTS, "already")
@@ -419,7 +419,7 @@ def test_an_id_is_given_once(there: Registry) -> None:
     refused(lambda: there.do(again, OPERATOR, "cli"), ResponseCode.HANDLE_ALREADY_EXISTS, "already")
 
 
-def test_what_is_usual(there: Registry) -> None:
+def test_token_defaults(there: Registry) -> None:
     made = there.do(CreateToken(Secret.new(secrets.token_bytes), scope("read")), ANN, "cli")
     assert made.expires - made.created == DEFAULT_DAYS * DAY
     assert made.created == there.now()
@@ -429,8 +429,8 @@ def test_what_is_usual(there: Registry) -> None:
     ("identity", "may"),
     [(OPERATOR, True), (SERVER, True), (ANN, True), (BEA, True), (STRANGER, False), (NOBODY, False)],
 )
-def test_who_revokes_tokens(here: Registry, identity: Identity, may: bool) -> None:
-    """Those who might have made it, and whoever did."""
+def test_who_can_revoke_tokens(here: Registry, identity: Identity, may: bool) -> None:
+    """Users who could have created it, and its issuer."""
     by_bea = make(here, BEA)
     if may:
         here.do(RevokeToken(by_bea.id), identity, "cli")
@@ -444,8 +444,8 @@ def test_who_revokes_tokens(here: Registry, identity: Identity, may: bool) -> No
 
 
 @pytest.mark.parametrize("identity", [STRANGER, NOBODY])
-def test_who_may_not_see_a_token_does_not_learn_that_it_exists(here: Registry, identity: Identity) -> None:
-    """Neither whether it was made nor whether it was revoked: the answer is that to an id that nobody has."""
+def test_hidden_token_looks_missing(here: Registry, identity: Identity) -> None:
+    """The response is the same as for an id that does not exist."""
     there_is, gone = make(here, ANN), make(here, OPERATOR, scope("read", where=None))
     here.do(RevokeToken(gone.id), OPERATOR, "cli")
     said: set[tuple[object, ...]] = set()
@@ -460,16 +460,16 @@ def test_who_may_not_see_a_token_does_not_learn_that_it_exists(here: Registry, i
     TokenAuthenticator(here).authenticate(there_is.text())
 
 
-def test_the_maker_revokes_what_they_could_not_make_any_more(there: Registry) -> None:
+def test_issuer_can_revoke_without_current_permission(there: Registry) -> None:
     secret = make(there, BEA)
     there.do(Remove(handle("0.NA/12345"), (101,)), OPERATOR, "cli")
     there.do(RevokeToken(secret.id), BEA, "cli")
 
 
 @pytest.mark.parametrize("token", ["zzzzzzzz", "", "../x", "ABCDEFGH", "x" * 5_000])
-def test_there_is_no_such_token(there: Registry, token: str) -> None:
-    refused(lambda: there.do(RevokeToken(token), OPERATOR, "cli"), ResponseCode.HANDLE_NOT_FOUND, "no token")
-    refused(lambda: tokens.get_token(there, OPERATOR, token), ResponseCode.HANDLE_NOT_FOUND, "no token")
+def test_missing_token_is_not_found(there: Registry, token: str) -> None:
+    refused(lambda: there.do(RevokeToken(token), OPERATOR, "cli"), ResponseCode.HANDLE_NOT_FOUND, "does not exist")
+    refused(lambda: tokens.get_token(there, OPERATOR, token), ResponseCode.HANDLE_NOT_FOUND, "does not exist")
 
 
 # Listed
@@ -487,7 +487,7 @@ def listed(registry: Registry, identity: Identity, limit: int = 100) -> list[tok
         after = following
 
 
-def test_who_sees_which_tokens(here: Registry) -> None:
+def test_who_can_see_tokens(here: Registry) -> None:
     everywhere = make(here, OPERATOR, scope("read", where=None)).id
     both = make(here, ANN, scope("read", where=["12345", "20.500"])).id
     ann, bea = make(here, ANN).id, make(here, BEA).id
@@ -502,13 +502,13 @@ def test_who_sees_which_tokens(here: Registry) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-def test_pages(there: Registry, limit: int) -> None:
+def test_tokens_are_paged(there: Registry, limit: int) -> None:
     made = sorted(make(there, ANN if number % 3 else OPERATOR, scope("read")).id for number in range(7))
     assert [each.token.id for each in listed(there, OPERATOR, limit)] == made
 
 
-def test_no_token_is_lost_where_rights_are_costly_to_decide(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much one request may search is limited; then the page ends, and the next one has the rest."""
+def test_paging_loses_no_token_when_the_search_is_exhausted(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search per request is limited; the page ends there, and the next one has the rest."""
     deep = handle("12345/deep")
     groups = [Value(number, "HS_VLIST", ValueList((ref(f"{number + 1}:{deep}"),)).to_bytes()) for number in range(1, 5)]
     last = Value(5, "HS_VLIST", ValueList((STRANGER.reference,)).to_bytes())
@@ -526,7 +526,7 @@ def test_no_token_is_lost_where_rights_are_costly_to_decide(there: Registry, mon
     assert listed(there, STRANGER) == [], "what takes more than there is counts as no right, as everywhere"
 
 
-def test_what_is_told_of_a_token(here: Registry, machine: Machine) -> None:
+def test_token_status(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN, scope("create"), label="the catalogue", days=10)
     found = tokens.get_token(here, ANN, secret.id)
     assert (found.token.label, found.token.issuer, found.token.scope) == ("the catalogue", str(ANN), scope("create"))
@@ -543,7 +543,7 @@ def test_what_is_told_of_a_token(here: Registry, machine: Machine) -> None:
 # Used
 
 
-def test_the_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> None:
+def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN)
     log = here.ledger.log
     assert token_uses.last_used_days(log) == {}
@@ -561,7 +561,7 @@ def test_the_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) 
     assert token_uses.last_used_days(log) == {secret.id: today + 1}
 
 
-def test_a_use_costs_nothing_that_day(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_use_on_a_day_writes_nothing(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
     calls: list[str] = []
     monkeypatch.setattr(token_uses, "record_use", lambda _log, token, _day: calls.append(token))
@@ -571,7 +571,7 @@ def test_a_use_costs_nothing_that_day(there: Registry, monkeypatch: pytest.Monke
     assert calls == [secret.id]
 
 
-def test_a_use_that_cannot_be_written_down_is_a_use(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_succeeds_if_it_cannot_be_recorded(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
     known = TokenAuthenticator(there)
 
@@ -586,7 +586,7 @@ def test_a_use_that_cannot_be_written_down_is_a_use(there: Registry, monkeypatch
     assert tokens.get_token(there, ANN, secret.id).used is not None
 
 
-def test_who_is_not_let_in_has_not_used_it(there: Registry) -> None:
+def test_refused_token_is_not_recorded_as_used(there: Registry) -> None:
     secret = make(there, ANN)
     there.do(RevokeToken(secret.id), ANN, "cli")
     with pytest.raises(Refused):
@@ -612,7 +612,7 @@ def run_rewrite(registry: Registry, identity: Identity, order: Rewrite = ORDER) 
     return runner.find_job(registry, identity, begun.id)
 
 
-def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: Registry) -> None:
+def test_job_needs_the_scopes_of_its_changes(there: Registry) -> None:
     fill(there, "12345")
     fill(there, "20.500")
     order = replace(ORDER, prefix="12345")
@@ -630,7 +630,7 @@ def test_a_change_of_many_records_takes_the_words_of_its_single_changes(there: R
 
 
 @pytest.mark.parametrize("lacking", ["update", "transfer"])
-def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -> None:
+def test_undo_needs_the_scopes_of_the_inverse(there: Registry, lacking: str) -> None:
     fill(there, "12345", 2)
     if lacking == "update":
         name = run_rewrite(there, OPERATOR, replace(ORDER, prefix="12345")).id
@@ -645,7 +645,7 @@ def test_undoing_takes_the_words_of_the_inverse(there: Registry, lacking: str) -
     assert runner.find_job(there, OPERATOR, begun.id).ended
 
 
-def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
+def test_transfer_of_a_namespace_needs_its_scope(there: Registry) -> None:
     fill(there, "12345", 2)
     what = TransferAll("12345", ValueRef(301, "0.NA/12345"))
     before = size(there)
@@ -661,7 +661,7 @@ def test_handing_over_a_namespace_takes_its_word(there: Registry) -> None:
     assert run_transfer(there, what, both).ended
 
 
-def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "CHUNK_SIZE", 1)
     fill(there, "12345", 3)
     identity = shown(there, OPERATOR, scope("find", "update"))
@@ -674,23 +674,23 @@ def test_a_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: 
 
 @dataclass(frozen=True)
 class Thoughtless:
-    """An operation of somebody who forgot to ask for a right."""
+    """A command that forgot to require a permission."""
 
     def decide(self, context: Context) -> Plan[None]:
         stored = context.snapshot.stored(handle("12345/new"))
         return Plan(lambda _: None, (context.draft(stored, Action.CREATE, (URL,)),))
 
 
-def test_what_asks_for_no_right_is_open_to_no_token(there: Registry) -> None:
+def test_command_without_requirements_is_refused_to_tokens(there: Registry) -> None:
     identity = shown(there, OPERATOR, ScopeSet.of(Scope, None))
-    refused(lambda: there.do(Thoughtless(), identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, "no token")
+    refused(lambda: there.do(Thoughtless(), identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, "Tokens cannot do this")
     there.do(Thoughtless(), OPERATOR, "cli")
 
 
 # Kept
 
 
-def test_a_backup_has_tokens_and_their_days(here: Registry, tmp_path: Path, machine: Machine) -> None:
+def test_backup_contains_tokens_and_their_last_use(here: Registry, tmp_path: Path, machine: Machine) -> None:
     secret, gone = make(here, ANN, scope("create")), make(here, ANN)
     TokenAuthenticator(here).authenticate(secret.text())
     here.do(RevokeToken(gone.id), ANN, "cli")
@@ -710,12 +710,12 @@ def test_a_backup_has_tokens_and_their_days(here: Registry, tmp_path: Path, mach
 
 @contextmanager
 def reopened(log: Log, folder: Path) -> Iterator[Registry]:
-    """A registry over a ledger that exists."""
+    """A registry over an existing ledger."""
     with Ledger(log, Answers(folder / "again")) as ledger:
         yield Registry(ledger, RULES)
 
 
-def test_two_nodes_know_of_each_others_tokens(where: str, tmp_path: Path, machine: Machine) -> None:
+def test_nodes_share_tokens(where: str, tmp_path: Path, machine: Machine) -> None:
     first = open_store(where)
     first.upgrade()
     with registry_on(first, tmp_path, machine, RULES) as one:
@@ -728,8 +728,8 @@ def test_two_nodes_know_of_each_others_tokens(where: str, tmp_path: Path, machin
             refused(lambda: other.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, "revoked")
 
 
-def test_the_namespace_may_go(there: Registry) -> None:
-    """A token for a namespace that is not here any more is good for nothing, and can be revoked."""
+def test_token_of_a_removed_namespace_can_be_revoked(there: Registry) -> None:
+    """A token for a removed namespace is useless, and can be revoked."""
     add_namespace(there, "777")
     secret = make(there, OPERATOR, scope("create", where=["777"]))
     identity = TokenAuthenticator(there).authenticate(secret.text())

@@ -1,4 +1,4 @@
-"""What the tests of tokens share: a namespace with two administrators whose keys are held here, and their tokens."""
+"""Fixtures for tokens: a namespace with two administrators whose keys are stored here, and their tokens."""
 
 import secrets
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ from tests.registry.registries import OPERATOR, add_namespace, admin, handle, ke
 ANN = key_holder(300, "0.NA/12345")
 """Administers the namespace and its records."""
 BEA = key_holder(301, "0.NA/12345")
-"""May change who administers the namespace, and nothing else."""
+"""Can change the administrators of the namespace, and nothing else."""
 SERVER = key_holder(300, "0.NA/0.NA")
-"""Runs the server."""
+"""Local user on the server."""
 
 RULES = Rules(Settings(server_admins=(ref("300:0.NA/0.NA"),), server_admin_full_access=True))
 
@@ -31,7 +31,7 @@ def key(index: int, data: str = "a secret") -> Value:
 
 
 def furnish(registry: Registry) -> None:
-    """Two namespaces, and the keys of those who administer them."""
+    """Two namespaces, and the keys of their administrators."""
     prefix_values = (
         admin(100, "300:0.NA/12345"),
         admin(101, "301:0.NA/12345", AdminPermission.MODIFY_ADMIN),
@@ -44,7 +44,7 @@ def furnish(registry: Registry) -> None:
 
 
 def movable(registry: Registry, count: int) -> None:
-    """So many names of Ann's that lead to an old address."""
+    """Handles owned by Ann with an old URL."""
     for number in range(count):
         values = (Value.text(1, "URL", f"http://old.example/{number}"), admin(100, "300:0.NA/12345"))
         registry.do(Create(handle(f"12345/{number}"), values), OPERATOR, "cli")
@@ -57,12 +57,12 @@ def scope(*scopes: str | Scope, where: Iterable[str] | None = ("12345",)) -> Sco
 def make(
     registry: Registry, identity: Identity, limits: ScopeSet | None = None, *, label: str = "", days: float = 90
 ) -> Secret:
-    """A token of somebody."""
+    """A token issued by an identity."""
     secret = Secret.new(secrets.token_bytes)
     registry.do(CreateToken(secret, limits or scope("read"), label, int(days * 86_400)), identity, "cli")
     return secret
 
 
 def shown(registry: Registry, identity: Identity, limits: ScopeSet | None = None) -> TokenIdentity:
-    """Whoever shows a new token of somebody."""
+    """The identity of a new token."""
     return TokenAuthenticator(registry).authenticate(make(registry, identity, limits).text())

@@ -1,4 +1,4 @@
-"""What the tests of the past share: a namespace, and entries appended as operations would, whatever they are today."""
+"""Helpers for history tests: a namespace, and entries in every state, appended directly."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ ANN = identity("300:12345/ann")
 LISTER = identity("300:12345/lister")
 """Has LIST_HANDLES on the prefix handle, and nothing else."""
 SERVER = identity("300:0.NA/0.NA")
-"""Runs the server, and has no right on records."""
+"""Server administrator without permissions on records."""
 STRANGER = identity("300:99999/stranger")
 PREFIX_ADMIN = Value(
     100, "HS_ADMIN", Admin(ValueRef.parse("300:12345/lister"), AdminPermission.LIST_HANDLES).to_bytes()
@@ -55,7 +55,7 @@ def policy(**options: Any) -> Policy:
 
 @contextmanager
 def site(machine: Machine | None = None, rules: Rules | None = None, **options: Any) -> Iterator[Registry]:
-    """A registry with the namespace 12345, whose policy is as the options say."""
+    """A registry with the namespace 12345, with the given policy options."""
     with registry_in_memory(machine, rules) as made:
         add_namespace(made, "12345", policy(**options), PREFIX_ADMIN)
         yield made
@@ -75,7 +75,7 @@ def put(
     note: str = "",
     actor: str = "300:12345/ann",
 ) -> int:
-    """Append an entry; its number."""
+    """Append an entry and return its number."""
     with registry.snapshot() as snapshot:
         before = snapshot.entry(record_key(name))
     made = action or (Action.CREATE if before is None else Action.UPDATE)

@@ -1,4 +1,4 @@
-"""Namespaces made whole: with the creator of their identifiers, in one commit, or not at all."""
+"""Creation of complete namespaces, with their default creator, in one commit."""
 
 import time
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def history(registry: Registry, name: str) -> list[Action]:
 # All of it
 
 
-def test_a4_the_creator_is_made_with_the_namespace_by_one_commit(registry: Registry) -> None:
+def test_a4_creator_is_created_in_the_same_commit(registry: Registry) -> None:
     before = size(registry)
     made = make(registry, wanted())
     creator = made.policy.default_creator
@@ -70,7 +70,7 @@ def test_a4_the_creator_is_made_with_the_namespace_by_one_commit(registry: Regis
     with registry.snapshot() as snapshot:
         assert snapshot.policy("777") == made.policy
         entries = [snapshot.reading.entry(seq) for seq in range(before + 1, size(registry) + 1)]
-        assert {(entry.identity, entry.at) for entry in entries} == {(("cli", "local:alice"), entries[0].at)}
+        assert {(entry.origin, entry.at) for entry in entries} == {(("cli", "local:alice"), entries[0].at)}
     assert [entry.handle for entry in entries] == [policy_name("777"), "0.SITE/HOMED/0.NA/777", "0.NA/777", creator]
     assert history(registry, policy_name("777")) == [Action.CREATE], "the policy names it from the beginning"
     said = {value.type: value.data for value in registry.resolve(Query(handle(creator)), NOBODY).values}
@@ -78,7 +78,7 @@ def test_a4_the_creator_is_made_with_the_namespace_by_one_commit(registry: Regis
     registry.do(Create(handle("777/BCDFGHJKH"), (URL,)), OPERATOR, "cli")
 
 
-def test_where_no_creator_is_asked_for_or_one_is_named_none_is_made(registry: Registry) -> None:
+def test_no_creator_is_created_if_not_needed(registry: Registry) -> None:
     make(registry, AddNamespace("777", PROFILES["free"]))
     first = make(registry, wanted("778")).policy.default_creator
     before = size(registry)
@@ -86,7 +86,7 @@ def test_where_no_creator_is_asked_for_or_one_is_named_none_is_made(registry: Re
     assert size(registry) == before + 3
 
 
-def test_a6_types_of_the_namespace_itself_are_made_along(registry: Registry) -> None:
+def test_a6_types_in_the_namespace_are_created_with_it(registry: Registry) -> None:
     types = {key: f"777/{key.upper()}" for key in ("creation_date_type", "creator_type")}
     rules = replace(PROFILES["free"], authority=True, registered_types=True, **types)  # type: ignore[arg-type]
     made = make(registry, AddNamespace("777", rules))
@@ -95,7 +95,7 @@ def test_a6_types_of_the_namespace_itself_are_made_along(registry: Registry) -> 
         assert registry.resolve(Query(handle(name)), NOBODY).values
 
 
-def test_a_prefix_that_had_the_default_rules_gets_these(registry: Registry) -> None:
+def test_default_policy_is_replaced(registry: Registry) -> None:
     registry.do(Home("0.NA/777"), OPERATOR, "cli")
     made = make(registry, wanted())
     assert history(registry, policy_name("777")) == [Action.UPDATE, Action.CREATE]
@@ -103,7 +103,7 @@ def test_a_prefix_that_had_the_default_rules_gets_these(registry: Registry) -> N
         assert snapshot.policy("777").default_creator == made.policy.default_creator != ""
 
 
-def test_h5_names_that_would_be_lost_are_in_the_way(registry: Registry) -> None:
+def test_h5_existing_records_that_would_be_lost_are_refused(registry: Registry) -> None:
     registry.do(Home("0.NA/777"), OPERATOR, "cli")
     exact = AddNamespace("777", replace(PROFILES["exact"], authority=True))
     decided = registry._decide(CreateNamespace(MintInputs.of(registry), exact), OPERATOR, "cli", "", None)
@@ -116,15 +116,15 @@ def test_h5_names_that_would_be_lost_are_in_the_way(registry: Registry) -> None:
 # Or nothing
 
 
-def test_a_token_that_may_not_mint_leaves_nothing(registry: Registry) -> None:
+def test_token_without_mint_scope_creates_nothing(registry: Registry) -> None:
     before = size(registry)
     lacks = shown(registry, OPERATOR, scope("namespaces", where=["777.*", "12345"]))
     may = shown(registry, OPERATOR, scope("namespaces", "mint", where=["777.*", "12345"]))
     order = wanted("777.1")
-    with pytest.raises(Refused, match=r"needs a creator .* does not have the word mint") as caught:
+    with pytest.raises(Refused, match=r"default creator .* its scopes do not include mint") as caught:
         make(registry, order, lacks)
     assert caught.value.code is ResponseCode.INSUFFICIENT_PERMISSIONS
-    assert "name a creator" in caught.value.advice
+    assert "Name an existing creator" in caught.value.advice
     assert size(registry) == before + 2, "nothing but the tokens"
     with registry.snapshot() as snapshot:
         assert not snapshot.is_homed("0.NA/777.1")
@@ -132,7 +132,7 @@ def test_a_token_that_may_not_mint_leaves_nothing(registry: Registry) -> None:
     make(registry, wanted("777.2", default_creator=creator), lacks)
 
 
-def test_who_may_derive_and_not_mint_leaves_nothing(registry: Registry) -> None:
+def test_caller_who_cannot_mint_creates_nothing(registry: Registry) -> None:
     deriver, other = key_holder(1, "99/deriver"), ref("1:99/other")
     add_namespace(registry, "10", "free", admin(100, "1:99/deriver", AdminPermission.ADD_NA))
     before = size(registry)
@@ -147,7 +147,7 @@ def test_who_may_derive_and_not_mint_leaves_nothing(registry: Registry) -> None:
     make(registry, AddNamespace("10.2", named, administrator_values("10.2", [other])), deriver)
 
 
-def test_what_another_has_made_meanwhile_is_not_made_again(registry: Registry) -> None:
+def test_namespace_created_meanwhile_is_not_created_again(registry: Registry) -> None:
     order = CreateNamespace(MintInputs.of(registry), wanted())
     decided = registry._decide(order, OPERATOR, "cli", "", None)
     make(registry, AddNamespace("777", PROFILES["free"]))
@@ -162,13 +162,13 @@ def test_what_another_has_made_meanwhile_is_not_made_again(registry: Registry) -
 # Prefix handles that others serve
 
 
-def test_a_copy_of_the_prefix_handle_comes_with_it_or_not_at_all(registry: Registry) -> None:
+def test_copy_of_the_prefix_handle_is_in_the_same_commit(registry: Registry) -> None:
     registry.do(Home("0.NA/0.NA", unhome=True), OPERATOR, "cli")
     before = size(registry)
     lacks = shown(registry, OPERATOR, scope("namespaces", where=None))
     with pytest.raises(Refused, match="mint"):
         make(registry, wanted(), lacks)
-    with pytest.raises(Refused, match="keep a copy"):
+    with pytest.raises(Refused, match="store a copy"):
         make(registry, wanted(), key_holder(300, "0.NA/12345"))
     assert size(registry) == before + 1
     assert history(registry, "0.NA/777") == []
@@ -179,7 +179,7 @@ def test_a_copy_of_the_prefix_handle_comes_with_it_or_not_at_all(registry: Regis
         registry.resolve(Query(handle("0.NA/777")), NOBODY)
 
 
-def test_there_is_no_copy_of_a_derived_prefix_handle_that_is_served_here(registry: Registry) -> None:
+def test_no_copy_of_a_prefix_handle_hosted_here(registry: Registry) -> None:
     registry.do(Home("0.NA/0.NA", unhome=True), OPERATOR, "cli")
     registry.do(Home("0.NA/0.NA/12345"), OPERATOR, "cli")
     make(registry, wanted("12345.7"))
@@ -189,10 +189,8 @@ def test_there_is_no_copy_of_a_derived_prefix_handle_that_is_served_here(registr
 # Waiting
 
 
-def test_a_creator_whose_name_must_wait_is_waited_for(
-    registry: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a namespace was here before, its clock may be ahead."""
+def test_creation_waits_for_the_clock(registry: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of an earlier namespace may be ahead."""
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -214,17 +212,17 @@ def test_a_creator_whose_name_must_wait_is_waited_for(
 # What is there already
 
 
-def test_administrators_who_are_named_are_not_passed_over_where_the_prefix_handle_exists(registry: Registry) -> None:
+def test_requested_administrators_of_an_existing_prefix_handle_are_refused(registry: Registry) -> None:
     others = administrator_values("777", [ref("300:0.NA/20.500")])
     registry.do(Create(handle("0.NA/777"), others), OPERATOR, "cli")
     insisting = replace(wanted(), require_administrators=True)
-    with pytest.raises(Refused, match="with other administrators than those you name") as caught:
+    with pytest.raises(Refused, match="with other administrators") as caught:
         make(registry, insisting)
     assert caught.value.code is ResponseCode.HANDLE_ALREADY_EXISTS
     assert make(registry, replace(insisting, values=others)).prefix == "777", "they are the ones it has"
 
 
-def test_a_prefix_that_was_unhomed_is_homed_again_by_making_its_namespace_again(registry: Registry) -> None:
+def test_unhomed_prefix_can_be_created_again(registry: Registry) -> None:
     make(registry, wanted(authority=False))
     name = registry.do(Mint(MintInputs.of(registry), "777", values=(URL,)), OPERATOR, "cli").handles[0]
     registry.do(Home("0.NA/777", unhome=True), OPERATOR, "cli")
@@ -233,5 +231,5 @@ def test_a_prefix_that_was_unhomed_is_homed_again_by_making_its_namespace_again(
     assert caught.value.code is ResponseCode.SERVER_NOT_RESP
     make(registry, wanted(authority=False))
     assert URL.data in [value.data for value in registry.resolve(Query(name), NOBODY).values]
-    with pytest.raises(Refused, match="there is a namespace 777 already"):
+    with pytest.raises(Refused, match="Namespace 777 already exists"):
         make(registry, wanted(authority=False))

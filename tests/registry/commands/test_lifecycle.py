@@ -1,4 +1,4 @@
-"""What becomes of a name: published and not, a tombstone, erased, another name for something else."""
+"""The life of a record: publish, unpublish, tombstone, revive, redact."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,7 +83,7 @@ def action(registry: Registry, seq: int) -> Action:
 
 
 def permitted(registry: Registry, permissions: AdminPermission) -> Handle:
-    """A record whose administrator has these permissions only."""
+    """A record whose administrator has only these permissions."""
     name = handle("10.1/other")
     registry.do(Create(name, (URL, admin(100, "300:10.9/alice", permissions)), overwrite=True), OPERATOR, "cli")
     return name
@@ -92,7 +92,7 @@ def permitted(registry: Registry, permissions: AdminPermission) -> Handle:
 # Publishing
 
 
-def test_s2_an_unpublished_record_exists_for_its_administrators_only(registry: Registry) -> None:
+def test_s2_unpublished_record_exists_only_for_administrators(registry: Registry) -> None:
     values = stored(registry).values
     seq = do(registry, Unpublish(NAME))
     assert (stored(registry).state, action(registry, seq)) == (State.UNPUBLISHED, Action.UNPUBLISH)
@@ -106,7 +106,7 @@ def test_s2_an_unpublished_record_exists_for_its_administrators_only(registry: R
     assert stored(registry).values == values
 
 
-def test_s2_an_unpublished_record_is_updated_unseen(registry: Registry) -> None:
+def test_s2_unpublished_record_can_be_updated(registry: Registry) -> None:
     do(registry, Unpublish(NAME))
     registry.do(Modify(NAME, (replace(URL, data=b"https://example.org/new"),)), ALICE, "cli")
     assert not is_found(registry)
@@ -115,19 +115,19 @@ def test_s2_an_unpublished_record_is_updated_unseen(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("operation", [Publish(NAME), Unpublish(NAME)])
-def test_s2_doing_it_twice_changes_nothing(registry: Registry, operation: Publish | Unpublish) -> None:
+def test_s2_repeating_it_changes_nothing(registry: Registry, operation: Publish | Unpublish) -> None:
     first = do(registry, operation)
     assert do(registry, operation) == first == stored(registry).seq
 
 
-def test_h8_a_prefix_handle_is_never_hidden(registry: Registry) -> None:
-    """By it clients find the service of the prefix."""
+def test_h8_prefix_handle_cannot_be_unpublished(registry: Registry) -> None:
+    """Clients use it to find the service of the prefix."""
     prefix, new = handle("0.NA/10.1"), handle("0.NA/10.2")
     operations: list[Command[ChangeResult]] = [Unpublish(prefix), Create(new, (ADMIN,), published=False)]
     for operation in operations:
         refused = refusal(registry, operation, OPERATOR)
         assert (refused.code, refused.rule) == (ResponseCode.INVALID_HANDLE, "H8")
-        assert "everybody needs it" in refused.reason
+        assert "must stay public" in refused.reason
         assert refusal(registry, operation, STRANGER).code is ResponseCode.INVALID_ADMIN
     assert is_found(registry, prefix)
     assert not stored(registry, new).exists
@@ -140,20 +140,20 @@ def test_h8_a_prefix_handle_is_never_hidden(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("kind", [Publish, Unpublish])
-def test_s2_publishing_takes_modify_value_and_nothing_less(registry: Registry, kind: type[Publish | Unpublish]) -> None:
+def test_s2_publishing_requires_modify_value(registry: Registry, kind: type[Publish | Unpublish]) -> None:
     assert do(registry, kind(permitted(registry, AdminPermission.MODIFY_VALUE)))
     name = permitted(registry, ALL_PERMISSIONS & ~AdminPermission.MODIFY_VALUE)
     registry.do(Unpublish(name) if kind is Publish else Publish(name), OPERATOR, "cli")
     refused = refusal(registry, kind(name))
     assert refused.code is ResponseCode.INVALID_ADMIN
-    assert "10.1/other: it takes MODIFY_VALUE in one HS_ADMIN value of 10.1/other" in str(refused)
+    assert "10.1/other: requires permission MODIFY_VALUE on 10.1/other" in str(refused)
     assert refusal(registry, kind(NAME), NOBODY).code is ResponseCode.AUTHENTICATION_NEEDED
     blind = permitted(registry, ALL_PERMISSIONS & ~AdminPermission.MODIFY_VALUE & ~AdminPermission.READ_VALUE)
     registry.do(Unpublish(blind), OPERATOR, "cli")
     assert refusal(registry, kind(blind)).code is ResponseCode.HANDLE_NOT_FOUND, "who may not read does not see it"
 
 
-def test_what_is_not_there_is_neither_published_nor_ended(registry: Registry) -> None:
+def test_missing_record_cannot_be_published_or_ended(registry: Registry) -> None:
     for name, code in (
         (handle("10.1/none"), ResponseCode.HANDLE_NOT_FOUND),
         (handle("10.8/none"), ResponseCode.SERVER_NOT_RESP),
@@ -163,13 +163,13 @@ def test_what_is_not_there_is_neither_published_nor_ended(registry: Registry) ->
             assert refusal(registry, operation, OPERATOR).code is code
 
 
-def test_s1_a_reserved_name_is_registered_before_anything_else(registry: Registry) -> None:
+def test_s1_reserved_handle_must_be_created_first(registry: Registry) -> None:
     name = handle("10.1/reserved")
     registry.do(Reserve((name,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
     for operation in (Publish(name), Tombstone(name, "gone")):
         refused = refusal(registry, operation)
         assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S1")
-        assert "is reserved, and stands for nothing yet. Register it first" in str(refused)
+        assert "is reserved and does not resolve yet. Create its record first" in str(refused)
         assert refusal(registry, operation, STRANGER).code is ResponseCode.HANDLE_NOT_FOUND
     assert do(registry, Unpublish(name)) == stored(registry, name).seq, "it is not public as it is"
 
@@ -177,8 +177,8 @@ def test_s1_a_reserved_name_is_registered_before_anything_else(registry: Registr
 # Tombstones
 
 
-def test_s8_a_tombstone_says_why_since_when_and_what_instead(registry: Registry, machine: Machine) -> None:
-    """As ordinary public values, which every way of resolving gives; the rest is in the history."""
+def test_s8_tombstone_has_reason_date_and_replacement(registry: Registry, machine: Machine) -> None:
+    """As ordinary public values, which every interface returns; the rest is in the history."""
     instead = handle("10.1/instead")
     registry.do(Create(instead, (URL,)), OPERATOR, "cli")
     before = stored(registry).values
@@ -199,18 +199,18 @@ def test_s8_a_tombstone_says_why_since_when_and_what_instead(registry: Registry,
     assert item.state is State.TOMBSTONE
 
 
-def test_s8_the_name_of_a_tombstone_is_never_used_again(registry: Registry) -> None:
+def test_s8_tombstone_cannot_be_reused(registry: Registry) -> None:
     do(registry, Tombstone(NAME, "gone"))
     assert refusal(registry, Create(NAME, (URL,)), OPERATOR).code is ResponseCode.HANDLE_ALREADY_EXISTS
-    with pytest.raises(Refused, match="exists already"):
+    with pytest.raises(Refused, match="already exists"):
         registry.do(Reserve((NAME,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
     refused = refusal(registry, Unpublish(NAME))
     assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S8")
     assert do(registry, Publish(NAME)) == stored(registry).seq, "it is public as it is"
 
 
-def test_s8_what_a_tombstone_says_can_be_said_better(registry: Registry, machine: Machine) -> None:
-    """The thing has been gone since the first one said so; a replacement stays until another is named."""
+def test_s8_tombstone_can_be_updated(registry: Registry, machine: Machine) -> None:
+    """The date of the first tombstone stays, and so does a replacement until another is named."""
     registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
     do(registry, Tombstone(NAME, "Gone.", handle("10.1/a")))
     date = says(stored(registry), "TOMBSTONE.DATE")
@@ -228,14 +228,14 @@ def test_s8_what_a_tombstone_says_can_be_said_better(registry: Registry, machine
 @pytest.mark.parametrize(
     ("reason", "replacement", "words"),
     [
-        (" \n", None, "a tombstone says why; the reason is empty"),
+        (" \n", None, "A tombstone requires a reason"),
         ("\ud800", None, "no UTF-8 form"),
-        ("gone", Handle("10.1", "none"), "nobody can resolve 10.1/none although its prefix is homed here"),
+        ("gone", Handle("10.1", "none"), "The replacement 10.1/none does not exist or is not public"),
         ("gone", Handle("10.1", "THING"), "10.1/thing cannot replace itself"),
-        ("gone", Handle("10.1", "a\tb"), "cannot replace anything"),
+        ("gone", Handle("10.1", "a\tb"), "is not a valid replacement"),
     ],
 )
-def test_s8_what_a_tombstone_cannot_say(
+def test_s8_invalid_tombstone_is_refused(
     registry: Registry, reason: str, replacement: Handle | None, words: str
 ) -> None:
     refused = refusal(registry, Tombstone(NAME, reason, replacement))
@@ -244,31 +244,31 @@ def test_s8_what_a_tombstone_cannot_say(
     assert stored(registry).state is State.NORMAL
 
 
-def test_s8_a_replacement_that_is_not_public_is_none(registry: Registry) -> None:
+def test_s8_unpublished_replacement_is_refused(registry: Registry) -> None:
     hidden = handle("10.1/hidden")
     registry.do(Create(hidden, (URL,)), OPERATOR, "cli")
     registry.do(Unpublish(hidden), OPERATOR, "cli")
-    assert "nobody can resolve" in str(refusal(registry, Tombstone(NAME, "gone", hidden)))
+    assert "does not exist or is not public" in str(refusal(registry, Tombstone(NAME, "gone", hidden)))
 
 
-def test_s8_ending_takes_delete_handle_and_nothing_less(registry: Registry) -> None:
+def test_s8_tombstone_requires_delete_handle(registry: Registry) -> None:
     name = permitted(registry, ALL_PERMISSIONS & ~AdminPermission.DELETE_HANDLE)
     refused = refusal(registry, Tombstone(name, "gone"))
     assert refused.code is ResponseCode.INVALID_ADMIN
-    assert "it takes DELETE_HANDLE" in str(refused)
+    assert "requires permission DELETE_HANDLE" in str(refused)
     assert do(registry, Tombstone(permitted(registry, AdminPermission.DELETE_HANDLE), "gone"))
     assert refusal(registry, Tombstone(NAME, "gone"), NOBODY).code is ResponseCode.AUTHENTICATION_NEEDED
     assert refusal(registry, Tombstone(NAME, "gone"), STRANGER).code is ResponseCode.INVALID_ADMIN
 
 
-def test_a_prefix_handle_gets_no_tombstone(registry: Registry) -> None:
-    """It says who serves the prefix and administers it."""
+def test_prefix_handle_cannot_become_a_tombstone(registry: Registry) -> None:
+    """It names the service and the administrators of the prefix."""
     refused = refusal(registry, Tombstone(handle("0.NA/10.1"), "gone"), OPERATOR)
     assert (refused.code, refused.rule) == (ResponseCode.INVALID_HANDLE, "H8")
 
 
-def test_s8_where_the_policy_forbids_deleting_a_tombstone_is_the_way(registry: Registry) -> None:
-    """A8: authority metadata stay in it, and what is required of other records is not of it."""
+def test_s8_tombstone_is_allowed_if_deletion_is_not(registry: Registry) -> None:
+    """A8: it keeps authority metadata, and required types do not apply."""
     party = handle("10.2/0N8J991QH")
     policy = replace(
         PROFILES["pilin"],
@@ -299,7 +299,7 @@ def test_s8_where_the_policy_forbids_deleting_a_tombstone_is_the_way(registry: R
     }
 
 
-def test_a_tombstone_is_undone_as_an_operation_of_its_own(registry: Registry) -> None:
+def test_tombstone_can_be_undone(registry: Registry) -> None:
     before = stored(registry)
     do(registry, Tombstone(NAME, "gone"))
     do(registry, Tombstone(NAME, "gone indeed"))
@@ -311,10 +311,10 @@ def test_a_tombstone_is_undone_as_an_operation_of_its_own(registry: Registry) ->
     assert [value.data for value in found.values[:2]] == [value.data for value in before.values[:2]]
     assert found.values[2].data == admin(100, "300:10.9/stranger").data, "administrators are those of now"
     refused = refusal(registry, Revive(NAME), STRANGER)
-    assert (refused.code, refused.reason) == (ResponseCode.INVALID_VALUE, "10.1/thing is no tombstone")
+    assert (refused.code, refused.reason) == (ResponseCode.INVALID_VALUE, "Handle 10.1/thing is not a tombstone")
 
 
-def test_who_was_unpublished_comes_back_unpublished_and_values_move_apart(registry: Registry) -> None:
+def test_revived_record_keeps_its_state_and_free_indexes(registry: Registry) -> None:
     do(registry, Unpublish(NAME))
     do(registry, Tombstone(NAME, "gone"))
     assert is_found(registry)
@@ -330,13 +330,13 @@ def test_who_was_unpublished_comes_back_unpublished_and_values_move_apart(regist
 
 
 @pytest.mark.parametrize("missing", [AdminPermission.DELETE_HANDLE, AdminPermission.ADD_VALUE])
-def test_undoing_a_tombstone_takes_the_right_to_end_and_to_fill(registry: Registry, missing: AdminPermission) -> None:
+def test_undoing_a_tombstone_requires_both_permissions(registry: Registry, missing: AdminPermission) -> None:
     name = permitted(registry, ALL_PERMISSIONS & ~missing)
     do(registry, Tombstone(name, "gone"), OPERATOR)
     assert "DELETE_HANDLE + ADD_VALUE" in str(refusal(registry, Revive(name)))
 
 
-def test_a_name_that_came_as_a_tombstone_has_nothing_to_go_back_to(registry: Registry) -> None:
+def test_imported_tombstone_cannot_be_undone(registry: Registry) -> None:
     deleted = handle("10.1/deleted")
     registry.do(Create(deleted, (URL,)), OPERATOR, "cli")
     registry.do(Delete(deleted), OPERATOR, "cli")
@@ -344,16 +344,16 @@ def test_a_name_that_came_as_a_tombstone_has_nothing_to_go_back_to(registry: Reg
         registry.ledger.append(Append(Draft(Action.TOMBSTONE, State.TOMBSTONE, str(name), "import", "local:alice")))
         refused = refusal(registry, Revive(name), OPERATOR)
         assert refused.code is ResponseCode.VALUES_NOT_FOUND
-        assert "there is nothing to go back to" in str(refused)
+        assert "has no version before the tombstone" in str(refused)
 
 
-def test_s8_todays_policy_holds_for_a_tombstone(registry: Registry) -> None:
-    """A record from before the policy gets its authority metadata, or is refused with the reason."""
+def test_s8_current_policy_applies_to_a_tombstone(registry: Registry) -> None:
+    """A record older than the policy gets its authority metadata, or is refused."""
     policy = replace(PROFILES["free"], authority=True)
     registry.do(SetPolicy("10.1", policy), OPERATOR, "cli")
     refused = refusal(registry, Tombstone(NAME, "gone"))
     assert refused.code is ResponseCode.INVALID_VALUE
-    assert "names no creator" in str(refused)
+    assert "has no creator" in str(refused)
     registry.do(SetPolicy("10.1", replace(policy, default_creator="10.77/party")), OPERATOR, "cli")
     do(registry, Tombstone(NAME, "gone"))
     assert says(stored(registry), policy.creator_type) == ["10.77/party"]
@@ -362,8 +362,8 @@ def test_s8_todays_policy_holds_for_a_tombstone(registry: Registry) -> None:
 # Erasing
 
 
-def test_what_is_redacted_is_gone_and_that_it_was_stays(registry: Registry) -> None:
-    """S11: who did it and why is in the log."""
+def test_redaction_is_permanent_and_recorded(registry: Registry) -> None:
+    """S11: actor and reason are in the log."""
     name = str(NAME).encode()
     seq = stored(registry).seq
     registry.do(Remove(NAME, (1,)), ALICE, "cli")
@@ -376,12 +376,12 @@ def test_what_is_redacted_is_gone_and_that_it_was_stays(registry: Registry) -> N
             State.NORMAL,
             f"value 1 of entry {seq}: by order of a court",
         )
-        assert entry.identity == ("cli", "local:alice")
+        assert entry.origin == ("cli", "local:alice")
     assert registry.ledger.wait_until_erased(10)
     assert registry.ledger.find(name) is not None
 
 
-def test_what_was_deleted_can_be_redacted(registry: Registry) -> None:
+def test_deleted_record_can_be_redacted(registry: Registry) -> None:
     seq = stored(registry).seq
     registry.do(Delete(NAME), ALICE, "cli")
     registry.do(Redact(NAME, 2, seq, "personal data"), SERVER, "native")
@@ -389,15 +389,17 @@ def test_what_was_deleted_can_be_redacted(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(("identity", "code"), [(ALICE, ResponseCode.INVALID_ADMIN), (NOBODY, None)])
-def test_only_server_administrators_erase(registry: Registry, identity: Identity, code: ResponseCode | None) -> None:
-    """All permissions on the record do not suffice: it destroys evidence."""
+def test_only_server_administrators_can_redact(
+    registry: Registry, identity: Identity, code: ResponseCode | None
+) -> None:
+    """All permissions on the record are not enough: it destroys evidence."""
     refused = refusal(registry, Redact(NAME, 1, 1, "mine"), identity)
     assert refused.code is (code or ResponseCode.AUTHENTICATION_NEEDED)
     if code is not None:
-        assert "may not erase values of 10.1/thing: it takes to be listed in server_admins" in str(refused)
+        assert "cannot redact values of 10.1/thing: requires an entry in the setting server_admins" in str(refused)
 
 
-def test_full_access_is_not_needed_to_erase_and_a_record_does_not_give_it() -> None:
+def test_redaction_needs_neither_full_access_nor_record_permissions() -> None:
     rules = Rules(Settings(server_admins=(ValueRef(300, "0.NA/0.NA"),), server_admin_full_access=False))
     with registry_in_memory(rules=rules) as registry:
         add_namespace(registry, "10.1")
@@ -407,12 +409,12 @@ def test_full_access_is_not_needed_to_erase_and_a_record_does_not_give_it() -> N
         assert registry.do(Redact(NAME, 1, seq, "reason"), SERVER, "cli").seq > seq
 
 
-def test_what_cannot_be_erased_is_said(registry: Registry) -> None:
+def test_impossible_redaction_is_refused(registry: Registry) -> None:
     seq = stored(registry).seq
     for operation, code, words in (
-        (Redact(NAME, 1, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "is part of the record"),
+        (Redact(NAME, 1, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "is still in the current record"),
         (Redact(NAME, 7, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "has no value 7"),
-        (Redact(NAME, 1, 1, "reason"), ResponseCode.VALUES_NOT_FOUND, "no values yet"),
+        (Redact(NAME, 1, 1, "reason"), ResponseCode.VALUES_NOT_FOUND, "had no values at entry"),
         (Redact(NAME, 1, seq, ""), ResponseCode.INVALID_VALUE, "a redaction says why"),
         (Redact(handle("10.1/none"), 1, seq, "reason"), ResponseCode.HANDLE_NOT_FOUND, "no record"),
         (

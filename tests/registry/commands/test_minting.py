@@ -1,4 +1,4 @@
-"""New names: by the namespace's scheme, once, for whom the policy allows it, with everything the policy asks for."""
+"""Minting: by the scheme of the namespace, without duplicates, with the permissions and values of the policy."""
 
 import re
 import subprocess
@@ -93,7 +93,7 @@ def of_type(found: StoredRecord, type_: str) -> list[str]:
 # Names
 
 
-def test_p8_in_a_scheme_namespace_names_are_made_by_the_scheme(registry: Registry) -> None:
+def test_p8_scheme_mints_in_its_namespace(registry: Registry) -> None:
     names = minted(registry, "102.100.272", 3, values=(url(),)).handles
     first = pilin.from_unix_ns(NOW * 1000)
     assert [pilin.decode(name.suffix) for name in names] == [first, first + 1, first + 2], "P1: when it was asked for"
@@ -102,19 +102,19 @@ def test_p8_in_a_scheme_namespace_names_are_made_by_the_scheme(registry: Registr
 
 @pytest.mark.parametrize("profile", ["free", "exact"])
 @pytest.mark.parametrize("lead", ["", "/", "/abc-"])
-def test_p8_elsewhere_a_uuid_is_put_behind_the_text_that_was_given(registry: Registry, profile: str, lead: str) -> None:
+def test_p8_uuid_is_appended_without_a_scheme(registry: Registry, profile: str, lead: str) -> None:
     add_namespace(registry, "10.2", profile)
     name = minted(registry, "10.2" + lead).handles[0]
     assert UUID.fullmatch(name.suffix.removeprefix(lead[1:]))
     assert str(name).startswith("10.2/" + lead[1:])
 
 
-def test_p8_a_scheme_makes_the_whole_suffix(registry: Registry) -> None:
+def test_p8_scheme_creates_the_whole_suffix(registry: Registry) -> None:
     refused = refusal(registry, "102.100.272/abc")
     assert (refused.code, refused.rule) == (ResponseCode.INVALID_HANDLE, "P8")
     assert str(refused) == (
-        'the suffix cannot begin with abc; the policy of this namespace says: scheme = "pilin". Ask for names under '
-        "102.100.272: the service makes the whole suffix"
+        'The suffix cannot begin with abc; the policy of this namespace says: scheme = "pilin". Mint under '
+        "102.100.272: the service creates the whole suffix"
     )
 
 
@@ -127,18 +127,18 @@ def test_every_built_in_scheme_mints(registry: Registry) -> None:
     assert UUID.fullmatch(minted(registry, "10.4").handles[0].suffix)
 
 
-def test_when_a_pattern_has_no_more_names_that_is_said(registry: Registry) -> None:
+def test_exhausted_pattern_is_refused(registry: Registry) -> None:
     add_namespace(registry, "10.3", replace(PROFILES["free"], scheme="pattern:d", profile="own"))
     assert len(minted(registry, "10.3", 9).handles) == 9
     refused = refusal(registry, "10.3", 2)
     assert refused.code is ResponseCode.INVALID_HANDLE
-    assert "of which 1 are left; 2 are asked for" in refused.reason
+    assert "names left; 2 were requested" in refused.reason
     assert 'scheme = "pattern:d"' in refused.reason
     assert len(minted(registry, "10.3", 1).handles) == 1, "none was lost"
 
 
-def test_p8_what_a_scheme_makes_must_be_valid_in_it(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schemes may be third parties'."""
+def test_p8_minted_suffix_must_be_valid(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemes can come from third parties."""
 
     def validate(_: PatternScheme, handle: Handle) -> None:
         raise InvalidName("P8", f"{handle.suffix} is not what it should be")
@@ -151,31 +151,33 @@ def test_p8_what_a_scheme_makes_must_be_valid_in_it(registry: Registry, monkeypa
 @pytest.mark.parametrize(
     ("where", "code", "words"),
     [
-        ("10.8", ResponseCode.SERVER_NOT_RESP, "that prefix doesn't live here"),
-        ("0.NA", ResponseCode.INVALID_HANDLE, "0.NA belongs to the system itself"),
-        ("0.SITE/x", ResponseCode.INVALID_HANDLE, "0.SITE belongs to the system itself"),
+        ("10.8", ResponseCode.SERVER_NOT_RESP, "is not hosted here"),
+        ("0.NA", ResponseCode.INVALID_HANDLE, "0.NA is reserved for the system"),
+        ("0.SITE/x", ResponseCode.INVALID_HANDLE, "0.SITE is reserved for the system"),
         ("10..1", ResponseCode.INVALID_HANDLE, "empty segment"),
         ("", ResponseCode.INVALID_HANDLE, "empty"),
-        ("10.1/a\u202eb", ResponseCode.INVALID_HANDLE, "changes the direction of writing"),
-        ("10.1/" + "x" * 2040, ResponseCode.INVALID_HANDLE, "2,048 are the most"),
+        ("10.1/a\u202eb", ResponseCode.INVALID_HANDLE, "is a bidirectional control"),
+        ("10.1/" + "x" * 2040, ResponseCode.INVALID_HANDLE, "the maximum is 2,048"),
     ],
 )
-def test_where_no_names_can_be_made(registry: Registry, where: str, code: ResponseCode, words: str) -> None:
+def test_minting_is_refused_for_invalid_prefixes(
+    registry: Registry, where: str, code: ResponseCode, words: str
+) -> None:
     refused = refusal(registry, where)
     assert refused.code is code
     assert words in str(refused)
 
 
 @pytest.mark.parametrize("count", [0, -1, MAX_NAMES + 1])
-def test_a_commit_makes_so_many_names_and_no_more(registry: Registry, count: int) -> None:
-    assert f"{count:,} names cannot be made at once; 1 to 1,000 can" in str(refusal(registry, "10.1", count))
+def test_count_per_commit_is_limited(registry: Registry, count: int) -> None:
+    assert f"Cannot create {count:,} handles at once; the limit is 1 to 1,000" in str(refusal(registry, "10.1", count))
 
 
 # Never twice
 
 
-def test_p6_names_that_exist_or_ever_existed_are_passed_over(registry: Registry) -> None:
-    """Made by hand, deleted, or in small letters: a lease skips them all."""
+def test_p6_existing_and_deleted_handles_are_skipped(registry: Registry) -> None:
+    """Created by hand, deleted, or in lowercase: a lease skips them all."""
     add_namespace(registry, "10.5", replace(PROFILES["free"], scheme="pilin", profile="own"))
     first = pilin.from_unix_ns(NOW * 1000)
     by_hand = [Handle("10.5", pilin.encode(first + after)) for after in (0, 1, 3)]
@@ -187,7 +189,7 @@ def test_p6_names_that_exist_or_ever_existed_are_passed_over(registry: Registry)
     assert found == [2, 4, 5]
 
 
-def test_p6_a_clock_that_steps_back_gives_no_name_twice(registry: Registry, machine: Machine) -> None:
+def test_p6_clock_that_steps_back_mints_no_duplicate(registry: Registry, machine: Machine) -> None:
     names = [*minted(registry, "102.100.272", 5, values=(url(),)).handles]
     machine.wall -= 60 * SECOND
     names += minted(registry, "102.100.272", 5, values=(url(),)).handles
@@ -195,7 +197,7 @@ def test_p6_a_clock_that_steps_back_gives_no_name_twice(registry: Registry, mach
     assert sorted(names, key=lambda name: pilin.decode(name.suffix)) == names
 
 
-def test_p6_generated_names_are_leased_and_have_no_record(registry: Registry) -> None:
+def test_p6_generated_handles_are_leased_without_a_record(registry: Registry) -> None:
     order = Generate(MintInputs.of(registry), "102.100.272", 3)
     names = [*registry.do(order, OPERATOR, "cli").handles, *minted(registry, "102.100.272", values=(url(),)).handles]
     assert len(set(names)) == 4
@@ -203,16 +205,16 @@ def test_p6_generated_names_are_leased_and_have_no_record(registry: Registry) ->
     assert registry.do(replace(order, where="10.1/x"), OPERATOR, "cli").handles[0].suffix.startswith("x")
 
 
-def test_p6_where_very_many_exist_names_are_tried_again_outside(
+def test_p6_many_existing_handles_are_retried_outside_the_commit(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else can write while names are passed over, so that ends; the next attempt goes on from there."""
+    """Skipping is limited, because nobody else can write meanwhile; the next attempt continues there."""
     add_namespace(registry, "10.3", replace(PROFILES["free"], scheme="pattern:ddd", profile="own"))
     for number in (*range(21), 24):
         registry.do(Create(Handle("10.3", f"{number:03}"), ()), OPERATOR, "cli")
     monkeypatch.setattr(minting, "MAX_CANDIDATES", 10)
     monkeypatch.setattr(minting, "MIN_WAIT", 0.001)
-    with pytest.raises(RetryLater, match=r"10 names under 10\.3/ were tried, and all exist already"):
+    with pytest.raises(RetryLater, match=r"All 10 handles that were tried under 10\.3/ already exist"):
         minted(registry, "10.3", 4)
     order = Mint(MintInputs.of(registry), "10.3", 12, values=numbered)
     found = [*mint(registry, order, OPERATOR, "cli")]
@@ -245,23 +247,23 @@ MINTER = textwrap.dedent(
     from perseid.ledger.ledger import Ledger
     from perseid.ledger.views.answers import Answers
     from perseid.registry.snapshot import Rules
-    from perseid.registry.identity import LocalOperator
-    from perseid.registry.commands.minting import Maker, Mint, mint
+    from perseid.registry.identity import LocalIdentity
+    from perseid.registry.commands.minting import Mint, MintInputs, mint
     from perseid.registry.registry import Registry
     from tests.ledger.ledgers import log_of_today, open_store
 
     where = sys.argv[1]
     with Ledger(log_of_today(open_store(where)), Answers(Path(where).parent / "answers")) as ledger:
         registry = Registry(ledger, Rules())
-        order = Mint(Maker.of(registry), "10.5", int(sys.argv[2]))
-        for made in mint(registry, order, LocalOperator("bob"), "cli"):
+        order = Mint(MintInputs.of(registry), "10.5", int(sys.argv[2]))
+        for made in mint(registry, order, LocalIdentity("bob"), "cli"):
             print(*made.handles, sep="\\n")
     """
 )
 
 
 def test_p5_three_processes_mint_on_one_file_without_a_duplicate(tmp_path: Path) -> None:
-    """P5, P6: between processes, each with a registry of its own."""
+    """P5, P6: between processes, each with its own registry."""
     where = str(tmp_path / "ledger.db")
     store = open_store(where)
     store.upgrade()
@@ -287,26 +289,26 @@ def ahead(registry: Registry, prefix: str = "10.5", **more: object) -> None:
     add_namespace(registry, prefix, policy)
 
 
-def test_p6_beyond_max_ahead_whoever_asks_must_wait(registry: Registry, machine: Machine) -> None:
-    """Nothing waits while nobody else can write, and no name is lost by it."""
+def test_p6_minting_beyond_max_ahead_must_wait(registry: Registry, machine: Machine) -> None:
+    """Nothing waits inside the commit, and no handle is lost."""
     ahead(registry, max_ahead=100)
     assert len(minted(registry, "10.5", 101).handles) == 101
     refused = refusal(registry, "10.5", 10)
     assert isinstance(refused, RetryLater)
     assert (refused.code, refused.seconds) == (ResponseCode.SERVER_TOO_BUSY, 0.01)
     assert str(refused) == (
-        "names under 10.5/ have been given out as far ahead of the clock as is allowed; the policy of this namespace "
-        "says: max_ahead = 100. Try again in 1 s; if that is long, look at the clock of this machine"
+        "The handles under 10.5/ are as far ahead of the clock as allowed; the policy of this namespace "
+        "says: max_ahead = 100. Retry in 1 s; if that is long, check the clock of this machine"
     )
     machine.run(10_000)
     names = minted(registry, "10.5", 10).handles
     assert pilin.decode(names[0].suffix) == pilin.from_unix_ns(NOW * 1000) + 101
 
 
-def test_p6_mint_waits_outside_and_keeps_its_place(
+def test_p6_mint_waits_outside_the_commit_and_keeps_its_position(
     registry: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A strict clock gives out 1,000 names a second: none before its moment, and none is left out."""
+    """A strict clock allows 1,000 handles a second: none before its time, and none is skipped."""
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -326,9 +328,7 @@ def test_p6_mint_waits_outside_and_keeps_its_place(
     assert sum(waited) == pytest.approx(0.25, abs=0.01)
 
 
-def test_mint_waits_no_longer_than_it_is_told(
-    registry: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mint_waits_at_most_its_patience(registry: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: machine.run(int(seconds * SECOND)))
     ahead(registry, max_ahead=0)
     order = Mint(MintInputs.of(registry), "10.5", 1000)
@@ -338,7 +338,7 @@ def test_mint_waits_no_longer_than_it_is_told(
     assert len(next(mint(registry, order, OPERATOR, "cli", patience=1.5)).handles) == 1000
 
 
-def test_large_orders_come_in_many_commits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_mints_use_several_commits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minting, "MAX_NAMES", 10)
     order = Mint(MintInputs.of(registry), "10.1", 21, values=numbered)
     found = list(mint(registry, order, OPERATOR, "cli"))
@@ -348,7 +348,7 @@ def test_large_orders_come_in_many_commits(registry: Registry, monkeypatch: pyte
     assert [len(made.handles) for made in pairs] == [10, 2], "S12: both names of a thing in one commit"
     plain = list(mint(registry, Generate(order.inputs, "10.1", 11), OPERATOR, "cli"))
     assert [len(made.handles) for made in plain] == [10, 1]
-    with pytest.raises(Refused, match="0 names cannot be made"):
+    with pytest.raises(Refused, match="Cannot create 0 handles"):
         next(mint(registry, replace(order, count=0), OPERATOR, "cli"))
 
 
@@ -359,7 +359,7 @@ def numbered(_: Handle, number: int) -> list[Value]:
     return [url(f"https://example.org/{number}")]
 
 
-def test_records_hold_what_a_template_makes_of_the_name_and_the_number(registry: Registry) -> None:
+def test_values_are_built_from_handle_and_number(registry: Registry) -> None:
     def template(name: Handle, number: int) -> list[Value]:
         return [url(f"https://example.org/{number}/{name.suffix.lower()}")]
 
@@ -368,7 +368,7 @@ def test_records_hold_what_a_template_makes_of_the_name_and_the_number(registry:
 
 
 def test_a1_new_records_have_authority_metadata_and_administrators(registry: Registry, machine: Machine) -> None:
-    """A1, A8: whichever way they are made, the policy completes them."""
+    """A1, A8: the policy completes them, however they are created."""
     registry_policy = replace(PILIN, default_administrators=("200:0.NA/{prefix}",), default_ttl=600)
     add_namespace(registry, "10.6", registry_policy)
     for values in ((url(),), numbered):
@@ -381,7 +381,7 @@ def test_a1_new_records_have_authority_metadata_and_administrators(registry: Reg
         assert {value.timestamp for value in found.values} == {machine.wall // SECOND}
 
 
-def test_a4_a_record_may_name_itself_as_its_creator(registry: Registry) -> None:
+def test_a4_record_can_name_itself_as_creator(registry: Registry) -> None:
     def template(name: Handle, _: int) -> list[Value]:
         return [Value.text(1, PILIN.creator_type, str(name))]
 
@@ -394,8 +394,8 @@ def creator(name: str) -> ValuesFactory:
     return lambda _, number: (Value.text(1, PILIN.creator_type, name if number else str(CREATOR)),)
 
 
-def test_a4_what_one_of_many_records_names_must_resolve(registry: Registry) -> None:
-    """Nothing is written where one of them is refused."""
+def test_a4_every_creator_must_resolve(registry: Registry) -> None:
+    """Nothing is written if one of them is refused."""
     with registry.snapshot() as snapshot:
         before = snapshot.reading.size
     refused = refusal(registry, "102.100.272", 2, values=creator("10.1/nobody"))
@@ -406,7 +406,7 @@ def test_a4_what_one_of_many_records_names_must_resolve(registry: Registry) -> N
     assert minted(registry, "102.100.272", 2, values=creator("10.77/elsewhere")).seq == before + 1
 
 
-def test_what_rests_on_a_record_that_was_not_read_is_refused(registry: Registry) -> None:
+def test_dependency_on_an_unread_record_is_refused(registry: Registry) -> None:
     def template(name: Handle, _: int) -> list[Value]:
         return [Value.text(1, PILIN.creator_type, f"10.1/of-{name.suffix}")]
 
@@ -418,18 +418,18 @@ def test_what_rests_on_a_record_that_was_not_read_is_refused(registry: Registry)
 
     refused = refusal(registry, "102.100.272", values=changing)
     assert refused.code is ResponseCode.INVALID_VALUE
-    assert "only with that very name" in refused.reason
+    assert "which was not read before the commit" in refused.reason
 
 
 @pytest.mark.parametrize("values", [(url(index=0),), (url(), url())])
-def test_values_without_indexes_of_their_own_are_refused(registry: Registry, values: tuple[Value, ...]) -> None:
+def test_invalid_or_duplicate_indexes_are_refused(registry: Registry, values: tuple[Value, ...]) -> None:
     assert refusal(registry, "10.1", values=values).code in (
         ResponseCode.INVALID_VALUE,
         ResponseCode.VALUE_ALREADY_EXISTS,
     )
 
 
-def test_a_record_may_be_made_unpublished(registry: Registry) -> None:
+def test_record_can_be_minted_unpublished(registry: Registry) -> None:
     name = minted(registry, "10.1", values=(url(),), published=False).handles[0]
     assert stored(registry, name).state is State.UNPUBLISHED
     with pytest.raises(Refused) as caught:
@@ -438,10 +438,10 @@ def test_a_record_may_be_made_unpublished(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("metadata", [(url("https://example.org/about"),), lambda _, number: [url(f"about-{number}")]])
-def test_s12_a_thing_and_its_metadata_record_have_a_name_each(
+def test_s12_object_and_metadata_record_have_a_handle_each(
     registry: Registry, metadata: tuple[Value, ...] | ValuesFactory
 ) -> None:
-    """Both are made in one commit and lead to each other by the policy's types."""
+    """Both are created in one commit and linked by the policy's types."""
     made = minted(registry, "102.100.272", 2, values=numbered, metadata=metadata)
     assert len(set(made.handles)) == 4
     for at in (0, 2):
@@ -469,8 +469,8 @@ def minting_policy(identity: Audience) -> Policy:
         (Audience.AUTHENTICATED, {"operator", "server", "administrator", "stranger"}),
     ],
 )
-def test_s13_the_policy_says_who_may_mint(registry: Registry, rule: Audience, allowed: set[str]) -> None:
-    """Also who may reserve and generate; every refusal repeats the policy's line."""
+def test_s13_policy_decides_who_can_mint(registry: Registry, rule: Audience, allowed: set[str]) -> None:
+    """Also who can reserve and generate; every refusal repeats the policy's line."""
     add_namespace(registry, "10.7", minting_policy(rule), admin(100, "300:0.NA/10.1", AdminPermission.ADD_HANDLE))
     identities: dict[str, Identity] = {
         "operator": OPERATOR,
@@ -491,13 +491,13 @@ def test_s13_the_policy_says_who_may_mint(registry: Registry, rule: Audience, al
                 assert explained.reason.endswith(f'the policy of this namespace says: who_may_mint = "{rule.value}"')
 
 
-def test_s13_less_than_add_handle_on_the_prefix_does_not_suffice(registry: Registry) -> None:
+def test_s13_minting_requires_add_handle(registry: Registry) -> None:
     less = ALL_PERMISSIONS & ~AdminPermission.ADD_HANDLE
     add_namespace(registry, "10.7", "free", admin(100, "300:0.NA/10.1", less))
     assert "ADD_HANDLE" in refusal(registry, "10.7", identity=ALICE).reason
 
 
-def test_whoever_mints_where_everybody_may_administers_what_they_made(registry: Registry) -> None:
+def test_caller_administers_what_they_mint_if_everybody_can(registry: Registry) -> None:
     add_namespace(registry, "10.7", minting_policy(Audience.AUTHENTICATED))
     name = minted(registry, "10.7", identity=STRANGER, values=(url(),)).handles[0]
     assert stored(registry, name).values[1:] == (admin(100, "300:10.9/stranger").with_timestamp(NOW // SECOND),)
@@ -515,12 +515,12 @@ def of_admin(found: StoredRecord) -> list[str]:
 @pytest.mark.parametrize(
     ("owner", "words"),
     [
-        (ValueRef(300, "10.1/nobody"), "there is no record of 10.1/nobody, whose prefix is homed here"),
-        (ValueRef(301, "0.NA/10.1"), "0.NA/10.1 has no value with the index 301"),
-        (ValueRef(300, "nonsense"), "300:nonsense cannot own anything"),
+        (ValueRef(300, "10.1/nobody"), "handle 10.1/nobody does not exist"),
+        (ValueRef(301, "0.NA/10.1"), "0.NA/10.1 has no value with index 301"),
+        (ValueRef(300, "nonsense"), "300:nonsense is not a valid owner"),
     ],
 )
-def test_an_owner_is_somebody_who_can_prove_it(registry: Registry, owner: ValueRef, words: str) -> None:
+def test_owner_must_be_an_existing_key(registry: Registry, owner: ValueRef, words: str) -> None:
     refused = refusal(registry, "10.1", owner=owner)
     assert refused.code is ResponseCode.INVALID_VALUE
     assert words in refused.reason
@@ -531,7 +531,7 @@ def test_an_owner_is_somebody_who_can_prove_it(registry: Registry, owner: ValueR
 # Reserving
 
 
-def test_s1_reserved_names_are_owned_not_resolvable_and_never_given_twice(registry: Registry) -> None:
+def test_s1_reserved_handles_have_an_owner_and_do_not_resolve(registry: Registry) -> None:
     made = minted(registry, "102.100.272", 20, reserve=True, owner=ValueRef(300, "0.NA/10.1"))
     for name in made.handles:
         found = stored(registry, name)
@@ -546,8 +546,8 @@ def test_s1_reserved_names_are_owned_not_resolvable_and_never_given_twice(regist
     assert not set(made.handles) & set(minted(registry, "102.100.272", 20, reserve=True, identity=OPERATOR).handles)
 
 
-def test_s1_the_owner_registers_a_reserved_name_later(registry: Registry, machine: Machine) -> None:
-    """Minting and creation are two dates (A3): the first association with the thing is the creation."""
+def test_s1_owner_creates_the_record_of_a_reserved_handle(registry: Registry, machine: Machine) -> None:
+    """Minting and creation are two dates (A3): the first association is the creation."""
     name = minted(registry, "102.100.272", reserve=True, owner=ValueRef(300, "0.NA/10.1")).handles[0]
     machine.run(28 * 86_400 * SECOND)
     with pytest.raises(Refused) as caught:
@@ -560,7 +560,7 @@ def test_s1_the_owner_registers_a_reserved_name_later(registry: Registry, machin
     assert pilin.decode(name.suffix) == pilin.from_unix_ns(NOW * 1000)
 
 
-def test_s1_names_can_be_chosen_and_reserved_together(registry: Registry) -> None:
+def test_s1_chosen_handles_can_be_reserved_together(registry: Registry) -> None:
     names = (handle("10.1/one"), handle("10.1/two"))
     made = registry.do(Reserve(names), ALICE, "cli")
     assert made.handles == names
@@ -570,19 +570,19 @@ def test_s1_names_can_be_chosen_and_reserved_together(registry: Registry) -> Non
         assert [snapshot.reading.entry(made.seq + at).action for at in (0, 1)] == [Action.RESERVE] * 2
 
 
-def test_s1_names_that_are_taken_are_not_reserved_and_then_none_is(registry: Registry) -> None:
+def test_s1_reserving_fails_as_a_whole_if_one_is_taken(registry: Registry) -> None:
     gone, there, free = handle("10.1/gone"), handle("10.1/there"), handle("10.1/free")
     for name in (gone, there):
         registry.do(Create(name, ()), OPERATOR, "cli")
     registry.do(Delete(gone), OPERATOR, "cli")
     for names, words in (
-        ((free, there), "10.1/there exists already"),
-        ((free, handle("10.1/FREE")), "10.1/FREE exists already"),
+        ((free, there), "Handle 10.1/there already exists"),
+        ((free, handle("10.1/FREE")), "Handle 10.1/FREE already exists"),
         ((free, gone), "10.1/gone was deleted"),
-        ((), "0 names cannot be made"),
-        ((free, handle("10.8/x")), "doesn't live here"),
+        ((), "Cannot create 0 handles"),
+        ((free, handle("10.8/x")), "is not hosted here"),
         ((free, handle("102.100.272/x")), 'scheme = "pilin"'),
-        ((free, handle("0.NA/10.1.1")), "belongs to the system itself"),
+        ((free, handle("0.NA/10.1.1")), "is reserved for the system"),
     ):
         with pytest.raises(Refused) as caught:
             registry.do(Reserve(names, ValueRef(300, "0.NA/10.1")), OPERATOR, "cli")
@@ -590,8 +590,8 @@ def test_s1_names_that_are_taken_are_not_reserved_and_then_none_is(registry: Reg
     assert not stored(registry, free).exists
 
 
-def test_s1_without_an_owner_those_who_may_mint_own_reserved_names(registry: Registry) -> None:
-    """The policy's default administrators, or those of the prefix; where nobody is, it is refused."""
+def test_s1_minters_own_reserved_handles_by_default(registry: Registry) -> None:
+    """The policy's default administrators, or those of the prefix; refused if there are none."""
     with_defaults = replace(PROFILES["free"], default_administrators=("200:0.NA/{prefix}",))
     add_namespace(registry, "10.6", with_defaults)
     unreadable = Value(101, "HS_ADMIN", b"x")
@@ -602,29 +602,29 @@ def test_s1_without_an_owner_those_who_may_mint_own_reserved_names(registry: Reg
     assert of_admin(stored(registry, minted(registry, "10.7", reserve=True).handles[0])) == ["5:10.9/x"]
     refused = refusal(registry, "10.8", reserve=True)
     assert refused.code is ResponseCode.INVALID_VALUE
-    assert "no owner is named, and the prefix has no administrators" in refused.reason
+    assert "would have no owner: the prefix has no administrators" in refused.reason
 
 
 @pytest.mark.parametrize(("values", "metadata"), [((url(),), None), (numbered, None), ((), ())])
-def test_s1_a_reserved_name_has_no_values(
+def test_s1_reserved_handle_cannot_have_values(
     registry: Registry, values: tuple[Value, ...] | ValuesFactory, metadata: tuple[Value, ...] | None
 ) -> None:
     refused = refusal(registry, "10.1", reserve=True, values=values, metadata=metadata)
     assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S1")
 
 
-def test_s1_required_types_are_not_required_of_reserved_names(registry: Registry) -> None:
+def test_s1_required_types_do_not_apply_to_reserved_handles(registry: Registry) -> None:
     policy = replace(PROFILES["free"], required_types=("URL",), default_administrators=("200:0.NA/{prefix}",))
     add_namespace(registry, "10.6", policy)
     assert minted(registry, "10.6", reserve=True).handles
-    assert "no value is of the type 'URL'" in refusal(registry, "10.6").reason
+    assert "the record has no value of type 'URL'" in refusal(registry, "10.6").reason
 
 
 # Beside others
 
 
-def test_a_policy_that_changed_meanwhile_holds_for_what_is_made(registry: Registry) -> None:
-    """What a decision rested on is looked at again when it is committed: who lost the right makes nothing."""
+def test_policy_changed_meanwhile_applies(registry: Registry) -> None:
+    """Preconditions are checked at commit: a caller who lost the permission creates nothing."""
     order = Mint(MintInputs.of(registry), "10.1")
     assert registry.explain(order, ALICE, "cli").allowed
     with ThreadPoolExecutor(4) as pool:

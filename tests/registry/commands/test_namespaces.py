@@ -1,4 +1,4 @@
-"""Namespaces: what is made with one, and that no client's write to the prefix handle touches its policy."""
+"""Namespaces: what is created with one, and that writes to the prefix handle keep its policy."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,14 +21,14 @@ from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, ha
 URL = Value.text(1, "URL", "https://example.org/")
 
 
-def test_h8_a_prefix_is_described_by_a_handle_of_its_own() -> None:
+def test_h8_prefix_has_its_own_handle() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10.1", "pilin", admin(100, "300:0.NA/10.1"), Value.text(1, "DESC", "our theses"))
         found = registry.resolve(Query(handle("0.NA/10.1")), NOBODY)
         assert [value.type for value in found.values] == ["DESC", "HS_ADMIN"]
 
 
-def test_a_client_that_replaces_the_prefix_handle_does_not_touch_the_policy() -> None:
+def test_replacing_the_prefix_handle_keeps_the_policy() -> None:
     with registry_in_memory() as registry:
         add_namespace(registry, "10.1", "pilin", admin(100, "300:0.NA/10.1"))
         registry.do(
@@ -51,7 +51,7 @@ def make_unreadable(registry: Registry, *, action: Action = Action.UPDATE) -> No
     value = Value(1, POLICY_TYPE, b"a_key_of_a_newer_version = 1\n")
     draft = Draft(action, State.NORMAL, policy_name("10.1"), "test", "local:test", values=(value,))
     registry.ledger.append(Append(draft))
-    with registry.snapshot() as snapshot, pytest.raises(Refused, match="cannot be read"):
+    with registry.snapshot() as snapshot, pytest.raises(Refused, match="stored policy is invalid"):
         snapshot.policy("10.1")
 
 
@@ -82,19 +82,19 @@ def test_h5_replacing_an_unreadable_policy_does_not_change_the_case_rule(
 
 
 @pytest.mark.parametrize(("before", "after"), [("exact", "free"), ("free", "exact")])
-def test_h5_where_it_is_meant_the_names_go_along(registry: Registry, before: str, after: str) -> None:
+def test_h5_confirmed_change_moves_the_records(registry: Registry, before: str, after: str) -> None:
     add_namespace(registry, "10.1", before)
     registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
     make_unreadable(registry)
     set_policy(registry, PROFILES[after], change_case=True)
     assert is_found(registry, "10.1/aBc")
     assert is_found(registry, "10.1/ABC") is (after == "free")
-    with pytest.raises(Refused, match="exists already"):
+    with pytest.raises(Refused, match="already exists"):
         registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
 
 
-def test_h5_the_names_tell_what_no_policy_does(registry: Registry) -> None:
-    """A newer version made the namespace, or changed its case rule, and all names with it."""
+def test_h5_case_rule_is_detected_from_the_records(registry: Registry) -> None:
+    """A newer version created the namespace, or changed its case rule with all records."""
     registry.do(Home("0.NA/10.1"), OPERATOR, "cli")
     make_unreadable(registry, action=Action.CREATE)
     draft = Draft(Action.CREATE, State.NORMAL, "10.1/aBc", "test", "local:test", values=(URL,), exact=True)
@@ -105,7 +105,7 @@ def test_h5_the_names_tell_what_no_policy_does(registry: Registry) -> None:
     assert is_found(registry, "10.1/aBc")
 
 
-def test_h5_names_that_were_deleted_count_too(registry: Registry) -> None:
+def test_h5_deleted_handles_are_considered(registry: Registry) -> None:
     add_namespace(registry, "10.1", "exact")
     registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
     registry.do(Delete(handle("10.1/aBc")), OPERATOR, "cli")
@@ -117,7 +117,7 @@ def test_h5_names_that_were_deleted_count_too(registry: Registry) -> None:
         registry.do(Create(handle("10.1/aBc"), (URL,)), OPERATOR, "cli")
 
 
-def test_without_names_an_unreadable_policy_is_replaced_by_any(registry: Registry) -> None:
+def test_unreadable_policy_of_an_empty_namespace_can_be_replaced(registry: Registry) -> None:
     add_namespace(registry, "10.1", "exact")
     make_unreadable(registry)
     set_policy(registry, PROFILES["cordra"])

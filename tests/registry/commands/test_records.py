@@ -59,7 +59,7 @@ _numbers = count(20_000)
 
 @dataclass(frozen=True)
 class World:
-    """A registry with its clock, and the two questions that this file asks."""
+    """A registry with its clock, and the helpers of this file."""
 
     registry: Registry
     machine: Machine
@@ -170,7 +170,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """One world for all: each test has namespaces of its own."""
+    """One world for all tests: each has its own namespaces."""
     machine = Machine()
     with registry_in_memory(machine) as registry:
         yield World(registry, machine)
@@ -178,7 +178,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def own_world() -> Iterator[World]:
-    """For tests that change what all namespaces share."""
+    """For tests that change shared state."""
     machine = Machine()
     with registry_in_memory(machine) as registry:
         yield World(registry, machine)
@@ -201,38 +201,38 @@ def in_session(identity: KeyIdentity) -> KeyIdentity:
 
 
 class Fault(Enum):
-    """What may be wrong with a request."""
+    """The faults that a request can have."""
 
     FOREIGN = auto()
-    """Its prefix is not homed here."""
+    """The prefix is not hosted here."""
     ILLEGAL = auto()
-    """The name may not be registered."""
+    """The handle cannot be registered."""
     EMPTY = auto()
     """There are no values."""
     ZERO = auto()
     """An index is not positive."""
     TWICE = auto()
-    """An index stands twice in the request."""
+    """The request has an index twice."""
     TAKEN = auto()
-    """The name exists."""
+    """The handle exists."""
     MISSING = auto()
-    """The name does not exist."""
+    """The handle does not exist."""
     CLASH = auto()
     """The record has a value with an index to add."""
     NO_VALUE = auto()
     """The record has no value with an index to change."""
     READ_ONLY = auto()
-    """A value to change may not be written."""
+    """A value to change is read-only."""
     ANONYMOUS = auto()
-    """Nobody has identified themselves."""
+    """The caller is anonymous."""
     STRANGER = auto()
-    """Who asks has no right."""
+    """The caller has no permission."""
     POLICY = auto()
     """The namespace's policy does not allow it."""
 
 
 F = Fault
-FOREIGN = (F.FOREIGN, RC.SERVER_NOT_RESP, "That prefix doesn't live here")
+FOREIGN = (F.FOREIGN, RC.SERVER_NOT_RESP, "")
 ILLEGAL_NAME = (F.ILLEGAL, RC.INVALID_HANDLE, "")
 EMPTY = (F.EMPTY, RC.INVALID_VALUE, "Value list was empty")
 ZERO = (F.ZERO, RC.INVALID_VALUE, "Value indexes must be positive")
@@ -280,7 +280,7 @@ ORDERS: dict[str, tuple[tuple[Fault, ResponseCode, str], ...]] = {
     ),
     "delete": (ANONYMOUS, MISSING, NO_RIGHT, POLICY),
 }
-"""The checks of each operation in the order of §16, with the code and, where §16 has one, the text of its failure."""
+"""The checks of each command in the order of §16, with the code and, if §16 has one, the text."""
 
 VALUE_FAULTS = {F.ZERO, F.TWICE, F.CLASH, F.POLICY}
 
@@ -312,7 +312,7 @@ STRICT = replace(
 
 
 def faulty(world: World, operation: str, faults: set[Fault]) -> tuple[Command[object], Identity]:
-    """A request of a kind that has exactly these faults."""
+    """A request with exactly these faults."""
     prefix = world.namespace(STRICT if F.POLICY in faults else "free")
     identity: Identity = administrator(prefix) if operation == "create" else OWNER
     if F.STRANGER in faults:
@@ -347,8 +347,8 @@ def _request(operation: str, name: Handle, faults: set[Fault]) -> Command[object
 
 
 @pytest.mark.parametrize("operation", list(ORDERS))
-def test_a_request_without_faults_is_carried_out(world: World, operation: str) -> None:
-    """So that what the next tests see is due to the faults."""
+def test_request_without_faults_succeeds(world: World, operation: str) -> None:
+    """So the next tests observe only the faults."""
     request, identity = faulty(world, operation, set())
     before = world.size
     world.done(request, identity)
@@ -356,7 +356,7 @@ def test_a_request_without_faults_is_carried_out(world: World, operation: str) -
 
 
 @pytest.mark.parametrize(("operation", "check"), SINGLES)
-def test_each_check_has_the_code_and_the_text_of_the_protocol(
+def test_each_check_has_the_code_and_text_of_the_protocol(
     world: World, operation: str, check: tuple[Fault, ResponseCode, str]
 ) -> None:
     fault, code, text = check
@@ -365,7 +365,7 @@ def test_each_check_has_the_code_and_the_text_of_the_protocol(
 
 
 @pytest.mark.parametrize(("operation", "first", "second"), PAIRS)
-def test_of_two_faults_the_one_that_is_checked_first_is_told(
+def test_first_of_two_faults_is_reported(
     world: World,
     operation: str,
     first: tuple[Fault, ResponseCode, str],
@@ -378,8 +378,8 @@ def test_of_two_faults_the_one_that_is_checked_first_is_told(
         assert not first[2] or refused.reason == first[2]
 
 
-def test_all_faults_at_once_are_told_one_by_one_as_they_are_mended(world: World) -> None:
-    """The order as a client lives it: mend what is complained about, ask again."""
+def test_all_faults_are_reported_one_by_one(world: World) -> None:
+    """The order from the client's view: fix each fault and retry."""
     for operation, order in ORDERS.items():
         faults = {check[0] for check in order}
         if F.EMPTY in faults:
@@ -415,7 +415,7 @@ def test_create_without_values_or_administrators_is_allowed(world: World, prefix
     world.refused(Add(name, (URL,)), administrator(prefix), RC.INVALID_ADMIN)
 
 
-def test_h7_an_existing_name_is_refused_and_its_record_untouched(world: World, prefix: str) -> None:
+def test_h7_existing_handle_is_refused_and_unchanged(world: World, prefix: str) -> None:
     name = world.record(prefix, URL)
     before = world.timed(name)
     for identity in (administrator(prefix), OWNER, OPERATOR, SERVER, NOBODY):
@@ -423,12 +423,12 @@ def test_h7_an_existing_name_is_refused_and_its_record_untouched(world: World, p
     assert world.timed(name) == before
 
 
-def test_the_administrators_in_a_new_record_do_not_give_the_right_to_make_it(world: World, prefix: str) -> None:
+def test_administrators_in_a_new_record_cannot_create_it(world: World, prefix: str) -> None:
     request = Create(handle(f"{prefix}/mine"), (admin(100, "300:77/owner"),))
     world.refused(request, OWNER, RC.INVALID_ADMIN)
 
 
-def test_a_policy_s_administrators_are_added_to_a_record_that_brings_none(world: World) -> None:
+def test_default_administrators_are_added_to_a_new_record(world: World) -> None:
     policy = replace(PROFILES["free"], default_administrators=("300:0.NA/{prefix}",))
     prefix = world.namespace(policy)
     world.done(Create(handle(f"{prefix}/a"), (URL, Value.text(100, "DESC", "here"))), administrator(prefix))
@@ -440,7 +440,7 @@ def test_a_policy_s_administrators_are_added_to_a_record_that_brings_none(world:
     assert world.stored(f"{prefix}/b") == (own,)
 
 
-def test_h9_no_name_over_2048_octets_and_no_record_over_2048_values(world: World, prefix: str) -> None:
+def test_h9_handles_and_records_have_a_size_limit(world: World, prefix: str) -> None:
     longest = f"{prefix}/".ljust(2048, "x")
     world.done(Create(handle(longest), (URL,)))
     assert world.seen(longest).handle == handle(longest)
@@ -451,14 +451,14 @@ def test_h9_no_name_over_2048_octets_and_no_record_over_2048_values(world: World
 
 
 @pytest.mark.parametrize("suffix", ["a\u202eb", "a\x07", " a", "a ", "\ue000\ud7ff\u0378", "\U0001f600"])
-def test_h3_illegal_names_are_not_registered_and_not_found(world: World, prefix: str, suffix: str) -> None:
+def test_h3_illegal_handles_are_not_registered_and_not_found(world: World, prefix: str, suffix: str) -> None:
     name = Handle.parse_lenient(f"{prefix}/{suffix}")
     refused = world.refused(Create(name, (URL,)), OPERATOR, RC.INVALID_HANDLE)
     assert refused.rule == "H3"
     world.unseen(str(name), RC.HANDLE_NOT_FOUND)
 
 
-def test_h6_a_derived_prefix_needs_the_permission_of_its_parent(world: World) -> None:
+def test_h6_derived_prefix_requires_permission_on_its_parent(world: World) -> None:
     parent = world.namespace("free", admin(101, "300:77/owner", P.ADD_NA), admin(102, "300:77/other", P.ADD_HANDLE))
     derived = Create(handle(f"0.NA/{parent}.1"), (URL,))
     world.refused(derived, key_holder(300, "77/other"), RC.INVALID_ADMIN)
@@ -476,7 +476,7 @@ def test_h6_a_derived_prefix_needs_the_permission_of_its_parent(world: World) ->
         (Audience.ADMINISTRATORS, {"administrator"}, {"stranger": RC.INVALID_ADMIN}),
     ],
 )
-def test_s13_the_policy_says_who_may_make_names(
+def test_s13_policy_decides_who_can_create_handles(
     world: World, who_may: Audience, allowed: set[str], refused: dict[str, ResponseCode]
 ) -> None:
     prefix = world.namespace(replace(PROFILES["free"], who_may_mint=who_may))
@@ -488,8 +488,8 @@ def test_s13_the_policy_says_who_may_make_names(
         world.done(Create(handle(f"{prefix}/{person}"), (URL,)), people[person])
 
 
-def test_whoever_makes_a_name_where_everybody_may_administers_it(world: World) -> None:
-    """The protocol allows records without administrators (§16.2), and so it stays where administrators make names."""
+def test_caller_administers_a_new_record_if_everybody_can_create(world: World) -> None:
+    """The protocol allows records without administrators (§16.2), also here if administrators create them."""
     open_, closed = world.namespace(replace(PROFILES["free"], who_may_mint=Audience.AUTHENTICATED)), world.namespace()
     mine = admin(100, str(STRANGER))
     world.done(Create(handle(f"{open_}/a"), (URL,)), STRANGER)
@@ -503,14 +503,14 @@ def test_whoever_makes_a_name_where_everybody_may_administers_it(world: World) -
     assert world.stored(f"{closed}/a") == (URL,)
 
 
-def test_default_administrators_come_before_whoever_makes_a_name(world: World) -> None:
+def test_default_administrators_take_precedence_over_the_caller(world: World) -> None:
     policy = replace(PROFILES["free"], who_may_mint=Audience.AUTHENTICATED, default_administrators=(str(OWNER),))
     prefix = world.namespace(policy)
     world.done(Create(handle(f"{prefix}/a"), (URL,)), STRANGER)
     assert world.stored(f"{prefix}/a") == (URL, admin(100, str(OWNER)))
 
 
-def test_a6_a_policy_can_demand_that_types_are_registered(world: World) -> None:
+def test_a6_policy_can_require_registered_types(world: World) -> None:
     prefix = world.namespace(replace(PROFILES["free"], registered_types=True))
     types = world.namespace()
     world.done(Create(handle(f"{types}/KNOWN"), (Value.text(1, "DESC", "a type"),)))
@@ -523,7 +523,7 @@ def test_a6_a_policy_can_demand_that_types_are_registered(world: World) -> None:
 # Create over a record
 
 
-def test_replacing_a_record_leaves_nothing_that_was_not_sent(world: World, prefix: str) -> None:
+def test_replacing_a_record_removes_other_values(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, EMAIL, OPEN)
     changed = world.done(Create(handle(name), (LOCKED,), overwrite=True), OWNER)
     assert changed.overwritten
@@ -531,14 +531,14 @@ def test_replacing_a_record_leaves_nothing_that_was_not_sent(world: World, prefi
     assert world.seen(name, at=changed.seq - 1).values[0].data == URL.data
 
 
-def test_overwriting_what_does_not_exist_is_creating_it(world: World, prefix: str) -> None:
+def test_overwriting_a_missing_record_creates_it(world: World, prefix: str) -> None:
     changed = world.done(Create(handle(f"{prefix}/x"), (URL,), overwrite=True), administrator(prefix))
     assert not changed.overwritten
     world.refused(Create(handle(f"{prefix}/y"), (URL,), overwrite=True), OWNER, RC.INVALID_ADMIN)
     world.refused(Create(handle(f"{prefix}/y"), (URL,), overwrite=True), NOBODY, RC.AUTHENTICATION_NEEDED)
 
 
-def test_values_that_stay_keep_their_timestamps(world: World, prefix: str) -> None:
+def test_unchanged_values_keep_their_timestamps(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, EMAIL, OPEN)
     first = {value.index: value.timestamp for value in world.timed(name)}
     world.machine.run(10 * SECOND)
@@ -572,7 +572,7 @@ def test_values_that_stay_keep_their_timestamps(world: World, prefix: str) -> No
         (P.READ_VALUE, P.ADD_HANDLE, (LOCKED,), False),
     ],
 )
-def test_there_are_three_ways_to_be_allowed_to_replace(
+def test_replace_has_three_alternative_requirements(
     world: World, on_record: AdminPermission, on_prefix: AdminPermission, wanted: tuple[Value, ...], allowed: bool
 ) -> None:
     prefix = world.namespace("free", *[admin(101, "300:77/owner", on_prefix)] * bool(on_prefix))
@@ -586,7 +586,7 @@ def test_there_are_three_ways_to_be_allowed_to_replace(
         world.refused(request, OWNER, RC.INVALID_ADMIN)
 
 
-def test_a_replacement_without_a_difference_is_for_everybody_who_is_known(world: World, prefix: str) -> None:
+def test_unchanged_replacement_requires_only_authentication(world: World, prefix: str) -> None:
     name = world.record(prefix, URL)
     request = Create(handle(name), (admin(100, "300:77/owner"), URL.with_timestamp(12)), overwrite=True)
     answer = world.unchanged(request, STRANGER)
@@ -597,7 +597,7 @@ def test_a_replacement_without_a_difference_is_for_everybody_who_is_known(world:
 # Add
 
 
-def test_add_keeps_what_is_there_and_sorts_by_index(world: World, prefix: str) -> None:
+def test_add_keeps_existing_values_and_sorts_by_index(world: World, prefix: str) -> None:
     name = world.record(prefix, EMAIL)
     changed = world.done(Add(handle(name), (OPEN, URL)), OWNER)
     assert not changed.overwritten
@@ -607,7 +607,7 @@ def test_add_keeps_what_is_there_and_sorts_by_index(world: World, prefix: str) -
 @pytest.mark.parametrize(
     ("value", "needed"), [(URL, P.ADD_VALUE), (admin(7, "1:77/x"), P.ADD_ADMIN), (replace(URL, type="hs_admin.x"), 0)]
 )
-def test_adding_needs_the_permission_for_the_kind_of_value(
+def test_add_requires_the_permission_for_the_type(
     world: World, prefix: str, value: Value, needed: AdminPermission
 ) -> None:
     needed = needed or P.ADD_ADMIN
@@ -617,7 +617,7 @@ def test_adding_needs_the_permission_for_the_kind_of_value(
     world.done(Add(handle(able), (value,)), OWNER)
 
 
-def test_adding_over_values_replaces_them_and_no_others(world: World, prefix: str) -> None:
+def test_add_with_overwrite_replaces_only_the_same_indexes(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, EMAIL, LOCKED)
     new = replace(LOCKED, data=b"ADMIN_WRITE is not asked here"), replace(URL, data=b"new")
     changed = world.done(Add(handle(name), new, overwrite=True), OWNER)
@@ -626,7 +626,7 @@ def test_adding_over_values_replaces_them_and_no_others(world: World, prefix: st
     assert not world.done(Add(handle(name), (OPEN,), overwrite=True), OWNER).overwritten
 
 
-def test_adding_over_values_needs_what_modifying_them_needs(world: World, prefix: str) -> None:
+def test_add_with_overwrite_requires_modify_permissions(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, EMAIL, OPEN, permissions=P.ADD_VALUE)
     changed = replace(URL, data=b"new")
     world.refused(Add(handle(name), (changed,), overwrite=True), OWNER, RC.INVALID_ADMIN)
@@ -642,7 +642,7 @@ def test_adding_over_values_needs_what_modifying_them_needs(world: World, prefix
 # Remove
 
 
-def test_remove_takes_values_whatever_their_own_permissions(world: World, prefix: str) -> None:
+def test_remove_ignores_value_permissions(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, LOCKED, HIDDEN)
     world.done(Remove(handle(name), (2, 6, 2)), OWNER)
     assert world.stored(name) == (URL, admin(100, "300:77/owner"))
@@ -656,7 +656,7 @@ def test_removing_the_last_value_leaves_a_record_without_values(world: World, pr
     world.refused(Create(handle(name), (URL,)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
 
 
-def test_removing_needs_the_permission_for_the_kind_of_value(world: World, prefix: str) -> None:
+def test_remove_requires_the_permission_for_the_type(world: World, prefix: str) -> None:
     values = world.record(prefix, URL, permissions=P.REMOVE_VALUE)
     admins = world.record(prefix, URL, permissions=P.REMOVE_ADMIN)
     world.refused(Remove(handle(values), (1, 100)), OWNER, RC.INVALID_ADMIN)
@@ -678,7 +678,7 @@ def test_modify_replaces_everything_but_the_index(world: World, prefix: str) -> 
     assert world.timed(name)[1].timestamp == world.now - 1
 
 
-def test_of_several_values_to_modify_the_first_bad_one_is_told(world: World, prefix: str) -> None:
+def test_modify_reports_the_first_invalid_value(world: World, prefix: str) -> None:
     """§16.6: for each value in order, so an unreadable second value does not hide what is wrong with the first."""
     name = world.record(prefix, URL, LOCKED)
     missing, locked = Value.text(55, "URL", "x"), replace(LOCKED, data=b"x")
@@ -699,7 +699,7 @@ def test_of_several_values_to_modify_the_first_bad_one_is_told(world: World, pre
         (URL, admin(1, "1:77/x"), P.MODIFY_VALUE | P.ADD_ADMIN),
     ],
 )
-def test_modifying_needs_the_permission_for_what_becomes_of_what(
+def test_modify_requires_the_permission_for_old_and_new_type(
     world: World, prefix: str, old: Value, new: Value, needed: AdminPermission
 ) -> None:
     able = world.record(prefix, old, permissions=needed)
@@ -710,18 +710,18 @@ def test_modifying_needs_the_permission_for_what_becomes_of_what(
     world.done(Modify(handle(able), (new,)), OWNER)
 
 
-def test_everybody_may_modify_a_value_that_everybody_may_write(world: World, prefix: str) -> None:
+def test_anonymous_can_modify_a_publicly_writable_value(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, OPEN)
     new = replace(OPEN, data=b"hello", permissions=Permission(0x0F))
     world.done(Modify(handle(name), (new,)), NOBODY)
     world.done(Modify(handle(name), (replace(new, data=b"me too"),)), STRANGER)
     assert world.stored(name)[1].data == b"me too"
     with world.registry.ledger.reading() as reading:
-        actors = [entry.identity for entry in reading.history(record_key(name))]
+        actors = [entry.origin for entry in reading.history(record_key(name))]
     assert ("native", "anonymous") in actors
 
 
-def test_nobody_becomes_an_administrator_through_a_value_that_everybody_may_write(world: World, prefix: str) -> None:
+def test_publicly_writable_value_cannot_become_an_administrator(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, OPEN, replace(admin(8, "1:77/x"), permissions=Permission(0x0F)))
     crown = replace(admin(7, "300:77/stranger"), permissions=Permission(0x0F))
     world.refused(Modify(handle(name), (crown,)), NOBODY, RC.AUTHENTICATION_NEEDED)
@@ -733,7 +733,7 @@ def test_nobody_becomes_an_administrator_through_a_value_that_everybody_may_writ
     world.refused(Modify(handle(name), mixed), STRANGER, RC.INVALID_ADMIN)
 
 
-def test_a_value_that_everybody_but_no_administrator_may_write_is_read_only(world: World, prefix: str) -> None:
+def test_value_without_admin_write_is_read_only(world: World, prefix: str) -> None:
     odd = replace(OPEN, permissions=Permission.PUBLIC_WRITE | Permission.PUBLIC_READ)
     name = world.record(prefix, odd)
     for identity in (NOBODY, STRANGER, OWNER, OPERATOR):
@@ -743,7 +743,7 @@ def test_a_value_that_everybody_but_no_administrator_may_write_is_read_only(worl
 # Nothing to do
 
 
-def test_what_is_already_so_leaves_no_entry(world: World, prefix: str) -> None:
+def test_unchanged_record_writes_no_entry(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, OPEN)
     latest = world.seen(name).seq
     assert world.unchanged(Modify(handle(name), (URL.with_timestamp(9),)), OWNER).seq == latest
@@ -754,14 +754,14 @@ def test_what_is_already_so_leaves_no_entry(world: World, prefix: str) -> None:
     world.refused(Modify(handle(name), (URL,)), STRANGER, RC.INVALID_ADMIN)
 
 
-def test_a_policy_that_is_already_so_leaves_no_entry(world: World, prefix: str) -> None:
+def test_unchanged_policy_writes_no_entry(world: World, prefix: str) -> None:
     world.unchanged(SetPolicy(prefix, PROFILES["free"]))
 
 
 # Delete
 
 
-def test_a_deleted_name_is_not_found_and_not_free(world: World, prefix: str) -> None:
+def test_deleted_handle_is_not_found_and_not_free(world: World, prefix: str) -> None:
     name = world.record(prefix, URL)
     before = world.size
     changed = world.done(Delete(handle(name)), OWNER)
@@ -778,26 +778,26 @@ def test_a_deleted_name_is_not_found_and_not_free(world: World, prefix: str) -> 
     world.refused(Create(handle(name), (URL,)), NOBODY, RC.AUTHENTICATION_NEEDED)
 
 
-def test_a_deleted_name_comes_back_only_if_an_administrator_says_so(world: World, prefix: str) -> None:
-    """Issue 5, point 5. To overwrite is not to say so: it is what every HTTP client does that says nothing."""
+def test_deleted_handle_can_be_reused_only_with_confirmation(world: World, prefix: str) -> None:
+    """Issue 5, point 5. Overwriting is not a confirmation: HTTP clients overwrite by default."""
     name = world.record(prefix, URL)
     world.done(Delete(handle(name)), OWNER)
-    world.refused(Create(handle(name), (URL,), again=True), OWNER, RC.INVALID_ADMIN)
-    world.refused(Create(handle(name), (URL,), again=True), NOBODY, RC.AUTHENTICATION_NEEDED)
+    world.refused(Create(handle(name), (URL,), reuse_deleted=True), OWNER, RC.INVALID_ADMIN)
+    world.refused(Create(handle(name), (URL,), reuse_deleted=True), NOBODY, RC.AUTHENTICATION_NEEDED)
     world.refused(Create(handle(name), (URL,), overwrite=True), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
-    changed = world.done(Create(handle(name), (EMAIL,), again=True), administrator(prefix))
+    changed = world.done(Create(handle(name), (EMAIL,), reuse_deleted=True), administrator(prefix))
     assert not changed.overwritten
     assert world.stored(name) == (EMAIL,)
 
 
-def test_the_right_to_delete_prefixes_is_not_consulted(world: World) -> None:
+def test_delete_na_is_not_consulted(world: World) -> None:
     prefix = world.namespace("free", admin(101, "300:77/owner", P.DELETE_NA), admin(102, "1:77/d", P.DELETE_HANDLE))
     world.refused(Delete(handle(f"0.NA/{prefix}")), OWNER, RC.INVALID_ADMIN)
     world.done(Delete(handle(f"0.NA/{prefix}")), key_holder(1, "77/d"))
 
 
-def test_a_stray_can_be_deleted_though_its_prefix_is_not_homed(world: World, prefix: str) -> None:
-    """§16.3 tolerates it, so no delete is ever answered with "not responsible"."""
+def test_stray_record_of_an_unhomed_prefix_can_be_deleted(world: World, prefix: str) -> None:
+    """§16.3 allows it, so a delete never gets "not responsible"."""
     name = world.record(prefix, URL)
     world.done(Home(f"0.NA/{prefix}", unhome=True), SERVER)
     world.unseen(name, RC.SERVER_NOT_RESP)
@@ -810,13 +810,11 @@ def test_a_stray_can_be_deleted_though_its_prefix_is_not_homed(world: World, pre
     ("identity", "code"),
     [(NOBODY, RC.AUTHENTICATION_NEEDED), (STRANGER, RC.HANDLE_NOT_FOUND), (OPERATOR, RC.HANDLE_NOT_FOUND)],
 )
-def test_deleting_what_is_not_there_is_not_found_whosever_the_prefix(
-    world: World, identity: Identity, code: ResponseCode
-) -> None:
+def test_deleting_a_missing_record_is_not_found(world: World, identity: Identity, code: ResponseCode) -> None:
     world.refused(Delete(handle("99999.98/x")), identity, code)
 
 
-def test_a_policy_that_keeps_names_refuses_to_delete_them_and_says_what_to_do(world: World) -> None:
+def test_policy_can_forbid_deletion_with_advice(world: World) -> None:
     prefix = world.namespace(STRICT)
     name = world.record(prefix, URL)
     refused = world.refused(Delete(handle(name)), OPERATOR, RC.INVALID_VALUE)
@@ -844,7 +842,7 @@ def test_homing_is_for_server_administrators_and_idempotent(world: World) -> Non
     world.unseen(f"{prefix}/x", RC.SERVER_NOT_RESP)
 
 
-def test_homing_is_also_for_those_who_may_do_only_that() -> None:
+def test_home_only_administrators_can_home() -> None:
     settings = Settings(server_admins=(ValueRef(300, "0.NA/0.NA"),), home_only_admins=(ValueRef(300, "77/owner"),))
     with registry_in_memory(rules=Rules(settings)) as registry:
         world = World(registry, Machine())
@@ -855,7 +853,7 @@ def test_homing_is_also_for_those_who_may_do_only_that() -> None:
 
 @pytest.mark.parametrize("name", ["20/x", "0.NA/20/x", "0.NA/20/", "0.NA/", "", ".", "a..b", "0.NA/0.NA/20/x", "20 "])
 @pytest.mark.parametrize("unhome", [False, True])
-def test_only_prefixes_are_homed(world: World, name: str, unhome: bool) -> None:
+def test_only_prefixes_can_be_homed(world: World, name: str, unhome: bool) -> None:
     for identity in (NOBODY, STRANGER, SERVER):
         world.refused(Home(name, unhome), identity, RC.INVALID_HANDLE, "Handle is not a prefix handle")
 
@@ -871,7 +869,7 @@ def test_homing_touches_neither_the_prefix_handle_nor_the_handles(world: World, 
     world.refused(Create(handle(name), (URL,)), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
 
 
-def test_a_prefix_without_a_slash_means_its_prefix_handle(world: World) -> None:
+def test_bare_prefix_means_its_prefix_handle(world: World) -> None:
     """§10 and §16.8: HOME and UNHOME expand it, and UNHOME removes a bare entry as well."""
     prefix = str(next(_numbers))
     world.done(Home(prefix))
@@ -884,7 +882,7 @@ def test_a_prefix_without_a_slash_means_its_prefix_handle(world: World) -> None:
     world.unseen(f"{prefix}/x", RC.SERVER_NOT_RESP)
 
 
-def test_a_bare_entry_in_the_table_counts_and_goes_with_a_bare_unhome(world: World) -> None:
+def test_bare_entry_is_used_and_removed_by_a_bare_unhome(world: World) -> None:
     prefix = str(next(_numbers))
     world.put(f"0.SITE/HOMED/{prefix}", State.NORMAL)
     world.unseen(f"{prefix}/x", RC.HANDLE_NOT_FOUND)
@@ -917,7 +915,7 @@ def test_types_and_indexes_select_together(world: World, prefix: str) -> None:
         world.unseen(name, RC.VALUES_NOT_FOUND, types=types, indexes=indexes)
 
 
-def test_public_answers_leave_private_values_out_in_silence(world: World, prefix: str) -> None:
+def test_public_responses_omit_private_values(world: World, prefix: str) -> None:
     name = world.record(prefix, URL, SECRET, HIDDEN)
     for identity in (NOBODY, Anonymous(session=True), STRANGER, OWNER, in_session(OWNER), OPERATOR):
         assert [value.index for value in world.seen(name, identity).values] == [1, 100]
@@ -947,10 +945,10 @@ def test_public_answers_leave_private_values_out_in_silence(world: World, prefix
         (Anonymous(session=True), (77,), RC.VALUES_NOT_FOUND),
     ],
 )
-def test_private_values_are_read_by_those_who_may(
+def test_private_values_are_read_with_permission(
     world: World, prefix: str, identity: Identity, selected: tuple[int, ...], expected: tuple[int, ...] | ResponseCode
 ) -> None:
-    """§12.2; values that no administrator may read are left out of an answer to one (§22.3)."""
+    """§12.2; values that no administrator can read are omitted (§22.3)."""
     name = world.record(prefix, URL, SECRET, HIDDEN)
     query = Query(handle(name), indexes=selected, public_only=False)
     if isinstance(expected, ResponseCode):
@@ -959,14 +957,14 @@ def test_private_values_are_read_by_those_who_may(
     assert tuple(value.index for value in world.registry.resolve(query, identity).values) == expected
 
 
-def test_reading_private_values_needs_the_permission_to_read(world: World, prefix: str) -> None:
+def test_private_values_require_read_value(world: World, prefix: str) -> None:
     able = world.record(prefix, SECRET, permissions=P.READ_VALUE)
     unable = world.record(prefix, SECRET, permissions=ALL_PERMISSIONS & ~P.READ_VALUE)
     assert len(world.seen(able, OWNER, public_only=False).values) == 2
     world.unseen(unable, RC.INVALID_ADMIN, OWNER, public_only=False)
 
 
-def test_an_identity_with_index_0_counts_only_inside_a_session(world: World, prefix: str) -> None:
+def test_index_0_matches_only_in_a_session(world: World, prefix: str) -> None:
     name = world.record(prefix, SECRET)
     outside = KeyIdentity(ValueRef(0, "77/owner"), Proof.PUBLIC_KEY, verified_index=300)
     world.unseen(name, RC.INVALID_ADMIN, outside, public_only=False)
@@ -974,9 +972,9 @@ def test_an_identity_with_index_0_counts_only_inside_a_session(world: World, pre
     world.done(Add(handle(name), (URL,)), in_session(outside))
 
 
-def test_what_is_not_here_is_told_from_what_does_not_exist(world: World, prefix: str) -> None:
+def test_prefix_not_hosted_differs_from_not_found(world: World, prefix: str) -> None:
     refused = world.unseen("99999.97/x", RC.SERVER_NOT_RESP)
-    assert refused.reason == "That prefix doesn't live here"
+    assert refused.reason == "Prefix 99999.97 is not hosted here"
     world.unseen(f"{prefix}/none", RC.HANDLE_NOT_FOUND)
     world.unseen(f"{prefix}/none", RC.HANDLE_NOT_FOUND, in_session(OWNER), public_only=False)
 
@@ -985,7 +983,7 @@ def test_what_is_not_here_is_told_from_what_does_not_exist(world: World, prefix:
 
 
 def requests_about(name: str) -> list[Command[object]]:
-    """Every operation on a name, with everything else wrong that can be."""
+    """Every command on a handle, with all other faults."""
     bad = (Value.text(0, "URL", ""), Value.text(0, "URL", ""))
     return [
         Create(handle(name), bad),
@@ -999,7 +997,7 @@ def requests_about(name: str) -> list[Command[object]]:
 
 
 @pytest.mark.parametrize("kind", ["HS_SITE.PREFIX", "HS_NA_DELEGATE", "HS_SERV.PREFIX"])
-def test_a_derived_prefix_that_is_elsewhere_is_referred_before_anything_else(world: World, kind: str) -> None:
+def test_derived_prefix_elsewhere_is_referred_first(world: World, kind: str) -> None:
     site = replace(ELSEWHERE, type=kind)
     prefix = world.namespace("free", site, replace(site, index=2, permissions=Permission.ADMIN_READ), URL_AT_3)
     for name in (f"0.NA/{prefix}.1", f"0.na/{prefix}.1.2.3"):
@@ -1017,7 +1015,7 @@ def test_a_derived_prefix_that_is_elsewhere_is_referred_before_anything_else(wor
 URL_AT_3 = replace(URL, index=3)
 
 
-def test_the_nearest_ancestor_that_says_so_refers(world: World) -> None:
+def test_nearest_ancestor_with_a_service_refers(world: World) -> None:
     prefix = world.namespace("free", ELSEWHERE)
     nearer = replace(ELSEWHERE, data=b"nearer")
     add_namespace(world.registry, f"{prefix}.1", "free", nearer)
@@ -1032,19 +1030,19 @@ def test_the_nearest_ancestor_that_says_so_refers(world: World) -> None:
 @pytest.mark.parametrize(
     "site", [replace(ELSEWHERE, permissions=Permission.ADMIN_READ), replace(ELSEWHERE, type="hs_site.prefix"), URL]
 )
-def test_only_public_values_of_these_exact_types_refer(world: World, site: Value) -> None:
+def test_only_public_delegation_values_refer(world: World, site: Value) -> None:
     prefix = world.namespace("free", site)
     world.unseen(f"0.NA/{prefix}.1", RC.HANDLE_NOT_FOUND)
     world.done(Create(handle(f"0.NA/{prefix}.1"), (URL,)))
 
 
-def test_an_unpublished_prefix_handle_refers_nobody(world: World) -> None:
+def test_unpublished_prefix_handle_does_not_refer(world: World) -> None:
     prefix = world.namespace("free", ELSEWHERE)
     world.put(f"0.NA/{prefix}", State.UNPUBLISHED, ELSEWHERE)
     world.unseen(f"0.NA/{prefix}.1", RC.HANDLE_NOT_FOUND)
 
 
-def test_a_marker_homes_the_derived_prefixes_below_and_nothing_else(own_world: World) -> None:
+def test_marker_homes_only_derived_prefixes(own_world: World) -> None:
     world = own_world
     world.done(Home("0.NA/0.NA", unhome=True))
     world.unseen("0.NA/20.5.1", RC.SERVER_NOT_RESP)
@@ -1060,7 +1058,7 @@ def test_a_marker_homes_the_derived_prefixes_below_and_nothing_else(own_world: W
     world.unseen("0.NA/20.5.1", RC.SERVER_NOT_RESP)
 
 
-def test_without_the_root_prefix_handles_are_elsewhere(own_world: World) -> None:
+def test_without_the_root_prefix_handles_are_not_hosted(own_world: World) -> None:
     world = own_world
     world.done(Home("0.NA/0.NA", unhome=True))
     made = world.done(AddNamespace("20.7", PROFILES["free"], (admin(100, "300:77/owner"),)))
@@ -1077,7 +1075,7 @@ def test_without_the_root_prefix_handles_are_elsewhere(own_world: World) -> None
 @pytest.mark.parametrize(
     "name", ["0.SITE/POLICY/{}", "0.site/policy/{}", "0.SITE/HOMED/0.NA/{}", "0.SITE/LEDGER", "0.SITE/x", "0.Site/y"]
 )
-def test_no_operation_reaches_the_installation_s_own_records(world: World, prefix: str, name: str) -> None:
+def test_installation_records_are_not_reachable(world: World, prefix: str, name: str) -> None:
     own = name.format(prefix)
     requests: list[Command[object]] = [
         *requests_about(own),
@@ -1096,18 +1094,18 @@ def test_no_operation_reaches_the_installation_s_own_records(world: World, prefi
 
 
 @pytest.mark.parametrize("name", ["0.SITE", "0.site", "0.NA/0.SITE", "0.na/0.Site", "0.NA/0.NA/0.SITE"])
-def test_the_installation_s_own_prefix_is_not_homed(world: World, name: str) -> None:
+def test_installation_prefix_cannot_be_homed(world: World, name: str) -> None:
     world.refused(Home(name), OPERATOR, RC.INVALID_HANDLE)
     world.refused(Home(name, unhome=True), OPERATOR, RC.INVALID_HANDLE)
 
 
 @pytest.mark.parametrize("name", ["0.SITE", "0.site", "0.NA", "0.na"])
-def test_the_system_s_prefixes_are_no_namespaces(world: World, name: str) -> None:
+def test_system_prefixes_cannot_be_namespaces(world: World, name: str) -> None:
     world.refused(AddNamespace(name, PROFILES["free"]), OPERATOR, RC.INVALID_HANDLE)
     world.refused(SetPolicy(name, PROFILES["free"]), OPERATOR, RC.INVALID_HANDLE)
 
 
-def test_nobody_gets_rights_through_a_record_of_the_installation(world: World, prefix: str) -> None:
+def test_installation_records_grant_no_permissions(world: World, prefix: str) -> None:
     group = Value(200, "HS_VLIST", ValueList((ValueRef(300, "77/stranger"),)).to_bytes())
     world.put("0.SITE/GROUP", State.NORMAL, group)
     name = handle(f"{prefix}/x")
@@ -1129,7 +1127,7 @@ def in_state(world: World, prefix: str, state: State, *values: Value) -> str:
 
 
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State.ABSENT])
-def test_to_the_public_a_name_that_is_not_public_is_not_found(world: World, prefix: str, state: State) -> None:
+def test_hidden_handle_is_not_found_by_the_public(world: World, prefix: str, state: State) -> None:
     name = in_state(world, prefix, state)
     never = world.unseen(f"{prefix}/never", RC.HANDLE_NOT_FOUND)
     for identity in (NOBODY, Anonymous(session=True), STRANGER, in_session(STRANGER), administrator(prefix)):
@@ -1144,7 +1142,7 @@ def test_to_the_public_a_name_that_is_not_public_is_not_found(world: World, pref
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_who_may_make_names_is_told_that_one_is_taken(world: World, prefix: str, state: State) -> None:
+def test_minters_learn_that_a_hidden_handle_exists(world: World, prefix: str, state: State) -> None:
     name = in_state(world, prefix, state)
     world.refused(Create(handle(name), (URL,)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
     world.refused(Reserve((handle(name),)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
@@ -1155,9 +1153,7 @@ def test_who_may_make_names_is_told_that_one_is_taken(world: World, prefix: str,
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State.ABSENT])
-def test_who_may_not_make_names_does_not_learn_which_are_hidden(
-    world: World, prefix: str, state: State, overwrite: bool
-) -> None:
+def test_hidden_handles_look_free_without_add_handle(world: World, prefix: str, state: State, overwrite: bool) -> None:
     name, free = in_state(world, prefix, state), f"{prefix}/never"
     for identity, code in ((STRANGER, RC.INVALID_ADMIN), (NOBODY, RC.AUTHENTICATION_NEEDED)):
         for values in ((URL,), ()):
@@ -1169,13 +1165,13 @@ def test_who_may_not_make_names_does_not_learn_which_are_hidden(
     assert world.state(name) is state
 
 
-def test_readers_of_a_hidden_name_are_told_that_it_is_taken(world: World, prefix: str) -> None:
+def test_readers_learn_that_a_hidden_handle_exists(world: World, prefix: str) -> None:
     name = in_state(world, prefix, State.UNPUBLISHED)
     world.refused(Create(handle(name), (URL,)), OWNER, RC.HANDLE_ALREADY_EXISTS)
 
 
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])
-def test_administrators_see_and_change_what_is_not_public(world: World, prefix: str, state: State) -> None:
+def test_administrators_can_read_and_change_hidden_records(world: World, prefix: str, state: State) -> None:
     name = in_state(world, prefix, state)
     world.unseen(name, RC.HANDLE_NOT_FOUND, OWNER)
     for identity in (OWNER, in_session(OWNER), OPERATOR):
@@ -1190,7 +1186,7 @@ def test_administrators_see_and_change_what_is_not_public(world: World, prefix: 
     assert world.state(name) is State.ABSENT
 
 
-def test_s1_a_reserved_name_is_registered_by_whom_it_was_reserved_for(world: World, prefix: str) -> None:
+def test_s1_owner_creates_the_record_of_a_reserved_handle(world: World, prefix: str) -> None:
     owner = admin(100, "300:77/owner")
     name = f"{prefix}/{next(_numbers)}"
     world.put(name, State.RESERVED, owner)
@@ -1202,9 +1198,7 @@ def test_s1_a_reserved_name_is_registered_by_whom_it_was_reserved_for(world: Wor
     world.refused(Create(handle(name), (URL,)), OWNER, RC.HANDLE_ALREADY_EXISTS)
 
 
-def test_s1_a_name_that_was_reserved_for_nobody_is_registered_by_the_server_s_administrator(
-    world: World, prefix: str
-) -> None:
+def test_s1_reserved_handle_without_owner_needs_a_server_administrator(world: World, prefix: str) -> None:
     name = f"{prefix}/{next(_numbers)}"
     world.put(name, State.RESERVED)
     world.refused(Create(handle(name), ()), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
@@ -1212,7 +1206,7 @@ def test_s1_a_name_that_was_reserved_for_nobody_is_registered_by_the_server_s_ad
     assert world.state(name) is State.NORMAL
 
 
-def test_s1_what_a_reserved_name_is_registered_with_can_bring_its_own_administrators(world: World, prefix: str) -> None:
+def test_s1_new_administrators_can_replace_the_owner_of_a_reservation(world: World, prefix: str) -> None:
     name = f"{prefix}/{next(_numbers)}"
     world.put(name, State.RESERVED, admin(100, "300:77/owner"))
     own = admin(100, "300:77/another")
@@ -1220,7 +1214,7 @@ def test_s1_what_a_reserved_name_is_registered_with_can_bring_its_own_administra
     assert world.stored(name) == (URL, own)
 
 
-def test_s1_a_reserved_name_is_registered_by_the_rules_of_its_namespace(world: World) -> None:
+def test_s1_policy_applies_when_a_reserved_handle_is_created(world: World) -> None:
     prefix = world.namespace(STRICT)
     name = f"{prefix}/{next(_numbers)}"
     world.put(name, State.RESERVED, admin(100, "300:77/owner"))
@@ -1229,7 +1223,7 @@ def test_s1_a_reserved_name_is_registered_by_the_rules_of_its_namespace(world: W
     world.done(Create(handle(name), (URL,)), OWNER)
 
 
-def test_s1_creation_is_when_a_reserved_name_gets_its_thing(world: World) -> None:
+def test_s1_creation_date_is_when_the_record_is_created(world: World) -> None:
     prefix = pilin_namespace(world)
     name = f"{prefix}/{PILIN_NAMES[1]}"
     world.put(name, State.RESERVED, admin(100, "300:77/owner"))
@@ -1238,7 +1232,7 @@ def test_s1_creation_is_when_a_reserved_name_gets_its_thing(world: World) -> Non
     assert facts_of(world, name) == (to_iso(world.now), f"{prefix}/{PILIN_NAMES[0]}")
 
 
-def test_s2_an_unpublished_record_stays_unpublished_when_it_is_replaced(world: World, prefix: str) -> None:
+def test_s2_unpublished_record_stays_unpublished_when_replaced(world: World, prefix: str) -> None:
     name = in_state(world, prefix, State.UNPUBLISHED)
     world.done(Create(handle(name), (EMAIL, admin(100, "300:77/owner")), overwrite=True), OWNER)
     assert world.state(name) is State.UNPUBLISHED
@@ -1247,7 +1241,7 @@ def test_s2_an_unpublished_record_stays_unpublished_when_it_is_replaced(world: W
     world.unseen(name, RC.HANDLE_NOT_FOUND)
 
 
-def test_s8_a_tombstone_answers_and_its_name_is_never_used_again(world: World, prefix: str) -> None:
+def test_s8_tombstone_resolves_and_cannot_be_reused(world: World, prefix: str) -> None:
     reason = Value.text(1, "TOMBSTONE.REASON", "burnt")
     name = in_state(world, prefix, State.TOMBSTONE, reason)
     found = world.seen(name)
@@ -1259,7 +1253,7 @@ def test_s8_a_tombstone_answers_and_its_name_is_never_used_again(world: World, p
     assert world.seen(name).state is State.TOMBSTONE
 
 
-def test_s8_a_tombstone_needs_not_have_what_the_policy_requires_of_others(world: World) -> None:
+def test_s8_required_types_do_not_apply_to_a_tombstone(world: World) -> None:
     prefix = world.namespace(STRICT)
     reason = Value.text(1, "TOMBSTONE.REASON", "burnt")
     name = in_state(world, prefix, State.TOMBSTONE, reason)
@@ -1270,7 +1264,7 @@ def test_s8_a_tombstone_needs_not_have_what_the_policy_requires_of_others(world:
 # Small and capital letters (H5)
 
 
-def test_h5_where_letters_are_one_the_registered_spelling_is_kept_and_the_asked_one_echoed(world: World) -> None:
+def test_h5_case_insensitive_lookup_keeps_the_registered_spelling(world: World) -> None:
     add_namespace(world.registry, "Lib.Free", "free")
     world.done(Create(handle("Lib.Free/Straße-Abc"), (URL,)))
     for asked in ("Lib.Free/Straße-Abc", "lib.free/sTRAßE-ABC"):
@@ -1288,7 +1282,7 @@ def test_h5_where_letters_are_one_the_registered_spelling_is_kept_and_the_asked_
     world.refused(Create(handle("lib.free/straße-abc"), (URL,)), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
 
 
-def test_h5_where_letters_are_told_apart_only_the_prefix_folds(world: World) -> None:
+def test_h5_case_sensitive_lookup_folds_only_the_prefix(world: World) -> None:
     add_namespace(world.registry, "Lib.Exact", "exact")
     world.done(Create(handle("Lib.Exact/Abc"), (URL,)))
     world.unseen("Lib.Exact/abc", RC.HANDLE_NOT_FOUND)
@@ -1303,7 +1297,7 @@ def test_h5_where_letters_are_told_apart_only_the_prefix_folds(world: World) -> 
     world.done(Create(handle("Lib.Exact/ABC"), (URL,)))
 
 
-def test_h5_administrators_of_a_record_count_in_each_spelling_of_its_own(world: World) -> None:
+def test_h5_administrators_apply_to_each_spelling(world: World) -> None:
     add_namespace(world.registry, "Lib.Owned", "exact")
     world.done(Create(handle("Lib.Owned/a"), (URL, admin(100, "300:77/owner"))))
     world.done(Create(handle("Lib.Owned/A"), (URL, admin(100, "300:77/another"))))
@@ -1325,7 +1319,7 @@ def test_h5_everything_under_the_prefix_of_prefixes_folds() -> None:
         assert world.seen("LIB/x").values
 
 
-def test_c4_a_cordra_path_is_registered_in_capitals(world: World) -> None:
+def test_c4_cordra_path_is_registered_in_uppercase(world: World) -> None:
     add_namespace(world.registry, "2000.01", "cordra")
     asked = handle(f"2000.01/{DIGITS.lower()}")
     changed = world.done(Create(asked, (URL,)))
@@ -1344,7 +1338,7 @@ TAILS = [("?v=A/b", "v=A/b", None), ("#Part", None, "Part"), ("?Q#F?", "Q", "F?"
 
 
 @pytest.mark.parametrize(("tail", "query", "fragment"), TAILS)
-def test_c5_a_look_up_with_query_or_fragment_finds_the_bare_path(
+def test_c5_lookup_with_query_or_fragment_finds_the_bare_path(
     world: World, tail: str, query: str | None, fragment: str | None
 ) -> None:
     prefix = world.namespace("cordra")
@@ -1362,8 +1356,8 @@ def test_c5_a_look_up_with_query_or_fragment_finds_the_bare_path(
 
 
 @pytest.mark.parametrize("tail", ["?page=2", "#part"])
-def test_c5_changes_address_the_bare_path_only(world: World, tail: str) -> None:
-    """Whoever deletes page 2 does not mean the book."""
+def test_c5_changes_require_the_bare_path(world: World, tail: str) -> None:
+    """Deleting page 2 must not delete the book."""
     prefix = world.namespace(replace(PROFILES["cordra"], deletion=Deletion.ALLOWED))
     path = f"{prefix}/{DIGITS}"
     world.done(Create(handle(path), (URL,)))
@@ -1380,7 +1374,7 @@ def test_c5_changes_address_the_bare_path_only(world: World, tail: str) -> None:
     assert world.stored(path) == (URL,)
 
 
-def test_c5_elsewhere_a_question_mark_is_a_letter_of_the_name(world: World, prefix: str) -> None:
+def test_c5_question_mark_is_part_of_other_handles(world: World, prefix: str) -> None:
     world.done(Create(handle(f"{prefix}/a?b#c"), (URL,)))
     found = world.seen(f"{prefix}/A?B#C")
     assert (found.query, found.fragment, str(found.registered)) == (None, None, f"{prefix}/a?b#c")
@@ -1390,7 +1384,7 @@ def test_c5_elsewhere_a_question_mark_is_a_letter_of_the_name(world: World, pref
 # Namespaces and policies
 
 
-def test_making_a_namespace_homes_the_prefix_and_makes_its_handle_in_one_go(world: World) -> None:
+def test_creating_a_namespace_homes_the_prefix_and_creates_its_handle(world: World) -> None:
     prefix = str(next(_numbers))
     request = AddNamespace(prefix, PROFILES["free"], (admin(100, "300:77/owner"), URL))
     world.refused(request, NOBODY, RC.AUTHENTICATION_NEEDED)
@@ -1405,7 +1399,7 @@ def test_making_a_namespace_homes_the_prefix_and_makes_its_handle_in_one_go(worl
     world.refused(request, STRANGER, RC.INVALID_ADMIN)
 
 
-def test_the_values_of_a_prefix_handle_are_checked_like_all_others(world: World) -> None:
+def test_values_of_a_prefix_handle_are_checked(world: World) -> None:
     request = AddNamespace(str(next(_numbers)), PROFILES["free"])
     zero, nine = Value.text(0, "URL", ""), Value.text(9, "URL", "")
     world.refused(replace(request, values=(zero, nine, nine)), OPERATOR, RC.INVALID_VALUE)
@@ -1413,25 +1407,25 @@ def test_the_values_of_a_prefix_handle_are_checked_like_all_others(world: World)
     world.refused(replace(request, prefix="a..b", values=(zero,)), NOBODY, RC.INVALID_HANDLE)
 
 
-def test_h6_a_derived_namespace_can_be_made_by_whoever_may_on_the_parent(world: World) -> None:
+def test_h6_derived_namespace_requires_permission_on_the_parent(world: World) -> None:
     parent = world.namespace("free", admin(101, "300:77/owner", P.ADD_NA))
     world.refused(AddNamespace(f"{parent}.1", PROFILES["free"]), STRANGER, RC.INVALID_ADMIN)
     world.done(AddNamespace(f"{parent}.1", PROFILES["free"]), OWNER)
     world.refused(AddNamespace(f"{parent}.1.1", PROFILES["free"]), OWNER, RC.INVALID_ADMIN)
 
 
-def test_c1_a_cordra_namespace_needs_a_prefix_of_digits(world: World) -> None:
+def test_c1_cordra_namespace_requires_a_numeric_prefix(world: World) -> None:
     world.refused(AddNamespace("10.x", PROFILES["cordra"]), OPERATOR, RC.INVALID_HANDLE)
 
 
-def test_c1_a_namespace_does_not_become_cordra_under_a_prefix_that_cannot(world: World) -> None:
+def test_c1_namespace_with_another_prefix_cannot_become_cordra(world: World) -> None:
     world.done(AddNamespace("30.x", PROFILES["free"]))
     policy = replace(PROFILES["cordra"], case=CaseRule.INSENSITIVE)
     world.refused(SetPolicy("30.x", policy), OPERATOR, RC.INVALID_HANDLE)
 
 
-def test_h5_a_namespace_is_not_made_over_records_that_it_would_lose(world: World) -> None:
-    """A prefix that is homed has the default policy's case rule, and records are kept by it."""
+def test_h5_namespace_that_would_hide_records_is_refused(world: World) -> None:
+    """A homed prefix has the case rule of the default policy, which its records use."""
     prefix = str(next(_numbers))
     world.done(Home(f"0.NA/{prefix}"))
     world.done(Create(handle(f"{prefix}/Abc"), (URL,)))
@@ -1441,7 +1435,7 @@ def test_h5_a_namespace_is_not_made_over_records_that_it_would_lose(world: World
     world.refused(Create(handle(f"{prefix}/Abc"), ()), OPERATOR, RC.HANDLE_ALREADY_EXISTS)
 
 
-def test_a6_the_types_of_a_namespace_are_found_by_its_own_case_rule(world: World) -> None:
+def test_a6_types_are_found_by_the_case_rule_of_the_namespace(world: World) -> None:
     prefix = str(next(_numbers))
     policy = replace(
         PROFILES["exact"], authority=True, creation_date_type=f"{prefix}/made", creator_type=f"{prefix}/maker"
@@ -1451,7 +1445,7 @@ def test_a6_the_types_of_a_namespace_are_found_by_its_own_case_rule(world: World
     assert world.seen(f"{prefix}/maker").values[0].type == "DESC"
 
 
-def test_a6_types_that_belong_elsewhere_are_named(world: World) -> None:
+def test_a6_types_elsewhere_are_reported(world: World) -> None:
     prefix = str(next(_numbers))
     policy = Policy(authority=True, creation_date_type="88.1/MADE", creator_type=f"{prefix}/MAKER")
     made = world.done(AddNamespace(prefix, policy))
@@ -1459,7 +1453,7 @@ def test_a6_types_that_belong_elsewhere_are_named(world: World) -> None:
     assert world.seen(f"{prefix}/MAKER").values
 
 
-def test_a_policy_is_set_by_whoever_may_change_the_administrators_of_the_prefix(world: World) -> None:
+def test_setting_a_policy_requires_modify_admin_on_the_prefix(world: World) -> None:
     prefix = world.namespace(
         "free", admin(101, "300:77/owner", P.MODIFY_ADMIN), admin(102, "1:77/x", ALL_PERMISSIONS & ~P.MODIFY_ADMIN)
     )
@@ -1471,7 +1465,7 @@ def test_a_policy_is_set_by_whoever_may_change_the_administrators_of_the_prefix(
     world.refused(Create(handle(f"{prefix}/x"), (EMAIL, URL)), OPERATOR, RC.INVALID_VALUE)
 
 
-def test_the_checks_of_a_new_policy_come_in_order(world: World) -> None:
+def test_checks_of_a_new_policy_are_ordered(world: World) -> None:
     unhomed = "99999.96"
     sensitive = replace(PROFILES["free"], case=CaseRule.SENSITIVE)
     world.refused(SetPolicy("a..b", sensitive), NOBODY, RC.INVALID_HANDLE)
@@ -1483,7 +1477,7 @@ def test_the_checks_of_a_new_policy_come_in_order(world: World) -> None:
     assert "H5" in refused.reason
 
 
-def test_h5_the_case_rule_of_a_prefix_without_a_policy_is_fixed_as_well(world: World) -> None:
+def test_h5_case_rule_of_a_default_policy_is_fixed_too(world: World) -> None:
     prefix = str(next(_numbers))
     world.done(Home(f"0.NA/{prefix}"))
     world.done(Create(handle(f"{prefix}/Abc"), (URL,)))
@@ -1492,7 +1486,7 @@ def test_h5_the_case_rule_of_a_prefix_without_a_policy_is_fixed_as_well(world: W
     assert world.seen(f"{prefix}/aBC").values
 
 
-def test_a_policy_holds_though_a_client_replaces_the_prefix_handle_whole(world: World) -> None:
+def test_policy_survives_replacing_the_prefix_handle(world: World) -> None:
     prefix = world.namespace(STRICT)
     world.done(Create(handle(f"0.NA/{prefix}"), (admin(100, f"300:0.NA/{prefix}"), EMAIL), overwrite=True))
     world.refused(Create(handle(f"{prefix}/x"), (URL, EMAIL)), administrator(prefix), RC.INVALID_VALUE)
@@ -1503,7 +1497,7 @@ def test_a_policy_holds_though_a_client_replaces_the_prefix_handle_whole(world: 
     assert world.seen(f"{prefix}/X").values
 
 
-def test_a_new_policy_makes_nothing_unreadable(world: World, prefix: str) -> None:
+def test_new_policy_keeps_records_readable(world: World, prefix: str) -> None:
     name = world.record(prefix, EMAIL)
     world.done(SetPolicy(prefix, replace(STRICT, scheme="uuid")))
     assert world.seen(name).values[0].data == EMAIL.data
@@ -1512,7 +1506,7 @@ def test_a_new_policy_makes_nothing_unreadable(world: World, prefix: str) -> Non
 
 
 def broken(world: World, policy: bytes = b"case = 7") -> str:
-    """A namespace whose stored policy nobody can read."""
+    """A namespace with an unreadable policy."""
     prefix = world.namespace()
     world.done(Create(handle(f"{prefix}/x"), (URL, admin(100, "300:77/owner"))))
     world.put(policy_name(prefix), State.NORMAL, Value(1, POLICY_TYPE, policy))
@@ -1520,7 +1514,7 @@ def broken(world: World, policy: bytes = b"case = 7") -> str:
 
 
 @pytest.mark.parametrize("policy", [b"case = 7", b"\xff", b"future_key = true"])
-def test_a_policy_that_cannot_be_read_allows_nothing_and_breaks_nothing_else(world: World, policy: bytes) -> None:
+def test_unreadable_policy_allows_nothing(world: World, policy: bytes) -> None:
     prefix = broken(world, policy)
     for request in (Create(handle(f"{prefix}/y"), (URL,)), Delete(handle(f"{prefix}/x"))):
         refused = world.refused(request, OPERATOR, RC.ERROR)
@@ -1530,14 +1524,14 @@ def test_a_policy_that_cannot_be_read_allows_nothing_and_breaks_nothing_else(wor
     world.record(world.namespace(), URL)
 
 
-def test_a_policy_that_cannot_be_read_can_be_set_anew(world: World) -> None:
+def test_unreadable_policy_can_be_replaced(world: World) -> None:
     """As the refusal advises."""
     prefix = broken(world)
     world.done(SetPolicy(prefix, PROFILES["free"]))
     assert world.seen(f"{prefix}/X").values
 
 
-def test_a_group_in_a_namespace_whose_policy_cannot_be_read_is_no_match(world: World, prefix: str) -> None:
+def test_group_under_an_unreadable_policy_does_not_match(world: World, prefix: str) -> None:
     name = handle(f"{prefix}/x")
     world.done(Create(name, (URL, admin(100, f"200:{broken(world)}/x"), admin(101, "200:77/none"))))
     world.refused(Delete(name), STRANGER, RC.INVALID_ADMIN)
@@ -1557,13 +1551,13 @@ def pilin_namespace(world: World, policy: Policy = PROFILES["pilin"]) -> str:
 
 
 def facts_of(world: World, name: str) -> tuple[str, str]:
-    """What a record says of its creation and its creator."""
+    """The creation date and creator of a record."""
     by_type = {value.type: value for value in world.seen(name).values}
     date, creator = (by_type[f"102.100.TYPE/{fact}"] for fact in ("CREATION_DATE", "CREATOR"))
     return date.data.decode(), creator.data.decode()
 
 
-def test_a8_a_plain_client_creates_replaces_and_changes_in_a_pilin_namespace(world: World) -> None:
+def test_a8_plain_client_works_in_a_pilin_namespace(world: World) -> None:
     prefix = pilin_namespace(world)
     name, identity = f"{prefix}/{PILIN_NAMES[1]}", administrator(prefix)
     mine = (URL, admin(100, f"300:0.NA/{prefix}"))
@@ -1587,7 +1581,7 @@ def test_a8_a_plain_client_creates_replaces_and_changes_in_a_pilin_namespace(wor
     assert refused.rule == 'deletion = "tombstone"'
 
 
-def test_a8_a_plain_client_deletes_where_the_policy_allows_it(world: World) -> None:
+def test_a8_plain_client_can_delete_if_the_policy_allows_it(world: World) -> None:
     prefix = pilin_namespace(world, replace(PROFILES["pilin"], deletion=Deletion.ALLOWED))
     name = f"{prefix}/{PILIN_NAMES[1]}"
     world.done(Create(handle(name), (URL, admin(100, "300:77/owner"))), administrator(prefix))
@@ -1595,8 +1589,8 @@ def test_a8_a_plain_client_deletes_where_the_policy_allows_it(world: World) -> N
     world.refused(Create(handle(name), (URL,)), administrator(prefix), RC.HANDLE_ALREADY_EXISTS)
 
 
-def test_a8_a_plain_client_needs_no_right_over_values_it_does_not_know(world: World) -> None:
-    """Date and creator stay, so leaving them out of a whole record removes nothing."""
+def test_a8_plain_client_needs_no_permission_for_unknown_values(world: World) -> None:
+    """Date and creator stay, so omitting them removes nothing."""
     prefix = pilin_namespace(world)
     name = f"{prefix}/{PILIN_NAMES[1]}"
     mine = (URL, admin(100, "300:77/owner", P.MODIFY_VALUE))
@@ -1605,7 +1599,7 @@ def test_a8_a_plain_client_needs_no_right_over_values_it_does_not_know(world: Wo
     world.done(Create(handle(name), (replace(URL, data=b"x"), mine[1]), overwrite=True), OWNER)
 
 
-def test_a8_date_and_creator_are_neither_changed_nor_removed(world: World) -> None:
+def test_a8_date_and_creator_cannot_be_changed_or_removed(world: World) -> None:
     prefix = pilin_namespace(world)
     name = f"{prefix}/{PILIN_NAMES[1]}"
     world.done(Create(handle(name), (URL,)))
@@ -1619,7 +1613,7 @@ def test_a8_date_and_creator_are_neither_changed_nor_removed(world: World) -> No
         world.refused(Add(handle(name), (replace(other, index=50),)), OPERATOR, RC.INVALID_VALUE)
 
 
-def test_p8_other_suffixes_are_refused_and_the_first_creator_names_itself(world: World) -> None:
+def test_p8_other_suffixes_are_refused(world: World) -> None:
     prefix = str(next(_numbers))
     add_namespace(world.registry, prefix, "pilin")
     for bad in ("hello", "Y35XYS0Q", "Y35XYS0QHH", "A35XYS0QH", "Y35-YS0QH"):
@@ -1639,7 +1633,7 @@ def test_p8_other_suffixes_are_refused_and_the_first_creator_names_itself(world:
     world.done(Create(handle(f"{prefix}/{PILIN_NAMES[4]}"), (foreign,)))
 
 
-def test_a3_only_a_server_administrator_imports_dates(world: World) -> None:
+def test_a3_only_server_administrators_can_import_dates(world: World) -> None:
     prefix = pilin_namespace(world)
     dated = Value.text(2, "102.100.TYPE/CREATION_DATE", "2007-06-22T02:53:46Z")
     old = URL.with_timestamp(1_182_480_826)
@@ -1657,7 +1651,7 @@ def test_a3_only_a_server_administrator_imports_dates(world: World) -> None:
     assert world.seen(name).values[0] == old
 
 
-def test_a3_only_a_server_administrator_imports_timestamps(world: World, prefix: str) -> None:
+def test_a3_only_server_administrators_can_import_timestamps(world: World, prefix: str) -> None:
     old = URL.with_timestamp(1_182_480_826)
     world.done(Create(handle(f"{prefix}/a"), (old,)), administrator(prefix), interface="import")
     assert world.seen(f"{prefix}/a").values[0].timestamp == world.now
@@ -1668,13 +1662,13 @@ def test_a3_only_a_server_administrator_imports_timestamps(world: World, prefix:
 # What is kept of a change
 
 
-def test_an_entry_says_who_did_it_where_and_why(world: World, prefix: str) -> None:
+def test_entry_records_actor_interface_and_note(world: World, prefix: str) -> None:
     name = handle(f"{prefix}/x")
     world.registry.do(Create(name, (URL,)), administrator(prefix), "http", "because")
     with world.registry.ledger.reading() as reading:
         entry = reading.record(record_key(str(name)))
     assert entry is not None
-    assert (entry.identity, entry.why) == (("http", f"300:0.NA/{prefix}"), "because")
+    assert (entry.origin, entry.why) == (("http", f"300:0.NA/{prefix}"), "because")
     assert entry.action is Action.CREATE
 
 
