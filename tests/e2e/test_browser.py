@@ -46,7 +46,7 @@ BAD_PAGE = """<html><head><title></title></head><body><h3 id=a>x</h3><p id=a sty
 
 
 @pytest.mark.parametrize("way", ["plain", "secure"])
-def test_a_handle_leads_to_its_thing(browser: Browser, demo: Demonstration, way: str) -> None:
+def test_handle_leads_to_target(browser: Browser, demo: Demonstration, way: str) -> None:
     visitor = Visitor(browser, demo.url if way == "plain" else demo.secure_url)
     for path, place in (
         (f"/{PREFIX}/leads", "/thing?a=b"),
@@ -70,7 +70,7 @@ def test_a_handle_leads_to_its_thing(browser: Browser, demo: Demonstration, way:
     visitor.close()
 
 
-def test_a_link_on_another_page_is_followed_from_there(visitor: Visitor, demo: Demonstration) -> None:
+def test_referrer_is_the_linking_page(visitor: Visitor, demo: Demonstration) -> None:
     """Who follows a link through here comes from where the link was, and not from here."""
     visitor.page.goto(f"{demo.target.url}/links")
     visitor.page.evaluate(
@@ -83,7 +83,7 @@ def test_a_link_on_another_page_is_followed_from_there(visitor: Visitor, demo: D
     assert demo.target.came[-1][1].get("referer", "").startswith(demo.target.url)
 
 
-def test_the_form_on_the_front_page_takes_people_there(visitor: Visitor, demo: Demonstration) -> None:
+def test_front_page_form_leads_to_target(visitor: Visitor, demo: Demonstration) -> None:
     for typed, place in (
         (f"{PREFIX}/leads", "/thing?a=b"),
         (f"  hdl:{PREFIX}/leads ", "/thing?a=b"),
@@ -106,7 +106,7 @@ def test_the_form_on_the_front_page_takes_people_there(visitor: Visitor, demo: D
     assert visitor.said == []
 
 
-def test_the_form_is_used_with_the_keyboard_alone(visitor: Visitor) -> None:
+def test_form_works_with_keyboard(visitor: Visitor) -> None:
     visitor.go("/")
     assert visitor.focused() == "INPUT hdl", "one can type at once"
     assert [*visitor.tabbed("INPUT noredirect", 3)] == ["BUTTON Resolve", "INPUT noredirect"]
@@ -131,7 +131,7 @@ def test_the_form_is_used_with_the_keyboard_alone(visitor: Visitor) -> None:
     assert visitor.said == []
 
 
-def test_a_record_is_shown_and_nothing_of_it_is_anything_but_text(visitor: Visitor, demo: Demonstration) -> None:
+def test_record_is_shown_as_text_only(visitor: Visitor, demo: Demonstration) -> None:
     assert visitor.go(f"/{PREFIX}/attacks?noredirect").status == 200
     cells = "\n".join(visitor.page.locator("td.data").all_inner_texts())
     for attack in ATTACKS[:-2]:
@@ -148,14 +148,14 @@ def test_a_record_is_shown_and_nothing_of_it_is_anything_but_text(visitor: Visit
     assert f"{PREFIX}/leads" not in demo.target.came[-1][1].get("referer", ""), "which name it was is not told"
 
 
-def test_a_dangerous_address_is_shown_and_not_followed(visitor: Visitor) -> None:
+def test_dangerous_url_is_shown_and_not_followed(visitor: Visitor) -> None:
     assert visitor.go(f"/{PREFIX}/script").status == 200
     assert visitor.page.title() != "owned"
     assert "javascript:document.title" in visitor.text()
     assert visitor.faults() == []
 
 
-def test_what_is_gone_says_so_and_what_to_use(visitor: Visitor, demo: Demonstration) -> None:
+def test_tombstone_page_names_replacement(visitor: Visitor, demo: Demonstration) -> None:
     assert visitor.go(f"/{PREFIX}/gone").status == 410
     said = visitor.text()
     assert "It was <b>withdrawn</b>.\nNobody knows why." in said
@@ -164,7 +164,7 @@ def test_what_is_gone_says_so_and_what_to_use(visitor: Visitor, demo: Demonstrat
     visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
 
 
-def test_what_is_not_there_says_so(visitor: Visitor, demo: Demonstration) -> None:
+def test_not_found_page(visitor: Visitor, demo: Demonstration) -> None:
     assert visitor.go(f"/{PREFIX}/absent").status == 404
     assert "The handle you requested" in visitor.text()
     assert "cannot be found" in visitor.text()
@@ -177,7 +177,7 @@ def test_what_is_not_there_says_so(visitor: Visitor, demo: Demonstration) -> Non
     visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
 
 
-def test_a_page_that_is_not_well_is_noticed(visitor: Visitor) -> None:
+def test_faulty_page_is_detected(visitor: Visitor) -> None:
     visitor.page.set_content(BAD_PAGE)
     found = "\n".join(visitor.faults())
     for fault in (
@@ -204,7 +204,7 @@ def test_a_page_that_is_not_well_is_noticed(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize(("place", "scheme"), [("desk", "light"), ("phone", "dark")])
-def test_every_page_is_well_in_every_place(
+def test_every_page_in_every_viewport(
     browser: Browser, demo: Demonstration, tmp_path: Path, scheme: str, place: str
 ) -> None:
     """No complaint, nothing cut off, everything readable. Of what is not well there is a picture in the folder."""
@@ -232,17 +232,17 @@ def test_pages_work_without_script_and_can_be_printed(browser: Browser, demo: De
     visitor.close()
 
 
-def test_names_are_made_by_whoever_writes_their_name_as_it_is(browser: Browser, demo: Demonstration) -> None:
+def test_user_name_may_be_typed_with_colon(browser: Browser, demo: Demonstration) -> None:
     """With a colon in it, over TLS, as people type it."""
     identity = {"username": demo.administrator, "password": demo.secret}
     visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
     visitor.go("/generate")
-    visitor.page.get_by_role("button", name="Say who you are").click()
+    visitor.page.get_by_role("button", name="Sign in").click()
     visitor.page.get_by_label("Prefix").fill("102.100.272")
-    visitor.page.get_by_label("Address that the names lead to").fill(f"{demo.target.url}/minted")
-    visitor.page.get_by_label("How many").fill("2")
+    visitor.page.get_by_label("Target URL").fill(f"{demo.target.url}/minted")
+    visitor.page.get_by_label("Number of identifiers").fill("2")
     assert visitor.faults() == []
-    visitor.page.get_by_role("button", name="Make them").click()
+    visitor.page.get_by_role("button", name="Create").click()
     visitor.page.wait_for_selector("ul.names")
     names = visitor.page.locator("ul.names .name").all_inner_texts()
     assert len(names) == 2
@@ -254,16 +254,16 @@ def test_names_are_made_by_whoever_writes_their_name_as_it_is(browser: Browser, 
     visitor.close()
 
 
-def test_a_page_of_somebody_else_cannot_use_who_you_are(browser: Browser, demo: Demonstration) -> None:
+def test_cross_site_page_cannot_use_credentials(browser: Browser, demo: Demonstration) -> None:
     """The browser knows the password, and sends it along; it does not count where another page sent the form."""
     identity = {"username": demo.administrator.replace(":", "%3A"), "password": demo.secret}
     visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
     visitor.go("/generate")
-    visitor.page.get_by_role("button", name="Say who you are").click()
-    visitor.page.wait_for_selector("#where")
+    visitor.page.get_by_role("button", name="Sign in").click()
+    visitor.page.wait_for_selector("#prefix")
     token = visitor.page.input_value("[name=token]")
     visitor.page.goto(f"{demo.target.url}/evil")
-    fields = {"where": "102.100.272", "making": "mint", "url": "https://evil.example/", "count": "1", "token": token}
+    fields = {"prefix": "102.100.272", "mode": "mint", "url": "https://evil.example/", "count": "1", "token": token}
     with visitor.page.expect_navigation() as gone:
         visitor.page.evaluate(
             """([address, fields]) => {

@@ -19,7 +19,7 @@ MAX_PAGES = 2_000
 LINKING = {"a": "href", "link": "href", "img": "src", "script": "src", "form": "action", "iframe": "src"}
 
 
-def test_a_link_checker_finds_nothing(demo: Demonstration) -> None:
+def test_link_checker_finds_no_errors(demo: Demonstration) -> None:
     assert CHECKER.is_file(), f"there is no link checker at {CHECKER}: `make test` installs Debian's linkchecker"
     starts = [f"{demo.url}/", f"{demo.url}/{quote(demo.names[0])}", f"{demo.url}/{PREFIX}/leads?noredirect"]
     done = subprocess.run(
@@ -54,7 +54,7 @@ class Links(HTMLParser):
             self.links.append(said[LINKING[tag]] or "")
 
 
-def test_every_link_on_every_page_leads_somewhere(demo: Demonstration) -> None:
+def test_every_link_on_every_page_works(demo: Demonstration) -> None:
     """All pages that can be reached from the front, the description of the API and the names, at this server alone."""
     starts = ["/", "/docs", "/generate", "/help.html", "/robots.txt", "/favicon.ico"]
     starts += [f"/{quote(name)}" for name in demo.names] + [f"/{PREFIX}/leads?noredirect", f"/{PREFIX}/gone"]

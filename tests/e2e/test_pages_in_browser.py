@@ -82,21 +82,21 @@ def arrived(page: Page, url: str) -> None:
 
 def signed_in(window: Visit, home: str) -> None:
     window.open(f"{home}/generate")
-    window.page.get_by_role("button", name="Say who you are").click()
+    window.page.get_by_role("button", name="Sign in").click()
     window.page.get_by_label("Prefix").wait_for()
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with-scripts", "without-scripts"])
-def test_names_are_made_and_their_characters_explained(browser: Browser, site: Site, scripts: bool) -> None:
+def test_handles_are_created_and_explained(browser: Browser, site: Site, scripts: bool) -> None:
     with visit(browser, http_credentials=CREDENTIALS, java_script_enabled=scripts) as window:
         page = window.page
         signed_in(window, site.home)
         assert ADMINISTRATOR in page.get_by_role("main").inner_text()
         page.get_by_label("Prefix").fill(PILIN)
         page.get_by_role("radio", name="generate").check()
-        page.get_by_label("How many").fill("3")
-        page.get_by_role("button", name="Make them").click()
-        page.get_by_role("heading", name="What the first one says").wait_for()
+        page.get_by_label("Number of identifiers").fill("3")
+        page.get_by_role("button", name="Create").click()
+        page.get_by_role("heading", name="Suffix of the first identifier").wait_for()
         names = page.locator(".names .name").all_inner_texts()
         assert len(set(names)) == 3
         suffix = names[0].removeprefix(f"{PILIN}/")
@@ -105,38 +105,38 @@ def test_names_are_made_and_their_characters_explained(browser: Browser, site: S
         assert pilin.format_time(pilin.decode(suffix)) in page.get_by_role("main").inner_text()
         page.reload()
         assert page.locator(".names .name").all_inner_texts() == names, "loading it again makes nothing"
-        page.get_by_role("link", name="Make more").click()
+        page.get_by_role("link", name="Create more").click()
         page.get_by_label("Prefix").wait_for()
         assert not window.complaints
 
 
-def test_what_is_minted_leads_to_its_address(browser: Browser, site: Site) -> None:
+def test_minted_handle_redirects_to_url(browser: Browser, site: Site) -> None:
     with visit(browser, http_credentials=CREDENTIALS) as window:
         page = window.page
         signed_in(window, site.home)
         page.get_by_label("Prefix").fill(PILIN)
         page.get_by_role("radio", name="mint").check()
-        page.get_by_label("Address that the names lead to").fill(f"{site.things}/minted")
-        page.get_by_role("button", name="Make them").click()
+        page.get_by_label("Target URL").fill(f"{site.things}/minted")
+        page.get_by_role("button", name="Create").click()
         page.locator(".names a").click()
         arrived(page, f"{site.things}/minted")
 
 
-def test_a_refusal_is_kind_and_the_form_stays_filled_in(browser: Browser, site: Site) -> None:
+def test_refused_form_stays_filled_in(browser: Browser, site: Site) -> None:
     with visit(browser, http_credentials=CREDENTIALS) as window:
         page = window.page
         signed_in(window, site.home)
         page.get_by_label("Prefix").fill("999")
         page.get_by_role("radio", name="reserve").check()
-        page.get_by_label("How many").fill("2")
-        page.get_by_role("button", name="Make them").click()
+        page.get_by_label("Number of identifiers").fill("2")
+        page.get_by_role("button", name="Create").click()
         alert = page.get_by_role("alert")
         alert.wait_for()
-        assert "doesn't live here" in alert.inner_text()
+        assert "Check the prefix" in alert.inner_text()
         assert page.get_by_label("Prefix").input_value() == "999"
         assert page.get_by_role("radio", name="reserve").is_checked()
         page.get_by_label("Prefix").fill("12345")
-        page.get_by_role("button", name="Make them").click()
+        page.get_by_role("button", name="Create").click()
         page.locator(".names .name").first.wait_for()
         assert page.locator(".names .name").count() == 2
 
@@ -144,7 +144,7 @@ def test_a_refusal_is_kind_and_the_form_stays_filled_in(browser: Browser, site: 
 @pytest.fixture
 def elsewhere(site: Site) -> Iterator[str]:
     """A page of another site that sends the form for whoever looks at it."""
-    fields = {"where": "12345", "making": "reserve", "count": "1", "token": "x" * 75}
+    fields = {"prefix": "12345", "mode": "reserve", "count": "1", "token": "x" * 75}
     inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
     body = f'<form method="post" action="{site.home}/generate">{inputs}<button>Win a prize</button></form>'.encode()
 
@@ -168,7 +168,7 @@ def elsewhere(site: Site) -> Iterator[str]:
             thread.join()
 
 
-def test_a_page_of_another_site_makes_nothing(browser: Browser, site: Site, elsewhere: str) -> None:
+def test_cross_site_page_creates_nothing(browser: Browser, site: Site, elsewhere: str) -> None:
     with visit(browser, http_credentials=CREDENTIALS) as window:
         page = window.page
         signed_in(window, site.home)
@@ -184,7 +184,7 @@ def test_a_page_of_another_site_makes_nothing(browser: Browser, site: Site, else
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with-scripts", "without-scripts"])
 @pytest.mark.parametrize("path", ["/12345/reprot-2021", "/12345%252Freport-2021", "/12345/report-2021)."])
-def test_a_mistyped_name_leads_on(browser: Browser, site: Site, path: str, scripts: bool) -> None:
+def test_mistyped_handle_leads_to_suggestion(browser: Browser, site: Site, path: str, scripts: bool) -> None:
     with visit(browser, java_script_enabled=scripts) as window:
         page = window.page
         assert window.open(site.home + path).status == 404
@@ -194,11 +194,11 @@ def test_a_mistyped_name_leads_on(browser: Browser, site: Site, path: str, scrip
         arrived(page, f"{site.things}/report")
 
 
-def test_a_name_that_resembles_none_can_be_looked_up_again(browser: Browser, site: Site) -> None:
+def test_unknown_handle_can_be_looked_up_again(browser: Browser, site: Site) -> None:
     with visit(browser) as window:
         page = window.page
         assert window.open(f"{site.home}/12345/zzzzzzzzzz").status == 404
-        assert "and this one is not among them" in page.get_by_role("main").inner_text()
+        assert "but this handle does not exist" in page.get_by_role("main").inner_text()
         assert page.get_by_role("region", name="Did you mean").count() == 0
         page.get_by_label("Handle", exact=True).fill("hdl:12345/report-2021")
         page.get_by_role("button", name="Resolve").click()
@@ -209,7 +209,7 @@ def test_a_name_that_resembles_none_can_be_looked_up_again(browser: Browser, sit
 # Records
 
 
-def test_data_in_a_page_is_no_script_and_no_policy_is_broken(browser: Browser, site: Site) -> None:
+def test_embedded_data_is_not_a_script(browser: Browser, site: Site) -> None:
     with visit(browser) as window:
         window.page.on("dialog", lambda _: pytest.fail("a script of a record ran"))
         window.open(f"{site.home}/12345/report-2021?noredirect")
@@ -220,18 +220,18 @@ def test_data_in_a_page_is_no_script_and_no_policy_is_broken(browser: Browser, s
         assert window.complaints == []
 
 
-def test_a_page_of_the_past_leads_to_the_present(browser: Browser, site: Site) -> None:
+def test_page_of_version_links_current_version(browser: Browser, site: Site) -> None:
     with visit(browser) as window:
         page = window.page
         old = window.open(f"{site.home}/12345/moved?noredirect")
         assert f"{site.things}/two" in page.get_by_role("main").inner_text()
         (number,) = re.findall(r"12345/moved\?at=([0-9]+)>; rel=\"first memento", _time_map(site))
         window.open(f"{site.home}/12345/moved?noredirect&at={number}")
-        assert "This is how it was since" in page.get_by_role("main").inner_text()
+        assert "This is the version of" in page.get_by_role("main").inner_text()
         assert f"{site.things}/one" in page.get_by_role("main").inner_text()
-        page.get_by_role("link", name="The version after").click()
+        page.get_by_role("link", name="Next version").click()
         assert f"{site.things}/two" in page.get_by_role("main").inner_text()
-        page.get_by_role("link", name="Today").click()
+        page.get_by_role("link", name="Current version").click()
         assert page.url == old.url
         window.open(f"{site.home}/12345/moved?at={number}")
         arrived(page, f"{site.things}/one")

@@ -43,16 +43,16 @@ def refusal(body: object, content_type: str | None = "application/json") -> BadR
 
 
 @pytest.mark.parametrize("body", [{"values": [URL]}, [URL], URL, {"responseCode": 1, "values": [URL], "x": [None]}])
-def test_there_are_three_forms(body: object) -> None:
+def test_three_body_forms(body: object) -> None:
     assert read(body) == bodies.Submission((Value.text(1, "URL", "https://example.org/"),))
 
 
-def test_a_name_may_stand_beside_the_values() -> None:
+def test_body_may_have_handle() -> None:
     assert read({"handle": "12345/x", "values": []}) == bodies.Submission((), "12345/x")
 
 
 @given(st.lists(values(NOW), max_size=3, unique_by=lambda value: value.index))
-def test_what_is_written_is_read_again(stored: list[Value]) -> None:
+def test_round_trip(stored: list[Value]) -> None:
     """But for a TTL below zero, which records may have and nobody may send."""
     usual = tuple([replace(value, ttl=value.ttl & 0x7FFF_FFFF) if value.ttl_type == 0 else value for value in stored])
     assert read({"values": [value_to_json(value) for value in usual]}).values == usual
@@ -61,38 +61,38 @@ def test_what_is_written_is_read_again(stored: list[Value]) -> None:
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ({"values": None}, '"values" should be an array of values, and is null'),
-        ({"values": {}}, '"values" should be an array of values, and is an object'),
-        ({}, '"values" should be an array of values, and is missing'),
+        ({"values": None}, '"values" must be an array of values; it is null'),
+        ({"values": {}}, '"values" must be an array of values; it is an object'),
+        ({}, '"values" must be an array of values; it is missing'),
         ({"index": 1, "type": "URL"}, "is missing"),
         (None, "not null"),
         ("1", "not a number"),
         ('"text"', "not a string"),
-        ({"handle": 5, "values": []}, '"handle" should be a string'),
-        ([URL, URL | {"index": 2, "ttl": None}], "value 2 (index 2): the TTL should be a number, not null"),
+        ({"handle": 5, "values": []}, '"handle" must be a string'),
+        ([URL, URL | {"index": 2, "ttl": None}], "value 2 (index 2): the TTL must be an integer, not null"),
         (
             [URL | {"permissions": None}],
-            "value 1 (index 1): permissions given as a number should be a number, not null",
+            "value 1 (index 1): permissions as a number must be an integer, not null",
         ),
-        ([URL | {"timestamp": None}], "value 1 (index 1): the timestamp should be a number, not null"),
-        ([URL | {"data": None}], "value 1 (index 1): the data should be an object or a string, not null"),
+        ([URL | {"timestamp": None}], "value 1 (index 1): the timestamp must be an integer, not null"),
+        ([URL | {"data": None}], "value 1 (index 1): the data must be an object or a string, not null"),
         ([{"index": 7, "data": "x"}], 'value 1 (index 7): a value has no "type"'),
         ([{"type": "URL", "data": "x"}], 'value 1: a value has no "index"'),
         ([{"index": 7, "type": "URL"}], 'value 1 (index 7): a value has no "data"'),
-        ([URL | {"index": 2_147_483_648}], "should be between"),
-        ([URL | {"index": True}], "should be a number"),
-        ([URL | {"index": "x"}], "should be a number"),
-        ([URL | {"ttl": -1}], "the TTL should not be negative"),
+        ([URL | {"index": 2_147_483_648}], "must be between"),
+        ([URL | {"index": True}], "must be an integer"),
+        ([URL | {"index": "x"}], "must be an integer"),
+        ([URL | {"ttl": -1}], "the TTL must not be negative"),
         ([URL | {"ttl": "2200-01-01T00:00:00Z"}], "68 years"),
         ([URL | {"timestamp": "yesterday"}], "not an ISO 8601 time"),
         ([URL | {"data": {"format": "hex", "value": "0"}}], "value 1 (index 1)"),
         ([URL | {"data": {"format": "base64", "value": "!!"}}], "value 1 (index 1)"),
         ([URL | {"data": {"format": "nope", "value": ""}}], "value 1 (index 1)"),
         ([URL | {"data": {"value": ""}}], 'the data has no "format"'),
-        ([None], "value 1: a value should be a JSON object, not null"),
+        ([None], "value 1: a value must be a JSON object, not null"),
     ],
 )
-def test_what_is_wrong_is_said_and_where(body: object, problem: str) -> None:
+def test_errors_name_value_and_property(body: object, problem: str) -> None:
     refused = refusal(body if body is not None else "null")
     assert problem in refused.message
     assert (refused.status, refused.code, refused.echo_name) == (400, 4, False)
@@ -114,18 +114,18 @@ def test_what_is_wrong_is_said_and_where(body: object, problem: str) -> None:
         "\ufeff\ufeff[]",
     ],
 )
-def test_what_is_no_json_is_refused(body: str) -> None:
-    assert "the body cannot be read" in refusal(body).message
+def test_invalid_json_is_refused(body: str) -> None:
+    assert "the body cannot be parsed" in refusal(body).message
 
 
-def test_what_is_nested_without_end_is_refused() -> None:
+def test_deep_nesting_is_refused() -> None:
     assert refusal("[" * 100_000).status == 400
     assert refusal('{"values":' + "[" * 50 + "]" * 50 + "}").status == 400
 
 
-def test_there_may_not_be_more_values_than_a_client_reads() -> None:
+def test_too_many_values_are_refused() -> None:
     assert len(read([URL] * MAX_VALUES).values) == MAX_VALUES
-    assert "2,049 values are too many" in refusal([URL] * (MAX_VALUES + 1)).message
+    assert "too many values: 2,049" in refusal([URL] * (MAX_VALUES + 1)).message
 
 
 # Leniency
@@ -140,11 +140,11 @@ def test_numbers_may_be_text_and_fractions_are_cut() -> None:
 
 
 @pytest.mark.parametrize(("data", "octets"), [("bare", b"bare"), (12.5, b"12.5"), (True, b"true"), (7, b"7")])
-def test_data_may_be_bare(data: object, octets: bytes) -> None:
+def test_data_may_be_a_bare_value(data: object, octets: bytes) -> None:
     assert one(data=data).data == octets
 
 
-def test_a_moment_may_have_any_zone() -> None:
+def test_timestamp_may_have_any_zone() -> None:
     value = one(ttl="2030-01-01T02:00:00.500+02:00")
     assert (value.ttl, value.ttl_type) == (1_893_456_000, TtlType.ABSOLUTE)
 
@@ -152,7 +152,7 @@ def test_a_moment_may_have_any_zone() -> None:
 @pytest.mark.parametrize(
     ("written", "meant"), [("0110", 0x06), ("1100", 0x0C), ("*", 0x0F), ("01", 0x0D), ("10000", 0x00), (1100, 0x0C)]
 )
-def test_all_digits_of_permissions_count(written: object, meant: int) -> None:
+def test_permissions_as_binary_text(written: object, meant: int) -> None:
     assert one(permissions=written).permissions == Permission(meant)
 
 
@@ -162,7 +162,7 @@ def test_all_digits_of_permissions_count(written: object, meant: int) -> None:
 @pytest.mark.parametrize(
     "content_type", [None, "", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"]
 )
-def test_only_json_is_stored(content_type: str | None) -> None:
+def test_only_json_is_accepted(content_type: str | None) -> None:
     refused = refusal([URL], content_type)
     assert (refused.status, refused.code) == (415, 4)
     assert "application/json" in refused.message
@@ -179,25 +179,25 @@ def test_only_json_is_stored(content_type: str | None) -> None:
         ("application/json; x=y ;charset=windows-1252; z", "cp1252"),
     ],
 )
-def test_a_charset_is_obeyed(content_type: str, encoding: str) -> None:
+def test_charset_is_honored(content_type: str, encoding: str) -> None:
     body = json.dumps([URL | {"data": "dürr"}], ensure_ascii=False).encode(encoding)
     (value,) = bodies.parse_submission(put(body, content_type), NOW).values
     assert value.data.decode() == "dürr"
 
 
-def test_a_mark_of_the_order_of_octets_is_passed_over() -> None:
+def test_byte_order_mark_is_skipped() -> None:
     assert read("\ufeff" + json.dumps([URL])).values
 
 
 @pytest.mark.parametrize("charset", ["rot13", "zlib", "idna", "unicode_escape", "utf-7", "x" * 2_000])
-def test_no_other_encoding_is_known(charset: str) -> None:
+def test_other_charsets_are_refused(charset: str) -> None:
     refused = refusal([URL], f"application/json; charset={charset}")
     assert refused.status == 415
     assert len(refused.message) < 200
 
 
-def test_octets_that_are_not_of_the_charset_are_refused() -> None:
-    assert "octet 2" in refusal(b'"\xff"', "application/json; charset=utf-8").message
+def test_bytes_outside_charset_are_refused() -> None:
+    assert "byte 2" in refusal(b'"\xff"', "application/json; charset=utf-8").message
     assert refusal(b'["\xff"]').status == 400
 
 
@@ -208,22 +208,22 @@ def post(body: object, content_type: str) -> list[tuple[str, str]]:
     return list(bodies.parse_parameters(put(body, content_type)))
 
 
-def test_a_json_object_has_parameters() -> None:
+def test_parameters_in_json_object() -> None:
     found = post({"index": [1, "2"], "type": "URL", "pretty": True, "x": 1.5}, "application/json")
     assert found == [("index", "1"), ("index", "2"), ("type", "URL"), ("pretty", "true"), ("x", "1.5")]
 
 
-def test_a_form_has_parameters() -> None:
+def test_parameters_in_form() -> None:
     assert post("index=1&type=a+b", "application/x-www-form-urlencoded; charset=x") == [("index", "1"), ("type", "a b")]
 
 
-def test_other_bodies_have_none() -> None:
+def test_other_bodies_have_no_parameters() -> None:
     assert post("index=1", "text/plain") == []
     assert post(b"", "application/json") == []
 
 
 @pytest.mark.parametrize("body", ["[]", "5", "null", '{"a":{}}', '{"a":null}', '{"a":[[]]}', '{"a":[null]}', "{"])
-def test_a_body_that_is_no_object_of_plain_parameters_is_refused(body: str) -> None:
+def test_invalid_parameter_body_is_refused(body: str) -> None:
     with pytest.raises(BadRequest) as refused:
         post(body, "application/json")
     assert refused.value.status == 400

@@ -27,13 +27,13 @@ def forwarded(*values: str, peer: str = PROXY) -> Client:
 
 @pytest.mark.parametrize("name", sorted(FORWARDING_HEADERS))
 @pytest.mark.parametrize("secure", [False, True])
-def test_strangers_are_not_believed(name: str, secure: bool) -> None:
+def test_forwarding_headers_of_untrusted_peers_are_ignored(name: str, secure: bool) -> None:
     for value in ("127.0.0.1", "https", "for=127.0.0.1;proto=https"):
         client = told((name, value), peer="192.0.2.1", secure=secure, certificate=b"DER")
         assert client == Client("192.0.2.1", secure, certificate=b"DER")
 
 
-def test_somebody_on_this_machine_is_local() -> None:
+def test_loopback_client_is_local() -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1"):
         assert find_client(host, False, None, [("accept", "*/*")], NetworkSet(())) == Client(host, local=True)
     assert not find_client("192.0.2.1", False, None, (), NetworkSet(())).local
@@ -41,7 +41,7 @@ def test_somebody_on_this_machine_is_local() -> None:
 
 @pytest.mark.parametrize("name", sorted(FORWARDING_HEADERS))
 @pytest.mark.parametrize("peer", ["127.0.0.2", "127.0.0.1", "::1"])
-def test_what_was_passed_on_is_not_this_machines_own(name: str, peer: str) -> None:
+def test_forwarded_request_is_not_local(name: str, peer: str) -> None:
     """Neither from a program here that nobody trusts (127.0.0.2, ::1), nor from a proxy here that is trusted."""
     for value in ("127.0.0.1", "", "x"):
         client = told((name, value), peer=peer)
@@ -72,7 +72,7 @@ def test_what_was_passed_on_is_not_this_machines_own(name: str, peer: str) -> No
         (["192.0.2.1, ::ffff:10.0.0.2"], "192.0.2.1"),
     ],
 )
-def test_the_right_most_address_that_is_not_trusted_is_the_client(values: list[str], host: str) -> None:
+def test_rightmost_untrusted_address_is_the_client(values: list[str], host: str) -> None:
     client = forwarded(*values)
     assert client == Client(host, trusted=True)
 
@@ -104,7 +104,7 @@ def test_the_right_most_address_that_is_not_trusted_is_the_client(values: list[s
         "\xb2.0.0.1",
     ],
 )
-def test_an_address_that_is_none_leaves_the_peer_and_no_privacy(value: str) -> None:
+def test_invalid_address_means_insecure_peer(value: str) -> None:
     for secure in (False, True):
         client = told(("x-forwarded-for", value), ("x-forwarded-proto", "https"), secure=secure, certificate=b"DER")
         assert client == Client(PROXY, trusted=True)
@@ -126,22 +126,22 @@ def test_an_address_that_is_none_leaves_the_peer_and_no_privacy(value: str) -> N
     ],
 )
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_proxy_says_whether_somebody_could_read_along(values: tuple[str, ...], secure: bool, tls: bool) -> None:
+def test_proxy_reports_protocol(values: tuple[str, ...], secure: bool, tls: bool) -> None:
     """TLS between the proxy and us says nothing about the way from the client to the proxy."""
     headers = [("x-forwarded-for", "192.0.2.1"), *(("x-forwarded-proto", value) for value in values)]
     assert told(*headers, secure=tls) == Client("192.0.2.1", secure, trusted=True)
 
 
-def test_the_certificate_of_a_proxy_is_not_that_of_its_clients() -> None:
+def test_certificate_of_proxy_is_not_the_clients() -> None:
     assert told(("x-forwarded-for", "192.0.2.1"), certificate=b"DER").certificate is None
 
 
-def test_a_proxy_that_asks_for_itself_is_like_any_client() -> None:
+def test_proxy_without_headers_is_the_client() -> None:
     assert told(secure=True, certificate=b"DER") == Client(PROXY, secure=True, trusted=True, certificate=b"DER")
     assert told(peer="127.0.0.1") == Client("127.0.0.1", trusted=True)  # a proxy that says nothing proves nothing
 
 
-def test_a_proxy_that_tells_the_protocol_alone_is_believed_that() -> None:
+def test_proxy_may_report_protocol_only() -> None:
     assert told(("x-forwarded-proto", "https")) == Client(PROXY, secure=True, trusted=True)
 
 
@@ -150,16 +150,14 @@ def test_a_proxy_that_tells_the_protocol_alone_is_believed_that() -> None:
     st.sampled_from(["127.0.0.1", "127.0.0.2", PROXY, "192.0.2.1", "::1"]),
     st.booleans(),
 )
-def test_whatever_headers_say_nobody_becomes_local_by_them(
-    headers: list[tuple[str, str]], peer: str, secure: bool
-) -> None:
+def test_headers_never_make_a_client_local(headers: list[tuple[str, str]], peer: str, secure: bool) -> None:
     client = told(*headers, peer=peer, secure=secure)
     assert not (client.local and headers)
     if peer in ("192.0.2.1", "127.0.0.2", "::1"):
         assert (client.host, client.secure, client.trusted) == (peer, secure, False)
 
 
-def test_a_peer_knows_who_asks_where_nobody_passes_requests_on() -> None:
+def test_peer_without_forwarding_is_the_client() -> None:
     peer = Peer("127.0.0.1", secure=True, certificate=b"DER", trusted_networks=TRUSTED)
     assert peer.alone == peer.client(()) == Client("127.0.0.1", True, False, True, b"DER")
     assert peer.client([("x-forwarded-for", "192.0.2.7")]) == Client("192.0.2.7", trusted=True)

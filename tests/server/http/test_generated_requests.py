@@ -94,5 +94,5 @@ def test_every_route_and_method(asking: Asking) -> None:
 
 @settings(max_examples=REQUESTS, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(made=made_up())
-def test_whatever_is_asked_for_the_answer_is_sound(asking: Asking, made: Made) -> None:
+def test_any_request_gets_a_valid_response(asking: Asking, made: Made) -> None:
     asking.ask(made)

@@ -87,7 +87,7 @@ def directory_of(server: Serving) -> Path:
 # One port
 
 
-def test_http_and_https_are_served_at_one_port_that_is_told(running: Serving) -> None:
+def test_http_and_https_share_a_logged_port(running: Serving) -> None:
     assert running.announced["http"] == {"host": "127.0.0.1", "port": running.http[1]}
     for context in (None, client_context(), trusting(directory_of(running))):
         status, body = fetched(running, f"/api/handles/{PREFIX}/n1", context)
@@ -100,7 +100,7 @@ def test_http_and_https_are_served_at_one_port_that_is_told(running: Serving) ->
             assert (again.status, again.getheader("Location")) == (302, "https://example.org/2")
 
 
-def test_the_certificate_holds_the_key_of_the_site_information(running: Serving) -> None:
+def test_certificate_has_key_of_site_information(running: Serving) -> None:
     """As clients of the Handle System compare them: octet by octet."""
     with tls_client(running.http, client_context()) as client:
         shown = client.getpeercert(binary_form=True)
@@ -122,7 +122,7 @@ def test_liveness_and_readiness(running: Serving) -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda each: each.name)
-def test_a_self_signed_client_certificate_is_who_somebody_is(running: Serving, version: ssl.TLSVersion) -> None:
+def test_self_signed_client_certificate_authenticates(running: Serving, version: ssl.TLSVersion) -> None:
     user, name = f"{PREFIX}/user-{version.name}", f"{PREFIX}/made-{version.name}"
     with NativeClient(running.native, Via.TCP) as administrator:
         administrator.act_as(ADMINISTRATOR, SECRET)
@@ -141,7 +141,7 @@ def test_a_self_signed_client_certificate_is_who_somebody_is(running: Serving, v
         assert response.status == 401
 
 
-def test_a_change_over_https_is_seen_everywhere_at_once(running: Serving) -> None:
+def test_change_over_https_is_visible_everywhere(running: Serving) -> None:
     name = f"{PREFIX}/over-https"
     values = [{"index": 1, "type": "URL", "data": "https://example.org/new"}]
     headers = BASIC | {"Content-Type": "application/json"}
@@ -183,7 +183,7 @@ def code_of(frame: Frame) -> ResponseCode:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_native_message_may_come_in_a_post(running: Serving, secure: bool) -> None:
+def test_native_message_in_post(running: Serving, secure: bool) -> None:
     context = client_context() if secure else None
     octets = resolution(running, f"{PREFIX}/n3")
     frame = tunnelled(running, octets, context)
@@ -202,7 +202,7 @@ def test_a_native_message_may_come_in_a_post(running: Serving, secure: bool) -> 
     [b"", b"x", bytes(ENVELOPE_LENGTH), b"\r\n" + bytes(40), b"\xff" * 100],
     ids=["empty", "x", "zero", "pair", "ones"],
 )
-def test_what_is_no_native_message_is_told_so_in_one(running: Serving, octets: bytes) -> None:
+def test_invalid_native_message_gets_native_error(running: Serving, octets: bytes) -> None:
     headers = {"Content-Type": MEDIA_TYPE, "Accept": f"text/html, {MEDIA_TYPE.upper()}"}
     with connected(running) as connection:
         response, body = ask(connection, "/any/path", "POST", body=octets, headers=headers)
@@ -217,7 +217,7 @@ def test_what_is_no_native_message_is_told_so_in_one(running: Serving, octets: b
         assert response.status == 405
 
 
-def test_a_long_list_comes_whole(running: Serving) -> None:
+def test_long_native_list_is_complete(running: Serving) -> None:
     """Several messages in one body, with the length of all of them; in a session that was begun over TCP."""
     with NativeClient(running.native, Via.TCP) as client:
         client.act_as(ADMINISTRATOR, SECRET)
@@ -259,7 +259,7 @@ def test_requests_and_handshakes_are_counted_and_logged(tmp_path: Path) -> None:
         eventually(lambda: server.errors.count(" access ") == 7, "the lines of the log")
         page = metrics_page(server)
         lines = [line.partition(" access ")[2] for line in server.errors.splitlines() if " access " in line]
-        failed = [line for line in server.errors.splitlines() if "a TLS handshake failed" in line]
+        failed = [line for line in server.errors.splitlines() if "TLS handshake failed" in line]
     shown = [re.sub(r"microseconds=\d+", "microseconds=", line) for line in lines]
     plain, secure = (f"transport={transport} address=127.0.0.1" for transport in ("http", "https"))
     assert shown == [
@@ -313,7 +313,7 @@ def reload(server: Serving, mark: str) -> None:
     eventually(lambda: server.errors.count(mark) > count, f"a line in the log: {mark}")
 
 
-def test_another_certificate_counts_after_sighup_and_open_connections_go_on(tmp_path: Path) -> None:
+def test_new_certificate_after_sighup_keeps_open_connections(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     first, _ = certificate_files(directory, "first.example.org")
     files = {"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem", "PERSEID_HTTP_KEY_FILE": "web.key"}
@@ -347,7 +347,7 @@ def is_alive(server: Serving) -> bool:
         return False
 
 
-def test_other_settings_count_after_sighup(tmp_path: Path) -> None:
+def test_settings_apply_after_sighup(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     settings = directory / "perseid.toml"
     settings.write_text("")
@@ -362,18 +362,18 @@ def test_other_settings_count_after_sighup(tmp_path: Path) -> None:
             shown_certificate(server)
 
 
-def test_a_new_server_key_has_a_new_certificate(tmp_path: Path) -> None:
+def test_new_server_key_gets_new_certificate(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     with serving(directory, "--resolvers", "1") as server:
         before = shown_certificate(server)
         subprocess.run([*serve_command(directory)[:3], "key", "rotate", "server", "-d", str(directory)], check=True)
-        reload(server, "a self-signed certificate for HTTPS was made")
+        reload(server, "created a self-signed certificate for HTTPS")
         eventually(lambda: shown_certificate(server) != before, "another certificate")
         assert fetched(server, "/healthz", trusting(directory))[0] == 200
 
 
 @pytest.mark.parametrize("listen", ["http", "https"])
-def test_one_of_the_two_may_be_served_alone(tmp_path: Path, listen: str) -> None:
+def test_http_or_https_only(tmp_path: Path, listen: str) -> None:
     with serving(copy_to(tmp_path), "--resolvers", "1", PERSEID_HTTP_LISTEN=listen) as server:
         if listen == "http":
             assert fetched(server, "/healthz")[0] == 200
@@ -381,19 +381,19 @@ def test_one_of_the_two_may_be_served_alone(tmp_path: Path, listen: str) -> None
                 shown_certificate(server)
         else:
             assert fetched(server, "/healthz", client_context())[0] == 200
-            assert fetched(server, "/healthz") == (400, b"HTTPS is spoken here, and nothing else.\n")
+            assert fetched(server, "/healthz") == (400, b"This server accepts HTTPS only.\n")
 
 
-def test_http_may_be_switched_off(tmp_path: Path) -> None:
+def test_http_can_be_disabled(tmp_path: Path) -> None:
     with serving(copy_to(tmp_path), "--resolvers", "1", PERSEID_HTTP_ENABLED="no") as server:
         assert "http" not in server.announced
 
 
-def test_a_missing_certificate_is_made_at_the_start(tmp_path: Path) -> None:
+def test_missing_certificate_is_created_at_start(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     (directory / "keys" / "https.pem").unlink()
     with serving(directory, "--resolvers", "1") as server:
-        assert "a self-signed certificate for HTTPS was made" in server.errors
+        assert "created a self-signed certificate for HTTPS" in server.errors
         assert fetched(server, "/healthz", trusting(directory))[0] == 200
 
 
@@ -404,14 +404,14 @@ def run(directory: Path, **environment: str) -> "subprocess.CompletedProcess[str
     )
 
 
-def test_a_certificate_that_cannot_be_used_is_named_at_the_start(tmp_path: Path) -> None:
+def test_unusable_certificate_is_reported_at_start(tmp_path: Path) -> None:
     done = run(copy_to(tmp_path), PERSEID_HTTP_PORT="0", PERSEID_HTTP_CERTIFICATE_FILE="absent.pem")
     assert done.returncode == 1
     assert re.search(r"perseid: .*absent\.pem cannot be read: No such file .*http\.certificate_file", done.stderr)
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_named_with_who_has_it(running: Serving, tmp_path: Path) -> None:
+def test_port_in_use_is_reported(running: Serving, tmp_path: Path) -> None:
     done = run(copy_to(tmp_path), PERSEID_HTTP_PORT=str(running.http[1]))
     assert done.returncode == 1
     assert f"HTTP cannot be served at 127.0.0.1:{running.http[1]}: Address already in use; process " in done.stderr
@@ -419,7 +419,7 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(running: Serving, tmp_pat
     assert "Traceback" not in done.stderr
 
 
-def test_options_go_before_settings(tmp_path: Path) -> None:
+def test_options_override_settings(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         port, metrics = one.getsockname()[1], other.getsockname()[1]
     options = ("--resolvers", "1", "--http-host", "127.0.0.2", "--http-port", str(port), "--metrics-port", str(metrics))
@@ -432,7 +432,7 @@ def test_options_go_before_settings(tmp_path: Path) -> None:
 # Ending
 
 
-def test_what_was_begun_is_finished_when_all_ends(tmp_path: Path) -> None:
+def test_requests_in_progress_finish_at_stop(tmp_path: Path) -> None:
     """A request whose body comes slowly, one that is idle, and one that is yet to be greeted."""
     with serving(copy_to(tmp_path), "--resolvers", "1") as server:
         body = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/slow"}]).encode()
@@ -455,7 +455,7 @@ def test_what_was_begun_is_finished_when_all_ends(tmp_path: Path) -> None:
         assert "not finished in time" not in server.errors
 
 
-def test_control_that_was_killed_is_back_at_the_same_port(tmp_path: Path) -> None:
+def test_killed_control_process_returns_on_same_port(tmp_path: Path) -> None:
     with serving(copy_to(tmp_path), "--resolvers", "1") as server:
         before = shown_certificate(server)
         os.kill(named(server)["control"], signal.SIGKILL)
@@ -463,10 +463,10 @@ def test_control_that_was_killed_is_back_at_the_same_port(tmp_path: Path) -> Non
         status, body = fetched(server, f"/api/handles/{PREFIX}/n5")
         assert (status, json.loads(body)["responseCode"]) == (200, 1)
         assert shown_certificate(server) == before
-        assert "control ended by signal 9 and is started again" in server.errors
+        assert "control ended by signal 9 and is restarted" in server.errors
 
 
-def test_many_clients_of_both_kinds_at_once(running: Serving) -> None:
+def test_many_concurrent_clients(running: Serving) -> None:
     contexts = [None, client_context(), client_context(key=library_key(RSA_KEY))]
     connections = []
     for number in range(60):
@@ -482,7 +482,7 @@ def test_many_clients_of_both_kinds_at_once(running: Serving) -> None:
         made.close()
 
 
-def test_keys_that_tls_takes_not_are_no_hindrance(tmp_path: Path) -> None:
+def test_server_key_without_tls_support(tmp_path: Path) -> None:
     """The server's own key may be DSA, as in old installations; then the certificate has a key of its own."""
     directory = copy_to(tmp_path)
     for name in ("siteinfo.bin", "siteinfo.json", "keys/privkey.bin", "keys/pubkey.bin", "keys/https.pem"):

@@ -190,26 +190,26 @@ def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("vector", parameters(FILE))
-def test_a_recorded_request_gets_the_recorded_answer(held: dict[str, list[Found]], vector: Vector) -> None:
+def test_recorded_request_gets_recorded_response(held: dict[str, list[Found]], vector: Vector) -> None:
     name = vector["name"]
     unexplained = [found for found in held[name] if not any(one.covers(name, found) for one in DIFFERENCES)]
     assert not unexplained
 
 
-def test_every_recorded_exchange_was_held(held: dict[str, list[Found]]) -> None:
+def test_every_recorded_exchange_was_replayed(held: dict[str, list[Found]]) -> None:
     assert len(VECTORS) == 120
     assert list(held) == NAMES
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda one: re.sub(r"[^a-z]+", "-", one.reason)[:40])
-def test_every_difference_that_is_allowed_is_there(held: dict[str, list[Found]], difference: Difference) -> None:
+def test_every_allowed_difference_occurs(held: dict[str, list[Found]], difference: Difference) -> None:
     concerned = [name for name in NAMES if difference.concerns(name)]
     assert concerned
     unneeded = [name for name in concerned if not any(difference.covers(name, found) for found in held[name])]
     assert not unneeded, f"the answers are as recorded; take them out of the table: {unneeded}"
 
 
-def test_a_difference_that_is_not_in_the_table_would_be_found() -> None:
+def test_unlisted_difference_is_detected() -> None:
     for name in NAMES:
         for found in (Found("header.content-length", 1, 2), Found("body.values[0].index", "1", "2")):
             covered = [one.reason for one in DIFFERENCES if one.covers(name, found)]

@@ -26,7 +26,7 @@ N0 = f"/api/handles/{PREFIX}/n0"
     "target", [N0, "/api/sessions", "/api/sessions/this", f"/api/verifications/300:{PREFIX}/x", "/api/prefixes"]
 )
 @pytest.mark.parametrize("media_type", [FORM_TYPE, JSON_TYPE])
-def test_a_body_with_parameters_has_a_bound(shared: Harness, target: str, media_type: str) -> None:
+def test_parameter_body_is_limited(shared: Harness, target: str, media_type: str) -> None:
     begin, end = (b"x=", b"") if media_type == FORM_TYPE else (b'{"x":"', b'"}')
     room = MAX_PARAMETER_BYTES - len(begin) - len(end)
     headers = {"Content-Type": media_type}
@@ -36,7 +36,7 @@ def test_a_body_with_parameters_has_a_bound(shared: Harness, target: str, media_
     assert f"{MAX_PARAMETER_BYTES:,}" in refused.body.decode()
 
 
-def test_a_large_record_is_read_in_a_thread(server: Harness) -> None:
+def test_large_record_is_parsed_in_a_thread(server: Harness) -> None:
     """The refusal of somebody unknown needs one thread; reading what they sent is for another, if it is large."""
     for size, kinds in ((10, [WorkKind.READ]), (MAX_INLINE_BYTES, [WorkKind.READ, WorkKind.READ])):
         server.kinds.clear()
@@ -45,7 +45,7 @@ def test_a_large_record_is_read_in_a_thread(server: Harness) -> None:
         assert server.kinds == kinds
 
 
-def test_many_large_records_at_once_are_too_much_for_one_address(server: Harness) -> None:
+def test_large_records_are_limited_per_address(server: Harness) -> None:
     """What it takes to read them is paid for before it is begun."""
     pools = Pools(Config.parse("", {}), lambda: 1_000.0)
 
@@ -68,7 +68,7 @@ def test_many_large_records_at_once_are_too_much_for_one_address(server: Harness
         pools.close()
 
 
-def test_what_is_wrong_with_a_large_record_is_told(server: Harness) -> None:
+def test_error_in_large_record_is_reported(server: Harness) -> None:
     wrong = [{"index": 1, "type": "DESC", "data": "x" * MAX_INLINE_BYTES}, {"index": 2, "type": "DESC"}]
     answer = server.put(f"/api/handles/{PREFIX}/new", wrong, headers=basic())
     assert answer.status == 400
@@ -76,7 +76,7 @@ def test_what_is_wrong_with_a_large_record_is_told(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?pretty", "?callback=f", "?at=LATEST", "?index=1"])
-def test_a_large_record_is_written_in_a_thread(server: Harness, query: str) -> None:
+def test_large_record_is_encoded_in_a_thread(server: Harness, query: str) -> None:
     small = (Value.text(1, "DESC", "x"),)
     large = (Value(1, "DESC", b"x" * MAX_WRITTEN_AT_ONCE),)
     many = tuple([Value(index, "DESC", b"x") for index in range(1, 2_000)])

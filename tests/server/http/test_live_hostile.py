@@ -85,7 +85,7 @@ def fetch(
 # Slow
 
 
-def test_who_is_slow_is_told_so_and_holds_up_nobody(server: Serving) -> None:
+def test_slow_clients_time_out_and_delay_nobody(server: Serving) -> None:
     """A head, a body and a handshake of which an octet comes now and then; all at once, for they take seconds."""
     put = f"PUT {API}slow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     beginnings = {
@@ -123,7 +123,7 @@ def test_who_is_slow_is_told_so_and_holds_up_nobody(server: Serving) -> None:
 # Many
 
 
-def test_an_address_has_so_many_connections_and_others_have_theirs(server: Serving) -> None:
+def test_connections_per_address_are_limited(server: Serving) -> None:
     before = metrics(server)[REFUSED]
     with ExitStack() as stack:
         mine = [stack.enter_context(connected(server.http, source="127.0.0.30")) for _ in range(3 * AT_A_TIME)]
@@ -150,7 +150,7 @@ def is_served(server: Serving, source: str) -> bool:
         return False
 
 
-def test_a_handshake_is_begun_and_left_many_times(server: Serving) -> None:
+def test_many_abandoned_handshakes(server: Serving) -> None:
     for _ in range(5):
         with ExitStack() as stack:
             for number in range(AT_A_TIME):
@@ -163,7 +163,7 @@ def test_a_handshake_is_begun_and_left_many_times(server: Serving) -> None:
 
 
 @SECURE
-def test_what_is_too_large_is_refused_before_it_is_taken(server: Serving, secure: bool) -> None:
+def test_large_requests_are_refused_early(server: Serving, secure: bool) -> None:
     fill = "X-Fill: "
     for path, size, status in ((f"/{PREFIX}/n1", MAX_HEAD, 302), (f"{API}n1", MAX_HEAD, 200)):
         empty = len(request("GET", path, [fill]))
@@ -189,7 +189,7 @@ def test_what_is_too_large_is_refused_before_it_is_taken(server: Serving, secure
 
 
 @SECURE
-def test_packed_bodies_are_not_unpacked(server: Serving, secure: bool) -> None:
+def test_compressed_bodies_are_refused(server: Serving, secure: bool) -> None:
     """A megabyte that would be a gigabyte is never looked at."""
     bomb = gzip.compress(bytes(16 << 20))
     for coding in ("gzip", "GZIP", "deflate", "br", "zstd", "x-gzip", "gzip, identity", "identity, gzip"):
@@ -202,7 +202,7 @@ def test_packed_bodies_are_not_unpacked(server: Serving, secure: bool) -> None:
         assert answer.status == 501
 
 
-def test_what_is_nested_deeply_or_very_long_is_read_or_refused(server: Serving) -> None:
+def test_deep_and_long_bodies_are_parsed_or_refused(server: Serving) -> None:
     value = '{"index":1,"type":"URL","data":"x"}'
     for body in (
         "[" * 500_000,
@@ -225,7 +225,7 @@ def lines(headers: dict[str, str]) -> list[str]:
 
 
 @SECURE
-def test_what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection(server: Serving, secure: bool) -> None:
+def test_ambiguous_requests_are_refused_and_end_connection(server: Serving, secure: bool) -> None:
     """Content-Length with Transfer-Encoding, lines that end with LF alone, and all else that led others astray."""
     for name, (status, octets) in CASES.items():
         with connected(server.http, secure=secure) as client:
@@ -241,7 +241,7 @@ def test_what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection
     assert "smuggled" not in server.errors
 
 
-def test_a_request_in_a_body_is_no_request(server: Serving) -> None:
+def test_request_in_body_is_not_a_request(server: Serving) -> None:
     inner = request("DELETE", f"{API}n3", basic() | JSON)
     for octets in (
         request("POST", f"{API}n4", {"Content-Type": "text/plain"}, inner),
@@ -267,7 +267,7 @@ CLAIMS = (
 )
 
 
-def test_strangers_are_not_believed_whom_they_ask_for(server: Serving) -> None:
+def test_forwarding_headers_of_untrusted_clients_are_ignored(server: Serving) -> None:
     """What they say changes nothing for the better: it is their own address that counts, and their own connection."""
     body = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/"}]).encode()
     for number, claims in enumerate(CLAIMS):
@@ -275,7 +275,7 @@ def test_strangers_are_not_believed_whom_they_ask_for(server: Serving) -> None:
         for source in ("127.0.0.1", STRANGER):
             answer = fetch(server, path, *headers, source=source, method="PUT", body=body)
             assert (answer.status, answer.json["responseCode"]) == (403, 402), (claims, answer)
-            assert "TLS" in answer.json["message"], answer
+            assert "HTTPS" in answer.json["message"], answer
             assert answer.header("www-authenticate") is None
             page = fetch(server, f"/{PREFIX}/n1?noredirect", *claims, source=source)
             assert b"evil" not in page.body
@@ -292,7 +292,7 @@ def accesses(server: Serving, *words: str) -> list[str]:
     return [line for line in found if all(word in line for word in words)]
 
 
-def test_country_and_address_count_from_trusted_peers_only(server: Serving) -> None:
+def test_country_and_ip_require_trusted_peer(server: Serving) -> None:
     places = "".join(
         [
             f'<location href="https://{place}.example/" {said} weight="0"/>'
@@ -315,7 +315,7 @@ def test_country_and_address_count_from_trusted_peers_only(server: Serving) -> N
     assert led("", "X-Forwarded-For: 198.51.100.7", source=PROXY) == "https://net.example/"
 
 
-def test_secrets_over_a_connection_that_others_can_read_are_refused_with_the_reason(server: Serving) -> None:
+def test_secrets_on_insecure_connection_are_refused_with_reason(server: Serving) -> None:
     body = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/"}]).encode()
     basic_, path = lines(basic() | JSON), f"{API}proxied"
     away = f"X-Forwarded-For: {AWAY}"
@@ -323,7 +323,7 @@ def test_secrets_over_a_connection_that_others_can_read_are_refused_with_the_rea
         for method, sent in (("PUT", body), ("DELETE", None)):
             answer = fetch(server, path, *claims, *basic_, source=PROXY, method=method, body=sent)
             assert (answer.status, answer.json["responseCode"]) == (403, 402), (claims, answer)
-            assert "TLS" in answer.json["message"], answer
+            assert "HTTPS" in answer.json["message"], answer
             assert answer.header("location") is None, "it is never redirected"
         session = fetch(server, "/api/sessions", *claims, *basic_[:1], source=PROXY, method="POST", body=b"{}")
         assert session.status == 403, session
@@ -341,7 +341,7 @@ def test_secrets_over_a_connection_that_others_can_read_are_refused_with_the_rea
 # Everything at once
 
 
-def test_native_resolution_goes_on_while_redirections_are_asked_for_at_full_speed(server: Serving) -> None:
+def test_native_resolution_continues_during_http_load(server: Serving) -> None:
     """Both are answered, and rightly, however many come: over UDP by a process of its own, over HTTP by control."""
     stop = threading.Event()
     told: list[int | Exception] = []
@@ -388,7 +388,7 @@ def test_native_resolution_goes_on_while_redirections_are_asked_for_at_full_spee
     assert sum(each for each in told if isinstance(each, int)) >= 4 * NAMES
 
 
-def test_who_asks_and_goes_leaves_nothing_behind(server: Serving) -> None:
+def test_disconnecting_clients_leave_nothing(server: Serving) -> None:
     (control,) = processes(server)["control"]
     before = descriptors(control)
     for number in range(200):

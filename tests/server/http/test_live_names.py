@@ -57,7 +57,7 @@ def leads(client: Raw, written: str | bytes, url: str) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
-def test_every_character_of_ascii_however_it_is_written(wired: Serving, secure: bool) -> None:
+def test_every_ascii_character_in_every_encoding(wired: Serving, secure: bool) -> None:
     with connected(places_of(wired)["IPv6" if secure else "IPv4"], secure=secure) as client:
         for octet in range(0x20, 0x7F):
             name = f"{PREFIX}/ascii-{secure}-{octet}-{chr(octet)}."
@@ -71,7 +71,7 @@ def test_every_character_of_ascii_however_it_is_written(wired: Serving, secure: 
                 leads(client, f"{quote(stem, safe='')}%{octet:02X}%2e", url)
 
 
-def test_what_no_name_may_hold_is_refused_and_never_found(wired: Serving) -> None:
+def test_forbidden_characters_are_refused(wired: Serving) -> None:
     """Controls, and characters that deployed servers cannot tell apart (H3)."""
     with connected(places_of(wired)["IPv4"]) as client:
         for octet in (*range(0x20), 0x7F, 0x80, 0x9F, 0x1F600):
@@ -88,7 +88,7 @@ def test_what_no_name_may_hold_is_refused_and_never_found(wired: Serving) -> Non
 
 
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
-def test_characters_beyond_ascii_encoded_and_as_octets(wired: Serving, family: str) -> None:
+def test_non_ascii_characters_encoded_and_raw(wired: Serving, family: str) -> None:
     with connected(places_of(wired)[family]) as client:
         for number, suffix in enumerate(BEYOND):
             name, url = f"{PREFIX}/beyond-{family}-{suffix}", f"https://example.org/beyond/{number}"
@@ -103,7 +103,7 @@ def test_characters_beyond_ascii_encoded_and_as_octets(wired: Serving, family: s
             assert suffix.encode() in answer.body, "as UTF-8, and not escaped"
 
 
-def test_nothing_is_normalised(wired: Serving) -> None:
+def test_nothing_is_normalized(wired: Serving) -> None:
     """Each of these is a name of its own, at the API and at the resolver, whether slashes are encoded or not."""
     with connected(places_of(wired)["IPv4"]) as client:
         names = [f"{PREFIX}/{suffix}" for suffix in DOTTED]
@@ -148,7 +148,7 @@ OTHERS = [
 ]
 
 
-def test_what_is_another_name_or_none(wired: Serving) -> None:
+def test_other_names_and_invalid_names(wired: Serving) -> None:
     with connected(places_of(wired)["IPv4"]) as client:
         for path, status, code in OTHERS:
             answer = client.get(path, "Accept: application/json")
@@ -157,7 +157,7 @@ def test_what_is_another_name_or_none(wired: Serving) -> None:
             see_sound(answer, path.encode(), SECRET.encode())
 
 
-def test_slashes_before_a_name_are_dropped_by_the_resolver(wired: Serving) -> None:
+def test_resolver_drops_leading_slashes(wired: Serving) -> None:
     with connected(places_of(wired)["IPv4"]) as client:
         for path in (
             f"//{PREFIX}/n1",
@@ -169,7 +169,7 @@ def test_slashes_before_a_name_are_dropped_by_the_resolver(wired: Serving) -> No
             assert client.get(path).header("location") == "https://example.org/1", path
 
 
-def test_a_fragment_and_a_query_belong_to_no_name(wired: Serving) -> None:
+def test_fragment_and_query_are_not_part_of_name(wired: Serving) -> None:
     with connected(places_of(wired)["IPv4"]) as client:
         for behind in ("#part", "?", "?x=y", "?/../..", "?%", "?%zz", "?a#b", "#?noredirect"):
             answer = client.get(f"/{PREFIX}/n1{behind}")

@@ -77,7 +77,7 @@ def plain(wired: Serving) -> Iterator[Raw]:
 # HEAD and OPTIONS
 
 
-def test_head_is_get_without_the_body(client: Raw) -> None:
+def test_head_equals_get_without_body(client: Raw) -> None:
     for path in PATHS:
         for accept in ("Accept: */*", "Accept: text/html", "Accept: application/json"):
             got, head = client.get(path, accept), client.get(path, accept, method="HEAD")
@@ -96,7 +96,7 @@ def without_what_passes(answer: Answer) -> tuple[int, dict[str, str]]:
     return answer.status, {name: value for name, value in answer.headers if name not in passing}
 
 
-def test_options_says_what_can_be_done(client: Raw) -> None:
+def test_options_lists_methods(client: Raw) -> None:
     for path in ("*", *PATHS):
         answer = client.get(path, method="OPTIONS")
         assert answer.status in (200, 204, 404), (path, answer)
@@ -114,7 +114,7 @@ def test_options_says_what_can_be_done(client: Raw) -> None:
                 see_sound(refused, path.encode())
 
 
-def test_methods_that_are_nowhere(client: Raw) -> None:
+def test_unsupported_methods(client: Raw) -> None:
     methods = ("TRACE", "PATCH", "get", "PROPFIND", "GETS", "M-SEARCH", "!#$%&'*+-.^_`|~")
     for path, method in zip(PATHS, cycle(methods), strict=False):
         answer = client.get(path, "X-Secret: told-to-nobody", method=method)
@@ -126,7 +126,7 @@ def test_methods_that_are_nowhere(client: Raw) -> None:
 # Conditions
 
 
-def test_what_has_not_changed_is_not_sent_again(client: Raw) -> None:
+def test_unchanged_response_is_304(client: Raw) -> None:
     for path in ("/", "/help.html", RECORD, API, f"/api/handles/{PREFIX}/long", "/resolver.json"):
         first = client.get(path)
         assert first.status == 200, (path, first)
@@ -147,7 +147,7 @@ def test_what_has_not_changed_is_not_sent_again(client: Raw) -> None:
         assert other.status == 304, "two headers are one list"
 
 
-def test_a_tag_goes_with_what_it_was_given_for(plain: Raw) -> None:
+def test_tag_depends_on_representation(plain: Raw) -> None:
     page = plain.get(RECORD, "Accept: text/html").header("etag")
     as_json = plain.get(RECORD, "Accept: application/json").header("etag")
     assert plain.get(RECORD, "Accept: application/json", f"If-None-Match: {page}").status == 200
@@ -156,7 +156,7 @@ def test_a_tag_goes_with_what_it_was_given_for(plain: Raw) -> None:
     assert plain.get(API, f"If-None-Match: {other}").status == 200
 
 
-def test_a_change_is_made_on_the_condition_that_nobody_made_another(plain: Raw) -> None:
+def test_conditional_change(plain: Raw) -> None:
     path, headers = f"/api/handles/{PREFIX}/conditional", basic() | {"Content-Type": "application/json"}
 
     def put(number: int, **conditions: str) -> Answer:
@@ -179,7 +179,7 @@ def test_a_change_is_made_on_the_condition_that_nobody_made_another(plain: Raw) 
     assert plain.get(path, f"If-None-Match: {second}").status == 404
 
 
-def test_a_part_is_not_given(client: Raw) -> None:
+def test_ranges_are_ignored(client: Raw) -> None:
     """Who asks for some octets gets all of them, as every server may."""
     for path in ("/", RECORD, API, "/static/perseid.css"):
         whole = client.get(path)
@@ -225,7 +225,7 @@ LIKED: list[tuple[str | None, int | None, str | None]] = [
 """What is accepted, the status where a name leads somewhere, and the form of what is shown; None where any will do."""
 
 
-def test_the_form_that_is_liked_better(wired: Serving) -> None:
+def test_content_negotiation(wired: Serving) -> None:
     with connected(places_of(wired)["IPv4"]) as client:
         for accept, leading, showing in LIKED:
             headers = [] if accept is None else [f"Accept: {accept}"]
@@ -245,7 +245,7 @@ def test_the_form_that_is_liked_better(wired: Serving) -> None:
             assert (api.status, api.header("content-type")) == (200, JSON), "the API speaks JSON whatever is liked"
 
 
-def test_several_headers_of_accept_are_one(plain: Raw) -> None:
+def test_several_accept_headers_are_joined(plain: Raw) -> None:
     assert plain.get(REDIRECTION, "Accept: text/html;q=0.5", "Accept: application/json").status == 200
     assert plain.get(REDIRECTION, "Accept: text/html", "Accept: application/json;q=0.5").status == 302
 
@@ -271,7 +271,7 @@ def test_http_1_0(client: Raw, wired: Serving) -> None:
         assert old.end() == b""
 
 
-def test_http_1_1_and_the_end_of_a_connection(client: Raw) -> None:
+def test_http_1_1_connection_close(client: Raw) -> None:
     for path in (REDIRECTION, API, RECORD):
         assert client.get(path).header("connection") is None
     answer = client.get(API, "Connection: close")
@@ -279,7 +279,7 @@ def test_http_1_1_and_the_end_of_a_connection(client: Raw) -> None:
     assert client.end() == b""
 
 
-def test_a_host_is_wanted_and_means_nothing(wired: Serving) -> None:
+def test_host_is_required_but_ignored(wired: Serving) -> None:
     """Addresses are made from what the installation declares, and never from what a client says."""
     for host in ("evil.example", "evil.example:80", "[::1]:8000", "", "x" * 200):
         with connected(places_of(wired)["IPv4"]) as client:
@@ -304,7 +304,7 @@ def test_a_host_is_wanted_and_means_nothing(wired: Serving) -> None:
             assert client.end() == b""
 
 
-def test_a_target_in_absolute_form(client: Raw) -> None:
+def test_absolute_form_target(client: Raw) -> None:
     for before in ("http://localhost", "https://localhost:8000", "HTTP://evil.example", "http://[::1]:9"):
         assert client.get(before + REDIRECTION).header("location") == "https://example.org/1"
         assert client.get(before + API).json["handle"] == f"{PREFIX}/n1"
@@ -312,7 +312,7 @@ def test_a_target_in_absolute_form(client: Raw) -> None:
         assert client.get(f"{before}?x=y").status == 200
 
 
-def test_other_targets_are_none(wired: Serving) -> None:
+def test_other_targets_are_refused(wired: Serving) -> None:
     for target in ("localhost:80", "ftp://localhost/", "//", "x", "?", "http://", "http://a@b/", "\\"):
         with connected(places_of(wired)["IPv4"]) as client:
             answer = client.get(target)
@@ -323,7 +323,7 @@ def test_other_targets_are_none(wired: Serving) -> None:
 # Many at once
 
 
-def test_requests_that_are_sent_together_are_answered_in_order(client: Raw) -> None:
+def test_pipelined_requests_are_answered_in_order(client: Raw) -> None:
     """Those that are answered at once and those that take time, those with a body and those that are wrong."""
     headers = basic() | {"Content-Type": "application/json"}
     sent: list[tuple[str, bytes, int, str]] = []
@@ -347,7 +347,7 @@ def test_requests_that_are_sent_together_are_answered_in_order(client: Raw) -> N
         assert text in answer.body.decode() + (answer.header("location") or ""), (octets, answer)
 
 
-def test_requests_that_come_octet_by_octet(client: Raw) -> None:
+def test_requests_byte_by_byte(client: Raw) -> None:
     octets = request("GET", REDIRECTION) + request("GET", API)
     for at in range(len(octets)):
         client.send(octets[at : at + 1])
@@ -355,7 +355,7 @@ def test_requests_that_come_octet_by_octet(client: Raw) -> None:
     assert client.read().json["handle"] == f"{PREFIX}/n1"
 
 
-def test_a_body_in_chunks_and_one_that_waits(client: Raw) -> None:
+def test_chunked_body_and_expect(client: Raw) -> None:
     path, auth = f"/api/handles/{PREFIX}/n1?overwrite=false", basic()["Authorization"]
     head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {auth}\r\nContent-Type: application/json\r\n"
     body = b'[{"index":1,"type":"URL","data":"x"}]'

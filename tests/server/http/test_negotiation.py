@@ -70,15 +70,13 @@ def slow_weight(entries: list[tuple[str, int]], type_: str) -> int:
 
 
 @given(written(), st.sampled_from(TYPES))
-def test_the_weight_of_a_type_is_that_of_the_most_exact_range(
-    header: tuple[list[tuple[str, int]], list[str]], type_: str
-) -> None:
+def test_most_specific_range_determines_weight(header: tuple[list[tuple[str, int]], list[str]], type_: str) -> None:
     entries, lines = header
     assert parse_accept(lines).weight(type_) == slow_weight(entries, type_)
 
 
 @given(written(), st.booleans())
-def test_the_form_follows_from_the_weights(header: tuple[list[tuple[str, int]], list[str]], leads: bool) -> None:
+def test_weights_determine_representation(header: tuple[list[tuple[str, int]], list[str]], leads: bool) -> None:
     entries, lines = header
     json, html = (slow_weight(entries, JSON), max(slow_weight(entries, HTML), slow_weight(entries, XHTML)))
     if leads and not (json > html and JSON in [name for name, _ in entries]):
@@ -91,7 +89,7 @@ def test_the_form_follows_from_the_weights(header: tuple[list[tuple[str, int]], 
 
 
 @given(st.lists(st.text(max_size=60), max_size=4))
-def test_whatever_comes_is_read(lines: list[str]) -> None:
+def test_any_header_is_parsed(lines: list[str]) -> None:
     accepted = parse_accept(lines)
     assert all(0 <= entry.weight <= MAX_WEIGHT for entry in accepted.entries)
     assert len(accepted.entries) <= MAX_ENTRIES
@@ -154,7 +152,7 @@ def test_whatever_comes_is_read(lines: list[str]) -> None:
         ([",,,"], Representation.REDIRECTION, Representation.PAGE),
     ],
 )
-def test_what_is_given(accept: list[str], leading: Representation, showing: Representation) -> None:
+def test_representations(accept: list[str], leading: Representation, showing: Representation) -> None:
     accepted = parse_accept(accept)
     assert (accepted.choose(has_target=True), accepted.choose(has_target=False)) == (leading, showing)
 
@@ -172,7 +170,7 @@ def test_what_is_given(accept: list[str], leading: Representation, showing: Repr
         ("", None),
     ],
 )
-def test_which_form_is_named(accept: str, expected: str | None) -> None:
+def test_named_form(accept: str, expected: str | None) -> None:
     assert parse_accept([accept]).named_form == expected
 
 
@@ -187,11 +185,11 @@ def test_which_form_is_named(accept: str, expected: str | None) -> None:
         (CHROME, False),
     ],
 )
-def test_errors_are_json_for_whoever_reads_json(accept: str, expected: bool) -> None:
+def test_errors_are_json_for_json_clients(accept: str, expected: bool) -> None:
     assert parse_accept([accept]).prefers_json_errors is expected
 
 
-def test_a_header_of_very_many_entries_is_read_in_part() -> None:
+def test_entries_of_header_are_limited() -> None:
     accepted = parse_accept([",".join(["text/html"] * 1_000), "application/json"])
     assert [entry.name for entry in accepted.entries] == [HTML] * MAX_ENTRIES
 
@@ -233,21 +231,21 @@ def test_a_header_of_very_many_entries_is_read_in_part() -> None:
         (["text/turtle;q=0, text/html"], "", BROWSER),
     ],
 )
-def test_which_location_a_client_would_like(accept: list[str], agent: str, expected: tuple[Preference, ...]) -> None:
+def test_location_preferences(accept: list[str], agent: str, expected: tuple[Preference, ...]) -> None:
     accepted = parse_accept(accept)
     assert location_preferences(accepted, (), agent) == expected
     without_role = tuple(wish for wish in expected if wish[0] != "http_role")
     assert location_preferences(accepted, (), agent, metadata=True) == without_role
 
 
-def test_languages_are_wished_for_as_they_are_written_and_the_best_first() -> None:
+def test_language_preferences() -> None:
     languages = parse_accept_language(["de;q=0.8, de-DE", "en;q=0.5, *;q=0.1, fr;q=0"])
     found = location_preferences(AcceptHeader(()), languages, "")
     assert found[1:] == (("language", "de-DE"), ("language", "de"), ("language", "en"))
 
 
 @given(written())
-def test_wishes_are_those_of_the_rules(header: tuple[list[tuple[str, int]], list[str]]) -> None:
+def test_preferences_follow_the_rules(header: tuple[list[tuple[str, int]], list[str]]) -> None:
     entries, lines = header
     found = location_preferences(parse_accept(lines), (), "")
     wanted = [(name, weight) for name, weight in entries if weight]
@@ -272,7 +270,7 @@ def test_wishes_are_those_of_the_rules(header: tuple[list[tuple[str, int]], list
 
 
 @pytest.mark.parametrize("header", ['text/html;a="', 'text/html, a/b;q="', 'text/html;a="\\'])
-def test_a_mark_that_nothing_closes_is_looked_behind_once(header: str) -> None:
+def test_unclosed_quote_is_parsed_in_linear_time(header: str) -> None:
     """It goes to the end of the header. A reader that began anew at every mark behind it would not come to an end."""
     accepted = parse_accept([header + '\\"' * 1_000_000 + ", application/json"])
     assert [entry.name for entry in accepted.entries] == [HTML]

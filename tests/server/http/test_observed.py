@@ -20,7 +20,7 @@ def observing(service: HttpService) -> ServiceMonitor:
     return made
 
 
-def test_an_address_has_so_many_answers_at_once_in_a_second(shared: Harness) -> None:
+def test_fast_responses_per_address_are_limited(shared: Harness) -> None:
     every = observing(shared.service)
     one, other = (MonitoredService(every, host, secure=False) for host in ("192.0.2.1", "192.0.2.2"))
     assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(5)] == [ANSWER] * 3 + [None] * 2
@@ -30,7 +30,7 @@ def test_an_address_has_so_many_answers_at_once_in_a_second(shared: Harness) -> 
     assert one.handle_fast(arrived("192.0.2.1")) == ANSWER
 
 
-def test_who_is_exempt_has_as_many_as_there_are(shared: Harness) -> None:
+def test_exempt_address_is_not_limited(shared: Harness) -> None:
     every = observing(shared.service)
     every.exempt = NetworkSet(("192.0.2.0/24",))
     one = MonitoredService(every, "192.0.2.1", secure=False)

@@ -25,17 +25,17 @@ from tests.server.http.doorsteps import STRANGER, Doorstep
         ({"origin": ""}, True),
     ],
 )
-def test_a_browser_says_where_a_request_comes_from(door: Doorstep, headers: dict[str, str], foreign: bool) -> None:
+def test_browser_reports_origin(door: Doorstep, headers: dict[str, str], foreign: bool) -> None:
     assert is_cross_site(door.request_context(**headers)) == foreign  # type: ignore[arg-type]
 
 
-def test_a_server_without_an_address_has_no_pages(door: Doorstep) -> None:
+def test_origin_without_public_url(door: Doorstep) -> None:
     door.configure(public_url="")
     assert is_cross_site(door.request_context(origin="https://hdl.example.org"))
     assert not is_cross_site(door.request_context())
 
 
-def test_the_path_of_an_address_is_no_part_of_an_origin(door: Doorstep) -> None:
+def test_path_of_public_url_is_not_part_of_origin(door: Doorstep) -> None:
     door.configure(public_url="https://hdl.example.org/x")
     assert not is_cross_site(door.request_context(origin="https://hdl.example.org"))
 
@@ -49,9 +49,7 @@ def test_the_path_of_an_address_is_no_part_of_an_origin(door: Doorstep) -> None:
         ("https://192.0.2.7", True, True),
     ],
 )
-def test_the_name_by_which_a_browser_reached_the_server_is_its_own(
-    door: Doorstep, origin: str, secure: bool, foreign: bool
-) -> None:
+def test_host_of_request_is_own_origin(door: Doorstep, origin: str, secure: bool, foreign: bool) -> None:
     """Elsewhere `Host` counts for nothing; but a browser sets it, and what it knows of us goes to no other name."""
     request_context = door.request_context(origin=origin, client=Client(STRANGER, secure=secure))
     request_context.request.headers.append(("host", "192.0.2.7:8000"))

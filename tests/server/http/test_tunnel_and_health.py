@@ -44,7 +44,7 @@ def code_of(server: Harness, octets: bytes) -> ResponseCode:
 # Native messages
 
 
-def test_a_message_is_answered_with_a_message(shared: Harness) -> None:
+def test_message_gets_message(shared: Harness) -> None:
     for path in ("/", "/%2F", f"/{PREFIX}/n1", "/anything/..//at%20all"):
         answer = shared.post(path, REQUEST, headers=BOTH)
         assert code_in(answer.body) is ResponseCode.SUCCESS
@@ -61,7 +61,7 @@ def test_a_message_is_answered_with_a_message(shared: Harness) -> None:
         (MEDIA_TYPE, "text/plain", False),
     ],
 )
-def test_both_headers_must_say_so(shared: Harness, accept: str, kind: str, native: bool) -> None:
+def test_both_headers_are_required(shared: Harness, accept: str, kind: str, native: bool) -> None:
     answer = shared.post("/", REQUEST, headers={"Accept": accept, "Content-Type": kind})
     assert (header_of(answer, "Content-Type") == MEDIA_TYPE) is native
 
@@ -81,29 +81,29 @@ def test_both_headers_must_say_so(shared: Harness, accept: str, kind: str, nativ
         (b"\r", ResponseCode.PROTOCOL_ERROR),
     ],
 )
-def test_what_is_before_and_behind_a_message(shared: Harness, octets: bytes, code: ResponseCode) -> None:
+def test_bytes_around_message(shared: Harness, octets: bytes, code: ResponseCode) -> None:
     assert code_of(shared, octets) is code
 
 
 @pytest.mark.parametrize("length", [0, 23, MAX_MESSAGE + 1, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF])
-def test_a_length_that_cannot_be(shared: Harness, length: int) -> None:
+def test_invalid_length(shared: Harness, length: int) -> None:
     octets = REQUEST[:16] + length.to_bytes(4, "big") + REQUEST[ENVELOPE_LENGTH:]
     assert code_of(shared, octets) is ResponseCode.PROTOCOL_ERROR
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=60).map(lambda octets: REQUEST[:ENVELOPE_LENGTH] + octets))
-def test_whatever_comes_there_is_an_answer(shared: Harness, octets: bytes) -> None:
+def test_any_body_gets_a_response(shared: Harness, octets: bytes) -> None:
     assert code_of(shared, octets) is not ResponseCode.RESERVED
 
 
-def test_an_answer_has_an_end(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_size_is_limited(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel, "MAX_RESPONSE_BYTES", 100)
     answer = server.post("/", REQUEST, headers=BOTH)
     assert code_in(answer.body) is ResponseCode.ERROR
     assert answer.body.endswith(b"ask over TCP" + bytes(4))
 
 
-def test_where_no_messages_are_taken_it_is_said(server: Harness) -> None:
+def test_messages_are_refused_without_native_protocol(server: Harness) -> None:
     server.service.place = replace(server.place, native=None)
     assert server.post("/", REQUEST, headers=BOTH).status == 404
 
@@ -111,7 +111,7 @@ def test_where_no_messages_are_taken_it_is_said(server: Harness) -> None:
 # Liveness and readiness
 
 
-def test_a_server_that_should_get_no_requests_says_why(server: Harness) -> None:
+def test_not_ready_server_gives_reason(server: Harness) -> None:
     assert (server.get("/readyz").status, server.get("/readyz").body) == (200, b"ready\n")
     server.service.place = replace(server.place, ready=lambda: "stopping")
     answer = server.get("/readyz")
@@ -126,11 +126,11 @@ def test_a_server_that_should_get_no_requests_says_why(server: Harness) -> None:
 # Settings
 
 
-def test_the_defaults_are_those_of_http() -> None:
+def test_default_settings() -> None:
     assert HttpSettings.of(Config.parse("", {})) == HttpSettings()
 
 
-def test_settings_as_http_takes_them() -> None:
+def test_settings_of_http() -> None:
     text = """
     [http]
     public_url = "https://hdl.example.org/"

@@ -79,7 +79,7 @@ def told(response: Response, name: str) -> str:
 
 @pytest.mark.parametrize("headers", HEADERS)
 @pytest.mark.parametrize("name", [RESERVED, UNPUBLISHED])
-def test_what_is_not_public_looks_free(secretive: Harness, name: str, headers: dict[str, str]) -> None:
+def test_hidden_handles_look_free(secretive: Harness, name: str, headers: dict[str, str]) -> None:
     for method, target in (*[("GET", target) for target in READING], *CHANGING):
         body = VALUES if method == "PUT" else ""
         how = headers | ({"Content-Type": "application/json"} if body else {})

@@ -64,7 +64,7 @@ def limited() -> Iterator[Limited]:
         made.pools.close()
 
 
-def test_an_address_that_guesses_is_not_looked_at_any_more(limited: Limited) -> None:
+def test_guessing_address_is_locked_out(limited: Limited) -> None:
     for _ in range(MOST):
         assert limited.basic(b"guess", f"301:{PREFIX}/a").status == 401
     answer = limited.basic(SECRET)
@@ -76,7 +76,7 @@ def test_an_address_that_guesses_is_not_looked_at_any_more(limited: Limited) -> 
     assert limited.basic(SECRET).status == 200
 
 
-def test_many_addresses_do_not_give_many_guesses(limited: Limited) -> None:
+def test_many_addresses_share_one_limit_per_secret(limited: Limited) -> None:
     assert limited.basic(host=HOME).status == 200
     for number in range(MOST):
         assert limited.basic(b"guess", host=f"198.51.100.{number}").status == 401
@@ -89,20 +89,20 @@ def test_many_addresses_do_not_give_many_guesses(limited: Limited) -> None:
     assert limited.basic(host=ELSEWHERE).status == 200
 
 
-def test_others_are_not_touched(limited: Limited) -> None:
+def test_other_users_are_not_affected(limited: Limited) -> None:
     limited.server.registry.do(Create(Handle.parse(USER), (secret_at(300),)), OPERATOR, "cli")
     for number in range(MOST):
         limited.basic(b"guess", host=f"198.51.100.{number}")
     assert limited.basic(b"a secret", f"300:{USER}", host=ELSEWHERE).status == 403, "known, and not allowed"
 
 
-def test_the_same_is_said_of_secrets_that_are_not_there(limited: Limited) -> None:
+def test_missing_secrets_are_limited_alike(limited: Limited) -> None:
     for number in range(MOST):
         limited.basic(b"guess", f"300:{PREFIX}/nobody", host=f"198.51.100.{number}")
     assert limited.basic(b"guess", f"300:{PREFIX}/nobody", host=ELSEWHERE).status == 503
 
 
-def test_signatures_made_with_secrets_count_as_well(limited: Limited) -> None:
+def test_signatures_by_secrets_are_limited(limited: Limited) -> None:
     for number in range(MOST):
         host = f"198.51.100.{number}"
         session = limited.server.place.sessions.begin(host, limited.server.place.time())
@@ -113,7 +113,7 @@ def test_signatures_made_with_secrets_count_as_well(limited: Limited) -> None:
     assert limited.basic(host=ELSEWHERE).status == 503
 
 
-def test_wrong_signatures_of_public_keys_count_for_the_address_alone(limited: Limited) -> None:
+def test_wrong_public_key_signatures_count_for_address_only(limited: Limited) -> None:
     session = limited.server.place.sessions.begin(ATTACKER, limited.server.place.time())
     signature = RSA_KEYS[0].sign("SHA-256", session.nonce + bytes(8))
     header = handle_header(
@@ -126,21 +126,21 @@ def test_wrong_signatures_of_public_keys_count_for_the_address_alone(limited: Li
     assert limited.server.get(PUBLIC, headers={"Authorization": header}, host=HOME).status == 401
 
 
-def test_unknown_sessions_count(limited: Limited) -> None:
+def test_unknown_sessions_count_as_failures(limited: Limited) -> None:
     for _ in range(MOST):
         header = {"Authorization": handle_header(sessionId="nope")}
         assert limited.server.get(PUBLIC, headers=header, host=ATTACKER).status == 401
     assert limited.basic().status == 503
 
 
-def test_certificates_do_not(limited: Limited) -> None:
+def test_certificates_do_not_count_as_failures(limited: Limited) -> None:
     for _ in range(MOST + 1):
         answer = limited.server.get(PUBLIC, host=ATTACKER, certificate=named(f"300:{ADMIN}", RSA_KEYS[0]))
         assert answer.status == 401
     assert limited.basic().status == 200
 
 
-def test_verifications_are_limited_with_those_of_the_native_protocol(limited: Limited) -> None:
+def test_verifications_share_limit_with_native_protocol(limited: Limited) -> None:
     assert limited.verification(SECRET, HOME).status == 200
     for number in range(MOST - 1):
         assert limited.verification(b"guess", f"198.51.100.{number}").status == 200
@@ -150,13 +150,13 @@ def test_verifications_are_limited_with_those_of_the_native_protocol(limited: Li
     assert limited.basic(host=ELSEWHERE).status == 200, "and nobody is locked out by it who comes here"
 
 
-def test_an_address_that_has_verified_wrong_answers_proves_nothing_either(limited: Limited) -> None:
+def test_failed_verifications_lock_out_address(limited: Limited) -> None:
     for _ in range(MOST):
         limited.verification(b"guess")
     assert limited.basic().status == 503
 
 
-def test_who_has_proved_who_they_are_is_known(limited: Limited) -> None:
+def test_authenticated_address_is_known(limited: Limited) -> None:
     budgets = limited.pools._budgets
 
     def is_known(host: str) -> bool:
@@ -173,7 +173,7 @@ def test_who_has_proved_who_they_are_is_known(limited: Limited) -> None:
     assert not budgets.is_known(budgets.source_for(HOME), udp=True)
 
 
-def test_what_takes_long_is_paid_for_before_it_is_begun(limited: Limited) -> None:
+def test_expensive_work_is_charged_before_it_starts(limited: Limited) -> None:
     """A secret may be derived in many rounds. Who asks for many of these at once gets one, and others need not wait."""
     fields = {"nonce": "AAAA", "cnonce": "AAAA", "signature": "AAAA", "salt": "AAAA", "length": "160"}
 

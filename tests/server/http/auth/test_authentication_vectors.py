@@ -121,19 +121,19 @@ def names(*beginnings: str) -> list[str]:
     return [vector["name"] for vector in VECTORS if vector["name"].startswith(beginnings or "")]
 
 
-def test_no_recorded_exchange_is_left_out() -> None:
+def test_all_recorded_exchanges_are_compared() -> None:
     assert len(VECTORS) == 40
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_recorded_request_gets_the_recorded_status(exchanges: dict[str, Exchange], name: str) -> None:
+def test_recorded_request_gets_recorded_status(exchanges: dict[str, Exchange], name: str) -> None:
     exchange = exchanges[name]
     recorded, ours = STATUSES.get(name, (exchange.recorded["status"],) * 2)
     assert (exchange.recorded["status"], exchange.ours.status) == (recorded, ours)
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in STATUSES])
-def test_a_challenge_has_the_recorded_fields(exchanges: dict[str, Exchange], name: str) -> None:
+def test_challenge_has_recorded_fields(exchanges: dict[str, Exchange], name: str) -> None:
     exchange = exchanges[name]
     ours = list(exchange.ours.values("WWW-Authenticate"))
     assert [shape(line) for line in ours] == [shape(line) for line in exchange.recorded_lines()]
@@ -144,7 +144,7 @@ def shape(line: str) -> list[str] | str:
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in STATUSES])
-def test_a_recorded_request_gets_the_recorded_body(exchanges: dict[str, Exchange], name: str) -> None:
+def test_recorded_request_gets_recorded_body(exchanges: dict[str, Exchange], name: str) -> None:
     exchange = exchanges[name]
     body = exchange.recorded["body"]
     if body == "":
@@ -161,13 +161,13 @@ def comparable(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", names("session-put-", "session-post-this", "session-life-1", "session-life-2"))
-def test_within_a_recorded_session_its_id_and_nonce_are_told(exchanges: dict[str, Exchange], name: str) -> None:
+def test_response_in_recorded_session_has_its_id_and_nonce(exchanges: dict[str, Exchange], name: str) -> None:
     ours, recorded = json_of(exchanges[name].ours), exchanges[name].recorded["body"]
     assert (ours["sessionId"], ours["nonce"]) == (recorded["sessionId"], recorded["nonce"])
 
 
 @pytest.mark.parametrize("name", ["auth-server-signature", "session-post-cnonce"])
-def test_our_server_proves_itself_with_the_recorded_key(exchanges: dict[str, Exchange], name: str) -> None:
+def test_server_signs_with_recorded_key(exchanges: dict[str, Exchange], name: str) -> None:
     exchange = exchanges[name]
     if name.startswith("auth"):
         (line,) = exchange.ours.values("WWW-Authenticate")

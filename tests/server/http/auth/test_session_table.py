@@ -24,7 +24,7 @@ def is_there(table: SessionTable, session: Session, now: float = NOW) -> bool:
     return table.find(session.id, now) is session
 
 
-def test_ids_and_nonces_are_long_and_never_the_same() -> None:
+def test_ids_and_nonces_are_long_and_unique() -> None:
     table = SessionTable()
     made = [begin(table) for _ in range(50)]
     assert len({session.id for session in made}) == len({session.nonce for session in made}) == 50
@@ -33,7 +33,7 @@ def test_ids_and_nonces_are_long_and_never_the_same() -> None:
     assert {len(session.nonce) for session in made} == {NONCE_BYTES}
 
 
-def test_only_the_whole_id_finds_a_session() -> None:
+def test_only_the_full_id_finds_a_session() -> None:
     table = SessionTable()
     session = begin(table)
     assert is_there(table, session)
@@ -49,14 +49,14 @@ def test_only_the_whole_id_finds_a_session() -> None:
         assert table.find(text, NOW) is None
 
 
-def test_an_id_is_not_shown() -> None:
+def test_id_is_not_in_repr() -> None:
     session = begin(SessionTable())
     session.header = b"a secret"
     assert session.id not in repr(session)
     assert "secret" not in repr(session)
 
 
-def test_use_keeps_a_session_alive_and_idleness_ends_it() -> None:
+def test_use_keeps_session_alive() -> None:
     table = SessionTable()
     for proved in (False, True):
         session = begin(table, proved=proved)
@@ -69,7 +69,7 @@ def test_use_keeps_a_session_alive_and_idleness_ends_it() -> None:
     assert table.find(short.id, NOW + 61, 60) is None
 
 
-def test_what_has_timed_out_is_forgotten_by_itself() -> None:
+def test_expired_sessions_are_purged() -> None:
     table = SessionTable()
     for proved in (False, True):
         for _ in range(5):
@@ -78,7 +78,7 @@ def test_what_has_timed_out_is_forgotten_by_itself() -> None:
     assert len(table) == 1
 
 
-def test_a_session_that_has_ended_is_nobodys() -> None:
+def test_ended_session_cannot_be_proved() -> None:
     table = SessionTable()
     session = begin(table)
     table.end(session)
@@ -90,7 +90,7 @@ def test_a_session_that_has_ended_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize("proved", [False, True])
-def test_the_sessions_of_an_address_make_room_for_each_other(proved: bool) -> None:
+def test_sessions_of_one_address_evict_each_other(proved: bool) -> None:
     table = SessionTable(per_address=3, unproved_per_address=3)
     other = begin(table, AVAILABLE, proved=proved)
     first, second, *rest = [begin(table, proved=proved) for _ in range(3)]
@@ -101,13 +101,13 @@ def test_the_sessions_of_an_address_make_room_for_each_other(proved: bool) -> No
 
 
 @pytest.mark.parametrize("proved", [False, True])
-def test_so_do_those_of_all_addresses(proved: bool) -> None:
+def test_oldest_session_is_evicted_at_total_limit(proved: bool) -> None:
     table = SessionTable(max_sessions=4, unproved=4)
     made = [begin(table, f"192.0.2.{number}", proved=proved) for number in range(6)]
     assert [is_there(table, session) for session in made] == [False, False, True, True, True, True]
 
 
-def test_whoever_is_known_is_not_pushed_out_by_who_is_not() -> None:
+def test_unauthenticated_sessions_do_not_evict_authenticated() -> None:
     table = SessionTable(max_sessions=2, per_address=2, unproved=3, unproved_per_address=2)
     known = [begin(table, proved=True) for _ in range(2)]
     for number in range(20):
@@ -117,7 +117,7 @@ def test_whoever_is_known_is_not_pushed_out_by_who_is_not() -> None:
     assert (table.proved, len(table)) == (2, 5)
 
 
-def test_a_site_has_little_more_than_one_of_its_hosts() -> None:
+def test_network_has_little_more_than_one_address() -> None:
     """A /64 of IPv6 counts for one address, a /56 for two of them and a /48 for four."""
     table = SessionTable(unproved_per_address=2)
     for host in range(10):
@@ -131,7 +131,7 @@ def test_a_site_has_little_more_than_one_of_its_hosts() -> None:
     assert len(table) == 8
 
 
-def test_the_header_that_proved_a_session_is_known_again() -> None:
+def test_header_that_proved_session_is_recognized() -> None:
     table = SessionTable()
     session = table.begin(HERE, NOW)
     assert not table.is_proved_by(session, "a")

@@ -22,7 +22,7 @@ BODY = json.dumps(
 JSON = {"Content-Type": "application/json"}
 PASSWORD: dict[str, Any] = {"headers": basic(f"301:{ADMIN}", SECRET)}
 CERTIFICATE: dict[str, Any] = {"headers": {}, "certificate": certificate((UID, f"300:{ADMIN}"))}
-AMBIENT = pytest.mark.parametrize("who", [PASSWORD, CERTIFICATE], ids=["password", "certificate"])
+AMBIENT = pytest.mark.parametrize("identity", [PASSWORD, CERTIFICATE], ids=["password", "certificate"])
 
 FOREIGN = [
     {"Origin": "https://evil.example"},
@@ -62,7 +62,7 @@ def refused(answer: Any) -> bool:
 
 @AMBIENT
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-def test_a_page_of_another_site_changes_nothing(
+def test_cross_site_request_changes_nothing(
     recorded: Harness, identity: dict[str, Any], headers: dict[str, str]
 ) -> None:
     answer = ask(recorded, identity, "PUT", TARGET, JSON | headers, BODY)
@@ -80,7 +80,7 @@ def test_a_page_of_another_site_changes_nothing(
 
 @AMBIENT
 @pytest.mark.parametrize("headers", OWN, ids=str)
-def test_programs_and_pages_of_our_own_change_what_they_may(
+def test_programs_and_own_pages_can_change(
     recorded: Harness, identity: dict[str, Any], headers: dict[str, str]
 ) -> None:
     assert ask(recorded, identity, "PUT", TARGET, JSON | headers, BODY).status == 201
@@ -101,19 +101,19 @@ def test_programs_and_pages_of_our_own_change_what_they_may(
     ],
     ids=str,
 )
-def test_no_form_changes_anything(recorded: Harness, identity: dict[str, Any], headers: dict[str, str]) -> None:
+def test_forms_change_nothing(recorded: Harness, identity: dict[str, Any], headers: dict[str, str]) -> None:
     assert refused(ask(recorded, identity, "POST", "/api/prefixes/777", headers))
     assert refused(ask(recorded, identity, "POST", "/api/prefixes/777", headers, "prefix=777"))
     assert "0.NA/777" not in json_of(ask(recorded, identity, "GET", "/api/prefixes", {}))["prefixes"]
 
 
 @AMBIENT
-def test_a_program_homes_a_prefix_without_a_body(recorded: Harness, identity: dict[str, Any]) -> None:
+def test_program_can_home_prefix_without_body(recorded: Harness, identity: dict[str, Any]) -> None:
     assert ask(recorded, identity, "POST", "/api/prefixes/777", {}).status == 200
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-def test_what_a_script_says_itself_counts_from_everywhere(recorded: Harness, headers: dict[str, str]) -> None:
+def test_session_header_is_accepted_cross_site(recorded: Harness, headers: dict[str, str]) -> None:
     """A session is written into the request by whoever has proved who they are in it."""
     session: dict[str, Any] = {"headers": in_session(recorded, f"301:{ADMIN}", SECRET.decode())}
     assert ask(recorded, session, "PUT", TARGET, JSON | headers, BODY).status == 201
@@ -121,7 +121,7 @@ def test_what_a_script_says_itself_counts_from_everywhere(recorded: Harness, hea
 
 
 @AMBIENT
-def test_reading_is_not_changing(recorded: Harness, identity: dict[str, Any]) -> None:
+def test_reads_are_allowed_cross_site(recorded: Harness, identity: dict[str, Any]) -> None:
     for headers in FOREIGN:
         assert ask(recorded, identity, "GET", f"/api/handles/{PREFIX}/vec-std", headers).status == 200
         assert ask(recorded, identity, "POST", f"/api/handles/{PREFIX}/vec-std", headers).status == 200

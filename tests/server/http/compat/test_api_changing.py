@@ -64,7 +64,7 @@ def with_somebody(server: Harness) -> dict[str, str]:
 # Whole records
 
 
-def test_a_record_is_made_and_replaced(server: Harness) -> None:
+def test_record_is_created_and_replaced(server: Harness) -> None:
     answer = server.put(NEW, {"values": [URL, ADMIN]}, headers=basic())
     assert (answer.status, json_of(answer)) == (201, {"responseCode": 1, "handle": f"{PREFIX}/new"})
     assert header_of(answer, "Location") == NEW
@@ -75,15 +75,15 @@ def test_a_record_is_made_and_replaced(server: Harness) -> None:
     assert data_of(server, NEW)[1] == "changed"
 
 
-def test_a_change_is_kept_with_the_door_and_who_made_it(server: Harness) -> None:
+def test_entry_has_interface_and_actor(server: Harness) -> None:
     put(server, NEW, URL)
     with server.registry.snapshot() as snapshot:
         entry = snapshot.stored(Handle.parse(f"{PREFIX}/new")).entry
     assert entry is not None
-    assert entry.identity == ("http", ADMINISTRATOR)
+    assert entry.origin == ("http", ADMINISTRATOR)
 
 
-def test_what_exists_is_not_touched_without_overwrite(server: Harness) -> None:
+def test_existing_record_is_kept_without_overwrite(server: Harness) -> None:
     for query in ("overwrite=false", "overwrite", "overwrite=", "overwrite=no", "overwrite=1"):
         assert code(put(server, f"{N0}?{query}", URL)) == (409, 101, f"{PREFIX}/n0")
         assert code(put(server, f"{N0}?{query}", URL, headers={})) == (409, 101, f"{PREFIX}/n0"), "told to everybody"
@@ -91,14 +91,14 @@ def test_what_exists_is_not_touched_without_overwrite(server: Harness) -> None:
     assert code(put(server, f"{NEW}?overwrite=false", URL))[0] == 201
 
 
-def test_a_record_that_is_put_back_as_it_was_read_does_not_change(server: Harness) -> None:
+def test_putting_back_a_record_changes_nothing(server: Harness) -> None:
     before = server.get(N0, headers=basic())
     assert server.put(N0, before.body, headers=basic()).status == 200
     assert server.get(N0, headers=basic()) == before
 
 
 @given(st.lists(values(), max_size=4, unique_by=lambda value: value.index), handles())
-def test_what_is_put_is_what_is_read(shared: Harness, stored: list[Value], handle: Handle) -> None:
+def test_put_and_get_round_trip(shared: Harness, stored: list[Value], handle: Handle) -> None:
     kept = [
         replace(
             value,
@@ -124,7 +124,7 @@ def test_what_is_put_is_what_is_read(shared: Harness, stored: list[Value], handl
     assert [{key: item[key] for key in item if key != "timestamp"} for item in found["values"][:-1]] == expected
 
 
-def test_timestamps_are_the_servers_and_stay_with_what_stays(server: Harness) -> None:
+def test_timestamps_change_only_with_values(server: Harness) -> None:
     put(server, NEW, URL | {"timestamp": "2001-01-01T00:00:00Z"}, ADMIN)
     first = json_of(server.get(NEW))["values"][0]
     assert first["timestamp"] > "2020"
@@ -132,7 +132,7 @@ def test_timestamps_are_the_servers_and_stay_with_what_stays(server: Harness) ->
     assert json_of(server.get(NEW))["values"][0] == first
 
 
-def test_a_name_that_was_deleted_can_be_registered_again(server: Harness) -> None:
+def test_deleted_handle_can_be_created_again(server: Harness) -> None:
     assert code(put(server, NEW, URL, ADMIN))[0] == 201
     assert code(delete(server, NEW)) == (200, 1, f"{PREFIX}/new")
     assert server.get(NEW).status == 404
@@ -141,13 +141,13 @@ def test_a_name_that_was_deleted_can_be_registered_again(server: Harness) -> Non
     assert code(put(server, NEW, URL, ADMIN))[0] == 201
 
 
-def test_a_record_may_have_no_values(server: Harness) -> None:
+def test_record_may_be_empty(server: Harness) -> None:
     assert code(put(server, NEW))[0] == 201
     server.registry.do(Create(Handle.parse(f"{PREFIX}/bare"), (), overwrite=True), OPERATOR, "cli")
     assert server.get(NEW).status == 200
 
 
-def test_a_record_is_not_left_without_an_administrator(server: Harness) -> None:
+def test_record_keeps_an_administrator(server: Harness) -> None:
     put(server, NEW, URL, ADMIN)
     bodies: tuple[object, ...] = ([], [URL], {"values": []})
     for body in bodies:
@@ -162,12 +162,12 @@ def test_a_record_is_not_left_without_an_administrator(server: Harness) -> None:
 @pytest.mark.parametrize(
     "body", [{"handle": f"{PREFIX}/NEW", "values": [URL]}, {"handle": f"{PREFIX}/new", "values": [URL]}]
 )
-def test_a_name_in_the_body_is_the_one_in_the_path(server: Harness, body: object) -> None:
+def test_handle_in_body_matches_path(server: Harness, body: object) -> None:
     assert server.put(NEW, body, headers=basic()).status == 201
 
 
 @pytest.mark.parametrize("other", [f"{PREFIX}/other", "", PREFIX, "99999/new", f"{PREFIX}/new/", "x" * 3_000])
-def test_another_name_in_the_body_is_malformed(server: Harness, other: str) -> None:
+def test_different_handle_in_body_is_refused(server: Harness, other: str) -> None:
     for target in (NEW, f"/api/handles/{PREFIX}/s-?mintNewSuffix=true", "/api/handles/99999/new"):
         answer = server.put(target, {"handle": other, "values": []}, headers=basic())
         if (other, target) == ("99999/new", "/api/handles/99999/new"):
@@ -177,7 +177,7 @@ def test_another_name_in_the_body_is_malformed(server: Harness, other: str) -> N
         assert json_of(answer)["message"].startswith("Mismatched handle")
 
 
-def test_case_matters_in_the_body_where_it_matters_in_names(server: Harness) -> None:
+def test_handle_in_body_follows_case_rule(server: Harness) -> None:
     add_namespace(server.registry, AddNamespace("555", PROFILES["exact"]), LocalIdentity("tests"), "cli")
     target = "/api/handles/555/Name"
     wrong, right = {"handle": "555/name", "values": []}, {"handle": "555/Name", "values": []}
@@ -198,7 +198,7 @@ def test_values_are_added_and_replaced(server: Harness) -> None:
     assert data_of(server, NEW).keys() == {1, 7, 8, 9, 100}
 
 
-def test_the_indexes_of_query_and_body_are_the_same(server: Harness) -> None:
+def test_indexes_of_query_and_body_must_match(server: Harness) -> None:
     put(server, NEW, URL, ADMIN)
     for query in ("index=1&index=2", "index=2", "index=-1"):
         answer = server.put(f"{NEW}?{query}", [URL], headers=basic())
@@ -209,7 +209,7 @@ def test_the_indexes_of_query_and_body_are_the_same(server: Harness) -> None:
         assert code(put(server, f"{NEW}?{query}", URL)) == (400, 4, None)
 
 
-def test_single_values_that_exist_are_not_touched_without_overwrite(server: Harness) -> None:
+def test_existing_values_are_kept_without_overwrite(server: Harness) -> None:
     put(server, NEW, URL, ADMIN)
     found = put(server, f"{NEW}?index=1&index=5&overwrite=false", URL, URL | {"index": 5})
     assert code(found) == (409, 201, f"{PREFIX}/new")
@@ -217,7 +217,7 @@ def test_single_values_that_exist_are_not_touched_without_overwrite(server: Harn
     assert data_of(server, NEW).keys() == {1, 100}
 
 
-def test_values_are_added_to_a_record_that_exists_only(server: Harness) -> None:
+def test_values_can_be_added_only_to_existing_record(server: Harness) -> None:
     assert code(put(server, f"{NEW}?index=1", URL)) == (404, 100, f"{PREFIX}/new")
     assert code(put(server, f"{N0}?index=various")) == (400, 202, f"{PREFIX}/n0")
     assert code(put(server, f"/api/handles/{PREFIX}/?index=1", URL)) == (404, 100, f"{PREFIX}/")
@@ -237,7 +237,7 @@ def test_values_are_removed_all_or_none(server: Harness) -> None:
 # The order of refusals
 
 
-def test_what_a_put_is_refused_for_first(server: Harness) -> None:
+def test_order_of_refusals_of_put(server: Harness) -> None:
     somebody = with_somebody(server)
     foreign = "/api/handles/99999/x"
     twice = [URL, URL]
@@ -268,7 +268,7 @@ def test_what_a_put_is_refused_for_first(server: Harness) -> None:
             assert code(put(server, target, *body, headers=headers, secure=False))[:2] == expected
 
 
-def test_what_a_deletion_is_refused_for_first(server: Harness) -> None:
+def test_order_of_refusals_of_delete(server: Harness) -> None:
     somebody = with_somebody(server)
     for target in (N0, NEW, f"{N0}?index=77", f"{NEW}?index=1", "/api/handles/99999/x", "/api/handles/99999/x?index=1"):
         assert code(delete(server, target, headers={}))[:2] == (401, 402), target
@@ -285,13 +285,13 @@ def test_what_a_deletion_is_refused_for_first(server: Harness) -> None:
     assert "DELETE_HANDLE" in delete(server, N0, headers=somebody)[1]["message"]
 
 
-def test_who_is_unknown_costs_no_more_than_reading(server: Harness) -> None:
+def test_anonymous_change_costs_only_a_read(server: Harness) -> None:
     put(server, NEW, URL, headers={})
     delete(server, N0, headers={})
     assert set(server.kinds) == {WorkKind.READ}
 
 
-def test_a_request_without_a_name_is_refused(server: Harness) -> None:
+def test_request_without_handle_is_refused(server: Harness) -> None:
     for headers in (basic(), {}):
         for target in ("/api/handles", "/api/handles/", "/api/handles/?mintNewSuffix=true"):
             assert put(server, target, URL, headers=headers) == (
@@ -304,25 +304,25 @@ def test_a_request_without_a_name_is_refused(server: Harness) -> None:
 @pytest.mark.parametrize(
     "name", [f"{PREFIX}/%FF", f"{PREFIX}/", f"{PREFIX}/%C2%80", f"{PREFIX}/%20x", f"{PREFIX}/" + "x" * 2_100]
 )
-def test_names_that_cannot_be_registered(server: Harness, name: str) -> None:
+def test_invalid_handles_are_refused(server: Harness, name: str) -> None:
     status, plain = put(server, f"/api/handles/{name}", URL)
     assert (status, plain["responseCode"]) == (400, 102)
     assert plain["handle"].startswith(f"{PREFIX}/")
     assert plain["message"]
 
 
-def test_names_of_the_installation_are_nobodys(server: Harness) -> None:
+def test_handles_of_the_installation_cannot_be_changed(server: Harness) -> None:
     assert code(put(server, "/api/handles/0.SITE/x", URL))[:2] == (400, 301)
     assert code(delete(server, "/api/handles/0.SITE/x"))[:2] == (404, 100)
 
 
-def test_a_site_that_is_no_primary_takes_no_changes(server: Harness) -> None:
+def test_non_primary_site_refuses_changes(server: Harness) -> None:
     server.service.place = replace(server.place, site=replace(server.place.site, primary=PrimaryMask(0)))
     assert code(put(server, NEW, URL)) == (400, 301, f"{PREFIX}/new")
     assert server.get(N0).status == 200
 
 
-def test_without_json_nothing_is_stored(server: Harness) -> None:
+def test_other_media_types_are_refused(server: Harness) -> None:
     for content_type in ("text/plain", "application/x-www-form-urlencoded", ""):
         answer = server.ask("PUT", NEW, json.dumps([URL]), headers={**basic(), "Content-Type": content_type})
         assert (answer.status, json_of(answer)["responseCode"]) == (415, 4)
@@ -332,7 +332,7 @@ def test_without_json_nothing_is_stored(server: Harness) -> None:
     assert server.get(NEW).status == 404
 
 
-def test_a_derived_prefix_is_made_by_its_parent(server: Harness) -> None:
+def test_derived_prefix_is_created_by_parent(server: Harness) -> None:
     """A name without a slash is a prefix, whose record is the prefix handle."""
     found = put(server, f"/api/handles/{PREFIX}.7", URL, ADMIN)
     assert code(found)[1:] == (found[1]["responseCode"], f"{PREFIX}.7")
@@ -342,7 +342,7 @@ def test_a_derived_prefix_is_made_by_its_parent(server: Harness) -> None:
 # New names
 
 
-def test_a_name_is_made(server: Harness) -> None:
+def test_handle_is_minted(server: Harness) -> None:
     for query in ("mintNewSuffix=true", "mintNewSuffix", "mintNewSuffix=YES&overwrite=false"):
         answer = server.put(f"/api/handles/{PREFIX}/abc-?{query}", [URL], headers=basic())
         name = json_of(answer)["handle"]
@@ -356,7 +356,7 @@ def test_a_name_is_made(server: Harness) -> None:
     assert re.fullmatch(f"{PREFIX}/{UUID}", json_of(answer)["handle"])
 
 
-def test_what_making_a_name_is_refused_for(server: Harness) -> None:
+def test_refusals_of_minting(server: Harness) -> None:
     stub = f"/api/handles/{PREFIX}/abc-?mintNewSuffix=true"
     assert code(put(server, stub, URL, headers={})) == (401, 402, f"{PREFIX}/abc-")
     assert code(put(server, stub, URL, headers=with_somebody(server))) == (403, 400, f"{PREFIX}/abc-")
@@ -370,7 +370,7 @@ def test_what_making_a_name_is_refused_for(server: Harness) -> None:
 # What a secret is not
 
 
-def test_no_refusal_tells_a_secret(server: Harness) -> None:
+def test_refusals_contain_no_secrets(server: Harness) -> None:
     """Whatever is wrong with a request that holds a secret, the answer does not."""
     secret = {"index": 300, "type": "HS_SECKEY", "data": SECRET * 3}
     for body in ([secret, {"index": 1}], [secret | {"permissions": [SECRET]}], [secret | {"data": {"x": SECRET}}]):

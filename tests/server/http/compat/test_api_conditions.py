@@ -33,14 +33,14 @@ def put(server: Harness, target: str, text: str, **conditions: str) -> int:
     return server.put(target, [url(text), ADMIN], headers=headers).status
 
 
-def test_who_has_seen_the_record_as_it_is_may_replace_it(server: Harness) -> None:
+def test_matching_tag_allows_replacement(server: Harness) -> None:
     for headers in ({}, basic()):
         tag = tag_of(server, headers=headers)
         assert put(server, N0, f"after {tag}", If_Match=tag) == 200
     assert put(server, N0, "whatever", If_Match="*") == 200
 
 
-def test_who_has_not_seen_the_last_change_may_not(server: Harness) -> None:
+def test_stale_tag_prevents_replacement(server: Harness) -> None:
     old = tag_of(server), tag_of(server, headers=basic())
     assert put(server, N0, "changed") == 200
     for tag in old:
@@ -56,7 +56,7 @@ def test_who_has_not_seen_the_last_change_may_not(server: Harness) -> None:
     assert server.delete(N0, headers={**basic(), "If-Match": tag_of(server)}).status == 200
 
 
-def test_a_name_is_made_only_if_it_is_new(server: Harness) -> None:
+def test_if_none_match_creates_only_new_handle(server: Harness) -> None:
     assert put(server, NEW, "first", If_None_Match="*") == 201
     answer = server.put(NEW, [url("second"), ADMIN], headers={**basic(), "If-None-Match": "*"})
     assert (answer.status, json_of(answer)["responseCode"]) == (412, 101)
@@ -67,21 +67,21 @@ def test_a_name_is_made_only_if_it_is_new(server: Harness) -> None:
     assert put(server, NEW, "third", If_None_Match='"x"') == 200
 
 
-def test_whoever_may_not_make_the_change_learns_nothing_from_the_condition(server: Harness) -> None:
+def test_precondition_reveals_nothing_without_permission(server: Harness) -> None:
     for target in (N0, NEW):
         answer = server.put(target, [url("x")], headers={"If-Match": '"x"'})
         assert (answer.status, json_of(answer)["responseCode"]) == (401, 402)
 
 
 @pytest.mark.parametrize("text", ["abc", '"abc', '"a" "b"', "*, *", '"a",b', "W/", "'a'"])
-def test_a_condition_that_cannot_be_read_is_malformed(server: Harness, text: str) -> None:
+def test_invalid_condition_is_refused(server: Harness, text: str) -> None:
     for name in ("If-Match", "If-None-Match"):
         answer = server.put(NEW, [url("x")], headers={**basic(), name: text})
         assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
     assert server.get(NEW).status == 404
 
 
-def test_the_condition_is_decided_with_the_change(server: Harness) -> None:
+def test_precondition_holds_at_commit(server: Harness) -> None:
     """In the registry, so that it holds at commit: whoever comes in between makes it be decided again."""
     name = Handle.parse(f"{PREFIX}/n0")
     registry = server.registry
@@ -100,7 +100,7 @@ def test_the_condition_is_decided_with_the_change(server: Harness) -> None:
     assert server.get(N0).status == 200, "it was emptied, and not deleted"
 
 
-def test_what_a_server_says_about_itself_is_new_each_time(server: Harness) -> None:
+def test_server_status_has_no_tag(server: Harness) -> None:
     """A tag would stand for a state that there never is again."""
     target = "/api/handles/0.SITE/status"
     answer = server.get(target, headers=basic())
@@ -108,7 +108,7 @@ def test_what_a_server_says_about_itself_is_new_each_time(server: Harness) -> No
     assert server.get(target, headers={**basic(), "If-None-Match": "*"}).status == 200
 
 
-def test_a_tag_of_the_past_is_none_of_today(server: Harness) -> None:
+def test_tag_of_version_differs_from_current(server: Harness) -> None:
     """Both have one address, where a time is named in a header, and the answer about the past says more."""
     time = {"Accept-Datetime": "Thu, 01 Jan 2037 00:00:00 GMT"}
     now, then = server.get(N0), server.get(N0, headers=time)

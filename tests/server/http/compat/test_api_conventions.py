@@ -53,14 +53,14 @@ def allowed(text: str | None) -> set[str]:
 
 
 @pytest.mark.parametrize("target", METHODS)
-def test_a_resource_says_what_can_be_done_with_it(shared: Harness, target: str) -> None:
+def test_options_lists_methods(shared: Harness, target: str) -> None:
     answer = shared.ask("OPTIONS", target)
     assert (answer.status, answer.body) == (200, b"")
     assert allowed(header_of(answer, "Allow")) == allowed(METHODS[target])
 
 
 @pytest.mark.parametrize("target", METHODS)
-def test_what_cannot_be_done_is_405_and_says_what_can(shared: Harness, target: str) -> None:
+def test_unsupported_method_is_405_with_allow(shared: Harness, target: str) -> None:
     for method in set(KNOWN) - allowed(METHODS[target]):
         answer = shared.ask(method, target)
         told = "GET" if method == "HEAD" else method
@@ -79,7 +79,7 @@ def test_what_cannot_be_done_is_405_and_says_what_can(shared: Harness, target: s
 
 @pytest.mark.parametrize("method", ["PATCH", "get", "BREW", "CONNECT", "PROPFIND", "GET\x00", "X" * 500])
 @pytest.mark.parametrize("target", METHODS)
-def test_what_nobody_knows_is_501(shared: Harness, method: str, target: str) -> None:
+def test_unknown_method_is_501(shared: Harness, method: str, target: str) -> None:
     answer = shared.ask(method, target)
     assert answer.status == 501
     if target.startswith("/api"):
@@ -91,7 +91,7 @@ def test_what_nobody_knows_is_501(shared: Harness, method: str, target: str) -> 
 @pytest.mark.parametrize(
     "target", ["/api/nope", "/api/resolve/12345/n0", "/api/12345/n0", "/api/", "/api//", "/api/handlesx"]
 )
-def test_what_is_not_there_is_404(shared: Harness, target: str) -> None:
+def test_unknown_path_is_404(shared: Harness, target: str) -> None:
     answer = shared.get(target)
     plain = {"responseCode": 4, "message": f"Unknown HTTP API endpoint GET {target}"}
     if target == "/api/":
@@ -112,7 +112,7 @@ def test_json_is_compact_or_pretty(shared: Harness) -> None:
     assert shared.get(f"{N0}?index=1&pretty=1").body.startswith(b'{"')
 
 
-def test_characters_go_out_as_they_are(server: Harness) -> None:
+def test_characters_are_not_escaped(server: Harness) -> None:
     text = "<>&'= ü日本 \u2028 \u2029 \u0001 \x7f \"\\"
     server.registry.do(Create(Handle.parse(f"{PREFIX}/x"), (Value.text(1, "X", "dummy"),)), OPERATOR, "cli")
     server.put(f"/api/handles/{PREFIX}/x?index=1", [{"index": 1, "type": text, "data": "x"}], headers=basic())
@@ -122,14 +122,14 @@ def test_characters_go_out_as_they_are(server: Harness) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(1 << 62), 1 << 62) | st.text(), st.lists, max_leaves=5))
-def test_whatever_is_written_is_one_line_of_script(plain: Any) -> None:
+def test_json_is_one_line_of_script(plain: Any) -> None:
     octets = encode_json({"x": plain})
     assert json.loads(octets) == {"x": plain}
     assert not set(octets.decode()) & set("\n\r\u2028\u2029")
     assert json.loads(encode_json({"x": plain}, pretty=True)) == {"x": plain}
 
 
-def test_a_script_of_another_page_may_have_it_as_a_call(shared: Harness) -> None:
+def test_jsonp_wraps_response(shared: Harness) -> None:
     for target in (N0, f"{N0}x", "/api/site", "/api/nope", "/api/prefixes/1"):
         plain, called = shared.get(target), shared.get(f"{target}?callback=a.b")
         assert called.status == plain.status
@@ -152,19 +152,19 @@ def test_a_script_of_another_page_may_have_it_as_a_call(shared: Harness) -> None
         ("</script>", "__script_"),
     ],
 )
-def test_nothing_but_a_name_is_called(given_name: str, name: str) -> None:
+def test_callback_is_sanitized(given_name: str, name: str) -> None:
     assert sanitize_callback(given_name) == name
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_a_name_holds_no_sign_with_a_meaning(text: str) -> None:
+def test_sanitized_callback_has_no_special_characters(text: str) -> None:
     name = sanitize_callback(text)
     assert len(name) == len(text)
     assert all(character.isalnum() or character in "_$" for character in name)
     assert not name[:1].isdecimal() or not name[:1].isascii()
 
 
-def test_a_script_does_not_see_what_the_browser_remembers(server: Harness) -> None:
+def test_jsonp_ignores_ambient_credentials(server: Harness) -> None:
     """A page of anybody can have a browser fetch it, with the password that it remembers."""
     hidden = f"/api/handles/{PREFIX}/private?callback=steal"
     for answer in (server.get(hidden, headers=basic()), server.get(hidden)):
@@ -176,7 +176,7 @@ def test_a_script_does_not_see_what_the_browser_remembers(server: Harness) -> No
 # Scripts of other sites
 
 
-def test_everybody_may_read_from_everywhere(shared: Harness) -> None:
+def test_cors_allows_reads_from_any_origin(shared: Harness) -> None:
     for target in (N0, "/api/site", "/", f"/{PREFIX}/n0", "/api/nope", "/healthz"):
         for origin in ({}, {"Origin": "https://a.example"}, {"Origin": "null"}):
             answer = shared.get(target, headers=origin)
@@ -184,7 +184,7 @@ def test_everybody_may_read_from_everywhere(shared: Harness) -> None:
             assert not list(answer.values("Access-Control-Allow-Credentials"))
 
 
-def test_scripts_may_read_the_headers_of_the_api(shared: Harness) -> None:
+def test_cors_exposes_api_headers(shared: Harness) -> None:
     origin = {"Origin": "https://a.example"}
     assert header_of(shared.get(N0, headers=origin), "Access-Control-Expose-Headers") == "ETag,Link,Content-Length"
     refused = shared.put(N0, [], headers=origin)
@@ -194,7 +194,7 @@ def test_scripts_may_read_the_headers_of_the_api(shared: Harness) -> None:
 
 
 @pytest.mark.parametrize("target", [N0, "/", f"/{PREFIX}/n0", "/api/nope"])
-def test_a_browser_asks_what_it_may_ask(shared: Harness, target: str) -> None:
+def test_preflight(shared: Harness, target: str) -> None:
     headers = {
         "Origin": "https://a.example",
         "Access-Control-Request-Method": "PUT",
@@ -212,7 +212,7 @@ def test_a_browser_asks_what_it_may_ask(shared: Harness, target: str) -> None:
         assert not [name for name, _ in answer.headers if name.startswith("Access-Control")]
 
 
-def test_without_an_origin_it_is_an_ordinary_question(shared: Harness) -> None:
+def test_options_without_origin_is_not_a_preflight(shared: Harness) -> None:
     answer = shared.ask("OPTIONS", N0, headers={"Access-Control-Request-Method": "PUT"})
     assert header_of(answer, "Allow")
 
@@ -227,7 +227,7 @@ def failing(server: Harness, problem: Exception) -> None:
     object.__setattr__(server.place, "do", fail)
 
 
-def test_who_comes_when_there_is_too_much_to_do_comes_again(server: Harness) -> None:
+def test_busy_server_sends_retry_after(server: Harness) -> None:
     for problem, seconds in ((Busy(), "1"), (TooBusy("x"), "1"), (RetryLater(2.5, None, "wait", ""), "3")):
         failing(server, problem)
         for answer in (server.get(N0), server.put(N0, []), server.get("/api/prefixes")):
@@ -239,13 +239,13 @@ def test_who_comes_when_there_is_too_much_to_do_comes_again(server: Harness) -> 
     ("problem", "status", "code"),
     [(ReadOnlyStore("x"), 503, 7), (StorageFull("x"), 500, 2), (OutcomeUnknown("x"), 500, 2)],
 )
-def test_what_the_ledger_cannot_do_is_said(server: Harness, problem: Exception, status: int, code: int) -> None:
+def test_ledger_errors_are_reported(server: Harness, problem: Exception, status: int, code: int) -> None:
     failing(server, problem)
     answer = server.put(N0, [])
     assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (status, code, f"{PREFIX}/n0")
 
 
-def test_what_nobody_expected_is_a_number(server: Harness, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_error_is_reported_by_number(server: Harness, caplog: pytest.LogCaptureFixture) -> None:
     failing(server, RuntimeError("the secret is swordfish"))
     for target in (N0, "/api/prefixes", f"/{PREFIX}/n0", "/hrls/handles/?URL=x"):
         with caplog.at_level(logging.ERROR):
@@ -258,7 +258,7 @@ def test_what_nobody_expected_is_a_number(server: Harness, caplog: pytest.LogCap
         assert reference.encode() in answer.body
 
 
-def test_nothing_gets_past(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_exception_becomes_a_response(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> object:
         raise ZeroDivisionError
 
@@ -272,7 +272,7 @@ def test_nothing_gets_past(server: Harness, monkeypatch: pytest.MonkeyPatch) -> 
     assert header_of(answer, "X-Content-Type-Options") == "nosniff"
 
 
-def test_what_never_became_a_request_is_answered_all_the_same(shared: Harness) -> None:
+def test_invalid_requests_get_a_response(shared: Harness) -> None:
     for status, code in ((400, 4), (408, 4), (413, 4), (431, 4), (501, 4), (503, 3), (505, 4), (500, 2)):
         below = shared.service.refused(status, "a problem", b"/api/handles/x")
         assert (below.status, json_of(below)) == (status, {"responseCode": code, "message": "a problem"})
@@ -283,12 +283,12 @@ def test_what_never_became_a_request_is_answered_all_the_same(shared: Harness) -
             assert header_of(other, "X-Content-Type-Options") == "nosniff"
 
 
-def test_many_parameters_are_refused(shared: Harness) -> None:
+def test_too_many_parameters_are_refused(shared: Harness) -> None:
     answer = asyncio.run(shared.service.answer(Request("GET", N0.encode() + b"?" + b"a&" * 20_000)))
     assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
 
 
-def test_another_service_is_referred_to(server: Harness) -> None:
+def test_referral_to_another_service(server: Harness) -> None:
     delegate = Value(5, "HS_SERV.PREFIX", b"0.NA/other")
     owner = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
     server.registry.do(Create(Handle.parse("0.NA/777"), (delegate, owner)), OPERATOR, "cli")

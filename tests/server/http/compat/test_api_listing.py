@@ -34,7 +34,7 @@ def listed(server: Harness, target: str, **how: Any) -> dict[str, Any]:
     return plain
 
 
-def test_a_page_has_a_number(shared: Harness) -> None:
+def test_page_by_number(shared: Harness) -> None:
     assert listed(shared, f"{LIST}&page=0&pageSize=3") == {
         "responseCode": 1,
         "prefix": PREFIX,
@@ -48,35 +48,35 @@ def test_a_page_has_a_number(shared: Harness) -> None:
     assert listed(shared, f"{LIST}&page=2147483647&pageSize=2147483647")["handles"] == []
 
 
-def test_all_pages_together_are_everything(shared: Harness) -> None:
+def test_all_pages_together_are_complete(shared: Harness) -> None:
     pages = [listed(shared, f"{LIST}&page={page}&pageSize=7")["handles"] for page in range(8)]
     assert [name for page in pages for name in page] == ALL
 
 
-def test_a_page_of_nothing_counts(shared: Harness) -> None:
+def test_empty_page_has_total_count(shared: Harness) -> None:
     found = listed(shared, f"{LIST}&page=0&pageSize=0")
     assert (found["totalCount"], found["handles"], found["pageSize"]) == ("53", [], 0)
 
 
 @pytest.mark.parametrize("query", ["", "&page=1", "&pageSize=0", "&page=-1&pageSize=5", "&page=0&pageSize=-1"])
-def test_without_both_numbers_everything_is_listed(shared: Harness, query: str) -> None:
+def test_everything_is_listed_without_page_and_size(shared: Harness, query: str) -> None:
     found = listed(shared, LIST + query)
     assert found == {"responseCode": 1, "prefix": PREFIX, "totalCount": "53", "handles": ALL}
 
 
 @pytest.mark.parametrize("query", ["&page=x", "&pageSize=", "&page=0&pageSize=1.5", "&after=x", "&after=", "&after=-1"])
-def test_what_is_no_number_is_malformed(shared: Harness, query: str) -> None:
+def test_invalid_number_is_refused(shared: Harness, query: str) -> None:
     answer = shared.get(LIST + query, headers=basic())
     assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
 
 
-def test_the_prefix_is_repeated_as_it_was_written(shared: Harness) -> None:
+def test_prefix_is_repeated_as_written(shared: Harness) -> None:
     for written in (PREFIX, f"0.NA/{PREFIX}", f"0.na/{PREFIX}"):
         found = listed(shared, f"/api/handles/?prefix={written}&page=0&pageSize=1")
         assert (found["prefix"], found["handles"]) == (written, ALL[:1])
 
 
-def test_names_come_as_they_were_written_in_the_order_of_their_keys(server: Harness) -> None:
+def test_handles_are_listed_as_written_in_key_order(server: Harness) -> None:
     for name in ("B", "a", "Ä", "_"):
         server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), (Value.text(1, "X", "x"),)), OPERATOR, "cli")
     found = listed(server, LIST)["handles"]
@@ -85,7 +85,7 @@ def test_names_come_as_they_were_written_in_the_order_of_their_keys(server: Harn
     ]
 
 
-def test_deleted_names_are_not_listed_and_hidden_ones_to_administrators(server: Harness) -> None:
+def test_hidden_handles_are_listed_for_administrators_only(server: Harness) -> None:
     server.delete(f"/api/handles/{PREFIX}/n0", headers=basic())
     hidden = Create(Handle.parse(f"{PREFIX}/hidden"), (), published=False)
     server.registry.do(hidden, OPERATOR, "cli")
@@ -95,7 +95,7 @@ def test_deleted_names_are_not_listed_and_hidden_ones_to_administrators(server: 
     assert found["totalCount"] == str(len(found["handles"])) == "53"
 
 
-def test_who_may_list(shared: Harness) -> None:
+def test_permission_to_list(shared: Harness) -> None:
     answer = shared.get(LIST)
     assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (401, 402, PREFIX)
     assert "prefix" not in json_of(answer)
@@ -105,13 +105,13 @@ def test_who_may_list(shared: Harness) -> None:
         assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (400, 301, prefix)
 
 
-def test_listing_can_be_turned_off() -> None:
+def test_listing_can_be_disabled() -> None:
     with harness(listing_allowed=False) as server:
         answer = server.get(LIST, headers=basic())
         assert (answer.status, json_of(answer)["responseCode"]) == (501, 5)
 
 
-def test_behind_a_place(shared: Harness) -> None:
+def test_listing_after_a_cursor(shared: Harness) -> None:
     names: list[str] = []
     after, pages = "0", 0
     while after:
@@ -124,7 +124,7 @@ def test_behind_a_place(shared: Harness) -> None:
     assert (answer.status, json_of(answer)["responseCode"]) == (400, 202)
 
 
-def test_names_that_are_made_meanwhile_do_not_move_what_is_behind_a_place(server: Harness) -> None:
+def test_new_handles_do_not_shift_the_cursor(server: Harness) -> None:
     first = listed(server, f"{LIST}&after=0&pageSize=10")
     for name in ("aaa", "zzz"):
         server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), ()), OPERATOR, "cli")
@@ -132,14 +132,14 @@ def test_names_that_are_made_meanwhile_do_not_move_what_is_behind_a_place(server
     assert first["handles"] + rest["handles"] == [*ALL, f"{PREFIX}/zzz"]
 
 
-def test_post_and_head_list_too(shared: Harness) -> None:
+def test_post_and_head_can_list(shared: Harness) -> None:
     json_type = {**basic(), "Content-Type": "application/json"}
     body = json.dumps({"prefix": PREFIX, "page": 0, "pageSize": 2})
     assert json_of(shared.post("/api/handles", body, headers=json_type))["handles"] == ALL[:2]
     assert shared.head(LIST, headers=basic()).status == 200
 
 
-def test_with_a_name_in_the_path_the_prefix_does_not_matter(shared: Harness) -> None:
+def test_prefix_parameter_is_ignored_with_handle_in_path(shared: Harness) -> None:
     assert json_of(shared.get(f"/api/handles/{PREFIX}/n0?prefix={PREFIX}"))["responseCode"] == 1
 
 
@@ -148,7 +148,7 @@ def test_with_a_name_in_the_path_the_prefix_does_not_matter(shared: Harness) -> 
 
 @pytest.mark.parametrize("query", ["", "&pretty", "&callback=f", "&pretty&callback=f"])
 @pytest.mark.parametrize("numbers", ["", "&page=0&pageSize=40", "&page=1&pageSize=15", "&page=0&pageSize=53"])
-def test_a_long_list_is_the_same_in_pieces(
+def test_streamed_list_equals_whole_list(
     shared: Harness, monkeypatch: pytest.MonkeyPatch, query: str, numbers: str
 ) -> None:
     headers = in_session(shared)
@@ -162,7 +162,7 @@ def test_a_long_list_is_the_same_in_pieces(
     assert shared.head(LIST + numbers + query, headers=headers).status == 200
 
 
-def test_the_head_of_a_long_list_is_that_of_the_list(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_of_streamed_list(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not say that there is nothing in it."""
     monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
     headers = [(name.lower(), value) for name, value in in_session(shared).items()]
@@ -175,7 +175,7 @@ def test_the_head_of_a_long_list_is_that_of_the_list(shared: Harness, monkeypatc
     assert head("HEAD") == head("GET")
 
 
-def test_what_may_not_be_seen_is_passed_over(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_handles_are_skipped(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where everybody may list, also over many names in a row of which only administrators may know."""
     policy = replace(with_group_administrators(PROFILES["free"]), who_may_list=Audience.PUBLIC)
     server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
@@ -188,7 +188,7 @@ def test_what_may_not_be_seen_is_passed_over(server: Harness, monkeypatch: pytes
     assert listed(server, LIST)["totalCount"] == "173"
 
 
-def test_the_right_to_list_is_asked_for_with_each_piece(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_is_checked_for_each_page(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
     assert history.MAX_PAGE == 1_000
     do = server.place.do
@@ -203,5 +203,5 @@ def test_the_right_to_list_is_asked_for_with_each_piece(server: Harness, monkeyp
         return await do(work, client)
 
     object.__setattr__(server.service.place, "do", losing)
-    with pytest.raises(Exception, match="has changed"):
+    with pytest.raises(Exception, match="was changed"):
         server.get(LIST, headers=basic())

@@ -31,7 +31,7 @@ def test_prefixes_are_listed(server: Harness) -> None:
     assert server.get("/api/prefixes?page=x", headers=basic()).status == 400
 
 
-def test_a_prefix_is_homed_and_unhomed(server: Harness) -> None:
+def test_prefix_is_homed_and_unhomed(server: Harness) -> None:
     for name in ("111", "0.NA/222", "0.na/333"):
         for _ in range(2):
             answer = server.post(f"/api/prefixes/{name}", headers=basic())
@@ -44,7 +44,7 @@ def test_a_prefix_is_homed_and_unhomed(server: Harness) -> None:
     assert not set(homed(server)) & {"0.NA/111", "0.NA/222"}
 
 
-def test_the_query_and_the_body_go_before_the_path(server: Harness) -> None:
+def test_query_and_body_take_precedence_over_path(server: Harness) -> None:
     answers = (
         server.post("/api/prefixes/999?prefix=111", headers=basic()),
         server.post("/api/prefixes", '{"prefix": "222"}', headers=basic() | JSON),
@@ -57,20 +57,20 @@ def test_the_query_and_the_body_go_before_the_path(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("target", ["/api/prefixes", "/api/prefixes/", "/api/prefixes/999?prefix="])
-def test_a_prefix_has_to_be_named(server: Harness, target: str) -> None:
+def test_missing_prefix_is_refused(server: Harness, target: str) -> None:
     for answer in (server.post(target, headers=basic()), server.delete(target, headers=basic())):
         assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
         assert "handle" not in json_of(answer)
 
 
 @pytest.mark.parametrize("name", ["111/x", "0.NA/", "0.SITE", "x%20", "%20x", "a..b", "a%0Ab", "%FF/x"])
-def test_what_is_no_prefix_is_refused(server: Harness, name: str) -> None:
+def test_invalid_prefix_is_refused(server: Harness, name: str) -> None:
     answer = server.post(f"/api/prefixes/{name}", headers=basic())
     assert (answer.status, json_of(answer)["responseCode"]) == (400, 102)
     assert "message" in json_of(answer)
 
 
-def test_who_may(server: Harness) -> None:
+def test_permission_to_home(server: Harness) -> None:
     name = Handle.parse(f"{PREFIX}/somebody")
     server.registry.do(Create(name, (Value(300, "HS_SECKEY", b"s", permissions=PRIVATE),)), OPERATOR, "cli")
     somebody = basic(f"300:{name}", "s")
@@ -84,7 +84,7 @@ def test_who_may(server: Harness) -> None:
     assert "server_admins" in json_of(server.get("/api/prefixes", headers=somebody))["message"]
 
 
-def test_one_prefix_cannot_be_read(shared: Harness) -> None:
+def test_single_prefix_cannot_be_read(shared: Harness) -> None:
     for answer in (shared.get(f"/api/prefixes/{PREFIX}"), shared.head(f"/api/prefixes/{PREFIX}")):
         assert answer.status == 405
         assert header_of(answer, "Allow") == "POST, DELETE, OPTIONS"
@@ -104,7 +104,7 @@ def test_the_site_record(shared: Harness) -> None:
     assert (answer.status, json_of(answer)["responseCode"]) == (404, 4)
 
 
-def test_what_there_is(shared: Harness) -> None:
+def test_description(shared: Harness) -> None:
     plain = json_of(shared.get("/api"))
     assert (plain["name"], plain["version"]) == ("Perseid", __version__)
     for name, link in plain["links"].items():

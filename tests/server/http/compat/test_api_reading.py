@@ -36,7 +36,7 @@ def indexes(server: Harness, target: str, **how: object) -> list[int]:
 # What is found
 
 
-def test_a_record_is_given_by_ascending_index(server: Harness) -> None:
+def test_values_are_sorted_by_index(server: Harness) -> None:
     make(server, f"{PREFIX}/order", Value.text(7, "A", "x"), Value.text(3, "B", "y"), Value.text(5, "A", "z"))
     assert indexes(server, f"/api/handles/{PREFIX}/order")[:3] == [3, 5, 7]
     assert indexes(server, f"/api/handles/{PREFIX}/order?type=a") == [5, 7]
@@ -61,13 +61,13 @@ def test_index_and_type_select_together(shared: Harness, query: str, found: list
 
 
 @pytest.mark.parametrize("query", ["index=99", "type=NONE", "type=", "index=0", "type=UR"])
-def test_no_such_values_are_an_empty_list_and_no_error(shared: Harness, query: str) -> None:
+def test_missing_values_are_an_empty_list(shared: Harness, query: str) -> None:
     answer = shared.get(f"{N0}?{query}")
     assert answer.status == 200
     assert json.loads(answer.body) == {"responseCode": 200, "values": [], "handle": f"{PREFIX}/n0"}
 
 
-def test_the_name_is_repeated_as_it_was_written(shared: Harness) -> None:
+def test_handle_is_repeated_as_written(shared: Harness) -> None:
     for written in (f"{PREFIX}/N0", f"{PREFIX}%2Fn0", f"%31{PREFIX[1:]}/n0"):
         answer = json_of(shared.get(f"/api/handles/{written}"))
         assert answer["responseCode"] == 1
@@ -75,7 +75,7 @@ def test_the_name_is_repeated_as_it_was_written(shared: Harness) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
-def test_any_name_is_repeated(shared: Harness, text: str) -> None:
+def test_any_handle_is_repeated(shared: Harness, text: str) -> None:
     name = f"{PREFIX}/{text}"
     answer = shared.get(f"/api/handles/{encode_path(name)}")
     assert json_of(answer)["handle"] == name
@@ -85,39 +85,39 @@ def test_any_name_is_repeated(shared: Harness, text: str) -> None:
 @pytest.mark.parametrize(
     "suffix", ["a b", "a/b", "//", "a/", "..", "%2F", "a?b#c", "日本", "a;b=c&d+e", "100%", "<&>\"'"]
 )
-def test_names_with_anything_in_them_are_found(server: Harness, suffix: str) -> None:
+def test_handles_with_special_characters_are_found(server: Harness, suffix: str) -> None:
     name = f"{PREFIX}/{suffix}"
     make(server, name, Value.text(1, "URL", "https://example.org/"))
     answer = json_of(server.get(f"/api/handles/{encode_path(name)}"))
     assert (answer["responseCode"], answer["handle"]) == (1, name)
 
 
-def test_names_that_differ_in_slashes_are_different(shared: Harness) -> None:
+def test_slashes_distinguish_handles(shared: Harness) -> None:
     for name in (f"{PREFIX}/n0/", f"{PREFIX}//n0", f"{PREFIX}/./n0", f"{PREFIX}/x/../n0"):
         answer = shared.get(f"/api/handles/{name}")
         assert (answer.status, json_of(answer)) == (404, {"responseCode": 100, "handle": name})
 
 
-def test_a_name_without_a_slash_is_a_prefix(shared: Harness) -> None:
+def test_name_without_slash_is_a_prefix(shared: Harness) -> None:
     answer = json_of(shared.get(f"/api/handles/{PREFIX}?type=HS_ADMIN"))
     assert (answer["responseCode"], answer["handle"]) == (1, PREFIX)
     assert json_of(shared.get("/api/handles/99999")) == {"responseCode": 100, "handle": "99999"}
 
 
-def test_an_empty_suffix_is_a_name_that_nobody_has(shared: Harness) -> None:
+def test_empty_suffix_is_not_found(shared: Harness) -> None:
     answer = shared.get(f"/api/handles/{PREFIX}/")
     assert (answer.status, json_of(answer)) == (404, {"responseCode": 100, "handle": f"{PREFIX}/"})
 
 
-def test_octets_that_are_no_utf_8_are_looked_up_and_not_found(shared: Harness) -> None:
+def test_invalid_utf_8_is_not_found(shared: Harness) -> None:
     answer = shared.get(f"/api/handles/{PREFIX}/%FF")
     assert (answer.status, json_of(answer)["handle"]) == (404, f"{PREFIX}/\ufffd")
 
 
-ELSEWHERE = "That prefix doesn't live here. Ask the service of the prefix, if the prefix is right as it is written"
+ELSEWHERE = "That prefix doesn't live here. Check the prefix, or use the service that hosts it"
 
 
-def test_a_name_of_another_service_is_not_here(shared: Harness) -> None:
+def test_prefix_of_another_service_is_not_hosted(shared: Harness) -> None:
     for name in ("99999/x", f"/{PREFIX}/n0"):
         answer = shared.get(f"/api/handles/{name}")
         plain = json_of(answer)
@@ -126,13 +126,13 @@ def test_a_name_of_another_service_is_not_here(shared: Harness) -> None:
 
 
 @pytest.mark.parametrize("before", ["hdl:", "HDL:", "doi:", "urn:hdl:", "info:hdl/"])
-def test_a_scheme_is_not_dropped_and_noticed(shared: Harness, before: str) -> None:
+def test_scheme_before_handle_is_reported(shared: Harness, before: str) -> None:
     answer = shared.get(f"/api/handles/{before}{PREFIX}/n0")
     assert (answer.status, json_of(answer)["responseCode"]) == (400, 301)
-    assert f"without a scheme before them here: {PREFIX}/n0" in json_of(answer)["message"]
+    assert f"Remove the scheme before the handle: {PREFIX}/n0" in json_of(answer)["message"]
 
 
-def test_which_prefixes_are_here_is_told_to_those_who_may_list_them(server: Harness) -> None:
+def test_hosted_prefixes_are_shown_only_with_permission_to_list(server: Harness) -> None:
     """Whoever is refused the list does not get it as advice, at any door."""
     somebody = Value(300, "HS_SECKEY", b"theirs", permissions=PRIVATE)
     server.registry.do(Create(Handle.parse(f"{PREFIX}/somebody"), (somebody,)), OPERATOR, "cli")
@@ -144,17 +144,17 @@ def test_which_prefixes_are_here_is_told_to_those_who_may_list_them(server: Harn
         told = [server.get(door, headers={"Accept": "application/json", **identity}) for identity in unprivileged]
         for each in (*told, server.get(door)):
             assert each.status in (400, 404)
-            assert b"served here:" not in each.body
+            assert b"hosted here:" not in each.body
             assert b"777" not in each.body
     assert json_of(server.get("/api/handles/99999/x"))["message"] == ELSEWHERE
     administrator = json_of(server.get("/api/handles/99999/x", headers=basic()))["message"]
-    assert administrator.endswith(f"served here: {PREFIX}, 7770, 7771, 7772, 7773 and others")
+    assert administrator.endswith(f"hosted here: {PREFIX}, 7770, 7771, 7772, 7773 and others")
     own = json.loads(server.get("/api/v1/handles/99999%2Fx", headers=basic()).body)
     assert own["advice"].endswith("7773 and others")
 
 
 @pytest.mark.parametrize("query", ["index=abc", "index=", "index=2147483648", "index=various", "index=1&index=x"])
-def test_an_index_that_is_no_number_is_malformed(shared: Harness, query: str) -> None:
+def test_invalid_index_is_refused(shared: Harness, query: str) -> None:
     answer = shared.get(f"{N0}?{query}")
     plain = json_of(answer)
     assert (answer.status, plain["responseCode"]) == (400, 4)
@@ -162,13 +162,13 @@ def test_an_index_that_is_no_number_is_malformed(shared: Harness, query: str) ->
     assert "index" in plain["message"]
 
 
-def test_there_is_no_empty_name(shared: Harness) -> None:
+def test_empty_handle_is_refused(shared: Harness) -> None:
     for target in ("/api/handles", "/api/handles/"):
         answer = shared.get(target)
         assert (answer.status, json_of(answer)) == (400, {"responseCode": 102, "message": "Empty handle invalid"})
 
 
-def test_a_tombstone_is_a_record_like_others(server: Harness) -> None:
+def test_tombstone_can_be_read(server: Harness) -> None:
     server.registry.do(Tombstone(Handle.parse(f"{PREFIX}/n1"), "it was lost"), OPERATOR, "cli")
     answer = json_of(server.get(f"/api/handles/{PREFIX}/n1"))
     assert answer["responseCode"] == 1
@@ -178,7 +178,7 @@ def test_a_tombstone_is_a_record_like_others(server: Harness) -> None:
 # A POST is a GET
 
 
-def test_a_post_has_parameters_in_its_body(shared: Harness) -> None:
+def test_post_has_parameters_in_body(shared: Harness) -> None:
     by_form = shared.post(f"{N0}?index=1", "index=3", headers=FORM)
     by_json = shared.post(f"{N0}?index=1", '{"index": "3"}', headers={"Content-Type": "application/json"})
     for answer in (by_form, by_json):
@@ -187,24 +187,24 @@ def test_a_post_has_parameters_in_its_body(shared: Harness) -> None:
         assert header_of(answer, "ETag") is None
 
 
-def test_the_form_of_the_answer_may_be_asked_for_in_the_body(shared: Harness) -> None:
+def test_response_format_may_be_in_body(shared: Harness) -> None:
     answer = shared.post(f"{N0}?index=1", "callback=f&pretty", headers=FORM)
     assert answer.body.startswith(b"f({\n  ")
 
 
 @pytest.mark.parametrize("body", ["[]", '{"index": null}', '{"index": {}}', "{"])
-def test_a_body_that_cannot_be_read_is_malformed(shared: Harness, body: str) -> None:
+def test_invalid_body_is_refused(shared: Harness, body: str) -> None:
     answer = shared.post(N0, body, headers={"Content-Type": "application/json"})
     assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
     assert "handle" not in json_of(answer)
 
 
-def test_other_bodies_do_not_matter(shared: Harness) -> None:
+def test_other_bodies_are_ignored(shared: Harness) -> None:
     assert shared.post(N0, "{", headers={"Content-Type": "text/plain"}).status == 200
     assert shared.ask("GET", N0, "{", headers={"Content-Type": "application/json"}).status == 200
 
 
-def test_a_post_creates_nothing_and_says_what_does(shared: Harness) -> None:
+def test_post_does_not_create(shared: Harness) -> None:
     for body, status, code in (("", 404, 100), ('[{"type": "URL", "parsed_data": "https://example.org/"}]', 400, 4)):
         answer = shared.post(f"/api/handles/{PREFIX}/none", body, headers={"Content-Type": "application/json"})
         assert (answer.status, json_of(answer)["responseCode"]) == (status, code)
@@ -215,18 +215,18 @@ def test_a_post_creates_nothing_and_says_what_does(shared: Harness) -> None:
 # Who may see what
 
 
-def test_strangers_see_what_everybody_may_see(shared: Harness) -> None:
+def test_anonymous_callers_see_public_values(shared: Harness) -> None:
     assert 9 not in indexes(shared, HIDDEN)
     assert json_of(shared.get(f"{HIDDEN}?index=9"))["responseCode"] == 200
     assert 9 not in indexes(shared, f"{HIDDEN}?publicOnly=true", headers=basic())
 
 
-def test_an_administrator_sees_all(shared: Harness) -> None:
+def test_administrator_sees_all_values(shared: Harness) -> None:
     assert 9 in indexes(shared, HIDDEN, headers=basic())
     assert indexes(shared, f"{HIDDEN}?index=9", headers=basic()) == [9]
 
 
-def test_who_asks_for_more_is_asked_who_they_are(shared: Harness) -> None:
+def test_private_values_require_authentication(shared: Harness) -> None:
     answer = shared.get(f"{HIDDEN}?publicOnly=false")
     assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (
         401,
@@ -237,16 +237,16 @@ def test_who_asks_for_more_is_asked_who_they_are(shared: Harness) -> None:
     assert shared.get(f"{N0}?publicOnly=false").status == 200
 
 
-def test_over_plain_http_nobody_is_asked_and_it_is_said_why(shared: Harness) -> None:
+def test_plain_http_gets_no_challenge_but_a_reason(shared: Harness) -> None:
     answer = shared.get(f"{HIDDEN}?publicOnly=false", secure=False, headers=basic())
     assert (answer.status, json_of(answer)["responseCode"]) == (403, 402)
     assert not list(answer.values("WWW-Authenticate"))
-    assert "TLS" in json_of(answer)["message"]
+    assert "HTTPS" in json_of(answer)["message"]
     assert 9 not in indexes(shared, HIDDEN, secure=False, headers=basic())
     assert 9 in indexes(shared, HIDDEN, secure=False, local=True, headers=basic())
 
 
-def test_who_may_not_read_a_value_is_told_what_they_may_do(server: Harness) -> None:
+def test_refused_read_has_advice(server: Harness) -> None:
     make(
         server,
         f"{PREFIX}/user",
@@ -256,19 +256,19 @@ def test_who_may_not_read_a_value_is_told_what_they_may_do(server: Harness) -> N
     answer = server.get(HIDDEN, headers=basic(f"300:{PREFIX}/user", "secret"))
     plain = json_of(answer)
     assert (answer.status, plain["responseCode"]) == (403, 400)
-    assert f"300:{PREFIX}/user may not" in plain["message"]
+    assert f"300:{PREFIX}/user cannot" in plain["message"]
     assert "READ_VALUE" in plain["message"]
     assert "publicOnly=true" in plain["message"]
     assert server.get(N0, headers=basic(f"300:{PREFIX}/user", "secret")).status == 200
 
 
-def test_a_value_that_nobody_may_read(server: Harness) -> None:
+def test_value_without_read_permission_is_not_returned(server: Harness) -> None:
     make(server, f"{PREFIX}/nobody", Value(1, "X", b"x", permissions=Permission.ADMIN_WRITE), Value.text(2, "Y", "y"))
     answer = server.get(f"/api/handles/{PREFIX}/nobody", headers=basic())
     assert (answer.status, json_of(answer)["responseCode"]) == (403, 401)
 
 
-def test_who_is_not_believed_is_refused_even_what_everybody_may_read(shared: Harness) -> None:
+def test_failed_authentication_is_refused_even_public_values(shared: Harness) -> None:
     for target, handle in ((N0, f"{PREFIX}/n0"), ("/api/site", None), ("/api/nope", None), ("/api", None)):
         answer = shared.get(target, headers=basic(ADMINISTRATOR, SECRET + "x"))
         plain = json_of(answer)
@@ -276,7 +276,7 @@ def test_who_is_not_believed_is_refused_even_what_everybody_may_read(shared: Har
         assert header_of(answer, "Cache-Control") == "no-store"
 
 
-def test_the_status_of_the_server_is_for_its_administrators(shared: Harness) -> None:
+def test_server_status_is_for_administrators(shared: Harness) -> None:
     target = "/api/handles/0.SITE/status"
     assert json_of(shared.get(target)) == {"responseCode": 200, "values": [], "handle": "0.SITE/status"}
     assert shared.get(f"{target}?publicOnly=false").status == 401
@@ -285,7 +285,7 @@ def test_the_status_of_the_server_is_for_its_administrators(shared: Harness) -> 
     assert json_of(shared.get(f"{target}?type=NONE", headers=basic()))["responseCode"] == 200
 
 
-def test_records_of_the_installation_itself_are_nobodys(shared: Harness) -> None:
+def test_records_of_the_installation_cannot_be_read(shared: Harness) -> None:
     for name in ("0.SITE/homed", f"0.site/policy/{PREFIX}"):
         answer = shared.get(f"/api/handles/{name}", headers=basic())
         assert (answer.status, json_of(answer)["responseCode"]) == (400, 301)
@@ -294,7 +294,7 @@ def test_records_of_the_installation_itself_are_nobodys(shared: Harness) -> None
 # What caches are told
 
 
-def test_what_everybody_may_read_may_be_kept_as_long_as_its_values_say(server: Harness) -> None:
+def test_public_values_are_cached_by_ttl(server: Harness) -> None:
     name = f"{PREFIX}/ttl"
     make(
         server,
@@ -320,14 +320,14 @@ def test_what_everybody_may_read_may_be_kept_as_long_as_its_values_say(server: H
     assert header_of(server.get(f"{target}x"), "Cache-Control") == "no-store"
 
 
-def test_no_cache_keeps_a_session_that_stands_in_an_answer(shared: Harness) -> None:
+def test_response_with_session_is_not_cached(shared: Harness) -> None:
     answer = shared.get(N0, headers={"Authorization": 'Handle cnonce="AAAAAAAAAAAAAAAAAAAAAA=="'})
     assert answer.status == 200
     assert "sessionId" in (header_of(answer, "WWW-Authenticate") or "")
     assert header_of(answer, "Cache-Control") == "no-store"
 
 
-def test_an_answer_that_is_known_is_not_sent_again(shared: Harness) -> None:
+def test_matching_tag_gets_304(shared: Harness) -> None:
     tag = header_of(shared.get(N0), "ETag")
     assert tag
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
@@ -340,7 +340,7 @@ def test_an_answer_that_is_known_is_not_sent_again(shared: Harness) -> None:
         assert shared.get(N0, headers={"If-None-Match": other}).status == 200
 
 
-def test_the_tag_follows_the_record(server: Harness) -> None:
+def test_tag_changes_with_record(server: Harness) -> None:
     name = f"{PREFIX}/tagged"
     make(server, name, Value.text(1, "A", "x"), Value(2, "B", b"y", permissions=PRIVATE), OWNED)
     target = f"/api/handles/{name}"
@@ -353,12 +353,12 @@ def test_the_tag_follows_the_record(server: Harness) -> None:
     assert header_of(server.get(target), "ETag") != public
 
 
-def test_head_is_get(shared: Harness) -> None:
+def test_head_equals_get_without_body(shared: Harness) -> None:
     for target in (N0, f"{N0}?pretty", f"{N0}x", "/api/site", "/api"):
         assert shared.head(target) == shared.get(target)
 
 
-def test_a_server_that_is_not_asked_about_its_share_says_so() -> None:
+def test_wrong_server_of_site_is_reported() -> None:
     with harness() as server:
         (one,) = server.place.site.servers
         shared_site = replace(server.place.site, servers=(one, replace(one, server_id=2)))
@@ -372,7 +372,7 @@ def test_a_server_that_is_not_asked_about_its_share_says_so() -> None:
 # Names that templates make
 
 
-def test_a_template_makes_values_and_no_record(server: Harness) -> None:
+def test_template_creates_values_without_record(server: Harness) -> None:
     template = (
         '<namespace><template delimiter="@"><if test="equals" expression="none"><notfound/></if><else>'
         '<foreach><if value="type" expression="URL"><value data="${data}#${extension}"/></if></foreach>'
@@ -403,7 +403,7 @@ def test_a_template_makes_values_and_no_record(server: Harness) -> None:
 # Keys that go
 
 
-def test_a_key_that_is_changed_meanwhile_proves_nothing(server: Harness) -> None:
+def test_key_changed_meanwhile_is_refused(server: Harness) -> None:
     """Between the proof and what is done, the record with the key may be changed by somebody else."""
     for headers in (basic(), in_session(server)):
         do = server.place.do
@@ -428,7 +428,7 @@ def test_a_key_that_is_changed_meanwhile_proves_nothing(server: Harness) -> None
         server.registry.do(Modify(Handle.parse(f"0.NA/{PREFIX}"), (old,)), OPERATOR, "cli")
 
 
-def test_a_server_of_nothing_names_no_prefix() -> None:
+def test_server_without_prefixes_lists_none() -> None:
     with harness() as server:
         assert server.delete(f"/api/prefixes/{PREFIX}", headers=basic()).status == 200
         message = json_of(server.get(N0))["message"]

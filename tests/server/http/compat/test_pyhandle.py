@@ -69,7 +69,7 @@ BOTH = pytest.mark.parametrize("way", ["password", "certificate"])
 
 
 @BOTH
-def test_a_name_is_registered_read_modified_and_deleted(place: Place, way: str) -> None:
+def test_handle_is_created_read_modified_and_deleted(place: Place, way: str) -> None:
     client, name = place.client(way), f"{PREFIX}/py-{way}-1"
     assert client.register_handle(name, URL, checksum="abc", FOO="foo") == name
     assert client.get_value_from_handle(name, "URL") == URL
@@ -86,7 +86,7 @@ def test_a_name_is_registered_read_modified_and_deleted(place: Place, way: str) 
 
 
 @BOTH
-def test_a_name_is_registered_once_and_again_after_it_was_deleted(place: Place, way: str) -> None:
+def test_handle_is_created_once_and_again_after_deletion(place: Place, way: str) -> None:
     client, name = place.client(way), f"{PREFIX}/py-{way}-2"
     client.register_handle(name, URL)
     with pytest.raises(problems.HandleAlreadyExistsException):
@@ -99,14 +99,14 @@ def test_a_name_is_registered_once_and_again_after_it_was_deleted(place: Place, 
 
 
 @BOTH
-def test_a_name_is_generated(place: Place, way: str) -> None:
+def test_handle_is_generated(place: Place, way: str) -> None:
     client = place.client(way)
     name = client.generate_and_register_handle(PREFIX, URL)
     assert client.get_value_from_handle(name, "URL") == URL
 
 
 @BOTH
-def test_what_is_refused_is_what_the_client_expects(place: Place, way: str) -> None:
+def test_refusals_are_what_client_expects(place: Place, way: str) -> None:
     client = place.client(way)
     for change in (client.delete_handle, lambda name: client.modify_handle_value(name, FOO="x")):
         with pytest.raises(problems.HandleNotFoundException):
@@ -115,13 +115,13 @@ def test_what_is_refused_is_what_the_client_expects(place: Place, way: str) -> N
         client.register_handle("20.500.77777/x", URL)
 
 
-def test_values_come_by_ascending_index(place: Place) -> None:
+def test_values_are_sorted_by_index(place: Place) -> None:
     client = RESTHandleClient.instantiate_for_read_access(place.url, HTTPS_verify=place.verify)
     found = [value["index"] for value in client.retrieve_handle_record_json(STD)["values"]]
     assert found == sorted(found)
 
 
-def test_a_wrong_password_is_noticed_when_something_is_changed(place: Place) -> None:
+def test_wrong_password_is_refused_on_change(place: Place) -> None:
     client = RESTHandleClient.instantiate_with_username_and_password(
         place.url, f"301:{ADMIN}", "wrong", HTTPS_verify=place.verify
     )
@@ -130,14 +130,14 @@ def test_a_wrong_password_is_noticed_when_something_is_changed(place: Place) -> 
     assert client.retrieve_handle_record_json(f"{PREFIX}/py-wrong") is None
 
 
-def test_a_user_who_does_not_exist_is_noticed_at_once(place: Place) -> None:
+def test_unknown_user_is_refused_at_once(place: Place) -> None:
     with pytest.raises(problems.HandleNotFoundException):
         RESTHandleClient.instantiate_with_username_and_password(
             place.url, f"301:{PREFIX}/nobody", "x", HTTPS_verify=place.verify
         )
 
 
-def test_names_are_found_by_their_address(place: Place) -> None:
+def test_handles_are_found_by_url(place: Place) -> None:
     client = RESTHandleClient.instantiate_for_read_and_search(
         place.url, f"301:{ADMIN}", SECRET.decode(), HTTPS_verify=place.verify
     )

@@ -28,7 +28,7 @@ def make(server: Harness, name: str, *values: Value) -> None:
     server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), values), OPERATOR, "cli")
 
 
-def test_it_is_there(shared: Harness) -> None:
+def test_ping(shared: Harness) -> None:
     for target in ("/hrls/ping", "/hrls/ping/"):
         answer = shared.get(target)
         assert (answer.status, answer.body) == (200, b"OK")
@@ -52,12 +52,12 @@ def test_it_is_there(shared: Harness) -> None:
         (f"URL=*/7&prefix={PREFIX}", ["n7"]),
     ],
 )
-def test_names_are_found_by_what_they_hold(shared: Harness, query: str, names: list[str]) -> None:
+def test_handles_are_found_by_values(shared: Harness, query: str, names: list[str]) -> None:
     target = query.replace(" ", "%20")
     assert sorted(found(shared, target)) == sorted(f"{PREFIX}/{name}" for name in names)
 
 
-def test_what_is_private_is_found_by_those_who_may_read_it(server: Harness) -> None:
+def test_private_values_are_found_with_permission(server: Harness) -> None:
     note = "NOTE=for%20administrators"
     assert found(server, note) == [f"{PREFIX}/private"]
     assert found(server, f"URL=*&{note}") == [f"{PREFIX}/private"]
@@ -67,7 +67,7 @@ def test_what_is_private_is_found_by_those_who_may_read_it(server: Harness) -> N
     assert found(server, "URL=*", **somebody) == []
 
 
-def test_strangers_find_what_everybody_may_find_and_are_told_otherwise(shared: Harness) -> None:
+def test_anonymous_search_finds_public_or_gets_challenge(shared: Harness) -> None:
     answer = shared.get(f"{FIND}URL=*")
     assert (answer.status, json_of(answer)["responseCode"]) == (401, 402)
     assert list(answer.values("WWW-Authenticate"))
@@ -75,7 +75,7 @@ def test_strangers_find_what_everybody_may_find_and_are_told_otherwise(shared: H
     assert shared.get(f"{FIND}URL=*", headers=basic(secret="wrong")).status == 401
 
 
-def test_what_is_found_has_a_limit_and_the_rest_a_place(shared: Harness) -> None:
+def test_results_are_limited_with_next_link(shared: Harness) -> None:
     names: list[str] = []
     target: str | None = f"{FIND}URL=*example.org*&limit=20"
     pages = 0
@@ -89,7 +89,7 @@ def test_what_is_found_has_a_limit_and_the_rest_a_place(shared: Harness) -> None
     assert len(names) == len(set(names)) == 51
 
 
-def test_one_answer_does_not_take_for_ever(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_reads_few_pages(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reverse, "MAX_STEPS", 1)
     monkeypatch.setattr(reverse, "MAX_PAGE", 5)
     answer = shared.get(f"{FIND}URL=*", headers=basic())
@@ -100,13 +100,13 @@ def test_one_answer_does_not_take_for_ever(shared: Harness, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "query", ["", "limit=5", "URL=x&limit=0", "URL=x&limit=x", "&".join(["A=b"] * 9), "=x", "URL=x&after=nope"]
 )
-def test_a_question_that_makes_no_sense_is_refused(shared: Harness, query: str) -> None:
+def test_invalid_query_is_refused(shared: Harness, query: str) -> None:
     answer = shared.get(FIND + query, headers=basic())
     assert answer.status == 400
     assert json_of(answer)["message"]
 
 
-def test_where_names_are_not_listed_none_are_found() -> None:
+def test_nothing_is_found_where_listing_is_disabled() -> None:
     with harness(listing_allowed=False) as server:
         make(server, "somebody", Value(300, "HS_SECKEY", b"s", permissions=PRIVATE))
         assert server.get(f"{FIND}URL=*", headers=basic(f"300:{PREFIX}/somebody", "s")).status == 501
@@ -134,7 +134,7 @@ def test_patterns(pattern: str, text: str, is_so: bool) -> None:
 
 
 @given(st.lists(st.text(st.sampled_from("ab."), max_size=3), min_size=1, max_size=4), st.data())
-def test_a_pattern_matches_whatever_stands_for_its_stars(parts: list[str], data: st.DataObject) -> None:
+def test_pattern_matches_any_text_for_wildcards(parts: list[str], data: st.DataObject) -> None:
     fillings = [data.draw(st.text(st.sampled_from("ab.c"), max_size=4)) for _ in parts[1:]]
     text = parts[0] + "".join(filling + part for filling, part in zip(fillings, parts[1:], strict=True))
     assert matches("*".join(parts), text)

@@ -71,7 +71,7 @@ def in_session(session: dict[str, Any]) -> dict[str, str]:
 # It begins
 
 
-def test_a_session_begins_with_an_id_and_a_nonce(server: Harness) -> None:
+def test_new_session_has_id_and_nonce(server: Harness) -> None:
     answer = server.post(SESSIONS)
     assert answer.status == 201
     assert header_of(answer, "Location") == THIS
@@ -84,11 +84,11 @@ def test_a_session_begins_with_an_id_and_a_nonce(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/sessions", "/api/sessions/", "/api/sessions?pretty"])
-def test_a_slash_behind_it_does_not_matter(server: Harness, path: str) -> None:
+def test_trailing_slash_is_ignored(server: Harness, path: str) -> None:
     assert server.post(path, "{}", headers=JSON).status == 201
 
 
-def test_it_may_be_proved_at_once(server: Harness) -> None:
+def test_session_can_be_authenticated_at_once(server: Harness) -> None:
     for how in (
         {"headers": {"Authorization": basic_header(SEC, SECRET)}},
         {"certificate": named(RSA)},
@@ -110,14 +110,14 @@ def test_it_may_be_proved_at_once(server: Harness) -> None:
         {"certificate": named("nobody")},
     ],
 )
-def test_a_wrong_proof_still_begins_one_and_says_so(server: Harness, how: dict[str, Any]) -> None:
+def test_wrong_proof_still_starts_session_with_error(server: Harness, how: dict[str, Any]) -> None:
     plain = begin(server, **how)
     assert list(plain) == ["sessionId", "nonce", "error"]
     after = server.get(THIS, headers=in_session(plain))
     assert list(json_of(after)) == ["sessionId", "nonce"]
 
 
-def test_a_signature_cannot_be_right_before_there_is_a_nonce(server: Harness) -> None:
+def test_signature_before_nonce_is_refused(server: Harness) -> None:
     fields = proof({"sessionId": "", "nonce": "AAAA"})
     del fields["sessionId"]
     plain = begin(server, body=json.dumps(fields), headers=JSON)
@@ -125,7 +125,7 @@ def test_a_signature_cannot_be_right_before_there_is_a_nonce(server: Harness) ->
     assert server.verdicts[-1].succeeded is False
 
 
-def test_an_id_is_not_the_clients_to_choose(server: Harness) -> None:
+def test_client_cannot_choose_session_id(server: Harness) -> None:
     for how in (
         {"body": '{"sessionId": "mine"}', "headers": JSON},
         {"headers": {"Authorization": handle_header(sessionId="mine")}},
@@ -136,7 +136,7 @@ def test_an_id_is_not_the_clients_to_choose(server: Harness) -> None:
     assert server.post(f"{SESSIONS}?sessionid=mine").status == 400
 
 
-def test_the_server_proves_itself_to_who_sends_a_nonce(server: Harness) -> None:
+def test_server_proves_itself_for_client_nonce(server: Harness) -> None:
     for plain in (
         begin(server, body=json.dumps({"cnonce": to_base64(CNONCE)}), headers=JSON),
         begin(server, headers={"Authorization": handle_header(cnonce=CNONCE)}),
@@ -151,14 +151,14 @@ def test_the_server_proves_itself_to_who_sends_a_nonce(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("body", ["[]", "null", "{", "3", '"x"', '{"id": {}}', '{"id": [1]}', "\xff", '{"a":' * 100])
-def test_what_is_no_object_is_refused(server: Harness, body: str) -> None:
+def test_body_must_be_an_object(server: Harness, body: str) -> None:
     for method, path in (("POST", SESSIONS), ("PUT", THIS)):
         answer = server.ask(method, path, body, headers=JSON)
         assert answer.status == 400
         assert json_of(answer)["error"]
 
 
-def test_a_header_that_cannot_be_read_is_refused(server: Harness) -> None:
+def test_invalid_header_is_refused(server: Harness) -> None:
     for header in ('Handle a="1" b="2"', "Handle sessionId", "Handle id=%FF"):
         for method, path in (("POST", SESSIONS), ("PUT", THIS), ("GET", THIS)):
             assert server.ask(method, path, headers={"Authorization": header}).status == 400
@@ -174,7 +174,7 @@ def test_too_many_fields_are_refused(server: Harness) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 @pytest.mark.parametrize("where", ["json", "form", "query", "header"])
-def test_fields_may_stand_anywhere(server: Harness, method: str, where: str) -> None:
+def test_fields_may_be_in_header_body_or_query(server: Harness, method: str, where: str) -> None:
     session = begin(server)
     fields = proof(session)
     match where:
@@ -193,7 +193,7 @@ def test_fields_may_stand_anywhere(server: Harness, method: str, where: str) -> 
     assert server.get(HIDDEN, headers=in_session(session)).status == 200
 
 
-def test_the_header_counts_before_the_body_and_the_body_before_the_query(server: Harness) -> None:
+def test_header_precedes_body_and_body_precedes_query(server: Harness) -> None:
     session, other = begin(server), begin(server)
     fields = proof(session)
     wrong = {"id": "999:x/y"}
@@ -203,7 +203,7 @@ def test_the_header_counts_before_the_body_and_the_body_before_the_query(server:
     assert answer.status == 200
 
 
-def test_an_id_is_percent_encoded_in_the_header_alone_and_told_as_it_was_sent(server: Harness) -> None:
+def test_id_is_percent_encoded_in_header_only(server: Harness) -> None:
     secret = Value(300, "HS_SECKEY", b"s")
     server.registry.do(Create(Handle.parse(f"{PREFIX}/50%25 ü"), (secret,)), OPERATOR, "cli")
     for identity in (f"300:{PREFIX}/50%25 ü", f"{PREFIX}/50%25 ü"):
@@ -216,7 +216,7 @@ def test_an_id_is_percent_encoded_in_the_header_alone_and_told_as_it_was_sent(se
 
 @pytest.mark.parametrize(("key", "index"), [(RSA_KEY, 300), (DSA_KEY, 302)])
 @pytest.mark.parametrize("alg", ["SHA1", "SHA256"])
-def test_keys_prove_in_a_session(server: Harness, key: Any, index: int, alg: str) -> None:
+def test_keys_authenticate_session(server: Harness, key: Any, index: int, alg: str) -> None:
     for identity in (f"{index}:{ADMIN}", ADMIN):
         session = begin(server)
         signed = from_base64(session["nonce"], "nonce") + CNONCE
@@ -226,7 +226,7 @@ def test_keys_prove_in_a_session(server: Harness, key: Any, index: int, alg: str
         assert server.get(HIDDEN, headers=in_session(session)).identity == f"{index}:{ADMIN}"
 
 
-def test_basic_proves_in_a_session_that_the_body_names(server: Harness) -> None:
+def test_basic_authenticates_session_named_in_body(server: Harness) -> None:
     session = begin(server)
     fields = {"sessionId": session["sessionId"]}
     answer = within(server, "PUT", fields, headers={"Authorization": basic_header(SEC, SECRET)})
@@ -235,7 +235,7 @@ def test_basic_proves_in_a_session_that_the_body_names(server: Harness) -> None:
     assert wrong.status == 401
 
 
-def test_a_certificate_proves_in_a_session_and_replaces_nobody(server: Harness) -> None:
+def test_certificate_authenticates_session_without_replacing_identity(server: Harness) -> None:
     session = begin(server)
     fields = {"sessionId": session["sessionId"]}
     assert json_of(within(server, "PUT", fields, certificate=named(RSA)))["id"] == RSA
@@ -258,7 +258,7 @@ def test_a_certificate_proves_in_a_session_and_replaces_nobody(server: Harness) 
         {"id": ""},
     ],
 )
-def test_a_wrong_proof_is_refused_with_a_challenge(server: Harness, change: dict[str, str]) -> None:
+def test_wrong_proof_gets_challenge(server: Harness, change: dict[str, str]) -> None:
     session = begin(server)
     answer = within(server, "PUT", proof(session) | change)
     assert answer.status == 401
@@ -273,7 +273,7 @@ def test_a_wrong_proof_is_refused_with_a_challenge(server: Harness, change: dict
     assert json_of(server.get(THIS, headers=in_session(session))) == session
 
 
-def test_a_wrong_proof_where_somebody_is_known_is_refused_and_they_stay(server: Harness) -> None:
+def test_wrong_proof_keeps_session_identity(server: Harness) -> None:
     session = begin(server)
     within(server, "PUT", proof(session))
     answer = within(server, "PUT", proof(session, secret=b"wrong"))
@@ -284,7 +284,7 @@ def test_a_wrong_proof_where_somebody_is_known_is_refused_and_they_stay(server: 
     assert json_of(server.get(THIS, headers=in_session(session)))["authenticated"] is True
 
 
-def test_another_identity_takes_the_place_of_the_first(server: Harness) -> None:
+def test_second_identity_replaces_first(server: Harness) -> None:
     server.registry.do(Create(Handle.parse(USER), (secret_at(300),)), OPERATOR, "cli")
     session = begin(server)
     within(server, "PUT", proof(session))
@@ -293,7 +293,7 @@ def test_another_identity_takes_the_place_of_the_first(server: Harness) -> None:
     assert server.get(HIDDEN, headers=in_session(session)).status == 403
 
 
-def test_without_a_session_nothing_is_proved(server: Harness) -> None:
+def test_proof_without_session_is_ignored(server: Harness) -> None:
     for method in ("GET", "PUT", "POST"):
         answer = server.ask(method, THIS)
         assert answer.status == 200
@@ -307,7 +307,7 @@ def test_without_a_session_nothing_is_proved(server: Harness) -> None:
 # It is looked at, and ends
 
 
-def test_a_session_may_be_looked_at(server: Harness) -> None:
+def test_session_can_be_read(server: Harness) -> None:
     session = begin(server)
     assert json_of(server.get(THIS, headers=in_session(session))) == session
     assert json_of(server.get(f"{THIS}?sessionId={session['sessionId']}")) == session
@@ -318,21 +318,21 @@ def test_a_session_may_be_looked_at(server: Harness) -> None:
     assert server.head(THIS, headers=in_session(session)).status == 200
 
 
-def test_looking_proves_nothing(server: Harness) -> None:
+def test_get_does_not_authenticate(server: Harness) -> None:
     session = begin(server)
     answer = server.get(f"{THIS}?{urlencode(proof(session))}", certificate=named(RSA))
     assert json_of(answer) == session
     assert server.kinds == []
 
 
-def test_no_script_of_another_page_gets_to_see_one(server: Harness) -> None:
+def test_jsonp_is_not_supported(server: Harness) -> None:
     session = begin(server)
     answer = server.get(f"{THIS}?callback=f&sessionId={session['sessionId']}")
     assert header_of(answer, "Content-Type") == "application/json;charset=utf-8"
     assert answer.body.startswith(b"{")
 
 
-def test_a_session_ends_when_it_is_deleted(server: Harness) -> None:
+def test_delete_ends_session(server: Harness) -> None:
     session = begin(server)
     within(server, "PUT", proof(session))
     answer = server.delete(THIS, headers=in_session(session))
@@ -345,24 +345,24 @@ def test_a_session_ends_when_it_is_deleted(server: Harness) -> None:
     assert fields_of(line)["sessionid"] != session["sessionId"]
 
 
-def test_an_unknown_session_is_refused_and_counts(server: Harness) -> None:
+def test_unknown_session_is_refused_and_counts_as_failure(server: Harness) -> None:
     session = begin(server)
     unknown = {"Authorization": handle_header(sessionId=session["sessionId"][:-1] + "-")}
     for method in ("GET", "PUT", "POST", "DELETE"):
         answer = server.ask(method, THIS, headers=unknown)
         assert answer.status == 403
-        assert "no such session" in json_of(answer)["error"]
+        assert "the session does not exist or has ended" in json_of(answer)["error"]
     assert [verdict.succeeded for verdict in server.verdicts] == [False] * 4
     assert server.delete(THIS).status == 403
 
 
 @pytest.mark.parametrize("path", ["/api/sessions/x", "/api/sessions/this/x", "/api/sessions//", "/api/sessions/This"])
-def test_there_is_no_other_session_than_this(server: Harness, path: str) -> None:
+def test_only_this_session_can_be_addressed(server: Harness, path: str) -> None:
     for method in ("GET", "PUT", "POST", "DELETE"):
         assert server.ask(method, path).status == 403
 
 
-def test_a_session_ends_with_the_key_that_proved_it(server: Harness) -> None:
+def test_session_ends_with_its_key(server: Harness) -> None:
     server.registry.do(Create(Handle.parse(USER), (secret_at(300), secret_at(301))), OPERATOR, "cli")
     changes: list[Any] = [Modify(Handle.parse(USER), (secret_at(300, b"other"),)), Remove(Handle.parse(USER), (301,))]
     for index, change in zip((300, 301), changes, strict=True):
@@ -372,10 +372,12 @@ def test_a_session_ends_with_the_key_that_proved_it(server: Harness) -> None:
         answer = server.get(THIS, headers=in_session(session))
         assert answer.status == 403
         assert "has changed" in json_of(answer)["error"]
-        assert "no such session" in json_of(server.get(THIS, headers=in_session(session)))["error"]
+        assert (
+            "the session does not exist or has ended" in json_of(server.get(THIS, headers=in_session(session)))["error"]
+        )
 
 
-def test_a_request_in_a_session_whose_key_has_changed_is_asked_who_it_is(server: Harness) -> None:
+def test_request_in_session_with_changed_key_gets_challenge(server: Harness) -> None:
     server.registry.do(Create(Handle.parse(USER), (secret_at(300),)), OPERATOR, "cli")
     session = begin(server)
     within(server, "PUT", proof(session, f"300:{USER}", b"a secret"))
@@ -389,13 +391,13 @@ def test_a_request_in_a_session_whose_key_has_changed_is_asked_who_it_is(server:
 # Where others read along
 
 
-def test_over_plain_http_there_are_no_sessions(server: Harness) -> None:
+def test_plain_http_has_no_sessions(server: Harness) -> None:
     session = begin(server)
     within(server, "PUT", proof(session))
     for method, path in (("POST", SESSIONS), ("GET", THIS), ("PUT", THIS), ("DELETE", THIS)):
         answer = server.ask(method, path, headers=in_session(session), secure=False)
         assert answer.status == 403
-        assert "TLS" in json_of(answer)["error"]
+        assert "HTTPS" in json_of(answer)["error"]
         assert not list(answer.values("WWW-Authenticate"))
     assert json_of(server.get(THIS, headers=in_session(session), secure=False, local=True))["authenticated"] is True
 
@@ -406,7 +408,7 @@ def test_over_plain_http_there_are_no_sessions(server: Harness) -> None:
 @pytest.mark.parametrize(
     "more", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}]
 )
-def test_a_page_of_another_site_has_nobody_known(server: Harness, more: dict[str, str]) -> None:
+def test_cross_site_page_cannot_authenticate_session(server: Harness, more: dict[str, str]) -> None:
     header = {"Authorization": basic_header(SEC, SECRET)} | more
     plain = begin(server, headers=header)
     assert "another site" in plain["error"]
@@ -416,7 +418,7 @@ def test_a_page_of_another_site_has_nobody_known(server: Harness, more: dict[str
     assert within(server, "PUT", proof(session), headers=more).status == 200, "no browser sends that by itself"
 
 
-def test_no_form_of_another_page_proves_a_session_that_its_author_knows(server: Harness) -> None:
+def test_cross_site_form_cannot_authenticate_session(server: Harness) -> None:
     """Also where an old browser does not say which page it was: no form is sent as JSON."""
     session = begin(server)
     form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -424,11 +426,11 @@ def test_no_form_of_another_page_proves_a_session_that_its_author_knows(server: 
     for how in ({"headers": form | {"Authorization": basic_header(SEC, SECRET)}}, {"certificate": named(RSA)}):
         answer = server.post(THIS, body, **{"headers": form, **how})
         assert answer.status == 401
-        assert "JSON" in json_of(answer)["error"]
+        assert "application/json" in json_of(answer)["error"]
     assert json_of(server.get(THIS, headers=in_session(session))) == session
 
 
-def test_a_page_of_our_own_may(server: Harness) -> None:
+def test_own_page_can_authenticate_session(server: Harness) -> None:
     own = {"Origin": "https://hdl.example.org", "Sec-Fetch-Site": "same-origin"}
     header = {"Authorization": basic_header(SEC, SECRET)} | own | JSON
     assert begin(server, body="{}", headers=header)["authenticated"] is True
@@ -444,7 +446,7 @@ PLAIN = st.dictionaries(NAMES, TEXTS | st.integers() | st.booleans() | st.none()
 
 @given(PLAIN, st.sampled_from(("GET", "PUT", "POST", "DELETE")), st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_body_brings_more_than_a_refusal(server: Harness, plain: dict[str, Any], method: str, this: bool) -> None:
+def test_any_body_is_at_most_refused(server: Harness, plain: dict[str, Any], method: str, this: bool) -> None:
     body = json.dumps(plain)
     path = THIS if this or method != "POST" else SESSIONS
     assert server.ask(method, path, body, headers=JSON).status in (200, 201, 400, 403)
@@ -452,13 +454,13 @@ def test_no_body_brings_more_than_a_refusal(server: Harness, plain: dict[str, An
 
 @given(st.binary(max_size=60), st.sampled_from(("Handle ", "Basic ", "")))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_header_brings_more_than_a_refusal(server: Harness, octets: bytes, scheme: str) -> None:
+def test_any_header_is_at_most_refused(server: Harness, octets: bytes, scheme: str) -> None:
     header = {"Authorization": scheme + octets.decode("latin-1")}
     for method, path in (("POST", SESSIONS), ("PUT", THIS), ("DELETE", THIS)):
         assert server.ask(method, path, headers=header).status in (200, 201, 400, 403)
 
 
-def test_many_challenges_of_one_address_make_room_for_each_other(server: Harness) -> None:
+def test_many_challenges_of_one_address_are_bounded(server: Harness) -> None:
     mine = begin(server, host="192.0.2.9")
     for _ in range(MAX_UNPROVED_PER_ADDRESS + 10):
         assert server.put(f"/api/handles/{PREFIX}/new", [{"index": 1, "type": "URL", "data": "x"}]).status == 401
@@ -466,7 +468,7 @@ def test_many_challenges_of_one_address_make_room_for_each_other(server: Harness
     assert within(server, "PUT", proof(mine)).status == 200
 
 
-def test_requests_of_one_session_at_the_same_time_are_each_ones_own(server: Harness) -> None:
+def test_concurrent_requests_of_one_session(server: Harness) -> None:
     session = begin(server)
     within(server, "PUT", proof(session))
 

@@ -55,14 +55,14 @@ def is_valid(server: Harness, identity: str = SEC, fields: dict[str, str] | None
     return plain["isValid"]
 
 
-def test_a_right_signature_is_right(server: Harness) -> None:
+def test_valid_signature_is_valid(server: Harness) -> None:
     assert is_valid(server)
     assert not is_valid(server, fields=asked(b"wrong"))
     assert server.verdicts == [ProofResult(right, ADMIN.encode(), own=False) for right in (True, False)]
     assert server.kinds == [WorkKind.READ, WorkKind.VERIFY] * 2
 
 
-def test_it_is_asked_over_plain_http_and_by_post_too(server: Harness) -> None:
+def test_plain_http_and_post_are_accepted(server: Harness) -> None:
     target = f"/api/verifications/{SEC}"
     body, json_type = json.dumps(asked()), {"Content-Type": "application/json"}
     assert json_of(server.post(target, body, headers=json_type, secure=False))["isValid"] is True
@@ -76,13 +76,13 @@ def test_it_is_asked_over_plain_http_and_by_post_too(server: Harness) -> None:
 @pytest.mark.parametrize(
     "identity", [ADMIN, f"0:{ADMIN}", f"301:{ADMIN.lower()}", SEC.replace("/", "%2F").replace("%2F", "/")]
 )
-def test_a_key_may_be_named_in_many_ways(server: Harness, identity: str) -> None:
+def test_key_has_several_spellings(server: Harness, identity: str) -> None:
     answer = server.get(path(identity))
     assert json_of(answer)["isValid"] is True
     assert json_of(answer)["handle"] == identity.rpartition(":")[2]
 
 
-def test_the_index_may_be_a_parameter_but_not_twice(server: Harness) -> None:
+def test_index_may_be_one_parameter(server: Harness) -> None:
     assert is_valid(server, ADMIN, asked(index="301"))
     assert not is_valid(server, ADMIN, asked(index="302"))
     assert is_valid(server, ADMIN, asked(index="0"))
@@ -93,18 +93,18 @@ def test_the_index_may_be_a_parameter_but_not_twice(server: Harness) -> None:
         assert "handle" not in json_of(answer)
 
 
-def test_a_prefix_alone_means_its_handle(server: Harness) -> None:
+def test_prefix_alone_means_prefix_handle(server: Harness) -> None:
     answer = server.get(path(f"301:{PREFIX}"))
     assert json_of(answer) == {"responseCode": 1, "isValid": True, "handle": PREFIX}
 
 
 @pytest.mark.parametrize("identity", [f"301:{PREFIX}/nobody", f"300:{ADMIN}", f"399:{ADMIN}", f"301:{PREFIX}/vec-std"])
-def test_what_is_no_secret_here_has_made_nothing(server: Harness, identity: str) -> None:
+def test_other_values_are_not_valid(server: Harness, identity: str) -> None:
     assert not is_valid(server, identity)
     assert server.kinds == [WorkKind.READ, WorkKind.VERIFY], "and it takes as long"
 
 
-def test_all_ways_of_signing_are_known(server: Harness) -> None:
+def test_all_algorithms_are_supported(server: Harness) -> None:
     secret = "sä:cret".encode()
     server.registry.do(Create(Handle.parse(USER), (secret_at(300, secret),)), OPERATOR, "cli")
     signed = NONCE + CNONCE
@@ -123,12 +123,12 @@ def test_all_ways_of_signing_are_known(server: Harness) -> None:
             assert is_valid(server, f"300:{USER}", fields), alg
 
 
-def test_empty_secrets_have_made_nothing(server: Harness) -> None:
+def test_empty_secrets_are_not_valid(server: Harness) -> None:
     server.registry.do(Create(Handle.parse(USER), (Value(300, "HS_SECKEY", b""),)), OPERATOR, "cli")
     assert not is_valid(server, f"300:{USER}", asked(b""))
 
 
-def test_of_other_prefixes_nothing_is_known(server: Harness) -> None:
+def test_other_prefixes_are_refused(server: Harness) -> None:
     answer = server.get(path("300:99999/x"))
     assert answer.status == 400
     plain = json_of(answer)
@@ -150,7 +150,7 @@ def test_of_other_prefixes_nothing_is_known(server: Harness) -> None:
         asked(index="x"),
     ],
 )
-def test_a_question_that_cannot_be_understood_is_refused(server: Harness, fields: dict[str, str]) -> None:
+def test_invalid_request_is_refused(server: Harness, fields: dict[str, str]) -> None:
     answer = server.get(path(ADMIN, fields))
     assert answer.status == 400
     plain = json_of(answer)
@@ -162,19 +162,19 @@ def test_a_question_that_cannot_be_understood_is_refused(server: Harness, fields
 @pytest.mark.parametrize(
     "target", ["/api/verifications/", "/api/verifications/301:", "/api/verifications/99999999999:a/b"]
 )
-def test_what_names_no_key_is_refused(server: Harness, target: str) -> None:
+def test_invalid_key_is_refused(server: Harness, target: str) -> None:
     answer = server.get(f"{target}?{urlencode(asked())}")
     assert answer.status == 400
     assert json_of(answer)["responseCode"] == 4
 
 
-def test_weak_digests_are_a_setting(server: Harness) -> None:
+def test_weak_digests_are_configurable(server: Harness) -> None:
     server.configure(weak_digests=False)
     assert server.get(path(fields=asked(alg="SHA1"))).status == 400
     assert is_valid(server)
 
 
-def test_who_asks_may_say_so_and_must_be_right(server: Harness) -> None:
+def test_caller_may_authenticate_but_not_wrongly(server: Harness) -> None:
     wrong = server.get(path(), headers={"Authorization": basic_header(SEC, b"wrong")})
     assert wrong.status == 401
     assert json_of(wrong)["responseCode"] == 403
@@ -189,5 +189,5 @@ def test_who_asks_may_say_so_and_must_be_right(server: Harness) -> None:
     st.dictionaries(st.sampled_from((*asked(), "index", "salt", "iterations", "length")), st.text(max_size=20)),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_question_brings_more_than_a_refusal(server: Harness, identity: str, fields: dict[str, str]) -> None:
+def test_any_request_is_at_most_refused(server: Harness, identity: str, fields: dict[str, str]) -> None:
     assert server.get(path(identity, asked() | fields)).status in (200, 400)

@@ -40,7 +40,7 @@ BY = pytest.mark.parametrize("by", [0, 1], ids=["whole", "by octets"])
 
 
 @BY
-def test_a_request_is_answered_and_the_connection_goes_on(server: Running, by: int) -> None:
+def test_request_is_handled_and_connection_stays_open(server: Running, by: int) -> None:
     with server.connect() as caller:
         for number in range(3):
             caller.send(get(b"/%d/x?y=z" % number, b"Accept:  */* ", b"X-Odd: \xe9"), by=by)
@@ -57,7 +57,7 @@ def test_a_request_is_answered_and_the_connection_goes_on(server: Running, by: i
 
 
 @BY
-def test_what_can_be_answered_at_once_is_sent_as_it_is(server: Running, by: int) -> None:
+def test_fast_response_is_sent_unchanged(server: Running, by: int) -> None:
     with server.connect() as caller:
         for _ in range(3):
             caller.send(get(b"/now"), by=by)
@@ -65,7 +65,7 @@ def test_what_can_be_answered_at_once_is_sent_as_it_is(server: Running, by: int)
             assert (answer.body, answer.octets) == (b"now\n", b"HTTP/1.1 200 OK\r\nContent-Length: 4")
 
 
-def test_requests_with_the_same_headers_share_what_was_found_out_about_them(server: Running) -> None:
+def test_requests_with_same_headers_share_fields(server: Running) -> None:
     with server.connect() as caller:
         for target in (b"/a", b"/now", b"/now?x", b"/c"):
             caller.send(get(target, b"Accept: a/b"))
@@ -79,7 +79,7 @@ def test_requests_with_the_same_headers_share_what_was_found_out_about_them(serv
     assert server.service.requests[4].header("accept") == "c/d"
 
 
-def test_headers_that_were_the_same_but_for_the_framing_are_looked_at_again(server: Running) -> None:
+def test_headers_with_other_framing_are_parsed_again(server: Running) -> None:
     with server.connect() as caller:
         caller.send(get(b"/a"))
         caller.answer()
@@ -89,14 +89,14 @@ def test_headers_that_were_the_same_but_for_the_framing_are_looked_at_again(serv
         assert caller.answer().closes
 
 
-def test_a_body_comes_by_itself_however_often_the_headers_are_the_same(server: Running) -> None:
+def test_repeated_headers_with_body(server: Running) -> None:
     with server.connect() as caller:
         for _ in range(3):
             caller.feed([get(b"/now", b"Content-Length: 4"), b"body"])
             assert caller.answer().body == b"GET /now body"
 
 
-def test_headers_that_were_enough_for_http_1_0_are_not_for_1_1(server: Running) -> None:
+def test_headers_of_http_1_0_are_checked_again_for_1_1(server: Running) -> None:
     with server.connect() as caller:
         caller.feed([get(b"/now", b"Connection: keep-alive", version=b"1.0")])
         assert caller.answer().status == 200
@@ -104,15 +104,15 @@ def test_headers_that_were_enough_for_http_1_0_are_not_for_1_1(server: Running) 
         assert caller.answer().status == 400
 
 
-def test_a_head_that_has_no_end_is_none() -> None:
+def test_head_without_end_is_refused() -> None:
     reader = HeadParser(Peer("127.0.0.1"))
     for head in (get(b"/")[:-1], get(b"/")[:-2]):
-        with pytest.raises(ProtocolError, match="no end"):
+        with pytest.raises(ProtocolError, match="incomplete"):
             reader.read(head)
     assert reader.read(get(b"/")).target == b"/"
 
 
-def test_a_head_that_is_too_large_is_so_with_the_same_headers_too(server: Running) -> None:
+def test_large_head_is_refused_with_repeated_headers(server: Running) -> None:
     with server.connect() as caller:
         most = MAX_HEAD - len(get(b"/", b"Accept: a/b"))
         for length, status in ((0, 200), (most, 200), (most + 1, 431)):
@@ -120,7 +120,7 @@ def test_a_head_that_is_too_large_is_so_with_the_same_headers_too(server: Runnin
             assert caller.answer().status == status
 
 
-def test_whoever_changes_the_headers_of_a_request_changes_no_other(server: Running) -> None:
+def test_changing_headers_does_not_affect_other_requests(server: Running) -> None:
     with server.connect() as caller:
         for _ in range(3):
             caller.send(get(b"/x"))
@@ -130,7 +130,7 @@ def test_whoever_changes_the_headers_of_a_request_changes_no_other(server: Runni
 
 
 @BY
-def test_a_body_of_known_length(server: Running, by: int) -> None:
+def test_body_with_length(server: Running, by: int) -> None:
     octets = get(b"/x", b"Content-Length: 10", method=b"PUT", body=b"0123\r\n\r\n89")
     with server.connect() as caller:
         for _ in range(2):
@@ -139,7 +139,7 @@ def test_a_body_of_known_length(server: Running, by: int) -> None:
 
 
 @BY
-def test_a_body_in_chunks(server: Running, by: int) -> None:
+def test_chunked_body(server: Running, by: int) -> None:
     body = b'4\r\nbody\r\n00A;a=b;c="d"\r\n0123456789\r\n0;x\r\nTrailer: y\r\n\r\n'
     octets = get(b"/x", b"Transfer-Encoding: Chunked", method=b"POST", body=body)
     with server.connect() as caller:
@@ -148,12 +148,12 @@ def test_a_body_in_chunks(server: Running, by: int) -> None:
             assert caller.answer().body == b"POST /x body0123456789"
 
 
-def test_an_empty_body_in_chunks_is_not_answered_at_once(server: Running) -> None:
+def test_empty_chunked_body_has_no_fast_response(server: Running) -> None:
     octets = get(b"/now", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n")
     assert server.ask(octets).body == b"GET /now "
 
 
-def test_a_large_body_in_one_piece_and_many(server: Running) -> None:
+def test_large_body_in_one_and_many_parts(server: Running) -> None:
     body = bytes(range(256)) * 4_096
     octets = get(b"/x", b"Content-Length: %d" % len(body), method=b"PUT", body=body)
     with server.connect() as caller:
@@ -162,7 +162,7 @@ def test_a_large_body_in_one_piece_and_many(server: Running) -> None:
             assert caller.answer().body == b"PUT /x " + body
 
 
-def test_what_is_sent_together_is_answered_in_order(server: Running) -> None:
+def test_pipelined_requests_are_answered_in_order(server: Running) -> None:
     count = 3 * MAX_REQUESTS_PER_TURN
     octets = b"".join(
         get(b"/%d" % (200 + number % 2), b"Content-Length: 1", body=b"x") if number % 3 else get(b"/now")
@@ -176,7 +176,7 @@ def test_what_is_sent_together_is_answered_in_order(server: Running) -> None:
             assert answer.body == (b"four" if number % 3 else b"now\n")
 
 
-def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
+def test_input_waits_while_a_request_is_handled(server: Running) -> None:
     server.do(server.service.go.clear)
     with server.connect() as caller:
         caller.send(get(b"/wait"))
@@ -191,7 +191,7 @@ def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
         assert [caller.answer().body for _ in range(100)] == [b"GET /p%d " % number for number in range(100)]
 
 
-def test_what_comes_while_others_have_their_turn_waits(server: Running) -> None:
+def test_input_waits_for_its_turn(server: Running) -> None:
     with server.connect() as caller:
         caller.feed([get(b"/now") * (3 * MAX_REQUESTS_PER_TURN), get(b"/x") + get(b"/y")], ended=True)
         assert [caller.answer().body for _ in range(3 * MAX_REQUESTS_PER_TURN)] == [
@@ -201,7 +201,7 @@ def test_what_comes_while_others_have_their_turn_waits(server: Running) -> None:
         assert caller.is_closed()
 
 
-def test_nothing_is_read_while_others_have_their_turn(server: Running) -> None:
+def test_reading_is_paused_between_turns(server: Running) -> None:
     with server.connect() as caller:
         caller.feed([get(b"/now") * (MAX_REQUESTS_PER_TURN + 1)], then=lambda connection: connection._paused)
         assert [caller.answer().body for _ in range(MAX_REQUESTS_PER_TURN + 1)] == [b"now\n"] * (
@@ -211,7 +211,7 @@ def test_nothing_is_read_while_others_have_their_turn(server: Running) -> None:
         assert caller.answer().body == b"GET /x "
 
 
-def test_very_many_requests_in_one_piece_let_others_have_their_turn(server: Running) -> None:
+def test_many_pipelined_requests_yield_to_others(server: Running) -> None:
     with server.connect() as caller, server.connect() as other:
         caller.send(get(b"/now") * 3_000)
         other.send(get(b"/now"))
@@ -237,7 +237,7 @@ def test_very_many_requests_in_one_piece_let_others_have_their_turn(server: Runn
     ],
 )
 @pytest.mark.parametrize("target", [b"/now", b"/x"])
-def test_the_client_says_whether_the_connection_goes_on(
+def test_client_controls_keep_alive(
     server: Running, by: int, version: bytes, connection: bytes | None, closes: bool, target: bytes
 ) -> None:
     headers = () if connection is None else (b"Connection: " + connection,)
@@ -253,14 +253,14 @@ def test_the_client_says_whether_the_connection_goes_on(
             assert caller.is_closed()
 
 
-def test_proxy_connection_means_nothing(server: Running) -> None:
+def test_proxy_connection_is_ignored(server: Running) -> None:
     with server.connect() as caller:
         for _ in range(3):
             caller.send(get(b"/now", b"Proxy-Connection: close"))
             assert not caller.answer().closes
 
 
-def test_what_follows_a_last_request_is_not_answered(server: Running) -> None:
+def test_input_after_last_request_is_ignored(server: Running) -> None:
     with server.connect() as caller:
         caller.send(get(b"/x", b"Connection: close") + get(b"/y"))
         assert caller.answer().body == b"GET /x "
@@ -268,14 +268,14 @@ def test_what_follows_a_last_request_is_not_answered(server: Running) -> None:
     assert len(server.service.requests) == 1
 
 
-def test_the_service_says_that_the_connection_ends(server: Running) -> None:
+def test_service_can_close_connection(server: Running) -> None:
     with server.connect() as caller:
         caller.send(get(b"/close"))
         assert caller.answer().closes
         assert caller.is_closed()
 
 
-def test_who_has_said_everything_still_gets_all_answers(server: Running) -> None:
+def test_half_closed_client_gets_all_responses(server: Running) -> None:
     server.do(server.service.go.clear)
     with server.connect() as caller:
         caller.send(get(b"/wait") + get(b"/now") * (2 * MAX_REQUESTS_PER_TURN) + get(b"/x"))
@@ -290,7 +290,7 @@ def test_who_has_said_everything_still_gets_all_answers(server: Running) -> None
 @pytest.mark.parametrize(
     "beginning", [b"G", b"GET /x HTTP/1.1\r\nHost: x\r\n", get(b"/x", b"Content-Length: 5", body=b"four")]
 )
-def test_who_ends_in_the_middle_of_a_request_is_told(server: Running, beginning: bytes) -> None:
+def test_incomplete_request_gets_error(server: Running, beginning: bytes) -> None:
     with server.connect() as caller:
         caller.send(get(b"/now") + beginning)
         caller.sock.shutdown(socket.SHUT_WR)
@@ -301,7 +301,7 @@ def test_who_ends_in_the_middle_of_a_request_is_told(server: Running, beginning:
         assert caller.is_closed()
 
 
-def test_who_ends_between_requests_is_let_go(server: Running) -> None:
+def test_connection_ends_between_requests(server: Running) -> None:
     with server.connect() as caller:
         caller.send(get(b"/now"))
         caller.answer()
@@ -309,7 +309,7 @@ def test_who_ends_between_requests_is_let_go(server: Running) -> None:
         assert caller.is_closed()
 
 
-def test_what_was_begun_for_somebody_who_has_gone_is_done(server: Running) -> None:
+def test_work_continues_after_client_disconnects(server: Running) -> None:
     server.do(server.service.go.clear)
     with server.connect() as caller:
         caller.send(get(b"/wait"))
@@ -328,7 +328,7 @@ def test_what_was_begun_for_somebody_who_has_gone_is_done(server: Running) -> No
 
 
 @pytest.mark.parametrize("target", [b"/now", b"/x", b"/stream", b"/204", b"/304", b"/404", b"/large"])
-def test_head_has_the_headers_of_get_and_no_body(server: Running, target: bytes) -> None:
+def test_head_has_headers_of_get_and_no_body(server: Running, target: bytes) -> None:
     with server.connect() as caller:
         caller.send(get(target))
         got = caller.answer()
@@ -345,7 +345,7 @@ def test_head_has_the_headers_of_get_and_no_body(server: Running, target: bytes)
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_some_answers_have_no_body_and_no_length(server: Running, status: int) -> None:
+def test_some_responses_have_no_body_and_no_length(server: Running, status: int) -> None:
     with server.connect() as caller:
         for _ in range(2):
             caller.send(get(b"/%d" % status))
@@ -355,7 +355,7 @@ def test_some_answers_have_no_body_and_no_length(server: Running, status: int) -
             assert "transfer-encoding" not in answer.headers
 
 
-def test_an_answer_that_is_made_while_it_is_sent(server: Running) -> None:
+def test_streamed_response(server: Running) -> None:
     before = server.service.streams_closed
     with server.connect() as caller:
         for _ in range(2):
@@ -373,9 +373,7 @@ def test_an_answer_that_is_made_while_it_is_sent(server: Running) -> None:
     server.until(lambda: server.service.streams_closed == before + 3)
 
 
-def test_an_answer_that_breaks_while_it_is_sent_does_not_look_whole(
-    server: Running, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_stream_does_not_look_complete(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     with server.connect() as caller:
         caller.send(get(b"/torn"))
         octets = b""
@@ -386,7 +384,7 @@ def test_an_answer_that_breaks_while_it_is_sent_does_not_look_whole(
     assert "a secret" not in caplog.text
 
 
-def test_nobody_makes_an_answer_for_who_has_gone(server: Running) -> None:
+def test_stream_is_closed_when_client_disconnects(server: Running) -> None:
     before = server.service.streams_closed
     with server.connect() as caller:
         caller.send(get(b"/endless"))
@@ -394,7 +392,7 @@ def test_nobody_makes_an_answer_for_who_has_gone(server: Running) -> None:
     server.until(lambda: server.service.streams_closed == before + 1)
 
 
-def test_a_large_answer_arrives_whole(server: Running) -> None:
+def test_large_response_is_complete(server: Running) -> None:
     with server.connect() as caller:
         for _ in range(2):
             caller.send(get(b"/large"))
@@ -403,9 +401,7 @@ def test_a_large_answer_arrives_whole(server: Running) -> None:
 
 
 @pytest.mark.parametrize("target", [b"/broken", b"/broken-at-once", b"/bad-header", b"/100", b"/700"])
-def test_what_goes_wrong_inside_gets_a_number_and_no_more(
-    server: Running, target: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_internal_error_is_reported_by_number(server: Running, target: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with server.connect() as caller:
         caller.send(get(target) + get(b"/x"))
         answer = caller.answer()
@@ -417,12 +413,12 @@ def test_what_goes_wrong_inside_gets_a_number_and_no_more(
     assert "a secret" not in caplog.text + answer.body.decode()
 
 
-def test_a_refusal_that_cannot_be_made_is_a_status_alone(server: Running) -> None:
+def test_failing_error_response_is_a_bare_status(server: Running) -> None:
     answer = server.ask(b"GET /broken-refusal\r\n")
     assert (answer.status, answer.body) == (505, b"")
 
 
-def test_headers_about_the_sending_are_the_connections_alone(server: Running) -> None:
+def test_services_cannot_set_connection_headers(server: Running) -> None:
     answer = server.ask(get(b"/contradicting"))
     assert answer.body == b"x"
     assert answer.headers.keys() == {"content-length", "date"}
@@ -453,19 +449,19 @@ def test_headers_about_the_sending_are_the_connections_alone(server: Running) ->
         (b"http://example.org//a", b"//a"),
     ],
 )
-def test_a_target_is_kept_as_it_came(server: Running, by: int, sent: bytes, target: bytes) -> None:
+def test_target_is_kept_as_received(server: Running, by: int, sent: bytes, target: bytes) -> None:
     with server.connect() as caller:
         for _ in range(2):
             caller.send(get(sent), by=by)
             assert caller.answer().body == b"GET %b " % target
 
 
-def test_options_may_be_about_the_server(server: Running) -> None:
+def test_options_asterisk(server: Running) -> None:
     assert server.ask(get(b"*", method=b"OPTIONS")).body == b"OPTIONS * "
 
 
 @pytest.mark.parametrize("method", [b"get", b"PATCH", b"FOO", b"M-SEARCH", b"TRACE", b"PRI", b"a!#$%&'*+-.^_`|~9"])
-def test_the_service_judges_methods(server: Running, method: bytes) -> None:
+def test_service_gets_any_method(server: Running, method: bytes) -> None:
     with server.connect() as caller:
         for _ in range(2):
             caller.send(get(b"/x", method=method))
@@ -475,7 +471,7 @@ def test_the_service_judges_methods(server: Running, method: bytes) -> None:
 # What else clients ask of a connection
 
 
-def test_a_client_that_asks_before_it_sends_a_body_is_told_to(server: Running) -> None:
+def test_expect_100_continue(server: Running) -> None:
     octets = get(b"/x", b"Expect: 100-Continue", b"Content-Length: 4", method=b"PUT")
     with server.connect() as caller:
         caller.send(octets)
@@ -491,7 +487,7 @@ def test_a_client_that_asks_before_it_sends_a_body_is_told_to(server: Running) -
         assert caller.answer().body == b"PUT /x body"
 
 
-def test_a_client_that_asks_is_not_told_to_send_what_is_too_much(server: Running) -> None:
+def test_expect_with_large_body_is_refused(server: Running) -> None:
     octets = get(b"/x", b"Expect: 100-continue", b"Content-Length: 9999999", method=b"PUT")
     assert server.ask(octets).status == 413
 
@@ -504,7 +500,7 @@ def test_a_client_that_asks_is_not_told_to_send_what_is_too_much(server: Running
         (b"Upgrade: h2c",),
     ],
 )
-def test_nothing_else_is_spoken_however_much_it_is_asked_for(server: Running, headers: tuple[bytes, ...]) -> None:
+def test_upgrade_is_ignored(server: Running, headers: tuple[bytes, ...]) -> None:
     with server.connect() as caller:
         for _ in range(2):
             caller.send(get(b"/x", *headers))
@@ -516,7 +512,7 @@ def test_nothing_else_is_spoken_however_much_it_is_asked_for(server: Running, he
             assert caller.answer().body == b"POST /x body"
 
 
-def test_one_empty_line_before_a_request_is_passed_over(server: Running) -> None:
+def test_one_empty_line_before_request_is_skipped(server: Running) -> None:
     with server.connect() as caller:
         for _ in range(3):
             caller.send(b"\r\n" + get(b"/x", b"Content-Length: 1", method=b"POST", body=b"a\r\n") + get(b"/now"))
@@ -535,7 +531,7 @@ def test_one_empty_line_before_a_request_is_passed_over(server: Running) -> None
 # Who asks
 
 
-def test_a_trusted_proxy_is_believed_request_by_request() -> None:
+def test_trusted_proxy_is_evaluated_per_request() -> None:
     peer = Peer("127.0.0.1", trusted_networks=NetworkSet(["127.0.0.0/8"]))
     with running(peer) as server, server.connect() as caller:
         for host in (b"192.0.2.1", b"192.0.2.1", b"192.0.2.2"):
@@ -549,7 +545,7 @@ def test_a_trusted_proxy_is_believed_request_by_request() -> None:
     assert [client.local for client in clients] == [False, False, False, False]
 
 
-def test_a_certificate_and_tls_are_the_peers() -> None:
+def test_certificate_and_tls_are_those_of_the_peer() -> None:
     with running(Peer("192.0.2.1", secure=True, certificate=b"DER")) as tls, tls.connect() as caller:
         caller.send(get(b"/x", b"X-Forwarded-For: 192.0.2.9", b"X-Forwarded-Proto: http"))
         caller.answer()
@@ -559,7 +555,7 @@ def test_a_certificate_and_tls_are_the_peers() -> None:
     assert not client.trusted
 
 
-def test_whoever_counts_connections_is_told_when_one_ends() -> None:
+def test_end_of_connection_is_reported() -> None:
     with running() as server:
         callers = [server.connect() for _ in range(3)]
         for caller in callers:

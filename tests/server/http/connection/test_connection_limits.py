@@ -37,7 +37,7 @@ def until_read(server: Running, octets: int) -> None:
 # Time
 
 
-def test_a_connection_without_any_request_ends_in_silence(server: Running) -> None:
+def test_connection_without_request_is_closed(server: Running) -> None:
     with server.connect() as caller:
         server.until(lambda: len(server.manager.open) == 1)
         server.pass_time(manager.HEAD_TIMEOUT - 1)
@@ -48,7 +48,7 @@ def test_a_connection_without_any_request_ends_in_silence(server: Running) -> No
 
 
 @pytest.mark.parametrize("request_", [GET, NOW])
-def test_an_idle_connection_ends_in_silence(server: Running, request_: bytes) -> None:
+def test_idle_connection_is_closed(server: Running, request_: bytes) -> None:
     with server.connect() as caller:
         for _ in range(3):
             caller.send(request_)
@@ -60,7 +60,7 @@ def test_an_idle_connection_ends_in_silence(server: Running, request_: bytes) ->
 
 
 @pytest.mark.parametrize("first", [b"", NOW, GET])
-def test_a_head_has_its_time_from_its_first_octet_on(server: Running, first: bytes) -> None:
+def test_head_timeout_starts_at_first_byte(server: Running, first: bytes) -> None:
     with server.connect() as caller:
         if first:
             caller.send(first)
@@ -78,7 +78,7 @@ def test_a_head_has_its_time_from_its_first_octet_on(server: Running, first: byt
     assert server.limited == ["slow_connection"]
 
 
-def test_a_body_has_its_time_in_all(server: Running) -> None:
+def test_body_has_total_timeout(server: Running) -> None:
     with server.connect() as caller:
         caller.send(PUT)
         for step in range(1, 6):
@@ -94,7 +94,7 @@ def test_a_body_has_its_time_in_all(server: Running) -> None:
         assert caller.is_closed()
 
 
-def test_a_body_that_trickles_does_not_have_that_time(server: Running) -> None:
+def test_slow_body_times_out_earlier(server: Running) -> None:
     with server.connect() as caller:
         caller.send(PUT)
         caller.send(bytes(1_024))
@@ -107,7 +107,7 @@ def test_a_body_that_trickles_does_not_have_that_time(server: Running) -> None:
         assert caller.answer().status == 408
 
 
-def test_a_body_in_chunks_must_bring_octets_and_not_only_chunks(server: Running) -> None:
+def test_chunked_body_needs_data_not_only_chunks(server: Running) -> None:
     with server.connect() as caller:
         caller.send(PUT.replace(b"Content-Length: 100000", b"Transfer-Encoding: chunked"))
         server.until(lambda: len(server.manager.open) == 1 and only(server)._body is not None)
@@ -119,7 +119,7 @@ def test_a_body_in_chunks_must_bring_octets_and_not_only_chunks(server: Running)
         assert caller.answer().status == 408
 
 
-def test_an_answer_may_take_its_time_inside(server: Running) -> None:
+def test_handling_has_no_timeout(server: Running) -> None:
     with server.connect() as caller:
         caller.send(GET.replace(b"/x", b"/wait"))
         server.until(lambda: len(server.service.requests) == 1)
@@ -129,7 +129,7 @@ def test_an_answer_may_take_its_time_inside(server: Running) -> None:
 
 
 @pytest.mark.parametrize("target", [b"/large", b"/endless"])
-def test_a_client_that_does_not_take_its_answer_is_cut_off(server: Running, target: bytes) -> None:
+def test_client_that_does_not_receive_is_cut(server: Running, target: bytes) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", target))
@@ -141,7 +141,7 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off(server: Running, targ
     assert server.limited == ["slow_connection"]
 
 
-def test_a_client_that_takes_its_answer_slowly_gets_it(server: Running) -> None:
+def test_slow_client_gets_response(server: Running) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", b"/large"))
@@ -159,7 +159,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_it(server: Running) -> None:
 
 
 @pytest.mark.parametrize(("target", "octets"), [(b"/now?large", 100_000), (b"/medium", MEDIUM)])
-def test_answers_that_are_not_taken_stop_requests_from_being_read(server: Running, target: bytes, octets: int) -> None:
+def test_unreceived_responses_pause_reading(server: Running, target: bytes, octets: int) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(NOW.replace(b"/now", target) * 500)
@@ -174,7 +174,7 @@ def test_answers_that_are_not_taken_stop_requests_from_being_read(server: Runnin
     assert not server.limited
 
 
-def test_a_client_that_does_not_take_what_was_answered_at_once_is_cut_off() -> None:
+def test_client_that_does_not_receive_fast_responses_is_cut() -> None:
     with running(times=manager.Timeouts(idle=1_000)) as server, server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(NOW.replace(b"/now", b"/now?large"))
@@ -185,7 +185,7 @@ def test_a_client_that_does_not_take_what_was_answered_at_once_is_cut_off() -> N
         server.until(lambda: not server.manager.open)
 
 
-def test_a_client_that_goes_in_the_middle_of_its_answer_is_forgotten(server: Running) -> None:
+def test_client_that_disconnects_during_response_is_removed(server: Running) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", b"/endless"))
@@ -196,7 +196,7 @@ def test_a_client_that_goes_in_the_middle_of_its_answer_is_forgotten(server: Run
 # Memory
 
 
-def test_who_has_most_of_what_is_not_whole_goes_when_it_is_too_much() -> None:
+def test_connection_with_most_unfinished_data_is_cut() -> None:
     with running(max_unfinished=250_000) as server:
         small, middle, large = server.connect(), server.connect(), server.connect()
         small.send(PUT + bytes(10_000))
@@ -215,7 +215,7 @@ def test_who_has_most_of_what_is_not_whole_goes_when_it_is_too_much() -> None:
             caller.sock.close()
 
 
-def test_nothing_is_left_of_a_connection_that_has_ended(server: Running) -> None:
+def test_ended_connection_leaves_no_buffers(server: Running) -> None:
     with server.connect() as caller:
         caller.send(GET + NOW + PUT + bytes(100_000) + GET.replace(b"/x", b"/stream"))
         for _ in range(4):
@@ -234,7 +234,7 @@ def test_nothing_is_left_of_a_connection_that_has_ended(server: Running) -> None
 # The end of all
 
 
-def test_when_all_is_to_end_idle_connections_end_and_others_with_their_answer(server: Running) -> None:
+def test_drain_closes_idle_connections_and_others_after_response(server: Running) -> None:
     idle, asking, partial, fresh = (server.connect() for _ in range(4))
     idle.send(NOW)
     idle.answer()
@@ -256,7 +256,7 @@ def test_when_all_is_to_end_idle_connections_end_and_others_with_their_answer(se
     server.until(lambda: not server.manager.open)
 
 
-def test_while_all_is_to_end_a_request_that_comes_is_the_last_one(server: Running) -> None:
+def test_request_during_drain_is_the_last(server: Running) -> None:
     with server.connect() as caller, server.connect() as streaming:
         for _ in range(2):
             caller.send(NOW)
@@ -275,7 +275,7 @@ def test_while_all_is_to_end_a_request_that_comes_is_the_last_one(server: Runnin
         assert streaming.is_closed()
 
 
-def test_a_closed_connection_that_the_client_does_not_let_go_is_cut(server: Running) -> None:
+def test_closing_connection_is_cut_after_timeout(server: Running) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", b"/large").replace(b"Host", b"Connection: close\r\nHost"))

@@ -107,7 +107,7 @@ cuts = st.lists(st.integers(0, 5_000), max_size=12)
 
 
 @given(st.lists(requests(), min_size=1, max_size=4), cuts)
-def test_sound_requests_are_received_exactly(server: Running, sent: list[Sent], places: list[int]) -> None:
+def test_valid_requests_are_received_exactly(server: Running, sent: list[Sent], places: list[int]) -> None:
     server.service.requests.clear()
     octets = b"".join(one.octets() for one in sent)
     with server.connect() as caller:
@@ -144,7 +144,7 @@ anything = st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=20), max_siz
 
 
 @given(anything, cuts)
-def test_whatever_comes_gets_answers_and_an_end(server: Running, octets: bytes, places: list[int]) -> None:
+def test_any_input_gets_responses_and_an_end(server: Running, octets: bytes, places: list[int]) -> None:
     with server.connect() as caller:
         caller.feed(split(octets, places))
         caller.sock.shutdown(socket.SHUT_WR)
@@ -158,7 +158,7 @@ def test_whatever_comes_gets_answers_and_an_end(server: Running, octets: bytes, 
 
 
 @given(st.sampled_from(sorted(CASES)), cuts)
-def test_what_is_refused_is_refused_however_it_is_cut(server: Running, name: str, places: list[int]) -> None:
+def test_refusal_does_not_depend_on_splitting(server: Running, name: str, places: list[int]) -> None:
     status, octets = CASES[name]
     if len(octets) > 10_000:
         places = places or [1]
@@ -171,29 +171,25 @@ def test_what_is_refused_is_refused_however_it_is_cut(server: Running, name: str
 
 
 @given(st.binary(max_size=300), lengths, cuts, st.binary(max_size=10))
-def test_chunks_are_put_together_and_nothing_else_is_taken(
-    body: bytes, chunks: list[int], places: list[int], rest: bytes
-) -> None:
+def test_chunked_body_consumes_only_its_bytes(body: bytes, chunks: list[int], places: list[int], rest: bytes) -> None:
     octets = in_chunks(body, chunks)
     reader, left = ChunkedBody(), b""
     for part in split(octets + rest, places):
         end = 0 if reader.whole else reader.take(part, 0)
         left += part[end:]
     assert reader.whole
-    assert bytes(reader.octets) == body
+    assert bytes(reader.data) == body
     assert left == rest
 
 
 @given(st.binary(max_size=300), cuts, st.binary(max_size=10), st.integers(0, 3))
-def test_a_body_of_known_length_is_taken_and_nothing_else(
-    body: bytes, places: list[int], rest: bytes, offset: int
-) -> None:
+def test_sized_body_consumes_only_its_bytes(body: bytes, places: list[int], rest: bytes, offset: int) -> None:
     reader, left = SizedBody(len(body)), b""
     for part in split(body + rest, places):
         end = reader.take(bytes(offset) + part, offset) - offset
         left += part[end:]
     assert reader.whole or not body
-    assert bytes(reader.octets) == body
+    assert bytes(reader.data) == body
     assert left == rest
 
 
@@ -224,7 +220,7 @@ def by_h11(octets: bytes) -> bytes | None:
     cuts,
 )
 @example(b"3\r\nabc\r\n0\r\n\r\n", [5])
-def test_chunks_that_are_taken_mean_the_same_to_another_reader(octets: bytes, places: list[int]) -> None:
+def test_accepted_chunks_mean_the_same_to_h11(octets: bytes, places: list[int]) -> None:
     reader = ChunkedBody()
     try:
         for part in split(octets, places):
@@ -233,11 +229,11 @@ def test_chunks_that_are_taken_mean_the_same_to_another_reader(octets: bytes, pl
     except ProtocolError:
         return
     if reader.whole:
-        assert bytes(reader.octets) == by_h11(octets)
+        assert bytes(reader.data) == by_h11(octets)
 
 
 @given(st.lists(st.tuples(names, values), max_size=4))
-def test_headers_that_tell_nothing_ask_for_nothing(headers: list[tuple[str, str]]) -> None:
+def test_insignificant_headers_have_no_effect(headers: list[tuple[str, str]]) -> None:
     lines = [f"{name}:{value}".encode("latin-1") for name, value in headers]
     said = _HeaderParser(b"\r\n".join((b"", b"Host:x", *lines, b"", b"")), "1.1")
     assert said.headers[1:] == [(name.lower(), value.strip(" \t")) for name, value in headers]

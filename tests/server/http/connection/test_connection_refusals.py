@@ -203,7 +203,7 @@ CASES: Final = {
 
 @pytest.mark.parametrize("by", [0, 1, 7], ids=["whole", "by octets", "by sevens"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_wrong_is_refused_however_it_comes(server: Running, name: str, by: int) -> None:
+def test_invalid_requests_are_refused_however_split(server: Running, name: str, by: int) -> None:
     status, octets = CASES[name]
     if len(octets) > 1_000:  # by single octets it would take minutes
         by *= 1 + len(octets) // 100
@@ -218,7 +218,7 @@ def test_what_is_wrong_is_refused_however_it_comes(server: Running, name: str, b
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_behind_a_sound_request(server: Running, name: str) -> None:
+def test_invalid_requests_after_a_valid_one(server: Running, name: str) -> None:
     status, octets = CASES[name]
     with server.connect() as caller:
         caller.send(b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -232,7 +232,7 @@ def test_the_same_behind_a_sound_request(server: Running, name: str) -> None:
     assert {request.path for request in server.service.requests} == {b"/now"}
 
 
-def test_a_refusal_knows_where_the_request_was_meant_to_go(server: Running) -> None:
+def test_refusal_knows_the_path(server: Running) -> None:
     paths = {}
     for octets in (
         with_headers(b"X"),
@@ -249,7 +249,7 @@ def test_a_refusal_knows_where_the_request_was_meant_to_go(server: Running) -> N
     assert set(paths.values()) == {b"/a/b"}, paths
 
 
-def test_a_refusal_of_head_has_no_body(server: Running) -> None:
+def test_refusal_of_head_has_no_body(server: Running) -> None:
     with server.connect() as caller:
         caller.send(with_headers(b"Content-Encoding: gzip", method=b"HEAD"))
         answer = caller.answer("HEAD")
@@ -258,37 +258,37 @@ def test_a_refusal_of_head_has_no_body(server: Running) -> None:
 
 
 @pytest.mark.parametrize("lines", [[], [b"X: y"] * (MAX_HEADERS - 1)])
-def test_a_head_as_large_as_it_may_be_is_taken(server: Running, lines: list[bytes]) -> None:
+def test_largest_head_is_accepted(server: Running, lines: list[bytes]) -> None:
     octets = with_headers(*lines) if lines else padded(MAX_HEAD)
     for by in (0, 1_000):
         answer = server.ask(octets, by=by)
         assert (answer.status, answer.body) == (200, b"POST /a/b?c ")
 
 
-def test_a_body_as_large_as_it_may_be_is_taken(server: Running) -> None:
+def test_largest_body_is_accepted(server: Running) -> None:
     answer = server.ask(with_headers(b"Content-Length: %d" % MAX_BODY) + bytes(MAX_BODY))
     assert len(answer.body) == len(b"POST /a/b?c ") + MAX_BODY
     answer = server.ask(chunked(b"%x\r\n%b\r\n0\r\n\r\n" % (MAX_BODY, bytes(MAX_BODY))))
     assert len(answer.body) == len(b"POST /a/b?c ") + MAX_BODY
 
 
-def test_a_body_that_becomes_too_large_is_refused(server: Running) -> None:
+def test_growing_body_is_refused_at_limit(server: Running) -> None:
     part = b"10000\r\n%b\r\n" % bytes(1 << 16)
     assert server.ask(chunked(part * 17)).status == 413
 
 
 @pytest.mark.parametrize("name", ["many extensions", "many chunks", "many trailers"])
-def test_what_stands_around_chunks_is_limited(server: Running, name: str) -> None:
+def test_chunk_framing_is_limited(server: Running, name: str) -> None:
     answer = server.ask(chunked(CHUNKS[name]))
-    assert answer.body == b"the chunks of the body have more than 65536 octets around them"
+    assert answer.body == b"the framing of the chunked body has more than 65536 bytes"
 
 
-def test_headers_with_underscores_that_resemble_nothing_are_headers(server: Running) -> None:
+def test_unsuspicious_headers_with_underscores_are_accepted(server: Running) -> None:
     server.ask(with_headers(b"X_Trace_Id: 1", b"x-ok: a_b"))
     assert server.service.requests[0].headers[1:] == [("x_trace_id", "1"), ("x-ok", "a_b")]
 
 
-def test_a_client_that_goes_on_sending_can_read_why_it_was_refused(server: Running) -> None:
+def test_client_that_keeps_sending_can_read_refusal(server: Running) -> None:
     """Closed at once, the connection would be reset, and the refusal lost."""
     with server.connect() as caller:
         caller.send(with_headers(b"Content-Length: 2000000"))
@@ -298,7 +298,7 @@ def test_a_client_that_goes_on_sending_can_read_why_it_was_refused(server: Runni
         assert caller.is_closed()
 
 
-def test_a_client_that_goes_on_sending_without_end_is_cut_off(server: Running) -> None:
+def test_client_that_keeps_sending_is_cut(server: Running) -> None:
     with server.connect() as caller:
         caller.send(b"X\r\n")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
@@ -306,7 +306,7 @@ def test_a_client_that_goes_on_sending_without_end_is_cut_off(server: Running) -
     server.until(lambda: not server.manager.open)
 
 
-def test_a_client_that_reads_a_refusal_and_stays_is_cut_off(server: Running) -> None:
+def test_client_that_stays_after_refusal_is_cut(server: Running) -> None:
     with server.connect() as caller:
         caller.send(b"X\r\n")
         assert caller.answer().status == 400
@@ -316,7 +316,7 @@ def test_a_client_that_reads_a_refusal_and_stays_is_cut_off(server: Running) -> 
         server.until(lambda: not server.manager.open)
 
 
-def test_a_client_that_goes_after_a_refusal_is_forgotten(server: Running) -> None:
+def test_client_that_leaves_after_refusal_is_removed(server: Running) -> None:
     with server.connect() as caller:
         caller.send(b"X\r\n")
         assert caller.answer().status == 400
@@ -324,7 +324,7 @@ def test_a_client_that_goes_after_a_refusal_is_forgotten(server: Running) -> Non
         server.until(lambda: not server.manager.open)
 
 
-def test_nothing_that_came_is_repeated_in_a_refusal(server: Running) -> None:
+def test_refusal_repeats_nothing_of_the_request(server: Running) -> None:
     """Pages that show a refusal escape it, and there is nothing in it to escape."""
     for status, octets in CASES.values():
         try:

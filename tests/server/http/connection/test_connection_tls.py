@@ -21,7 +21,7 @@ def server() -> Iterator[Running]:
         yield made
 
 
-def test_requests_are_answered_and_the_client_is_secure(server: Running) -> None:
+def test_requests_over_tls_are_secure(server: Running) -> None:
     with server.connect() as caller:
         for _ in range(3):
             caller.send(GET)
@@ -32,7 +32,7 @@ def test_requests_are_answered_and_the_client_is_secure(server: Running) -> None
     assert server.service.requests[0].client.private
 
 
-def test_what_is_sent_together_is_answered_in_order(server: Running) -> None:
+def test_pipelined_requests_are_answered_in_order(server: Running) -> None:
     with server.connect() as caller:
         caller.send((GET + NOW) * 500)
         for _ in range(500):
@@ -40,7 +40,7 @@ def test_what_is_sent_together_is_answered_in_order(server: Running) -> None:
             assert caller.answer().body == b"now\n"
 
 
-def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
+def test_input_waits_while_a_request_is_handled(server: Running) -> None:
     with server.connect() as caller:
         caller.send(GET.replace(b"/x", b"/wait"))
         server.until(lambda: len(server.service.requests) == 1)
@@ -53,7 +53,7 @@ def test_what_comes_while_a_request_is_answered_waits(server: Running) -> None:
             assert caller.answer().body == b"GET /x "
 
 
-def test_large_bodies_and_large_answers_arrive_whole(server: Running) -> None:
+def test_large_bodies_and_responses_are_complete(server: Running) -> None:
     body = bytes(range(256)) * (MAX_BODY // 256)
     with server.connect() as caller:
         caller.send(NOW)
@@ -66,14 +66,14 @@ def test_large_bodies_and_large_answers_arrive_whole(server: Running) -> None:
         assert caller.answer().body == b"one two three"
 
 
-def test_a_connection_ends_after_its_last_request(server: Running) -> None:
+def test_connection_ends_after_last_request(server: Running) -> None:
     with server.connect() as caller:
         caller.send(GET.replace(b"Host", b"Connection: close\r\nHost"))
         assert caller.answer().closes
         assert caller.is_closed()
 
 
-def test_a_refusal_can_be_read_by_who_goes_on_sending(server: Running) -> None:
+def test_client_that_keeps_sending_can_read_refusal(server: Running) -> None:
     with server.connect() as caller:
         caller.send(NOW)
         caller.answer()
@@ -84,7 +84,7 @@ def test_a_refusal_can_be_read_by_who_goes_on_sending(server: Running) -> None:
         assert caller.is_closed()
 
 
-def test_who_goes_on_sending_without_end_is_cut_off(server: Running) -> None:
+def test_client_that_keeps_sending_is_cut(server: Running) -> None:
     with server.connect() as caller:
         caller.send(b"X\r\n")
         with pytest.raises((ssl.SSLError, ConnectionResetError, BrokenPipeError)):
@@ -92,17 +92,17 @@ def test_who_goes_on_sending_without_end_is_cut_off(server: Running) -> None:
     server.until(lambda: not server.manager.open)
 
 
-def test_who_has_said_everything_still_gets_the_answer(server: Running) -> None:
+def test_half_closed_client_gets_response(server: Running) -> None:
     with server.connect() as caller:
         caller.send(GET.replace(b"/x", b"/wait"))
         server.until(lambda: len(server.service.requests) == 1)
         caller.sock.shutdown(socket.SHUT_WR)
-        server.until(lambda: all(one._ended for one in server.manager.open))
+        server.until(lambda: all(one._eof for one in server.manager.open))
         server.do(server.service.go.set)
         server.until(lambda: not server.manager.open)
 
 
-def test_times_are_the_same(server: Running) -> None:
+def test_timeouts_are_the_same(server: Running) -> None:
     with server.connect() as idle, server.connect() as partial:
         idle.send(NOW)
         idle.answer()
@@ -115,7 +115,7 @@ def test_times_are_the_same(server: Running) -> None:
         assert idle.is_closed()
 
 
-def test_who_does_not_take_an_answer_is_cut_off(server: Running) -> None:
+def test_client_that_does_not_receive_is_cut(server: Running) -> None:
     with server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         caller.send(GET.replace(b"/x", b"/endless"))
@@ -125,7 +125,7 @@ def test_who_does_not_take_an_answer_is_cut_off(server: Running) -> None:
     server.until(lambda: server.service.streams_closed == 1)
 
 
-def test_when_all_is_to_end_it_ends(server: Running) -> None:
+def test_drain_closes_connections(server: Running) -> None:
     with server.connect() as idle, server.connect() as asking:
         idle.send(NOW)
         idle.answer()

@@ -41,24 +41,24 @@ def test_date_and_length_are_added() -> None:
     ]
 
 
-def test_an_empty_body_has_a_length_too() -> None:
+def test_empty_body_has_a_length() -> None:
     assert head(Response(302, (("Location", "/x"),)))[-1] == "Content-Length: 0"
 
 
 @pytest.mark.parametrize("status", [204, 304])
 @pytest.mark.parametrize("made", [b"", b"four", None])
-def test_answers_that_have_no_body_have_no_length(status: int, made: bytes | None) -> None:
+def test_responses_without_body_have_no_length(status: int, made: bytes | None) -> None:
     response = Response(status, body=made) if made is not None else Response(status, stream=stream())
     assert head(response)[1:] == [DATE]
     assert not has_body(status, "GET")
 
 
-def test_what_is_streamed_has_chunks_where_they_are_known() -> None:
+def test_streams_are_chunked_for_http_1_1() -> None:
     assert head(Response(200, stream=stream()))[1:] == [DATE, "Transfer-Encoding: chunked"]
     assert head(Response(200, stream=stream()), "1.0", keep=False)[1:] == [DATE, "Connection: close"]
 
 
-def test_the_connection_is_spoken_of_where_it_has_to_be() -> None:
+def test_connection_header() -> None:
     assert head(Response(200), keep=False)[-1] == "Connection: close"
     assert head(Response(200), "1.0")[-1] == "Connection: keep-alive"
     assert head(Response(200), "1.0", keep=False)[-1] == "Connection: close"
@@ -66,33 +66,33 @@ def test_the_connection_is_spoken_of_where_it_has_to_be() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONNECTION_HEADERS))
-def test_answers_have_no_say_in_the_sending(name: str) -> None:
+def test_connection_headers_of_responses_are_ignored(name: str) -> None:
     assert head(Response(200, ((name.title(), "x"),), b"four"))[1:] == [DATE, "Content-Length: 4"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\r\nb", "ä", "a\0"])
-def test_what_is_no_name_of_a_header_is_not_sent(name: str) -> None:
-    with pytest.raises(ValueError, match="is no header"):
+def test_invalid_header_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid header"):
         head(Response(200, ((name, "x"),)))
 
 
 @pytest.mark.parametrize("status", [0, 99, 100, 199, 600, 1000])
-def test_what_is_no_status_is_not_sent(status: int) -> None:
-    with pytest.raises(ValueError, match="is no status"):
+def test_invalid_statuses_are_refused(status: int) -> None:
+    with pytest.raises(ValueError, match="is not a valid status"):
         head(Response(status))
 
 
-def test_a_status_without_a_phrase_has_an_empty_one() -> None:
+def test_unknown_status_has_empty_phrase() -> None:
     assert head(Response(299))[0] == "HTTP/1.1 299 "
 
 
-def test_a_date_is_made_once_a_second() -> None:
+def test_date_is_cached_per_second() -> None:
     assert format_date(0) == "Thu, 01 Jan 1970 00:00:00 GMT"
     assert format_date(0) is format_date(0)
     assert format_date(2**32) == "Sun, 07 Feb 2106 06:28:16 GMT"
 
 
-def test_a_chunk_says_its_size() -> None:
+def test_chunk_has_its_size() -> None:
     assert encode_chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
 
 

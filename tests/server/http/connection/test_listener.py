@@ -12,7 +12,7 @@ from perseid.server.http.connection.manager import HEAD_TIMEOUT
 from tests.server.http.listeners import ask, client_context, fronted, line_from, plain_client, read_all, tls_client
 
 
-def test_both_are_spoken_at_one_port() -> None:
+def test_http_and_https_on_one_port() -> None:
     with fronted() as behind:
         with plain_client(behind.address) as client:
             assert ask(client, "who") == "127.0.0.1 False none"
@@ -22,13 +22,13 @@ def test_both_are_spoken_at_one_port() -> None:
         behind.until(lambda: not len(behind.front.connections), "both are gone")
 
 
-def test_several_requests_may_come_with_the_first_octet() -> None:
+def test_several_requests_may_arrive_with_first_byte() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         client.sendall(b"echo 1\necho 2\nwho\n")
         assert [line_from(client) for _ in range(3)] == ["1", "2", "127.0.0.1 False none"]
 
 
-def test_where_only_https_is_spoken_http_is_told_so() -> None:
+def test_http_client_is_refused_by_https_only() -> None:
     with fronted(listen=Listen.HTTPS) as behind:
         with plain_client(behind.address) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -42,7 +42,7 @@ def test_where_only_https_is_spoken_http_is_told_so() -> None:
             assert ask(client, "echo x") == "x"
 
 
-def test_where_only_http_is_spoken_https_is_told_so() -> None:
+def test_https_client_is_refused_by_http_only() -> None:
     with fronted(listen=Listen.HTTP) as behind:
         with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"), tls_client(behind.address, client_context()):
             pass
@@ -51,7 +51,7 @@ def test_where_only_http_is_spoken_https_is_told_so() -> None:
         assert not behind.failures
 
 
-def test_without_a_certificate_there_is_no_tls_and_http_goes_on() -> None:
+def test_http_works_without_certificate() -> None:
     with fronted() as behind:
         behind.front.context = None
         with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"), tls_client(behind.address, client_context()):
@@ -60,7 +60,7 @@ def test_without_a_certificate_there_is_no_tls_and_http_goes_on() -> None:
             assert ask(client, "echo x") == "x"
 
 
-def test_who_was_refused_and_stays_is_cut() -> None:
+def test_refused_client_that_stays_is_cut() -> None:
     with fronted(listen=Listen.HTTPS) as behind, plain_client(behind.address) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         read_all(client)
@@ -70,7 +70,7 @@ def test_who_was_refused_and_stays_is_cut() -> None:
         behind.until(lambda: not len(behind.front.connections), "it is gone")
 
 
-def test_who_says_nothing_is_cut() -> None:
+def test_silent_client_is_cut() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         behind.until(lambda: behind.front.pending, "it was let in")
         behind.later(HEAD_TIMEOUT - 1)
@@ -81,7 +81,7 @@ def test_who_says_nothing_is_cut() -> None:
         assert behind.counts.limits() == {"slow_connection": 1}
 
 
-def test_an_address_has_so_many_connections_and_no_more() -> None:
+def test_connections_per_address_are_limited() -> None:
     with (
         fronted(LIMITS_CONNECTIONS_PER_ADDRESS="3", LIMITS_EXEMPT_NETWORKS="[]") as behind,
         ExitStack() as stack,
@@ -98,7 +98,7 @@ def test_an_address_has_so_many_connections_and_no_more() -> None:
             assert ask(client, "echo x") == "x"
 
 
-def test_draining_ends_what_has_not_begun_and_lets_handshakes_finish() -> None:
+def test_drain_ends_pending_connections_and_lets_handshakes_finish() -> None:
     with fronted() as behind, plain_client(behind.address) as silent, plain_client(behind.address) as begun:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         inside = client_context().wrap_bio(incoming, outgoing)
@@ -121,7 +121,7 @@ def test_draining_ends_what_has_not_begun_and_lets_handshakes_finish() -> None:
         assert behind.front.handshakes == 1
 
 
-def test_who_comes_while_all_ends_is_not_let_in() -> None:
+def test_new_connections_are_refused_during_drain() -> None:
     with fronted() as behind:
         behind.call(behind.front.drain)
         with plain_client(behind.address) as client:
@@ -140,11 +140,11 @@ def test_who_comes_while_all_ends_is_not_let_in() -> None:
         ("2001:db8::1", "2001:db8::1"),
     ],
 )
-def test_an_address_of_ipv4_stays_one(host: str, written: str) -> None:
+def test_ipv4_mapped_address_is_normalized(host: str, written: str) -> None:
     assert normalize_host(host) == written
 
 
-def test_every_address_of_the_machine_may_be_listened_at() -> None:
+def test_listening_on_all_addresses() -> None:
     with fronted(host="::") as behind:
         with plain_client(("127.0.0.1", behind.address[1])) as client:
             assert ask(client, "who") == "127.0.0.1 False none"
@@ -153,7 +153,7 @@ def test_every_address_of_the_machine_may_be_listened_at() -> None:
         behind.until(lambda: not len(behind.front.connections), "both are gone")
 
 
-def test_connections_that_break_off_leave_nothing() -> None:
+def test_reset_connections_leave_nothing() -> None:
     with fronted() as behind:
         for number in range(50):
             client = socket.create_connection(behind.address)

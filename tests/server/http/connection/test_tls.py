@@ -56,7 +56,7 @@ def identity(behind: Behind, context: ssl.SSLContext) -> str:
 
 
 @VERSIONS
-def test_a_client_without_a_certificate(version: ssl.TLSVersion) -> None:
+def test_client_without_certificate(version: ssl.TLSVersion) -> None:
     with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
         assert client.version() == version.name.replace("_", ".")
         assert ask(client, "who") == "127.0.0.1 True none"
@@ -67,7 +67,7 @@ def test_a_client_without_a_certificate(version: ssl.TLSVersion) -> None:
 
 @VERSIONS
 @pytest.mark.parametrize("kind", ["rsa1024", "rsa2048", "recorded", "ec"])
-def test_a_certificate_that_chains_to_nothing_is_taken_as_it_is(version: ssl.TLSVersion, kind: str) -> None:
+def test_self_signed_certificate_is_accepted(version: ssl.TLSVersion, kind: str) -> None:
     certificate = client_certificate(client_key(kind), "300:0.NA/12345")
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
     with fronted() as behind:
@@ -75,7 +75,7 @@ def test_a_certificate_that_chains_to_nothing_is_taken_as_it_is(version: ssl.TLS
         assert identity(behind, context) == f"127.0.0.1 True {digest}"
 
 
-def test_a_server_that_does_not_ask_gets_no_certificate() -> None:
+def test_certificate_is_not_requested_if_disabled() -> None:
     key = tls_key(SERVER_KEY)
     quiet = make_server_context([create_self_signed(key, ("localhost",))], key, request_certificate=False)
     with fronted(context=quiet) as behind:
@@ -83,7 +83,7 @@ def test_a_server_that_does_not_ask_gets_no_certificate() -> None:
             assert identity(behind, client_context(version, client_key("ec"))).endswith("none")
 
 
-def test_dsa_keys_count_with_tls_1_2_and_are_unknown_to_tls_1_3() -> None:
+def test_dsa_keys_work_with_tls_1_2_only() -> None:
     key = client_key("dsa")
     certificate = client_certificate(key, "300:0.NA/12345")
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
@@ -93,7 +93,7 @@ def test_dsa_keys_count_with_tls_1_2_and_are_unknown_to_tls_1_3() -> None:
 
 
 @VERSIONS
-def test_a_certificate_that_somebody_else_signed_is_taken_too(version: ssl.TLSVersion) -> None:
+def test_certificate_signed_by_others_is_accepted(version: ssl.TLSVersion) -> None:
     certificate = client_certificate(client_key("ec"), "300:0.NA/12345", issuer=client_key("rsa2048"))
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
     with fronted() as behind:
@@ -101,9 +101,7 @@ def test_a_certificate_that_somebody_else_signed_is_taken_too(version: ssl.TLSVe
 
 
 @VERSIONS
-def test_a_certificate_without_its_key_ends_the_handshake(
-    version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_certificate_without_its_key_is_refused(version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture) -> None:
     """The client shows somebody's certificate, and what it signs with is not the key of it."""
     caplog.set_level("INFO", "perseid")
     stolen = client_key("rsa2048")
@@ -132,7 +130,7 @@ def test_a_certificate_without_its_key_ends_the_handshake(
 
 
 @VERSIONS
-def test_whoever_came_without_a_certificate_is_asked_when_coming_again(version: ssl.TLSVersion) -> None:
+def test_returning_client_is_asked_for_certificate_again(version: ssl.TLSVersion) -> None:
     """No session is resumed: a ticket from before the certificate would keep it from being asked for."""
     context = client_context(version)
     certificate = client_certificate(client_key("ec"), "300:0.NA/12345")
@@ -150,7 +148,7 @@ def test_whoever_came_without_a_certificate_is_asked_when_coming_again(version: 
 @pytest.mark.parametrize(
     ("offered", "chosen"), [(["h2", "http/1.1"], "http/1.1"), (["http/1.1"], "http/1.1"), (["h2"], None), ([], None)]
 )
-def test_http_1_1_is_what_is_spoken_inside(offered: list[str], chosen: str | None) -> None:
+def test_alpn_selects_http_1_1(offered: list[str], chosen: str | None) -> None:
     context = client_context()
     if offered:
         context.set_alpn_protocols(offered)
@@ -159,7 +157,7 @@ def test_http_1_1_is_what_is_spoken_inside(offered: list[str], chosen: str | Non
         assert ask(client, "echo x") == "x"
 
 
-def test_a_handshake_may_come_octet_by_octet() -> None:
+def test_handshake_may_arrive_byte_by_byte() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -185,7 +183,7 @@ def test_a_handshake_may_come_octet_by_octet() -> None:
         assert answer == b"slowly\n"
 
 
-def test_a_request_may_come_together_with_the_end_of_the_handshake() -> None:
+def test_request_may_arrive_with_end_of_handshake() -> None:
     """What follows the last message of the client in one packet is not lost, nor what comes while a step is made."""
     with fronted() as behind, plain_client(behind.address) as client:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -215,7 +213,7 @@ def test_a_request_may_come_together_with_the_end_of_the_handshake() -> None:
 # Handshakes that come to nothing
 
 
-def test_old_versions_are_refused_and_the_reason_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_old_tls_versions_are_refused_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "perseid")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -230,11 +228,11 @@ def test_old_versions_are_refused_and_the_reason_is_counted(caplog: pytest.LogCa
         behind.until(lambda: not len(behind.front.connections), "it is gone")
         assert behind.failures == {"refused": 1}
     (record,) = caplog.records
-    assert record.getMessage() == "a TLS handshake failed: unsupported protocol"
+    assert record.getMessage() == "TLS handshake failed: unsupported protocol"
     assert record.exc_info is None
 
 
-def test_a_client_that_trusts_the_certificate_not_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_that_distrusts_the_certificate_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "perseid")
     with fronted() as behind:
         strict = ssl.create_default_context()
@@ -244,7 +242,7 @@ def test_a_client_that_trusts_the_certificate_not_is_counted(caplog: pytest.LogC
         ):
             pass
         behind.until(lambda: behind.failures == {"alert": 1}, "the alert is counted")
-    assert [record.getMessage() for record in caplog.records] == ["a TLS handshake failed: tlsv1 alert unknown ca"]
+    assert [record.getMessage() for record in caplog.records] == ["TLS handshake failed: tlsv1 alert unknown ca"]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +254,7 @@ def test_a_client_that_trusts_the_certificate_not_is_counted(caplog: pytest.LogC
         bytes.fromhex("1603010004 0e000000"),
     ],
 )
-def test_what_only_begins_like_tls_is_ended(octets: bytes) -> None:
+def test_invalid_tls_is_closed(octets: bytes) -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         client.sendall(octets)
         client.shutdown(socket.SHUT_WR)
@@ -265,7 +263,7 @@ def test_what_only_begins_like_tls_is_ended(octets: bytes) -> None:
         assert sum(behind.failures.values()) == 1
 
 
-def test_a_client_that_goes_away_is_counted() -> None:
+def test_client_that_disconnects_is_counted() -> None:
     with fronted() as behind:
         with plain_client(behind.address) as client:
             client.sendall(b"\x16")
@@ -273,7 +271,7 @@ def test_a_client_that_goes_away_is_counted() -> None:
         behind.until(lambda: behind.failures == {"gone": 1}, "it has gone")
 
 
-def test_a_client_that_does_not_finish_its_handshake_is_cut() -> None:
+def test_slow_handshake_is_cut() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         client.sendall(b"\x16\x03\x01\x02\x00")
         behind.until(lambda: behind.front.pending, "the handshake has begun")
@@ -285,7 +283,7 @@ def test_a_client_that_does_not_finish_its_handshake_is_cut() -> None:
         assert behind.counts.limits() == {"slow_connection": 1}
 
 
-def test_a_client_that_sends_without_end_is_cut() -> None:
+def test_endless_handshake_is_cut() -> None:
     """Records with parts of a message that would be long, as a hostile client sends them."""
     hello = b"\x01" + (1 << 20).to_bytes(3, "big")
     record = b"\x16\x03\x01" + struct.pack(">H", 1_000) + hello + bytes(996)
@@ -302,7 +300,7 @@ def test_a_client_that_sends_without_end_is_cut() -> None:
         assert set(behind.failures) <= {"too long", "refused"}
 
 
-def test_a_server_that_is_too_busy_says_so_to_nobody_and_ends_it() -> None:
+def test_busy_server_closes_handshake() -> None:
     async def refuse() -> None:
         raise Busy
 
@@ -314,7 +312,7 @@ def test_a_server_that_is_too_busy_says_so_to_nobody_and_ends_it() -> None:
         assert identity(behind, client_context()).endswith("none")
 
 
-def test_a_client_that_goes_while_a_step_is_made_leaves_nothing() -> None:
+def test_client_that_disconnects_during_step_leaves_nothing() -> None:
     with fronted() as behind:
         release = behind.call(asyncio.Event)
 
@@ -335,7 +333,7 @@ def test_a_client_that_goes_while_a_step_is_made_leaves_nothing() -> None:
         assert not behind.open
 
 
-def test_many_failures_are_counted_and_few_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_all_counted_and_few_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "perseid")
     with fronted() as behind:
         for _ in range(80):
@@ -346,7 +344,7 @@ def test_many_failures_are_counted_and_few_are_logged(caplog: pytest.LogCaptureF
     assert 50 <= len(caplog.records) < 80
 
 
-def test_a_client_cannot_begin_a_second_handshake() -> None:
+def test_renegotiation_is_refused() -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         context.set_max_proto_version(SSL.TLS1_2_VERSION)
@@ -365,7 +363,7 @@ def test_a_client_cannot_begin_a_second_handshake() -> None:
 
 
 @VERSIONS
-def test_a_large_answer_comes_whole(version: ssl.TLSVersion) -> None:
+def test_large_response_is_complete(version: ssl.TLSVersion) -> None:
     size = 5_000_001
     with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
         client.sendall(b"big %d\nclose\n" % size)
@@ -374,7 +372,7 @@ def test_a_large_answer_comes_whole(version: ssl.TLSVersion) -> None:
 
 @VERSIONS
 @pytest.mark.parametrize("together", [False, True], ids=["behind the handshake", "with its last words"])
-def test_much_may_be_sent_at_once(version: ssl.TLSVersion, together: bool) -> None:
+def test_many_records_may_arrive_at_once(version: ssl.TLSVersion, together: bool) -> None:
     """Many records come together; each line of them is obeyed, in order.
 
     In TLS 1.3 a client has the last word of the handshake and may go on at once; both come in one piece then.
@@ -414,7 +412,7 @@ def _decrypted(speaking: ssl.SSLObject) -> Iterator[bytes]:
         yield piece
 
 
-def test_who_takes_slowly_is_waited_for() -> None:
+def test_slow_client_pauses_writing() -> None:
     """The protocol inside hears that it should write no more, and later that it may."""
     with fronted() as behind, tls_client(behind.address, client_context()) as client:
         client.sendall(b"big 30000000\n")
@@ -426,7 +424,7 @@ def test_who_takes_slowly_is_waited_for() -> None:
         assert ask(client, "echo still here") == "still here"
 
 
-def test_what_nobody_reads_stays_at_the_client() -> None:
+def test_paused_reading_pauses_client() -> None:
     with fronted() as behind, tls_client(behind.address, client_context()) as client:
         client.sendall(b"pause\n")
         behind.until(lambda: behind.open and behind.open[0].paused, "it reads no more")
@@ -448,7 +446,7 @@ def test_what_nobody_reads_stays_at_the_client() -> None:
 
 
 @VERSIONS
-def test_reading_can_stop_and_go_on_between_any_two_records(version: ssl.TLSVersion) -> None:
+def test_reading_can_pause_between_any_records(version: ssl.TLSVersion) -> None:
     with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
         for number in range(20):
             client.sendall(b"pause\n")
@@ -465,7 +463,7 @@ def test_reading_can_stop_and_go_on_between_any_two_records(version: ssl.TLSVers
 
 
 @VERSIONS
-def test_the_end_is_said(version: ssl.TLSVersion) -> None:
+def test_close_notify_is_sent(version: ssl.TLSVersion) -> None:
     """A client is told that what it got is all, so nobody on the way can have cut it short."""
     context = client_context(version)
     with fronted() as behind, tls_client(behind.address, context, suppress_ragged_eofs=False) as client:
@@ -474,7 +472,7 @@ def test_the_end_is_said(version: ssl.TLSVersion) -> None:
         behind.until(lambda: behind.open[0].lost, "it is over")
 
 
-def test_a_server_that_has_said_all_still_reads() -> None:
+def test_server_reads_after_write_eof() -> None:
     with fronted() as behind, tls_client(behind.address, client_context(), suppress_ragged_eofs=False) as client:
         client.sendall(b"finish\n")
         assert read_all(client) == b"all\n"
@@ -483,7 +481,7 @@ def test_a_server_that_has_said_all_still_reads() -> None:
 
 
 @pytest.mark.parametrize("says_so", [True, False])
-def test_a_client_that_has_said_all_is_still_answered(says_so: bool) -> None:
+def test_half_closed_client_gets_response(says_so: bool) -> None:
     """By the alert of TLS, or by closing its half of the connection alone."""
     with fronted() as behind, plain_client(behind.address) as client:
         behind.answers_after_the_end = True
@@ -504,7 +502,7 @@ def test_a_client_that_has_said_all_is_still_answered(says_so: bool) -> None:
         behind.until(lambda: behind.open[0].lost, "it is over")
 
 
-def test_a_client_that_closes_both_halves_is_gone() -> None:
+def test_closed_client_is_removed() -> None:
     with fronted() as behind:
         with tls_client(behind.address, client_context()) as client:
             assert ask(client, "echo x") == "x"
@@ -514,7 +512,7 @@ def test_a_client_that_closes_both_halves_is_gone() -> None:
 
 
 @pytest.mark.parametrize("octets", [b"GET / HTTP/1.1\r\n\r\n", b"\x17\x03\x03\x00\x20" + bytes(32), b"\x16" * 64])
-def test_what_is_no_record_ends_the_connection(octets: bytes) -> None:
+def test_invalid_record_ends_connection(octets: bytes) -> None:
     with fronted() as behind, plain_client(behind.address) as client:
         context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         inside = SSL.Connection(context, client)
@@ -529,7 +527,7 @@ def test_what_is_no_record_ends_the_connection(octets: bytes) -> None:
         behind.until(lambda: behind.open[0].lost, "it is over")
 
 
-def test_another_certificate_counts_for_those_who_come_later() -> None:
+def test_new_certificate_applies_to_new_connections() -> None:
     with fronted() as behind, tls_client(behind.address, client_context()) as first:
         before = first.getpeercert(binary_form=True)
         other = context_of_server(RSA_KEY)

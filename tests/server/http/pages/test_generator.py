@@ -71,7 +71,7 @@ def send(server: Harness, headers: dict[str, str] | None = None, /, **fields: st
     """Send the form as a browser does; a token is got first, unless one is given."""
     if "token" not in fields:
         fields["token"] = form_of(server)
-    given = {"where": "12345", "making": "reserve", "count": "1", **fields}
+    given = {"prefix": "12345", "mode": "reserve", "count": "1", **fields}
     return server.post("/generate", urlencode(given), headers={**FORM, **basic(), **(headers or {})})
 
 
@@ -90,7 +90,7 @@ def entry_of(server: Harness, name: str) -> State | None:
 # Who
 
 
-def test_everybody_may_read_what_a_suffix_is_made_of(server: Harness) -> None:
+def test_explanation_of_suffixes_is_public(server: Harness) -> None:
     answer = server.get("/generate")
     page = page_of(answer)
     assert answer.status == 200
@@ -101,22 +101,22 @@ def test_everybody_may_read_what_a_suffix_is_made_of(server: Harness) -> None:
     assert server.head("/generate").status == 200
 
 
-def test_who_wants_to_use_it_is_asked_who_they_are(server: Harness) -> None:
+def test_use_requires_authentication(server: Harness) -> None:
     answer = server.post("/generate", headers=FORM)
     assert answer.status == 401
     assert any(value.startswith("Basic ") for value in answer.values("WWW-Authenticate"))
-    assert page_of(answer).title == "Make new names"
+    assert page_of(answer).title == "Create identifiers"
     assert server.post("/generate", "", headers={**FORM, **basic()}).status == 200
     wrong = server.get("/generate", headers=basic(secret="wrong"))
     assert wrong.status == 401
     assert b'name="token"' not in wrong.body
 
 
-def test_nothing_goes_over_a_connection_that_others_can_read(server: Harness) -> None:
+def test_insecure_connection_is_refused(server: Harness) -> None:
     page = page_of(server.get("/generate", headers=basic(), secure=False))
-    assert "over TLS" in page.text
+    assert "only over HTTPS" in page.text
     assert b"token" not in server.get("/generate", headers=basic(), secure=False).body
-    fields = {"where": "12345", "making": "reserve", "count": "1", "token": form_of(server)}
+    fields = {"prefix": "12345", "mode": "reserve", "count": "1", "token": form_of(server)}
     refused = server.post("/generate", urlencode(fields), headers={**FORM, **basic()}, secure=False)
     assert refused.status == 403
     assert header_of(refused, "WWW-Authenticate") is None
@@ -124,25 +124,25 @@ def test_nothing_goes_over_a_connection_that_others_can_read(server: Harness) ->
     assert token_of(local)
 
 
-def test_a_certificate_does_as_well(server: Harness) -> None:
+def test_certificate_is_accepted(server: Harness) -> None:
     create(server, "12345/holder", Value(300, "HS_PUBKEY", RSA_KEY.public.to_bytes()))
     certificate = named("300:12345/holder")
     answer = server.get("/generate", certificate=certificate)
     assert "300:12345/holder" in page_of(answer).text
-    fields = {"where": "12345", "making": "reserve", "count": "1", "token": token_of(answer)}
+    fields = {"prefix": "12345", "mode": "reserve", "count": "1", "token": token_of(answer)}
     refused = server.post("/generate", urlencode(fields), headers=FORM, certificate=certificate)
     assert refused.status == 403
-    assert "may not make names under 12345" in page_of(refused).text
+    assert "cannot create handles under 12345" in page_of(refused).text
 
 
 # What is made
 
 
-def test_the_form_offers_where_somebody_may_make_names(server: Harness) -> None:
+def test_form_lists_permitted_prefixes(server: Harness) -> None:
     page = page_of(server.get("/generate", headers=basic()))
     offered = [attributes["value"] for tag, attributes in page.elements if tag == "option"]
     assert {"12345", PILIN, CORDRA, "777"} <= set(offered), "a server administrator may everywhere"
-    assert f"You are {ADMINISTRATOR}" in page.text
+    assert f"You are signed in as {ADMINISTRATOR}" in page.text
     theirs = page_of(server.get("/generate", headers=basic(OTHER, "other-secret")))
     assert [attributes for tag, attributes in theirs.elements if tag == "option"] == []
     labels = {attributes.get("for") for tag, attributes in page.elements if tag == "label"}
@@ -151,8 +151,8 @@ def test_the_form_offers_where_somebody_may_make_names(server: Harness) -> None:
             assert attributes["id"] in labels
 
 
-def test_names_are_minted_and_lead_to_the_address(server: Harness) -> None:
-    answer = send(server, where=PILIN, making="mint", url=ADDRESS, count="2")
+def test_minted_handles_resolve_to_url(server: Harness) -> None:
+    answer = send(server, prefix=PILIN, mode="mint", url=ADDRESS, count="2")
     names = made(answer)
     assert len(names) == 2
     for name in names:
@@ -162,21 +162,21 @@ def test_names_are_minted_and_lead_to_the_address(server: Harness) -> None:
     assert (answer.code, answer.name, answer.identity) == (1, names[0], ADMINISTRATOR)
 
 
-def test_names_are_reserved(server: Harness) -> None:
-    (name,) = made(send(server, where=PILIN, making="reserve"))
+def test_handles_are_reserved(server: Harness) -> None:
+    (name,) = made(send(server, prefix=PILIN, mode="reserve"))
     assert entry_of(server, name) is State.RESERVED
     assert server.get(f"/{name}").status == 404
 
 
-def test_names_are_generated_and_nothing_is_kept_but_that_they_are_taken(server: Harness) -> None:
-    names = made(send(server, where=PILIN, making="generate", count="3"))
+def test_handles_are_generated_without_record(server: Harness) -> None:
+    names = made(send(server, prefix=PILIN, mode="generate", count="3"))
     assert len(set(names)) == 3
     assert all(entry_of(server, name) is None for name in names)
-    assert set(names).isdisjoint(made(send(server, where=PILIN, making="generate", count="100"))), "never again (P6)"
+    assert set(names).isdisjoint(made(send(server, prefix=PILIN, mode="generate", count="100"))), "never again (P6)"
 
 
-def test_the_nine_characters_are_explained(server: Harness) -> None:
-    (name,) = made(answer := send(server, where=PILIN, making="generate"))
+def test_characters_of_suffix_are_explained(server: Harness) -> None:
+    (name,) = made(answer := send(server, prefix=PILIN, mode="generate"))
     page = page_of(answer)
     suffix = name.partition("/")[2]
     cells = re.findall(r'class="data character">(.)</td>', answer.body.decode())
@@ -190,22 +190,22 @@ def test_the_nine_characters_are_explained(server: Harness) -> None:
     assert sum(numbers) == pilin.decode(suffix)
 
 
-def test_other_schemes_say_what_they_can(server: Harness) -> None:
-    (cordra,) = made(answer := send(server, where=CORDRA, making="mint", url=ADDRESS))
+def test_details_of_other_schemes(server: Harness) -> None:
+    (cordra,) = made(answer := send(server, prefix=CORDRA, mode="mint", url=ADDRESS))
     assert re.fullmatch(rf"{re.escape(CORDRA)}/[0-9A-F]{{32}}", cordra)
     assert "UUID" in page_of(answer).text
     assert b"data character" not in answer.body
-    (free,) = made(send(server, where="12345/report-", making="reserve"))
+    (free,) = made(send(server, prefix="12345/report-", mode="reserve"))
     assert free.startswith("12345/report-")
 
 
-def test_a_creator_is_named_where_the_namespace_wants_one(server: Harness) -> None:
+def test_creator_is_required_by_namespace(server: Harness) -> None:
     admin = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
     server.registry.do(AddNamespace("102.100.273", PROFILES["pilin"], (admin,)), OPERATOR, "cli")
-    refused = send(server, where="102.100.273", making="mint", url=ADDRESS)
+    refused = send(server, prefix="102.100.273", mode="mint", url=ADDRESS)
     assert refused.status == 400
-    assert "names no creator" in page_of(refused).text
-    (name,) = made(send(server, where="102.100.273", making="mint", url=ADDRESS, creator="12345/n0"))
+    assert "has no creator" in page_of(refused).text
+    (name,) = made(send(server, prefix="102.100.273", mode="mint", url=ADDRESS, creator="12345/n0"))
     assert "12345/n0" in page_of(server.get(f"/{name}?noredirect")).text
 
 
@@ -215,53 +215,51 @@ def test_a_creator_is_named_where_the_namespace_wants_one(server: Harness) -> No
 @pytest.mark.parametrize(
     ("fields", "status", "words"),
     [
-        ({"where": ""}, 400, "under which prefix"),
-        ({"where": "999"}, 400, "doesn't live here"),
-        ({"where": "a b/c"}, 400, ""),
-        ({"where": f"{PILIN}/abc"}, 400, "the service makes the whole suffix"),
+        ({"prefix": ""}, 400, "The prefix is missing"),
+        ({"prefix": "999"}, 400, "Check the prefix"),
+        ({"prefix": "a b/c"}, 400, ""),
+        ({"prefix": f"{PILIN}/abc"}, 400, "The suffix cannot begin with abc"),
         ({"count": "0"}, 400, "1 to 100"),
         ({"count": "101"}, 400, "1 to 100"),
         ({"count": "many"}, 400, "1 to 100"),
         ({"count": "٣"}, 400, "1 to 100"),
-        ({"making": "everything"}, 400, "Choose"),
-        ({"making": "mint", "url": ""}, 400, "reserve the names"),
-        ({"making": "mint", "url": "javascript:alert(1)"}, 400, "scheme"),
+        ({"mode": "everything"}, 400, "Choose"),
+        ({"mode": "mint", "url": ""}, 400, "reserve the identifiers"),
+        ({"mode": "mint", "url": "javascript:alert(1)"}, 400, "scheme"),
     ],
 )
-def test_what_cannot_be_is_said_kindly(server: Harness, fields: dict[str, str], status: int, words: str) -> None:
+def test_refusals_are_explained(server: Harness, fields: dict[str, str], status: int, words: str) -> None:
     answer = send(server, **fields)
     assert answer.status == status
     page = page_of(answer)
     assert words in page.text
     filled = {attributes.get("name"): attributes.get("value") for tag, attributes in page.elements if tag == "input"}
-    for name in ("where", "url", "count"):
+    for name in ("prefix", "url", "count"):
         if fields.get(name):
             assert filled[name] == fields[name], "what was written stays there"
     assert token_of(answer), "and it can be sent again"
 
 
-def test_who_may_not_is_told_why(server: Harness) -> None:
+def test_missing_permission_is_explained(server: Harness) -> None:
     mine = basic(OTHER, "other-secret")
     token = token_of(server.get("/generate", headers=mine))
-    fields = {"where": "12345", "making": "reserve", "count": "1", "token": token}
+    fields = {"prefix": "12345", "mode": "reserve", "count": "1", "token": token}
     answer = server.post("/generate", urlencode(fields), headers={**FORM, **mine})
     assert answer.status == 403
     assert "who_may_mint" in page_of(answer).text
 
 
-def test_where_the_clock_has_to_catch_up_it_is_said_when_to_come_again(
-    server: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_wait_sends_retry_after(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(*_: object) -> object:
         raise RetryLater(7.0, None, "names have been given out ahead of the clock", "P6")
 
     monkeypatch.setattr(generator, "execute_with_wait", wait)
-    answer = send(server, where=PILIN)
+    answer = send(server, prefix=PILIN)
     assert (answer.status, header_of(answer, "Retry-After")) == (503, "7")
-    assert "Try again in 7 s" in page_of(answer).text
+    assert "Retry in 7 s" in page_of(answer).text
 
 
-def test_a_server_that_takes_no_changes_says_so(server: Harness) -> None:
+def test_non_primary_server_refuses(server: Harness) -> None:
     place = server.place
     site = replace(place.site, primary=PrimaryMask(0))
     try:
@@ -274,7 +272,7 @@ def test_a_server_that_takes_no_changes_says_so(server: Harness) -> None:
 # Forgery
 
 
-def test_a_form_without_its_token_does_nothing(server: Harness) -> None:
+def test_form_without_token_is_refused(server: Harness) -> None:
     with server.registry.snapshot() as snapshot:
         before = snapshot.reading.size
     theirs = token_of(server.get("/generate", headers=basic(OTHER, "other-secret")))
@@ -282,7 +280,7 @@ def test_a_form_without_its_token_does_nothing(server: Harness) -> None:
     for token in ("", "x", "A" * 75, theirs, good[:-1], good + "A", good.swapcase(), "é", "A" * 10_000):
         answer = send(server, token=token)
         assert answer.status == 403
-        assert "here is a new one" in page_of(answer).text
+        assert "use the new form below" in page_of(answer).text
     with server.registry.snapshot() as snapshot:
         assert snapshot.reading.size == before
 
@@ -296,19 +294,19 @@ def test_a_form_without_its_token_does_nothing(server: Harness) -> None:
         {"Origin": "null"},
     ],
 )
-def test_a_page_of_another_site_cannot_send_it(server: Harness, headers: dict[str, str]) -> None:
+def test_cross_site_form_is_refused(server: Harness, headers: dict[str, str]) -> None:
     answer = send(server, headers)
     assert answer.status == 403
     assert "another site" in page_of(answer).text
 
 
-def test_our_own_page_can(server: Harness) -> None:
+def test_own_form_is_accepted(server: Harness) -> None:
     headers = {"Origin": "https://hdl.example.org", "Sec-Fetch-Site": "same-origin", "Host": "hdl.example.org"}
     assert len(made(send(server, headers))) == 1
 
 
-def test_reading_changes_nothing(server: Harness) -> None:
-    fields = urlencode({"where": "12345", "making": "reserve", "count": "1", "token": form_of(server)})
+def test_get_changes_nothing(server: Harness) -> None:
+    fields = urlencode({"prefix": "12345", "mode": "reserve", "count": "1", "token": form_of(server)})
     with server.registry.snapshot() as snapshot:
         before = snapshot.reading.size
     assert made(server.get(f"/generate?{fields}", headers=basic())) == []
@@ -318,19 +316,19 @@ def test_reading_changes_nothing(server: Harness) -> None:
         assert snapshot.reading.size == before
 
 
-def test_a_form_that_is_sent_twice_is_carried_out_once(server: Harness) -> None:
+def test_form_sent_twice_is_executed_once(server: Harness) -> None:
     token = form_of(server)
-    first = made(send(server, token=token, count="3", where=PILIN))
-    assert made(send(server, token=token, count="3", where=PILIN)) == first
-    other = send(server, token=token, count="4", where=PILIN)
+    first = made(send(server, token=token, count="3", prefix=PILIN))
+    assert made(send(server, token=token, count="3", prefix=PILIN)) == first
+    other = send(server, token=token, count="4", prefix=PILIN)
     assert other.status == 422
-    assert "something else in it" in page_of(other).text
+    assert "different fields" in page_of(other).text
     refused = form_of(server)
-    assert send(server, token=refused, where="999").status == 400
+    assert send(server, token=refused, prefix="999").status == 400
     assert len(made(send(server, token=refused))) == 1, "what was refused has used nothing up"
 
 
-def test_a_form_that_is_being_carried_out_is_not_carried_out_again(server: Harness) -> None:
+def test_form_in_progress_is_not_executed_again(server: Harness) -> None:
     token, registry = form_of(server), server.registry
     with registry.snapshot() as snapshot:
         tokens = FormTokens(snapshot.reading.secret(PURPOSE))
@@ -343,7 +341,7 @@ def test_a_form_that_is_being_carried_out_is_not_carried_out_again(server: Harne
     assert len(made(send(server, token=token))) == 1
 
 
-def test_what_was_answered_is_not_repeated_once_something_was_erased(server: Harness) -> None:
+def test_result_is_not_repeated_after_redaction(server: Harness) -> None:
     token = form_of(server)
     made(send(server, token=token))
     create(server, "12345/erased", Value.text(1, "DESC", "what must go"))
@@ -353,10 +351,10 @@ def test_what_was_answered_is_not_repeated_once_something_was_erased(server: Har
     server.registry.do(Redact(Handle.parse("12345/erased"), 1, seq, "by order"), OPERATOR, "cli")
     answer = send(server, token=token)
     assert answer.status == 410
-    assert "done before" in page_of(answer).text
+    assert "already processed" in page_of(answer).text
 
 
-def test_a_form_has_its_time(server: Harness) -> None:
+def test_form_expires(server: Harness) -> None:
     token = form_of(server)
     place = server.place
     try:
@@ -369,7 +367,7 @@ def test_a_form_has_its_time(server: Harness) -> None:
 
 
 @given(identity=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20), now=st.integers(0, 2**33))
-def test_tokens_are_good_for_one_identity_and_for_a_while(identity: str, other: str, now: int) -> None:
+def test_tokens_are_bound_to_identity_and_time(identity: str, other: str, now: int) -> None:
     tokens = FormTokens(b"a secret")
     token = tokens.make(identity, now, lambda count: bytes(range(count)))
     assert tokens.read(token, identity, now) == bytes(range(16))
@@ -383,7 +381,7 @@ def test_tokens_are_good_for_one_identity_and_for_a_while(identity: str, other: 
 
 
 @given(token=st.text(max_size=120))
-def test_no_text_is_taken_for_a_token(token: str) -> None:
+def test_other_texts_are_not_tokens(token: str) -> None:
     with pytest.raises(InvalidFormToken):
         FormTokens(b"a secret").read(token, "somebody", 0)
 
@@ -393,54 +391,52 @@ def test_no_text_is_taken_for_a_token(token: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 @given(
-    where=st.text(max_size=30),
+    prefix=st.text(max_size=30),
     url=st.text(max_size=30),
-    making=st.sampled_from([each.value for each in MintMode]),
+    mode=st.sampled_from([each.value for each in MintMode]),
     count=st.text(max_size=4),
 )
-def test_whatever_is_sent_is_answered_with_a_page(
-    server: Harness, where: str, url: str, making: str, count: str
-) -> None:
-    answer = send(server, where=where, url=url, making=making, count=count)
+def test_any_form_gets_a_page(server: Harness, prefix: str, url: str, mode: str, count: str) -> None:
+    answer = send(server, prefix=prefix, url=url, mode=mode, count=count)
     assert answer.status in (200, 400, 403)
     page = page_of(answer)
     assert all(tag != "script" for tag, _ in page.elements)
 
 
-def test_what_is_written_stays_text(server: Harness) -> None:
+def test_input_stays_text(server: Harness) -> None:
     attack = '"><script>alert(1)</script>'
-    answer = send(server, where=attack, url=attack, count=attack, making="mint", creator=attack)
+    answer = send(server, prefix=attack, url=attack, count=attack, mode="mint", creator=attack)
     page = page_of(answer)
     assert ("script", ()) not in page.shape
     values = [attributes.get("value") for tag, attributes in page.elements if tag == "input"]
     assert values.count(attack) == 4
 
 
-@pytest.mark.parametrize(("field", "called"), [("where", "prefix"), ("url", "address"), ("creator", "creator")])
-def test_nothing_is_made_of_half_of_what_was_written(server: Harness, field: str, called: str) -> None:
+@pytest.mark.parametrize(("field", "called"), [("prefix", "prefix"), ("url", "target URL"), ("creator", "creator")])
+def test_long_fields_are_refused_not_truncated(server: Harness, field: str, called: str) -> None:
     """What is too long is shown again as far as it goes, and refused: half of an address leads somewhere else."""
-    whole = {"where": "12345", "making": "mint", "url": ADDRESS}
+    whole = {"prefix": "12345", "mode": "mint", "url": ADDRESS}
     given = f"{whole.get(field, '')}{'x' * (MAX_FIELD + 1)}"
     answer = send(server, **whole | {field: given})
     assert answer.status == 400
     page = page_of(answer)
-    assert f"The {called} has {len(given):,} characters; {MAX_FIELD:,} are the most here." in page.text
+    assert f"The {called} has {len(given):,} characters; the maximum is {MAX_FIELD:,}." in page.text
     filled = {attributes.get("name"): attributes.get("value") for tag, attributes in page.elements if tag == "input"}
     assert filled[field] == given[:MAX_FIELD]
 
 
-@pytest.mark.parametrize("field", ["where", "url", "creator"])
-def test_octets_that_are_no_text_make_no_name(server: Harness, field: str) -> None:
-    fields = {"where": "12345/", "making": "mint", "count": "1", "url": ADDRESS, "creator": ""}
+@pytest.mark.parametrize("field", ["prefix", "url", "creator"])
+def test_invalid_utf_8_is_refused(server: Harness, field: str) -> None:
+    fields = {"prefix": "12345/", "mode": "mint", "count": "1", "url": ADDRESS, "creator": ""}
     body = "&".join([f"{name}={text}{'%ED%A0%80' if name == field else ''}" for name, text in fields.items()])
     answer = server.post("/generate", f"token={form_of(server)}&{body}", headers={**FORM, **basic()})
     assert answer.status == 400
-    assert "no text in UTF-8" in page_of(answer).text
+    assert "is not valid UTF-8 text" in page_of(answer).text
 
 
-def test_much_is_cut(server: Harness) -> None:
-    answer = send(server, where="x" * 5_000)
+def test_long_input_is_truncated_on_page(server: Harness) -> None:
+    answer = send(server, prefix="x" * 5_000)
     assert answer.status == 400
-    large = server.post("/generate", b"where=" + b"x" * 20_000, headers={**FORM, **basic()})
+    large = server.post("/generate", b"prefix=" + b"x" * 20_000, headers={**FORM, **basic()})
     assert large.status == 413
     assert MAX_NAMES * 40 < 1 << 16, "so that every answer can be kept for a form that is sent again"

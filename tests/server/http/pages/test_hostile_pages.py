@@ -143,7 +143,7 @@ def check_page(answer: Response) -> Page:
 
 
 @pytest.mark.parametrize("number", range(len(ATTACKS)))
-def test_no_value_becomes_anything_but_text(server: Harness, number: int) -> None:
+def test_values_become_only_text(server: Harness, number: int) -> None:
     attack = ATTACKS[number]
     for index, value in enumerate(values(attack)):
         name = f"12345/attack-{number}-{index}"
@@ -210,7 +210,7 @@ def besides_links(page: Page) -> list[tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_name_becomes_anything_but_text(server: Harness, attack: str) -> None:
+def test_names_become_only_text(server: Harness, attack: str) -> None:
     encoded = quote(f"12345/{attack}", safe="")
     if "\x00" in attack:
         assert server.get(f"/{encoded}").status == 400
@@ -239,7 +239,7 @@ def test_no_name_becomes_anything_but_text(server: Harness, attack: str) -> None
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_parameter_becomes_anything_but_text(server: Harness, attack: str) -> None:
+def test_parameters_become_only_text(server: Harness, attack: str) -> None:
     encoded = quote(attack, safe="")
     names = ("type", "index", "urlappend", "locatt", "action", "country", "ip", "callback", "hdl", "at", encoded)
     for parameter in names:
@@ -252,7 +252,7 @@ def test_no_parameter_becomes_anything_but_text(server: Harness, attack: str) ->
 
 
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack.isprintable() and attack.isascii()])
-def test_no_header_of_a_request_becomes_anything(server: Harness, attack: str) -> None:
+def test_request_headers_have_no_effect_on_pages(server: Harness, attack: str) -> None:
     names = (
         "Accept",
         "Accept-Language",
@@ -271,7 +271,7 @@ def test_no_header_of_a_request_becomes_anything(server: Harness, attack: str) -
 
 
 @pytest.mark.parametrize("number", range(len(ATTACKS)))
-def test_no_tombstone_or_namespace_becomes_anything_but_text(server: Harness, number: int) -> None:
+def test_tombstones_and_namespaces_become_only_text(server: Harness, number: int) -> None:
     attack = ATTACKS[number]
     name = Handle.parse(f"12345/tomb-{number}")
     create(server, str(name), text(1, "DESC", "x"))
@@ -286,7 +286,7 @@ def test_no_tombstone_or_namespace_becomes_anything_but_text(server: Harness, nu
 
 
 @pytest.mark.parametrize("number", range(len(ATTACKS)))
-def test_no_attribute_of_a_location_becomes_anything_but_text(server: Harness, number: int) -> None:
+def test_location_attributes_become_only_text(server: Harness, number: int) -> None:
     clean = "".join(each for each in ATTACKS[number] if each.isprintable() or each in "\r\n\t")
     quoted = quoteattr(clean)
     names = (
@@ -320,7 +320,7 @@ def test_no_attribute_of_a_location_becomes_anything_but_text(server: Harness, n
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(data=st.binary(max_size=60), type_=st.sampled_from(TYPES), as_text=st.text(max_size=40))
-def test_whatever_a_record_holds_can_be_shown(server: Harness, data: bytes, type_: str, as_text: str) -> None:
+def test_any_record_can_be_shown(server: Harness, data: bytes, type_: str, as_text: str) -> None:
     if type_ == "HS_NAMESPACE":
         return
     name = f"12345/any-{hashlib.sha256(repr((data, type_, as_text)).encode()).hexdigest()}"
@@ -332,7 +332,7 @@ def test_whatever_a_record_holds_can_be_shown(server: Harness, data: bytes, type
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(target=st.binary(max_size=80))
-def test_whatever_is_asked_for_is_answered(server: Harness, target: bytes) -> None:
+def test_any_request_gets_a_response(server: Harness, target: bytes) -> None:
     answer = server.get(b"/" + target.replace(b"#", b""))
     assert answer.status < 500
     if not target.startswith((b"api", b"healthz", b"readyz", b"hrls")):

@@ -74,7 +74,7 @@ def server() -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_whole_safe_and_accessible(server: Harness, path: str) -> None:
+def test_every_page_is_valid_safe_and_accessible(server: Harness, path: str) -> None:
     answer = server.get(path)
     page = page_of(answer)
     assert {tag for tag, _ in page.elements} <= ELEMENTS
@@ -99,7 +99,7 @@ def test_every_page_is_whole_safe_and_accessible(server: Harness, path: str) -> 
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_no_link_of_a_page_is_dead(server: Harness, path: str) -> None:
+def test_no_dead_links(server: Harness, path: str) -> None:
     """What a link checker would find, for every link that stays here."""
     page = page_of(server.get(path))
     own = [link for link in page.links if link.startswith("/")]
@@ -110,13 +110,13 @@ def test_no_link_of_a_page_is_dead(server: Harness, path: str) -> None:
         assert status in (200, 302) or (status, path) == (404, "/12345/absent/") or link.startswith("/hdl/static"), link
 
 
-def test_links_that_leave_are_permitted_ones(server: Harness) -> None:
+def test_external_links_are_permitted(server: Harness) -> None:
     away = [link for path in PAGES for link in page_of(server.get(path)).links if not link.startswith(("/", "#"))]
     assert away
     assert all(link.startswith(("https://", "mailto:")) for link in away)
 
 
-def test_the_front_page_tells_the_declared_forms(server: Harness) -> None:
+def test_front_page_lists_declared_forms(server: Harness) -> None:
     front = page_of(server.get("/"))
     assert "https://hdl.example.org/{handle}" in front.text
     assert "https://hdl.example.org/hdl/{handle}" in front.text
@@ -132,7 +132,7 @@ def test_the_front_page_tells_the_declared_forms(server: Harness) -> None:
     assert "/generate" in page_of(server.get("/help.html")).links
 
 
-def test_the_declared_forms_for_programs(server: Harness) -> None:
+def test_declaration_as_json(server: Harness) -> None:
     plain = json_of(server.get("/resolver.json"))
     assert plain["scheme"] == "https"
     assert plain["authority"] == "hdl.example.org"
@@ -159,7 +159,7 @@ def test_the_declared_forms_for_programs(server: Harness) -> None:
         ),
     ],
 )
-def test_forms_are_those_of_the_settings(server: Harness, settings: HttpSettings, forms: list[str]) -> None:
+def test_forms_follow_settings(server: Harness, settings: HttpSettings, forms: list[str]) -> None:
     place = server.place
     server.configure(public_url=settings.public_url, bare=settings.bare, segments=settings.segments)
     plain = json_of(server.get("/resolver.json"))
@@ -190,7 +190,7 @@ def test_robots_and_files(server: Harness) -> None:
         assert server.get(path).status == 404
 
 
-def test_the_stylesheet_loads_nothing(server: Harness) -> None:
+def test_stylesheet_loads_nothing(server: Harness) -> None:
     css = server.get("/static/perseid.css").body.decode()
     assert "url(" not in css
     assert "@import" not in css
@@ -210,7 +210,7 @@ def _luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_text_can_be_read(server: Harness, scheme: int) -> None:
+def test_text_has_enough_contrast(server: Harness, scheme: int) -> None:
     """WCAG's contrast for text, 4.5 to 1, in both schemes."""
     css = server.get("/static/perseid.css").body.decode()
     block = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
@@ -228,7 +228,7 @@ def rows(page: Page) -> str:
     return page.text.partition("Data")[2]
 
 
-def test_a_record_is_shown_as_deployed_resolvers_show_it(server: Harness) -> None:
+def test_record_page_looks_like_deployed_resolvers(server: Harness) -> None:
     group = ValueList((ValueRef(300, "0.NA/12345"), ValueRef(301, "999/x"))).to_bytes()
     create(
         server,
@@ -268,13 +268,13 @@ def test_a_record_is_shown_as_deployed_resolvers_show_it(server: Harness) -> Non
     assert "300:0.NA/12345" in page.text
     assert "301:999/x" in page.text
     assert "000102030405060708090A0B" in page.text
-    assert f"768 octets; the first {MAX_HEX_BYTES} are shown" in page.text
+    assert f"768 bytes; the first {MAX_HEX_BYTES} are shown" in page.text
     assert "oh dear" not in page.text
     assert "hdl:12345/page" in page.text
     assert "https://hdl.example.org/12345/page" in page.text
 
 
-def test_authority_metadata_stands_on_the_page(server: Harness) -> None:
+def test_page_shows_authority_metadata(server: Harness) -> None:
     page = page_of(server.get("/102.100.272/2RDV0T0QH"))
     for line in (
         "Created2007-06-22 02:53:46Z",
@@ -287,7 +287,7 @@ def test_authority_metadata_stands_on_the_page(server: Harness) -> None:
     assert "/102.100.TYPE/CREATION_DATE" in page.links
 
 
-def test_a_page_has_a_bound(server: Harness) -> None:
+def test_page_size_is_limited(server: Harness) -> None:
     long = [Value(index, "DATA", b"x" * 20_000) for index in range(1, 200)]
     create(server, "12345/bound", *long)
     answer = server.get("/12345/bound?noredirect")
@@ -295,7 +295,7 @@ def test_a_page_has_a_bound(server: Harness) -> None:
     assert f"20,000 characters; the first {MAX_SHOWN:,} are shown" in page_of(answer).text
 
 
-def test_only_what_can_be_used_is_offered(server: Harness) -> None:
+def test_only_usable_actions_are_offered(server: Harness) -> None:
     assert "/12345/nothing?action=redirect" not in page_of(server.get("/12345/nothing")).links
     assert "/12345/script?action=redirect" not in page_of(server.get("/12345/script")).links
     assert "javascript:alert(1)" in page_of(server.get("/12345/script")).text
@@ -305,7 +305,7 @@ def test_only_what_can_be_used_is_offered(server: Harness) -> None:
 
 
 @given(st.text())
-def test_everything_on_a_page_can_be_seen(shown: str) -> None:
+def test_everything_on_a_page_is_visible(shown: str) -> None:
     found = to_visible(shown)
     assert all(each.isprintable() or each == "\n" for each in found)
     assert found == shown or not shown.isprintable() or len(shown) > MAX_SHOWN
@@ -322,11 +322,11 @@ def test_everything_on_a_page_can_be_seen(shown: str) -> None:
         ("x" * 5_000, "x" * MAX_SHOWN + "…"),
     ],
 )
-def test_what_would_not_show_is_written_out(text_: str, expected: str) -> None:
+def test_invisible_characters_are_written_out(text_: str, expected: str) -> None:
     assert to_visible(text_) == expected
 
 
-def test_the_templates_come_with_the_package() -> None:
+def test_templates_are_packaged() -> None:
     folder = files("perseid.server.http.pages").joinpath("templates")
     names = {each.name for each in folder.iterdir()}
     assert {"base.html", "front.html", "record.html", "tombstone.html", "problem.html"} <= names

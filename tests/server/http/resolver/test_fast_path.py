@@ -47,7 +47,7 @@ class Both:
         self.fast = FastPath(self.server.registry.ledger.answers, ResolutionSettings(), place.settings, place.time)
 
     def write(self, name: str, *values: Value) -> None:
-        create = Create(Handle.parse(name), values, overwrite=True, again=True)
+        create = Create(Handle.parse(name), values, overwrite=True, reuse_deleted=True)
         self.server.registry.do(create, OPERATOR, "test")
         self.seconds = float(self.server.registry.now())
 
@@ -98,7 +98,7 @@ FORMS = ("/{}", "/hdl/{}", "/api/handles/{}")
         (URL, Value(2, "DESC", b"x", ttl=-5)),
     ],
 )
-def test_usual_records_are_answered_at_once(both: Both, form: str, method: str, values: tuple[Value, ...]) -> None:
+def test_typical_records_use_the_fast_path(both: Both, form: str, method: str, values: tuple[Value, ...]) -> None:
     both.write(f"{PREFIX}/Usual.1", *values)
     assert both.agree(form.format(f"{PREFIX}/Usual.1"), method=method)
     assert both.agree(form.format(f"{PREFIX}/uSUAL.1"), {"Accept": "text/html,*/*;q=0.8", "User-Agent": "Mozilla/5.0"})
@@ -130,7 +130,7 @@ def test_usual_records_are_answered_at_once(both: Both, form: str, method: str, 
         ("/api/handles/12345/nothing-there", {}),
     ],
 )
-def test_what_is_not_usual_takes_the_usual_way(both: Both, target: str, headers: dict[str, str]) -> None:
+def test_unusual_requests_use_the_normal_path(both: Both, target: str, headers: dict[str, str]) -> None:
     assert both.handle_fast(target, headers) is None
     assert both.handle_fast("/12345/n1") is not None
 
@@ -149,12 +149,12 @@ def test_what_is_not_usual_takes_the_usual_way(both: Both, target: str, headers:
         Value(1, "URL", b"https://example.org/", 2_000_000_000, TtlType.ABSOLUTE),
     ],
 )
-def test_other_urls_take_the_usual_way(both: Both, value: Value) -> None:
+def test_other_urls_use_the_normal_path(both: Both, value: Value) -> None:
     both.write(f"{PREFIX}/other", value)
     assert both.handle_fast(f"/{PREFIX}/other") is None
 
 
-def test_records_that_say_more_take_the_usual_way(both: Both) -> None:
+def test_records_with_special_types_use_the_normal_path(both: Both) -> None:
     for type_, data in (
         ("10320/loc", "<locations/>"),
         ("10320/headers", "Sunset: x"),
@@ -166,7 +166,7 @@ def test_records_that_say_more_take_the_usual_way(both: Both) -> None:
         assert both.agree(f"/api/handles/{PREFIX}/more"), type_
 
 
-def test_names_that_are_gone_or_were_never_public_take_the_usual_way(both: Both) -> None:
+def test_tombstones_and_hidden_handles_use_the_normal_path(both: Both) -> None:
     registry, name = both.server.registry, Handle.parse(f"{PREFIX}/gone")
     both.write(str(name), URL)
     assert both.handle_fast(f"/{name}") is not None
@@ -179,7 +179,7 @@ def test_names_that_are_gone_or_were_never_public_take_the_usual_way(both: Both)
     assert both.handle_fast(f"/{PREFIX}/hidden") is None
 
 
-def test_a_namespace_with_something_to_say_is_noticed_at_once() -> None:
+def test_namespace_value_takes_effect_at_once() -> None:
     with harness() as server:
         both = Both(server)
         both.write(f"{PREFIX}/n", URL)
@@ -199,7 +199,7 @@ def _values_of(both: Both, name: str) -> tuple[Value, ...]:
         return snapshot.stored(Handle.parse(name)).values
 
 
-def test_where_letters_are_told_apart_the_usual_way_is_taken() -> None:
+def test_case_sensitive_namespaces_use_the_normal_path() -> None:
     with harness() as server:
         both = Both(server)
         server.registry.do(AddNamespace("777", PROFILES["exact"]), OPERATOR, "test")
@@ -209,7 +209,7 @@ def test_where_letters_are_told_apart_the_usual_way_is_taken() -> None:
             assert both.handle_fast(form.format("777/A")) is None
 
 
-def test_a_record_that_was_kept_by_another_case_rule_takes_the_usual_way(both: Both) -> None:
+def test_record_of_another_case_rule_uses_the_normal_path(both: Both) -> None:
     both.write(f"{PREFIX}/other-rule", URL)
     items = both.server.registry.ledger.answers.get(f"{PREFIX}/other-rule".encode())
     assert items is not None
@@ -217,7 +217,7 @@ def test_a_record_that_was_kept_by_another_case_rule_takes_the_usual_way(both: B
     assert _plain_item(bytes((items[0] | 0x08,)) + items[1:]) is None
 
 
-def test_settings_decide(both: Both) -> None:
+def test_settings_affect_the_fast_path(both: Both) -> None:
     try:
         both.configure(bare=False, redirect_status=303)
         assert both.handle_fast("/12345/n1") is None
@@ -244,7 +244,7 @@ def test_settings_decide(both: Both) -> None:
         )
 
 
-def test_headers_are_looked_at_once(both: Both) -> None:
+def test_headers_are_checked_once(both: Both) -> None:
     request = arrived("/12345/n1", {"Accept": "text/html"})
     assert both.fast(request) is not None
     noted = request.fields.noted
@@ -308,7 +308,7 @@ ACCEPTS = st.sampled_from(
     values=RECORDS, suffix=NAMES, form=st.sampled_from(FORMS), accept=ACCEPTS, head=st.booleans(), lower=st.booleans()
 )
 @example(values=(URL, ADMIN), suffix="Aa", form="/{}", accept=None, head=False, lower=True)
-def test_both_ways_say_the_same(
+def test_both_paths_give_the_same_response(
     both: Both, values: tuple[Value, ...], suffix: str, form: str, accept: str | None, head: bool, lower: bool
 ) -> None:
     name = f"{PREFIX}/{suffix}"
@@ -318,7 +318,7 @@ def test_both_ways_say_the_same(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_large_records_take_the_usual_way(both: Both, form: str) -> None:
+def test_large_records_use_the_normal_path(both: Both, form: str) -> None:
     """To write one out takes time, for which others would have to wait."""
     for values in (
         (URL, Value(2, "DATA", bytes(MAX_INLINE_BYTES))),

@@ -61,7 +61,7 @@ def _is_linked(answer: Response, original: str) -> None:
 @pytest.mark.parametrize(
     "query", ["", "?noredirect", "?action=showurls", "?action=explain", "?action=json-ld", "?type=NONE"]
 )
-def test_whatever_is_asked_about_a_name_depends_on_the_time(machine: Machine, moved: Moved, query: str) -> None:
+def test_every_response_about_a_handle_varies_by_time(machine: Machine, moved: Moved, query: str) -> None:
     for headers in ({}, JSON):
         answer = machine.get(f"/{moved.name}{query}", headers=headers)
         is_time_gate(answer, f"{HOME}/{moved.name}")
@@ -73,7 +73,7 @@ def test_whatever_is_asked_about_a_name_depends_on_the_time(machine: Machine, mo
 
 
 @pytest.mark.parametrize("query", ["", "?type=NONE", "?publicOnly=true"])
-def test_a_record_at_the_api_is_its_own_timegate(machine: Machine, moved: Moved, query: str) -> None:
+def test_api_record_is_its_own_timegate(machine: Machine, moved: Moved, query: str) -> None:
     target = f"/api/handles/{moved.name}{query}"
     original = f"{HOME}/api/handles/{moved.name}"
     is_time_gate(machine.get(target), original)
@@ -87,7 +87,7 @@ def test_a_record_at_the_api_is_its_own_timegate(machine: Machine, moved: Moved,
     assert links_of(machine.server.post(target)) == {}, "only what is read is negotiated"
 
 
-def test_heads_have_the_same_headers(machine: Machine, moved: Moved) -> None:
+def test_head_has_the_same_headers(machine: Machine, moved: Moved) -> None:
     time = {"Accept-Datetime": formatdate(START, usegmt=True)}
     for target in (f"/{moved.name}", f"/{moved.name}?at={moved.seqs[0]}", f"/api/handles/{moved.name}"):
         for headers in ({}, time):
@@ -98,7 +98,7 @@ def test_heads_have_the_same_headers(machine: Machine, moved: Moved) -> None:
 
 
 @pytest.mark.parametrize("time", ["nonsense", "Sun, 31 Feb 2027 10:00:00 GMT", ""])
-def test_a_time_that_cannot_be_read_is_refused_by_the_timegate(machine: Machine, moved: Moved, time: str) -> None:
+def test_invalid_time_is_refused_by_timegate(machine: Machine, moved: Moved, time: str) -> None:
     """Section 4.5.3: 400, and in all cases headers and links are those of a TimeGate; the name need not be there."""
     for name in (moved.name, f"{PREFIX}/never"):
         for path in ("", "/api/handles"):
@@ -108,14 +108,14 @@ def test_a_time_that_cannot_be_read_is_refused_by_the_timegate(machine: Machine,
             assert "memento" not in links_of(answer)
 
 
-def test_of_two_times_neither_is_meant(machine: Machine, moved: Moved) -> None:
+def test_two_times_are_refused(machine: Machine, moved: Moved) -> None:
     times = [formatdate(seconds, usegmt=True) for seconds in moved.times]
     for target in (f"/{moved.name}", f"/api/handles/{moved.name}"):
         assert machine.server.get(target, headers={"Accept-Datetime": times}).status == 400
         assert machine.server.get(target, headers={"Accept-Datetime": times[:1]}).status in (200, 302)
 
 
-def test_a_wrong_day_of_the_week_makes_no_difference(machine: Machine, moved: Moved) -> None:
+def test_wrong_weekday_is_ignored(machine: Machine, moved: Moved) -> None:
     right = formatdate(moved.times[0], usegmt=True)
     for day in ("Mon", "Tue", "Wed"):
         answer = machine.get(f"/{moved.name}", headers={"Accept-Datetime": f"{day}{right[3:]}"})
@@ -125,7 +125,7 @@ def test_a_wrong_day_of_the_week_makes_no_difference(machine: Machine, moved: Mo
 # Names that lead to other names
 
 
-def test_an_alias_is_a_resource_of_its_own(machine: Machine) -> None:
+def test_alias_is_a_resource_of_its_own(machine: Machine) -> None:
     """Section 4.5.4: a memento of a redirection is the same redirection, with the headers of a memento."""
     target = Moved.made(machine, f"{PREFIX}/meant")
     name = f"{PREFIX}/other-name"
@@ -141,7 +141,7 @@ def test_an_alias_is_a_resource_of_its_own(machine: Machine) -> None:
     assert [link.target for link in listed if "memento" in link.relations] == [f"{HOME}/{name}?at={seq}"]
 
 
-def test_an_alias_leads_to_what_the_other_name_was_at_that_time(machine: Machine) -> None:
+def test_alias_redirects_to_target_at_that_time(machine: Machine) -> None:
     """The version of an alias may be much older than the time that somebody asks for."""
     name, meant = f"{PREFIX}/old-alias", f"{PREFIX}/younger"
     seq = machine.put(name, text(1, "HS_ALIAS", meant))
@@ -158,7 +158,7 @@ def test_an_alias_leads_to_what_the_other_name_was_at_that_time(machine: Machine
     assert machine.get(f"/{name}?at={ended}").status == 404
 
 
-def test_where_somebody_is_led_does_not_tell_of_an_alias_that_nobody_may_see(machine: Machine, moved: Moved) -> None:
+def test_redirect_does_not_reveal_private_alias(machine: Machine, moved: Moved) -> None:
     shown, alias = text(1, "URL", "https://seen.example/"), text(2, "HS_ALIAS", moved.name)
     name, hidden_since = f"{PREFIX}/quiet", f"{PREFIX}/quiet-since"
     seq = machine.put(name, shown, replace(alias, permissions=HIDDEN))
@@ -182,7 +182,7 @@ def test_where_somebody_is_led_does_not_tell_of_an_alias_that_nobody_may_see(mac
     ],
     ids=["nothing public", "a circle", "an alias of nothing", "an alias of something elsewhere"],
 )
-def test_a_version_of_which_nothing_can_be_shown_is_a_memento(machine: Machine, value: Value) -> None:
+def test_version_without_visible_values_is_a_memento(machine: Machine, value: Value) -> None:
     """Section 4.5.5: every address of a TimeMap gives the time that is told of it, whatever its status."""
     name = f"{PREFIX}/empty-{value.type}"
     seq = machine.put(name, value)
@@ -200,7 +200,7 @@ def test_a_version_of_which_nothing_can_be_shown_is_a_memento(machine: Machine, 
         is_time_gate(now, f"{HOME}/{name}")
 
 
-def test_what_is_gone_has_the_headers_of_what_it_was(machine: Machine) -> None:
+def test_tombstone_has_memento_headers(machine: Machine) -> None:
     name = f"{PREFIX}/withdrawn"
     machine.put(name, text(1, "URL", "https://alive.example/"))
     seq = machine.do(Tombstone(Handle.parse(name), "It was withdrawn."))
@@ -210,7 +210,7 @@ def test_what_is_gone_has_the_headers_of_what_it_was(machine: Machine) -> None:
     is_time_gate(machine.get(f"/{name}"), f"{HOME}/{name}")
 
 
-def test_a_name_that_was_deleted_says_where_its_past_is(machine: Machine) -> None:
+def test_deleted_handle_links_its_history(machine: Machine) -> None:
     """Section 4.5.2: a server that knows of it links the TimeGate, although there is no such resource any more."""
     name = f"{PREFIX}/was-here"
     seq = machine.put(name, text(1, "URL", "https://alive.example/"))
@@ -221,7 +221,7 @@ def test_a_name_that_was_deleted_says_where_its_past_is(machine: Machine) -> Non
     is_time_gate(answer, f"{HOME}/{name}")
     assert [link.target for link in links_of(answer)["last"]] == [f"{HOME}/{name}?at={seq}"]
     page = page_of(answer)
-    assert "There was such a name." in page.text
+    assert "The handle was deleted." in page.text
     assert f"/{name}?at={seq}&noredirect" in page.links
     plain = json_of(machine.get(f"/{name}", headers=JSON))
     assert plain["previous"] == {"seq": seq, "time": plain["previous"]["time"]}
@@ -234,7 +234,7 @@ def test_a_name_that_was_deleted_says_where_its_past_is(machine: Machine) -> Non
     is_memento(machine.get(f"/{name}?at={seq}"), f"{HOME}/{name}", made)
 
 
-def test_of_names_that_nobody_may_know_of_nothing_is_linked(machine: Machine) -> None:
+def test_hidden_handles_have_no_links(machine: Machine) -> None:
     name = f"{PREFIX}/hidden-now"
     machine.put(name, text(1, "URL", "https://seen.example/"))
     machine.do(Unpublish(Handle.parse(name)))
@@ -253,7 +253,7 @@ def test_of_names_that_nobody_may_know_of_nothing_is_linked(machine: Machine) ->
 # Names that a template makes
 
 
-def test_what_a_template_makes_has_times_and_no_list(machine: Machine) -> None:
+def test_template_handle_has_times_but_no_timemap(machine: Machine) -> None:
     value = '<value index="1" type="URL" data="https://{}.example/${{extension}}"/>'
     template = f'<n><template delimiter="@">{value}</template></n>'
     machine.do(AddNamespace("71", PROFILES["free"], (BY_ADMINS, text(1, "HS_NAMESPACE", template.format("old")))))
@@ -276,20 +276,20 @@ def test_what_a_template_makes_has_times_and_no_list(machine: Machine) -> None:
     is_memento(machine.get(f"/api/handles/71/base@e?at={unrelated}"), f"{HOME}/api/handles/71/base@e", begun)
 
 
-def test_nobody_is_led_to_a_namespace_that_is_not_in_use(machine: Machine) -> None:
+def test_timegate_does_not_redirect_to_inactive_namespace(machine: Machine) -> None:
     machine.do(AddNamespace("72", PROFILES["free"], (BY_ADMINS,)))
     machine.put("72/x", text(1, "URL", "https://x.example/"))
     machine.put("0.NA/72", text(1, "HS_NAMESPACE", "<n><status>inactive</status></n>"))
     answer = machine.get("/72/x", machine.now)
     assert answer.status == 404
-    assert "not in use any more" in page_of(answer).text
+    assert "no longer in use" in page_of(answer).text
 
 
 # Long names
 
 
 @pytest.mark.parametrize("length", [MAX_SIGNPOSTED_NAME, 1_500, 2_030])
-def test_the_names_of_links_may_be_long(machine: Machine, length: int) -> None:
+def test_links_of_long_names(machine: Machine, length: int) -> None:
     name = f"{PREFIX}/{'x' * (length - len(PREFIX) - 1)}"
     seq = machine.put(name, text(1, "URL", "https://long.example/"))
     assert len(f"{HOME}/{name}") < MAX_LINK_BYTES or length > 2_000
@@ -308,7 +308,7 @@ def _header_links(answer: Response) -> list[ReadLink]:
     return [link for value in answer.values("Link") for link in read_links(value)]
 
 
-def test_a_timemap_says_in_its_headers_what_it_is_about(machine: Machine, moved: Moved) -> None:
+def test_timemap_headers_name_the_original(machine: Machine, moved: Moved) -> None:
     """Section 5.1.2: a link that leads from the original resource to the list."""
     for form, type_ in (("link", "application/link-format"), ("json", "application/json")):
         for query in ("", f"?before={moved.seqs[1]}"):
@@ -319,7 +319,7 @@ def test_a_timemap_says_in_its_headers_what_it_is_about(machine: Machine, moved:
             assert link.one("type") == type_
 
 
-def test_no_time_counts_for_a_timemap(machine: Machine, moved: Moved) -> None:
+def test_timemap_ignores_accept_datetime(machine: Machine, moved: Moved) -> None:
     for name in (moved.name, f"{PREFIX}/never", "999/x"):
         answers = [machine.get(f"/timemap/link/{name}", seconds) for seconds in (None, START)]
         assert answers[0].body == answers[1].body
@@ -329,7 +329,7 @@ def test_no_time_counts_for_a_timemap(machine: Machine, moved: Moved) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/help.html", "/static/perseid.css", "/favicon.ico", "/resolver.json", "/generate"]
 )
-def test_pages_of_the_server_itself_are_not_negotiated(machine: Machine, path: str) -> None:
+def test_own_pages_are_not_negotiated(machine: Machine, path: str) -> None:
     """Section 4.5.8: and they say so."""
     answer = machine.get(path, START)
     assert answer.status == 200

@@ -42,7 +42,7 @@ def server(shared: Harness) -> Iterator[Harness]:
 # Where a name leads
 
 
-def test_a_name_leads_to_its_url(server: Harness) -> None:
+def test_handle_redirects_to_url(server: Harness) -> None:
     answer = server.get("/12345/url")
     assert answer.status == 302
     assert location_of(answer) == "https://example.org/a"
@@ -72,28 +72,28 @@ def test_a_name_leads_to_its_url(server: Harness) -> None:
         ("12345%2F..", "https://dots.example/"),
     ],
 )
-def test_which_url_is_chosen(server: Harness, name: str, expected: str) -> None:
+def test_choice_of_url(server: Harness, name: str, expected: str) -> None:
     assert location_of(server.get(f"/{name}")) == expected
 
 
 @pytest.mark.parametrize("prefix", ["hdl", "api", "robots.txt", "hdl:77"])
-def test_every_name_can_be_reached_behind_hdl(server: Harness, prefix: str) -> None:
+def test_every_name_can_be_reached_under_hdl(server: Harness, prefix: str) -> None:
     assert location_of(server.get(f"/hdl/{prefix}/x")) == f"https://{prefix.partition(':')[0]}.example/"
 
 
-def test_a_declared_segment_goes_before_a_prefix_of_that_name(server: Harness) -> None:
+def test_declared_segment_precedes_prefix(server: Harness) -> None:
     answer = server.get("/hdl/x")  # which is the prefix x, and not the name x of the prefix hdl
     assert (answer.status, answer.name) == (404, "x")
 
 
-def test_paths_of_the_server_go_before_a_prefix_of_that_name(server: Harness) -> None:
+def test_own_paths_precede_prefix(server: Harness) -> None:
     answer = server.get("//api/x")
     assert answer.status == 404
     assert "/hdl/api/x" in page_of(answer).links
     assert server.get("/robots.txt").status == 200
 
 
-def test_what_is_not_declared_is_not_resolved_but_told(server: Harness) -> None:
+def test_undeclared_form_is_not_found_with_hint(server: Harness) -> None:
     server.configure(bare=False)
     answer = server.get("/12345/url")
     assert answer.status == 404
@@ -107,7 +107,7 @@ def test_other_segments_can_be_declared(server: Harness) -> None:
     assert location_of(server.get("/id/12345/alias?x")) == "https://hdl.example.org/id/12345/url?x"
 
 
-def test_the_status_is_a_setting(server: Harness) -> None:
+def test_redirect_status_is_configurable(server: Harness) -> None:
     server.configure(redirect_status=303)
     assert server.get("/12345/url").status == 303
     assert server.get("/12345/url", version="1.0").status == 302
@@ -115,13 +115,13 @@ def test_the_status_is_a_setting(server: Harness) -> None:
     assert server.get("/12345/url", version="1.0").status == 301
 
 
-def test_permitted_schemes_are_a_setting(server: Harness) -> None:
+def test_schemes_are_configurable(server: Harness) -> None:
     server.configure(schemes=frozenset(("javascript",)))
     assert location_of(server.get("/12345/script")) == "javascript:alert(1)"
     assert server.get("/12345/url").status == 200
 
 
-def test_credentials_are_not_looked_at(server: Harness) -> None:
+def test_credentials_are_ignored(server: Harness) -> None:
     for headers in (basic(), {"Authorization": "nonsense"}, {"Cookie": "x=y"}):
         assert server.get("/12345/url", headers=headers).status == 302
         hidden = server.get("/12345/hidden?action=api", headers={**headers, **JSON})
@@ -129,7 +129,7 @@ def test_credentials_are_not_looked_at(server: Harness) -> None:
     assert WorkKind.VERIFY not in server.kinds
 
 
-def test_the_host_header_means_nothing(server: Harness) -> None:
+def test_host_header_is_ignored(server: Harness) -> None:
     answer = server.get("/12345/alias", headers={"Host": "evil.example", "X-Forwarded-Host": "evil.example"})
     assert location_of(answer) == "https://hdl.example.org/12345/url"
     server.configure(public_url="")
@@ -156,12 +156,12 @@ def test_the_host_header_means_nothing(server: Harness) -> None:
         ("x=y&auth&cert", "https://example.org/two"),
     ],
 )
-def test_parameters_choose(server: Harness, query: str, expected: str) -> None:
+def test_parameters_select_values(server: Harness, query: str, expected: str) -> None:
     assert location_of(server.get(f"/12345/multi?{query}")) == expected
 
 
 @pytest.mark.parametrize("query", ["noredirect", "noredirect=false", "action=showvalues", "x;noredirect"])
-def test_the_record_is_shown_instead(server: Harness, query: str) -> None:
+def test_noredirect_shows_record(server: Harness, query: str) -> None:
     answer = server.get(f"/12345/url?{query}")
     assert answer.status == 200
     assert header_of(answer, "Location") is None
@@ -169,7 +169,7 @@ def test_the_record_is_shown_instead(server: Harness, query: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["urlappend=%0D%0AX:%20y", "urlappend=.evil.example/&index=9"])
-def test_what_cannot_be_appended_is_refused(server: Harness, query: str) -> None:
+def test_invalid_urlappend_is_refused(server: Harness, query: str) -> None:
     create_once(server, "12345/host", text(9, "URL", "https://example.org"))
     answer = server.get(f"/12345/host?{query}")
     assert answer.status == 400
@@ -177,14 +177,14 @@ def test_what_cannot_be_appended_is_refused(server: Harness, query: str) -> None
     assert header_of(answer, "Location") is None
 
 
-def test_headers_of_the_redirection_come_with_status_200(server: Harness) -> None:
+def test_redirection_headers_parameter(server: Harness) -> None:
     answer = server.get("/12345/url?redirectionHeaders")
     assert answer.status == 200
     assert header_of(answer, "Location") == "https://example.org/a"
     assert header_of(answer, "Expires") is not None
 
 
-def test_the_api_answers_where_it_is_asked_for(server: Harness) -> None:
+def test_action_api(server: Harness) -> None:
     answer = server.get("/12345/multi?action=api;type=URL.x;pretty")
     plain = json_of(answer)
     assert (answer.status, plain["responseCode"], plain["handle"]) == (200, 1, "12345/multi")
@@ -196,7 +196,7 @@ def test_the_api_answers_where_it_is_asked_for(server: Harness) -> None:
     assert json_of(server.get("/12345/alias?action=api"))["handle"] == "12345/alias"  # which follows no aliases
 
 
-def test_head_is_get(server: Harness) -> None:
+def test_head_equals_get_without_body(server: Harness) -> None:
     for path in ("/12345/url", "/12345/url?noredirect", "/12345/absent", "/", "/12345/alias"):
         got, headed = server.get(path), server.head(path)
         assert (headed.status, headed.headers) == (got.status, got.headers)
@@ -205,7 +205,7 @@ def test_head_is_get(server: Harness) -> None:
 # Content negotiation
 
 
-def test_json_is_given_to_whoever_names_it(server: Harness) -> None:
+def test_json_is_returned_if_named(server: Harness) -> None:
     answer = server.get("/12345/url", headers=JSON)
     assert answer.status == 200
     assert json_of(answer)["values"][0]["data"]["value"] == "https://example.org/a"
@@ -215,16 +215,16 @@ def test_json_is_given_to_whoever_names_it(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/html", "application/json, */*", "text/turtle", "application/json;q=0"])
-def test_all_others_are_redirected(server: Harness, accept: str) -> None:
+def test_other_accept_headers_are_redirected(server: Harness, accept: str) -> None:
     assert server.get("/12345/url", headers={"Accept": accept}).status == 302
 
 
 @pytest.mark.parametrize("query", ["action=redirect", "locatt=id:1", "urlappend=x", "redirectionHeaders"])
-def test_who_asks_for_a_redirection_gets_it_whatever_they_accept(server: Harness, query: str) -> None:
+def test_explicit_redirect_ignores_accept(server: Harness, query: str) -> None:
     assert header_of(server.get(f"/12345/url?{query}", headers=JSON), "Location") is not None
 
 
-def test_a_record_that_leads_nowhere_is_shown_in_the_form_that_is_liked_better(server: Harness) -> None:
+def test_record_without_target_is_shown_in_preferred_form(server: Harness) -> None:
     assert page_of(server.get("/12345/nothing")).text.count("nowhere to go") == 1
     assert page_of(server.get("/12345/nothing", headers={"Accept": "text/turtle"})).title
     liked = {"Accept": "text/html;q=0.5, application/json"}
@@ -235,7 +235,7 @@ def test_a_record_that_leads_nowhere_is_shown_in_the_form_that_is_liked_better(s
 # Aliases
 
 
-def test_an_alias_is_told_with_301_and_the_query(server: Harness) -> None:
+def test_alias_redirects_with_301_and_query(server: Harness) -> None:
     answer = server.get("/12345/alias?x=1;y=%20&urlappend=/z")
     assert answer.status == 301
     assert location_of(answer) == "https://hdl.example.org/12345/url?x=1;y=%20&urlappend=/z"
@@ -246,16 +246,16 @@ def test_an_alias_is_told_with_301_and_the_query(server: Harness) -> None:
     assert location_of(odd) == "https://hdl.example.org/12345/slash%2F..%2F%3F%23%25%20%C3%BC%2F"
 
 
-def test_an_alias_is_followed_at_once_where_301_is_no_answer(server: Harness) -> None:
+def test_alias_is_followed_directly_otherwise(server: Harness) -> None:
     assert location_of(server.post("/12345/alias")) == "https://example.org/a"
     shown = page_of(server.get("/12345/alias?noredirect"))
-    assert "another name for this one" in shown.text
+    assert "which is an alias of this handle" in shown.text
     assert shown.title.startswith("12345/url")
     assert b"example.org/a" in server.get("/12345/alias?action=showurls").body
 
 
 @pytest.mark.parametrize("query", ["ignore_aliases", "ignore_aliases=no", "type=URL", "index=2"])
-def test_an_alias_that_is_not_asked_for_is_not_followed(server: Harness, query: str) -> None:
+def test_ignore_aliases(server: Harness, query: str) -> None:
     assert location_of(server.get(f"/12345/alias?{query}")) == "https://own.example/"
 
 
@@ -267,13 +267,13 @@ def test_twenty_aliases_are_followed(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?noredirect", "?action=showurls"])
-def test_a_circle_is_noticed(server: Harness, query: str) -> None:
+def test_alias_loop_is_reported(server: Harness, query: str) -> None:
     answer = server.get(f"/12345/loop{query}")
     assert (answer.status, page_of(answer).title) == (404, "Alias chain too long")
     assert json_of(server.get(f"/12345/loop{query}", headers=JSON))["handle"] == "12345/loop"
 
 
-def test_where_an_alias_ends(server: Harness) -> None:
+def test_dangling_alias(server: Harness) -> None:
     lost = server.get("/12345/alias-lost")
     assert (lost.status, page_of(lost).title) == (404, "Not Found")
     assert "12345/alias-lost" in page_of(lost).text
@@ -292,13 +292,13 @@ def test_not_found(server: Harness) -> None:
     page = page_of(answer)
     assert page.title == "Not Found"
     assert "The handle you requested, 12345/absent/, cannot be found." in page.text
-    assert "Names that begin with 12345/ are kept here, and this one is not among them." in page.text
+    assert "Prefix 12345 is hosted here, but this handle does not exist." in page.text
     assert header_of(answer, "Cache-Control") == "no-cache"
     assert (answer.code, answer.name) == (100, "12345/absent/")
-    why = "names that begin with 12345/ are kept here, and this one is not among them"
+    why = "prefix 12345 is hosted here, but this handle does not exist"
     assert json_of(server.get("/12345/absent", headers=JSON)) == {
         "responseCode": 100,
-        "message": f"N{why[1:]}.",
+        "message": f"P{why[1:]}.",
         "handle": "12345/absent",
         "suggestions": [],
         "prefix": {"prefix": "12345", "standing": "here", "why": why},
@@ -308,18 +308,18 @@ def test_not_found(server: Harness) -> None:
 @pytest.mark.parametrize(
     "name", ["12345/unpublished", "12345/", "999", "12345/" + "x" * 2_100, "12345/%FF", "12345/a%0Ab"]
 )
-def test_what_nobody_may_know_of_and_what_cannot_be_is_not_found(server: Harness, name: str) -> None:
+def test_hidden_and_invalid_handles_are_not_found(server: Harness, name: str) -> None:
     assert server.get(f"/{name}").status == 404
 
 
 @pytest.mark.parametrize("name", ["999/x", "0.SITE/POLICY/12345", "https://hdl.example.org/12345/url"])
-def test_what_is_not_served_here(server: Harness, name: str) -> None:
+def test_prefix_not_hosted(server: Harness, name: str) -> None:
     answer = server.get(f"/{name}")
     assert (answer.status, page_of(answer).title) == (400, "Resolution Error")
     assert json_of(server.get(f"/{name}", headers=JSON))["responseCode"] == 301
 
 
-def test_a_name_without_public_values(server: Harness) -> None:
+def test_handle_without_public_values(server: Harness) -> None:
     answer = server.get("/12345/hidden")
     assert (answer.status, page_of(answer).title) == (200, "No Values Found")
     assert "cannot be found" in page_of(answer).text
@@ -329,20 +329,20 @@ def test_a_name_without_public_values(server: Harness) -> None:
     assert server.get("/12345/url?type=NONE").status == 404
 
 
-def test_nothing_of_what_was_asked_for(server: Harness) -> None:
+def test_no_requested_values(server: Harness) -> None:
     answer = server.get("/12345/url?type=NONE")
     page = page_of(answer)
     assert (answer.status, page.title) == (200, "No Values Found")
     assert "/12345/url?noredirect" in page.links
 
 
-def test_a_malformed_path(server: Harness) -> None:
+def test_malformed_path(server: Harness) -> None:
     answer = server.get("/12345/%zz")
     assert (answer.status, page_of(answer).title) == (400, "Bad Request")
     assert json_of(server.get("/12345/a%00b", headers=JSON))["responseCode"] == 4
 
 
-def test_a_tombstone(server: Harness) -> None:
+def test_tombstone(server: Harness) -> None:
     answer = server.get("/12345/gone")
     assert answer.status == 410
     page = page_of(answer)
@@ -359,7 +359,7 @@ def test_a_tombstone(server: Harness) -> None:
     assert "gone" in page_of(shown).text
 
 
-def test_something_inside_fails(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError("secret words")
 
@@ -373,7 +373,7 @@ def test_something_inside_fails(server: Harness, monkeypatch: pytest.MonkeyPatch
 # Namespaces
 
 
-def test_a_namespace_says_whom_to_ask_and_whether_it_is_in_use(server: Harness) -> None:
+def test_namespace_contact_and_status(server: Harness) -> None:
     space = "<namespace><contact>ask@example.org</contact></namespace>"
     add_once(server, "77", text(1, "HS_NAMESPACE", space))
     absent = page_of(server.get("/77/absent"))
@@ -387,12 +387,12 @@ def test_a_namespace_says_whom_to_ask_and_whether_it_is_in_use(server: Harness) 
     assert "mailto:ask@example.org" in page_of(answer).links  # of the prefix above
 
 
-def test_a_prefix_with_an_address(server: Harness) -> None:
+def test_email_of_prefix_is_contact(server: Harness) -> None:
     add_once(server, "78", text(1, "EMAIL", "prefix@example.org"))
     assert "mailto:prefix@example.org" in page_of(server.get("/78/absent")).links
 
 
-def test_names_without_a_record_are_made_by_a_template(server: Harness) -> None:
+def test_template_resolves_handles_without_record(server: Harness) -> None:
     template = (
         '<namespace><template delimiter="@"><foreach><if value="type" test="equals" expression="URL">'
         '<value data="${data}?${extension}"/></if></foreach></template></namespace>'
@@ -403,7 +403,7 @@ def test_names_without_a_record_are_made_by_a_template(server: Harness) -> None:
     assert "template" in page_of(server.get("/79/base@x?noredirect")).text
 
 
-def test_the_query_of_a_cordra_name_is_its_own(server: Harness) -> None:
+def test_cordra_handle_has_its_own_query(server: Harness) -> None:
     plain = server.get(f"/{CORDRA_NAME.lower()}")
     assert location_of(plain) == f"https://c.example/{CORDRA_NAME.lower().replace('/', '%2F')}"
     answer = server.get(f"/{CORDRA_NAME}?a=b&auth&c=d")
@@ -414,7 +414,7 @@ def test_the_query_of_a_cordra_name_is_its_own(server: Harness) -> None:
     assert location_of(broken).endswith(CORDRA_NAME.replace("/", "%2F"))
 
 
-def test_a_query_of_another_name_means_nothing(server: Harness) -> None:
+def test_query_of_other_handles_is_ignored(server: Harness) -> None:
     assert location_of(server.get("/12345/url?part=2")) == "https://example.org/a"
 
 
@@ -430,25 +430,25 @@ def expires_in(server: Harness, path: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("name", "seconds"), [("url", 60), ("multi", 86_400), ("until", 86_400), ("past", 0), ("url?noredirect", 60)]
 )
-def test_an_answer_is_kept_as_long_as_its_values_say(server: Harness, name: str, seconds: int) -> None:
+def test_response_is_cached_by_ttl(server: Harness, name: str, seconds: int) -> None:
     found, control = expires_in(server, f"/12345/{name}")
     assert abs(found - seconds) <= 2
     assert control == f"public, max-age={seconds}"
 
 
-def test_a_long_life_is_cut_to_two_days(server: Harness) -> None:
+def test_cache_time_is_limited_to_two_days(server: Harness) -> None:
     create_once(server, "12345/long-lived", Value(1, "URL", b"https://a.example/", 10**9))
     assert expires_in(server, "/12345/long-lived?index=1")[1] == "public, max-age=172800"
 
 
-def test_who_wants_it_from_the_source_has_to_ask_each_time(server: Harness) -> None:
+def test_auth_disables_caching(server: Harness) -> None:
     answer = server.get("/12345/url?auth")
     assert header_of(answer, "Cache-Control") == "no-cache"
     assert header_of(answer, "Expires") is None
 
 
 @pytest.mark.parametrize("path", ["/12345/url?noredirect", "/", "/help.html", "/static/perseid.css", "/resolver.json"])
-def test_a_page_that_is_known_is_not_sent_again(server: Harness, path: str) -> None:
+def test_matching_tag_of_page_gets_304(server: Harness, path: str) -> None:
     first = server.get(path)
     tag = header_of(first, "ETag")
     assert tag is not None
@@ -461,13 +461,13 @@ def test_a_page_that_is_known_is_not_sent_again(server: Harness, path: str) -> N
     assert server.post(path, headers={"If-None-Match": tag}).status == 200
 
 
-def test_conditions_do_not_count_for_redirections_and_errors(server: Harness) -> None:
+def test_conditions_are_ignored_for_redirects_and_errors(server: Harness) -> None:
     for path, status in (("/12345/url", 302), ("/12345/absent", 404), ("/12345/gone", 410)):
         assert server.get(path, headers={"If-None-Match": "*"}).status == status
     assert header_of(server.get("/12345/url"), "ETag") is None
 
 
-def test_json_has_a_tag_too(server: Harness) -> None:
+def test_json_has_a_tag(server: Harness) -> None:
     first = server.get("/12345/url", headers=JSON)
     tag = header_of(first, "ETag") or ""
     assert server.get("/12345/url", headers={**JSON, "If-None-Match": tag}).status == 304
@@ -478,7 +478,7 @@ def test_json_has_a_tag_too(server: Harness) -> None:
 # The form
 
 
-def test_a_form_is_posted_to_the_front_page(server: Harness) -> None:
+def test_form_is_posted_to_front_page(server: Harness) -> None:
     answer = server.post("/", "hdl=12345%2Furl", headers=FORM)
     assert location_of(answer) == "https://example.org/a"
     answer = server.post("/", "hdl=+hdl%3A12345%2Furl+&noredirect=yes", headers=FORM)
@@ -490,7 +490,7 @@ def test_a_form_is_posted_to_the_front_page(server: Harness) -> None:
     assert location_of(answer) == "https://example.org/three"
 
 
-def test_a_form_of_our_own_page_is_answered_with_a_page_that_leads_on(server: Harness) -> None:
+def test_own_form_gets_redirecting_page(server: Harness) -> None:
     answer = server.post("/", "hdl=12345%2Furl&page=yes", headers=FORM)
     assert answer.status == 200
     page = page_of(answer)
@@ -502,22 +502,22 @@ def test_a_form_of_our_own_page_is_answered_with_a_page_that_leads_on(server: Ha
 
 
 @pytest.mark.parametrize("body", ["", "hdl=", "hdl=+", "x=y"])
-def test_an_empty_form_is_answered_with_the_front_page(server: Harness, body: str) -> None:
+def test_empty_form_gets_front_page(server: Harness, body: str) -> None:
     assert page_of(server.post("/", body, headers=FORM)).title == page_of(server.get("/")).title
 
 
-def test_what_is_posted_otherwise_is_no_form(server: Harness) -> None:
+def test_other_posts_are_not_forms(server: Harness) -> None:
     for type_ in ("application/json", "application/x-hdl-message", "text/plain"):
         answer = server.post("/", "hdl=12345%2Furl", headers={"Content-Type": type_})
         assert page_of(answer).title == page_of(server.get("/")).title
 
 
-def test_a_form_has_a_bound(server: Harness) -> None:
+def test_large_form_is_refused(server: Harness) -> None:
     answer = server.post("/", b"hdl=" + b"x" * 20_000, headers=FORM)
     assert (answer.status, page_of(answer).title) == (413, "Bad Request")
 
 
-def test_the_front_page_does_not_look_at_its_query(server: Harness) -> None:
+def test_front_page_ignores_query(server: Harness) -> None:
     assert page_of(server.get("/?hdl=12345/url")).title == page_of(server.get("/")).title
 
 

@@ -83,11 +83,11 @@ def chosen(server: Harness, name: str, query: str = "", **how: object) -> str:
         ("type=URL", "https://url.example/"),
     ],
 )
-def test_the_worked_example(server: Harness, query: str, expected: str) -> None:
+def test_worked_example(server: Harness, query: str, expected: str) -> None:
     assert chosen(server, "places", query) == expected
 
 
-def test_a_trusted_peer_says_where_a_client_is(server: Harness) -> None:
+def test_trusted_peer_reports_location_of_client(server: Harness) -> None:
     assert chosen(server, "places", "country=GB", trusted=True) == "https://uk.example/"
     assert chosen(server, "places", "country=us", trusted=True) == "https://www1.example/"
     assert chosen(server, "network", host="192.0.2.7") == "https://in.example/"
@@ -98,7 +98,7 @@ def test_a_trusted_peer_says_where_a_client_is(server: Harness) -> None:
     assert chosen(server, "network", "ip=nonsense", host="192.0.2.7", trusted=True) == "https://in.example/"
 
 
-def test_weights_are_drawn_by_the_random_source(server: Harness) -> None:
+def test_weights_use_random_source(server: Harness) -> None:
     create(
         server, "88/drawn", locations('<l/><location href="https://a.example/"/><location href="https://b.example/"/>')
     )
@@ -125,13 +125,13 @@ def test_headers_choose_among_locations(server: Harness, headers: dict[str, str]
     assert found == {expected}
 
 
-def test_any_location_for_negotiation_is_better_than_none(server: Harness) -> None:
+def test_conneg_location_is_used_for_other_types(server: Harness) -> None:
     headers = {"Accept": "application/rdf+xml, application/ld+json"}
     found = {chosen(server, "conneg", headers=headers) for _ in range(40)}
     assert found == {"https://data.example/", "https://turtle.example/"}
 
 
-def test_a_location_that_is_meant_for_programs_goes_before_the_record(server: Harness) -> None:
+def test_location_for_programs_precedes_record(server: Harness) -> None:
     json = {"Accept": "application/json"}
     assert chosen(server, "json", headers=json) == "https://j.example/"
     assert chosen(server, "conneg", headers=json) in ("https://data.example/", "https://turtle.example/")
@@ -146,7 +146,7 @@ def test_a_location_that_is_meant_for_programs_goes_before_the_record(server: Ha
         ({"Accept": CHROME}, "Accept, Accept-Datetime, Accept-Language"),
     ],
 )
-def test_caches_are_told_what_the_choice_depends_on(server: Harness, headers: dict[str, str], expected: str) -> None:
+def test_vary_lists_what_the_choice_depends_on(server: Harness, headers: dict[str, str], expected: str) -> None:
     assert header_of(server.get("/88/conneg", headers=headers), "Vary") == expected
     assert header_of(server.get("/88/places", headers=headers), "Vary") == "Accept, Accept-Datetime"
 
@@ -163,7 +163,7 @@ def test_caches_are_told_what_the_choice_depends_on(server: Harness, headers: di
         ("nonsense", "", "1.1", 302),
     ],
 )
-def test_a_record_chooses_the_status(server: Harness, name: str, query: str, version: str, status: int) -> None:
+def test_record_chooses_status(server: Harness, name: str, query: str, version: str, status: int) -> None:
     assert server.get(f"/88/{name}?{query}", version=version).status == status
 
 
@@ -171,11 +171,11 @@ def test_a_record_chooses_the_status(server: Harness, name: str, query: str, ver
 
 
 @pytest.mark.parametrize("name", ["empty", "broken"])
-def test_a_list_that_says_nothing_leaves_the_urls(server: Harness, name: str) -> None:
+def test_invalid_list_leaves_urls(server: Harness, name: str) -> None:
     assert chosen(server, name) == "https://url.example/"
 
 
-def test_a_list_that_says_nothing_and_no_url_is_shown(server: Harness) -> None:
+def test_invalid_list_without_url_shows_record(server: Harness) -> None:
     assert page_of(server.get("/88/lost")).title.startswith("88/lost")
 
 
@@ -183,7 +183,7 @@ def test_lists_include_others(server: Harness) -> None:
     assert chosen(server, "include") == "https://www1.example/"
 
 
-def test_a_namespace_adds_locations(server: Harness) -> None:
+def test_namespace_adds_locations(server: Harness) -> None:
     create(server, "88/common", locations('<location href_template="https://ns.example/{hdl:path}" weight="5"/>'))
     add_namespace(server, "89", "free", text(1, "HS_NAMESPACE", "<n><locs>88/common</locs></n>"))
     create(server, "89/a b", text(1, "URL.x", "https://url.example/"), text(2, "10320/loc", "<l/>"))
@@ -224,7 +224,7 @@ def test_locations_with_a_relation_become_links(server: Harness) -> None:
     ]
 
 
-def test_links_that_are_there_for_nothing_else(server: Harness) -> None:
+def test_links_type(server: Harness) -> None:
     more = (
         '<l><location href="https://l.example/" rel="license"/><location href_template="https://l/{hdl}" rel="up"/></l>'
     )
@@ -269,7 +269,7 @@ NOT_FOR_RECORDS = (
 """What a line of a record would have browsers do, or would say in the server's name."""
 
 
-def test_a_record_may_set_a_few_headers_and_no_others(server: Harness) -> None:
+def test_record_may_set_only_allowed_headers(server: Harness) -> None:
     lines = (
         "link: <https://a.example/{hdl}>; rel=Related",
         f"Link: {TWO_LINKS}",
@@ -304,7 +304,7 @@ def test_a_record_may_set_a_few_headers_and_no_others(server: Harness) -> None:
     assert b"stylesheet" not in answer.body
 
 
-def test_headers_have_a_bound(server: Harness) -> None:
+def test_headers_are_limited(server: Harness) -> None:
     many = "\n".join("Link: <https://a.example/>; rel=item" for _ in range(1_000))
     create(server, "88/many", text(1, "URL", "https://a.example/"), text(2, "10320/headers", many))
     assert len(links(server.get("/88/many"))) == MAX_HEADERS
@@ -317,7 +317,7 @@ def test_headers_have_a_bound(server: Harness) -> None:
     ("attribute", "expected"),
     [("", 2), ('suppressNsHeaders="yes"', 1), ('suppressNsHeadersIfLocalHeaders="yes"', 1)],
 )
-def test_links_of_the_namespace_can_be_left_out(server: Harness, attribute: str, expected: int) -> None:
+def test_namespace_links_can_be_suppressed(server: Harness, attribute: str, expected: int) -> None:
     prefix = f"90.{expected}{len(attribute)}"
     create(server, f"88/of{prefix}", locations('<location href="https://ns.example/" rel="item" weight="0"/>'))
     add_namespace(server, prefix, "free", text(1, "HS_NAMESPACE", f"<n><locs>88/of{prefix}</locs></n>"))
@@ -328,7 +328,7 @@ def test_links_of_the_namespace_can_be_left_out(server: Harness, attribute: str,
 # As XML, and explained
 
 
-def test_all_places_as_xml(server: Harness) -> None:
+def test_locations_as_xml(server: Harness) -> None:
     answer = server.get("/88/places?action=showurls")
     assert header_of(answer, "Content-Type") == "text/xml;charset=utf-8"
     root = ET.fromstring(answer.body)
@@ -341,7 +341,7 @@ def test_all_places_as_xml(server: Harness) -> None:
     assert answer.body.count(b"\n") == 5
 
 
-def test_urls_as_xml_are_of_the_kind_that_would_be_used(server: Harness) -> None:
+def test_xml_lists_urls_of_the_type_used(server: Harness) -> None:
     root = ET.fromstring(server.get("/12345/multi?action=showurls").body)
     assert [(each.get("href"), each.get("weight")) for each in root] == [
         ("https://example.org/two", "1.0"),
@@ -352,7 +352,7 @@ def test_urls_as_xml_are_of_the_kind_that_would_be_used(server: Harness) -> None
     assert list(ET.fromstring(server.get("/12345/nothing?action=showurls").body)) == []
 
 
-def test_xml_of_strangers_is_data_and_nothing_else(server: Harness) -> None:
+def test_untrusted_xml_is_only_data(server: Harness) -> None:
     answer = server.get("/88/odd?action=showurls")
     elements = list(ET.fromstring(answer.body))
     assert {element.tag for element in elements} == {"location"}  # in no namespace that a browser knows
@@ -365,7 +365,7 @@ def test_xml_of_strangers_is_data_and_nothing_else(server: Harness) -> None:
     assert [each.get("href") for each in root] == ["https://a.example/\ufffd\ufffd\ufffd"]
 
 
-def test_the_template_stands_beside_what_it_makes(server: Harness) -> None:
+def test_xml_has_template_and_result(server: Harness) -> None:
     create(server, "88/template", locations('<location href_template="https://t.example/{hdl:path}"/>'))
     (element,) = ET.fromstring(server.get("/88/template?action=showurls").body)
     assert element.attrib == {
@@ -374,22 +374,22 @@ def test_the_template_stands_beside_what_it_makes(server: Harness) -> None:
     }
 
 
-def test_why_somebody_goes_where_they_go(server: Harness) -> None:
+def test_explanation_as_json(server: Harness) -> None:
     headers = {"Accept": "application/json"}
     plain = json_of(server.get("/88/status?action=explain&locatt=id:0", headers=headers))
     assert plain["location"] == "https://a.example/"
     assert (plain["status"], plain["statusFrom"], plain["chosenBy"]) == (308, "location", "locatt")
-    assert plain["wishes"][0] == "id:0"
-    assert [place["chosen"] for place in plain["places"]] == [True, False]
+    assert plain["preferences"][0] == "id:0"
+    assert [place["chosen"] for place in plain["locations"]] == [True, False]
     plain = json_of(server.get("/88/odd?action=explain", headers=headers))
-    assert plain["places"][1]["unsuitable"] is not None
-    assert json_of(server.get("/88/broken?action=explain", headers=headers))["unreadableLists"] == [1]
+    assert plain["locations"][1]["problem"] is not None
+    assert json_of(server.get("/88/broken?action=explain", headers=headers))["invalidLists"] == [1]
     plain = json_of(server.get("/12345/nothing?action=explain", headers=headers))
-    assert (plain["location"], plain["places"]) == (None, [])
+    assert (plain["location"], plain["locations"]) == (None, [])
     assert json_of(server.get("/12345/alias?action=explain", headers=headers))["aliases"] == ["12345/alias"]
 
 
-def test_the_same_for_people(server: Harness) -> None:
+def test_explanation_as_text(server: Harness) -> None:
     answer = server.get("/88/odd?action=explain")
     assert header_of(answer, "Content-Type") == "text/plain;charset=utf-8"
     assert header_of(answer, "Cache-Control") == "no-store"

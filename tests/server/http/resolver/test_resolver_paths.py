@@ -87,7 +87,7 @@ SETTINGS = (DEFAULT, ONLY_SEGMENTS, HttpSettings(segments=()), HttpSettings("htt
         ("/robots.txt/x", RequestedName("robots.txt/x")),
     ],
 )
-def test_what_a_path_asks_for(path: str, expected: object) -> None:
+def test_paths(path: str, expected: object) -> None:
     assert parse_path(path.encode(), DEFAULT) == expected
 
 
@@ -101,16 +101,16 @@ def test_what_a_path_asks_for(path: str, expected: object) -> None:
         ("/robots.txt", OwnPage("robots.txt")),
     ],
 )
-def test_what_is_not_declared_is_no_name(path: str, expected: object) -> None:
+def test_undeclared_form_is_not_a_name(path: str, expected: object) -> None:
     assert parse_path(path.encode(), ONLY_SEGMENTS) == expected
 
 
-def test_every_name_can_be_reached_behind_hdl_even_where_nobody_has_declared_it() -> None:
+def test_hdl_works_even_if_not_declared() -> None:
     assert parse_path(b"/hdl/12345/x", HttpSettings(segments=())) == RequestedName("12345/x", "hdl")
 
 
 @pytest.mark.parametrize("path", [b"/12345/%zz", b"/12345/%0", b"/12345/%", b"/12345/a%00b"])
-def test_a_path_that_cannot_be_decoded_is_refused_unless_old_clients_write_it(path: bytes) -> None:
+def test_invalid_escapes_are_refused_except_final_percent(path: bytes) -> None:
     if path.endswith(b"/%"):
         assert parse_path(path, DEFAULT) == RequestedName("12345/%")
         return
@@ -118,12 +118,12 @@ def test_a_path_that_cannot_be_decoded_is_refused_unless_old_clients_write_it(pa
         parse_path(path, DEFAULT)
 
 
-def test_what_is_no_utf_8_is_looked_up_with_a_replacement() -> None:
+def test_invalid_utf_8_becomes_replacement_characters() -> None:
     assert parse_path(b"/12345/%FF", DEFAULT) == RequestedName("12345/\ufffd")
 
 
 @given(handles(), st.sampled_from(SETTINGS), st.sampled_from(("", "hdl", "id")))
-def test_the_path_to_a_name_leads_to_that_name(handle: Handle, settings: HttpSettings, segment: str) -> None:
+def test_path_to_name_round_trips(handle: Handle, settings: HttpSettings, segment: str) -> None:
     segment = segment if segment in settings.segments else ""
     path = path_to(str(handle), settings, segment)
     found = parse_path(path.encode("ascii"), settings)
@@ -135,7 +135,7 @@ def test_the_path_to_a_name_leads_to_that_name(handle: Handle, settings: HttpSet
 
 
 @pytest.mark.parametrize("name", ["hdl/x", "api/x", "static/x", "hdl:77/x", "robots.txt", "healthz", "help.html"])
-def test_a_name_that_the_server_would_take_for_something_else_is_reached_behind_hdl(name: str) -> None:
+def test_ambiguous_names_are_reached_under_hdl(name: str) -> None:
     assert not is_bare(name, DEFAULT)
     assert path_to(name, DEFAULT).startswith("/hdl/")
 
@@ -143,16 +143,16 @@ def test_a_name_that_the_server_would_take_for_something_else_is_reached_behind_
 @pytest.mark.parametrize(
     ("name", "path"), [("12345/..", "/12345%2F.."), ("12345/.", "/12345%2F."), ("1/a/../b", "/1/a%2F..%2Fb")]
 )
-def test_no_client_takes_a_name_for_a_step_up(name: str, path: str) -> None:
+def test_dots_are_not_a_relative_path(name: str, path: str) -> None:
     assert path_to(name, DEFAULT) == path
 
 
-def test_a_handle_without_a_slash_is_a_prefix() -> None:
+def test_handle_without_slash_is_a_prefix() -> None:
     assert RequestedName("12345").handle == "0.NA/12345"
     assert RequestedName("12345/x").handle == "12345/x"
 
 
-def test_a_scheme_behind_a_segment_may_be_a_slip() -> None:
+def test_scheme_after_segment_is_an_alternative() -> None:
     assert RequestedName("hdl:12345/x", "hdl").alternative == RequestedName("12345/x", "hdl")
     assert RequestedName("12345/x", "hdl").alternative is None
     assert RequestedName("hdl:", "hdl").alternative is None
@@ -180,20 +180,20 @@ def test_a_scheme_behind_a_segment_may_be_a_slip() -> None:
         ("12345", "12345"),
     ],
 )
-def test_what_people_type_and_paste(field: str, expected: str) -> None:
+def test_typed_and_pasted_input(field: str, expected: str) -> None:
     found = parse_search_input(field, DEFAULT)
     assert found is not None
     assert found.name == expected
 
 
-def test_nothing_typed_is_nothing() -> None:
+def test_empty_input() -> None:
     assert parse_search_input("", DEFAULT) is None
     assert parse_search_input(" \n", DEFAULT) is None
     assert parse_search_input("https://hdl.handle.net/", DEFAULT) is None
 
 
 @given(st.text(max_size=40))
-def test_whatever_is_typed_is_read_or_refused(field: str) -> None:
+def test_any_input_is_parsed_or_refused(field: str) -> None:
     try:
         found = parse_search_input(field, DEFAULT)
     except BadRequest:
@@ -202,7 +202,7 @@ def test_whatever_is_typed_is_read_or_refused(field: str) -> None:
 
 
 @given(st.text(max_size=20))
-def test_a_scheme_is_taken_off_once(name: str) -> None:
+def test_scheme_is_removed_once(name: str) -> None:
     assert strip_scheme(f"hdl:{name}") == name
     assert strip_scheme(f"info:doi/{name}") == name
 
@@ -210,12 +210,12 @@ def test_a_scheme_is_taken_off_once(name: str) -> None:
 # Parameters
 
 
-def test_both_separators_count_and_a_plus_is_a_plus() -> None:
+def test_both_separators_work_and_plus_is_literal() -> None:
     found = parse_query(b"a=1;b=2&c=x+y&d=%26%3B;e&&;")
     assert found.pairs == (("a", "1"), ("b", "2"), ("c", "x+y"), ("d", "&;"), ("e", ""))
 
 
-def test_indexes_that_cannot_be_read_do_not_count() -> None:
+def test_invalid_indexes_are_ignored() -> None:
     found = parse_query(b"index=1&index=x&index=&index=-1&index=2&index=99999999999&index=4294967296&index=%C2%B2")
     assert parse_indexes(found) == (1, 2)
 
@@ -234,7 +234,7 @@ def test_indexes_that_cannot_be_read_do_not_count() -> None:
         (b"Noredirect", None),
     ],
 )
-def test_what_is_to_be_done(query: bytes, expected: Action | None) -> None:
+def test_actions(query: bytes, expected: Action | None) -> None:
     assert parse_action(parse_query(query)) is expected
 
 
@@ -250,17 +250,17 @@ def test_what_is_to_be_done(query: bytes, expected: Action | None) -> None:
         (b"noredirect&type=URL", b""),
     ],
 )
-def test_what_is_left_of_a_query_for_the_name(query: bytes, expected: bytes) -> None:
+def test_query_without_own_parameters(query: bytes, expected: bytes) -> None:
     assert strip_parameters(query) == expected
 
 
 @given(
     st.lists(st.sampled_from((*sorted(RESOLVER_PARAMETERS), "x", "y", "%6E")), max_size=8), st.sampled_from(("&", ";"))
 )
-def test_what_is_left_is_what_is_not_ours_in_its_order(names: list[str], separator: str) -> None:
+def test_other_parameters_keep_their_order(names: list[str], separator: str) -> None:
     expected = separator.join(name for name in names if name not in RESOLVER_PARAMETERS)
     assert strip_parameters(separator.join(names).encode()) == expected.encode()
 
 
-def test_no_setting_can_declare_a_path_of_the_server_itself_as_a_segment() -> None:
+def test_settings_cannot_declare_own_paths_as_segments() -> None:
     assert {name for name in RESERVED_SEGMENTS | PAGES if name.isalpha()} <= OWN_SEGMENTS

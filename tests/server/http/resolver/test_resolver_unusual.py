@@ -39,7 +39,7 @@ def break_policy(server: Harness, prefix: str) -> None:
     server.registry.ledger.append(Append(draft))
 
 
-def test_another_service_holds_a_derived_prefix(server: Harness) -> None:
+def test_derived_prefix_of_another_service(server: Harness) -> None:
     add_namespace(server, "60", "free", text(1, "HS_SERV.PREFIX", "0.SERV/60"))
     answer = server.get("/60.1")
     assert (answer.status, page_of(answer).title) == (300, "Resolution Error")
@@ -47,7 +47,7 @@ def test_another_service_holds_a_derived_prefix(server: Harness) -> None:
     assert json_of(server.get("/60.1", headers=JSON))["responseCode"] == 303
 
 
-def test_the_name_is_another_servers_of_the_site(server: Harness) -> None:
+def test_handle_of_another_server_of_the_site(server: Harness) -> None:
     place = server.place
     site = replace(place.site, servers=place.site.servers * 2)
     mine = find_server_index(b"12345/url", site.hash_option, 2)
@@ -61,7 +61,7 @@ def test_the_name_is_another_servers_of_the_site(server: Harness) -> None:
         server.service.place = place
 
 
-def test_of_a_namespace_whose_policy_cannot_be_read_nothing_is_known(server: Harness) -> None:
+def test_invalid_policy_reveals_nothing(server: Harness) -> None:
     add_namespace(server, "61")
     create(server, "61/x", text(1, "URL", "https://example.org/"))
     create(server, "61/list", locations('<location href="https://example.org/"/>'))
@@ -77,7 +77,7 @@ def test_of_a_namespace_whose_policy_cannot_be_read_nothing_is_known(server: Har
     assert "/61/x" not in page_of(server.get("/12345/typed-there")).links
 
 
-def test_an_alias_that_cannot_be_read_leads_nowhere(server: Harness) -> None:
+def test_invalid_alias_is_ignored(server: Harness) -> None:
     create(server, "12345/bad-alias", Value(1, "HS_ALIAS", b"\xff"), text(2, "URL", "https://own.example/"))
     create(server, "12345/blank-alias", text(1, "HS_ALIAS", " "), text(2, "URL", "https://own.example/"))
     create(server, "12345/second-alias", Value(1, "HS_ALIAS", b"\xff"), text(2, "HS_ALIAS", "12345/url"))
@@ -86,14 +86,14 @@ def test_an_alias_that_cannot_be_read_leads_nowhere(server: Harness) -> None:
     assert server.get("/12345/second-alias").status == 301
 
 
-def test_an_alias_may_be_a_prefix_or_nothing_that_is_a_name(server: Harness) -> None:
+def test_alias_may_be_a_prefix_or_invalid(server: Harness) -> None:
     create(server, "12345/to-prefix", text(1, "HS_ALIAS", "12345"))
     assert location_of(server.get("/12345/to-prefix")) == "https://hdl.example.org/12345"
     create(server, "12345/to-nothing", text(1, "HS_ALIAS", "12345/"))
     assert server.get("/12345/to-nothing").status == 404
 
 
-def test_a_namespace_that_cannot_be_read_says_nothing(server: Harness) -> None:
+def test_invalid_namespace_is_ignored(server: Harness) -> None:
     key = "0.NA/62"
     add_namespace(server, "62", "free", text(2, "EMAIL", "prefix@example.org"))
     values = (Value(1, "HS_NAMESPACE", b"<n"), text(2, "EMAIL", "prefix@example.org"))
@@ -102,7 +102,7 @@ def test_a_namespace_that_cannot_be_read_says_nothing(server: Harness) -> None:
     assert "mailto:prefix@example.org" in page_of(server.get("/62/absent")).links
 
 
-def test_links_of_a_page_are_looked_for_within_a_bound(server: Harness) -> None:
+def test_link_checks_of_a_page_are_limited(server: Harness) -> None:
     many = [text(index, f"12345/n{index % 50}.{index}", "x") for index in range(1, MAX_LINK_CHECKS + 50)]
     known = text(1_000, "12345/n0", "known, and too far down to be looked for")
     create(server, "12345/many-types", *many, known)
@@ -111,7 +111,7 @@ def test_links_of_a_page_are_looked_for_within_a_bound(server: Harness) -> None:
     assert "too far down" in page.text
 
 
-def test_links_that_cannot_be_read_are_not_there(server: Harness) -> None:
+def test_invalid_links_are_ignored(server: Harness) -> None:
     create(server, "12345/bad-links", text(1, "URL", "https://a.example/"), text(2, "10320/links", "<l><location"))
     answer = server.get("/12345/bad-links")
     assert location_of(answer) == "https://a.example/"
@@ -121,5 +121,5 @@ def test_links_that_cannot_be_read_are_not_there(server: Harness) -> None:
     assert "original timegate" in (header_of(server.get("/12345/no-links"), "Link") or "")
 
 
-def test_a_folder_of_files_is_no_page(server: Harness) -> None:
+def test_static_directory_is_not_a_page(server: Harness) -> None:
     assert page_of(server.get("/static/")).title == "Not Found"

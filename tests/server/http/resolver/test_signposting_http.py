@@ -45,7 +45,7 @@ def targets(answer: Response, relation: str) -> list[str]:
 # Links
 
 
-def test_a_redirection_is_linked_with_the_past_and_with_all_other_links(server: Harness) -> None:
+def test_redirect_links_history_and_linkset(server: Harness) -> None:
     answer = server.get(f"/{NAME}")
     assert location_of(answer) == "https://example.org/map"
     assert len(list(answer.values("Link"))) == 1, "in one line, for that is asked for most"
@@ -66,7 +66,7 @@ def test_a_redirection_is_linked_with_the_past_and_with_all_other_links(server: 
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_a_record_is_signposted(server: Harness, accept: str) -> None:
+def test_record_has_signposting_links(server: Harness, accept: str) -> None:
     answer = server.get(f"/{NAME}?noredirect", headers={"Accept": accept})
     assert targets(answer, "cite-as") == [f"{HOME}/{NAME}"]
     assert targets(answer, "license") == ["https://licence.example/by"]
@@ -81,7 +81,7 @@ def test_a_record_is_signposted(server: Harness, accept: str) -> None:
             assert server.get(target.removeprefix(HOME)).status in (200, 302), target
 
 
-def test_headers_have_a_bound_whatever_a_record_holds(server: Harness) -> None:
+def test_link_headers_are_limited(server: Harness) -> None:
     values = [text(number, "URL", f"https://example.org/{'x' * 60}/{number}") for number in range(1, 200)]
     create(server, "12345/many-places", *values)
     create(server, f"12345/{'long' * 200}", text(1, "URL", "https://example.org/"))
@@ -95,7 +95,7 @@ def test_headers_have_a_bound_whatever_a_record_holds(server: Harness) -> None:
     assert set(links_of(server.get(f"/12345/{'long' * 200}"))) == {"original", "timegate"}, "RFC 7089 demands it"
 
 
-def test_where_nothing_has_an_address_there_are_no_links(server: Harness) -> None:
+def test_no_links_without_public_url(server: Harness) -> None:
     place = server.place
     try:
         server.configure(public_url="")
@@ -111,12 +111,12 @@ def test_where_nothing_has_an_address_there_are_no_links(server: Harness) -> Non
 # Other forms
 
 
-def test_every_form_has_an_address_of_its_own() -> None:
+def test_every_form_has_its_own_url() -> None:
     assert set(ACTIONS.values()) == set(FORMATTERS)
 
 
 @pytest.mark.parametrize(("action", "form"), [(action.value, form) for action, form in ACTIONS.items()])
-def test_forms_are_given_by_address_and_by_name(server: Harness, action: str, form: str) -> None:
+def test_forms_by_url_and_by_accept(server: Harness, action: str, form: str) -> None:
     by_address = server.get(f"/{NAME}?action={action}", headers={"Accept": "text/html"})
     by_name = server.get(f"/{NAME}", headers={"Accept": form})
     assert by_address.status == by_name.status == 200
@@ -134,7 +134,7 @@ def test_forms_are_given_by_address_and_by_name(server: Harness, action: str, fo
     assert server.head(f"/{NAME}", headers={"Accept": form}).headers == by_name.headers
 
 
-def test_what_the_forms_say(server: Harness) -> None:
+def test_content_of_forms(server: Harness) -> None:
     plain = json.loads(server.get(f"/{NAME}", headers={"Accept": JSON_LD}).body)
     assert (plain["@type"], plain["name"], plain["datePublished"]) == ("Map", "A Map of </script> Places", "1850")
     assert plain["author"] == "Ann Author"
@@ -158,7 +158,7 @@ def test_what_the_forms_say(server: Harness) -> None:
         ("text/turtle", "redirection"),
     ],
 )
-def test_weights_decide_and_browsers_are_redirected(server: Harness, accept: str, expected: str) -> None:
+def test_weights_and_browsers(server: Harness, accept: str, expected: str) -> None:
     answer = server.get(f"/{NAME}", headers={"Accept": accept})
     if expected == "redirection":
         assert location_of(answer) == "https://example.org/map"
@@ -166,12 +166,12 @@ def test_weights_decide_and_browsers_are_redirected(server: Harness, accept: str
         assert (header_of(answer, "Content-Type") or "").partition(";")[0] == expected
 
 
-def test_who_insists_on_a_redirection_gets_it(server: Harness) -> None:
+def test_explicit_redirect_is_honored(server: Harness) -> None:
     assert server.get(f"/{NAME}?action=redirect", headers={"Accept": BIBTEX}).status == 302
     assert page_of(server.get("/12345/nothing", headers={"Accept": "text/turtle"})).title
 
 
-def test_a_location_for_a_form_goes_before_ours(server: Harness) -> None:
+def test_location_for_a_form_precedes_ours(server: Harness) -> None:
     places = (
         '<l><location href="https://page.example/" weight="1"/>'
         '<location href="https://data.example/" weight="0" media-type="application/ld+json"/></l>'
@@ -181,7 +181,7 @@ def test_a_location_for_a_form_goes_before_ours(server: Harness) -> None:
     assert server.get("/12345/own-data", headers={"Accept": BIBTEX}).status == 200
 
 
-def test_what_is_gone_says_so_in_every_form(server: Harness) -> None:
+def test_tombstone_in_every_form(server: Harness) -> None:
     for form in FORMATTERS:
         answer = server.get("/12345/gone", headers={"Accept": form})
         assert answer.status == 410
@@ -192,13 +192,13 @@ def test_what_is_gone_says_so_in_every_form(server: Harness) -> None:
     )
 
 
-def test_errors_are_json_for_whoever_reads_json(server: Harness) -> None:
+def test_errors_are_json_for_json_clients(server: Harness) -> None:
     for accept in (JSON_LD, CSL_JSON):
         assert json_of(server.get("/12345/absent", headers={"Accept": accept}))["responseCode"] == 100
     assert page_of(server.get("/12345/absent", headers={"Accept": BIBTEX})).title == "Not Found"
 
 
-def test_forms_of_an_alias_are_those_of_its_name(server: Harness) -> None:
+def test_forms_of_alias_are_those_of_target(server: Harness) -> None:
     create(server, "12345/alias-of-map", text(1, "HS_ALIAS", NAME))
     answer = server.get("/12345/alias-of-map?action=bibtex")
     assert answer.status == 200
@@ -208,7 +208,7 @@ def test_forms_of_an_alias_are_those_of_its_name(server: Harness) -> None:
 # In pages
 
 
-def test_the_page_of_a_record_has_its_meaning_in_it(server: Harness) -> None:
+def test_page_embeds_json_ld(server: Harness) -> None:
     answer = server.get(f"/{NAME}?noredirect")
     page = page_of(answer)
     (data,) = page.data
@@ -219,7 +219,7 @@ def test_the_page_of_a_record_has_its_meaning_in_it(server: Harness) -> None:
     assert {f"/{NAME}?action={action}" for action in ("citation", "bibtex", "csl-json", "json-ld")} <= set(page.links)
 
 
-def test_a_page_does_not_become_much_longer_by_it(server: Harness) -> None:
+def test_long_json_ld_is_not_embedded(server: Harness) -> None:
     create(server, "12345/wordy", text(1, "TITLE", "x" * (MAX_EMBEDDED + 1)))
     assert page_of(server.get("/12345/wordy?noredirect")).data == []
     assert len(server.get("/12345/wordy?action=json-ld").body) > MAX_EMBEDDED

@@ -72,7 +72,7 @@ def names(plain: dict[str, Any]) -> list[str]:
         "12345/report-2021?utm_source=x",
     ],
 )
-def test_what_was_meant_is_found(server: Harness, written: str) -> None:
+def test_suggestions_are_found(server: Harness, written: str) -> None:
     plain = told(server, written)
     assert names(plain) == ["12345/report-2021"], plain
     assert plain["suggestions"][0]["why"]
@@ -82,26 +82,26 @@ def test_what_was_meant_is_found(server: Harness, written: str) -> None:
     assert location_of(server.get("/12345/report-2021")) == "https://report.example/"
 
 
-def test_what_was_typed_into_the_form_is_repaired_too(server: Harness) -> None:
+def test_form_input_is_corrected(server: Harness) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = server.post("/", "hdl=" + quote("12345/report\u20132021.") + "&page=yes", headers=form)
     assert answer.status == 404
     assert "/12345/report-2021" in page_of(answer).links
 
 
-def test_similar_names_whose_thing_is_gone(server: Harness) -> None:
+def test_suggested_tombstones(server: Harness) -> None:
     plain = told(server, "12345/old-thign")
     (found,) = plain["suggestions"]
     assert found["handle"] == "12345/old-thing"
     assert found["gone"]["reason"] == "Withdrawn <b>by</b> its author."
     assert found["gone"]["replacement"] == "12345/url"
     page = page_of(server.get("/12345/old-thign"))
-    assert "What it stood for is gone since" in page.text
+    assert "This identifier was withdrawn on" in page.text
     assert "Withdrawn <b>by</b> its author." in page.text
     assert "Use instead: hdl:12345/url" in page.text
 
 
-def test_what_is_known_of_the_prefix(server: Harness) -> None:
+def test_prefix_information(server: Harness) -> None:
     assert told(server, "12345/zzzzzz")["prefix"]["standing"] == "here"
     unknown = told(server, "99999/x")
     assert (unknown["responseCode"], unknown["prefix"]["standing"]) == (301, "unknown")
@@ -109,29 +109,29 @@ def test_what_is_known_of_the_prefix(server: Harness) -> None:
         "prefix": "12345.77",
         "standing": "derived",
         "derivedFrom": "12345",
-        "why": "12345.77 is derived from 12345, which is kept here; 12345.77 itself is not",
+        "why": "prefix 12345.77 is not hosted here; it is derived from 12345, which is",
     }
-    assert "which is kept here" in page_of(server.get("/12345.77/x")).text
-    assert "and this one is not among them" in page_of(server.get("/12345/zzzzzz")).text
+    assert "it is derived from 12345, which is" in page_of(server.get("/12345.77/x")).text
+    assert "but this handle does not exist" in page_of(server.get("/12345/zzzzzz")).text
 
 
-def test_nothing_that_is_not_public_is_told(server: Harness) -> None:
+def test_suggestions_are_public(server: Harness) -> None:
     assert "12345/unpublished" not in names(told(server, "12345/unpublishde"))
     assert names(told(server, "12345/unpublished.")) == []
 
 
-def test_a_mistyped_pilin_name(server: Harness) -> None:
+def test_mistyped_pilin_handle(server: Harness) -> None:
     creator = text(2, "102.100.TYPE/CREATOR", "12345/n0")
     create(server, "102.100.272/2RDV0T0QH", text(1, "URL", "https://pilin.example/"), creator)
     assert names(told(server, "102.100.272/2RDV0TOQH")) == ["102.100.272/2RDV0T0QH"]
 
 
-def test_the_lost_end_of_an_alias(server: Harness) -> None:
+def test_suggestions_for_dangling_alias(server: Harness) -> None:
     create(server, "12345/alias-typo", text(1, "HS_ALIAS", "12345/reprot-2021"))
     assert names(told(server, "12345/alias-typo")) == ["12345/report-2021"]
 
 
-def test_what_is_not_a_matter_of_spelling_gets_no_suggestions(server: Harness) -> None:
+def test_other_errors_get_no_suggestions(server: Harness) -> None:
     for path in ("/12345/hidden", "/12345/loop", "/static/x", "/12345/url?at=1", "/12345/url?type=NONE"):
         answer = server.get(path, headers=JSON)
         if answer.status != 200:
@@ -141,7 +141,7 @@ def test_what_is_not_a_matter_of_spelling_gets_no_suggestions(server: Harness) -
 # The API
 
 
-def test_the_api_tells_names_to_those_who_ask_for_them(server: Harness) -> None:
+def test_api_returns_suggestions_on_request(server: Harness) -> None:
     target = "/api/handles/12345/reprot-2021"
     assert json_of(server.get(target)) == {"responseCode": 100, "handle": "12345/reprot-2021"}, "as clients know it"
     for query in ("?suggest", "?suggest=true"):
@@ -171,7 +171,7 @@ def limited(server: Harness) -> Iterator[Harness]:
     server.service.place = place
 
 
-def test_an_address_gets_so_many_and_the_plain_page_then(limited: Harness) -> None:
+def test_suggestions_per_address_are_limited(limited: Harness) -> None:
     burst = int(SUGGESTIONS_PER_ADDRESS.burst)
     for _ in range(burst):
         assert names(told(limited, "12345/reprot-2021"))
@@ -192,20 +192,18 @@ def test_an_address_gets_so_many_and_the_plain_page_then(limited: Harness) -> No
     assert "suggestions" not in told(limited, "12345/reprot-2021")
 
 
-def test_many_addresses_together_get_so_many(limited: Harness) -> None:
+def test_suggestions_are_limited_in_total(limited: Harness) -> None:
     answered = [told(limited, "12345/reprot-2021", host=f"198.51.100.{number}") for number in range(80)]
     found = ["suggestions" in plain for plain in answered]
     assert found == [True] * 50 + [False] * 30
 
 
-def test_a_network_of_many_addresses_counts_as_few(limited: Harness) -> None:
+def test_network_shares_suggestion_limit(limited: Harness) -> None:
     answered = [told(limited, "12345/reprot-2021", host=f"2001:db8::{number:x}") for number in range(1, 30)]
     assert sum("suggestions" in plain for plain in answered) == SUGGESTIONS_PER_ADDRESS.burst
 
 
-def test_a_busy_server_says_that_it_is_not_there_and_nothing_else(
-    server: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_server_omits_suggestions(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     place, asked = server.place, []
 
     async def do(work: Work, client: object) -> object:  # noqa: ARG001 - of everybody
@@ -220,7 +218,7 @@ def test_a_busy_server_says_that_it_is_not_there_and_nothing_else(
     assert asked == [WorkKind.READ, WorkKind.READ]
 
 
-def test_work_is_counted_where_all_reading_is(server: Harness) -> None:
+def test_suggestions_run_in_read_pool(server: Harness) -> None:
     server.kinds.clear()
     told(server, "12345/reprot-2021", host=STRANGER)
     assert server.kinds == [WorkKind.READ, WorkKind.READ]

@@ -52,7 +52,7 @@ def moved(machine: Machine) -> Moved:
 # At a moment
 
 
-def test_a_name_leads_to_where_it_led_then(machine: Machine, moved: Moved) -> None:
+def test_handle_redirects_to_earlier_target(machine: Machine, moved: Moved) -> None:
     then = machine.get(f"/{moved.name}?at={moved.seqs[0]}")
     assert (then.status, location_of(then)) == (302, "https://one.example/")
     assert location_of(machine.get(f"/{moved.name}")) == "https://two.example/"
@@ -65,7 +65,7 @@ def test_a_name_leads_to_where_it_led_then(machine: Machine, moved: Moved) -> No
     )
 
 
-def test_what_was_after_an_entry_may_be_kept_for_as_long_as_anything(machine: Machine, moved: Moved) -> None:
+def test_state_after_entry_is_cacheable(machine: Machine, moved: Moved) -> None:
     fixed = machine.get(f"/{moved.name}?at={moved.seqs[0]}")
     assert header_of(fixed, "Cache-Control") == f"public, max-age={MAX_AGE}, immutable"
     assert header_of(fixed, "Vary") == "Accept", "whatever time a header names"
@@ -76,7 +76,7 @@ def test_what_was_after_an_entry_may_be_kept_for_as_long_as_anything(machine: Ma
     assert header_of(api, "Cache-Control") == f"public, max-age={MAX_AGE}, immutable"
 
 
-def test_a_memento_says_when_it_was_and_what_is_around_it(machine: Machine, moved: Moved) -> None:
+def test_memento_headers(machine: Machine, moved: Moved) -> None:
     for target in (
         f"/{moved.name}?at={{}}",
         f"/{moved.name}?noredirect&at={{}}",
@@ -96,19 +96,19 @@ def test_a_memento_says_when_it_was_and_what_is_around_it(machine: Machine, move
     assert header_of(machine.get(f"/{moved.name}"), "Memento-Datetime") is None
 
 
-def test_the_page_of_the_past_leads_to_other_times(machine: Machine, moved: Moved) -> None:
+def test_page_of_version_links_other_versions(machine: Machine, moved: Moved) -> None:
     page = page_of(machine.get(f"/{moved.name}?noredirect&at={moved.seqs[0]}"))
-    assert f"This is how it was since {iso(moved.times[0]).replace('T', ' ')}" in page.text
+    assert f"This is the version of {iso(moved.times[0]).replace('T', ' ')}" in page.text
     assert "https://one.example/" in page.text
     assert f"/{moved.name}?noredirect&at={moved.seqs[1]}" in page.links
     assert f"/{moved.name}?action=redirect&at={moved.seqs[0]}" in page.links
     assert f"/{moved.name}?noredirect" in page.links
     for link in [link for link in page.links if "at=" in link]:
         assert machine.get(link).status in (200, 302), link
-    assert "This is how it was" not in page_of(machine.get(f"/{moved.name}?noredirect")).text
+    assert "This is the version" not in page_of(machine.get(f"/{moved.name}?noredirect")).text
 
 
-def test_json_of_the_past(machine: Machine, moved: Moved) -> None:
+def test_json_of_version(machine: Machine, moved: Moved) -> None:
     for answer in (
         machine.get(f"/api/handles/{moved.name}?at={moved.seqs[0]}"),
         machine.get(f"/{moved.name}?at={moved.seqs[0]}", headers=JSON),
@@ -126,7 +126,7 @@ def test_json_of_the_past(machine: Machine, moved: Moved) -> None:
     assert (none["responseCode"], none["values"]) == (200, [])
 
 
-def test_the_api_says_whether_a_state_of_the_past_is_known(machine: Machine, moved: Moved) -> None:
+def test_version_has_tag_in_api(machine: Machine, moved: Moved) -> None:
     target = f"/api/handles/{moved.name}?at={moved.seqs[0]}"
     tag = header_of(machine.get(target), "ETag")
     assert tag
@@ -141,21 +141,21 @@ def test_the_api_says_whether_a_state_of_the_past_is_known(machine: Machine, mov
 @pytest.mark.parametrize(
     "at", ["2190-01-01", "99999999", str(10**17), "x", "", "-1", "1e3", "٣", "2026-13-01", "9" * 40, "T 10:00"]
 )
-def test_what_will_be_and_what_cannot_be_read_is_refused(machine: Machine, moved: Moved, at: str) -> None:
+def test_future_and_invalid_times_are_refused(machine: Machine, moved: Moved, at: str) -> None:
     target = f"/{moved.name}?at={at}".encode()
     for answer in (machine.server.get(target), machine.server.get(b"/api/handles" + target)):
         assert answer.status == 400
         assert b"entry" in answer.body or b"future" in answer.body
 
 
-def test_before_its_creation_there_was_no_such_name(machine: Machine, moved: Moved) -> None:
+def test_not_found_before_creation(machine: Machine, moved: Moved) -> None:
     before = moved.seqs[0] - 1
     first = {"seq": moved.seqs[0], "time": iso(moved.times[0])}
     for at in (before, 0, 1, iso(START)):
         answer = machine.get(f"/{moved.name}?at={at}")
         page = page_of(answer)
         assert answer.status == 404
-        assert f"Its first version is of {iso(moved.times[0]).replace('T', ' ')}." in page.text
+        assert f"Its first version is from {iso(moved.times[0]).replace('T', ' ')}." in page.text
         assert f"/{moved.name}?at={moved.seqs[0]}&noredirect" in page.links
         assert [link.target for link in links_of(answer)["first"]] == [f"{HOME}/{moved.name}?at={moved.seqs[0]}"]
         assert header_of(answer, "Memento-Datetime") is None
@@ -170,7 +170,7 @@ def test_before_its_creation_there_was_no_such_name(machine: Machine, moved: Mov
     }
 
 
-def test_where_nothing_has_an_address_there_are_no_links(machine: Machine, moved: Moved) -> None:
+def test_no_links_without_public_url(machine: Machine, moved: Moved) -> None:
     place = machine.server.place
     try:
         machine.server.configure(public_url="")
@@ -188,7 +188,7 @@ def test_where_nothing_has_an_address_there_are_no_links(machine: Machine, moved
 # What there was besides
 
 
-def test_what_is_gone_leads_where_it_led(machine: Machine) -> None:
+def test_tombstone_redirects_at_earlier_time(machine: Machine) -> None:
     name = f"{PREFIX}/gone"
     alive = machine.put(name, text(1, "URL", "https://alive.example/"))
     gone = machine.do(Tombstone(Handle.parse(name), "It was withdrawn."))
@@ -197,14 +197,14 @@ def test_what_is_gone_leads_where_it_led(machine: Machine) -> None:
         answer = machine.get(target)
         assert answer.status == 410
         assert "It was withdrawn." in page_of(answer).text
-    assert "This is how it was since" in page_of(machine.get(f"/{name}?at={gone}")).text
+    assert "This is the version of" in page_of(machine.get(f"/{name}?at={gone}")).text
     assert machine.get(f"/{name}?at={gone}", headers=JSON).status == 410
     machine.do(Revive(Handle.parse(name)))
     assert location_of(machine.get(f"/{name}")) == "https://alive.example/"
     assert "It was withdrawn." in page_of(machine.get(f"/{name}?at={gone}")).text, "and not what it is today"
 
 
-def test_what_was_deleted_has_a_past(machine: Machine) -> None:
+def test_deleted_handle_has_history(machine: Machine) -> None:
     name = f"{PREFIX}/deleted"
     alive = machine.put(name, text(1, "URL", "https://alive.example/"))
     ended = machine.do(Delete(Handle.parse(name)))
@@ -212,13 +212,13 @@ def test_what_was_deleted_has_a_past(machine: Machine) -> None:
     assert location_of(machine.get(f"/{name}?at={alive}")) == "https://alive.example/"
     answer = machine.get(f"/{name}?at={ended}")
     assert answer.status == 404
-    assert "any more at that moment" in page_of(answer).text
+    assert "was deleted at that time" in page_of(answer).text
     assert f"/{name}?at={alive}&noredirect" in page_of(answer).links
     assert json_of(machine.get(f"/api/handles/{name}?at={ended}"))["previous"]["seq"] == alive
     assert location_of(machine.get(f"/{name}", machine.now)) == f"{HOME}/{name}?at={alive}", "the last that there was"
 
 
-def test_what_has_been_hidden_since_stays_hidden(machine: Machine) -> None:
+def test_values_hidden_later_stay_hidden(machine: Machine) -> None:
     name, handle = f"{PREFIX}/hidden-since", Handle.parse(f"{PREFIX}/hidden-since")
     secret = text(2, "DESC", "a secret of today")
     shown = machine.put(name, text(1, "URL", "https://seen.example/"), secret)
@@ -240,7 +240,7 @@ def test_what_has_been_hidden_since_stays_hidden(machine: Machine) -> None:
         assert b"a secret of today" not in machine.get(f"/{name}?noredirect&at={shown}", headers=credentials).body
 
 
-def test_what_is_not_published_today_has_no_past(machine: Machine) -> None:
+def test_unpublished_handle_has_no_history(machine: Machine) -> None:
     name = f"{PREFIX}/unpublished"
     shown = machine.put(name, text(1, "URL", "https://seen.example/"))
     machine.do(Unpublish(Handle.parse(name)))
@@ -258,7 +258,7 @@ def test_what_is_not_published_today_has_no_past(machine: Machine) -> None:
         assert b"previous" not in answer.body
 
 
-def test_a_namespace_may_keep_its_past(machine: Machine) -> None:
+def test_namespace_may_hide_history(machine: Machine) -> None:
     policy = replace(PROFILES["free"], show_past=False)
     machine.do(AddNamespace("77", policy, (BY_ADMINS,)))
     shown = machine.put("77/x", text(1, "URL", "https://one.example/"))
@@ -272,7 +272,7 @@ def test_a_namespace_may_keep_its_past(machine: Machine) -> None:
     assert [each["seq"] for each in mementos] == [last]
 
 
-def test_aliases_are_followed_as_they_were(machine: Machine, moved: Moved) -> None:
+def test_aliases_are_followed_as_of_time(machine: Machine, moved: Moved) -> None:
     name = f"{PREFIX}/alias"
     pointing = machine.put(name, text(1, "HS_ALIAS", moved.name))
     machine.put(name, text(1, "URL", "https://other.example/"))
@@ -281,7 +281,7 @@ def test_aliases_are_followed_as_they_were(machine: Machine, moved: Moved) -> No
     assert location_of(machine.get(f"/{name}")) == "https://other.example/"
 
 
-def test_locations_of_the_namespace_are_those_of_then(machine: Machine) -> None:
+def test_namespace_locations_are_as_of_time(machine: Machine) -> None:
     machine.do(
         AddNamespace("78", PROFILES["free"], (BY_ADMINS, text(1, "HS_NAMESPACE", f"<n><locs>{PREFIX}/l</locs></n>")))
     )
@@ -293,7 +293,7 @@ def test_locations_of_the_namespace_are_those_of_then(machine: Machine) -> None:
     assert location_of(machine.get(f"/78/x?at={then}")) == "https://old.example/"
 
 
-def test_what_a_template_makes_has_a_past_and_no_versions(machine: Machine) -> None:
+def test_template_handle_has_history_without_versions(machine: Machine) -> None:
     value = '<value index="1" type="URL" data="https://{}.example/${{extension}}"/>'
     template = f'<n><template delimiter="@">{value}</template></n>'
     machine.do(AddNamespace("79", PROFILES["free"], (BY_ADMINS, text(1, "HS_NAMESPACE", template.format("old")))))
@@ -315,7 +315,7 @@ def test_what_a_template_makes_has_a_past_and_no_versions(machine: Machine) -> N
 # By time
 
 
-def test_a_name_is_its_own_timegate(machine: Machine, moved: Moved) -> None:
+def test_handle_is_its_own_timegate(machine: Machine, moved: Moved) -> None:
     cases = (
         (moved.times[0] - 1_000_000, 0),
         (moved.times[0], 0),
@@ -336,14 +336,14 @@ def test_a_name_is_its_own_timegate(machine: Machine, moved: Moved) -> None:
     assert location_of(followed) == "https://one.example/", "a memento is what it is, whatever time is asked for"
 
 
-def test_a_timegate_keeps_what_else_was_asked_for(machine: Machine, moved: Moved) -> None:
+def test_timegate_keeps_query(machine: Machine, moved: Moved) -> None:
     answer = machine.get(f"/hdl/{moved.name}?noredirect&type=URL;x=%C3%BC", START)
     assert location_of(answer) == f"{HOME}/hdl/{moved.name}?noredirect&type=URL;x=%C3%BC&at={moved.seqs[0]}"
     posted = machine.server.post(f"/{moved.name}", headers={"Accept-Datetime": formatdate(START, usegmt=True)})
     assert location_of(posted) == "https://two.example/", "only what is read is negotiated"
 
 
-def test_every_answer_about_now_says_that_it_depends_on_the_time(machine: Machine, moved: Moved) -> None:
+def test_current_responses_vary_by_time(machine: Machine, moved: Moved) -> None:
     for target in (f"/{moved.name}", f"/{moved.name}?noredirect", f"/{PREFIX}/absent", f"/{moved.name}?action=bibtex"):
         assert "Accept-Datetime" in (header_of(machine.get(target), "Vary") or ""), target
     assert header_of(machine.get(f"/api/handles/{moved.name}"), "Vary") == "Authorization, Accept-Datetime"
@@ -352,7 +352,7 @@ def test_every_answer_about_now_says_that_it_depends_on_the_time(machine: Machin
     assert [link.target for link in links["timemap"]] == [f"{HOME}/timemap/link/{moved.name}"]
 
 
-def test_the_api_answers_a_time_at_once(machine: Machine, moved: Moved) -> None:
+def test_api_returns_version_without_redirect(machine: Machine, moved: Moved) -> None:
     answer = machine.get(f"/api/handles/{moved.name}", moved.times[0])
     assert json_of(answer)["values"][0]["data"]["value"] == "https://one.example/"
     assert header_of(answer, "Content-Location") == f"{HOME}/api/handles/{moved.name}?at={moved.seqs[0]}"
@@ -371,14 +371,14 @@ def test_the_api_answers_a_time_at_once(machine: Machine, moved: Moved) -> None:
 @pytest.mark.parametrize(
     "time", ["", "yesterday", "2026-11-15", "Sun, 31 Feb 2027 10:00:00 GMT", "Sun, 15 Nov 2026 10:00"]
 )
-def test_a_time_that_cannot_be_read_is_refused(machine: Machine, moved: Moved, time: str) -> None:
+def test_invalid_time_is_refused(machine: Machine, moved: Moved, time: str) -> None:
     for target in (f"/{moved.name}", f"/api/handles/{moved.name}", f"/{PREFIX}/absent"):
         answer = machine.get(target, headers={"Accept-Datetime": time})
         assert answer.status == 400
         assert b"Accept-Datetime" in answer.body
 
 
-def test_a_name_that_never_was_has_no_timegate(machine: Machine) -> None:
+def test_unknown_handle_has_no_timegate(machine: Machine) -> None:
     for name in (f"{PREFIX}/never", "999/x", f"{PREFIX}/a%0Ab"):
         answer = machine.get(f"/{name}", START)
         assert answer.status in (400, 404)
@@ -403,7 +403,7 @@ def test_timemaps_list_the_versions(machine: Machine, moved: Moved) -> None:
         assert machine.get(uri.removeprefix(HOME)).status in (200, 302)
 
 
-def test_timemaps_of_long_lives_have_pages(machine: Machine) -> None:
+def test_long_timemaps_have_pages(machine: Machine) -> None:
     name = f"{PREFIX}/long life"
     seqs = [machine.put(name, text(1, "DESC", f"version {number}")) for number in range(120)]
     found: list[int] = []
@@ -417,16 +417,16 @@ def test_timemaps_of_long_lives_have_pages(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("before", ["x", "-1", "", "1e3", "9" * 30, "0"])
-def test_a_page_that_cannot_be_is_refused(machine: Machine, moved: Moved, before: str) -> None:
+def test_invalid_page_is_refused(machine: Machine, moved: Moved, before: str) -> None:
     assert machine.get(f"/timemap/link/{moved.name}?before={before}").status == 400
 
 
 @pytest.mark.parametrize("path", ["/timemap", "/timemap/", "/timemap/link", "/timemap/link/", "/timemap/xml/1/2"])
-def test_other_paths_are_no_timemaps(machine: Machine, path: str) -> None:
+def test_other_paths_are_not_timemaps(machine: Machine, path: str) -> None:
     assert machine.get(path).status == 404
 
 
-def test_names_that_cannot_be_or_are_not_in_use_have_no_timemap(machine: Machine) -> None:
+def test_invalid_and_inactive_handles_have_no_timemap(machine: Machine) -> None:
     inactive = text(1, "HS_NAMESPACE", "<n><status>inactive</status></n>")
     machine.do(AddNamespace("76", PROFILES["free"], (BY_ADMINS,)))
     seq = machine.put("76/x", text(1, "URL", "https://x.example/"))
@@ -438,14 +438,14 @@ def test_names_that_cannot_be_or_are_not_in_use_have_no_timemap(machine: Machine
     for target in ("/timemap/link/76/x", *names):
         answer = machine.get(target)
         assert answer.status == 404
-        assert "not in use any more" in page_of(answer).text
+        assert "no longer in use" in page_of(answer).text
         assert list(answer.values("Link")) == [], "links lead to nothing else"
-    assert "not in use any more" in page_of(machine.get("/76/gone", machine.now)).text
+    assert "no longer in use" in page_of(machine.get("/76/gone", machine.now)).text
     for name in (f"{PREFIX}/a%0Ab", "999/x", f"{PREFIX}/never", f"{PREFIX}/%FF"):
         assert machine.get(f"/timemap/json/{name}").status in (400, 404)
 
 
-def test_what_a_record_says_of_itself_is_what_it_said_then(machine: Machine) -> None:
+def test_metadata_is_as_of_time(machine: Machine) -> None:
     policy = replace(PROFILES["pilin"], default_creator=f"{PREFIX}/moved")
     machine.do(AddNamespace("102.100.272", policy, (BY_ADMINS,)))
     first = machine.put("102.100.272/2RDV0T0QH", text(1, "URL", "https://one.example/"))
@@ -458,7 +458,7 @@ def test_what_a_record_says_of_itself_is_what_it_said_then(machine: Machine) -> 
     assert f"Creatorhdl:{PREFIX}/moved" in then
 
 
-def test_names_with_anything_in_them_have_a_past(machine: Machine) -> None:
+def test_handles_with_special_characters_have_history(machine: Machine) -> None:
     name = f"{PREFIX}/a/../b?c#d%20 ü/"
     seq = machine.put(name, text(1, "URL", "https://odd.example/"))
     (link,) = links_of(machine.get(f"/{PREFIX}/a%2F..%2Fb%3Fc%23d%2520%20%C3%BC%2F"))["timemap"]
@@ -468,7 +468,7 @@ def test_names_with_anything_in_them_have_a_past(machine: Machine) -> None:
     assert location_of(machine.get(memento.removeprefix(HOME))) == "https://odd.example/"
 
 
-def test_a_prefix_called_as_a_page_is_reached_behind_the_segment(machine: Machine) -> None:
+def test_prefix_named_like_a_page_is_reached_under_segment(machine: Machine) -> None:
     for prefix in ("timemap", "generate"):
         machine.do(AddNamespace(prefix, PROFILES["free"], (BY_ADMINS,)))
         seq = machine.put(f"{prefix}/x", text(1, "URL", f"https://{prefix}.example/"))
@@ -483,7 +483,7 @@ def test_a_prefix_called_as_a_page_is_reached_behind_the_segment(machine: Machin
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(at=st.one_of(st.integers(0, 10**20).map(str), st.text(max_size=30), st.datetimes().map(str)))
-def test_whatever_moment_is_asked_for_is_answered(machine: Machine, moved: Moved, at: str) -> None:
+def test_any_time_gets_a_response(machine: Machine, moved: Moved, at: str) -> None:
     for target in (f"/{moved.name}", f"/api/handles/{moved.name}"):
         answer = machine.server.get(f"{target}?at={quote(at)}")
         assert answer.status in (200, 302, 400, 404)

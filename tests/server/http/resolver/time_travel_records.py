@@ -42,7 +42,7 @@ class Machine:
             return snapshot.reading.size
 
     def put(self, name: str, *values: Value) -> int:
-        return self.do(Create(Handle.parse(name), (*values, BY_ADMINS), overwrite=True, again=True))
+        return self.do(Create(Handle.parse(name), (*values, BY_ADMINS), overwrite=True, reuse_deleted=True))
 
     def get(self, target: str, seconds: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
         """Ask; with `seconds`, for that time."""
