@@ -1,4 +1,4 @@
-"""What the ledger costs: appending (SQLite, synced), reading, proving. CPU only: waiting for the disk is not in it."""
+"""Costs of the ledger: appending (SQLite, synced), reading, proving. CPU time only, without disk waits."""
 
 import tempfile
 from collections.abc import Callable
@@ -36,8 +36,8 @@ def _requests(number: int) -> list[Append]:
 
 
 def _read(log: Log, read: Callable[[LogReader], _T]) -> _T:
-    with log.reading() as reading:
-        return read(reading)
+    with log.reading() as reader:
+        return read(reader)
 
 
 def benches() -> dict[str, Callable[[], object]]:
@@ -48,13 +48,13 @@ def benches() -> dict[str, Callable[[], object]]:
     signer = Signer.generate("bench.example.org", bytes(32))
     log.create(signer)
     log.append(_requests(RECORDS))
-    root, leaf = _read(log, lambda reading: (reading.root(RECORDS), reading.entry(5_000).leaf_hash()))
-    path = _read(log, lambda reading: reading.inclusion(5_000, RECORDS))
+    root, leaf = _read(log, lambda reader: (reader.root(RECORDS), reader.entry(5_000).leaf_hash()))
+    path = _read(log, lambda reader: reader.inclusion(5_000, RECORDS))
     return {
         "append, one entry": lambda: log.append(_requests(1)),
         "append, 100 entries in a commit": lambda: log.append(_requests(100)),
-        "read an entry": lambda: _read(log, lambda reading: reading.entry(5_000)),
-        "prove an entry": lambda: _read(log, lambda reading: reading.inclusion(5_000, RECORDS)),
+        "read an entry": lambda: _read(log, lambda reader: reader.entry(5_000)),
+        "prove an entry": lambda: _read(log, lambda reader: reader.inclusion(5_000, RECORDS)),
         "check a proof": lambda: check_inclusion(4_999, RECORDS, root, leaf, path),
         "sign a checkpoint": lambda: (log.append(_requests(1)), sign_checkpoint(log, signer)),
     }

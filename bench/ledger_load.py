@@ -1,13 +1,14 @@
-"""What a ledger costs when it is filled: `python -m bench.ledger_load [--records N,N] [--orders O,O] [--ten-million]`.
+"""Costs of filling a ledger: `python -m bench.ledger_load [--records N,N] [--orders O,O] [--ten-million]`.
 
-A ledger is filled with records of three values in each of three orders of names (counters, PILIN suffixes, which are
-random to a B-tree, and UUIDs), and asked about at each size. Everything is as in earnest: SQLite syncs every commit,
-the tree grows, all views follow. Every figure is taken in a process of its own, so that peak memory is that of the one
-task. Speed is given twice: so many a second by the clock on the wall, which other work on the machine spoils, and
-microseconds of CPU, which it hardly does. Making the requests is not part of what is measured.
+A ledger is filled with records of three values in three orders of handles (counters, PILIN suffixes, which are random
+to
+a B-tree, and UUIDs), and measured at each size under real conditions: SQLite syncs every commit, the tree grows, all
+views are updated. Every figure is taken in its own process, so that peak memory is that of one task. Speed is given
+twice: per second of wall-clock time, which other load distorts, and in microseconds of CPU, which it hardly does.
+Creating the requests is not measured.
 
-The last column says how a figure grows from the smallest to the largest ledger. The last lines say what 10⁸ names would
-take if each cost what the last ones of the largest ledger did.
+The last column is the growth of a figure from the smallest to the largest ledger. The last lines estimate the cost of
+10⁸ handles at the cost of the last ones of the largest ledger.
 
 `make bench` fills a small one; for more: `make bench RECORDS=10000,100000,1000000`.
 """
@@ -42,7 +43,7 @@ from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
-from perseid.ledger.views.sql import rebuild
+from perseid.ledger.views.rebuild import rebuild
 from perseid.names import pilin
 from perseid.names.suffix_scheme import Source
 from perseid.proof.verifier import check_inclusion
@@ -85,7 +86,7 @@ def _sequential(start: int) -> Iterator[str]:
 
 
 def _pilin(start: int) -> Iterator[str]:
-    """One for each millisecond, as minting makes them."""
+    """One suffix per millisecond, as minted."""
     first = pilin.from_unix_ns(1_794_724_100 * 1_000_000_000)
     return (pilin.encode(first + number) for number in count(start))
 
@@ -112,7 +113,7 @@ def _groups(suffixes: Iterable[str], size: int) -> Iterator[list[Append]]:
 
 
 def _sample(order: str, records: int, size: int) -> list[bytes]:
-    """Handles from all over the ledger, in no order."""
+    """Handles from the whole ledger, in random order."""
     step = max(1, records // size)
     found = [f"{PREFIX}/{suffix}".encode() for suffix in islice(ORDERS[order](0), 0, records, step)]
     random.Random(2).shuffle(found)
@@ -123,7 +124,7 @@ def _sample(order: str, records: int, size: int) -> list[bytes]:
 
 
 class Stopwatch:
-    """Counts time on the wall and CPU time of this process, of all its threads, while it runs."""
+    """Measures wall-clock time and CPU time of this process, with all threads, while it runs."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0
@@ -139,17 +140,17 @@ class Stopwatch:
             self.cpu += time.process_time() - cpu
 
     def figures(self, name: str, number: int, unit: str) -> Figures:
-        """What so many of something have cost."""
-        return {f"{name}: {unit}s/s": number / self.wall, f"{name}: CPU µs a {unit}": self.cpu / number * _MICRO}
+        """Return the rate and the CPU time per unit."""
+        return {f"{name}: {unit}s/s": number / self.wall, f"{name}: CPU µs per {unit}": self.cpu / number * _MICRO}
 
 
 def _peak() -> float:
-    """The most memory that this process has had, in MiB, with all pages of mapped files that it has touched."""
+    """The peak memory of this process in MiB, with all touched pages of mapped files."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _own() -> float:
-    """The memory that this process has for itself, in MiB: without mapped files, which the system takes back freely."""
+    """The private memory of this process in MiB, without mapped files, which the system can reclaim."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
@@ -159,7 +160,7 @@ def _log(where: str) -> Log:
     return new_log(store)
 
 
-def _made(where: str) -> Log:
+def _create_log(where: str) -> Log:
     log = _log(where)
     log.store.upgrade()
     log.create(_SIGNER)
@@ -178,23 +179,23 @@ def _ledger(folder: str) -> Ledger:
     return Ledger(_log(_file(folder)), Answers(_answers(folder)))
 
 
-def _octets(folder: str, records: int, when: str) -> Figures:
-    """What the files take, for a record."""
+def _file_sizes(folder: str, records: int, when: str) -> Figures:
+    """The size of the files per record."""
     sql = sum(path.stat().st_size for path in Path(folder).glob("ledger.db*"))
     answers = sum(path.stat().st_size for path in _answers(folder).rglob("data.mdb"))
     found = {"ledger": sql, "answers": answers, "both": sql + answers}
-    return {f"octets a record, {when}: {what}": octets / records for what, octets in found.items()}
+    return {f"bytes per record, {when}: {what}": size / records for what, size in found.items()}
 
 
 # The parts, each in a process of its own. `where` is the folder of the ledger.
 
 
 def load(where: str, records: int, order: str) -> Figures:
-    """Append in groups: entries, tree and SQL views in one commit, then the answers; checkpoints once a second."""
-    log = _made(_file(where))
+    """Append in groups: entries, tree and SQL views in one commit, then the answers view; one checkpoint per second."""
+    log = _create_log(_file(where))
     answers = Answers(_answers(where))
     answers.catch_up(log.reading)
-    answers.apply(log.commit([_request("first")]).changes)  # so that nothing is done for the first time
+    answers.apply(log.commit([_request("first")]).changes)  # warm-up
     own = [_own()]
     whole, tenth = Stopwatch(), Stopwatch()
     signed, done, start = time.monotonic(), 0, 0
@@ -210,23 +211,23 @@ def load(where: str, records: int, order: str) -> Figures:
         own.append(_own())
     memory = {"bulk append: peak memory, MiB": max(own), "bulk append: with mapped files, MiB": _peak()}
     answers.close()
-    log.store.close()  # with its last connection SQLite empties the write-ahead log
-    last = {"bulk append: CPU µs a record of the last tenth": tenth.cpu / (done - start) * _MICRO}
-    return whole.figures("bulk append", records, "record") | last | memory | _octets(where, records, "loaded")
+    log.store.close()  # SQLite empties the write-ahead log with its last connection
+    last = {"bulk append: CPU µs per record of the last tenth": tenth.cpu / (done - start) * _MICRO}
+    return whole.figures("bulk append", records, "record") | last | memory | _file_sizes(where, records, "loaded")
 
 
 def load_new(where: str, records: int, order: str) -> Figures:
     """Load into an empty namespace: entries first, then each view once, from sorted runs."""
-    _made(_file(where)).store.close()
+    _create_log(_file(where)).store.close()
     watch = Stopwatch()
     with _ledger(where) as ledger:
-        ledger.append(Append(replace(_request("first").draft, handle="1/first")))  # nothing is done for the first time
+        ledger.append(Append(replace(_request("first").draft, handle="1/first")))  # warm-up
         drafts = [_request(suffix).draft for suffix in islice(ORDERS[order](0), records)]
         own = [_own()]
         with watch.running():
             ledger.load(drafts, progress=lambda _: own.append(_own()))
-    memory = {"load of new names: memory that it takes, MiB": max(own) - own[0]}
-    return watch.figures("load of new names", records, "record") | memory | _octets(where, records, "new names")
+    memory = {"load of new handles: memory that it takes, MiB": max(own) - own[0]}
+    return watch.figures("load of new handles", records, "record") | memory | _file_sizes(where, records, "new names")
 
 
 def prove(where: str, records: int, order: str) -> Figures:
@@ -234,19 +235,19 @@ def prove(where: str, records: int, order: str) -> Figures:
     log = _log(_file(where))
     wanted = [record_key(name.decode()) for name in _sample(order, records, _QUESTIONS)]
     proving, checking, consistent = Stopwatch(), Stopwatch(), Stopwatch()
-    with log.reading() as reading:
-        size = reading.size
-        root = reading.root(size)
+    with log.reading() as reader:
+        size = reader.size
+        root = reader.root(size)
         for key in wanted:
-            entry = reading.record(key)
+            entry = reader.record(key)
             if entry is None:
                 raise RuntimeError("a record is missing")
             with proving.running():
-                path = reading.inclusion(entry.seq, size)
+                path = reader.inclusion(entry.seq, size)
             with checking.running():
                 check_inclusion(entry.seq - 1, size, root, entry.leaf_hash(), path)
             with consistent.running():
-                reading.consistency(entry.seq, size)
+                reader.consistency(entry.seq, size)
     log.store.close()
     return {
         "proof of an entry: CPU µs": proving.cpu / len(wanted) * _MICRO,
@@ -256,7 +257,7 @@ def prove(where: str, records: int, order: str) -> Figures:
 
 
 def build(where: str, records: int, _order: str) -> Figures:
-    """Build every view anew, then compact everything."""
+    """Rebuild every view, then compact everything."""
     found: Figures = {}
     log = _log(_file(where))
     for view in ("records", "targets"):
@@ -274,11 +275,11 @@ def build(where: str, records: int, _order: str) -> Figures:
             raise RuntimeError("the answers could not be built")
     found |= watch.figures("rebuild answers", records, "record")
     log.store.close()
-    return found | {"rebuild: peak memory with mapped files, MiB": _peak()} | _octets(where, records, "compacted")
+    return found | {"rebuild: peak memory with mapped files, MiB": _peak()} | _file_sizes(where, records, "compacted")
 
 
 def single(where: str, records: int, order: str) -> Figures:
-    """One durable write after the other."""
+    """Durable writes, one after another."""
     watch, done = Stopwatch(), 0
     suffixes = ORDERS[order](records + 1)
     with _ledger(where) as ledger:
@@ -291,7 +292,7 @@ def single(where: str, records: int, order: str) -> Figures:
 
 
 def concurrent(where: str, records: int, order: str) -> Figures:
-    """Many threads, each of which waits until its write is durable before it hands in the next one."""
+    """Many threads, each waiting until its write is durable."""
     watch = Stopwatch()
     suffixes = ORDERS[order](records + 10_000_000)
     lock = threading.Lock()
@@ -318,7 +319,7 @@ def concurrent(where: str, records: int, order: str) -> Figures:
 
 
 def keep_writing(where: str, records: int, order: str) -> Figures:
-    """Write as many writers at once do, and say how much, until there is a file `stop`."""
+    """Write like concurrent writers and report progress, until there is a file `stop`."""
     done = 0
     with _ledger(where) as ledger:
         for group in _groups(ORDERS[order](records + 20_000_000), WRITERS):
@@ -342,7 +343,7 @@ def read(where: str, records: int, order: str) -> Figures:
                 with watch.running():
                     found = sum(reader.get(name) is not None for name in names)
                 if found != len(names):
-                    raise RuntimeError(f"{len(names) - found} names were not found")
+                    raise RuntimeError(f"{len(names) - found} handles were not found")
                 done += found
         written = _written(progress, writer) - start
     finally:
@@ -354,7 +355,7 @@ def read(where: str, records: int, order: str) -> Figures:
 
 
 def _written(progress: Path, writer: "subprocess.Popen[bytes]") -> int:
-    """How much the writer says it has written; waits until it says anything."""
+    """The number of writes that the writer has reported; waits for the first report."""
     while not progress.exists() or not (found := progress.read_text()):
         if writer.poll() is not None:
             raise RuntimeError("the writer has failed")
@@ -363,8 +364,8 @@ def _written(progress: Path, writer: "subprocess.Popen[bytes]") -> int:
 
 
 def history(where: str, _records: int, _order: str) -> Figures:
-    """Look records up as of some moment: one that has changed a hundred times, and one that has changed far more."""
-    log = _made(_file(where))
+    """Look up records as of a point: one with a hundred changes, and one with far more."""
+    log = _create_log(_file(where))
     watch = Stopwatch()
     for changes in CHANGES:
         for first in range(0, changes, GROUP):
@@ -380,14 +381,14 @@ def history(where: str, _records: int, _order: str) -> Figures:
 
 
 def _as_of(log: Log, changes: int) -> float:
-    """The time that it takes to find a record as of an entry."""
+    """The time to find a record as of an entry."""
     key, watch = record_key(f"{PREFIX}/changed-{changes}"), Stopwatch()
-    with log.reading() as reading:
-        latest = reading.latest(key)
+    with log.reading() as reader:
+        latest = reader.latest(key)
         moments = [random.Random(number).randint(latest - changes + 1, latest) for number in range(_QUESTIONS)]
         for moment in moments:
             with watch.running():
-                entry = reading.as_of(key, moment)
+                entry = reader.as_of(key, moment)
             if entry is None or entry.seq != moment:
                 raise RuntimeError("another entry was found")
     return watch.cpu / len(moments) * _MICRO
@@ -457,14 +458,14 @@ def _minted(where: str, name: str, processes: int, suffixes: int) -> Figures:
     wall = max(one["end"] for one in found) - min(one["start"] for one in found)
     return {
         f"leases, {name}: suffixes/s": total / wall,
-        f"leases, {name}: CPU µs a suffix": sum(one["cpu"] for one in found) / total * _MICRO,
+        f"leases, {name}: CPU µs per suffix": sum(one["cpu"] for one in found) / total * _MICRO,
     }
 
 
 def _leases() -> Figures:
     found: Figures = {}
     with tempfile.TemporaryDirectory(prefix="perseid-bench-") as folder:
-        _made(_file(folder)).store.close()
+        _create_log(_file(folder)).store.close()
         found |= _minted(_file(folder), "SQLite, 1 process", 1, SUFFIXES)
         found |= _minted(_file(folder), "SQLite, 8 processes", 8, SUFFIXES)
     from tests.postgres import Cluster, PostgresMissing  # noqa: PLC0415 - of no use where only functions are measured
@@ -472,7 +473,7 @@ def _leases() -> Figures:
     try:
         with Cluster() as cluster:
             where = cluster.database()
-            _made(where).store.close()
+            _create_log(where).store.close()
             found |= _minted(where, "PostgreSQL, 2 nodes", 2, SUFFIXES)
     except PostgresMissing as missing:
         print(missing, file=sys.stderr)
@@ -491,7 +492,7 @@ def _general() -> Figures:
 
 
 def _say(doing: str) -> None:
-    """Tell whoever waits what is being done, in one line that does not stay."""
+    """Show the current task in one transient line."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{doing}", end="", file=sys.stderr, flush=True)
 
@@ -516,28 +517,30 @@ def _print_table(sizes: Sequence[int], loaded: dict[str, list[Figures]], general
 
 
 def _print_outlook(sizes: Sequence[int], loaded: dict[str, list[Figures]]) -> None:
-    """What very many names would take: as much as the last ones each, and with costs that go on growing."""
+    """Estimate the cost of very many handles: at the last cost, and with growing costs."""
     for order, found in loaded.items():
         first, last = found[0], found[-1]
-        octets = [last[f"octets a record, {when}: both"] * MANY / 1e9 for when in ("loaded", "compacted")]
-        name = "bulk append: CPU µs a record of the last tenth"
+        gigabytes = [last[f"bytes per record, {when}: both"] * MANY / 1e9 for when in ("loaded", "compacted")]
+        name = "bulk append: CPU µs per record of the last tenth"
         hours = last[name] * MANY / _MICRO / 3_600
-        line = f"10⁸ names, {order}: {octets[0]:,.0f} GB, {octets[1]:,.0f} GB compacted; {hours:.1f} h of CPU to append"
+        size = f"{gigabytes[0]:,.0f} GB, {gigabytes[1]:,.0f} GB compacted"
+        line = f"10⁸ handles, {order}: {size}; {hours:.1f} h of CPU to append"
         if len(sizes) > 1:
             tenfold = (last[name] / first[name]) ** (1 / log10(sizes[-1] / sizes[0]))
             later = hours * tenfold ** log10(MANY / sizes[-1])
-            line += f", {later:.1f} h if each tenfold goes on costing {tenfold:.2f} times as much"
-        line += f"; {last['load of new names: CPU µs a record'] * MANY / _MICRO / 3_600:.1f} h to load into nothing"
-        rebuilt = sum(last[f"rebuild {view}: CPU µs a record"] for view in ("records", "targets", "answers"))
-        print(f"{line}; {rebuilt * MANY / _MICRO / 3_600:.1f} h to build all views anew")
+            line += f", {later:.1f} h if each tenfold continues to cost {tenfold:.2f} times as much"
+        load_hours = last["load of new handles: CPU µs per record"] * MANY / _MICRO / 3_600
+        line += f"; {load_hours:.1f} h to load into an empty ledger"
+        rebuilt = sum(last[f"rebuild {view}: CPU µs per record"] for view in ("records", "targets", "answers"))
+        print(f"{line}; {rebuilt * MANY / _MICRO / 3_600:.1f} h to rebuild all views")
 
 
 def main() -> None:
     """Read the options, run the parts, print."""
     parser = argparse.ArgumentParser(description="Print what a ledger costs when it is filled.")
-    parser.add_argument("--records", default=SIZES, help=f"how many, several with commas between; default {SIZES}")
-    parser.add_argument("--orders", default=",".join(ORDERS), help="of names; default all")
-    parser.add_argument("--ten-million", action="store_true", help="also 10,000,000: some 8 GB, and a while")
+    parser.add_argument("--records", default=SIZES, help=f"numbers of records, separated by commas; default {SIZES}")
+    parser.add_argument("--orders", default=",".join(ORDERS), help="orders of handles; default all")
+    parser.add_argument("--ten-million", action="store_true", help="also 10,000,000: some 8 GB, and slow")
     parser.add_argument("--part", nargs=4, help=argparse.SUPPRESS)  # how the program starts itself
     options = parser.parse_args()
     if options.part:
@@ -549,7 +552,7 @@ def main() -> None:
     )
     orders = options.orders.split(",")
     if unknown := set(orders) - set(ORDERS):
-        parser.error(f"there is no order {', '.join(sorted(unknown))}; there are {', '.join(ORDERS)}")
+        parser.error(f"unknown order {', '.join(sorted(unknown))}; choose from {', '.join(ORDERS)}")
     loaded = {order: [_loaded(size, order) for size in sizes] for order in orders}
     general = _general()
     _say("")
@@ -564,9 +567,9 @@ _folder = tempfile.TemporaryDirectory()
 
 
 def benches() -> dict[str, Callable[[], object]]:
-    """Single functions on a ledger of some thousand records: what a question costs."""
+    """Single functions on a ledger of some thousand records."""
     records = 5_000
-    log = _made(_file(_folder.name))
+    log = _create_log(_file(_folder.name))
     for group in _groups(islice(_pilin(0), records), GROUP):
         log.append(group)
     log.append([_request("changed", str(number)) for number in range(1_000)])
@@ -576,8 +579,8 @@ def benches() -> dict[str, Callable[[], object]]:
     key = record_key(f"{PREFIX}/changed")
 
     def as_of() -> object:
-        with log.reading() as reading:
-            return reading.as_of(key, records + 77)
+        with log.reading() as reader:
+            return reader.as_of(key, records + 77)
 
     return {
         "answer": lambda: answers.get(name),

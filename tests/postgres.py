@@ -68,14 +68,14 @@ rm -rf "$folder"
 
 
 class PostgresMissing(Exception):
-    """There is no PostgreSQL to test with. Tests fail then: what was not tested is not known to work."""
+    """There is no PostgreSQL to test with. Tests fail then: untested code is not known to work."""
 
     def __init__(self, binaries: Path) -> None:
         super().__init__(f"there is no PostgreSQL in {binaries}; please run: sudo apt-get install {PACKAGE}")
 
 
 class PostgresFailed(Exception):
-    """The server did not start; the message has its own last words."""
+    """The server did not start; the message has its last log lines."""
 
 
 class Cluster:
@@ -108,7 +108,7 @@ class Cluster:
         self.stop()
 
     def start(self) -> None:
-        """Make the cluster and start the server; it can be used when this returns."""
+        """Create the cluster and start the server; it is ready when this returns."""
         if not (self._binaries / "postgres").exists():
             raise PostgresMissing(self._binaries)
         # Not in pytest's own folder: its path is long, and closed to the server's user.
@@ -136,13 +136,13 @@ class Cluster:
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """The server's process id."""
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def database(self, like: str | None = None) -> str:
-        """The SQLAlchemy URL of a new database: empty, or a copy of the one at a URL, which nobody is connected to."""
+        """Create a database, empty or a copy of the one at a URL without connections; return its SQLAlchemy URL."""
         name = f"test_{next(self._numbers)}"
-        # template0 is what PostgreSQL itself never lets anybody change.
+        # PostgreSQL does not allow changes to template0.
         template = "template0" if like is None else str(make_url(like).database)
         with self._connect() as connection:
             connection.execute(
@@ -157,7 +157,7 @@ class Cluster:
 
     def _make(self) -> None:
         shutil.chown(self.folder, self._process().get("user", os.getuid()))
-        # Losing a cluster that is not made yet is no loss, so this need not wait for the disk.
+        # An incomplete cluster is worthless, so this need not wait for the disk.
         done = subprocess.run(
             [
                 *(self._binaries / "initdb", "--pgdata", self.folder / "data", "--username", USER, "--auth", "trust"),
@@ -189,12 +189,12 @@ class Cluster:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C is for us; we stop the server when we are through with it
+            start_new_session=True,  # Ctrl-C is for the tests, which stop the server at the end
             **self._process(),
         )
 
     def _wait(self, supervisor: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-        """Wait until the server answers."""
+        """Wait until the server responds."""
         until = time.monotonic() + START_SECONDS
         while supervisor.poll() is None and time.monotonic() < until:
             try:
@@ -208,7 +208,7 @@ class Cluster:
 
     @staticmethod
     def _process() -> dict[str, Any]:
-        """How its processes are run: not as root, and untouched by variables that are about somebody else's server."""
+        """How to run its processes: not as root, and without environment variables for other servers."""
         options: dict[str, Any] = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}}
         if os.getuid() == 0:
             user = _server_user()

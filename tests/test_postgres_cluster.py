@@ -1,4 +1,4 @@
-"""The tests' own PostgreSQL: databases of one's own, and nothing left of the server when its process is gone."""
+"""The tests' own PostgreSQL: separate databases, and no server left after its process has ended."""
 
 import os
 import re
@@ -31,11 +31,11 @@ print(cluster.pid, cluster._supervisor.pid, cluster.folder, cluster.database(), 
 time.sleep(600)
 """
 
-cluster = module.postgres  # under another name, which no parameter of a test hides
+cluster = module.postgres  # an alias that no test parameter shadows
 
 
-def ask(url: str, *statements: str) -> object:
-    """Run statements in a connection of their own; the answer of the last one."""
+def query(url: str, *statements: str) -> object:
+    """Run statements in a new connection; return the result of the last one."""
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
         results = [connection.execute(text(statement)) for statement in statements]
@@ -50,7 +50,7 @@ def wait_until_gone(*pids: int) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs; one that has ended and only waits for its parent to notice does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -60,21 +60,21 @@ def is_running(pid: int) -> bool:
 
 def test_two_databases_are_separate(cluster: Cluster) -> None:
     one, other = cluster.database(), cluster.database()
-    ask(one, "CREATE TABLE here (number int)", "INSERT INTO here VALUES (7)")
-    assert ask(one, "SELECT number FROM here") == 7
-    assert ask(other, "SELECT to_regclass('here')") is None
+    query(one, "CREATE TABLE here (number int)", "INSERT INTO here VALUES (7)")
+    assert query(one, "SELECT number FROM here") == 7
+    assert query(other, "SELECT to_regclass('here')") is None
 
 
 def test_a_database_is_utf8_and_commits_reach_the_disk(cluster: Cluster) -> None:
     url = cluster.database()
-    assert ask(url, "SELECT current_setting('server_encoding')") == "UTF8"
-    assert ask(url, "SELECT current_setting('server_version_num')::int / 10000") == 15
+    assert query(url, "SELECT current_setting('server_encoding')") == "UTF8"
+    assert query(url, "SELECT current_setting('server_version_num')::int / 10000") == 15
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-        assert ask(url, f"SELECT current_setting('{setting}')") == "on"
+        assert query(url, f"SELECT current_setting('{setting}')") == "on"
 
 
-def test_the_server_is_reached_through_its_socket_only_and_does_not_run_as_root(cluster: Cluster) -> None:
-    assert ask(cluster.database(), "SELECT current_setting('listen_addresses')") == ""
+def test_server_uses_only_its_socket_and_does_not_run_as_root(cluster: Cluster) -> None:
+    assert query(cluster.database(), "SELECT current_setting('listen_addresses')") == ""
     assert cluster.folder.stat().st_mode & 0o077 == 0
     assert Path(f"/proc/{cluster.pid}").stat().st_uid == cluster.folder.stat().st_uid != 0
 
@@ -84,7 +84,7 @@ def test_nothing_is_left_after_stop_and_it_can_be_started_again() -> None:
     for _ in range(2):
         with again:
             pid, folder, url = again.pid, again.folder, again.database()
-            assert ask(url, "SELECT current_setting('fsync')") == "off"
+            assert query(url, "SELECT current_setting('fsync')") == "off"
         assert not is_running(pid)
         assert not folder.exists()
     again.stop()
@@ -98,7 +98,7 @@ def test_the_server_is_gone_after_a_kill(victim: str) -> None:
         server, supervisor = int(words[0]), int(words[1])
         folder, url = Path(words[2]), words[3]
         try:
-            assert ask(url, "SELECT 1") == 1
+            assert query(url, "SELECT 1") == 1
             if victim == "the supervisor":
                 os.kill(supervisor, signal.SIGKILL)
             else:
@@ -107,7 +107,7 @@ def test_the_server_is_gone_after_a_kill(victim: str) -> None:
         finally:
             holder.kill()
     with pytest.raises(OperationalError):
-        ask(url, "SELECT 1")
+        query(url, "SELECT 1")
     if victim == "the supervisor":
         shutil.rmtree(folder)
     assert not folder.exists()
@@ -119,7 +119,7 @@ def test_a_missing_postgresql_is_an_error_that_names_the_package(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("program", "message"), [("initdb", "initdb failed"), ("postgres", "server did not start")])
-def test_a_program_that_fails_is_quoted_and_leaves_nothing(program: str, message: str) -> None:
+def test_failing_program_is_quoted_and_leaves_nothing(program: str, message: str) -> None:
     # In a folder that the server's user can reach, unlike pytest's.
     binaries = Path(tempfile.mkdtemp(prefix="perseid-bin-", dir="/tmp"))
     try:

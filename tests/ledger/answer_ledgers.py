@@ -1,4 +1,4 @@
-"""What the tests of the answers view share: a ledger in memory, and what other processes do."""
+"""Helpers of the answers view tests: a ledger in memory, and functions that run in other processes."""
 
 import hashlib
 import itertools
@@ -43,7 +43,7 @@ def change(
     exact: bool = False,
     history: bytes = b"",
 ) -> Change:
-    """An entry, whose leaf tells apart what happened in one history from what happened in another."""
+    """An entry whose leaf depends on the history."""
     contents = [value.to_bytes() for value in values]
     leaf = hashlib.sha256(b"".join([history, seq.to_bytes(8, "big"), handle.encode(), *contents])).digest()
     return Change(seq, leaf, record_key(handle, exact=exact), handle, exact, state, contents)
@@ -72,7 +72,7 @@ class MemorySource:
 
 
 class MemoryLedger:
-    """A ledger in memory. `meanwhile` is called with every look, before it is taken."""
+    """A ledger in memory. `meanwhile` is called before every read."""
 
     def __init__(self, ledger_id: bytes = ID, history: bytes = b"") -> None:
         self.ledger_id = ledger_id
@@ -89,7 +89,7 @@ class MemoryLedger:
         return entry
 
     def restored(self, size: int) -> "MemoryLedger":
-        """The same ledger from a backup, which from there on has another history."""
+        """The same ledger restored from a backup, with another history from there on."""
         copy = MemoryLedger(self.ledger_id, b"restored")
         copy.entries = self.entries[:size]
         return copy
@@ -103,7 +103,7 @@ class MemoryLedger:
 
 
 def numbered(number: int) -> tuple[str, Value]:
-    """A change that every process knows by its number: some forty names, again and again."""
+    """A change that every process can compute from its number: some forty handles, repeatedly."""
     if number % 7 == 0:
         return f"0.SITE/HOMED/0.NA/10.{number % 5}", url("homed")
     return f"10.1/name-{number * 17 % 41}", url(f"https://example.org/{number}")
@@ -121,16 +121,16 @@ def files_of(folder: Path) -> Iterable[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
-def octets_on_disk(folder: Path) -> bytes:
+def bytes_on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in files_of(folder))
 
 
-# What other processes do. They are started afresh: LMDB does not survive a fork.
+# Functions for other processes, which are spawned: LMDB does not survive a fork.
 
 
 @contextmanager
 def process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[BaseProcess, Connection]]:
-    """Another process with a pipe to it; it has come to its end, or is killed, when the block ends."""
+    """Start another process with a pipe; it is killed if it is still alive at the end of the block."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=target, args=(theirs, *arguments))
@@ -148,7 +148,7 @@ def process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[B
 
 
 def apply_until_killed(pipe: Connection, folder: Path, size: int, group: int) -> None:
-    """Apply the numbered changes a few at a time, and say how far it is."""
+    """Apply the numbered changes in groups and report progress."""
     ledger = numbered_ledger(size)
     answers = Answers(folder)
     assert answers.catch_up(MemoryLedger().look)
@@ -159,7 +159,7 @@ def apply_until_killed(pipe: Connection, folder: Path, size: int, group: int) ->
 
 
 def apply_everything(pipe: Connection, folder: Path, size: int, group: int) -> None:
-    """Apply the numbered changes while others do the same, following whenever somebody else was not as fast."""
+    """Apply the numbered changes while others do the same; catch up after a gap."""
     ledger = numbered_ledger(size)
     with Answers(folder) as answers:
         for start in range(0, size, group):
@@ -171,7 +171,7 @@ def apply_everything(pipe: Connection, folder: Path, size: int, group: int) -> N
 
 
 def limited(pipe: Connection, folder: Path, limit: int) -> None:
-    """Apply until a file may not grow any more."""
+    """Apply entries until a file cannot grow any more."""
     ledger = MemoryLedger()
     with Answers(folder) as answers:
         assert answers.catch_up(ledger.look)
@@ -180,7 +180,7 @@ def limited(pipe: Connection, folder: Path, limit: int) -> None:
             entry = ledger.append(f"10.1/{number}", url("x" * 3000))
             if not answers.apply([entry]):
                 break
-        ledger.append("10.1/large", url("x" * 2 * limit))  # more than a fresh view has room for
+        ledger.append("10.1/large", url("x" * 2 * limit))  # too large for a new view
         refused = (answers.ready, answers.rebuild(ledger.look), answers.follow(ledger.look))
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         followed = answers.catch_up(ledger.look)
@@ -188,7 +188,7 @@ def limited(pipe: Connection, folder: Path, limit: int) -> None:
 
 
 def read_until_told(pipe: Connection, folder: Path, name: bytes) -> None:
-    """Read one name and prefix `10.1` again and again; say what a read sees that begins after the question."""
+    """Read one handle and prefix `10.1` repeatedly; report what a read sees that starts after a request."""
     with AnswersReader(folder) as reader:
 
         def seen() -> object:
@@ -208,7 +208,7 @@ def read_until_told(pipe: Connection, folder: Path, name: bytes) -> None:
 
 
 def die_reading(pipe: Connection, folder: Path) -> None:
-    """Take a reader's place and die with it."""
+    """Take a reader slot and die."""
     reader = AnswersReader(folder)
     reader.get(b"10.1/x")
     pipe.send("read")
@@ -216,7 +216,7 @@ def die_reading(pipe: Connection, folder: Path) -> None:
 
 
 def rebuild_slowly(pipe: Connection, folder: Path, size: int) -> None:
-    """Rebuild while the other side appends: at every look ask how many entries there are."""
+    """Rebuild while the other side appends: before every read, ask for the number of entries."""
     ledger = numbered_ledger(size)
 
     def ask() -> None:

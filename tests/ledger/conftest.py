@@ -1,4 +1,4 @@
-"""A ledger in a folder of its own, or in a database of its own: the same tests on both back ends."""
+"""Fixtures for a ledger in its own folder or database: the same tests run on both back ends."""
 
 import random
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def back_end(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def where(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty store, with tables if a test wants the store itself."""
+    """The address of an empty store, with tables if the test uses `store`."""
     with_tables = "store" in request.fixturenames
     if back_end == "sqlite":
         path = tmp_path / "ledger.db"
@@ -47,6 +47,6 @@ def store(where: str) -> Iterator[Store]:
 
 @pytest.fixture
 def log(store: Store, machine: Machine) -> Log:
-    made = Log(store, machine.clock(), random.Random(1).randbytes)
-    made.create(SIGNER)
-    return made
+    log = Log(store, machine.clock(), random.Random(1).randbytes)
+    log.create(SIGNER)
+    return log

@@ -1,10 +1,12 @@
-"""Kill those who work on a ledger at random moments, and see what is left: `make crash`, or a few rounds in the tests.
+"""Kill processes that work on a ledger at random times and check the result: `make crash`, or a few rounds in the
+tests.
 
-Each round starts writers, one that only follows, and one that builds views anew, all on one ledger and one answers
-view, and kills them with SIGKILL at random moments. Then every write that was acknowledged must be there, none may be
-half there, the whole ledger must verify, and the answers must be what the records say.
+Each round starts writers, one process that only follows, and one that rebuilds views, all on one ledger and one answers
+view, and kills them with SIGKILL at random times. Then every acknowledged write must be there, none may be partial, the
+whole ledger must verify, and the answers view must match the records.
 
-A round is told by its seed. It decides who works and when each is killed; what they do then, the machine decides.
+A round is identified by its seed, which determines the processes and when each is killed, but not what they do until
+then.
 """
 
 import argparse
@@ -29,13 +31,13 @@ from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import Superseded, rebuild
 from tests.ledger.ledgers import SIGNER, change, key, log_of_today, open_store, secret, url
 
-PAIR = 3  # entries that are minted together: all of them are there, or none
-LONGEST = 1.0  # seconds that anybody lives
+PAIR = 3  # entries that are minted together, all or none
+LONGEST = 1.0  # seconds that a worker lives at most
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the ledger is."""
+    """The location of the ledger."""
 
     where: str
     folder: Path
@@ -45,7 +47,7 @@ class Place:
 
 
 def write(place: Place, identity: str, chance: random.Random, tell: Callable[[str], None]) -> None:
-    """Append for ever: single changes, names that are minted together, secrets that are replaced."""
+    """Append forever: single changes, minted groups, replaced secrets."""
     with place.open() as ledger:
         for number in range(1_000_000):
             kind = chance.random()
@@ -75,7 +77,7 @@ def _pair(told: str) -> Mint:
 
 
 def follow(place: Place, _identity: str, _chance: random.Random, tell: Callable[[str], None]) -> None:
-    """Only look, and keep the view up to date."""
+    """Only read, and keep the view up to date."""
     with place.open() as ledger:
         while True:
             ledger.find(b"10.1/shared-1")
@@ -84,7 +86,7 @@ def follow(place: Place, _identity: str, _chance: random.Random, tell: Callable[
 
 
 def build(place: Place, _identity: str, chance: random.Random, tell: Callable[[str], None]) -> None:
-    """Build views anew for ever."""
+    """Rebuild views forever."""
     with place.open() as ledger:
         while True:
             view = chance.choice(["answers", "records", "targets"])
@@ -111,18 +113,18 @@ class Worker:
 
 def start(place: Place, role: str, identity: str, chance: random.Random) -> Worker:
     seed, dies_after = chance.random(), chance.uniform(0.02, LONGEST)
-    reading, writing = os.pipe()
+    reader, writing = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writing)
-        return Worker(role, pid, reading, dies_after)
+        return Worker(role, pid, reader, dies_after)
     try:
-        os.close(reading)
-        # Sign all the time, to be killed while doing it.
+        os.close(reader)
+        # Sign all the time, so that some are killed while signing.
         signing.INTERVAL = 1_000  # type: ignore[misc]
         ledgers.RETRY_DELAY = 0.005  # type: ignore[misc]
         WORKERS[role](place, identity, random.Random(seed), lambda text: _tell(writing, text))
-    except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
+    except BaseException:  # noqa: BLE001 - the parent sees the exit status
         traceback.print_exc()
     os._exit(1)
 
@@ -132,7 +134,7 @@ def _tell(pipe: int, text: str) -> None:
 
 
 def work(place: Place, chance: random.Random, number: int) -> list[str]:
-    """Have workers work and die; what they had acknowledged."""
+    """Run workers, kill them, and return what they acknowledged."""
     roles = ["write", "write", chance.choice(["write", "follow", "build"]), chance.choice(["follow", "build", "build"])]
     workers = [start(place, role, f"r{number}w{which}", chance) for which, role in enumerate(roles)]
     begun = time.monotonic()
@@ -150,28 +152,28 @@ def work(place: Place, chance: random.Random, number: int) -> list[str]:
 
 
 def check(place: Place, acknowledged: Sequence[str]) -> int:
-    """Refuse anything that is missing or half there; how many entries there are."""
+    """Check that nothing is missing or partial; return the number of entries."""
     with place.open() as ledger:
         size = verify(ledger.log).entries
-        with ledger.reading() as reading:
+        with ledger.reading() as reader:
             for line in acknowledged:
                 what, *rest = line.split()
                 if what not in {"one", "pair"}:
                     continue
                 told, seq = rest[0], int(rest[1])
-                for entry in reading.log(seq - 1, seq + (PAIR if what == "pair" else 1) - 1):
+                for entry in reader.log(seq - 1, seq + (PAIR if what == "pair" else 1) - 1):
                     assert f"https://example.org/{told}" in str(entry.record()[0].data), f"{line} is entry {entry}"
-            pairs = [entry.seq for entry in reading.log(0) if entry.handle.startswith("10.1/pair-")]
-            assert len(pairs) % PAIR == 0, "names that were minted together are half there"
-            assert reading.latest(key("shared-1")) <= size
+            pairs = [entry.seq for entry in reader.log(0) if entry.handle.startswith("10.1/pair-")]
+            assert len(pairs) % PAIR == 0, "a minted group is partial"
+            assert reader.latest(key("shared-1")) <= size
         assert ledger.answers.catch_up(ledger.log.reading)
         difference = ledger.answers.differences(ledger.log.reading)
-        assert difference is None, f"the answers are not what the records say: {difference}"
+        assert difference is None, f"the answers view differs from the records: {difference}"
     return size
 
 
 def run(place: Place, seed: int, rounds: int, say: Callable[[str], None] = print) -> int:
-    """So many rounds; how many writes were acknowledged."""
+    """Run rounds; return the number of acknowledged writes."""
     log = log_of_today(open_store(place.where))
     log.store.upgrade()
     log.create(SIGNER)
@@ -182,7 +184,7 @@ def run(place: Place, seed: int, rounds: int, say: Callable[[str], None] = print
         acknowledged = work(place, chance, number)
         size = check(place, acknowledged)
         total += len([line for line in acknowledged if line.startswith(("one", "pair"))])
-        say(f"seed {seed}, round {number}: {len(acknowledged)} acknowledged, {size} entries, all in order")
+        say(f"seed {seed}, round {number}: {len(acknowledged)} acknowledged, {size} entries, all valid")
     return total
 
 
@@ -193,7 +195,7 @@ def sqlite_place() -> Iterator[Place]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="kill those who work on a ledger, and see what is left")
+    parser = argparse.ArgumentParser(description="kill processes that work on a ledger, and check the result")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--rounds-per-ledger", type=int, default=25)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))

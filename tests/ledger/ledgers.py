@@ -1,4 +1,4 @@
-"""What the tests of the ledger share: a machine with clocks, stores of both kinds, and requests to append."""
+"""Helpers of the ledger tests: a machine with clocks, stores of both kinds, and requests."""
 
 import atexit
 import secrets
@@ -44,7 +44,7 @@ class Machine:
 
 
 def open_store(where: str) -> Store:
-    """The store at an address: a database of PostgreSQL, or a file."""
+    """Open the store at an address: a PostgreSQL URL or a file."""
     return Store.postgres(where) if where.startswith("postgresql") else Store.sqlite(Path(where))
 
 
@@ -59,7 +59,7 @@ def _tables_in_a_file() -> Path:
 
 
 def sqlite_with_tables(path: Path) -> Store:
-    """The store in a new file, upgraded. It is a copy: to make the tables each time takes longer than most tests."""
+    """Create an upgraded store in a new file, as a copy: creating tables takes longer than most tests."""
     shutil.copyfile(_tables_in_a_file(), path)
     return Store.sqlite(path)
 
@@ -74,34 +74,34 @@ def _tables_in_a_database(cluster: "Cluster") -> str:
 
 
 def postgres_with_tables(cluster: "Cluster") -> str:
-    """The address of a new database, upgraded; a copy as well."""
+    """Create an upgraded database, as a copy, and return its address."""
     return cluster.database(_tables_in_a_database(cluster))
 
 
 def log_of_today(store: Store) -> Log:
-    """A log with the clock and the randomness of this machine, as other processes have them."""
+    """A log with the system's clock and randomness, as other processes have them."""
     clock = CheckedClock(lambda: time.time_ns() // 1000, lambda: time.monotonic_ns() // 1000)
     return Log(store, clock, secrets.token_bytes)
 
 
 class Look:
-    """Reads from a log as it is at the moment of each question."""
+    """Reads from a log; every access opens a new reader."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
     def __getattr__(self, name: str) -> Any:
-        with self._log.reading() as reading:
-            found = getattr(reading, name)
-            if not callable(found):
-                return found
+        with self._log.reading() as reader:
+            attribute = getattr(reader, name)
+            if not callable(attribute):
+                return attribute
 
-        def ask(*arguments: object) -> Any:
-            with self._log.reading() as reading:
-                answer = getattr(reading, name)(*arguments)
-                return list(answer) if isinstance(answer, Iterator) else answer
+        def call(*arguments: object) -> Any:
+            with self._log.reading() as reader:
+                result = getattr(reader, name)(*arguments)
+                return list(result) if isinstance(result, Iterator) else result
 
-        return ask
+        return call
 
 
 def look(log: Log) -> Look:
@@ -109,7 +109,7 @@ def look(log: Log) -> Look:
 
 
 def verified(log: Log) -> int:
-    """How many entries there are, all of them in order."""
+    """Verify the ledger and return the number of entries."""
     return verify(log).entries
 
 
@@ -122,10 +122,10 @@ def secret(data: bytes, index: int = 300) -> Value:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what others do."""
+    """Wait for a condition."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
 
 
@@ -138,7 +138,7 @@ def change(
     exact: bool = False,
     **preconditions: int,
 ) -> Append:
-    """A request about `10.1/name`, or the handle given; `rests_on` names records likewise."""
+    """A request about `10.1/name`, or the given handle; `preconditions` are by name."""
     draft = Draft(action, state, handle or f"10.1/{name}", "cli", "local:alice", values=values, exact=exact)
     return Append(draft, {key(other): seq for other, seq in preconditions.items()})
 

@@ -1,4 +1,4 @@
-"""A log in memory, for tests that make thousands of them."""
+"""A log in memory, for tests that create thousands of them."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The layout of the answers view: every item comes back, has one form, and holds nothing that is not public."""
+"""The layout of the answers view: items round-trip, are canonical, and contain public data only."""
 
 import re
 from dataclasses import replace
@@ -63,11 +63,11 @@ prefix_items = st.builds(
 
 @given(names)
 def test_key_is_the_folded_name_or_its_start_and_hash(name: str) -> None:
-    octets = name.encode()
-    key = store_key(octets)
-    assert len(key) == (len(octets) if len(octets) <= MAX_PLAIN_KEY else MAX_PLAIN_KEY + 16)
-    assert key == store_key(octets.upper()) == store_key(octets.lower())
-    assert octets.upper().startswith(key[:MAX_PLAIN_KEY])
+    raw = name.encode()
+    key = store_key(raw)
+    assert len(key) == (len(raw) if len(raw) <= MAX_PLAIN_KEY else MAX_PLAIN_KEY + 16)
+    assert key == store_key(raw.upper()) == store_key(raw.lower())
+    assert raw.upper().startswith(key[:MAX_PLAIN_KEY])
 
 
 @pytest.mark.parametrize("length", [1, 2, 399, 400, 401, 511, 512, 2047, 2048])
@@ -97,17 +97,17 @@ def test_items_of_several_spellings_share_a_key(several: list[HandleItem], name:
     spellings = (name, name.upper(), name.lower(), name.swapcase())
     fitting = [spelling.encode() for spelling in spellings if store_key(spelling.encode()) == key]
     mine = {}
-    octets: bytes | None = None
+    raw: bytes | None = None
     for number, item in enumerate(several):
         placed = replace(item, spelling=fitting[number % len(fitting)])
-        octets = merge_item(key, octets, placed.key, placed)
+        raw = merge_item(key, raw, placed.key, placed)
         mine[placed.key] = placed
-    assert octets is not None
-    assert decode_handle(key, octets) == tuple(mine[each] for each in sorted(mine))
+    assert raw is not None
+    assert decode_handle(key, raw) == tuple(mine[each] for each in sorted(mine))
     for record in mine:
-        assert octets is not None
-        octets = merge_item(key, octets, record, None)
-    assert octets is None
+        assert raw is not None
+        raw = merge_item(key, raw, record, None)
+    assert raw is None
     assert merge_item(key, None, key, None) is None
 
 
@@ -120,9 +120,9 @@ def test_items_of_several_spellings_share_a_key(several: list[HandleItem], name:
 @example(HandleItem(b"A", State.NORMAL), b"\x81\x01B\x00")  # another name
 @example(HandleItem(b"A", State.NORMAL), b"\x01\x00\x01\x00")  # the same record twice
 @example(HandleItem(b"A", State.NORMAL), b"\x01\x01\x05abc")
-def test_arbitrary_bytes_are_canonical_items_or_refused(item: HandleItem, octets: bytes) -> None:
+def test_arbitrary_bytes_are_canonical_items_or_refused(item: HandleItem, raw: bytes) -> None:
     key = store_key(item.spelling)
-    for wrong in (octets, item.to_bytes(key) + octets, item.to_bytes(key)[:-1]):
+    for wrong in (raw, item.to_bytes(key) + raw, item.to_bytes(key)[:-1]):
         try:
             found = decode_handle(key, wrong)
         except CorruptData:
@@ -167,7 +167,7 @@ def test_invalid_value_is_not_shown() -> None:
 
 
 def test_a_small_record_stays_small() -> None:
-    """Three values: the wire encoding and not many octets more."""
+    """Three values: the wire encoding plus a few bytes."""
     values = [url("https://example.org/102.100.272/0N5Q3VX7"), typed("HS_ADMIN", 100, bytes(25)), typed("EMAIL", 3)]
     item = HandleItem.of(change("102.100.272/0N5Q3VX7", *values))
     assert item is not None
@@ -198,8 +198,8 @@ def test_prefix_item_round_trips(item: PrefixItem) -> None:
 @example(EMPTY_PREFIX_ITEM, b"\x40\x00\x00")
 @example(EMPTY_PREFIX_ITEM, b"\x00\x01\xff\x00")
 @example(EMPTY_PREFIX_ITEM, b"")
-def test_arbitrary_bytes_are_a_canonical_prefix_item_or_refused(item: PrefixItem, octets: bytes) -> None:
-    for wrong in (octets, item.to_bytes() + octets, item.to_bytes()[:-1]):
+def test_arbitrary_bytes_are_a_canonical_prefix_item_or_refused(item: PrefixItem, raw: bytes) -> None:
+    for wrong in (raw, item.to_bytes() + raw, item.to_bytes()[:-1]):
         try:
             found = PrefixItem.from_bytes(wrong)
         except CorruptData:
@@ -207,16 +207,16 @@ def test_arbitrary_bytes_are_a_canonical_prefix_item_or_refused(item: PrefixItem
         assert found.to_bytes() == wrong
 
 
-def said(*changes: tuple[str, tuple[Value, ...], State]) -> dict[bytes, PrefixItem]:
-    """What is known of each prefix after some changes."""
+def items_after(*changes: tuple[str, tuple[Value, ...], State]) -> dict[bytes, PrefixItem]:
+    """The prefix items after some changes."""
     store: dict[bytes, bytes] = {}
     for handle, values, state in changes:
         part = PrefixPart.of(change(handle, *values, state=state))
         if part is not None:
-            octets = part.merge(store.pop(part.prefix, None))
-            if octets is not None:
-                store[part.prefix] = octets
-    return {prefix: PrefixItem.from_bytes(octets) for prefix, octets in store.items()}
+            raw = part.merge(store.pop(part.prefix, None))
+            if raw is not None:
+                store[part.prefix] = raw
+    return {prefix: PrefixItem.from_bytes(raw) for prefix, raw in store.items()}
 
 
 @pytest.mark.parametrize(
@@ -230,9 +230,9 @@ def said(*changes: tuple[str, tuple[Value, ...], State]) -> dict[bytes, PrefixIt
     ],
 )
 def test_a_homed_prefix_is_homed_while_the_record_is_normal(handle: str, prefix: bytes, item: PrefixItem) -> None:
-    assert said((handle, (), State.NORMAL)) == {prefix: item}
-    assert said((handle, (), State.NORMAL), (handle, (), State.ABSENT)) == {}
-    assert said((handle, (), State.RESERVED)) == {}
+    assert items_after((handle, (), State.NORMAL)) == {prefix: item}
+    assert items_after((handle, (), State.NORMAL), (handle, (), State.ABSENT)) == {}
+    assert items_after((handle, (), State.RESERVED)) == {}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_homed_prefix_is_homed_while_the_record_is_normal(handle: str, prefix:
     ],
 )
 def test_other_records_do_not_affect_a_prefix(handle: str) -> None:
-    assert said((handle, (typed("HS_SITE.PREFIX"),), State.NORMAL)) == {}
+    assert items_after((handle, (typed("HS_SITE.PREFIX"),), State.NORMAL)) == {}
 
 
 def test_exact_record_does_not_affect_a_prefix() -> None:
@@ -274,14 +274,14 @@ def test_policy_is_read_as_far_as_possible(text: str, case: CaseRule | None, sch
     homed = ("0.SITE/HOMED/0.NA/10.A", (), State.NORMAL)
     policy = ("0.SITE/POLICY/10.a", (url("x", 0), value), State.NORMAL)
     expected = {b"10.A": PrefixItem(homed=True, case=case, scheme=scheme)}
-    assert said(homed, policy) == expected
-    assert said(policy, homed) == expected
-    assert said(policy, homed, (policy[0], policy[1], State.TOMBSTONE)) == {b"10.A": PrefixItem(homed=True)}
+    assert items_after(homed, policy) == expected
+    assert items_after(policy, homed) == expected
+    assert items_after(policy, homed, (policy[0], policy[1], State.TOMBSTONE)) == {b"10.A": PrefixItem(homed=True)}
 
 
 def test_unreadable_or_missing_policy_is_ignored() -> None:
-    assert said(("0.SITE/POLICY/10.1", (typed("PERSEID_POLICY", 1, b"\xff"),), State.NORMAL)) == {}
-    assert said(("0.SITE/POLICY/10.1", (url("x"),), State.NORMAL)) == {}
+    assert items_after(("0.SITE/POLICY/10.1", (typed("PERSEID_POLICY", 1, b"\xff"),), State.NORMAL)) == {}
+    assert items_after(("0.SITE/POLICY/10.1", (url("x"),), State.NORMAL)) == {}
 
 
 TEMPLATE = b'<namespace><template delimiter="@"><value type="URL" data="x"/></template></namespace>'
@@ -301,9 +301,9 @@ TEMPLATE = b'<namespace><template delimiter="@"><value type="URL" data="x"/></te
 def test_templates_may_apply_if_present_or_unreadable(type_: str, data: bytes, public: bool, may: bool) -> None:
     value = typed(type_, 1, data, public=public)
     for state in (State.NORMAL, State.UNPUBLISHED):
-        found = said(("0.NA/10.1", (value,), state)).get(b"10.1", EMPTY_PREFIX_ITEM)
+        found = items_after(("0.NA/10.1", (value,), state)).get(b"10.1", EMPTY_PREFIX_ITEM)
         assert (found.templates, found.referrals) == (may, ())
-    assert said(("0.NA/10.1", (value,), State.NORMAL), ("0.NA/10.1", (), State.ABSENT)) == {}
+    assert items_after(("0.NA/10.1", (value,), State.NORMAL), ("0.NA/10.1", (), State.ABSENT)) == {}
 
 
 def test_referrals_are_the_public_values_that_delegate() -> None:
@@ -312,18 +312,18 @@ def test_referrals_are_the_public_values_that_delegate() -> None:
     others = [typed("HS_SITE", 4), typed("hs_site.prefix", 5), typed("HS_SITE.PREFIX", 6, public=False)]
     expected = PrefixItem(referrals=tuple(value.to_bytes() for value in public))
     for state in (State.NORMAL, State.TOMBSTONE):
-        assert said(("0.NA/10.1", (*public, *others), state)) == {b"10.1": expected}
-    assert said(("0.NA/10.1", tuple(public), State.UNPUBLISHED)) == {}
+        assert items_after(("0.NA/10.1", (*public, *others), state)) == {b"10.1": expected}
+    assert items_after(("0.NA/10.1", tuple(public), State.UNPUBLISHED)) == {}
 
 
 def test_examples_of_the_specification_match() -> None:
     example_blocks = re.findall(r"```text\n(.*?)```", SPECIFICATION.read_text(), re.DOTALL)
-    octets = [
+    raw = [
         bytes.fromhex("".join(re.match(r"(?:[0-9a-f]{2} ?)+", line)[0] for line in block.splitlines()))  # type: ignore[index]
         for block in example_blocks
     ]
     item = HandleItem.of(change("10.1/x", url("https://example.org/"), typed("HS_SECKEY", 300, public=False)))
     assert item is not None
-    assert octets[0] == item.to_bytes(b"10.1/X")
-    assert octets[1] == PrefixItem(homed=True, case=CaseRule.SENSITIVE, scheme="pilin").to_bytes()
-    assert len(octets) == 2
+    assert raw[0] == item.to_bytes(b"10.1/X")
+    assert raw[1] == PrefixItem(homed=True, case=CaseRule.SENSITIVE, scheme="pilin").to_bytes()
+    assert len(raw) == 2

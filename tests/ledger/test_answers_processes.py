@@ -1,4 +1,4 @@
-"""The answers view between processes: who applies what, who dies when, and what readers see of it."""
+"""The answers view across processes: concurrent writers, killed processes, and readers."""
 
 from pathlib import Path
 

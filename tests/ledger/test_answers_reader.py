@@ -24,7 +24,7 @@ from tests.ledger.answer_ledgers import MemoryLedger, typed, url
 
 @dataclass
 class Found:
-    """What the other reader takes from an item."""
+    """What the second reader reads from an item."""
 
     head: int
     spelling: bytes
@@ -32,7 +32,7 @@ class Found:
 
 
 class OtherReader:
-    """Opens the generation in use; refuses when it may not be used."""
+    """Opens the current generation; raises if it must not be used."""
 
     def __init__(self, folder: Path) -> None:
         with (folder / "state").open("rb") as file:
@@ -63,7 +63,7 @@ class OtherReader:
 
     @staticmethod
     def key(name: bytes) -> bytes:
-        folded = bytes(octet - 32 if ord("a") <= octet <= ord("z") else octet for octet in name)
+        folded = bytes(byte - 32 if ord("a") <= byte <= ord("z") else byte for byte in name)
         return folded if len(folded) <= 400 else folded[:400] + hashlib.sha256(folded).digest()[:16]
 
     def fold_prefix(self, name: bytes) -> bytes:
@@ -71,38 +71,38 @@ class OtherReader:
         return name.upper() if slash < 0 else name[:slash].upper() + name[slash:]
 
     @staticmethod
-    def number(octets: bytes, at: int) -> tuple[int, int]:
+    def number(raw: bytes, at: int) -> tuple[int, int]:
         value = shift = 0
         while True:
-            value |= (octets[at] & 127) << shift
+            value |= (raw[at] & 127) << shift
             at, shift = at + 1, shift + 7
-            if octets[at - 1] < 128:
+            if raw[at - 1] < 128:
                 return value, at
 
-    def run(self, octets: bytes, at: int) -> tuple[list[bytes], int]:
-        count, at = self.number(octets, at)
+    def run(self, raw: bytes, at: int) -> tuple[list[bytes], int]:
+        count, at = self.number(raw, at)
         lengths = []
         for _ in range(count):
-            length, at = self.number(octets, at)
+            length, at = self.number(raw, at)
             lengths.append(length)
         values = []
         for length in lengths:
-            values.append(octets[at : at + length])
+            values.append(raw[at : at + length])
             at += length
         return values, at
 
     def look_up(self, name: bytes) -> Found | None:
         key = self.key(name)
         with self.env.begin(db=self.handles) as txn:
-            octets = txn.get(key)
+            raw = txn.get(key)
         at, loose = 0, None
-        while octets is not None and at < len(octets):
-            head, spelling = octets[at], key
+        while raw is not None and at < len(raw):
+            head, spelling = raw[at], key
             at += 1
             if head & 0x80:
-                length, at = self.number(octets, at)
-                spelling, at = octets[at : at + length], at + length
-            values, at = self.run(octets, at)
+                length, at = self.number(raw, at)
+                spelling, at = raw[at : at + length], at + length
+            values, at = self.run(raw, at)
             if not head & 8:
                 loose = Found(head, spelling, values)
             elif self.fold_prefix(spelling) == self.fold_prefix(name):
@@ -111,13 +111,13 @@ class OtherReader:
 
     def look_up_prefix(self, prefix: bytes) -> tuple[int, bytes, list[bytes]] | None:
         with self.env.begin(db=self.prefixes) as txn:
-            octets = txn.get(self.key(prefix))
-        if octets is None:
+            raw = txn.get(self.key(prefix))
+        if raw is None:
             return None
-        length, at = self.number(octets, 1)
-        referrals, end = self.run(octets, at + length)
-        assert end == len(octets)
-        return octets[0], octets[at : at + length], referrals
+        length, at = self.number(raw, 1)
+        referrals, end = self.run(raw, at + length)
+        assert end == len(raw)
+        return raw[0], raw[at : at + length], referrals
 
 
 NAMES = [

@@ -1,4 +1,4 @@
-"""The state file: what it says survives, is changed whole, and is not believed when it should not be."""
+"""The state file: durable, changed atomically, and refused when it must not be trusted."""
 
 import shutil
 import stat
@@ -143,9 +143,9 @@ def test_generation_numbers_are_unique(path: Path) -> None:
         state.close()
 
 
-@pytest.mark.parametrize("octets", [b"", b"PRSDANSW", bytes(STATE_SIZE), bytes(STATE_SIZE + 1)])
-def test_invalid_state_file_is_refused_with_the_fix(path: Path, octets: bytes) -> None:
-    path.write_bytes(octets)
+@pytest.mark.parametrize("raw", [b"", b"PRSDANSW", bytes(STATE_SIZE), bytes(STATE_SIZE + 1)])
+def test_invalid_state_file_is_refused_with_the_fix(path: Path, raw: bytes) -> None:
+    path.write_bytes(raw)
     with pytest.raises(CorruptData, match="remove its folder"):
         StateFile.create(path)
 

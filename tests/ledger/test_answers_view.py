@@ -1,4 +1,4 @@
-"""The answers view: it follows the ledger, is right or unavailable, and is built anew when it has to be."""
+"""The answers view: it follows the ledger, is correct or unavailable, and is rebuilt when necessary."""
 
 import errno
 import shutil
@@ -27,8 +27,8 @@ from tests.ledger.answer_ledgers import (
     BOOT,
     SMALL,
     MemoryLedger,
+    bytes_on_disk,
     files_of,
-    octets_on_disk,
     typed,
     url,
 )
@@ -52,7 +52,7 @@ def answers(folder: Path, ledger: MemoryLedger) -> Iterator[Answers]:
 
 
 def data(answers: AnswersReader, name: str) -> list[bytes] | None:
-    """The data of what the public finds under a name."""
+    """The public data of a handle."""
     found = answers.find(name.encode())
     return None if found is None else [Value.from_bytes(value, 0).data for value in found.values]
 
@@ -96,7 +96,7 @@ def test_unpublished_handle_has_an_item_without_values(
     found = answers.find(b"10.1/X")
     assert found is not None
     assert (found.state, found.private, found.values) == (state, True, ())
-    assert b"not-for-the-public" not in octets_on_disk(folder)
+    assert b"not-for-the-public" not in bytes_on_disk(folder)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 399, 400, 401, 415, 416, 417, 511, 512, 2047, 2048])
@@ -492,7 +492,7 @@ def test_damaged_item_leads_to_a_rebuild(answers: Answers, ledger: MemoryLedger,
 
 
 @pytest.mark.parametrize(
-    ("database", "key", "octets", "told"),
+    ("database", "key", "raw", "told"),
     [
         ("handles", b"10.1/A", b"\x01\x00", "handles 10.1/A"),
         ("handles", b"10.1/X", None, "handles 10.1/X"),
@@ -502,16 +502,16 @@ def test_damaged_item_leads_to_a_rebuild(answers: Answers, ledger: MemoryLedger,
     ],
 )
 def test_any_difference_from_the_ledger_is_reported(
-    answers: Answers, ledger: MemoryLedger, database: str, key: bytes, octets: bytes | None, told: str
+    answers: Answers, ledger: MemoryLedger, database: str, key: bytes, raw: bytes | None, told: str
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1")), ledger.append("0.SITE/HOMED/10.1", url("1"))])
     assert answers.differences(ledger.look) is None
     generation = answers._current()
     with generation.begin(write=True) as txn:
-        if octets is None:
+        if raw is None:
             txn.delete(key, db=getattr(generation, database))
         else:
-            txn.put(key, octets, db=getattr(generation, database))
+            txn.put(key, raw, db=getattr(generation, database))
     assert answers.differences(ledger.look) == told
     assert generations(answers.folder) == [1]
 
@@ -526,7 +526,7 @@ def test_comparison_runs_during_writes(answers: Answers, ledger: MemoryLedger) -
 
 
 def failing(error: Callable[[], Exception]) -> Callable[..., None]:
-    """In place of a method."""
+    """A replacement for a method that raises."""
 
     def fail(*_: object, **__: object) -> None:
         raise error()
@@ -701,17 +701,17 @@ def test_rebuild_erases_deleted_and_unpublished_data(folder: Path, ledger: Memor
         assert answers.apply([ledger.append("10.1/draft", url("draft-1234567"), state=State.UNPUBLISHED)])
         assert answers.apply([ledger.append("10.1/hidden", typed("URL", 1, b"hidden-1234567", public=False))])
         assert answers.apply([ledger.append("10.1/gone-1234567", state=State.ABSENT)])
-        assert b"erased-1234567" in octets_on_disk(folder)
+        assert b"erased-1234567" in bytes_on_disk(folder)
         assert answers.rebuild(ledger.look)
         assert answers.differences(ledger.look) is None
-    on_disk = octets_on_disk(folder)
+    on_disk = bytes_on_disk(folder)
     for gone in (b"erased-1234567", b"hidden-1234567", b"draft-1234567", b"GONE-1234567", b"gone-1234567"):
         assert gone not in on_disk
     assert b"kept-1234567" in on_disk
 
 
 def test_rebuild_includes_entries_appended_meanwhile(answers: Answers, ledger: MemoryLedger, folder: Path) -> None:
-    """At every look somebody appends and applies; the last look is taken while nobody can apply."""
+    """Entries are appended before every read; the last read happens while the view is locked."""
     looks = 0
 
     def append() -> None:
@@ -746,7 +746,7 @@ def test_rebuild_chases_a_fast_writer_for_limited_rounds(
 
 
 def test_entries_acknowledged_during_the_first_build_are_required(folder: Path, ledger: MemoryLedger) -> None:
-    """While there is no generation nobody can apply; what was acknowledged meanwhile must not be missed."""
+    """Without a generation nothing can be applied; entries acknowledged meanwhile must not be missed."""
     outcomes: list[ApplyResult] = []
     with Answers(folder) as answers:
         assert not answers.follow(ledger.look)

@@ -1,4 +1,4 @@
-"""Backup and restore: one state of the ledger in files, and a ledger made from them that contradicts nothing."""
+"""Backup and restore: consistent files, and a restored ledger that contradicts nothing."""
 
 import errno
 import io
@@ -97,7 +97,7 @@ def restored(target: Log, *files: Path, max_ahead: int = HOUR) -> RestoreResult:
 
 
 def contents(log: Log) -> dict[str, list[tuple[object, ...]]]:
-    """What is in the tables that are computed, and in the entries without their tokens."""
+    """The computed tables, and the entries without their tokens."""
     with log.store.reading() as connection:
         tables = {
             table.name: [tuple(row) for row in connection.execute(select(table))] for table in metadata.sorted_tables
@@ -111,7 +111,7 @@ def is_empty(log: Log) -> bool:
 
 
 def fill(log: Log, machine: Machine) -> None:
-    """A ledger with something of everything."""
+    """Fill a ledger with one of everything."""
     log.append([change(str(number), url(f"https://example.org/{number}")) for number in range(600)])
     machine.run(SECOND)
     log.append([change(str(number % 7), url(f"https://example.net/{number}")) for number in range(100)])
@@ -242,13 +242,13 @@ def test_backup_is_private_and_overwrites_nothing(log: Log, tmp_path: Path) -> N
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    octets = path.read_bytes()
+    raw = path.read_bytes()
     with pytest.raises(FileExistsError):
         save_backup(log, path)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(FileExistsError):
         save_backup(log, tmp_path / "link")
-    assert path.read_bytes() == octets
+    assert path.read_bytes() == raw
     assert not list(tmp_path.glob(".*"))
 
 
@@ -314,7 +314,7 @@ def test_wrong_tree_is_not_backed_up(log: Log, machine: Machine) -> None:
 
 
 def erase_after_a_backup(log: Log, folder: Path, mark: bytes = b"") -> list[Path]:
-    """A full backup that holds two planted secrets, and increments in which they are erased."""
+    """A full backup with two planted secrets, and increments that redact them."""
     files = [folder / f"part-{number}" for number in range(3)]
     planted, private, kept = PLANTED + mark, f"https://example.org/planted{mark.decode()}", url(f"kept{mark.decode()}")
     log.append([change("a", secret(planted), kept), change("b", url(private))])
@@ -322,8 +322,8 @@ def erase_after_a_backup(log: Log, folder: Path, mark: bytes = b"") -> list[Path
     since = save_backup(log, files[0]).until
     log.append([change("a", secret(b"another"), url("changed"))])
     since = save_backup(log, files[1], since).until
-    with log.reading() as reading:
-        request = build_redaction(reading, key("b"), 2, 1, BY, "a court said so")
+    with log.reading() as reader:
+        request = build_redaction(reader, key("b"), 2, 1, BY, "a court said so")
     log.append([request])
     save_backup(log, files[2], since)
     for erased in (planted, private.encode()):
@@ -355,12 +355,12 @@ def test_redacted_data_never_reaches_the_files_of_the_restored_ledger(
     assert traces(folder, b"planted" + mark) == []
 
 
-def traces(folder: Path, octets: bytes) -> list[Path]:
-    """The files below a folder that hold them."""
+def traces(folder: Path, raw: bytes) -> list[Path]:
+    """The files below a folder that contain the bytes."""
     found = []
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):  # the server removes files as it likes
-            if path.is_file() and octets in path.read_bytes():
+            if path.is_file() and raw in path.read_bytes():
                 found.append(path)
     return found
 
@@ -425,20 +425,18 @@ def refused(target: Log, *files: Path, match: str = "") -> str:
 @on_sqlite
 def test_every_changed_byte_or_length_of_a_backup_is_detected(log: Log, target: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
-    octets = small_backup(log, path)
-    wrong = [octets[:length] for length in (*range(0, len(octets), 7), len(octets) - 1)] + [
-        octets + b"\0",
-        octets + octets,
+    raw = small_backup(log, path)
+    wrong = [raw[:length] for length in (*range(0, len(raw), 7), len(raw) - 1)] + [
+        raw + b"\0",
+        raw + raw,
     ]
-    wrong += [
-        octets[:place] + bytes((octets[place] ^ 1 << place % 8,)) + octets[place + 1 :] for place in range(len(octets))
-    ]
+    wrong += [raw[:place] + bytes((raw[place] ^ 1 << place % 8,)) + raw[place + 1 :] for place in range(len(raw))]
     for each in wrong:
         path.write_bytes(each)
         with pytest.raises((InvalidBackup, ClockError), match=r"^full: .*nothing was restored$|clock"):
             restored(target, path)
     assert is_empty(target)
-    path.write_bytes(octets)
+    path.write_bytes(raw)
     assert restored(target, path).seq == 4
 
 
@@ -446,9 +444,9 @@ def test_every_changed_byte_or_length_of_a_backup_is_detected(log: Log, target: 
 @on_postgres
 def test_damage_is_reported_on_postgresql(log: Log, target: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
-    octets = small_backup(log, path)
-    for place in range(700, len(octets), 29):
-        path.write_bytes(octets[:place] + bytes((octets[place] ^ 4,)) + octets[place + 1 :])
+    raw = small_backup(log, path)
+    for place in range(700, len(raw), 29):
+        path.write_bytes(raw[:place] + bytes((raw[place] ^ 4,)) + raw[place + 1 :])
         refused(target, path, match=r"^full: ")
 
 
@@ -501,7 +499,7 @@ def test_an_increment_of_another_ledger_is_refused(log: Log, target: Log, machin
 
 
 def rewritten(log: Log, path: Path, change_rows: Callable[[], None]) -> None:
-    """A backup of a ledger with other side state, which has the right hash but is not true."""
+    """A backup with other table rows and a correct hash."""
     change_rows()
     path.unlink(missing_ok=True)
     save_backup(log, path)
@@ -591,7 +589,7 @@ def test_rows_of_a_newer_version_are_refused(log: Log, target: Log, tmp_path: Pa
 
 
 def forged(log: Log, path: Path, header: dict[str, object], *frames: tuple[bytes, bytes], state: bytes = b"") -> None:
-    """A backup of two entries with the right hash at its end, in which something else is not right."""
+    """A backup of two entries with a correct hash and something else wrong."""
     whole, stream = io.BytesIO(), io.BytesIO()
     write_backup(log, whole)
     whole.seek(0)

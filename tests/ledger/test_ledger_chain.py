@@ -1,4 +1,4 @@
-"""The chain of a record's entries: few steps to any moment, however long it is."""
+"""The chain of a record's entries: few steps to any point, however long it is."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from perseid.ledger.log.entry import find_latest_until, jump_target, next_jump
 
 
 class Chain:
-    """A chain whose entries have the numbers given, and which counts the steps taken in it."""
+    """A chain with the given entry numbers, which counts the steps."""
 
     def __init__(self, numbers: list[int]) -> None:
         self.numbers = numbers

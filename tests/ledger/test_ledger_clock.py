@@ -1,4 +1,4 @@
-"""The clock is checked: what it may do, what it may not, and that one wrong start poisons nothing."""
+"""The checked clock: what is accepted and what is refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A few rounds of killing, in the tests; `make crash` has many."""
+"""A few rounds of crash tests; `make crash` runs many."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The directory of an installation: its owner, who else may write to it, the disk it lies on, the files in it."""
+"""The directory of an installation: owner, permissions, file system, files."""
 
 import os
 import pwd
@@ -30,7 +30,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """A umask that takes nothing away."""
+    """A umask of 0."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -38,7 +38,7 @@ def open_umask() -> Iterator[None]:
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder that other users reach, unlike those of pytest."""
+    """A folder that other users can reach, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="perseid-", dir="/tmp"))
     folder.chmod(0o755)
     yield folder
@@ -104,7 +104,7 @@ AS_ANOTHER = textwrap.dedent(
 
 
 def prepared_as(user: int, path: Path) -> str:
-    """What a process of that user is told."""
+    """The message that a process of that user gets."""
     command = [sys.executable, "-c", AS_ANOTHER, str(path), str(user)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Connections of SQLite's own driver: given back whatever happens, bounded, and of no use after their time."""
+"""Connections of the SQLite driver: always returned, limited, and closed in time."""
 
 import sqlite3
 import subprocess

@@ -1,4 +1,4 @@
-"""Entries: both forms, what they show and what they keep, and what is left after a redaction."""
+"""Entries: both forms, what they reveal and what they hide, and redaction."""
 
 import hashlib
 from dataclasses import replace
@@ -30,7 +30,7 @@ PUBLIC = Value(1, "URL", b"https://example.org/", timestamp=AT // 1_000_000)
 
 
 class Counted:
-    """Randomness that can be told and does not repeat from one start to another."""
+    """Reproducible randomness that does not repeat."""
 
     def __init__(self, start: int) -> None:
         self.drawn = start * 1000
@@ -41,7 +41,7 @@ class Counted:
 
 
 def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: Entry | None = None) -> Entry:
-    """An entry as the ledger makes it."""
+    """An entry as the ledger creates it."""
     draft = Draft(Action.CREATE, State.NORMAL, handle, "cli", "local:alice", "first", values)
     contents = [value.to_bytes() for value in values]
     body, leaf = encode_entry(draft, contents, seq, AT, {} if before is None else before.salts(), Counted(seq))
@@ -52,8 +52,8 @@ def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: Entry | 
 
 handles = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-octets = st.binary(min_size=SALT_LENGTH, max_size=SALT_LENGTH)
-open_slots = st.builds(Slot.commit, st.just(Kind.VALUE), octets, st.binary(max_size=60))
+raw = st.binary(min_size=SALT_LENGTH, max_size=SALT_LENGTH)
+open_slots = st.builds(Slot.commit, st.just(Kind.VALUE), raw, st.binary(max_size=60))
 slots = open_slots | open_slots.map(Slot.redacted)
 numbers = st.integers(1, (1 << 63) - 1)
 entries = st.builds(
@@ -64,9 +64,9 @@ entries = st.builds(
     st.sampled_from(State) | st.integers(0, 255).map(State),
     st.booleans(),
     handles,
-    octets,
-    st.builds(Slot.commit, st.just(Kind.ACTOR), octets, texts.map(str.encode)),
-    st.builds(Slot.commit, st.just(Kind.NOTE), octets, texts.map(str.encode)).flatmap(
+    raw,
+    st.builds(Slot.commit, st.just(Kind.ACTOR), raw, texts.map(str.encode)),
+    st.builds(Slot.commit, st.just(Kind.NOTE), raw, texts.map(str.encode)).flatmap(
         lambda slot: st.sampled_from([slot, slot.redacted()])
     ),
     st.lists(slots, max_size=5).map(tuple),
@@ -115,21 +115,21 @@ def test_truncated_or_extended_body_is_refused(one: Entry, data: st.DataObject) 
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_an_entry_or_refused(octets: bytes) -> None:
+def test_arbitrary_bytes_are_an_entry_or_refused(raw: bytes) -> None:
     try:
-        found = Entry.from_body(1, AT, bytes((FORMAT,)) + octets)
+        found = Entry.from_body(1, AT, bytes((FORMAT,)) + raw)
     except InvalidData:
         return
-    assert found.body() == bytes((FORMAT,)) + octets
+    assert found.body() == bytes((FORMAT,)) + raw
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_are_a_leaf_or_refused(octets: bytes) -> None:
+def test_arbitrary_bytes_are_a_leaf_or_refused(raw: bytes) -> None:
     try:
-        leaf = Leaf.parse(octets)
+        leaf = Leaf.parse(raw)
     except InvalidProof:
         return
-    assert len(octets) == 24 + len(leaf.handle.encode()) + SALT_LENGTH + 64 + 4 + 32 * len(leaf.values)
+    assert len(raw) == 24 + len(leaf.handle.encode()) + SALT_LENGTH + 64 + 4 + 32 * len(leaf.values)
 
 
 @given(st.lists(record_values(), max_size=4))
@@ -148,7 +148,7 @@ def test_a_body_of_a_newer_format_is_refused_with_its_number() -> None:
 
 
 def test_the_forms_are_those_of_the_written_specification() -> None:
-    """Put together here by hand, as docs/reference/ledger-format.md says, sharing no code with the ledger."""
+    """Composed by hand from docs/reference/ledger-format.md, without code of the ledger."""
     random = Counted(1)(64)
     nonce, actor_salt, note_salt, value_salt = (random[start : start + 16] for start in range(0, 64, 16))
     value = PUBLIC.to_bytes()

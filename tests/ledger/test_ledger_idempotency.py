@@ -1,4 +1,4 @@
-"""Requests with a key of their own: kept by the commit that carries them out, for a day, and within bounds."""
+"""Idempotency keys: stored by the commit, for a day, and limited in number."""
 
 import random
 import threading
@@ -110,7 +110,7 @@ def test_repetitions_in_one_commit_are_executed_once(log: Log) -> None:
 
 
 def test_repetition_is_detected_before_preconditions(log: Log) -> None:
-    """Carrying it out is what has moved it."""
+    """The first execution invalidates the preconditions."""
     request = Append(change("x").draft, {key("x"): 0}, once=once())
     assert isinstance(one(log, request), Appended)
     assert isinstance(one(log, request), RepeatedRequest)
@@ -240,18 +240,18 @@ def test_number_of_keys_is_limited(log: Log, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_limit_applies_to_all_callers_of_an_owner(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answered, "MAX_KEYS_PER_OWNER", 3)
-    same = [OTHER[:OWNER_LENGTH] + bytes((octet,)) * (CALLER_LENGTH - OWNER_LENGTH) for octet in (0, 7, 255)]
+    same = [OTHER[:OWNER_LENGTH] + bytes((byte,)) * (CALLER_LENGTH - OWNER_LENGTH) for byte in (0, 7, 255)]
     for caller in same:
         assert check_capacity(log, caller) is KeyCapacity.AVAILABLE
         one(log, with_key(change("x"), once(caller=caller)))
     assert [check_capacity(log, caller) for caller in (*same, OTHER)] == [KeyCapacity.OWNER_LIMIT_REACHED] * 4
-    for octet in (0, 2, 255):
-        assert check_capacity(log, bytes((octet,)) * CALLER_LENGTH) is KeyCapacity.AVAILABLE
+    for byte in (0, 2, 255):
+        assert check_capacity(log, bytes((byte,)) * CALLER_LENGTH) is KeyCapacity.AVAILABLE
 
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 def test_capacity_check_has_constant_cost(log: Log) -> None:
-    """It is asked with every request that has a key: by an index, and not row by row."""
+    """Checked for every request with a key, so an index must answer it."""
     with log.store.writing() as connection:
         row = {"digest": DIGEST, "at": 1, "seq": 1, "count": 1, "status": 200, "body": bytes(9)}
         several = [{"number": n, "caller": CALLER, "key": b"%d" % n, **row} for n in range(1, 2_000)]
@@ -271,8 +271,8 @@ def test_capacity_check_has_constant_cost(log: Log) -> None:
 def test_redaction_clears_responses_but_keeps_results(log: Log) -> None:
     one(log, with_key(change("x", url("https://example.org/private")), once(body=b"https://example.org/private")))
     one(log, change("x", url("https://example.org/2")))
-    with log.reading() as reading:
-        request = build_redaction(reading, key("x"), 1, 1, ("cli", "local:alice"), "law")
+    with log.reading() as reader:
+        request = build_redaction(reader, key("x"), 1, 1, ("cli", "local:alice"), "law")
     log.append([request])
     kept = find(log, CALLER, b"k")
     assert kept is not None

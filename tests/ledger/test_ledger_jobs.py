@@ -1,4 +1,4 @@
-"""Operations as the ledger keeps them: found by an index, however many there are, and brought over from before."""
+"""Stored jobs: queries by index, and jobs of older tables."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def made(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token:
 
 
 def put(log: Log, *some: Job) -> None:
-    """Write operations as they are, with their own times."""
+    """Write jobs with their own times."""
     names = [column.name for column in table.columns]
     with log.store.writing() as connection:
         connection.execute(insert(table), [{name: getattr(each, name) for name in names} for each in some])
@@ -46,7 +46,7 @@ def put(log: Log, *some: Job) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
-    """Operations of several people, some with tokens, three of which begin at each moment."""
+    """Jobs of several actors, some with tokens, three of which start at the same time."""
     store = Store.sqlite(tmp_path_factory.mktemp("operations") / "ledger.db")
     store.upgrade()
     log = Log(store, Machine().clock(), bytes)
@@ -98,7 +98,7 @@ def test_empty_issuer_does_not_match_jobs_without_an_owner() -> None:
     ],
 )
 def test_job_queries_use_an_index(filled: Log, ask: Callable[[Log], object], index: str) -> None:
-    """So what is asked for costs, and not how many there are."""
+    """The cost depends on the result, not on the number of jobs."""
     asked: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -135,7 +135,7 @@ def test_only_related_undos_are_read(log: Log) -> None:
 
 
 def test_jobs_of_older_tables_get_an_owner(where: str) -> None:
-    """As those do that are begun now, however a handle is spelt."""
+    """The same as for new jobs, in normalized spelling."""
     owner = {
         "300:1/Ann": "300:1/Ann",
         "300:a.b/Ann": "300:A.B/Ann",
@@ -168,7 +168,7 @@ def test_jobs_of_older_tables_get_an_owner(where: str) -> None:
 def test_the_upgrade_folds_handles_as_identities_do(
     index: int, prefix: str, suffix: str, own: bool, by_token: bool
 ) -> None:
-    """It does so by itself, for what the program does may change, and what an upgrade did may not."""
+    """It has its own copy of the rule, because the program may change and a migration must not."""
     handle = f"{'0.' if own else ''}{prefix.replace('/', '')}/{suffix}"
     actor = f"{index}:{handle}"
     folded = v0005_whose_operations._maker(TOKEN.format(actor) if by_token else actor)
@@ -181,7 +181,7 @@ def test_the_upgrade_folds_the_letters_that_the_program_folds(text: str) -> None
 
 
 def test_upgrades_import_nothing_that_may_be_renamed() -> None:
-    """A table of an old version is brought to the next one by what was written then."""
+    """Migrations contain everything they need."""
     files = sorted(Path(versions.__file__).parent.glob("v*.py"))
     assert len(files) >= 5
     for path in files:
@@ -194,7 +194,7 @@ def test_upgrades_import_nothing_that_may_be_renamed() -> None:
 
 
 def test_jobs_of_older_backups_have_no_owner(log: Log) -> None:
-    """A restore puts in the columns that the backup has."""
+    """A restore fills the columns that the backup has."""
     names = [column.name for column in table.columns if column.name != "maker"]
     with log.store.writing() as connection:
         connection.execute(insert(table), [{name: getattr(made(1, "a"), name) for name in names}])

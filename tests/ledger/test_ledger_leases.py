@@ -1,4 +1,4 @@
-"""Leases: no number twice, whoever asks, whatever the clock does (P5, P6)."""
+"""Leases: no number twice, with any callers and any clock (P5, P6)."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def test_scopes_are_independent(log: Log) -> None:
 
 
 def names(lender: LeaseProvider, count: int, now: int) -> list[str]:
-    """New names, made of numbers; those that exist are passed over, as the registry does."""
+    """New handles from numbers; existing ones are skipped, as in the registry."""
     found: list[str] = []
     while len(found) < count:
         first = lender.lease(SCOPE, count - len(found), now)

@@ -1,4 +1,4 @@
-"""Loading many new names: all or none, whatever happens, and the same views as one by one."""
+"""Bulk loads: all or none, with the same views as single writes."""
 
 import os
 import random
@@ -52,7 +52,7 @@ def drafts(names: Iterator[str] | list[str], exact: bool = False) -> list[Draft]
 
 
 def sound(ledger: Ledger, entries: int) -> None:
-    """The ledger verifies, and all views are those of its entries."""
+    """Check that the ledger verifies and all views match its entries."""
     assert verify(ledger.log).entries == entries
     assert ledger.answers.ready
     assert ledger.answers.differences(ledger.log.reading) is None
@@ -64,9 +64,9 @@ def shuffled(number: int) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("run_octets", [1 << 30, 10_000])
-def test_a_load_is_appended_with_all_views(opened: Ledger, run_octets: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_load.BulkLoad.__init__, "__defaults__", (run_octets,))
+@pytest.mark.parametrize("run_size", [1 << 30, 10_000])
+def test_a_load_is_appended_with_all_views(opened: Ledger, run_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_load.BulkLoad.__init__, "__defaults__", (run_size,))
     monkeypatch.setattr(bulk_load, "CHUNK", 100)
     opened.append(change("before", url("1")), change("x", url("2"), handle="99.9/behind"))
     told: list[int] = []
@@ -78,9 +78,9 @@ def test_a_load_is_appended_with_all_views(opened: Ledger, run_octets: int, monk
     item = opened.find(b"10.1/N7")
     assert item is not None
     assert item.private is False
-    with opened.reading() as reading:
-        assert [entry.handle for entry in reading.names(key("n"), key("n10"), 9)] == ["10.1/n0", "10.1/n1"]
-        assert reading.entry(3).at == reading.entry(252).at == loaded.at
+    with opened.reading() as reader:
+        assert [entry.handle for entry in reader.names(key("n"), key("n10"), 9)] == ["10.1/n0", "10.1/n1"]
+        assert reader.entry(3).at == reader.entry(252).at == loaded.at
     sound(opened, 253)
 
 
@@ -242,12 +242,12 @@ def test_killed_load_is_complete_or_absent(store: Store, where: str, tmp_path: P
 
 
 def write_ahead_log(store: Store) -> int:
-    """How many octets SQLite's write-ahead log has."""
+    """The bytes of SQLite's write-ahead log."""
     return Path(f"{store.engine.url.database}-wal").stat().st_size
 
 
 def without_cache(store: Store) -> None:
-    """Have the one connection that writes keep nothing in memory, so that a small load is written like a large one."""
+    """Disable the cache of the writing connection, so that a small load is written like a large one."""
     with store.writing_cursor() as cursor:
         cursor.execute("PRAGMA cache_size = 10")
 
@@ -272,8 +272,8 @@ def test_a_load_that_fails_leaves_no_write_ahead_log_of_its_size(opened: Ledger,
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 def test_write_ahead_log_is_shortened_after_a_long_reader(opened: Ledger, store: Store) -> None:
     opened.append(change("before", url("1")))
-    with opened.reading() as reading:
-        assert reading.size == 1
+    with opened.reading() as reader:
+        assert reader.size == 1
         opened.load(drafts(shuffled(4_000)))
         assert write_ahead_log(store) > 1_000_000
     until(lambda: write_ahead_log(store) < 100_000)
@@ -381,23 +381,23 @@ def test_large_records_are_processed_in_smaller_chunks(opened: Ledger, monkeypat
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 5), st.integers(1, 100))
-def test_batches_are_limited_in_number_and_size(sizes: list[int], most: int, octets: int) -> None:
-    found = list(split_batches(sizes, most, octets, lambda size: size))
+def test_batches_are_limited_in_number_and_size(sizes: list[int], most: int, raw: int) -> None:
+    found = list(split_batches(sizes, most, raw, lambda size: size))
     assert [size for part in found for size in part] == sizes
     for part in found:
         assert 0 < len(part) <= most
-        assert sum(part[:-1]) < octets
+        assert sum(part[:-1]) < raw
     for part in found[:-1]:
-        assert len(part) == most or sum(part) >= octets
+        assert len(part) == most or sum(part) >= raw
 
 
 def test_large_rows_are_read_back_in_small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     pread = os.pread
 
-    def counted(file: int, octets: int, at: int) -> bytes:
-        read.append(octets)
-        return pread(file, octets, at)
+    def counted(file: int, raw: int, at: int) -> bytes:
+        read.append(raw)
+        return pread(file, raw, at)
 
     monkeypatch.setattr(os, "pread", counted)
     rows = [(b"%05d" % number, bytes(10_000)) for number in range(300)]

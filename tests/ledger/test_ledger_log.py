@@ -1,4 +1,4 @@
-"""The log: numbered without gaps, each request for itself, provable, and told when it was tampered with."""
+"""The log: numbered without gaps, independent requests, provable, and tampering is detected."""
 
 import subprocess
 import sys

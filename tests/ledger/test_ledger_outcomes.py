@@ -1,4 +1,4 @@
-"""Commits whose end is not heard of, and writers that stop while they hold the head: PostgreSQL, over a real wire."""
+"""Commits with an unknown outcome, and writers that hang while they hold the head, on PostgreSQL."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Wire:
-    """A wire to the database that breaks at the next COMMIT: before it arrives there, or before its answer does."""
+    """A connection to the database that breaks at the next COMMIT: before it arrives, or before its response does."""
 
     def __init__(self, where: str, folder: Path) -> None:
         address = make_url(where)
@@ -74,9 +74,9 @@ class Wire:
 
     def _to_server(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
         with contextlib.suppress(OSError):
-            while octets := client.recv(65536):
+            while raw := client.recv(65536):
                 how = None
-                if self.breaks and b"COMMIT\0" in octets:
+                if self.breaks and b"COMMIT\0" in raw:
                     how, self.breaks = self.breaks, None
                     self.broken += 1
                     if self.gone_then:
@@ -84,7 +84,7 @@ class Wire:
                 if how == "behind":
                     deaf.set()
                 if how != "before":
-                    server.sendall(octets)
+                    server.sendall(raw)
                 if how is not None:
                     if how == "before":
                         server.shutdown(socket.SHUT_RDWR)
@@ -93,8 +93,8 @@ class Wire:
 
     def _to_client(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
         with contextlib.suppress(OSError):
-            while (octets := server.recv(65536)) and not deaf.is_set():
-                client.sendall(octets)
+            while (raw := server.recv(65536)) and not deaf.is_set():
+                client.sendall(raw)
         for one in (client, server):  # however it ended: a server that is gone may reset the connection
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -169,7 +169,7 @@ NAMES = [change("a", url("1")).draft, change("b").draft]
 
 
 def unheard(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Have the database be away when it is asked what became of a load, so many times."""
+    """Make the database unreachable for a number of attempts to settle a load."""
     ask, left = BulkLoad._has_token, [True] * times
     monkeypatch.setattr("perseid.ledger.log.log._RETRY_DELAYS", (0.0,) * 3)
 

@@ -62,7 +62,7 @@ def private(data: bytes, index: int = 7, type_: str = "EMAIL") -> Value:
 
 @dataclass(frozen=True)
 class Proof:
-    """What is handed out about one entry to whoever asks for it."""
+    """The public data of a proof of one entry."""
 
     entry: Entry  # not handed out: for the test itself
     leaf: bytes
@@ -71,7 +71,7 @@ class Proof:
     checkpoint: str
     opened: list[tuple[bytes, bytes]]  # salt and content of each public value
 
-    def octets(self) -> bytes:
+    def raw(self) -> bytes:
         root = base64.b64decode(self.checkpoint.split("\n")[2])
         opened = b"".join(salt + content for salt, content in self.opened)
         return b"".join((self.leaf, *self.path, *self.consistency, self.checkpoint.encode(), root, opened))
@@ -103,7 +103,7 @@ def sha256(*parts: bytes) -> bytes:
 
 
 def leaf_of(entry: Entry, nonce: bytes, salts: list[bytes]) -> bytes:
-    """The leaf hash of a guess, put together as docs/reference/ledger-format.md says, with nonce and salts given."""
+    """The leaf hash of a guess, composed as in docs/reference/ledger-format.md, with given nonce and salts."""
     name = entry.handle.encode()
     contents = [slot.content or b"" for slot in entry.slots()]
     kinds = [b"A", b"N", *[b"V"] * len(entry.values)]
@@ -114,12 +114,12 @@ def leaf_of(entry: Entry, nonce: bytes, salts: list[bytes]) -> bytes:
 
 
 class Adversary:
-    """Has everything that was handed out, and tries every piece of it in the place of what it does not have."""
+    """Has all public data, and tries every piece of it in place of what is unknown."""
 
     def __init__(self, handed_out: list[Proof]) -> None:
-        self.octets = [proof.octets() for proof in handed_out]
-        self.hashes = {run[at : at + 32] for run in self.octets for at in range(len(run) - 31)}
-        salts = {run[at : at + 16] for run in self.octets for at in range(len(run) - 15)}
+        self.raw = [proof.raw() for proof in handed_out]
+        self.hashes = {run[at : at + 32] for run in self.raw for at in range(len(run) - 31)}
+        salts = {run[at : at + 16] for run in self.raw for at in range(len(run) - 15)}
         self.salts = [b"", bytes(16), *sorted(salts)]
 
     def confirms_entry(self, guess: Entry, nonce: bytes | None = None, salts: list[bytes] | None = None) -> bool:
@@ -140,7 +140,7 @@ HIDDEN = ("reserved", "deleted", "empty", "secret", "unpublished")
 
 
 def fill(log: Log) -> None:
-    """A ledger in which every hidden name stands beside a public one, and every private value in several places."""
+    """A ledger with a public handle next to every hidden one, and every private value in several places."""
     shared = private(b"somebody@example.org")
     log.append(
         [
@@ -178,7 +178,7 @@ def test_the_proofs_of_all_other_handles_do_not_confirm_a_hidden_name(log: Log, 
     others = known_to_others(everything, f"10.1/{name}")
     hidden = [proof.entry for proof in everything if proof.entry.handle == f"10.1/{name}"]
     assert hidden
-    assert all(name.encode() not in run for run in others.octets)
+    assert all(name.encode() not in run for run in others.raw)
     for entry in hidden:
         assert not others.confirms_entry(entry)
         assert others.confirms_entry(entry, entry.nonce, known_salts(entry)), "the guess was right, and its hash there"
@@ -249,20 +249,20 @@ PLANTED = {
 PLANTED_SIGNER = Signer.generate(SIGNER.name, PLANTED["seed"])
 
 
-def forms(octets: bytes) -> Iterator[bytes]:
-    """How octets may look in text."""
-    yield octets
-    yield octets.hex().encode()
-    yield repr(octets)[2:-1].encode()
-    yield base64.b64encode(octets).rstrip(b"=")[:-1]
-    yield str(list(octets))[1:-1].encode()
+def forms(raw: bytes) -> Iterator[bytes]:
+    """The ways in which bytes may appear in text."""
+    yield raw
+    yield raw.hex().encode()
+    yield repr(raw)[2:-1].encode()
+    yield base64.b64encode(raw).rstrip(b"=")[:-1]
+    yield str(list(raw))[1:-1].encode()
 
 
 def leaks(where: bytes | str, secrets: dict[str, bytes] | None = None) -> list[str]:
-    """Which of the secrets are in there, in whatever form."""
-    octets = where.encode("utf-8", "surrogateescape") if isinstance(where, str) else where
+    """Which of the secrets are in a text, in any form."""
+    raw = where.encode("utf-8", "surrogateescape") if isinstance(where, str) else where
     known = PLANTED if secrets is None else secrets
-    return [name for name, planted in known.items() if any(form in octets for form in forms(planted))]
+    return [name for name, planted in known.items() if any(form in raw for form in forms(planted))]
 
 
 def planted_values(number: int = 0) -> tuple[Value, ...]:
@@ -276,7 +276,7 @@ def planted_values(number: int = 0) -> tuple[Value, ...]:
 
 
 class Life:
-    """Everything that can happen to a ledger, with what was said about it."""
+    """Everything that can happen to a ledger, with all messages."""
 
     def __init__(self, where: str, folder: Path) -> None:
         self.said: list[str] = []
@@ -398,7 +398,7 @@ class Life:
 
 @pytest.fixture
 def life(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Life]:
-    """A whole life, all of it logged as fully as can be."""
+    """A whole life with full logging."""
     caplog.set_level(logging.DEBUG)
     lived = Life(where, tmp_path)
     lived.run()
@@ -450,18 +450,18 @@ def test_planted_secrets_are_in_no_representation(life: Life, kind: type) -> Non
 
 def test_planted_secrets_are_in_no_proof_and_no_public_history(life: Life) -> None:
     for proof in proofs(life.log):
-        assert leaks(proof.octets(), life.secrets) == []
+        assert leaks(proof.raw(), life.secrets) == []
         assert leaks(repr(Leaf.parse(proof.leaf)), life.secrets) == []
         assert leaks(repr(proof.entry), life.secrets) == []
     answers = [path.read_bytes() for path in (life.folder / "answers").rglob("*") if path.is_file()]
     assert b"https://example.org/2" in b"".join(answers)
-    assert [leaks(octets, life.secrets) for octets in answers if leaks(octets, life.secrets)] == []
+    assert [leaks(raw, life.secrets) for raw in answers if leaks(raw, life.secrets)] == []
 
 
 # Clocks
 
 
-class Door:
+class Interface:
     """One way to append: by the log itself, or through a ledger with its views."""
 
     def __init__(self, kind: str, where: str, folder: Path) -> None:
@@ -502,25 +502,25 @@ class Door:
             return list(entry.record())
         item = self._ledger.find(f"10.1/{name}".encode())
         assert item is not None
-        return [Value.from_bytes(octets, now) for octets in item.values]
+        return [Value.from_bytes(raw, now) for raw in item.values]
 
 
 @pytest.fixture(params=["log", "ledger"])
-def door(request: pytest.FixtureRequest, log: Log, where: str, tmp_path: Path) -> Iterator[Door]:
+def door(request: pytest.FixtureRequest, log: Log, where: str, tmp_path: Path) -> Iterator[Interface]:
     log.store.close()
-    made = Door(request.param, where, tmp_path)
+    made = Interface(request.param, where, tmp_path)
     yield made
     made.close()
 
 
-def lease(door: Door, count: int, now: int) -> int:
+def lease(door: Interface, count: int, now: int) -> int:
     (outcome,) = door.append(Lease(b"10.1 pilin", count, now))
     assert isinstance(outcome, Leased)
     return outcome.first
 
 
-def refuses(door: Door, words: str) -> None:
-    """Nothing is written, whatever is asked for, and everything is as it was."""
+def refuses(door: Interface, words: str) -> None:
+    """Check that nothing is written and nothing has changed."""
     before = look(door.log).size
     for request in (change("refused", url("x")), Lease(b"10.1 pilin", 5, 1)):
         with pytest.raises(ClockError, match=words):
@@ -531,7 +531,7 @@ def refuses(door: Door, words: str) -> None:
         assert connection.execute(text("SELECT count(*) FROM leases WHERE last = 5")).scalar_one() == 0
 
 
-def test_a_clock_in_1970_writes_nothing_until_it_is_set_or_accepted(door: Door) -> None:
+def test_a_clock_in_1970_writes_nothing_until_it_is_set_or_accepted(door: Interface) -> None:
     machine = Machine(5 * SECOND)
     door.open(machine)
     refuses(door, "before the release")
@@ -550,7 +550,7 @@ def instant(year: int) -> int:
 
 
 @pytest.mark.parametrize("year", [2039, 2056, 2090])
-def test_years_after_2038_work(door: Door, year: int) -> None:
+def test_years_after_2038_work(door: Interface, year: int) -> None:
     start = instant(year)
     machine = Machine(start)
     door.open(machine)
@@ -591,7 +591,7 @@ def test_years_after_2038_work(door: Door, year: int) -> None:
 
 
 @pytest.mark.parametrize("hours", [1, 7, 24 * 365, -1, -7, -24 * 365])
-def test_a_clock_that_jumps_while_running_writes_nothing_until_it_is_back(door: Door, hours: int) -> None:
+def test_a_clock_that_jumps_while_running_writes_nothing_until_it_is_back(door: Interface, hours: int) -> None:
     machine = Machine(NOW)
     door.open(machine)
     assert door.date("a", url("1")) == NOW
@@ -607,7 +607,7 @@ def test_a_clock_that_jumps_while_running_writes_nothing_until_it_is_back(door: 
 
 
 @pytest.mark.parametrize("hours", [-1, -7])
-def test_a_process_that_starts_hours_behind_the_last_entry_writes_nothing(door: Door, hours: int) -> None:
+def test_a_process_that_starts_hours_behind_the_last_entry_writes_nothing(door: Interface, hours: int) -> None:
     machine = Machine(NOW)
     door.open(machine)
     door.date("a")
@@ -619,7 +619,7 @@ def test_a_process_that_starts_hours_behind_the_last_entry_writes_nothing(door: 
     assert door.date("b") == NOW
 
 
-def test_a_process_that_starts_years_ahead_of_the_last_entry_writes_nothing_unless_accepted(door: Door) -> None:
+def test_a_process_that_starts_years_ahead_of_the_last_entry_writes_nothing_unless_accepted(door: Interface) -> None:
     machine = Machine(NOW)
     door.open(machine)
     door.date("a")
@@ -631,7 +631,7 @@ def test_a_process_that_starts_years_ahead_of_the_last_entry_writes_nothing_unle
     assert lease(door, 1, 5) == 5
 
 
-def test_small_steps_back_are_clamped_and_counted(door: Door) -> None:
+def test_small_steps_back_are_clamped_and_counted(door: Interface) -> None:
     machine = Machine(NOW)
     door.open(machine)
     dates = [door.date("a")]
@@ -648,7 +648,7 @@ def test_small_steps_back_are_clamped_and_counted(door: Door) -> None:
     assert verified(door.log) == 5
 
 
-def test_accepted_clock_continues(door: Door) -> None:
+def test_accepted_clock_continues(door: Interface) -> None:
     machine = Machine(NOW)
     door.open(machine)
     door.date("a")
@@ -664,7 +664,7 @@ def test_accepted_clock_continues(door: Door) -> None:
     assert door.date("d") == NOW + 8 * HOUR
 
 
-def test_a_clock_is_accepted_once(door: Door) -> None:
+def test_a_clock_is_accepted_once(door: Interface) -> None:
     machine = Machine(NOW)
     door.open(machine)
     machine.wall += 7 * HOUR
@@ -681,23 +681,23 @@ Cell = int | bytes | str
 
 
 def tampered(value: Cell, is_key: bool) -> Iterator[Cell]:
-    """The value with one octet changed, for each octet; a number one more and one less."""
+    """The value with one byte changed, for each byte; a number plus and minus one."""
     if isinstance(value, int):
         yield from (value + 1, value - 1)
         if is_key:
             yield value + 1_000  # the neighbours may be taken
         return
-    octets = value.encode() if isinstance(value, str) else value
-    for at, octet in enumerate(octets):
-        yield octets[:at] + bytes((octet ^ MASKS[at % len(MASKS)],)) + octets[at + 1 :]
-    yield octets[:-1]
-    yield octets + b"\0"
+    raw = value.encode() if isinstance(value, str) else value
+    for at, byte in enumerate(raw):
+        yield raw[:at] + bytes((byte ^ MASKS[at % len(MASKS)],)) + raw[at + 1 :]
+    yield raw[:-1]
+    yield raw + b"\0"
     if isinstance(value, bytes):
-        yield bytes(len(octets) + 1)
+        yield bytes(len(raw) + 1)
 
 
 def small_ledger(log: Log, machine: Machine) -> None:
-    """A little of everything: all of it is tampered with."""
+    """A ledger with one of everything, to tamper with."""
     log.append(
         [
             change("a", url("https://example.org/1"), private(b"x"), secret(b"opensesame"), action=Action.CREATE),
@@ -717,7 +717,7 @@ def small_ledger(log: Log, machine: Machine) -> None:
 
 
 def large_ledger(log: Log, _machine: Machine) -> None:
-    """So large that the tree has a node that is kept."""
+    """Large enough that the tree has a stored node."""
     log.append([change(str(number)) for number in range(257)])
 
 
@@ -738,7 +738,7 @@ UNCHECKED = [
 
 
 class Tampering:
-    """Changes a ledger's file behind its back, and puts everything back."""
+    """Changes a ledger's file directly, and restores it."""
 
     def __init__(self, path: Path, table: str, column: str) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -804,7 +804,7 @@ def test_verify_detects_any_changed_byte_of_the_file(
 
 
 def verdict(log: Log) -> str:
-    """What verify has to say against a ledger; nothing, if it accepts it."""
+    """The error of verify; None if it accepts the ledger."""
     try:
         verify(log)
     except CorruptData as damaged:

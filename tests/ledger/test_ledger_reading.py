@@ -1,4 +1,4 @@
-"""Reading the log: a record at any moment, what changed, names in order page by page, and following it live."""
+"""Reading the log: a record at any time, differences, listing by page, and following."""
 
 import threading
 import time
@@ -76,15 +76,15 @@ def test_records_are_found_by_current_urls_only(log: Log) -> None:
 
 
 def test_large_records_are_read_in_smaller_chunks(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where there is one that is larger than all that is read at a time."""
+    """Also with a record larger than a chunk."""
     sizes = [10, 4_000, 10, 10, 9_000, 10, 5_000, 5_000, 10]
     log.append([change(str(number), url("https://a.example/" + "x" * size)) for number, size in enumerate(sizes)])
     wide, state = host_range("a.example", subdomains=False), look(log)
     names = [entry.handle for entry in state.names(b"", b"\xff", 100)]
     assert len(names) == len(sizes)
     assert not state.names_page(b"", b"\xff", 100)[1]
-    for octets in (1, 5_000, 1 << 20):
-        monkeypatch.setattr(reader, "CHUNK_BYTES", octets)
+    for raw in (1, 5_000, 1 << 20):
+        monkeypatch.setattr(reader, "CHUNK_BYTES", raw)
         assert [entry.seq for entry in state.log(0)] == list(range(1, len(sizes) + 1))
         found: list[str] = []
         pages, more, first = 0, True, b""
@@ -93,11 +93,11 @@ def test_large_records_are_read_in_smaller_chunks(log: Log, monkeypatch: pytest.
             found += [entry.handle for entry in entries]
             pages, first = pages + 1, entries[-1].key + b"\0" if entries else first
         assert found == names
-        assert pages == {1: len(sizes), 5_000: 4, 1 << 20: 1}[octets]
+        assert pages == {1: len(sizes), 5_000: 4, 1 << 20: 1}[raw]
         led, more = state.find_by_keys(wide.first, wide.end, 100)
-        assert (len(led) < len(sizes)) == more == (octets < 1 << 20)
+        assert (len(led) < len(sizes)) == more == (raw < 1 << 20)
         shown, more = state.names_in_states(b"", b"\xff", [State.NORMAL], 100)
-        assert (len(shown) < len(sizes)) == more == (octets < 1 << 20)
+        assert (len(shown) < len(sizes)) == more == (raw < 1 << 20)
 
 
 def test_the_log_is_read_between_two_points(log: Log) -> None:
@@ -125,7 +125,7 @@ def _address(log: Log) -> str:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=25), st.data())
 def test_reader_agrees_with_a_model_in_memory(steps: list[tuple[str, int]], data: st.DataObject) -> None:
-    """Against a plain list of what was appended."""
+    """Compared with a plain list."""
     from tests.ledger.memory import memory_log  # noqa: PLC0415 - made anew for each example
 
     log = memory_log()

@@ -1,4 +1,4 @@
-"""Redaction: data erased for good, by an entry that says who and why, and the tree as it was."""
+"""Redaction: permanent, by an entry that says who and why, with an unchanged tree."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ WHO = ("cli", "local:alice")
 
 
 def redact(log: Log, name: str, seq: int, index: int) -> int:
-    with log.reading() as reading:
-        request = build_redaction(reading, key(name), seq, index, WHO, "by order of a court")
+    with log.reading() as reader:
+        request = build_redaction(reader, key(name), seq, index, WHO, "by order of a court")
     return appended(log.append([request])[0]).seq
 
 
@@ -77,8 +77,8 @@ def test_refused_redaction_says_why(log: Log, name: str, seq: int, index: int, w
 
 def test_redaction_of_a_changed_record_fails_its_precondition(log: Log) -> None:
     log.append([change("a", url("x")), change("a")])
-    with log.reading() as reading:
-        request = build_redaction(reading, key("a"), 1, 1, WHO, "reason")
+    with log.reading() as reader:
+        request = build_redaction(reader, key("a"), 1, 1, WHO, "reason")
     log.append([change("a", url("z"))])
     assert isinstance(log.append([request])[0], PreconditionFailed)
     assert look(log).entry(1).record() == (url("x"),)

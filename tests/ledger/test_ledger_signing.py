@@ -1,4 +1,4 @@
-"""Checkpoints: at most one a second, one key at a time, and a chain of keys that a verifier can follow."""
+"""Checkpoints: at most one per second, one key at a time, and a chain of keys that a verifier can follow."""
 
 import pytest
 from sqlalchemy import text

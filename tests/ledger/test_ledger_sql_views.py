@@ -1,4 +1,4 @@
-"""Views in SQL, computed anew from the entries while others write."""
+"""SQL views, rebuilt from the entries during writes."""
 
 import threading
 
@@ -129,8 +129,8 @@ def test_data_redacted_during_a_rebuild_is_not_in_the_view(log: Log, store: Stor
     def erase(done: int) -> None:
         if done == 300 and not erased:
             erased.append(done)
-            with log.reading() as reading:
-                request = build_redaction(reading, key("gone"), 302, 1, ("cli", "local:alice"), "a reason")
+            with log.reading() as reader:
+                request = build_redaction(reader, key("gone"), 302, 1, ("cli", "local:alice"), "a reason")
             log.append([request])
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The ledger in SQLite: what is in its files, what is no longer there, tampering, and a full disk."""
+"""The ledger in SQLite: content of its files, redacted data, tampering, and a full disk."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 PAGE = 4_096
 
 
-def octets_on_disk(folder: Path) -> bytes:
+def bytes_on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
@@ -30,10 +30,10 @@ def test_replaced_secret_key_is_in_no_file_and_the_tree_is_valid(log: Log, tmp_p
     log.append([change("a", url("x"), old), change("b", secret(b"another-secret-2270"))])
     log.append([change("a", url("y"), old)])
     root = look(log).root(3)
-    assert old.data in octets_on_disk(tmp_path)
+    assert old.data in bytes_on_disk(tmp_path)
     salt = look(log).entry(1).values[1].salt
     log.append([change("a", url("y"), new)])
-    on_disk = octets_on_disk(tmp_path)
+    on_disk = bytes_on_disk(tmp_path)
     assert old.data not in on_disk
     assert salt not in on_disk
     assert new.data in on_disk
@@ -51,17 +51,17 @@ def test_a_reader_of_an_earlier_state_delays_the_erasure_only(log: Log, tmp_path
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM entries").fetchone()
     log.append([change("a")])
-    assert old.data in octets_on_disk(tmp_path), "the reader still sees it"
+    assert old.data in bytes_on_disk(tmp_path), "the reader still sees it"
     reader.execute("COMMIT")
     reader.close()
     log.erase_traces()
-    assert old.data not in octets_on_disk(tmp_path)
+    assert old.data not in bytes_on_disk(tmp_path)
 
 
 def test_a_secret_replaced_twice_in_one_commit_leaves_nothing_either(log: Log, tmp_path: Path) -> None:
     log.append([change("a", secret(b"first-4410")), change("a", secret(b"second-4411")), change("a")])
-    assert b"first-4410" not in octets_on_disk(tmp_path)
-    assert b"second-4411" not in octets_on_disk(tmp_path)
+    assert b"first-4410" not in bytes_on_disk(tmp_path)
+    assert b"second-4411" not in bytes_on_disk(tmp_path)
     assert verified(log) == 3
 
 
@@ -153,7 +153,7 @@ def test_file_that_cannot_be_opened_is_reported(log: Log, store: Store, tmp_path
 
 
 def ask(store: Store, door: str, words: str) -> None:
-    """Have a question fail with what SQLite says."""
+    """Make a query fail with a message of SQLite."""
     with getattr(store, door)():
         raise sqlite3.OperationalError(words)
 
@@ -193,8 +193,8 @@ def test_erased_data_is_not_kept_in_memory_either(log: Log) -> None:
     assert rows._cached_entry.cache_info().currsize == 0
 
 
-def _flipped(octets: bytes, place: int) -> bytes:
-    return octets[:place] + bytes((octets[place] ^ 1,)) + octets[place + 1 :]
+def _flipped(raw: bytes, place: int) -> bytes:
+    return raw[:place] + bytes((raw[place] ^ 1,)) + raw[place + 1 :]
 
 
 def test_full_disk_refuses_writes_and_writing_resumes(log: Log, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Names by what they are: how many there are, and those behind so many."""
+"""Handles by state: counting, and listing with an offset."""
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.log import Log

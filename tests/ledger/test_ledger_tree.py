@@ -1,4 +1,4 @@
-"""The Merkle tree: roots and proofs as RFC 6962 defines them, and nothing else verifies."""
+"""The Merkle tree: roots and proofs as in RFC 6962, and nothing else verifies."""
 
 import hashlib
 
@@ -32,7 +32,7 @@ PUBLISHED_ROOTS = [
 
 
 def defined_root(leaves: list[bytes]) -> bytes:
-    """The definition of RFC 6962, section 2.1, word for word."""
+    """The definition of RFC 6962 §2.1, word for word."""
     if not leaves:
         return hashlib.sha256().digest()
     if len(leaves) == 1:
@@ -44,7 +44,7 @@ def defined_root(leaves: list[bytes]) -> bytes:
 
 
 class Grown:
-    """A tree with everything that a log would keep of it."""
+    """A tree with everything that a log stores of it."""
 
     def __init__(self, size: int) -> None:
         self.leaves = [leaf_hash(number.to_bytes(4, "big")) for number in range(size)]

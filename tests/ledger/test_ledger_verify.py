@@ -1,4 +1,4 @@
-"""A ledger with its views: what was acknowledged is visible, here and at once, whatever happens to the view."""
+"""A ledger with its views: acknowledged writes are visible at once, whatever happens to the view."""
 
 import os
 import resource
@@ -56,13 +56,13 @@ def second_node(where: str, folder: Path, **options: object) -> Ledger:
 
 
 def found(ledger: Ledger, name: str) -> list[bytes] | None:
-    """The data of a name's public values; None if there is no such name."""
+    """The data of a handle's public values; None if it does not exist."""
     item = ledger.find(f"10.1/{name}".encode())
     return None if item is None else [Value.from_bytes(value, 0).data for value in item.values]
 
 
 def signed_size(ledger: Ledger, signer: Signer) -> int:
-    """How many entries the latest checkpoint is about, if that key signed it."""
+    """The number of entries under the latest checkpoint, if that key signed it."""
     with ledger.reading() as reading:
         note = reading.checkpoint()
     try:

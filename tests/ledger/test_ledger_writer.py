@@ -1,4 +1,4 @@
-"""The writer's queue: many callers, few commits, each answered for itself."""
+"""The writer's queue: many callers, few commits, separate outcomes."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ def writer(log: Log) -> Iterator[Writer]:
 
 
 class Gate:
-    """A log whose next commit waits until the test lets it."""
+    """A log whose next commit waits for the test."""
 
     def __init__(self, log: Log) -> None:
         self.log = log

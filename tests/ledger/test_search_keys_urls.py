@@ -1,4 +1,4 @@
-"""Keys of targets: every question about URLs, hosts and paths is a range that holds what it should and nothing else."""
+"""URL search keys: every query for URLs, hosts and paths is a range with exactly the right keys."""
 
 from dataclasses import dataclass, replace
 from itertools import product
@@ -26,7 +26,7 @@ def content(data: str | bytes, type_: str = "URL") -> bytes:
 
 
 def answers(asked: KeyRange, *urls: str | bytes) -> bool:
-    """Whether a record with these URLs is found: by its keys, and where those are cut by its values."""
+    """Whether a record with these URLs is found by its keys, and by its values if keys are truncated."""
     contents = [content(url) for url in urls]
     found = any(asked.first <= key < asked.end for key in target_keys(contents))
     if not found or not asked.is_truncated:
@@ -36,7 +36,7 @@ def answers(asked: KeyRange, *urls: str | bytes) -> bool:
 
 @dataclass(frozen=True)
 class Url:
-    """A URL in parts, already in the form in which two that mean the same are equal."""
+    """A URL in parts, in normalized form."""
 
     scheme: str
     labels: tuple[str, ...]
@@ -266,7 +266,7 @@ def test_other_types_have_no_url_keys(type_: str) -> None:
 
 
 def test_url_whose_length_bytes_are_letters_is_read_completely() -> None:
-    """The type is compared without regard to case, and the length beside it must not be."""
+    """The type is compared case-insensitively, but the length next to it must not be."""
     for length in (0x41, 0x4141):
         url = f"https://example.org/{'x' * (length - 20)}"
         assert answers(exact_url_range(url), url)

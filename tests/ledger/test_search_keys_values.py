@@ -1,4 +1,4 @@
-"""Keys by which records are found besides URLs, and patterns for URLs: every range holds what it should."""
+"""Other search keys, and URL patterns: every range contains the right keys."""
 
 import re
 

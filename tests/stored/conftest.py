@@ -1,4 +1,4 @@
-"""The clock of these tests: it shows the day on which the installation was left, so that its tokens still count."""
+"""A clock that shows the day after the installation was created, so that its tokens are still valid."""
 
 import time
 
@@ -9,8 +9,8 @@ from tests.stored import stored
 
 
 @pytest.fixture(autouse=True)
-def _day_on_which_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clock go on from a minute after the last entry; every later version was released after that."""
+def _clock_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the clock a minute after the last entry; every later version was released after that."""
     real = time.time_ns
     ahead = (int(stored.expected()["now"]) + 60) * 1_000_000_000 - real()
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead)

@@ -39,13 +39,13 @@ Facts = dict[str, Any]
 
 
 def expected() -> Facts:
-    """What the version that made the installation told of it."""
+    """Load what the version that created the installation reported about it."""
     found: Facts = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
     return found
 
 
 def unpacked(folder: Path) -> Site:
-    """A copy of the installation, with tables of today's version."""
+    """Unpack a copy of the installation and upgrade its tables."""
     here = Site(folder / "installation")
     with tarfile.open(FOLDER / "installation.tar.gz") as archive:
         archive.extractall(folder, filter="data")
@@ -57,38 +57,38 @@ def unpacked(folder: Path) -> Site:
 
 @contextmanager
 def opened(here: Site) -> Iterator[Registry]:
-    """The registry of an installation, in this process."""
+    """Open the registry of an installation in this process."""
     with Installation.open(here.directory, environ={}) as installation:
         yield open_registry(installation)
 
 
 def entries(registry: Registry, until: int) -> list[list[Any]]:
     """The log."""
-    with registry.ledger.reading() as reading:
-        return [_entry(reading.entry(seq)) for seq in range(1, until + 1)]
+    with registry.ledger.reading() as reader:
+        return [_entry(reader.entry(seq)) for seq in range(1, until + 1)]
 
 
 def ledger(registry: Registry, until: int) -> list[Any]:
-    """Which ledger it is, how it signs, and what its entries come to."""
-    with registry.ledger.reading() as reading:
-        root = reading.root(until).hex()
-        return [reading.ledger_id.hex(), reading.origin, reading.signer, root]
+    """The ledger's identity, its key, and the root of its entries."""
+    with registry.ledger.reading() as reader:
+        root = reader.root(until).hex()
+        return [reader.ledger_id.hex(), reader.origin, reader.signer, root]
 
 
 def public(registry: Registry, names: list[str]) -> Facts:
-    """What everybody sees of names, now and in their past."""
+    """What anonymous users see of handles, now and in their history."""
     return {name: [_now(registry, Handle.parse(name)), _past(registry, Handle.parse(name))] for name in names}
 
 
 def names(registry: Registry) -> list[str]:
-    """All names that ever were, but for the installation's own records."""
-    with registry.ledger.reading() as reading:
-        found = {entry.handle for entry in reading.log(0)}
+    """All handles that ever existed, without the installation's own records."""
+    with registry.ledger.reading() as reader:
+        found = {entry.handle for entry in reader.log(0)}
     return sorted(name for name in found if not name.startswith(OWN_RECORDS))
 
 
 def known_tokens(registry: Registry) -> list[list[Any]]:
-    """The tokens, revoked ones too, as who runs the server sees them."""
+    """All tokens, also revoked ones, as the server administrator sees them."""
     found, _ = tokens.list_tokens(registry, OPERATOR)
     return [
         [
@@ -110,7 +110,7 @@ def known_tokens(registry: Registry) -> list[list[Any]]:
 
 
 def jobs(registry: Registry) -> list[list[Any]]:
-    """The changes of many names, oldest first, with what each has done and what has become of it."""
+    """All jobs, oldest first, with their progress and state."""
     log = registry.ledger.log
     undos = UndoIndex.all(registry)
     found = sorted(operations.newest_first(log), key=lambda each: (each.since, each.begun, each.id))
@@ -121,13 +121,13 @@ def jobs(registry: Registry) -> list[list[Any]]:
 
 
 def policies(registry: Registry, prefixes: list[str]) -> Facts:
-    """The rules of namespaces as they are read, by the keys under which they are stored."""
+    """The parsed policies of namespaces, by stored key."""
     with registry.snapshot() as snapshot:
         return {prefix: tomllib.loads(snapshot.policy(prefix).to_toml()) for prefix in prefixes}
 
 
 def prefixes(registry: Registry, named: list[str]) -> Facts:
-    """What resolvers know of prefixes: whether they are served here, how letters count, which suffixes there are."""
+    """What resolvers know of prefixes: whether they are hosted, the case rule, the scheme."""
     found = {prefix: registry.ledger.prefix(prefix.encode()) for prefix in named}
     return {
         prefix: None if item is None else [item.homed, item.case and item.case.value, item.scheme]
@@ -136,13 +136,13 @@ def prefixes(registry: Registry, named: list[str]) -> Facts:
 
 
 def changed(registry: Registry, named: list[str]) -> Facts:
-    """When values of names were last changed here, in seconds since 1970."""
+    """When the values of handles were last changed here, in seconds since 1970."""
     with registry.snapshot() as snapshot:
         return {name: last_change(case_rules.history(snapshot, snapshot.stored(Handle.parse(name)))) for name in named}
 
 
 def shown(data: bytes) -> str:
-    """Data as it is told: as text, if it is short."""
+    """Format data as text if it is short."""
     if len(data) <= 120:
         try:
             return data.decode("utf-8")
@@ -151,9 +151,9 @@ def shown(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def last(reading: LogReader, handle: str) -> Entry:
-    """The latest entry of a record whose letters do not count."""
-    found = reading.record(handle.upper().encode())
+def last(reader: LogReader, handle: str) -> Entry:
+    """The latest entry of a case-insensitive record."""
+    found = reader.record(handle.upper().encode())
     assert found is not None, handle
     return found
 
@@ -175,7 +175,7 @@ def _seen(values: tuple[Value, ...]) -> list[list[Any]]:
 
 
 def _now(registry: Registry, handle: Handle) -> list[Any] | int:
-    """What a name stands for, and since which entry; or the code of the refusal, which is the protocol's."""
+    """The current record and its entry, or the response code of the refusal."""
     try:
         found = registry.resolve(Query(handle), Anonymous())
     except Refused as refused:

@@ -62,20 +62,20 @@ def registry(here: Site) -> Iterator[Registry]:
 
 
 def job_of(told: Facts, kind: str, *, about: str = "", ended: bool = True) -> str:
-    """The name of a job, by what it is about; `about` is a letter that all its names begin with."""
+    """The id of a job by its content; `about` is the first letter of all its handles."""
     found = [each for each in told["jobs"] if each[1] == kind and bool(each[10]) is ended]
     (name,) = [each[0] for each in found if not about or f"/{about}" in json.dumps(each[2])]
     return str(name)
 
 
 def state_of(registry: Registry, name: str) -> tuple[int, bool, str | None]:
-    """How many entries a job has made, whether it has ended, and what has undone it."""
+    """The number of entries of a job, whether it has ended, and what has undone it."""
     (job,) = [each for each in stored.jobs(registry) if each[0] == name]
     return job[12], bool(job[10]), job[-1]
 
 
 def leading(here: Site, lead: str) -> dict[str, int]:
-    """How many names that begin so lead to each host."""
+    """The number of handles with a prefix by the host of their URL."""
     return {
         host: len([name for name in here.lines(f"find --host {host}.example") if name.startswith(f"12345/{lead}-")])
         for host in ("old", "new")
@@ -90,9 +90,9 @@ def test_every_entry_is_unchanged(registry: Registry, told: Facts) -> None:
     for entry, expected in zip(found, told["entries"], strict=True):
         assert entry == expected
     assert stored.ledger(registry, told["size"]) == told["ledger"]
-    with registry.ledger.reading() as reading:
-        assert reading.size == told["size"]
-        assert reading.checkpoint() == told["checkpoint"]
+    with registry.ledger.reading() as reader:
+        assert reader.size == told["size"]
+        assert reader.checkpoint() == told["checkpoint"]
 
 
 def test_the_whole_ledger_verifies(here: Site) -> None:
@@ -112,7 +112,7 @@ def test_every_identity_sees_the_same_records_and_history(registry: Registry, to
 
 
 def test_history_of_republished_handles_is_hidden_as_before(here: Site) -> None:
-    """The first line of a note decides it; otherwise what was hidden would be seen, or the other way round."""
+    """The first line of a note decides this."""
     seen: dict[str, list[bool]] = {}
     for name in ("past-public", "past-hidden"):
         here.ok(f"publish 12345/{name}")
@@ -132,8 +132,8 @@ def test_prefix_items_are_unchanged(registry: Registry, told: Facts) -> None:
     assert stored.prefixes(registry, list(told["prefixes"])) == told["prefixes"]
 
 
-def test_imported_records_keep_their_original_dates(registry: Registry, told: Facts) -> None:
-    """The first word of an actor tells it."""
+def test_imported_records_have_no_local_change_date(registry: Registry, told: Facts) -> None:
+    """The interface in the actor decides this."""
     found = stored.changed(registry, list(told["changed"]))
     assert found == told["changed"]
     assert [name for name, seconds in found.items() if seconds is None] == ["10.5072/8RBZF0DQH"]
@@ -174,7 +174,7 @@ def test_all_tokens_are_listed_as_before(registry: Registry, told: Facts) -> Non
 
 
 def test_token_is_invalid_after_its_issuer_key_changed(here: Site, told: Facts) -> None:
-    """It knows that by the commitment to the key, which stands in the ledger."""
+    """The ledger has a commitment to the key."""
     here.ok("set 0.NA/12345", "300:HS_SECKEY!private=another one")
     with opened(here) as registry, pytest.raises(Refused) as refusal:
         TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
@@ -227,7 +227,7 @@ def test_policies_have_the_same_effect(here: Site, told: Facts) -> None:
 
 
 def test_only_a_default_policy_is_replaced(here: Site) -> None:
-    """The note of its entry says so."""
+    """The note of its entry says whether it is the default."""
     here.ok("namespace add 30000 --profile exact")
     assert here("namespace add 12345 --profile exact").code == REFUSED
 
@@ -284,7 +284,7 @@ def test_finished_jobs_are_undone_once(here: Site, told: Facts) -> None:
 
 
 def test_job_is_visible_to_its_owner(here: Site, told: Facts) -> None:
-    """Also what they began with a token, and nobody else's."""
+    """Including jobs started with the owner's tokens, and no others."""
     seen = {line.split()[0] for line in here.lines("jobs list --as 300:0.NA/12345")}
     everything = {line.split()[0] for line in here.lines("jobs list")}
     assert everything == {each[0] for each in told["jobs"]}
@@ -318,8 +318,8 @@ def test_repeated_request_gets_the_stored_response(registry: Registry, told: Fac
             assert isinstance(claim, KeyReused)
     with keys.claim(who, b"another one", bytes(32)) as claim:
         assert isinstance(claim, NewClaim)
-    with registry.ledger.reading() as reading:
-        assert reading.size == told["size"]
+    with registry.ledger.reading() as reader:
+        assert reader.size == told["size"]
 
 
 # Names
@@ -401,7 +401,7 @@ def test_proofs_are_verified_without_an_installation(name: str, tmp_path: Path, 
 
 
 def test_new_entries_have_the_same_forms(here: Site, told: Facts, tmp_path: Path) -> None:
-    """An entry that is made today is read by the same rules as those of then."""
+    """New entries are read by the same rules as old ones."""
     here.ok("create 12345/new --url https://example.org/new --note why")
     here.ok("unpublish 12345/new --keep-history --note embargo")
     here.ok("token create --scope mint,read --namespace 12345 --label new --as 300:0.NA/12345")
@@ -409,10 +409,10 @@ def test_new_entries_have_the_same_forms(here: Site, told: Facts, tmp_path: Path
     here.ok("key rotate checkpoint")
     here.ok("prove 12345/kept -o", str(tmp_path / "proof.json"))
     here.ok("backup", str(tmp_path / "backup"))
-    with opened(here) as registry, registry.ledger.reading() as reading:
-        made = stored.entries(registry, reading.size)[told["size"] :]
-        token = json.loads(stored.last(reading, made[2][5]).record()[0].data)
-        policy = tomllib.loads(stored.last(reading, "0.SITE/POLICY/20.500").record()[0].data.decode())
+    with opened(here) as registry, registry.ledger.reading() as reader:
+        made = stored.entries(registry, reader.size)[told["size"] :]
+        token = json.loads(stored.last(reader, made[2][5]).record()[0].data)
+        policy = tomllib.loads(stored.last(reader, "0.SITE/POLICY/20.500").record()[0].data.decode())
     first, hidden, about_token, about_policy, rotation = made
     assert first[2:6] == [1, 1, False, "12345/new"]
     assert first[6].startswith("cli local:")
@@ -434,7 +434,7 @@ def test_new_entries_have_the_same_forms(here: Site, told: Facts, tmp_path: Path
 
 
 def test_new_jobs_have_the_same_forms(here: Site, told: Facts) -> None:
-    """Whoever resumes them may be another version."""
+    """Another version may resume them."""
     kinds = {each[1]: set(each[2]) for each in told["jobs"]}
     known = {each[0] for each in told["jobs"]}
     here.ok("mint 12345/j- --count 2 --url https://old.example/j/1")
@@ -475,7 +475,7 @@ def test_settings_of_the_installation_apply(here: Site) -> None:
 
 
 def test_tables_of_version_4_are_upgraded_with_their_jobs(here: Site, told: Facts) -> None:
-    """Jobs did not say then whose they are: it follows from who began them."""
+    """Jobs had no owner then; it follows from their actor."""
     path = here.directory / "ledger.db"
     newer = path.rename(here.directory / "newer.db")
     with closing(Store.sqlite(path)) as store, store.writing() as connection:
