@@ -1,9 +1,8 @@
-"""The recorded vectors, and how their coverage is checked.
+"""Access to the recorded vectors in tests/vectors.
 
-`load` reads one file of tests/vectors. A test module that exercises a file names it in its module constant
-`VECTOR_FILES` and parametrises over everything that `load` gives for it, so that a vector added to the file is a test
-more and not a vector forgotten. Completeness is then a comparison of names: the union of all `VECTOR_FILES` must be
-the list of files in the folder. Tests of vectors have `vector` in their names.
+A test module that uses a file names it in its module constant `VECTOR_FILES` and parametrizes over all vectors that
+`load` returns, so that a vector added to the file is tested. A test compares the union of all `VECTOR_FILES` with the
+files in the folder. Tests of vectors have `vector` in their names.
 """
 
 import json
@@ -13,25 +12,25 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 FOLDER: Final = Path(__file__).parent / "vectors"
-"""Where the vectors are; their README.md says how to read them."""
+"""The folder of the vectors; see its README.md."""
 
 Vector: TypeAlias = dict[str, Any]
-"""One vector, as its line in the file has it."""
+"""One vector, as in the file."""
 
 
 def load(name: str) -> list[Vector]:
-    """All vectors of a file, in their order."""
+    """Load all vectors of a file, in order."""
     vectors: list[Vector] = json.loads((FOLDER / name).read_bytes())
     return vectors
 
 
 def parameters(name: str) -> list[Any]:
-    """All vectors of a file as parameters of a test, each called by its name."""
+    """All vectors of a file as test parameters with their names as ids."""
     return [pytest.param(vector, id=vector["name"]) for vector in load(name)]
 
 
 def read_bytes(name: str) -> bytes:
-    """A binary file of the folder: `keys/siteinfo.bin`."""
+    """Read a binary file of the folder, such as `keys/siteinfo.bin`."""
     return (FOLDER / name).read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""What the tests of names share: catching refusals, and a world of their own with clock, sleep and leases."""
+"""Helpers for the tests of names: expected errors, and a fake clock with sleep and leases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,25 +13,25 @@ from perseid.names.suffix_scheme import Source
 T = TypeVar("T")
 
 NOON = 1_700_000_000_000
-"""The millisecond (of the Unix epoch) at which a fake world begins."""
+"""Start time of the fake clock, in milliseconds of the Unix epoch."""
 
 
 def refused(call: Callable[..., object], *arguments: object) -> InvalidName:
-    """The objection that the call must raise."""
+    """The InvalidName that the call must raise."""
     with pytest.raises(InvalidName) as caught:
         call(*arguments)
     return caught.value
 
 
 def misused(call: Callable[..., object], *arguments: object, **options: object) -> NameMisuse:
-    """The complaint about the caller that the call must raise."""
+    """The NameMisuse that the call must raise."""
     with pytest.raises(NameMisuse) as caught:
         call(*arguments, **options)
     return caught.value
 
 
 def attempt(call: Callable[..., T], *arguments: object) -> T | InvalidName:
-    """What the call answers, or its objection; any other error passes and fails the test."""
+    """The result of the call, or its InvalidName; any other error fails the test."""
     try:
         return call(*arguments)
     except InvalidName as problem:
@@ -39,13 +39,13 @@ def attempt(call: Callable[..., T], *arguments: object) -> T | InvalidName:
 
 
 def facts(problem: InvalidName) -> tuple[str, int | None, str | None]:
-    """What a program reads from an objection."""
+    """Rule, position and character of an error."""
     return problem.rule, problem.position, problem.character
 
 
 @dataclass
 class World:
-    """A clock in milliseconds that moves only when somebody sleeps or the test says so."""
+    """A fake clock in milliseconds that moves only on sleep or when the test sets it."""
 
     now: int = NOON
     slept: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class World:
         self.now += round(seconds * 1000)
 
     def source(self, byte: int = 0, max_ahead: int = 3_600_000) -> Source:
-        """What a scheme needs; randomness is one byte repeated."""
+        """A source whose randomness is one byte repeated."""
         return Source(
             clock=lambda: self.now * 1_000_000,
             random=lambda count: bytes([byte]) * count,

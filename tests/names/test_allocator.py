@@ -113,7 +113,7 @@ def test_p6_a_clock_that_steps_back_does_not_bring_numbers_back() -> None:
     assert shared.allocate(2) == [before[-1] + 1, before[-1] + 2]
 
 
-def test_p6_numbers_are_leased_exactly_as_asked_for_in_chunks() -> None:
+def test_p6_numbers_are_leased_exactly_as_requested_in_chunks() -> None:
     world = World()
     sizes: list[int] = []
     lease = MemoryLease()
@@ -152,7 +152,7 @@ def test_p6_a_strict_clock_gives_a_thousand_a_second() -> None:
     assert world.now == taken[-1]
 
 
-def test_p6_a_clock_that_is_plainly_wrong_is_an_error_and_not_a_long_silence() -> None:
+def test_p6_a_clock_that_is_far_off_is_an_error_instead_of_a_long_wait() -> None:
     world = World()
     shared = allocator(world, 1_000)
     shared.allocate(1)
@@ -166,7 +166,7 @@ def test_p6_a_clock_that_is_plainly_wrong_is_an_error_and_not_a_long_silence() -
     assert shared.allocate(1) == [NOON + 1], "what was refused is not lost"
 
 
-def test_p6_a_clock_that_stands_still_wears_patience_out() -> None:
+def test_p6_a_clock_that_stands_still_exhausts_max_wait() -> None:
     slept: list[float] = []
     lease = MemoryLease()
     frozen = Allocator(lease, lambda: NOON, slept.append, max_ahead=STRICT_CLOCK)
@@ -176,7 +176,7 @@ def test_p6_a_clock_that_stands_still_wears_patience_out() -> None:
 
 
 @pytest.mark.parametrize("days", [1, 100])
-def test_p6_without_end_of_patience_the_minter_waits_as_long_as_it_takes(days: int) -> None:
+def test_p6_without_max_wait_the_minter_waits_as_long_as_it_takes(days: int) -> None:
     """So the document says; the default is a minute, for the reason that stands there."""
     world = World()
     patient = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, max_wait=None)
@@ -186,7 +186,7 @@ def test_p6_without_end_of_patience_the_minter_waits_as_long_as_it_takes(days: i
     assert world.now == NOON + 1
 
 
-def test_p6_a_source_says_how_patient_its_minter_is() -> None:
+def test_p6_a_source_says_the_max_wait_of_its_minter() -> None:
     world = World()
     source = world.source(max_ahead=STRICT_CLOCK)
     (first,) = PilinScheme().mint(source)
@@ -196,7 +196,7 @@ def test_p6_a_source_says_how_patient_its_minter_is() -> None:
     assert pilin.decode(second) == pilin.decode(first) + 1
 
 
-def test_p6_patience_is_what_it_is_told_to_be() -> None:
+def test_p6_max_wait_is_configurable() -> None:
     world = World()
     hasty = Allocator(MemoryLease(), world.clock, world.sleep, STRICT_CLOCK, max_wait=10)
     assert hasty.allocate(11) == list(range(NOON, NOON + 11))
@@ -204,7 +204,7 @@ def test_p6_patience_is_what_it_is_told_to_be() -> None:
     assert hasty.allocate(1) == [NOON + 11]
 
 
-def test_p6_somebody_faster_between_look_and_lease_costs_a_second_wait_and_no_number_twice() -> None:
+def test_p6_another_caller_between_look_and_lease_costs_a_second_wait_and_no_number_twice() -> None:
     world = World()
     lease = MemoryLease()
 

@@ -29,7 +29,7 @@ def test_h3_the_table_lists_ascending_ranges_that_do_not_touch() -> None:
     assert min(gaps) > 1
 
 
-def test_ranges_join_neighbours_only() -> None:
+def test_ranges_join_neighbors_only() -> None:
     assert list(unicode_table.ranges([])) == []
     assert list(unicode_table.ranges([1, 2, 3, 5, 8, 9])) == [(1, 3), (5, 5), (8, 9)]
 
@@ -57,7 +57,7 @@ def test_h3_each_character_at_an_end_is_decided_as_the_rule_says() -> None:
                 assert answer.position == place
 
 
-def test_h3_blanks_are_the_space_separators() -> None:
+def test_h3_spaces_are_the_space_separators() -> None:
     assert set(BLANKS) == BLANK
     assert len(BLANKS) == len(BLANK)
 
@@ -123,7 +123,7 @@ def asks_of_the_interpreter(source: str) -> set[str]:
     return asked
 
 
-def test_h3_h5_no_module_of_names_asks_the_interpreters_unicode_table_but_for_a_known_reason() -> None:
+def test_h3_h5_no_module_of_names_uses_the_interpreters_unicode_table_without_a_known_reason() -> None:
     asked = {(path.stem, name) for path in PACKAGE.glob("*.py") for name in asks_of_the_interpreter(path.read_text())}
     assert sorted(asked - ALLOWED.keys()) == []
     assert sorted(ALLOWED.keys() - asked) == [], "no longer needed"
@@ -145,11 +145,11 @@ def test_h3_h5_no_module_of_names_asks_the_interpreters_unicode_table_but_for_a_
         ("re.compile('k', re.IGNORECASE)", "IGNORECASE"),
     ],
 )
-def test_the_guard_notices_what_it_is_for(source: str, name: str) -> None:
+def test_the_guard_detects_violations(source: str, name: str) -> None:
     assert asks_of_the_interpreter(source) == {name}
 
 
-def test_the_guard_passes_what_needs_no_table() -> None:
+def test_the_guard_ignores_safe_calls() -> None:
     assert asks_of_the_interpreter("text.strip(' '); text.split('/'); text.isascii(); int.from_bytes(bytes)") == set()
 
 

@@ -75,10 +75,10 @@ def test_beyond_29_characters_a_swap_would_be_missed_and_so_longer_ones_are_refu
 
 
 @pytest.mark.parametrize("text", ["", "0\u017f", "7O", "1-", "00\u0660"], ids=ascii)
-def test_what_is_no_digit_is_no_check_character(text: str) -> None:
+def test_invalid_digit_is_not_a_check_character(text: str) -> None:
     assert not has_valid_check(text)
 
 
-def test_p7_a_foreign_letter_in_the_body_is_named() -> None:
+def test_p7_a_invalid_letter_in_the_body_is_named() -> None:
     assert facts(refused(check_character, "12A4")) == ("P7", 2, "A")
     assert facts(refused(has_valid_check, "O0")) == ("P7", 0, "O")

@@ -27,7 +27,7 @@ PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
         (f"0/{'0' * 32}", f"0/{'0' * 32}"),
     ],
 )
-def test_c1_c2_c4_the_vectors_are_valid_and_normalise_to_capitals(name: str, normal: str) -> None:
+def test_c1_c2_c4_the_vectors_are_valid_and_normalize_to_uppercase(name: str, normal: str) -> None:
     handle = Handle.parse(name)
     CordraScheme().validate(handle)
     assert str(CordraScheme().normalize(handle)) == normal
@@ -57,7 +57,7 @@ def test_c1_c2_c4_the_vectors_are_valid_and_normalise_to_capitals(name: str, nor
         ("10.1", PATH + "\n", "C2", 5 + 32, "\n"),
     ],
 )
-def test_c1_c2_what_is_no_cordra_identifier_is_refused_with_its_place(
+def test_c1_c2_invalid_cordra_identifier_is_refused_with_its_position(
     prefix: str, suffix: str, rule: str, position: int, character: str | None
 ) -> None:
     handle = Handle(prefix, suffix)
@@ -76,7 +76,7 @@ def test_c1_c2_what_is_no_cordra_identifier_is_refused_with_its_place(
         ("#f?x/", None, "f?x/"),
     ],
 )
-def test_c2_c4_query_and_fragment_are_told_apart_and_stay_exact(
+def test_c2_c4_query_and_fragment_are_distinguished_and_stay_exact(
     tail: str, query: str | None, fragment: str | None
 ) -> None:
     name = CordraName.parse(Handle("100.102", PATH.lower() + tail))
@@ -120,7 +120,7 @@ def test_c3_version_1_has_the_time_and_a_random_node_that_is_nobodys_address(byt
     assert uuid.clock_seq == (byte << 8 | byte) & 0x3FFF
 
 
-def test_c3_what_is_minted_is_valid_in_capitals_without_hyphens() -> None:
+def test_c3_what_is_minted_is_valid_in_uppercase_without_hyphens() -> None:
     for scheme in (CordraScheme(), CordraScheme(version=1)):
         minted = scheme.mint(World().source(0xAB), 3)
         assert len(minted) == 3
@@ -131,7 +131,7 @@ def test_c3_what_is_minted_is_valid_in_capitals_without_hyphens() -> None:
     assert CordraScheme().mint(World().source(), 0) == []
 
 
-def test_c3_other_versions_are_no_dce_uuids() -> None:
+def test_c3_other_versions_are_not_dce_uuids() -> None:
     for version in (0, 2, 7, "4"):
         assert misused(CordraScheme, version).rule == "C3"
 
@@ -192,7 +192,7 @@ def test_u6_query_and_fragment_join_only_a_bare_cordra_identifier(handle: Handle
         ("10.1", PATH, None, "\ud800"),
     ],
 )
-def test_c1_c2_c4_a_program_cannot_put_together_what_is_no_cordra_identifier(
+def test_c1_c2_c4_a_program_cannot_create_invalid_cordra_identifier(
     authority: str, path: str, query: str | None, fragment: str | None
 ) -> None:
     assert misused(CordraName, authority, path, query, fragment).rule == "C2"

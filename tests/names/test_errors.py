@@ -54,7 +54,7 @@ def test_every_explanation_has_a_title_and_a_sentence() -> None:
         assert explanation["text"].endswith("."), rule
 
 
-def test_the_two_sides_are_told_apart_and_share_a_base() -> None:
+def test_the_two_kinds_of_errors_are_distinguished_and_share_a_base() -> None:
     assert issubclass(InvalidName, NameProblem)
     assert issubclass(NameMisuse, NameProblem)
     assert not issubclass(InvalidName, NameMisuse)
@@ -87,7 +87,7 @@ def test_an_error_survives_the_way_between_processes(side: type[NameProblem]) ->
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_problem_can_be_moved_to_its_place_in_a_longer_text(side: type[NameProblem]) -> None:
+def test_a_problem_can_be_moved_to_its_position_in_a_longer_text(side: type[NameProblem]) -> None:
     problem = side("H3", "so it is", position=1, character="x")
     moved = problem.with_position(9)
     assert type(moved) is side
@@ -109,7 +109,7 @@ def test_a_problem_can_be_moved_to_its_place_in_a_longer_text(side: type[NamePro
         ("\U0001f600", '"\U0001f600" (U+1F600)'),
     ],
 )
-def test_a_character_is_shown_so_that_nobody_mistakes_it(character: str, shown: str) -> None:
+def test_a_character_is_shown_unambiguously(character: str, shown: str) -> None:
     assert format_character(character) == shown
 
 
@@ -150,6 +150,6 @@ def test_what_was_given_is_repeated_on_one_line_and_cut_when_long() -> None:
         ),
     ],
 )
-def test_the_words_tell_a_librarian_what_is_wrong_and_where(call: object, text: str, sentence: str) -> None:
+def test_the_message_says_what_is_wrong_and_where(call: object, text: str, sentence: str) -> None:
     assert callable(call)
     assert str(refused(call, text)) == sentence

@@ -52,7 +52,7 @@ def test_h1_the_first_slash_separates_and_nothing_is_decoded(text: str, prefix: 
         ("./x", "H2", 0, "empty segment"),
     ],
 )
-def test_h1_h2_a_missing_part_is_named_with_its_place(text: str, rule: str, position: int, words: str) -> None:
+def test_h1_h2_a_missing_part_is_named_with_its_position(text: str, rule: str, position: int, words: str) -> None:
     problem = refused(Handle.parse, text)
     assert (problem.rule, problem.position) == (rule, position)
     assert words in problem.message
@@ -72,7 +72,7 @@ def test_h3_of_several_refused_characters_the_first_is_named() -> None:
 
 
 @pytest.mark.parametrize("blank", [" ", "\u00a0", "\u1680", "\u2003", "\u202f", "\u3000"], ids=ascii)
-def test_h3_blanks_stand_inside_but_not_at_the_ends(blank: str) -> None:
+def test_h3_spaces_are_allowed_inside_but_not_at_the_ends(blank: str) -> None:
     assert Handle.parse(f"10{blank}1/a{blank}{blank}b").suffix == f"a{blank}{blank}b"
     for text, position in ((f"{blank}10/x", 0), (f"10{blank}/x", 2), (f"10/{blank}x", 3), (f"10/x{blank}", 4)):
         problem = refused(Handle.parse, text)
@@ -100,7 +100,7 @@ def test_h3_import_of_a_legal_name_reports_nothing() -> None:
     ("name", "rule"),
     [("", "H1"), ("10.1", "H1"), ("/x", "H1"), ("10.1/", "H1"), ("10.1/\udc00", "H4"), (b"10.1/\xff", "H4")],
 )
-def test_h1_h4_under_what_no_record_can_be_kept_nothing_is_found_or_imported(name: str | bytes, rule: str) -> None:
+def test_h1_h4_names_without_possible_record_are_not_found_or_imported(name: str | bytes, rule: str) -> None:
     assert Handle.for_lookup(name) is None
     assert refused(Handle.parse_imported, name).rule == rule
 
@@ -149,7 +149,7 @@ def test_h9_the_limit_counts_bytes_and_is_exact(letter: str) -> None:
     ],
     ids=lambda value: ascii(value)[:12],
 )
-def test_h9_the_first_character_without_room_is_named(text: str, position: int, character: str) -> None:
+def test_h9_the_first_character_beyond_the_limit_is_named(text: str, position: int, character: str) -> None:
     assert facts(refused(Handle.parse, text)) == ("H9", position, character)
 
 
@@ -200,16 +200,16 @@ def test_a_handle_under_0_na_describes_a_prefix_and_no_other_does() -> None:
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("", "x"), ("10", ""), ("10/1", "x")])
-def test_h1_a_program_cannot_make_a_handle_that_would_read_back_as_another(prefix: str, suffix: str) -> None:
+def test_h1_a_program_cannot_create_a_handle_that_would_read_back_as_another(prefix: str, suffix: str) -> None:
     assert misused(Handle, prefix, suffix).rule == "H1"
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("10.1", "a\ud800"), ("1\udfff", "x"), ("10.1", "\udc00é")])
-def test_h4_a_program_cannot_make_a_handle_that_has_no_bytes(prefix: str, suffix: str) -> None:
+def test_h4_a_program_cannot_create_a_handle_that_has_no_bytes(prefix: str, suffix: str) -> None:
     assert misused(Handle, prefix, suffix).rule == "H4"
 
 
-def test_h3_what_some_server_may_keep_is_taken_and_only_that() -> None:
+def test_h3_parse_lenient_accepts_names_of_other_servers() -> None:
     assert Handle.parse_lenient("10..1/a\u202e ") == Handle("10..1", "a\u202e ")
     assert Handle.parse_lenient("10.1/é".encode()) == Handle("10.1", "é")
     assert facts(refused(Handle.parse_lenient, "10.1")) == ("H1", 4, None)

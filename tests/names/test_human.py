@@ -103,13 +103,13 @@ def test_u7_a_uri_form_is_decoded_once_and_its_tail_encoded_where_needed(
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_u7_every_error_has_its_place_in_what_was_typed(
+def test_u7_every_error_has_its_position_in_what_was_typed(
     text: str, rule: str, position: int | None, character: str | None
 ) -> None:
     assert facts(refused(parse_user_input, text)) == (rule, position, character)
 
 
-def test_u7_an_unknown_resolver_is_named_and_one_may_be_told() -> None:
+def test_u7_an_unknown_resolver_is_named_and_others_can_be_given() -> None:
     text = "https://id.example.org/hdl/10.1/a/b"
     assert "id.example.org" in refused(parse_user_input, text).message
     assert parse_user_input(text, [Resolver.parse("https://id.example.org/hdl")]).handle == Handle("10.1", "a/b")
@@ -147,7 +147,7 @@ def test_u7_a_name_that_is_not_legal_here_can_be_looked_up(text: str, prefix: st
 
 
 @pytest.mark.parametrize("text", ["10.1", "hdl:10.1/", "hdl:10.1/%zz", "https://elsewhere.org/10.1/x", "10.1/\ud800"])
-def test_u7_look_up_demands_the_form_all_the_same(text: str) -> None:
+def test_u7_lookup_still_checks_the_form(text: str) -> None:
     with pytest.raises(InvalidName):
         parse_user_input(text, for_lookup=True)
 

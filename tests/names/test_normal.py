@@ -32,7 +32,7 @@ def test_every_character_has_the_form_that_unicode_gives_it() -> None:
     assert [c for c in characters if nfc(c) != unicodedata2.normalize("NFC", c)] == []
 
 
-def test_every_character_is_put_together_again() -> None:
+def test_every_character_is_composed_again() -> None:
     apart = [unicodedata2.normalize("NFD", character) for character in BMP]
     assert [text for text in apart if nfc(text) != unicodedata2.normalize("NFC", text)] == []
 
@@ -49,11 +49,11 @@ def test_the_form_of_a_name_is_that_of_its_parts(prefix: str, suffix: str) -> No
 
 
 @given(TEXTS)
-def test_a_form_stays_as_it_is(text: str) -> None:
+def test_a_form_is_unchanged(text: str) -> None:
     assert nfc(nfc(text)) == nfc(text)
 
 
-def test_what_is_beyond_the_plane_stays_as_it_is() -> None:
+def test_what_is_beyond_the_plane_is_unchanged() -> None:
     assert nfc("\U00011099\U000110ba") == "\U00011099\U000110ba"
     assert nfc("\U0001f600e\u0301") == "\U0001f600\u00e9"
     assert nfc("\ufacf") == "\U0002284a", "a few characters of the plane are replaced by one beyond it"

@@ -38,7 +38,7 @@ def test_a_number_and_its_suffix_give_each_other(template: str, number: int, suf
 
 
 @pytest.mark.parametrize(("template", "capacity"), [("TR-dddd", 10_000), ("eeeek", 923_521), ("de", 310), ("Xdk", 10)])
-def test_a_template_has_room_for_so_many_names_and_no_more(template: str, capacity: int) -> None:
+def test_a_template_has_a_fixed_number_of_names(template: str, capacity: int) -> None:
     pattern = PatternScheme(template)
     assert pattern.capacity == capacity
     assert pattern.parse(pattern.format(capacity - 1)) == capacity - 1
@@ -108,7 +108,7 @@ def test_a_check_character_serves_29_letters_and_separators_do_not_count() -> No
         ("d-dk", "1-1\u017f", "P7", 3, "\u017f"),
     ],
 )
-def test_what_does_not_follow_the_template_is_refused_with_its_place(
+def test_what_does_not_follow_the_template_is_refused_with_its_position(
     template: str, suffix: str, rule: str, position: int, character: str | None
 ) -> None:
     assert facts(refused(PatternScheme(template).parse, suffix)) == (rule, position, character)
@@ -120,7 +120,7 @@ def test_what_does_not_follow_the_template_is_refused_with_its_place(
 @pytest.mark.parametrize(
     ("suffix", "words"), [("TR-x00", "a digit"), ("TS-000", '"R"'), ("TR-00A", "a PILIN digit"), ("TR-", "6")]
 )
-def test_an_objection_says_what_the_template_has_there(suffix: str, words: str) -> None:
+def test_an_error_says_what_the_template_has_there(suffix: str, words: str) -> None:
     message = refused(PatternScheme("TR-dde").parse, suffix).message
     assert words in message
     assert "TR-dde" in message
@@ -160,7 +160,7 @@ def test_a_mint_overtaken_by_another_is_refused_and_gives_no_name_twice() -> Non
     assert misused(PatternScheme("d").mint, source, 3).rule == "P4"
 
 
-def test_a_name_is_normalised_to_capitals_and_tells_its_number() -> None:
+def test_a_name_is_normalized_to_uppercase_and_tells_its_number() -> None:
     handle = Handle("10.1", "tr-7t")
     pattern = PatternScheme("TR-dT")
     assert pattern.normalize(handle) == Handle("10.1", "TR-7T")

@@ -21,7 +21,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("suffix", "ms", "time"), VECTORS)
-def test_p1_p2_p7_the_vectors_hold_both_ways_and_in_lower_case(suffix: str, ms: int, time: str | None) -> None:
+def test_p1_p2_p7_the_vectors_hold_both_ways_and_in_lowercase(suffix: str, ms: int, time: str | None) -> None:
     assert pilin.encode(ms) == suffix
     assert pilin.decode(suffix) == pilin.decode(suffix.lower()) == ms
     if time is not None:
@@ -88,7 +88,7 @@ def test_p4_there_is_room_for_a_thousand_million_things() -> None:
         ("D7J1G0DQ\uff28", "P7", 8, "\uff28"),
     ],
 )
-def test_p3_p7_a_foreign_letter_or_length_is_refused_with_its_place(
+def test_p3_p7_a_invalid_letter_or_length_is_refused_with_its_position(
     suffix: str, rule: str, position: int, character: str | None
 ) -> None:
     assert facts(refused(pilin.decode, suffix)) == (rule, position, character)
@@ -149,7 +149,7 @@ def test_pilin_check_adds_one_character_to_the_same_names() -> None:
         ("D7J1G0DQH\u017f", "P7", 9),
     ],
 )
-def test_pilin_check_refuses_what_is_not_its_own_with_its_place(suffix: str, rule: str, position: int) -> None:
+def test_pilin_check_refuses_what_is_not_its_own_with_its_position(suffix: str, rule: str, position: int) -> None:
     problem = refused(PilinCheckScheme().validate, Handle("10.1", suffix))
     assert (problem.rule, problem.position) == (rule, 5 + position)
 
@@ -160,7 +160,7 @@ def test_p7_an_o_as_check_character_is_refused_with_the_same_hint() -> None:
         assert "did you mean the digit 0?" in refused(PilinCheckScheme().validate, Handle("10.1", suffix)).message
 
 
-def test_p7_a_letter_that_only_looks_folded_is_no_check_character() -> None:
+def test_p7_a_letter_that_only_looks_folded_is_not_a_check_character() -> None:
     """The capital of the long s is S for Python, but not for us."""
     body = next(body for body in PilinScheme().mint(World().source(), 400) if check_character(body) == "S")
     PilinCheckScheme().validate(Handle("10.1", f"{body}s"))

@@ -32,7 +32,7 @@ def test_h2_segments_joined_by_dots_are_a_prefix(prefix: str) -> None:
         ("10\u3000", ("H3", 2, "\u3000")),
     ],
 )
-def test_h2_what_is_no_prefix_is_refused_with_its_place(prefix: str, expected: tuple[str, int, str | None]) -> None:
+def test_h2_invalid_prefix_is_refused_with_its_position(prefix: str, expected: tuple[str, int, str | None]) -> None:
     assert facts(refused(prefixes.check_prefix, prefix)) == expected
 
 

@@ -43,7 +43,7 @@ def test_u4_a_declaration_is_read_and_written_canonically(
     "text",
     ["", "example.org", "ftp://example.org", "http://", "https:///hdl", "http://a b", "http://u@h", "http://h:port"],
 )
-def test_u4_what_is_no_address_is_refused(text: str) -> None:
+def test_u4_invalid_address_is_refused(text: str) -> None:
     assert refused(Resolver.parse, text).rule == "U4"
 
 
@@ -69,7 +69,7 @@ def test_u4_what_is_no_address_is_refused(text: str) -> None:
         ("http://[127.0.0.1]", 8, None),
     ],
 )
-def test_u4_the_place_where_an_address_goes_wrong_is_named(text: str, position: int, character: str | None) -> None:
+def test_u4_the_position_where_an_address_goes_wrong_is_named(text: str, position: int, character: str | None) -> None:
     assert facts(refused(Resolver.parse, text)) == ("U4", position, character)
 
 
@@ -105,7 +105,7 @@ def test_u4_a_segment_that_no_url_can_carry_is_refused(text: str, rule: str, pos
         ("[:::]", None, "https"),
     ],
 )
-def test_u4_a_program_cannot_make_a_resolver_that_does_not_know_its_own_urls(
+def test_u4_a_program_cannot_create_a_resolver_that_does_not_know_its_own_urls(
     authority: str, segment: str | None, scheme: str
 ) -> None:
     assert misused(Resolver, authority, segment, scheme).rule == "U4"
@@ -148,7 +148,7 @@ def test_u4_other_addresses_are_not_the_resolvers(url: str, declared: str) -> No
     assert facts(refused(parse_uri, url, [Resolver.parse(declared)])) == ("U4", 0, None)
 
 
-def test_u4_the_objection_names_the_known_resolvers() -> None:
+def test_u4_the_error_names_the_known_resolvers() -> None:
     known = [Resolver.parse("http://h.org/hdl"), Resolver.parse("https://hdl.handle.net")]
     message = refused(parse_uri, "http://elsewhere.org/10.1/x", known).message
     assert "http://h.org/hdl, https://hdl.handle.net" in message
@@ -165,7 +165,7 @@ def test_u4_arbitrary_text_is_refused_properly_or_declares_a_resolver(text: str)
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_u4_a_required_segment_is_recognised_wherever_its_resolver_stands_in_the_list(order: int) -> None:
+def test_u4_a_required_segment_is_recognized_wherever_its_resolver_stands_in_the_list(order: int) -> None:
     known = [Resolver.parse("http://h.org"), Resolver.parse("http://h.org/hdl")][::order]
     assert parse_uri("http://h.org/hdl/10.1/x", known).handle == Handle("10.1", "x")
     assert parse_uri("http://h.org/10.1/x", known).handle == Handle("10.1", "x")

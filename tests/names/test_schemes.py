@@ -150,13 +150,13 @@ def test_a_third_party_cannot_replace_a_built_in_scheme() -> None:
         ("10.1/D7J1G0DQO", None),
     ],
 )
-def test_u6_a_scheme_is_recognised_by_shape_and_that_is_advice(name: str, scheme: str | None) -> None:
+def test_u6_a_scheme_is_recognized_by_shape_and_that_is_advice(name: str, scheme: str | None) -> None:
     found = recognize(Handle.parse(name))
     assert (None if found is None else found.name) == scheme
 
 
 @given(handles())
-def test_u6_recognising_never_fails_and_names_a_scheme_that_agrees(handle: Handle) -> None:
+def test_u6_recognizing_never_fails_and_names_a_scheme_that_agrees(handle: Handle) -> None:
     found = recognize(handle)
     if found is not None:
         assert not isinstance(attempt(found.normalize, handle), InvalidName)

@@ -112,20 +112,20 @@ class Register:
         (f"hdl:{NAME[:-1]}M", NAME),
     ],
 )
-def test_each_slip_leads_to_the_real_name(typed: str, real: str) -> None:
+def test_each_typo_leads_to_the_real_name(typed: str, real: str) -> None:
     register = Register(real, "99.9/UNRELATED")
     assert suggest(typed, register) == [real]
     assert len(register.asked) <= MAX_TRIES
 
 
 @given(st.text("abcXYZ019-_", min_size=1, max_size=8), st.integers(0, 8), st.sampled_from("abcXYZ019-_"))
-def test_any_one_character_missing_or_too_many_is_mended(suffix: str, place: int, letter: str) -> None:
+def test_any_one_character_missing_or_too_many_is_fixed(suffix: str, place: int, letter: str) -> None:
     shorter, longer = f"10.1/{suffix}", f"10.1/{suffix[:place]}{letter}{suffix[place:]}"
     assert shorter in suggest(longer, Register(shorter))
     assert longer in suggest(shorter, Register(longer))
 
 
-def test_what_is_behind_the_slash_is_never_all_taken_away() -> None:
+def test_what_is_after_the_slash_is_never_all_taken_away() -> None:
     register = Register(says=lambda _: False)
     suggest("10.1/x", register)
     assert "10.1/" not in register.asked
@@ -137,13 +137,13 @@ def test_nothing_near_means_no_suggestion() -> None:
     assert suggest("", Register(NAME)) == []
 
 
-def test_the_name_itself_is_never_proposed_nor_asked_for() -> None:
+def test_the_name_itself_is_never_suggested_nor_requested() -> None:
     register = Register(says=lambda _: True)
     assert NAME not in suggest(NAME, register, limit=1_000_000)
     assert NAME not in register.asked
 
 
-def test_the_nearest_come_first_and_no_more_than_asked_for() -> None:
+def test_the_nearest_come_first_and_no_more_than_requested() -> None:
     typed = "10.1/AB0."
     wrong, lookalike, cut = "10.1/AC0.", "10.1/ABO.", "10.1/AB0"
     register = Register(wrong, lookalike, cut)
@@ -154,7 +154,7 @@ def test_the_nearest_come_first_and_no_more_than_asked_for() -> None:
 
 
 @pytest.mark.parametrize("case", [CaseRule.INSENSITIVE, CaseRule.PATH])
-def test_h5_where_case_does_not_count_no_name_is_proposed_or_asked_for_in_two_spellings(case: CaseRule) -> None:
+def test_h5_where_case_does_not_count_no_name_is_suggested_or_requested_in_two_spellings(case: CaseRule) -> None:
     register = Register(says=lambda name: name.upper() == "10.1/README")
     assert [name.upper() for name in suggest("10.1/readmx", register, case=case)] == ["10.1/README"]
     keys = [case.key(Handle.parse(name)) for name in register.asked]
@@ -162,19 +162,19 @@ def test_h5_where_case_does_not_count_no_name_is_proposed_or_asked_for_in_two_sp
     assert suggest("10.1/readme", Register(says=lambda name: name.upper() == "10.1/README"), case=case) == []
 
 
-def test_h5_one_name_is_not_proposed_in_two_spellings_of_its_prefix() -> None:
+def test_h5_one_name_is_not_suggested_in_two_spellings_of_its_prefix() -> None:
     register = Register(says=lambda name: name.upper() == "10.ABC/X" and name.endswith("/x"))
     assert suggest("10.Abc/y", register) == ["10.Abc/x"]
 
 
-def test_with_a_scheme_names_are_proposed_as_it_spells_them() -> None:
+def test_with_a_scheme_names_are_suggested_as_it_spells_them() -> None:
     register = Register(says=lambda name: name.upper() == NAME)
     assert suggest("102.100.272/d7jig0dqh", register, scheme=PilinScheme(), case=CaseRule.INSENSITIVE) == [NAME]
     assert all(name == name.upper() for name in register.asked)
 
 
 @pytest.mark.parametrize("scheme", [PilinCheckScheme(), PatternScheme("eeeeeek")], ids=repr)
-def test_with_a_check_character_any_two_swapped_characters_are_mended(scheme: Scheme) -> None:
+def test_with_a_check_character_any_two_swapped_characters_are_fixed(scheme: Scheme) -> None:
     source = World().source()
     for suffix in scheme.mint(source, 1_500)[::100]:
         letters = [*suffix]
@@ -190,7 +190,7 @@ def test_the_innermost_reading_is_varied_first_so_that_wrapping_does_not_eat_the
         assert suggest(typed, Register(real)) == [real], typed
 
 
-def test_escapes_that_are_no_utf_8_are_not_guessed_at() -> None:
+def test_escapes_that_are_not_utf_8_are_not_guessed_at() -> None:
     register = Register(says=lambda _: False)
     suggest("10.1/a%FFb", register)
     assert not any("\ufffd" in name for name in register.asked)
@@ -200,7 +200,7 @@ def test_the_bound_is_what_the_documents_say() -> None:
     assert MAX_TRIES == 4_000
 
 
-def test_a_resolver_that_is_told_is_understood() -> None:
+def test_a_resolver_that_is_given_is_used() -> None:
     typed = "http://id.example.org/a/10.1/x%20y"
     told = [Resolver.parse("http://id.example.org/a")]
     first = Register("10.1/x y")
@@ -299,7 +299,7 @@ def test_suggesting_never_fails_and_proposes_existing_names_only(name: str, sche
 
 
 @given(milliseconds(), st.integers(0, 8), st.sampled_from("0123456789BCDFGHJKLMNPQRSTVWXYZ"))
-def test_any_one_wrong_pilin_character_is_mended(ms: int, place: int, letter: str) -> None:
+def test_any_one_wrong_pilin_character_is_fixed(ms: int, place: int, letter: str) -> None:
     suffix = pilin.encode(ms)
     typed = f"102.100.272/{suffix[:place]}{letter}{suffix[place + 1 :]}"
     real = f"102.100.272/{suffix}"

@@ -170,7 +170,7 @@ def test_u1_u7_letters_outside_ascii_do_not_spell_a_scheme(text: str) -> None:
         ("http://hld.handle.net/10.1/a%C3%A9%0A", "H3", 34, "\n"),
     ],
 )
-def test_u2_u3_u4_u5_u7_every_error_has_its_place_in_the_given_text(
+def test_u2_u3_u4_u5_u7_every_error_has_its_position_in_the_given_text(
     text: str, rule: str, position: int | None, character: str | None
 ) -> None:
     assert facts(refused(parse_uri, text, RESOLVERS)) == (rule, position, character)
@@ -228,12 +228,12 @@ def test_h3_u5_u8_every_imported_name_is_reached_by_its_uris(handle: Handle, res
         ("10.1/x", "U7", 0),
     ],
 )
-def test_u5_look_up_demands_the_form_all_the_same(text: str, rule: str, position: int) -> None:
+def test_u5_lookup_still_checks_the_form(text: str, rule: str, position: int) -> None:
     problem = refused(partial(parse_uri, for_lookup=True), text)
     assert (problem.rule, problem.position) == (rule, position)
 
 
-def test_u5_the_objection_shows_how_to_write_the_character() -> None:
+def test_u5_the_error_shows_how_to_write_the_character() -> None:
     assert "%C3%A9" in refused(parse_uri, "hdl:10.1/é").message
     assert "%2F" in refused(parse_uri, "hdl:10.1/a/b").message
     assert "cannot be encoded in UTF-8" in refused(parse_uri, "hdl:10.1/\ud800").message
@@ -245,7 +245,7 @@ def test_u5_escapes_are_read_in_either_case_also_where_none_is_needed_and_once()
 
 @pytest.mark.parametrize("what", ["query", "fragment"])
 @pytest.mark.parametrize("text", ["a b", "é", "#", "%", "%4", "%GG", "[", "\ud800"], ids=ascii)
-def test_u5_a_program_cannot_put_an_unencoded_tail_behind_a_handle(what: str, text: str) -> None:
+def test_u5_a_program_cannot_put_an_unencoded_tail_after_a_handle(what: str, text: str) -> None:
     problem = misused(Reference, Handle("10.1", "x"), **{what: text})
     assert problem.rule == "U5"
     assert what in problem.message

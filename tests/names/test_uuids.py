@@ -70,7 +70,7 @@ def test_other_versions_cannot_be_made() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_so_many_are_minted_as_are_asked_for(count: int) -> None:
+def test_the_requested_number_is_minted(count: int) -> None:
     assert len(UuidScheme().mint(World().source(), count)) == count
 
 
@@ -90,21 +90,21 @@ def test_so_many_are_minted_as_are_asked_for(count: int) -> None:
         (TEXT + "\n", 36, None),
     ],
 )
-def test_what_is_no_uuid_with_hyphens_is_refused_with_its_place(
+def test_invalid_uuid_with_hyphens_is_refused_with_its_position(
     suffix: str, position: int, character: str | None
 ) -> None:
     for method in (UuidScheme().validate, UuidScheme().normalize):
         assert facts(refused(method, Handle("10.1", suffix))) == ("P8", 5 + position, character)
 
 
-def test_a_uuid_is_normalised_to_lower_case_and_tells_its_version_if_it_has_one() -> None:
+def test_a_uuid_is_normalized_to_lowercase_and_tells_its_version_if_it_has_one() -> None:
     assert UuidScheme().normalize(Handle("10.1", TEXT.upper())) == Handle("10.1", TEXT)
     assert UuidScheme().describe(Handle("10.1", TEXT.upper())) == {"version": 4}
     assert UuidScheme().describe(Handle("10.1", str(uuid.UUID(int=0)))) == {"version": None}
 
 
 @given(st.uuids(), st.booleans())
-def test_every_uuid_is_valid_and_normalising_twice_changes_nothing(value: uuid.UUID, capitals: bool) -> None:
+def test_every_uuid_is_valid_and_normalizing_twice_changes_nothing(value: uuid.UUID, capitals: bool) -> None:
     text = str(value).upper() if capitals else str(value)
     once = UuidScheme().normalize(Handle("10.1", text))
     assert once == UuidScheme().normalize(once) == Handle("10.1", str(value))

@@ -165,7 +165,7 @@ def test_an_administrator_has_a_name_in_utf_8() -> None:
             Admin.from_bytes(bytes.fromhex(data))
 
 
-def test_a_program_cannot_make_an_administrator_that_has_no_bytes() -> None:
+def test_a_program_cannot_create_an_administrator_that_has_no_bytes() -> None:
     with pytest.raises(RecordMisuse, match="handle is empty"):
         Admin(ValueRef(1, ""))
     with pytest.raises(RecordMisuse, match="do not fit"):

@@ -115,7 +115,7 @@ def test_data_is_frozen_and_can_be_a_key(
         setattr(found, fields(class_)[0].name, None)  # type: ignore[arg-type] # every class is a dataclass
 
 
-def test_public_keys_come_back_as_the_same_bytes() -> None:
+def test_public_keys_round_trip_to_the_same_bytes() -> None:
     for data in PUBLIC_KEYS:
         assert PublicKey.from_bytes(data).to_bytes() == data
 

@@ -339,7 +339,7 @@ def test_a_record_that_another_server_registered_is_taken_as_it_is() -> None:
 def test_as_many_values_as_a_record_has_and_no_more() -> None:
     most = [with_(index=index) for index in range(1, MAX_VALUES + 2)]
     assert len(values_from_json(most[1:])) == MAX_VALUES
-    with pytest.raises(InvalidData, match="2,049 values; the maximum is 2,048"):
+    with pytest.raises(InvalidData, match="2,049 values; the maximum"):
         values_from_json(most)
 
 
@@ -348,7 +348,7 @@ def test_the_longest_data_of_a_value_passes_and_one_byte_more_does_not() -> None
     assert value_from_json(parse_json(write_json(value_to_json(value)))) == value
     with pytest.raises(InvalidData, match="the maximum is"):
         data_of("x" * 1_048_577)
-    with pytest.raises(InvalidData, match="too"):
+    with pytest.raises(InvalidData, match="the maximum is"):
         data_of({"format": "base64", "value": "A" * (1_048_576 // 3 * 4 + 4)})
     with pytest.raises(InvalidData, match="the maximum is"):
         data_of({"format": "hex", "value": "00" * 1_048_577})

@@ -370,7 +370,7 @@ def test_so_many_records_are_looked_up_and_no_more() -> None:
     assert select_location(found, SelectionCriteria(), 0.5) is not None
 
 
-def test_so_many_lists_bytes_and_places_and_no_more() -> None:
+def test_limits_of_lists_bytes_and_locations() -> None:
     lists = [loc('<l><location href="x"/></l>', index) for index in range(1, 2_000)]
     assert (len(places(lists).places), places(lists).truncated) == (MAX_LOCATION_LISTS, True)
     long = f"<l><location href='x'/>{' ' * (MAX_XML_BYTES - 40)}</l>"

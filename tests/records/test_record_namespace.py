@@ -62,6 +62,6 @@ def test_the_lowest_index_counts_and_what_does_not_parse_is_absent() -> None:
     assert find_namespace([]) is None
 
 
-def test_what_is_not_xml_is_no_namespace() -> None:
+def test_what_is_not_xml_is_not_a_namespace() -> None:
     with pytest.raises(InvalidData):
         Namespace("active")

@@ -41,7 +41,7 @@ def test_constructs_that_the_engine_lacks_or_reads_differently_are_refused_by_na
 
 
 @pytest.mark.parametrize("pattern", ["(", "a++", "[a", "a{1001}", "((a{100}){100}){10}", r"\pL{100}", "\\", r"(?x)a b"])
-def test_what_is_no_expression_or_too_large_is_refused(pattern: str) -> None:
+def test_invalid_expression_or_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidData, match="not a valid RE2 regular expression"):
         compile_pattern(pattern)
     with pytest.raises(InvalidData, match="1,001 characters"):

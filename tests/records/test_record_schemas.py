@@ -113,7 +113,10 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
         ({"$ref": 1}, "points outside the schema"),
         ({"$ref": "#/$defs/none"}, "which is not a schema"),
         # Data inside of a schema is no schema: what stands there was never looked at.
-        ({"$ref": "#/default", "default": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "which is not a schema"),
+        (
+            {"$ref": "#/default", "default": {"$schema": "http://json-schema.org/draft-07/schema#"}},
+            "which is not a schema",
+        ),
         ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}}, "/properties/a/.schema"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "$schema must be"),
         ({"items": {"$id": "https://example.org/"}}, "is not a supported keyword"),

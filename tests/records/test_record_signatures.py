@@ -184,7 +184,7 @@ def test_the_json_forms_of_a_token_say_the_same() -> None:
         assert token.verdict(DSA_PRIVATE.public, NOW) is TokenStatus.WRONG_KEY
 
 
-def test_blanks_around_a_token_are_kept_and_passed_over() -> None:
+def test_spaces_around_a_token_are_kept_and_passed_over() -> None:
     text = f"\n{RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE).text} \n"
     token = RecordSignature.from_text(text)
     assert token.verdict(RSA_PRIVATE.public, NOW) is TokenStatus.GOOD
@@ -228,7 +228,7 @@ GOOD = {"iss": "a", "sub": "b", "digests": {"alg": "SHA-256", "digests": []}}
         forged({"alg": "RS256"}, GOOD | {"digests": {"alg": "SHA-256", "digests": [{"index": 1, "digest": "!"}]}}),
     ],
 )
-def test_what_is_no_token_is_refused(text: str) -> None:
+def test_invalid_token_is_refused(text: str) -> None:
     with pytest.raises(InvalidData):
         RecordSignature.from_text(text)
 
@@ -296,7 +296,7 @@ def test_a_key_is_certified(key: PrivateKey) -> None:
 @pytest.mark.parametrize(
     "change", [{"publicKey": None}, {"publicKey": {"kty": "RSA"}}, {"perms": {}}, {"perms": [{}]}, {"perms": [None]}]
 )
-def test_what_is_no_certificate_is_refused(change: dict[str, object]) -> None:
+def test_invalid_certificate_is_refused(change: dict[str, object]) -> None:
     good = payload_of(Certificate.sign(CLAIMS, OTHER_KEY, [], RSA_PRIVATE))
     assert Certificate(forged({"alg": "RS256"}, good)).public_key == OTHER_KEY
     with pytest.raises(InvalidData):

@@ -145,7 +145,7 @@ def test_a_key_that_would_come_back_changed_is_written_as_it_is() -> None:
         ("::ffff:192.0.2.1", "00000000000000000000ffffc0000201", "::ffff:192.0.2.1"),
     ],
 )
-def test_ipv4_stands_behind_twelve_zeros(text: str, address: str, written: str) -> None:
+def test_ipv4_stands_after_twelve_zeros(text: str, address: str, written: str) -> None:
     server = Site.from_json(with_server(address=text)).servers[0]
     assert server.address.hex() == address
     assert server.to_json()["address"] == written
@@ -245,7 +245,7 @@ def test_attributes_are_found_by_name() -> None:
     assert site.attribute("c") is None
 
 
-def test_a_program_cannot_make_a_site_that_has_no_bytes() -> None:
+def test_a_program_cannot_create_a_site_that_has_no_bytes() -> None:
     with pytest.raises(RecordMisuse, match="16 bytes"):
         Server(1, b"\x7f\0\0\1", b"")
     with pytest.raises(RecordMisuse, match="must fit in one byte"):

@@ -128,7 +128,7 @@ def test_a_loop_goes_through_the_base_and_takes_from_it_what_is_not_said() -> No
     assert made("<foreach><value/></foreach>", values=()) == ()
 
 
-def test_data_that_is_no_text_is_copied_exactly_and_told_as_well_as_can_be() -> None:
+def test_data_that_is_not_a_text_is_copied_exactly_and_told_as_well_as_can_be() -> None:
     binary = Value(1, "DATA", b"\xff\x00a")
     assert made("<foreach><value/></foreach>", values=(binary,)) == (binary,)
     assert data('<foreach><value data="${data}"/></foreach>', values=(binary,)) == ["\ufffd\0a"]
@@ -258,7 +258,7 @@ def test_a_reference_stands_for_the_template_in_another_value() -> None:
 @pytest.mark.parametrize(
     "reference", ["10:1/none", "11:1/plain", "1/plain", "", ":", "x:1/plain", "99999999999:1/plain", "10:1/broken"]
 )
-def test_a_reference_that_fails_makes_that_there_is_no_such_name(reference: str) -> None:
+def test_a_reference_that_fails_makes_that_there_is_not_a_such_name(reference: str) -> None:
     look_up = stored(plain="<template/>", broken="<template")
     assert made(f'<value type="T" data="a"/><template ref="{reference}"/>', look_up=look_up) is None
 
@@ -304,7 +304,7 @@ def test_so_many_values_and_no_more() -> None:
         made(f'<foreach><value index="1"/></foreach>{V}', values=base)
 
 
-def test_so_many_bytes_and_no_more() -> None:
+def test_byte_limit() -> None:
     around = len(Value(1, "T", b"").to_bytes())
     large = (Value(1, "T", b"a" * (MAX_TEMPLATE_BYTES - around)),)
     assert made("<foreach><value/></foreach>", values=large) == large
@@ -370,7 +370,7 @@ COSTLY = {
 @pytest.mark.parametrize("text", COSTLY.values(), ids=COSTLY)
 def test_a_step_pays_for_so_many_characters_and_parameters(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     characters = tokens = 0
-    meaning = implementation._Evaluation._meaning
+    meaning = implementation._Evaluation._expand
 
     def counted(self: implementation._Evaluation, token: "re.Match[str]") -> str:
         nonlocal characters, tokens
@@ -378,7 +378,7 @@ def test_a_step_pays_for_so_many_characters_and_parameters(text: str, monkeypatc
         characters, tokens = characters + len(found), tokens + 1
         return found
 
-    monkeypatch.setattr(implementation._Evaluation, "_meaning", counted)
+    monkeypatch.setattr(implementation._Evaluation, "_expand", counted)
     with pytest.raises(TemplateBudgetExceeded, match=f"more than {MAX_TEMPLATE_STEPS:,} steps"):
         made(text, values=LOTS)
     assert characters + 20 * tokens <= (MAX_TEMPLATE_STEPS + 1) * CHARACTERS_PER_STEP
@@ -429,7 +429,7 @@ def test_captured_groups_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_text_is_not_longer_on_the_way_than_at_its_end(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     longest = 0
-    meaning = implementation._Evaluation._meaning
+    meaning = implementation._Evaluation._expand
 
     def counted(self: implementation._Evaluation, token: "re.Match[str]") -> str:
         nonlocal longest
@@ -440,7 +440,7 @@ def test_a_text_is_not_longer_on_the_way_than_at_its_end(value: str, monkeypatch
     define = '<def parameter="x"><value type="T" data="%s"/></def>'
     text = define % ("y" * 800) + define % ("${x}" * 40)
     assert len(data(text + '<value type="T" data="${x}"/>')[0]) == 32_000
-    monkeypatch.setattr(implementation._Evaluation, "_meaning", counted)
+    monkeypatch.setattr(implementation._Evaluation, "_expand", counted)
     with pytest.raises(TemplateBudgetExceeded, match="more than 262,144 bytes"):
         made(text + value)
     assert longest <= 32_000 + MAX_TEMPLATE_BYTES + 32_000
@@ -476,29 +476,29 @@ def test_so_many_references_and_no_more() -> None:
 # What may be written
 
 WRONG = {
-    '<template><vlaue type="T" data="a"/></template>': "<vlaue> is none of template, value, foreach",
-    "<template>text</template>": "<template> holds text",
+    '<template><vlaue type="T" data="a"/></template>': "<vlaue> is unknown; use template, value, foreach",
+    "<template>text</template>": "<template> contains text",
     '<template><value type="T"/></template>': "<value> requires data outside <foreach>",
-    "<template><value/></template>": "<value> needs type and data",
+    "<template><value/></template>": "<value> requires type and data",
     '<template><value type="T" data="" ttl="5"/></template>': "<value> has the unknown attribute",
-    '<template><value index="0" type="T" data="a"/></template>': "an index that is none: '0'",
-    '<template><value index="x" type="T" data="a"/></template>': "an index that is none",
-    '<template><value index="2147483648" type="T" data="a"/></template>': "an index that is none",
+    '<template><value index="0" type="T" data="a"/></template>': "an invalid index: '0'",
+    '<template><value index="x" type="T" data="a"/></template>': "an invalid index",
+    '<template><value index="2147483648" type="T" data="a"/></template>': "an invalid index",
     "<template><foreach><if expression='a'><foreach/></if></foreach></template>": "<foreach> cannot be nested",
     "<template><else/></template>": "<else> has no <if> before it",
     '<template><if expression="a"><else/></if></template>': "<else> has no <if> before it",
     "<template><if/></template>": "<if> has no expression",
-    '<template><if test="like" expression="a"/></template>': "neither equals nor matches: 'like'",
-    '<template><if expression="a" negate="perhaps"/></template>': "neither yes nor no: 'perhaps'",
-    '<template><if test="matches" expression="(a)\\1"/></template>': "<if> cannot be used: in the regular expression",
-    '<template><if test="matches" expression="(?=a)"/></template>': "looks ahead or behind",
+    '<template><if test="like" expression="a"/></template>': "an invalid test: 'like'",
+    '<template><if expression="a" negate="perhaps"/></template>': "an invalid negate: 'perhaps'",
+    '<template><if test="matches" expression="(a)\\1"/></template>': "<if> has an invalid expression: in the regular expression",
+    '<template><if test="matches" expression="(?=a)"/></template>': "begins a lookaround",
     '<template><if test="matches" expression="[a&amp;&amp;b]"/></template>': "intersection of classes",
-    "<template><def/></template>": "<def> does not say which parameter",
+    "<template><def/></template>": "<def> has no parameter attribute",
     '<template ref="x:y:z"><value/></template>': "without an index",
     '<template ref="12345/a"/>': "without an index; write INDEX:HANDLE",
     '<template ref=""/>': "an invalid reference",
     '<template ref="1:12345/a"> </template>': "a reference and content",
-    "<template/><template><notfound>x</notfound></template>": "<notfound> holds text",
+    "<template/><template><notfound>x</notfound></template>": "<notfound> contains text",
 }
 
 

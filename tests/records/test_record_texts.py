@@ -15,7 +15,7 @@ def test_text_is_itself_in_every_form() -> None:
     assert Email("a@example.org") == Email.from_bytes(b"a@example.org")
 
 
-def test_what_is_not_utf_8_is_no_text() -> None:
+def test_what_is_not_utf_8_is_not_a_text() -> None:
     with pytest.raises(InvalidData, match="at byte 1: the data is not valid UTF-8"):
         Url.from_bytes(b"a\xff")
     for call in (Url.from_text, Url.from_json):

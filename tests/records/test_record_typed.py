@@ -131,7 +131,7 @@ def test_what_is_shown_as_text_is_read_as_the_same_data(value: Value) -> None:
     assert data_from_text(value.type, data_to_text(value)) == value.data
 
 
-def test_text_that_would_be_taken_for_base64_and_secrets_that_are_no_text_are_shown_in_base64() -> None:
+def test_text_that_would_be_taken_for_base64_and_secrets_that_are_not_text_are_shown_in_base64() -> None:
     assert data_to_text(Value(1, "URL", b"base64:x")) == "base64:YmFzZTY0Ong="
     assert data_to_text(Value(1, "HS_SECKEY", b"\xff")) == "base64:/w=="
     # the same key, but not the same bytes

@@ -66,7 +66,7 @@ def test_vectors_of_values_cover_every_permission() -> None:
 
 @pytest.mark.parametrize("now", NOWS)
 @given(st.data())
-def test_a_value_comes_back_from_its_bytes_whenever_that_is(now: int, data: st.DataObject) -> None:
+def test_a_value_round_trips_through_bytes_at_any_time(now: int, data: st.DataObject) -> None:
     value = data.draw(values(now))
     raw = value.to_bytes()
     assert Value.from_bytes(raw, now) == value

@@ -42,7 +42,7 @@ def test_integers_are_big_endian_and_signed() -> None:
 
 
 @pytest.mark.parametrize("method", _SIZES)
-def test_a_number_that_is_cut_off_is_refused_with_its_place(method: str) -> None:
+def test_a_number_that_is_cut_off_is_refused_with_its_position(method: str) -> None:
     size = _SIZES[method]
     reader = Reader(bytes(3 + size - 1))
     reader.raw(3)
@@ -102,7 +102,7 @@ def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_w
         Writer().text("\ud800")
 
 
-def test_bytes_too_many_are_refused_when_the_structure_must_end() -> None:
+def test_trailing_bytes_are_refused_when_the_structure_must_end() -> None:
     reader = Reader(b"12")
     reader.u8()
     with pytest.raises(InvalidData, match="1 trailing bytes") as caught:
@@ -110,7 +110,7 @@ def test_bytes_too_many_are_refused_when_the_structure_must_end() -> None:
     assert caught.value.offset == 1
 
 
-def test_an_inner_reader_ends_where_its_structure_does_and_the_outer_goes_on_behind_it() -> None:
+def test_an_inner_reader_ends_where_its_structure_does_and_the_outer_goes_on_after_it() -> None:
     outer = Reader(b"abcdef")
     outer.u8()
     inner = outer.inner(3)
@@ -158,7 +158,7 @@ def test_times_are_written_modulo_2_to_the_32() -> None:
 
 @EXAMPLES
 @given(st.binary(max_size=30), st.lists(st.sampled_from([*_SIZES, "bytes_", "text", "peek", "rest"]), max_size=8))
-def test_whatever_is_read_from_whatever_bytes_gives_a_value_or_a_refusal(data: bytes, methods: list[str]) -> None:
+def test_reading_arbitrary_bytes_gives_a_value_or_an_error(data: bytes, methods: list[str]) -> None:
     reader = Reader(data)
     for method in methods:
         before, offset = reader.offset, None
@@ -170,7 +170,7 @@ def test_whatever_is_read_from_whatever_bytes_gives_a_value_or_a_refusal(data: b
         assert before <= (reader.offset if offset is None else offset) <= len(data)
 
 
-def test_an_error_must_say_whose_doing_it_was() -> None:
+def test_an_error_must_say_at_fault_it_was() -> None:
     with pytest.raises(TypeError, match="instead"):
         RecordProblem("neither")
     assert str(InvalidData("no")) == "no"

@@ -181,7 +181,7 @@ OTHERS = [*load("malformed.json"), *(vector for vector in load("auth-errors.json
 
 
 @pytest.mark.parametrize("vector", OTHERS, ids=str)
-def test_the_answer_of_a_vector_that_no_client_asked_for_is_understood(vector: Vector) -> None:
+def test_the_answer_of_a_vector_that_no_client_requested_is_understood(vector: Vector) -> None:
     client = Client(bytes)
     for frame in frames_of(vector.response, vector.transport):
         request = client.request(OpCode.RESOLUTION, Resolve(b"20.500.99999/vec-std", (1,)), NOW)

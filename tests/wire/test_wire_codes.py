@@ -49,7 +49,7 @@ def test_codes_that_nobody_knows_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize("value", [1 << 32, -(1 << 31) - 1, "1", None, 1.5])
-def test_what_is_not_a_32_bit_number_is_no_code(value: Any) -> None:
+def test_what_is_not_a_32_bit_number_is_not_a_code(value: Any) -> None:
     with pytest.raises(ValueError, match="is not a valid OpCode"):
         OpCode(value)
 
@@ -149,7 +149,7 @@ def test_every_other_code_has_one_number_in_all_versions(code: ResponseCode, ver
         assert not version.at_least(5)
 
 
-def test_an_error_says_whose_doing_it_was_and_which_code_answers_it() -> None:
+def test_an_error_says_at_fault_it_was_and_which_code_answers_it() -> None:
     with pytest.raises(TypeError, match="instead"):
         ProtocolError("neither", ResponseCode.ERROR)
     assert RemoteProtocolError("you").code is ResponseCode.PROTOCOL_ERROR

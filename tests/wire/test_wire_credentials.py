@@ -245,7 +245,7 @@ CREDENTIALS = st.builds(
 
 
 @given(MESSAGES, CREDENTIALS)
-def test_a_strangers_credential_never_verifies(message: Message, credential: Credential) -> None:
+def test_a_untrusted_peers_credential_never_verifies(message: Message, credential: Credential) -> None:
     signed = message.with_credential(credential)
     assert not verify_signature(signed, SERVER_PUBLIC)
     assert not verify_signature(signed, DSA_KEY.public)

@@ -333,7 +333,7 @@ HostilePackets.TestCase.settings = settings(max_examples=20, stateful_step_count
 test_hostile_packets_never_make_more_than_the_bounds_be_kept = HostilePackets.TestCase
 
 
-def test_many_strangers_at_once_stay_within_the_bound_and_are_forgotten() -> None:
+def test_many_untrusted_peers_at_once_stay_within_the_bound_and_are_forgotten() -> None:
     chance = random.Random(7)
     reassembler = Reassembler()
     for _ in range(30_000):

@@ -78,7 +78,7 @@ def test_a_stream_that_ends_inside_a_message_is_not_idle() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"stream", b"TLS\0" + bytes(37), b"\x16\x03\x01" + b"\xff" * 60])
-def test_what_comes_behind_the_last_message_is_handed_over(rest: bytes) -> None:
+def test_what_comes_after_the_last_message_is_handed_over(rest: bytes) -> None:
     reader = FrameReader()
     reader.feed(bytes_of(frame(b"message")) + rest)
     assert next(reader.frames()) == frame(b"message")
@@ -143,7 +143,7 @@ def test_a_request_is_laid_out_as_the_reference_says() -> None:
     ("handle", "path", "target"),
     [(b"/", "", "/%2F"), (b"1/2", "/hs", "/hs/1%2F2"), (b"1/2", "/hs/", "/hs/1%2F2"), (b"\xff", "", "/%FF")],
 )
-def test_the_name_is_one_part_of_the_path_behind_that_of_the_site(handle: bytes, path: str, target: str) -> None:
+def test_the_name_is_one_part_of_the_path_after_that_of_the_site(handle: bytes, path: str, target: str) -> None:
     assert http_request(b"", handle, "x", path).startswith(f"POST {target} HTTP/1.1\r\n".encode())
 
 
@@ -173,12 +173,12 @@ def test_a_native_request_says_so_in_both_headers(accept: str, content_type: str
         ("http://evil", "/http%3A//evil/1%2Fx"),
     ],
 )
-def test_the_path_of_a_strangers_site_cannot_leave_its_place(path: str, target: str) -> None:
+def test_the_path_of_a_untrusted_peers_site_cannot_leave_its_position(path: str, target: str) -> None:
     assert http_request(b"", b"1/x", "h.org", path).startswith(f"POST {target} HTTP/1.1\r\n".encode())
 
 
 @pytest.mark.parametrize("host", ["a\r\nB: c", "é.org", "a b\0"])
-def test_the_domain_of_a_strangers_site_is_refused_where_it_cannot_be_one(host: str) -> None:
+def test_the_domain_of_a_untrusted_peers_site_is_refused_where_it_cannot_be_one(host: str) -> None:
     with pytest.raises(RemoteProtocolError, match="domain"):
         http_request(b"", b"1/x", host)
 
@@ -238,7 +238,7 @@ def test_an_interim_answer_is_passed_over() -> None:
     ids=["other", "length", "chunk", "bare", "endless"],
 )
 def test_what_is_not_http_is_refused(answer: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="the answer is not HTTP"):
+    with pytest.raises(RemoteProtocolError, match="the response is not valid HTTP"):
         HttpResponseReader().feed(answer)
 
 
@@ -246,7 +246,7 @@ def test_an_answer_that_breaks_off_is_refused() -> None:
     reader = HttpResponseReader()
     answer = http_answer(bytes_of(frame(b"message")), *http_response_headers(27))
     assert reader.feed(answer[:-3]) == []
-    with pytest.raises(RemoteProtocolError, match="the answer is not HTTP"):
+    with pytest.raises(RemoteProtocolError, match="the response is not valid HTTP"):
         reader.feed(b"")
 
 

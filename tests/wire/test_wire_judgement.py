@@ -66,7 +66,7 @@ def test_a_response_to_another_request_is_refused() -> None:
     conversation = Talk()
     request, frame = answered(conversation)
     other = replace(frame, envelope=replace(frame.envelope, request_id=request.envelope.request_id + 1))
-    with pytest.raises(RemoteProtocolError, match="answers another request"):
+    with pytest.raises(RemoteProtocolError, match="is for another request"):
         conversation.read(other, request)
 
 
@@ -121,7 +121,7 @@ def test_a_certified_response_cannot_be_judged_without_the_servers_key() -> None
         conversation.client.read(frame, request, NOW)
 
 
-def test_a_signature_that_was_not_asked_for_is_not_checked() -> None:
+def test_a_signature_that_was_not_requested_is_not_checked() -> None:
     conversation = Talk()
     request, frame = answered(conversation, DEFAULT_FLAGS)
     forged = sign(message_in(frame), RSA_KEY)
@@ -138,10 +138,10 @@ def test_a_response_with_the_mac_of_another_session_or_with_a_used_counter_is_re
     with pytest.raises(RemoteProtocolError, match="the MAC of a session that is not ours"):
         conversation.read(frame, request, other)
     renamed = Session(session.id, other.key, other.cipher, other.version)
-    with pytest.raises(RemoteProtocolError, match="the MAC does not verify"):
+    with pytest.raises(RemoteProtocolError, match="the MAC is invalid"):
         conversation.read(frame, request, renamed)
     assert conversation.read(frame, request, session).is_certified
-    with pytest.raises(RemoteProtocolError, match="the counter was used before"):
+    with pytest.raises(RemoteProtocolError, match="the session counter was used before"):
         conversation.read(frame, request, session)
 
 
@@ -163,10 +163,10 @@ def test_only_a_challenge_to_the_very_request_is_answered() -> None:
     conversation = Talk()
     request, other = conversation.create(), conversation.create(b"1/other")
     challenge = conversation.ask(request)
-    with pytest.raises(RemoteProtocolError, match="the challenge is about another request"):
+    with pytest.raises(RemoteProtocolError, match="the challenge is for another request"):
         conversation.client.answer_challenge(challenge, other, SEC, SECRET, NOW)
     success = conversation.ask(conversation.resolve())
-    with pytest.raises(LocalProtocolError, match="only a challenge can be answered"):
+    with pytest.raises(LocalProtocolError, match="the response is not a challenge"):
         conversation.client.answer_challenge(success, request, SEC, SECRET, NOW)
 
 
@@ -202,9 +202,9 @@ def test_an_early_failure_reaches_the_client_with_its_code_and_text(
         Header(OpCode.RESERVED, ResponseCode.RESERVED).to_bytes(CURRENT_VERSION, 0),
     ],
 )
-def test_what_has_no_requests_id_and_is_no_failure_is_foreign(payload: bytes) -> None:
+def test_what_has_no_requests_id_and_is_not_a_failure_is_foreign(payload: bytes) -> None:
     conversation = Talk()
-    with pytest.raises(RemoteProtocolError, match="answers another request"):
+    with pytest.raises(RemoteProtocolError, match="is for another request"):
         conversation.read(Frame(Envelope(request_id=-1), payload), conversation.resolve())
 
 
@@ -256,7 +256,7 @@ def test_a_changed_byte_of_a_certified_response_is_noticed(kind: str) -> None:
 
 @EXAMPLES
 @given(st.data())
-def test_no_spoilt_response_makes_the_client_stumble(data: st.DataObject) -> None:
+def test_no_corrupted_response_crashes_the_client(data: st.DataObject) -> None:
     conversation = Talk()
     request, frame = answered(conversation, data.draw(st.sampled_from([CERTIFIED, DEFAULT_FLAGS])))
     raw = bytearray(frame.envelope.to_bytes() + frame.payload)
@@ -449,7 +449,7 @@ def test_a_client_notices_when_its_suggestion_was_lowered_on_the_way(lowered: Ve
         conversation.client.read(answer, wish.request, NOW, server_key=SERVER_KEY.public)
 
 
-def test_the_answer_to_another_operation_is_no_answer() -> None:
+def test_the_answer_to_another_operation_is_not_a_answer() -> None:
     conversation = Talk()
     asked = conversation.resolve()
     other = conversation.request(OpCode.GET_SITE_INFO, HandleRequest())
@@ -516,7 +516,7 @@ def test_a_request_that_suggests_2_0_gets_no_digest() -> None:
 
 @EXAMPLES
 @given(st.data())
-def test_no_spoilt_request_makes_the_server_stumble(data: st.DataObject) -> None:
+def test_no_corrupted_request_crashes_the_server(data: st.DataObject) -> None:
     conversation = Talk()
     session = data.draw(st.none() | st.just(conversation.begin_session()))
     request = conversation.create(values=(PUBLIC, PRIVATE), session=session)
@@ -550,7 +550,7 @@ def test_an_answer_that_would_be_too_long_is_not_sent() -> None:
         too_long = Failure(bytes(room - overhead - 4 + 16))
         reply = conversation.host.server.respond(received, ResponseCode.ERROR, longest, NOW)
         assert reply.frames[0].envelope.length <= MAX_MESSAGE
-        with pytest.raises(LocalProtocolError, match="262,144 are the most"):
+        with pytest.raises(LocalProtocolError, match="the maximum is 262,144"):
             conversation.host.server.respond(received, ResponseCode.ERROR, too_long, NOW)
 
 

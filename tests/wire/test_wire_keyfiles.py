@@ -124,7 +124,9 @@ def test_parameters_of_a_file_within_their_bounds() -> None:
     for bits in (0, 8, MIN_DERIVED_BITS - 8, 129, MAX_DERIVED_BITS + 8):
         assert "bits" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, bits), PASSPHRASE)
     # These may be derived, but no cipher of the scheme takes them.
-    assert "does not support keys" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, MAX_DERIVED_BITS), PASSPHRASE)
+    assert "does not support keys" in refused(
+        read_key_file, strong_file(ProtectionScheme.AES, 1, MAX_DERIVED_BITS), PASSPHRASE
+    )
     assert "does not support keys" in refused(read_key_file, strong_file(ProtectionScheme.TDES, 1, 128), PASSPHRASE)
     assert "passphrase" in refused(read_key_file, strong_file(ProtectionScheme.AES, 1, 128, iv=8), PASSPHRASE)
 
@@ -135,7 +137,7 @@ def test_a_decrypted_file_without_a_key_counts_as_a_wrong_passphrase() -> None:
     assert "passphrase" not in refused(read_key_file, protect(b"no key", None, counted), PASSPHRASE)
 
 
-def test_public_and_private_files_are_told_apart() -> None:
+def test_public_and_private_files_are_distinguished() -> None:
     for private, public in KEY_FILES.items():
         assert is_private_key_file(key_file(private))
         assert not is_private_key_file(key_file(public))
@@ -154,7 +156,7 @@ def test_the_longest_file() -> None:
 
 
 @given(st.binary(max_size=100), st.none() | st.binary(max_size=10))
-def test_arbitrary_bytes_are_no_key_file(data: bytes, passphrase: bytes | None) -> None:
+def test_arbitrary_bytes_are_not_key_file(data: bytes, passphrase: bytes | None) -> None:
     for front in (b"", b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2", b"\0\0\0\3", b"\0\0\0\4"):
         with pytest.raises(InvalidData):
             read_key_file(front + data, passphrase)
@@ -228,7 +230,7 @@ def test_passwords_round_trip(password: str) -> None:
     assert SecretKey.from_text(password).to_text() == password
 
 
-def test_secrets_that_are_no_text() -> None:
+def test_secrets_that_are_not_text() -> None:
     with pytest.raises(RecordMisuse):
         SecretKey(b"\xff").to_text()
     refused(SecretKey.from_text, "\ud800")

@@ -357,7 +357,7 @@ def test_a_key_without_primes_signs_like_the_whole_one(key: RsaPrivateKeyWithout
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_no_key(data: bytes) -> None:
+def test_arbitrary_bytes_are_not_key(data: bytes) -> None:
     for take in (PublicKey.from_bytes, PrivateKey.from_bytes, PublicKey.from_x509, PrivateKey.from_pkcs8):
         with pytest.raises(InvalidData):
             take(data)
@@ -384,7 +384,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_arbitrary_json_is_no_key(value: object) -> None:
+def test_arbitrary_json_is_not_a_key(value: object) -> None:
     for take in (PublicKey.from_json, PrivateKey.from_json):
         refused(take, value)
 
@@ -392,7 +392,7 @@ def test_arbitrary_json_is_no_key(value: object) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", "[" * 100_000, '{"kty":"RSA"}', '{"kty":"RSA","n":"%","e":"AQAB"}', '{"kty":"EC","x":"AA"}']
 )
-def test_text_that_is_no_key(text: str) -> None:
+def test_text_that_is_not_a_key(text: str) -> None:
     refused(PublicKey.from_text, text)
     refused(PrivateKey.from_text, text)
 

@@ -83,7 +83,7 @@ def test_any_bytes_are_an_envelope_or_too_few(data: bytes) -> None:
     if len(data) >= 20:
         Envelope.from_bytes(data)
     else:
-        with pytest.raises(InvalidData, match=f"an envelope has 20 bytes, not {len(data)}"):
+        with pytest.raises(InvalidData, match=f"an envelope must have 20 bytes, not {len(data)}"):
             Envelope.from_bytes(data)
 
 
@@ -95,7 +95,7 @@ def test_whoever_suggests_nothing_means_the_version_in_use() -> None:
     assert (envelope.compressed, envelope.encrypted, envelope.truncated) == (True, True, True)
 
 
-def test_the_unused_bits_of_the_flags_are_no_part_of_the_suggested_version() -> None:
+def test_the_unused_bits_of_the_flags_are_not_part_of_the_suggested_version() -> None:
     data = bytearray(Envelope(Version(2, 3)).to_bytes())
     data[2] |= 0x1C
     assert Envelope.from_bytes(bytes(data)) == Envelope(Version(2, 3))
@@ -164,7 +164,7 @@ def test_any_bytes_are_a_credential_or_refused_and_a_credential_has_one_form(dat
     assert credential.to_bytes() == data
 
 
-def test_a_credential_with_bytes_too_many_is_refused_outside_and_inside_its_signed_part() -> None:
+def test_a_credential_with_trailing_bytes_is_refused_outside_and_inside_its_signed_part() -> None:
     credential = Credential("HS_MAC", b"SHA1", b"mac")
     with pytest.raises(InvalidData, match="1 trailing bytes"):
         Credential.from_bytes(credential.to_bytes() + b"\0")
@@ -280,7 +280,7 @@ def test_a_resolution_request_is_laid_out_as_the_reference_says() -> None:
 
 
 @pytest.mark.parametrize(("code", "length"), [(1, 16), (2, 20), (3, 32)])
-def test_a_bare_digest_behind_its_algorithm_is_understood_in_verify_challenge(code: int, length: int) -> None:
+def test_a_bare_digest_after_its_algorithm_is_understood_in_verify_challenge(code: int, length: int) -> None:
     writer = Writer().bytes_(b"1/A").i32(300).bytes_(b"nonce").u8(code).raw(bytes(range(length))).bytes_(b"answer")
     body = REQUEST_DECODERS[OpCode.VERIFY_CHALLENGE](Reader(writer.getvalue()), CURRENT_VERSION, NOW)
     assert body == VerifyChallenge(b"1/A", 300, b"nonce", bytes(range(length)), b"answer")
@@ -387,7 +387,7 @@ def test_only_the_lowest_bit_says_whether_an_answer_was_verified(byte: int, vali
     assert VerificationResult(byte).is_valid is valid
 
 
-def test_a_challenge_of_2_0_carries_its_digest_behind_the_nonce_and_one_of_2_1_before_it() -> None:
+def test_a_challenge_of_2_0_carries_its_digest_after_the_nonce_and_one_of_2_1_before_it() -> None:
     request = b"request"
     for version, algorithm in [(Version(2, 0), DigestAlgorithm.MD5), (Version(2, 1), DigestAlgorithm.SHA1)]:
         digest = RequestDigest.of(request, version)
@@ -404,7 +404,7 @@ def test_a_challenge_of_2_0_carries_its_digest_behind_the_nonce_and_one_of_2_1_b
 
 
 @pytest.mark.parametrize("trailing", [b"\0", b"\0\0\0\7more"])
-def test_bytes_behind_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -> None:
+def test_bytes_after_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -> None:
     digest = RequestDigest.of(b"request", CURRENT_VERSION)
     data = encode_challenge(b"n" * 16, digest, CURRENT_VERSION) + trailing
     code = ResponseCode.AUTHENTICATION_NEEDED
@@ -440,7 +440,7 @@ def test_old_servers_name_no_handle_when_they_create_one_and_referrals_may_be_wi
     assert decode_response(response(OpCode.RESOLUTION, code, data), NOW) == (None, Referral(b"0.NA/1", None))
 
 
-def test_bytes_behind_an_empty_success_are_ignored() -> None:
+def test_bytes_after_an_empty_success_are_ignored() -> None:
     assert decode_response(response(OpCode.DELETE_HANDLE, ResponseCode.SUCCESS, b"new"), NOW) == (None, Empty())
 
 

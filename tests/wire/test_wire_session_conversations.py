@@ -269,7 +269,7 @@ def test_repeating_an_old_request_does_not_replace_the_challenge_of_a_session() 
 
 
 @pytest.mark.parametrize(("data", "granted"), [(2048, True), (2049, False)])
-def test_who_claims_to_be_somebody_has_a_name_of_2048_bytes_at_most(data: int, granted: bool) -> None:
+def test_identity_handle_has_at_most_2048_bytes(data: int, granted: bool) -> None:
     conversation = Talk()
     wish = conversation.client.begin_session(Identity(bytes(data), 1), NOW, peer_version=CURRENT_VERSION)
     reply = conversation.host.receive(frame_of(wish.request), NOW)

@@ -1,1 +1,1 @@
-"""The stand-alone verifier of proofs and checkpoints. It imports nothing else of the package."""
+"""Standalone verifier of proofs and checkpoints. It imports nothing else from Perseid."""

@@ -1,15 +1,15 @@
-"""Check a proof document, offline: the history of one name, long after the server that wrote it is gone.
+"""Offline verification of proof documents.
 
-It needs this module, `verification` beside it, and a public key that one trusts; nothing else of this package. The
-document is JSON and specified in docs/reference/proof-format.md. What is checked:
+It needs only this module, `verifier` and a trusted public key. The document is JSON, specified in
+docs/reference/proof-format.md. What is verified:
 
-- the checkpoint is signed with the trusted key, or with one that it handed over to: each hand-over is an entry of the
+- the checkpoint is signed with the trusted key, or with a later key of the ledger: each key rotation is an entry of the
   ledger, signed with the key before;
-- the entry, and each hand-over, is in the tree of that checkpoint;
-- each value, the actor and the note that the document shows are those that the entry committed to.
+- the entry, and each key rotation, is in the tree of the checkpoint;
+- the entry committed to the disclosed values, actor and note.
 
-What is not proved: that no later entry changed the name again, and what the values are that the document does not show.
-The document comes from anybody, so everything in it is bounded, and nothing is believed because it is written there.
+Not proved: that no later entry changed the record, and the values that the document does not disclose. The document is
+untrusted, so everything in it is limited.
 """
 
 import base64
@@ -37,23 +37,23 @@ from .verifier import (
 )
 
 FORMAT: Final = "perseid proof 1"
-"""What a document of this version says it is."""
+"""The `format` member of this version."""
 
 MAX_DOCUMENT: Final = 16 * 1_048_576
-"""Bytes of the longest document that is read. The longest record that a door accepts has 4 MiB as JSON; in a proof,
-with salts and commitments, it has less than twice as many."""
+"""Maximum size of a document in bytes. The longest record that an interface accepts has 4 MiB as JSON; in a proof, with
+salts and commitments, it has less than twice as many."""
 
 MAX_LINKS: Final = 1_000
-"""The most hand-overs in a document: a key that changes every month for eighty years. Each costs a signature check."""
+"""Maximum number of key rotations: one per month for eighty years. Each costs a signature check."""
 
 ROTATE_KEY: Final = 11
-"""The action of an entry with which the ledger changes its key."""
+"""The action of a key rotation."""
 
 BRANCH: Final = 12
-"""The action of an entry with which a restored ledger goes on under a new name and key."""
+"""The action of a branch: a restored ledger continues under a new name and key."""
 
 LEDGER: Final = "0.SITE/LEDGER"
-"""The name that such entries are about."""
+"""The handle of such entries."""
 
 _MEMBERS = frozenset({"format", "handle", "seq", "entry", "values", "checkpoint", "keys"})
 _OPTIONAL_MEMBERS = frozenset({"actor", "note"})
@@ -67,7 +67,7 @@ _NUMBER = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class ProvedValue:
-    """A value that the entry committed to, as docs/reference/ledger-format.md describes it."""
+    """A value that the entry committed to; see docs/reference/ledger-format.md."""
 
     index: int
     timestamp: int
@@ -80,50 +80,50 @@ class ProvedValue:
     references: tuple[tuple[int, str], ...]
     """Index and handle of each."""
     content: bytes
-    """All of it, as it is stored."""
+    """The encoded value, as stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedProof:
-    """What a document proves."""
+    """The verified content of a document."""
 
     handle: str
-    """The name, as it is spelled in the entry."""
+    """The handle, as spelled in the entry."""
     seq: int
     at: int
-    """When the entry was made, in microseconds since 1970."""
+    """Time of the entry, in microseconds since 1970."""
     action: int
     state: int
     values: tuple[ProvedValue, ...]
-    """The values that the document shows, by ascending index."""
+    """The disclosed values, by ascending index."""
     undisclosed: int
-    """How many more the record had, which the document does not show."""
+    """Number of values that the document does not disclose."""
     actor: str | None
-    """Door and actor, if the document shows them."""
+    """Interface and actor, if disclosed."""
     note: str | None
     checkpoint: Checkpoint
     keys: tuple[LogKey, ...]
-    """The trusted key, and those that it handed over to; the last one signed the checkpoint."""
+    """The trusted key and its successors; the last one signed the checkpoint."""
     branch: Branch | None
-    """Which ledger this one continues, if it was restored."""
+    """The ledger that this one continues, if it was restored."""
 
 
 def verify_proof(
     document: str | bytes, key: LogKey, *, handle: str | None = None, seq: int | None = None
 ) -> VerifiedProof:
-    """Check a document with a key that one trusts; raises `InvalidProof`.
+    """Verify a document with a trusted key; raises `InvalidProof`.
 
-    With `handle` or `seq`, a proof of something else is refused as well.
+    With `handle` or `seq`, a proof for another handle or entry is rejected.
     """
     members = _check_object(_parse(document), "the document", _MEMBERS, _OPTIONAL_MEMBERS)
     if members["format"] != FORMAT:
-        raise InvalidProof(f"this is not a document of the format {FORMAT!r}")
+        raise InvalidProof(f"the document does not have the format {FORMAT!r}")
     note = _check_text(members["checkpoint"], "the checkpoint")
     text, signatures = parse_note(note)
     if len(signatures) != 1 or format_note(text, signatures) != note:
-        raise InvalidProof("the checkpoint should have one signature, and be written canonically")
+        raise InvalidProof("the checkpoint must have one signature and be in canonical form")
     stated = Checkpoint.parse(text)
-    # The tree is that of a checkpoint which nobody vouches for yet: whose it is, its own hand-overs tell.
+    # The checkpoint is not verified yet: the key rotations in its tree determine its key.
     leaf = _parse_entry(members["entry"], stated, "the entry")
     links = _parse_links(members["keys"], stated)
     branch = next((each for each in links if isinstance(each, Branch)), None)
@@ -132,7 +132,7 @@ def verify_proof(
         raise _foreign_key_error(signatures[0][0], key, branch)
     checkpoint = open_checkpoint(note, keys[-1])
     if checkpoint.origin != keys[-1].name:
-        raise InvalidProof("the checkpoint is about another log than its key")
+        raise InvalidProof("the checkpoint and its key have different origins")
     _check_subject(leaf, members, handle, seq)
     values = tuple(_parse_values(members["values"], leaf))
     return VerifiedProof(
@@ -152,43 +152,42 @@ def verify_proof(
 
 
 def _check_subject(leaf: Leaf, members: dict[str, object], handle: str | None, seq: int | None) -> None:
-    """Refuse a proof that is not about what it says, or not about what was asked."""
     stated = _check_text(members["handle"], "the handle")
     if stated != leaf.handle or type(members["seq"]) is not int or members["seq"] != leaf.seq:
-        raise InvalidProof(f"the document is about entry {leaf.seq} of {leaf.handle!r}, not about what it says")
+        raise InvalidProof(f"the proof is for entry {leaf.seq} of {leaf.handle!r}, unlike the document states")
     if handle is not None and _record_key(handle, leaf.exact) != _record_key(leaf.handle, leaf.exact):
-        raise InvalidProof(f"the document is about {leaf.handle!r}, not about {handle!r}")
+        raise InvalidProof(f"the proof is for {leaf.handle!r}, not for {handle!r}")
     if seq is not None and seq != leaf.seq:
-        raise InvalidProof(f"the document is about entry {leaf.seq}, not about entry {seq}")
+        raise InvalidProof(f"the proof is for entry {leaf.seq}, not for entry {seq}")
 
 
 # Keys
 
 
 def _parse_links(value: object, checkpoint: Checkpoint) -> list[str | Branch]:
-    """The notes of the hand-overs, and the ledger that this one continues: all from entries of the tree."""
-    found: list[str | Branch] = []
+    """The notes of the key rotations, and the branch, all from entries of the tree."""
+    links: list[str | Branch] = []
     last = 0
     for each in _check_list(value, "the keys", MAX_LINKS):
-        link = _check_object(each, "a hand-over", _LINK_MEMBERS)
-        leaf = _parse_entry({"leaf": link["leaf"], "path": link["path"]}, checkpoint, "a hand-over")
+        link = _check_object(each, "a key rotation", _LINK_MEMBERS)
+        leaf = _parse_entry({"leaf": link["leaf"], "path": link["path"]}, checkpoint, "a key rotation")
         if leaf.handle != LEDGER or leaf.action not in (ROTATE_KEY, BRANCH) or leaf.seq <= last:
-            raise InvalidProof(f"entry {leaf.seq} hands over to no key, or stands in the wrong place")
+            raise InvalidProof(f"entry {leaf.seq} is not a key rotation, or is out of order")
         note = _open_text(link, "note", b"N", leaf.note) or ""
-        if leaf.action == BRANCH and found:
-            raise InvalidProof(f"entry {leaf.seq} begins a new ledger, so nothing is handed over before it")
-        found.append(Branch.parse(note) if leaf.action == BRANCH else note)
+        if leaf.action == BRANCH and links:
+            raise InvalidProof(f"entry {leaf.seq} begins a new ledger, but a key rotation precedes it")
+        links.append(Branch.parse(note) if leaf.action == BRANCH else note)
         last = leaf.seq
-    return found
+    return links
 
 
 def _follow_keys(key: LogKey, notes: list[str], branch: Branch | None) -> tuple[LogKey, ...]:
-    """The trusted key, and those after it; the hand-overs follow each other, also those from before its time."""
+    """The trusted key and its successors; all key rotations must be consecutive, also those before the trusted key."""
     keys = [key]
     last = None if branch is None else branch.new
     for old, new in map(parse_key_rotation, notes):
         if last not in (None, old):
-            raise InvalidProof(f"a hand-over is missing: {old} did not come to sign by those that are there")
+            raise InvalidProof(f"a key rotation is missing before {old}")
         if old == keys[-1]:
             keys.append(new)
         last = new
@@ -196,9 +195,9 @@ def _follow_keys(key: LogKey, notes: list[str], branch: Branch | None) -> tuple[
 
 
 def _foreign_key_error(signer: str, key: LogKey, branch: Branch | None) -> InvalidProof:
-    message = f"the checkpoint is signed by {signer}, with a key that {key} did not hand over to"
+    message = f"the checkpoint is signed by {signer}, with a key that is not a successor of {key}"
     if branch is not None and branch.predecessor.origin == key.name:
-        message += f"; that ledger was restored and goes on as {branch.new.name}: ask its operator for the new key"
+        message += f"; that ledger was restored and continues as {branch.new.name}: ask its operator for the new key"
     return InvalidProof(message)
 
 
@@ -206,7 +205,7 @@ def _foreign_key_error(signer: str, key: LogKey, branch: Branch | None) -> Inval
 
 
 def _parse_entry(value: object, checkpoint: Checkpoint, what: str) -> Leaf:
-    """A leaf that is in the tree of a checkpoint."""
+    """Parse a leaf and verify that it is in the tree of a checkpoint."""
     members = _check_object(value, what, _ENTRY_MEMBERS)
     raw = _decode_base64(members["leaf"], f"the leaf of {what}")
     path = [
@@ -219,20 +218,20 @@ def _parse_entry(value: object, checkpoint: Checkpoint, what: str) -> Leaf:
 
 
 def _parse_values(value: object, leaf: Leaf) -> Iterator[ProvedValue]:
-    """The values that are shown, each one of those that the leaf committed to, in their order."""
-    places = {each: place for place, each in enumerate(leaf.values)}
+    """The disclosed values, which the leaf must have committed to, in the same order."""
+    positions = {each: position for position, each in enumerate(leaf.values)}
     last = -1
     for each in _check_list(value, "the values", len(leaf.values)):
         salt, content = _parse_opening(each, "a value")
-        place = places.get(commitment(b"V", salt, content))
-        if place is None or place <= last:
-            raise InvalidProof(f"this is no value of entry {leaf.seq}, or it stands in the wrong place")
-        last = place
+        position = positions.get(commitment(b"V", salt, content))
+        if position is None or position <= last:
+            raise InvalidProof(f"a value is not part of entry {leaf.seq}, or is out of order")
+        last = position
         yield _parse_value(content)
 
 
 def _parse_value(content: bytes) -> ProvedValue:
-    """Take a value apart, as the native protocol encodes it."""
+    """Decode a value in the encoding of the native protocol."""
     try:
         index, timestamp, ttl_type, ttl, permissions = _VALUE.unpack_from(content)
         type_, at = _read_counted(content, _VALUE.size)
@@ -246,9 +245,9 @@ def _parse_value(content: bytes) -> ProvedValue:
             at += _NUMBER.size
         text = type_.decode("utf-8")
     except (struct.error, UnicodeDecodeError):
-        raise InvalidProof("the content of a value cannot be read") from None
+        raise InvalidProof("the content of a value is malformed") from None
     if count < 0 or at != len(content):
-        raise InvalidProof("the content of a value cannot be read")
+        raise InvalidProof("the content of a value is malformed")
     return ProvedValue(index, timestamp, ttl_type, ttl, permissions, text, data, tuple(references), content)
 
 
@@ -261,12 +260,12 @@ def _read_counted(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _open_text(members: dict[str, object], name: str, kind: bytes, committed: bytes) -> str | None:
-    """The actor or note, if it is shown and the entry committed to it."""
+    """The actor or note, if disclosed and the entry committed to it."""
     if name not in members:
         return None
     salt, content = _parse_opening(members[name], f"the {name}")
     if commitment(kind, salt, content) != committed:
-        raise InvalidProof(f"this is not the {name} of the entry")
+        raise InvalidProof(f"the {name} is not that of the entry")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -276,13 +275,13 @@ def _open_text(members: dict[str, object], name: str, kind: bytes, committed: by
 def _parse_opening(value: object, what: str) -> tuple[bytes, bytes]:
     members = _check_object(value, what, _OPENING_MEMBERS)
     salt = _decode_base64(members["salt"], f"the salt of {what}")
-    if len(salt) != _SALT_LENGTH:  # where salt ends and content begins is not in the commitment
-        raise InvalidProof(f"the salt of {what} should have {_SALT_LENGTH} bytes")
+    if len(salt) != _SALT_LENGTH:  # the commitment does not delimit salt and content
+        raise InvalidProof(f"the salt of {what} must have {_SALT_LENGTH} bytes")
     return salt, _decode_base64(members["content"], f"the content of {what}")
 
 
 def _record_key(handle: str, exact: bool) -> str:
-    """A name with the letters a–z replaced by A–Z: all of it, or up to the first slash where letters are told apart."""
+    """A handle with a–z replaced by A–Z: all of it, or only the prefix if the suffix is case-sensitive."""
     prefix, slash, suffix = handle.partition("/")
     fold = {letter: letter - 32 for letter in range(ord("a"), ord("z") + 1)}
     return prefix.translate(fold) + slash + (suffix if exact else suffix.translate(fold))
@@ -307,38 +306,38 @@ def _parse(document: str | bytes) -> object:
 def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise InvalidProof("a member of the document stands there twice")
+        raise InvalidProof("the document has a duplicate member")
     return members
 
 
 def _check_object(
     value: object, what: str, required: frozenset[str], optional: frozenset[str] = frozenset()
 ) -> dict[str, object]:
-    """An object with these members and no others: what is not checked should not stand in a proof."""
+    """Return an object with these members only: a proof must not contain anything unverified."""
     if not isinstance(value, dict) or not required <= value.keys() <= required | optional:
-        raise InvalidProof(f"{what} should be an object with {', '.join(sorted(required))}, and nothing else")
+        raise InvalidProof(f"{what} must be an object with {', '.join(sorted(required))}, and nothing else")
     return value
 
 
 def _check_list(value: object, what: str, limit: int) -> list[object]:
     if not isinstance(value, list) or len(value) > limit:
-        raise InvalidProof(f"{what} should be an array of at most {limit} items")
+        raise InvalidProof(f"{what} must be an array of at most {limit} items")
     return value
 
 
 def _check_text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise InvalidProof(f"{what} should be a string")
+        raise InvalidProof(f"{what} must be a string")
     return value
 
 
 def _decode_base64(value: object, what: str) -> bytes:
-    """Bytes in base64, as it is written and not otherwise: some texts stand for the same bytes."""
+    """Decode canonical base64."""
     text = _check_text(value, what)
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidProof(f"{what} is not base64") from None
     if base64.b64encode(raw).decode() != text:
-        raise InvalidProof(f"{what} is not written as base64 is")
+        raise InvalidProof(f"{what} is not canonical base64")
     return raw

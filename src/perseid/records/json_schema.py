@@ -234,9 +234,7 @@ class Schema:
     def violation(self, data: bytes, budget: ValidationBudget) -> Violation | None:
         """Find the first rule that JSON data violates; InvalidData if it is not JSON or too large to validate."""
         if len(data) > MAX_CHECKED_BYTES:
-            message = (
-                f"the data has {len(data):,} bytes and is too long to validate; the maximum is {MAX_CHECKED_BYTES:,}"
-            )
+            message = f"the data has {len(data):,} bytes; the maximum for validation is {MAX_CHECKED_BYTES:,}"
             raise BudgetExceeded(message)
         from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see `compile_schema`
 

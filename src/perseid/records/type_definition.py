@@ -106,9 +106,7 @@ class Definition(Text):
 
     def _check_pattern(self, pattern: str, data: bytes, budget: ValidationBudget) -> Violation | None:
         if len(data) > MAX_CHECKED_BYTES:
-            message = (
-                f"the data has {len(data):,} bytes and is too long to validate; the maximum is {MAX_CHECKED_BYTES:,}"
-            )
+            message = f"the data has {len(data):,} bytes; the maximum for validation is {MAX_CHECKED_BYTES:,}"
             raise BudgetExceeded(message)
         text = Text.from_bytes(data).text
         matcher = compile_pattern(pattern)

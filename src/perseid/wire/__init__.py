@@ -1,6 +1,5 @@
-"""The native protocol without sockets: bytes in, messages out.
+"""The native protocol without I/O: time and randomness are arguments.
 
-Nothing here opens a connection, reads a clock or draws a random number: time and randomness are arguments. `Server`
-and `Client` hold the two sides of every conversation; below them stand the codecs, each reading and writing one
-structure. docs/reference/protocol.md says what is implemented and where deployment and RFC differ.
+`Server` and `Client` implement the two sides of a conversation on top of codecs for each structure. See
+docs/reference/protocol.md for what is implemented and where deployment and RFC differ.
 """

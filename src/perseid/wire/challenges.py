@@ -1,23 +1,20 @@
-"""Answers to challenges: who proves what, with a private key or with a secret (native protocol, 13).
+"""Challenge responses, with a private key or a secret, and the table of pending challenges (native protocol §13).
 
-X = nonce and digest, in that order, raw bytes.
-
-A public-key answer (13.4) is `bytes` hash name, `bytes` signature of X, with the hash of the challenge's version. A
-secret-key answer (13.5) follows the lower of the challenge's version and its suggested version, with K the secret:
+X = nonce followed by digest, K = the secret. A public-key answer (§13.4) is `bytes` hash name, `bytes` signature of X,
+with the hash of the challenge's version. A secret-key answer (§13.5) depends on the lower of the challenge's version
+and its suggested version:
 
     2.7 and later   22   bytes salt   i32 iterations   i32 key bits   bytes HMAC-SHA1(PBKDF2(K, salt …), X)
     2.1 to 2.6      02   SHA-1(K X K)
-    before          MD5(K X K), without a byte for the algorithm
+    before          MD5(K X K), without the algorithm
 
-"A verifier must accept, by first byte (request version 2.1 and later): 0 or 1 MD5(K X K); 2 SHA-1(K X K); 3
-SHA-256(K X K); 0x12 HMAC-SHA1(K, X); 0x13 HMAC-SHA256(K, X); 0x22 PBKDF2 with the salt, iteration count and key length
-given in the answer (bound them!). The whole remainder, parameters included, is compared." In code 22, and only there,
-the bytes of K are widened (see `pbkdf2`). A malformed answer is a wrong answer.
+From request version 2.1 on, the first byte of an answer selects the algorithm: 0 or 1 MD5(K X K); 2 SHA-1(K X K);
+3 SHA-256(K X K); 0x12 HMAC-SHA1(K, X); 0x13 HMAC-SHA256(K, X); 0x22 PBKDF2 with the salt, iterations and key length in
+the answer, within limits. The whole remainder, including parameters, is compared. Only for 0x22, K is converted with
+`latin1_to_utf8`. A malformed answer is a wrong answer.
 
-Challenges that a server has given out and not yet seen answered.
-
-The server keeps the request and executes its own copy when the answer is right, so the client never sends it
-twice. An entry is used once: a repeated answer (UDP) gets the same reply again and executes nothing.
+The server stores the challenged request and executes this copy when the answer is right. A challenge is used once: a
+repeated answer (UDP) gets the same reply and executes nothing.
 """
 
 import hmac
@@ -37,20 +34,20 @@ from .codes import Version
 from .message import Message
 
 DERIVED_KEY_BITS: Final = 160
-"""The length of the derived key that deployed clients ask for."""
+"""Size of the derived key that deployed clients request, in bits."""
 
 SALT_LENGTH: Final = 16
-"""Bytes of salt that deployed clients take."""
+"""Size of the salt that deployed clients use, in bytes."""
 
 
 def answer_with_key(key: PrivateKey, nonce: bytes, digest: bytes, version: Version) -> bytes:
-    """Prove that one has a private key; `version` is the challenge's."""
+    """Answer a challenge with a private key; `version` is that of the challenge."""
     algorithm = signature_hash(key, version).spelling
     return Writer().text(algorithm).bytes_(key.sign(algorithm, nonce + digest)).getvalue()
 
 
 def check_key_answer(key: PublicKey, nonce: bytes, digest: bytes, answer: bytes) -> bool:
-    """Whether the owner of the key gave the answer. Any hash is accepted."""
+    """Whether the answer was made with the key. Any hash is accepted."""
     try:
         reader = Reader(answer)
         algorithm = find_algorithm(reader.bytes_(MAX_IDENTIFIER))
@@ -64,7 +61,7 @@ def check_key_answer(key: PublicKey, nonce: bytes, digest: bytes, answer: bytes)
 def answer_with_secret(
     secret: bytes, nonce: bytes, digest: bytes, version: Version, suggested: Version, salt: bytes
 ) -> bytes:
-    """Prove that one knows a secret; the versions are the challenge's, the salt is fresh (`SALT_LENGTH` bytes)."""
+    """Answer a challenge with a secret; the versions are those of the challenge, the salt is fresh (`SALT_LENGTH`)."""
     data = nonce + digest
     if version.at_least(7) and suggested.at_least(7):
         return bytes((Algorithm.PBKDF2_HMAC_SHA1,)) + pbkdf2_mac(
@@ -76,16 +73,16 @@ def answer_with_secret(
 
 
 def check_secret_answer(secret: bytes, nonce: bytes, digest: bytes, answer: bytes, version: Version) -> bool:
-    """Whether somebody who knows the secret gave the answer; `version` is that of the answering message.
+    """Whether the answer was made with the secret; `version` is that of the answering message.
 
-    An empty secret is nobody's: everybody knows it.
+    An empty secret proves nothing.
     """
     if not secret or not answer:
         return False
     data = nonce + digest
     if not version.at_least(1):
         return hmac.compare_digest(mac(Algorithm.MD5, secret, data), answer)
-    # 0 stands for MD5 in this place alone.
+    # 0 means MD5 only here.
     algorithm, received = Algorithm(answer[0] or Algorithm.MD5), answer[1:]
     if algorithm == Algorithm.PBKDF2_HMAC_SHA1:
         try:
@@ -101,24 +98,24 @@ def check_secret_answer(secret: bytes, nonce: bytes, digest: bytes, answer: byte
 
 
 def pbkdf2_mac(secret: bytes, salt: bytes, iterations: int, bits: int, data: bytes) -> bytes:
-    """The MAC of code 22 with the parameters in front of it; parameters out of bounds are refused."""
+    """The MAC of code 0x22 after its parameters; parameters out of bounds are rejected."""
     key = derive_key(latin1_to_utf8(secret), salt, iterations, bits)
     code = mac(Algorithm.HMAC_SHA1, key, data)
     return Writer().bytes_(salt).i32(iterations).i32(bits).bytes_(code).getvalue()
 
 
 NONCE_LENGTH: Final = 16
-"""Bytes of a nonce, as every deployed server sends it."""
+"""Size of a nonce in bytes, as in deployed servers."""
 
 MAX_CHALLENGES: Final = 10_000
-"""Unanswered challenges at a time; the oldest makes room."""
+"""Maximum number of pending challenges; the oldest is evicted."""
 
 MAX_PENDING_BYTES: Final = 64 << 20
-"""Bytes of the requests that wait for an answer: anybody can make the server keep one, so there is an end. The
-largest goes first, so that small honest requests survive a flood of large ones."""
+"""Maximum size of all challenged requests in bytes, because anyone can cause a challenge. The largest is evicted first,
+so that small requests survive a flood of large ones."""
 
 MAX_REPLY: Final = 65_536
-"""Bytes of the longest reply that is kept for a repeated answer: only UDP repeats, and long ones do not go there."""
+"""Maximum size of a reply stored for repeated answers, in bytes: only UDP repeats, and long replies do not use it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,28 +125,27 @@ class PendingChallenge:
     id: int
     """The session id of the challenge: a number of its own, or the session's."""
     request: Message
-    """What will be executed."""
+    """The request to execute."""
     nonce: bytes
-    """What has to be signed, together with the digest."""
     digest: RequestDigest
     """The digest of the request."""
     since: float
-    """When the challenge was given."""
+    """Time of the challenge."""
     used_by: tuple[int, bytes] | None = None
-    """The answer that used the challenge up: its request id and the proof in it, which no stranger knows."""
+    """The accepted answer: its request id and its proof."""
     reply: tuple[bytes, ...] = field(default=(), repr=False)
-    """What that answer got, for the case that it comes again; nothing if it got several messages, or long ones."""
+    """The reply to that answer, for repetitions; empty if it was several messages or too long."""
     is_list: bool = False
-    """Whether it got several messages."""
+    """Whether the reply was several messages."""
 
     def matches_request(self, request: Message) -> bool:
-        """Whether it waits for the answer about this very request, which may have come twice (UDP)."""
+        """Whether this is an open challenge for the same request, which may have been received twice (UDP)."""
         same = self.request.envelope.request_id == request.envelope.request_id
         return same and self.request.raw == request.raw and self.used_by is None
 
     @property
     def size(self) -> int:
-        """What keeping it costs."""
+        """Size in bytes."""
         return len(self.request.payload()) + sum(map(len, self.reply))
 
 
@@ -170,19 +166,19 @@ class ChallengeTable:
         return challenge_id in self._pending
 
     def add(self, pending: PendingChallenge) -> None:
-        """Keep a challenge; an older one under the same id is replaced."""
+        """Add a challenge; an older one with the same id is replaced."""
         self._drop(pending.id)
         self._pending[pending.id] = pending
         self._size += pending.size
         self._evict()
 
     def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
-        """The challenge of that id, if it still lives."""
+        """The challenge with this id, if it has not expired."""
         self.purge(now)
         return self._pending.get(challenge_id)
 
     def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
-        """Note what the answer that used the challenge up got, unless that is long."""
+        """Store the reply to the accepted answer, unless it is too long."""
         if self._pending.get(pending.id) is pending and sum(map(len, reply)) <= MAX_REPLY:
             self._size -= pending.size
             pending.reply = reply
@@ -190,7 +186,7 @@ class ChallengeTable:
             self._evict()
 
     def purge(self, now: float) -> None:
-        """Forget what is too old."""
+        """Remove expired challenges."""
         while self._pending:
             oldest = next(iter(self._pending.values()))
             if abs(now - oldest.since) <= self._life:

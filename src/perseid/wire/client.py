@@ -1,8 +1,8 @@
-"""The client's side of every conversation, without sockets, clock or storage.
+"""The client side of the protocol, without I/O.
 
-A client makes a `Message` with `request`, sends it, and gives what came back to `read`, which refuses what is not
-the answer to it: a foreign request id, an expired message, a digest of another request, a signature or MAC that does
-not verify. A challenge is answered with `answer_challenge`, a session begun with `begin_session`.
+A client creates a `Message` with `request`, sends it, and passes the response to `read`, which rejects a wrong request
+id, an expired message, a digest of another request, and an invalid signature or MAC. Challenges are answered with
+`answer_challenge`; sessions are started with `begin_session`.
 """
 
 from collections.abc import Callable
@@ -43,51 +43,48 @@ from .requests import (
 from .responses import Challenge, Failure, ResponseBody, SessionSetupResult, decode_response
 from .sessions import MAX_TIMEOUT, Cipher, Identity, Session
 
-_MAX_ERROR_TEXT = 200  # characters of a peer's sentence that an error repeats
+_MAX_ERROR_TEXT = 200  # characters of a peer's message that an error quotes
 _REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY
 _CHALLENGE_FLAGS = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedResponse:
-    """What came back, and was found to be the answer."""
+    """A response that was verified to belong to the request."""
 
     message: Message
-    """The response itself."""
     body: ResponseBody
-    """What it says."""
     digest: RequestDigest | None
-    """The digest of the request that it carries."""
+    """The digest of the request in the response."""
     is_certified: bool
     """Whether a signature or MAC was verified."""
 
     @property
     def code(self) -> ResponseCode:
-        """How it went."""
+        """The response code."""
         return self.message.header.response_code
 
     @property
     def more_follows(self) -> bool:
-        """Whether another message of the same answer follows."""
+        """Whether another message of the same response follows."""
         return OpFlag.CONTINUOUS in self.message.header.flags
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSession:
-    """A session that was asked for and not granted yet."""
+    """A session that was requested but not granted yet."""
 
     request: Message
-    """The set-up request, to be sent."""
+    """The setup request to send."""
     pair: DhKeyPair = field(repr=False)
-    """Our half of the exchange."""
     identity: Identity | None
-    """Whom we claim to be."""
+    """The claimed identity."""
     timeout: int
-    """How long the session shall live unused."""
+    """Idle timeout in seconds."""
 
 
 class Client:
-    """Makes requests and judges responses. `version` is the highest that it speaks."""
+    """Creates requests and verifies responses. `version` is the highest that it supports."""
 
     def __init__(self, random: Callable[[int], bytes], version: Version = CURRENT_VERSION) -> None:
         self._random = random
@@ -104,9 +101,9 @@ class Client:
         site_serial: int = UNKNOWN_SERIAL,
         session: Session | None = None,
     ) -> Message:
-        """A new request, in the lower of the peer's version and ours; in a session it carries a MAC.
+        """Create a request, in the lower of the peer's version and ours, with a MAC in a session.
 
-        Without `flags` it has those that deployed clients set on such a request.
+        The default `flags` are those of deployed clients.
         """
         if flags is None:
             flags = default_flags(opcode)
@@ -119,11 +116,11 @@ class Client:
         return message if session is None else session.protect(message)
 
     def repeat(self, message: Message, session: Session | None) -> Message:
-        """The same request for another attempt: in a session it needs a fresh counter."""
+        """The same request for a retry, with a new counter in a session."""
         return message if session is None else session.protect(message)
 
     def pack(self, message: Message, session: Session | None) -> Frame:
-        """What to send: encrypted if the request says so or carries private values in a session."""
+        """The frame to send: encrypted if requested, or if it has private values in a session."""
         if session is not None and (OpFlag.ENCRYPT in message.header.flags or _has_private_values(message)):
             return Frame(*session.seal(message, self._random))
         return Frame(message.envelope, message.payload())
@@ -138,7 +135,7 @@ class Client:
         session: Session | None = None,
         about: Message | None = None,
     ) -> VerifiedResponse:
-        """Judge what came back to `request`; where that answers a challenge, `about` is what was challenged."""
+        """Verify the response to `request`; if that answers a challenge, `about` is the challenged request."""
         envelope, payload = frame.envelope, frame.payload
         if envelope.request_id != request.envelope.request_id:
             raise _mismatch_error(frame, now)
@@ -198,12 +195,12 @@ class Client:
         proof: PrivateKey | bytes,
         now: float,
     ) -> Message:
-        """Answer a challenge to `request` as `identity`: with a private key, or with a secret (bytes)."""
+        """Answer a challenge to `request` as `identity`, with a private key or a secret (bytes)."""
         body = challenge.body
         if not isinstance(body, Challenge) or challenge.digest is None:
-            raise LocalProtocolError("only a challenge can be answered")
+            raise LocalProtocolError("the response is not a challenge")
         if not challenge.digest.matches(request.raw):
-            raise RemoteProtocolError("the challenge is about another request; it is not answered")
+            raise RemoteProtocolError("the challenge is for another request")
         envelope = challenge.message.envelope
         version, digest = common_version(envelope.version, self._version), challenge.digest.digest
         if isinstance(proof, bytes):
@@ -228,7 +225,7 @@ class Client:
         timeout: int = MAX_TIMEOUT,
         group: tuple[int, int] = DEFAULT_GROUP,
     ) -> PendingSession:
-        """Ask for a session by Diffie–Hellman, as somebody or anonymously."""
+        """Request a session by Diffie–Hellman, with an identity or anonymously."""
         pair = generate_key_pair(group, self._random)
         setup = SessionSetup(
             ExchangeMode.DIFFIE_HELLMAN,
@@ -241,14 +238,14 @@ class Client:
         return PendingSession(request, pair, identity, timeout)
 
     def finish_session(self, pending: PendingSession, answer: VerifiedResponse) -> Session:
-        """Take the server's half of the exchange, which `read` has verified."""
+        """Complete the session with the server's response, which `read` has verified."""
         body, message = answer.body, answer.message
         if not isinstance(body, SessionSetupResult) or body.mode != ExchangeMode.DIFFIE_HELLMAN:
             raise RemoteProtocolError("the server did not grant the session", ResponseCode.SESSION_FAILED)
         if message.envelope.session_id <= 0:
-            raise RemoteProtocolError("the server gave the session no id", ResponseCode.SESSION_FAILED)
+            raise RemoteProtocolError("the session has no id", ResponseCode.SESSION_FAILED)
         cipher, data = Cipher.DES, body.data
-        # The cipher's number came with 2.4; the server decides that by what the request suggested.
+        # From 2.4 on, by the suggested version of the request, the number of the cipher comes first.
         if pending.request.envelope.suggested.at_least(4):
             cipher, data = Cipher(int.from_bytes(data[:4], "big")), data[4:]
         try:
@@ -257,40 +254,39 @@ class Client:
                 pending.pair.public.p,
                 pending.pair.public.g,
             ):
-                raise InvalidData("the server's key is not one of the group that was proposed")
+                raise InvalidData("the server's key is not in the proposed group")
             key = derive_session_key(cipher, shared_secret(pending.pair, theirs))
         except InvalidData as error:
             raise RemoteProtocolError(f"the key exchange failed: {error}", ResponseCode.SESSION_FAILED) from error
         return Session(message.envelope.session_id, key, cipher, message.version, pending.identity, pending.timeout)
 
     def _new_id(self) -> int:
-        """A positive 31-bit number; others are taken for "not set" in places."""
+        """A positive 31-bit number; others can mean "not set"."""
         return int.from_bytes(self._random(4), "big") % 0x7FFF_FFFF + 1
 
 
 def _mismatch_error(frame: Frame, now: float) -> RemoteProtocolError:
-    """Why a frame is not the answer: a server that could not read the request says so under no request's id."""
-    other = RemoteProtocolError("the response answers another request")
+    """Error for a wrong request id: a server that could not read the request does not know its id."""
+    error = RemoteProtocolError("the response is for another request")
     if frame.envelope.request_id != UNKNOWN_REQUEST_ID:
-        return other
+        return error
     try:
         message = Message.from_bytes(frame.envelope, frame.payload, int(now))
         _, body = decode_response(message, int(now))
     except InvalidData:
-        return other
+        return error
     if not isinstance(body, Failure) or message.header.is_request:
-        return other
+        return error
     return _unreadable_request_error(message, body)
 
 
 def _unreadable_request_error(message: Message, failure: Failure) -> RemoteProtocolError:
-    """What a server says that could not read the request."""
     text = failure.sentence[:_MAX_ERROR_TEXT]
     return RemoteProtocolError(f"the server could not read the request: {text}", message.header.response_code)
 
 
 def _has_private_values(message: Message) -> bool:
-    """Whether a request carries values that not everybody may read; from 2.8 on these are encrypted in sessions."""
+    """Whether a request has private values; from 2.8 on these are encrypted in sessions."""
     opcode = message.header.opcode
     if not message.version.at_least(8) or opcode not in _OPCODES_WITH_VALUES:
         return False

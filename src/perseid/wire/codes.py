@@ -1,7 +1,4 @@
-"""Operation codes, response codes, flags and protocol versions: the protocol's vocabulary.
-
-Codes that nobody knows survive (`OpenEnum`): they are answered or shown, never crashed on.
-"""
+"""Operation codes, response codes, flags and protocol versions. Unknown codes are preserved (`OpenEnum`)."""
 
 from enum import IntFlag
 from typing import Final, NamedTuple, Self, cast
@@ -10,7 +7,7 @@ from perseid.records.encoding import OpenEnum
 
 
 class OpCode(OpenEnum):
-    """What a request asks for."""
+    """The operation of a request."""
 
     RESERVED = 0
     RESOLUTION = 1
@@ -36,13 +33,13 @@ class OpCode(OpenEnum):
 
 
 class ResponseCode(OpenEnum):
-    """How it went."""
+    """The result of a request."""
 
     RESERVED = 0
     """Marks a request."""
     SUCCESS = 1
     ERROR = 2
-    """A failure that another site may not have; clients try elsewhere."""
+    """A failure of this site; clients try another one."""
     SERVER_TOO_BUSY = 3
     PROTOCOL_ERROR = 4
     OPERATION_NOT_SUPPORTED = 5
@@ -77,30 +74,30 @@ _KNOWN_FLAGS = 0xFFF0_0000
 
 
 class OpFlag(IntFlag):
-    """The flags of a message's header; unknown bits are kept."""
+    """Flags in the header of a message; unknown bits are preserved."""
 
     AUTHORITATIVE = 0x8000_0000
-    """AT: ask a primary site; a primary site answered."""
+    """AT: ask a primary site; the response is from a primary site."""
     CERTIFY = 0x4000_0000
     """CT: sign the response."""
     ENCRYPT = 0x2000_0000
     """ENC: encrypt the response under the session."""
     RECURSIVE = 0x1000_0000
-    """REC: the server may ask elsewhere."""
+    """REC: the server may ask other servers."""
     CACHE_AUTHENTICATION = 0x0800_0000
     """CA: a cache should sign with its own key."""
     CONTINUOUS = 0x0400_0000
     """CN: another response message follows."""
     KEEP_CONNECTION = 0x0200_0000
-    """KC: the client would like the connection kept."""
+    """KC: keep the connection open."""
     PUBLIC_ONLY = 0x0100_0000
     """PO: only publicly readable values, no challenge."""
     REQUEST_DIGEST = 0x0080_0000
     """RD: the response begins with a digest of the request."""
     OVERWRITE = 0x0040_0000
-    """OW: replace what exists."""
+    """OW: replace existing records or values."""
     MINT_SUFFIX = 0x0020_0000
-    """MN: the server completes the name."""
+    """MN: the server mints the suffix."""
     DO_NOT_REFER = 0x0010_0000
     """DNR: no prefix referral."""
 
@@ -108,8 +105,7 @@ class OpFlag(IntFlag):
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, int) or value < 0 or not value & ~_KNOWN_FLAGS:
             return cast("Self | None", super()._missing_(value))
-        # The library keeps every combination for good, and a peer can count through all of them: only the few
-        # that we know may stay.
+        # IntFlag caches every combination permanently, and a peer can send all of them: cache known flags only.
         member = int.__new__(cls, value)
         member._name_ = f"{cls.__name__}_{value:08X}"
         member._value_ = value
@@ -117,7 +113,7 @@ class OpFlag(IntFlag):
 
 
 DEFAULT_FLAGS: Final = OpFlag.RECURSIVE | OpFlag.CACHE_AUTHENTICATION | OpFlag.PUBLIC_ONLY
-"""What deployed clients set on every request."""
+"""The flags that deployed clients set on every request."""
 
 
 _CERTIFIED = OpFlag.CERTIFY
@@ -137,7 +133,7 @@ def default_flags(opcode: OpCode) -> OpFlag:
 
 
 class Version(NamedTuple):
-    """A protocol version. Compare with `at_least`: 5.x is a very old client that mislabelled itself, hence 2.0."""
+    """A protocol version. Compare with `at_least`: 5.x is a very old client and means 2.0."""
 
     major: int
     minor: int
@@ -148,7 +144,7 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Take `2.11`."""
+        """Parse `2.11`."""
         major, _, minor = text.partition(".")
         return cls(int(major), int(minor))
 
@@ -157,16 +153,16 @@ class Version(NamedTuple):
 
 
 CURRENT_VERSION: Final = Version(2, 11)
-"""The newest version there is, and the one that we speak."""
+"""The newest version, which we support."""
 
 ASSUMED_VERSION: Final = Version(2, 3)
-"""The version to use towards a peer whose version is not known."""
+"""The version for a peer whose version is unknown."""
 
 _OLDEST_VERSION = Version(2, 0)
 
 
 def common_version(suggested: Version, own: Version = CURRENT_VERSION) -> Version:
-    """The version to use: the lower of what the peer suggests and what we speak."""
+    """The lower of the peer's suggested version and our own."""
     if not suggested.at_least(0):
         return _OLDEST_VERSION
     return min(suggested, own)
@@ -176,12 +172,12 @@ _OLD_CODES = {ResponseCode.SERVER_BACKUP: 303, ResponseCode.INVALID_VALUE: 201}
 
 
 def response_code_to_wire(code: ResponseCode, version: Version) -> int:
-    """The number that stands for a code in a version: before 2.5 two codes had others."""
+    """The number of a code in a version: two codes had other numbers before 2.5."""
     return code if version.at_least(5) else _OLD_CODES.get(code, code)
 
 
 def response_code_from_wire(number: int, version: Version) -> ResponseCode:
-    """The code that a number means in a version. 201 stays what it is now: both meanings are alike."""
+    """The code of a number in a version. 201 is not mapped: both meanings are similar."""
     if number == 303 and not version.at_least(5):
         return ResponseCode.SERVER_BACKUP
     return ResponseCode(number)

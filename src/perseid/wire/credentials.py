@@ -1,20 +1,7 @@
-"""Hashes and MACs by their identifiers, in all spellings that are met (native protocol, 5.4).
+"""Signatures and MACs of messages, in every version (native protocol §5).
 
-    string, written     SHA1   SHA-256   MD5   HMAC-SHA1   HMAC-SHA256
-    string, accepted    SHA-1   SHA256
-    one byte           1 MD5   2 SHA-1   3 SHA-256   12 HMAC-SHA1   13 HMAC-SHA256   22 PBKDF2-HMAC-SHA1
-
-"Algorithm names are compared ignoring case and punctuation for the HMAC names"; we are as tolerant with the others.
-
-The digest of a request, which a response carries at its very front when it was asked to (RD).
-
-It is taken over the request's header and body exactly as received. The algorithm follows the response's version:
-SHA-256 from 2.7 on, SHA-1 from 2.1 on, MD5 before.
-
-Signatures and MACs of messages, in every version (native protocol, 5).
-
-With HB = header and body, V = the message's version, S = the suggested version, all of the message's own envelope, and
-ctr = the counter in the credential:
+With HB = header and body, V = version and S = suggested version in the envelope, sid and rid = session and request id,
+ctr = counter in the credential:
 
     signature input, HS_SIGNED             MAC, HS_MAC, with the session's key K
     2.8 and later   V S sid rid ctr HB     2.8 and later   HMAC-SHA-256(K, V S sid rid ctr HB)
@@ -22,12 +9,12 @@ ctr = the counter in the credential:
     2.6             14 bytes, HB          2.5 and 2.6     SHA-1(K[0:4] HB K zeros), as many zeros as K has bytes + 10
     before          HB                     before          SHA-1(K HB K)
 
-Two of these are bugs that became the protocol. "The 2.6 prefix: take 14 zero bytes, put V at 0-1, sid at 2-5, then
-overwrite 4-7 with rid and then 4-7 again with ctr." And the MAC of 2.5 and 2.6, meant to cover the envelope, "was
-spoilt by an offset bug": version, ids and counter do not survive, so nothing but the message itself is protected.
+Two of these are bugs that became the protocol. The 2.6 prefix is 14 zero bytes with V at 0-1, sid at 2-5, rid at 4-7
+and then ctr at 4-7. The MAC of 2.5 and 2.6 was meant to cover the envelope, but because of an offset bug it protects
+only the message itself.
 
-"The verifier uses the algorithm named in the credential, the version in the received envelope, and the counter in the
-credential." Of the named algorithm only the hash is free: from 2.7 on a MAC must be an HMAC, before it must not.
+The verifier uses the algorithm and counter in the credential and the version in the envelope. From 2.7 on a MAC must be
+an HMAC, before it must not.
 """
 
 import hmac
@@ -53,12 +40,12 @@ _IDS = Struct(">iii")
 _COUNTER = Struct(">i")
 _MAX_COUNTER = 0x7FFF_FFFF
 _SUGGESTED_MAJOR = 0x03  # the bits that the major version has in the envelope
-_KEY_PREFIX_LENGTH = 4  # bytes of the key at the front of the spoilt buffer
+_KEY_PREFIX_LENGTH = 4  # bytes of the key at the front of the buffer
 _LOST_LENGTH = 10  # bytes of version, ids and counter that were meant to be in it
 
 
 def signature_input(message: Message, counter: int) -> bytes:
-    """What a signature over a message covers."""
+    """The bytes that a signature covers."""
     if message.version.at_least(7):
         return _protected_bytes(message, counter)
     if message.version.at_least(6):
@@ -71,7 +58,7 @@ def signature_input(message: Message, counter: int) -> bytes:
 
 
 def sign(message: Message, key: PrivateKey, counter: int = 0) -> Message:
-    """The message with a signature; its envelope must be final."""
+    """Sign a message; its envelope must be final."""
     _check_counter(counter)
     algorithm = signature_hash(key, message.version).spelling
     signature = key.sign(algorithm, signature_input(message, counter))
@@ -79,7 +66,7 @@ def sign(message: Message, key: PrivateKey, counter: int = 0) -> Message:
 
 
 def verify_signature(message: Message, key: PublicKey) -> bool:
-    """Whether the message carries a signature, and it is that of the key's owner."""
+    """Whether the message has a valid signature of the key."""
     credential = message.credential
     if credential is None or credential.type not in _SIGNATURE_TYPES:
         return False
@@ -90,7 +77,7 @@ def verify_signature(message: Message, key: PublicKey) -> bool:
 
 
 def add_mac(message: Message, session_key: bytes, counter: int) -> Message:
-    """The message with a MAC; its envelope must be final."""
+    """Add a MAC to a message; its envelope must be final."""
     _check_counter(counter)
     version = message.version
     algorithm = Algorithm.HMAC_SHA256 if version.at_least(7) else Algorithm.SHA1
@@ -100,7 +87,7 @@ def add_mac(message: Message, session_key: bytes, counter: int) -> Message:
 
 
 def verify_mac(message: Message, session_key: bytes) -> bool:
-    """Whether the message carries a MAC, and it was made with the session's key. The counter is for the caller."""
+    """Whether the message has a valid MAC of the session key. The caller checks the counter."""
     credential = message.credential
     if credential is None or credential.type != HS_MAC:
         return False
@@ -116,7 +103,7 @@ def _mac(message: Message, key: bytes, algorithm: Algorithm, counter: int) -> by
     if version.at_least(7):
         return mac(algorithm, key, _protected_bytes(message, counter))
     if version.at_least(5):
-        # mac() adds the key on both sides, and this buffer has it elsewhere.
+        # mac() would add the key on both sides; this buffer has it elsewhere.
         return mac(algorithm, b"", key[:_KEY_PREFIX_LENGTH] + content + key + bytes(len(key) + _LOST_LENGTH))
     return mac(algorithm, key, content)
 
@@ -126,7 +113,7 @@ def _mac_algorithms(version: Version) -> frozenset[Algorithm]:
 
 
 def _protected_bytes(message: Message, counter: int) -> bytes:
-    """The fields of the envelope that are protected from 2.7 on, then header and body."""
+    """The protected fields of the envelope (from 2.7 on), then header and body."""
     envelope = message.envelope
     versions = bytes(envelope.version)
     if envelope.version.at_least(8):
@@ -136,4 +123,4 @@ def _protected_bytes(message: Message, counter: int) -> bytes:
 
 def _check_counter(counter: int) -> None:
     if not 0 <= counter <= _MAX_COUNTER:
-        raise LocalProtocolError(f"a session counter is between 0 and {_MAX_COUNTER}, not {counter}")
+        raise LocalProtocolError(f"a session counter must be between 0 and {_MAX_COUNTER}, not {counter}")

@@ -1,30 +1,30 @@
-"""Protocol errors: who is at fault, and which response code answers it (after h11's two sides)."""
+"""Protocol errors, remote or local (as in h11), with the response code to return."""
 
 from .codes import ResponseCode
 
 
 class ProtocolError(Exception):
-    """The common side of both errors; never raised itself."""
+    """Base class of both errors; never raised itself."""
 
     def __init__(self, message: str, code: ResponseCode) -> None:
         if type(self) is ProtocolError:
-            raise TypeError("raise RemoteProtocolError or LocalProtocolError: an error must say whose doing it was")
+            raise TypeError("raise RemoteProtocolError or LocalProtocolError instead")
         super().__init__(message)
         self.message = message
-        """A sentence for people; it never holds a secret."""
+        """Text for people, without secrets."""
         self.code = code
-        """The response code with which a server answers."""
+        """The response code that a server returns."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what it must not."""
+    """The peer violated the protocol."""
 
     def __init__(self, message: str, code: ResponseCode = ResponseCode.PROTOCOL_ERROR) -> None:
         super().__init__(message, code)
 
 
 class LocalProtocolError(ProtocolError):
-    """Our own program asked for what the protocol cannot do."""
+    """The calling program requested something that the protocol does not support."""
 
     def __init__(self, message: str, code: ResponseCode = ResponseCode.ERROR) -> None:
         super().__init__(message, code)

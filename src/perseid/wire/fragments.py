@@ -1,12 +1,11 @@
-"""Messages in UDP packets: cutting them up and putting them together again.
+"""Fragmentation of messages into UDP packets, and reassembly.
 
-A packet has at most 512 bytes: the envelope with the packet's number, and up to 492 bytes of the message; all
-packets but the last are full. Packets come in any order, twice, or never. The number of packets follows from the
-length that every envelope states; a request says by its TC flag that there are several, a response need not.
+A packet has at most 512 bytes: the envelope with the packet number, and up to 492 bytes of the message; all packets but
+the last are full. Packets can arrive in any order, twice, or never. The number of packets follows from the length in
+every envelope; a request with several has the TC flag, a response may not.
 
-What is unfinished lives in memory that strangers fill, so it is bounded by source, in all, and in time. When room
-is needed the oldest goes: the packets of an honest message arrive within milliseconds of each other, so it is
-finished long before it is the oldest.
+Partial messages use memory that untrusted peers fill, so it is limited per source, in total and in time. The oldest is
+evicted first: the packets of an honest message arrive within milliseconds.
 """
 
 from collections.abc import Hashable
@@ -17,34 +16,34 @@ from . import message as envelope_module
 from .message import Envelope
 
 MAX_PACKET: Final = 512
-"""Bytes of a packet, envelope included: deployed peers read with a buffer of this size."""
+"""Maximum size of a packet with envelope, in bytes: the buffer size of deployed peers."""
 
 PACKET_PAYLOAD: Final = MAX_PACKET - envelope_module.ENVELOPE_LENGTH
 """Bytes of the message in a full packet."""
 
 MAX_AGE: Final = 5.0
-"""Seconds after its first packet at which an unfinished message is given up, as deployed servers do."""
+"""Seconds from its first packet until a partial message is dropped, as in deployed servers."""
 
 MAX_PARTIAL_MESSAGES: Final = 64
-"""Unfinished messages from one source: a busy institution behind one address has a few at a time."""
+"""Maximum number of partial messages per source: a busy institution with one address has a few."""
 
 MAX_SOURCE_BYTES: Final = 1 << 20
-"""What the unfinished messages of one source may cost: three of the greatest length."""
+"""Maximum memory for partial messages per source: three of the maximum length."""
 
 MAX_TOTAL_BYTES: Final = 8 << 20
-"""What all unfinished messages may cost: what one process may spend on strangers who never finish."""
+"""Maximum memory for all partial messages of a process."""
 
-_PACKET_OVERHEAD = 128  # what keeping a packet costs beside its bytes
-_MESSAGE_OVERHEAD = 768  # and keeping a message beside its packets, which may be a single byte each
+_PACKET_OVERHEAD = 128  # memory per packet besides its bytes
+_MESSAGE_OVERHEAD = 768  # memory per message besides its packets
 
 
 def packet_count(length: int) -> int:
-    """How many packets a message of so many bytes takes; an empty one takes one."""
+    """Number of packets of a message of `length` bytes; at least one."""
     return max(1, -(-length // PACKET_PAYLOAD))
 
 
 def split(envelope: Envelope, payload: bytes, *, request: bool) -> list[bytes]:
-    """Cut what follows the envelope into packets; a request of several says so in each of them."""
+    """Split a payload into packets; a request with several has the TC flag in each."""
     count = packet_count(len(payload))
     envelope = replace(envelope, length=len(payload), truncated=envelope.truncated or (request and count > 1))
     return [
@@ -55,7 +54,7 @@ def split(envelope: Envelope, payload: bytes, *, request: bool) -> list[bytes]:
 
 @dataclass(slots=True)
 class _PartialMessage:
-    """A message of which some packets have come."""
+    """A message with missing packets."""
 
     envelope: Envelope
     since: float
@@ -65,14 +64,14 @@ class _PartialMessage:
 
 @dataclass(slots=True)
 class _Source:
-    """What one source has under way, oldest first."""
+    """The partial messages of one source, oldest first."""
 
     messages: dict[int, _PartialMessage] = field(default_factory=dict)
     size: int = 0
 
 
 class Reassembler:
-    """Puts packets together. A source is whatever the caller tells peers apart by: a server uses the IP address."""
+    """Reassembles packets. The caller defines what a source is; a server uses the IP address."""
 
     def __init__(self) -> None:
         self._sources: dict[Hashable, _Source] = {}
@@ -81,14 +80,14 @@ class Reassembler:
 
     @property
     def size(self) -> int:
-        """What the unfinished messages cost."""
+        """Memory used by partial messages."""
         return self._size
 
     def __len__(self) -> int:
         return len(self._order)
 
     def receive(self, source: Hashable, packet: bytes, now: float) -> tuple[Envelope, bytes] | None:
-        """Take one packet of several; answer the message when it is whole. What does not fit together is dropped."""
+        """Add a packet; return the message if it is complete. Inconsistent packets are dropped."""
         self.expire(now)
         envelope = Envelope.from_bytes(packet)
         part = packet[envelope_module.ENVELOPE_LENGTH :]
@@ -102,7 +101,7 @@ class Reassembler:
         if message.envelope != replace(envelope, sequence=0) or known == part:
             return None
         if known is not None:
-            # Another attempt, with a fresh counter and MAC: nothing of the first fits together with it.
+            # A retry with a new counter and MAC: drop the packets of the first attempt.
             self._drop(source, request_id)
             message = self._begin(source, envelope, now)
         self._add(source, message, envelope.sequence, part)
@@ -114,7 +113,7 @@ class Reassembler:
         return None
 
     def expire(self, now: float) -> None:
-        """Give up what is too old."""
+        """Drop expired messages."""
         while self._order:
             (source, request_id), message = next(iter(self._order.items()))
             if abs(now - message.since) <= MAX_AGE:
@@ -156,7 +155,7 @@ class Reassembler:
 
 
 def _is_valid_fragment(envelope: Envelope, part: bytes) -> bool:
-    """Whether a packet can be part of the message that its envelope announces."""
+    """Whether the number and size of a packet match the length in its envelope."""
     if not envelope.has_valid_length or not 0 <= envelope.sequence < packet_count(envelope.length):
         return False
     return len(part) == min(PACKET_PAYLOAD, envelope.length - envelope.sequence * PACKET_PAYLOAD)

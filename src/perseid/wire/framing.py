@@ -1,7 +1,7 @@
-"""Messages in a TCP stream, and in the body of an HTTP request or response.
+"""Framing of messages in TCP streams and in HTTP bodies.
 
-On TCP a message is an envelope and as many bytes as it announces; nothing else separates messages. Over HTTP
-the same bytes are the body of a POST and of its answer, marked by their media type.
+On TCP a message is an envelope and the number of bytes stated in it, without separators. Over HTTP the same bytes are
+the body of a POST and of its response, with their own media type.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from .errors import RemoteProtocolError
 from .message import MAX_MESSAGE, Envelope
 
 MEDIA_TYPE: Final = "application/x-hdl-message"
-"""Marks a native message in Accept and Content-Type."""
+"""Media type of native messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """An envelope and what followed it, perhaps still encrypted."""
+    """An envelope and its payload, which may be encrypted."""
 
     envelope: Envelope
     payload: bytes = field(repr=False)
 
 
 class FrameReader:
-    """Takes a stream in pieces of any size and gives whole messages, one at a time.
+    """Splits a stream into messages.
 
-    What follows a message is looked at only when the next one is asked for: it may be a stream that is not made of
-    messages (`take_rest`), or what makes the conversation end (a bad length).
+    Data after a message is parsed only when the next message is requested: it may be a stream of another format
+    (`take_buffered`), or have an invalid length.
     """
 
     def __init__(self) -> None:
@@ -40,26 +40,26 @@ class FrameReader:
         self._envelope: Envelope | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take what came."""
+        """Add received data."""
         self._buffer += data
 
     def frames(self) -> Iterator[Frame]:
-        """The messages that are whole, as long as the caller goes on asking. A bad length ends the conversation."""
+        """Iterate over complete messages; raises RemoteProtocolError for an invalid length."""
         while (frame := self._next()) is not None:
             yield frame
 
     @property
     def is_idle(self) -> bool:
-        """Whether the stream may end here: between messages."""
+        """Whether the stream is between messages."""
         return self._envelope is None and not self._buffer
 
     @property
     def buffered(self) -> int:
-        """How many bytes have come that are not given out."""
+        """Number of received bytes that are not consumed."""
         return len(self._buffer)
 
     def take_buffered(self) -> bytes:
-        """What came behind the last message: the beginning of a stream that is not made of messages."""
+        """Return and clear the data after the last message."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         return rest
@@ -70,7 +70,7 @@ class FrameReader:
                 return None
             envelope = Envelope.from_bytes(bytes(self._buffer[: envelope_module.ENVELOPE_LENGTH]))
             if not envelope.has_valid_length:
-                message = f"a message of {envelope.length} bytes is announced; {MAX_MESSAGE} are the most"
+                message = f"the message has {envelope.length:,} bytes; the maximum is {MAX_MESSAGE:,}"
                 raise RemoteProtocolError(message, ResponseCode.ERROR)
             del self._buffer[: envelope_module.ENVELOPE_LENGTH]
             self._envelope = envelope
@@ -84,7 +84,7 @@ class FrameReader:
 
 
 def is_native(accept: str, content_type: str) -> bool:
-    """Whether an HTTP request carries a native message: both headers must say so."""
+    """Whether an HTTP request carries a native message, according to both headers."""
     return MEDIA_TYPE in accept.lower() and MEDIA_TYPE in content_type.lower()
 
 
@@ -95,7 +95,7 @@ def unwrap_http_body(body: bytes) -> bytes:
 
 def http_request(message: bytes, handle: bytes, host: str, path: str = "") -> bytes:
     """The HTTP request that carries a message (envelope included); `path` is the site's path prefix, if it has one."""
-    # Path and host come from a site record, which is a stranger's.
+    # Path and host come from an untrusted site record.
     prefix = quote("/" + path.strip("/"), safe="/%").rstrip("/")
     target = f"{prefix}/{quote(handle, safe='')}"
     connection = h11.Connection(h11.CLIENT)
@@ -112,17 +112,17 @@ def http_request(message: bytes, handle: bytes, host: str, path: str = "") -> by
             ],
         )
     except (h11.LocalProtocolError, UnicodeEncodeError):
-        raise RemoteProtocolError("the site's domain or path cannot stand in an HTTP request") from None
+        raise RemoteProtocolError("the site's domain or path is not valid in an HTTP request") from None
     return _join(connection.send(request), connection.send(h11.Data(data=message)), connection.send(h11.EndOfMessage()))
 
 
 def http_response_headers(length: int) -> list[tuple[str, str]]:
-    """The headers of the answer to a native message; deployed clients cannot read a chunked one."""
+    """Headers of the response to a native message; deployed clients do not support chunked encoding."""
     return [("Content-Type", MEDIA_TYPE), ("Content-Length", str(length))]
 
 
 class HttpResponseReader:
-    """Takes the answer to `http_request` in pieces and answers the messages in its body, chunked or not."""
+    """Parses the response to `http_request`, chunked or not, into messages."""
 
     def __init__(self) -> None:
         self._connection = h11.Connection(h11.CLIENT)
@@ -130,10 +130,10 @@ class HttpResponseReader:
         self._connection.send(h11.EndOfMessage())
         self._frames = FrameReader()
         self.is_finished = False
-        """Whether the whole answer has come."""
+        """Whether the response is complete."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what came; `b""` says that the connection was closed."""
+        """Add received data; `b""` means that the connection was closed."""
         frames: list[Frame] = []
         try:
             self._connection.receive_data(data)
@@ -145,7 +145,7 @@ class HttpResponseReader:
                     self.is_finished = True
                     break
         except h11.RemoteProtocolError as error:
-            raise RemoteProtocolError(f"the answer is not HTTP: {error}") from error
+            raise RemoteProtocolError(f"the response is not valid HTTP: {error}") from error
         return frames
 
 

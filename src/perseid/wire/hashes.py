@@ -1,4 +1,11 @@
-"""Hashes and MACs by their identifiers, in all spellings that are met (native protocol, 5.4)."""
+"""Hashes and MACs by their identifiers, in all known spellings (native protocol §5.4).
+
+    string, written     SHA1   SHA-256   MD5   HMAC-SHA1   HMAC-SHA256
+    string, accepted    SHA-1   SHA256
+    one byte            1 MD5   2 SHA-1   3 SHA-256   12 HMAC-SHA1   13 HMAC-SHA256   22 PBKDF2-HMAC-SHA1
+
+Case and punctuation are ignored in all names.
+"""
 
 import hmac
 import re
@@ -11,11 +18,11 @@ from perseid.wire.codes import Version
 from perseid.wire.digests import DigestAlgorithm, hash_bytes
 
 MAX_IDENTIFIER: Final = 32
-"""Bytes of the longest identifier; the longest known one, PBKDF2-HMAC-SHA1, has 16."""
+"""Maximum length of an identifier in bytes; the longest known, PBKDF2-HMAC-SHA1, has 16."""
 
 
 class Algorithm(OpenEnum):
-    """Hashes and MACs, by the byte that stands for them."""
+    """Hashes and MACs by their code."""
 
     MD5 = 0x01
     SHA1 = 0x02
@@ -26,15 +33,15 @@ class Algorithm(OpenEnum):
 
     @property
     def spelling(self) -> str:
-        """How the protocol writes it as a string."""
+        """The name in the protocol."""
         return _SPELLINGS[self]
 
 
 HASHES: Final = frozenset((Algorithm.MD5, Algorithm.SHA1, Algorithm.SHA256))
-"""The algorithms that need no key."""
+"""Algorithms without a key."""
 
 HMACS: Final = frozenset((Algorithm.HMAC_SHA1, Algorithm.HMAC_SHA256))
-"""The algorithms that are HMACs with the key as it is."""
+"""HMACs that use the key directly."""
 
 _SPELLINGS = {
     Algorithm.MD5: "MD5",
@@ -57,7 +64,7 @@ _BY_CODE = {bytes((algorithm.value,)): algorithm for algorithm in _SPELLINGS}
 
 
 def find_algorithm(identifier: bytes) -> Algorithm | None:
-    """The algorithm that an identifier means: one byte, or a name in any spelling. None if there is none."""
+    """Find an algorithm by its code (one byte) or its name in any spelling; None if unknown."""
     if len(identifier) > MAX_IDENTIFIER:
         return None
     return _BY_CODE.get(identifier) or _BY_NAME.get(_strip_punctuation(identifier))
@@ -70,9 +77,9 @@ def signature_hash(key: PrivateKey, version: Version) -> Algorithm:
 
 
 def mac(algorithm: Algorithm, key: bytes, data: bytes) -> bytes:
-    """The MAC of some data: HMAC by name, or for a plain hash its value over key, data and key."""
+    """Compute a MAC: an HMAC, or for a plain hash the hash of key, data and key."""
     if algorithm in HMACS:
         return hmac.digest(key, data, _HMAC_HASHES[algorithm])
     if algorithm in HASHES:
         return hash_bytes(DigestAlgorithm(algorithm), key + data + key)
-    raise RecordMisuse(f"a MAC with the algorithm {algorithm.value} needs more than a key")
+    raise RecordMisuse(f"algorithm {algorithm.value} requires more than a key")

@@ -1,19 +1,18 @@
-"""The agreement on a session's key (native protocol, 15.3, 15.4, 21.6).
+"""Key exchange for sessions (native protocol §15.3, §15.4, §21.6).
 
-Diffie–Hellman: the client chooses a group and sends y, p, g; the server makes a key pair in the client's group and
-returns its own y, p, g. Both have then the same secret Z, of as many bytes as the modulus, leading zeros kept:
+Diffie–Hellman: the client chooses a group and sends y, p, g; the server creates a key pair in the same group and
+returns its own y, p, g. Both then have the secret Z, as long as the modulus, with leading zeros:
 
     AES    drop leading zero bytes of Z (while more than 32 bytes remain), take the first 32
     DES    the first 8 bytes of Z, parity bits set to odd
     3DES   the first 24 bytes of Z, parity adjusted
 
-"No hashing is involved." The RSA modes encrypt the key itself: "i32 cipher id, key", or the key alone before 2.2.
+Nothing is hashed. The RSA modes encrypt the key itself: "i32 cipher id, key", or the key alone before 2.2.
 
-Two implementations of one power modulo p. The cryptographic library's takes care to need the same time for every
-exponent, but tests every modulus that it does not know for being prime: 70 ms an exchange for the 1024 bits of
-deployed clients, 7 s for 4096 bits of a stranger's choice. So it serves the groups that it knows by name, while it
-still has Diffie–Hellman at all (deprecated in its version 50), and pow() serves the others in 2 to 20 ms. What the
-time of pow() tells about an exponent is worth little: every exponent is used once.
+There are two implementations. The `cryptography` library takes constant time, but tests unknown moduli for primality:
+70 ms per exchange for the 1024 bits of deployed clients, 7 s for 4096 bits chosen by an untrusted peer. So it is used
+for the groups that it knows, as long as it has Diffie–Hellman (deprecated in version 50), and pow() for the others, in
+2 to 20 ms. The timing of pow() reveals little, because every exponent is used once.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ from .sessions import Cipher
 
 try:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it will go; we are prepared
+        warnings.simplefilter("ignore")  # deprecated
         from cryptography.hazmat.primitives.asymmetric.dh import (
             DHParameterNumbers,
             DHPrivateNumbers,
@@ -51,10 +50,10 @@ DEFAULT_GROUP: Final = (
     ),
     2,
 )
-"""The modulus and generator of deployed clients: Oakley group 2, 1024 bits."""
+"""Modulus and generator of deployed clients: Oakley group 2, 1024 bits."""
 
 EXPONENT_LENGTH: Final = 32
-"""256 bits of private exponent: as hard to find as a key of 128 bits. Longer ones would only be slower."""
+"""Size of a private exponent in bytes: 256 bits give 128 bits of security."""
 
 _NAMED_GROUPS: Final = frozenset(
     (
@@ -67,9 +66,9 @@ _NAMED_GROUPS: Final = frozenset(
         "4648414224ac881b3d0dc59b466f96d06a558278776807797ecf1f66ff397b3e",  # 4096
     )
 )
-"""SHA-256 of the moduli that the library knows to be prime; the generator of all is 2."""
+"""SHA-256 of the moduli that the library knows to be prime; their generator is 2."""
 
-_ATTEMPTS = 8  # to draw an exponent; one is enough in every real group
+_ATTEMPTS = 8  # to draw an exponent; one suffices in every real group
 _AES_KEY_LENGTH = 32
 _DES_KEY_LENGTHS = {Cipher.DES: 8, Cipher.TDES: 24}
 _RSA_MODE_KEY_LENGTHS = {Cipher.DES: 8, Cipher.TDES: 24, Cipher.AES: 16}
@@ -77,7 +76,7 @@ _RSA_MODE_KEY_LENGTHS = {Cipher.DES: 8, Cipher.TDES: 24, Cipher.AES: 16}
 
 @dataclass(frozen=True, slots=True)
 class DhKeyPair:
-    """One side's private exponent and what it sends to the other. It serves one exchange."""
+    """A key pair for one exchange."""
 
     public: DhPublicKey
     """y, p and g."""
@@ -86,27 +85,27 @@ class DhKeyPair:
 
 
 def generate_key_pair(group: tuple[int, int], random: Callable[[int], bytes]) -> DhKeyPair:
-    """A fresh key pair in a group (modulus, generator), which may be the peer's choice: it is judged first."""
+    """Generate a key pair in a group (modulus, generator), which is checked first."""
     p, g = group
     check_dh_group(p, g)
     for _ in range(_ATTEMPTS):
         exponent = int.from_bytes(random(EXPONENT_LENGTH), "big") | 1 << (8 * EXPONENT_LENGTH - 1)
         if 1 < (y := pow(g, exponent, p)) < p - 1:
             return DhKeyPair(DhPublicKey(y, p, g), exponent)
-    raise InvalidData("the generator makes hardly any other number of the group")
+    raise InvalidData("the Diffie-Hellman generator has too small an order")
 
 
 def shared_secret(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
-    """The secret that both sides now have, as long as the modulus."""
+    """Compute the shared secret, as long as the modulus."""
     mine = pair.public
     if (peer.p, peer.g) != (mine.p, mine.g):
-        raise InvalidData("the other side's Diffie-Hellman key is of another group")
+        raise InvalidData("the peer's Diffie-Hellman key is in another group")
     power = exchange_with_library if LIBRARY_HAS_DH and _is_named_group(mine) else exchange_with_pow
     return power(pair, peer)
 
 
 def exchange_with_library(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
-    """The secret, as the cryptographic library computes it; a modulus that it does not like is refused."""
+    """Compute the shared secret with the `cryptography` library."""
     mine = pair.public
     group = DHParameterNumbers(mine.p, mine.g)
     try:
@@ -134,22 +133,22 @@ def derive_session_key(cipher: Cipher, shared: bytes) -> bytes:
     elif cipher in _DES_KEY_LENGTHS:
         key = bytes(_set_odd_parity(byte) for byte in shared[: _DES_KEY_LENGTHS[cipher]])
     else:
-        raise InvalidData(f"sessions with cipher {cipher.value} are not known")
+        raise InvalidData(f"unknown session cipher {cipher.value}")
     if len(key) < _DES_KEY_LENGTHS.get(cipher, _AES_KEY_LENGTH):
-        raise InvalidData("the shared secret is too short for a session's key")
+        raise InvalidData("the shared secret is too short for a session key")
     return key
 
 
 def encrypt_session_key(public: RsaPublicKey, cipher: Cipher, key: bytes, version: Version) -> bytes:
-    """A session's key encrypted for the owner of an RSA key (PKCS#1 v1.5), with the cipher's number from 2.2 on."""
+    """Encrypt a session key with an RSA key (PKCS#1 v1.5), with the number of the cipher from 2.2 on."""
     plain = Writer().i32(cipher).raw(key).getvalue() if version.at_least(2) else key
     return public.encrypt(plain)
 
 
 def decrypt_session_key(private: RsaPrivateKey, data: bytes, version: Version) -> tuple[Cipher, bytes]:
-    """The cipher and key of a session that the other side chose.
+    """Decrypt the cipher and key of a session.
 
-    Recorded clients send the key without the cipher's number even where it belongs (mode 2); the lengths tell.
+    Recorded clients omit the number of the cipher even in mode 2; the lengths distinguish the two forms.
     """
     plain = private.decrypt(data)
     if version.at_least(2) and len(plain) != _RSA_MODE_KEY_LENGTHS[Cipher.AES]:
@@ -163,7 +162,6 @@ def decrypt_session_key(private: RsaPrivateKey, data: bytes, version: Version) -
 
 
 def _set_odd_parity(byte: int) -> int:
-    """The byte with its lowest bit such that an odd number of bits is set."""
     return byte & 0xFE | (1 - (byte >> 1).bit_count() % 2)
 
 
@@ -172,4 +170,4 @@ def _is_named_group(key: DhPublicKey) -> bool:
     return key.g == 2 and hashlib.sha256(data).hexdigest() in _NAMED_GROUPS
 
 
-_EXCHANGE_FAILED = "the key exchange gives no secret"
+_EXCHANGE_FAILED = "the key exchange failed"

@@ -1,22 +1,24 @@
-"""The envelope: twenty bytes before every message and every UDP packet, never encrypted.
+"""Messages: envelope, header, body and credential.
+
+The envelope, twenty bytes before every message and every UDP packet, never encrypted:
 
 0   u8   major version          2   u8   flags (CP 80, EC 40, TC 20) and, in 03, the suggested major version
 1   u8   minor version          3   u8   suggested minor version
 4   i32  session id             8   i32  request id
 12  i32  sequence number        16  i32  message length, envelope excluded
 
-The header: twenty-four bytes at the front of every message.
+The header, twenty-four bytes at the front of every message:
 
 0   i32  opcode                 12  i16  site information serial number, -1 for unknown
 4   i32  response code          14  u8   recursion count        15  u8  reserved
 8   u32  flags                  16  u32  expiration time        20  i32 body length
 
-A message: envelope, header, body and credential, with the very bytes it was made of.
+A message after the envelope:
 
-    header (24) ‖ body (as long as the header says) ‖ i32 credential length ‖ credential
+    header (24) ‖ body (length in the header) ‖ i32 credential length ‖ credential
 
-The bytes of header and body are kept as they came: digests, signatures and MACs are over them, and encoding a
-parsed message anew would lose what this version does not understand.
+Header and body are kept as received: digests, signatures and MACs cover these bytes, and encoding a parsed message
+again would lose what this version does not understand.
 """
 
 from dataclasses import dataclass, field, replace
@@ -40,13 +42,13 @@ from .codes import (
 from .errors import LocalProtocolError
 
 ENVELOPE_LENGTH: Final = 20
-"""Bytes of an envelope."""
+"""Size of an envelope in bytes."""
 
 MAX_MESSAGE: Final = 262_144
-"""The longest message, envelope excluded: both sides of the deployed protocol refuse longer ones."""
+"""Maximum size of a message without envelope: deployed clients and servers reject longer ones."""
 
 UNKNOWN_REQUEST_ID: Final = -1
-"""The request id of an answer to what was not understood, as deployed servers write it."""
+"""The request id of a response to an unreadable request, as in deployed servers."""
 
 _ENVELOPE = Struct(">BBBBiiii")
 _COMPRESSED, _ENCRYPTED, _TRUNCATED = 0x80, 0x40, 0x20
@@ -55,38 +57,38 @@ _SUGGESTED_MAJOR = 0x03
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """How a message is delivered."""
+    """The envelope of a message."""
 
     version: Version = CURRENT_VERSION
     """The version in which the message is encoded."""
     suggested: Version = CURRENT_VERSION
-    """The highest version that the sender speaks."""
+    """The highest version that the sender supports."""
     session_id: int = 0
     """The session, or the challenge that is answered; 0 for none."""
     request_id: int = 0
     """Chosen by the client, echoed by the server."""
     sequence: int = 0
-    """Which packet of a UDP message."""
+    """Number of the packet of a UDP message."""
     length: int = 0
-    """Bytes of the whole message behind the envelope."""
+    """Size of the whole message after the envelope, in bytes."""
     encrypted: bool = False
     """EC: what follows is encrypted under the session's key."""
     truncated: bool = False
-    """TC: a request that comes in several packets."""
+    """TC: a request in several packets."""
     compressed: bool = False
-    """CP: never acted on, as deployed; kept so that it can be echoed."""
+    """CP: ignored, as deployed; echoed."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take the envelope at the front of the bytes."""
+        """Decode the envelope at the front."""
         if len(data) < ENVELOPE_LENGTH:
-            raise InvalidData(f"an envelope has {ENVELOPE_LENGTH} bytes, not {len(data)}", len(data))
+            raise InvalidData(f"an envelope must have {ENVELOPE_LENGTH} bytes, not {len(data)}", len(data))
         major, minor, flags, suggested_minor, session_id, request_id, sequence, length = _ENVELOPE.unpack_from(data)
         version = Version(major, minor)
         suggested_major = flags & _SUGGESTED_MAJOR
         return cls(
             version,
-            # A peer that suggests nothing is old: it means the version it uses.
+            # An old peer suggests nothing and means the version that it uses.
             Version(suggested_major, suggested_minor) if suggested_major else version,
             session_id,
             request_id,
@@ -98,7 +100,7 @@ class Envelope:
         )
 
     def to_bytes(self) -> bytes:
-        """The twenty bytes."""
+        """Encode the envelope."""
         flags = self.suggested.major & _SUGGESTED_MAJOR
         flags |= _ENCRYPTED * self.encrypted | _TRUNCATED * self.truncated | _COMPRESSED * self.compressed
         return _ENVELOPE.pack(
@@ -107,46 +109,44 @@ class Envelope:
 
     @property
     def has_valid_length(self) -> bool:
-        """Whether the announced length is one that a message can have at all."""
+        """Whether a message can have the stated length."""
         return 0 <= self.length <= MAX_MESSAGE
 
 
 HEADER_LENGTH: Final = 24
-"""Bytes of a header."""
+"""Size of a header in bytes."""
 
 MESSAGE_LIFETIME: Final = 43_200
-"""Seconds after which clients reject a response: twelve hours, as every deployed server sets it."""
+"""Seconds after which clients reject a response: twelve hours, as in deployed servers."""
 
 UNKNOWN_SERIAL: Final = -1
-"""The site serial of somebody who has no site record."""
+"""The site serial of a sender without a site record."""
 
 _HEADER = Struct(">iiIhBBIi")
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a message is about."""
+    """The header of a message."""
 
     opcode: OpCode
-    """The operation."""
     response_code: ResponseCode = ResponseCode.RESERVED
     """The result; RESERVED marks a request."""
     flags: OpFlag = DEFAULT_FLAGS
-    """How to do it, or how it was done."""
     site_serial: int = UNKNOWN_SERIAL
-    """Serial number of the site record that the sender has."""
+    """Serial number of the sender's site record."""
     recursion: int = 0
-    """How many servers have handed the request on."""
+    """Number of servers that have forwarded the request."""
     expires: int = 0
-    """When the message stops being valid, in seconds since 1970."""
+    """Time of expiry, in seconds since 1970."""
     reserved: int = 0
-    """A byte without meaning, kept."""
+    """Unused, preserved."""
 
     @classmethod
     def from_bytes(cls, data: bytes, version: Version, now: int) -> tuple[Self, int]:
-        """Take the header at the front of the bytes; also the body's length, which is not judged here."""
+        """Decode the header at the front; also return the length of the body, which is not checked here."""
         if len(data) < HEADER_LENGTH:
-            raise InvalidData(f"a header has {HEADER_LENGTH} bytes, not {len(data)}", len(data))
+            raise InvalidData(f"a header must have {HEADER_LENGTH} bytes, not {len(data)}", len(data))
         opcode, code, flags, serial, recursion, reserved, expires, length = _HEADER.unpack_from(data)
         header = cls(
             OpCode(opcode),
@@ -160,7 +160,7 @@ class Header:
         return header, length
 
     def to_bytes(self, version: Version, body_length: int) -> bytes:
-        """The twenty-four bytes."""
+        """Encode the header."""
         return _HEADER.pack(
             self.opcode,
             response_code_to_wire(self.response_code, version),
@@ -174,17 +174,17 @@ class Header:
 
     @property
     def is_request(self) -> bool:
-        """Whether this asks rather than answers."""
+        """Whether this is a request."""
         return self.response_code == ResponseCode.RESERVED
 
 
 MAX_CREDENTIAL: Final = 4_096
-"""Bytes of the longest credential: the signature of the longest key has 1,024, names and lengths some dozens."""
+"""Maximum size of a credential in bytes: the signature of the longest key has 1,024, names and lengths some dozens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Who vouches for a message, and how."""
+    """The signature or MAC of a message."""
 
     type: str
     """`HS_SIGNED` (public key) or `HS_MAC` (session key)."""
@@ -193,16 +193,16 @@ class Credential:
     signature: bytes = field(repr=False)
     """The signature or MAC."""
     counter: int = 0
-    """The session counter; it stands where the signer's index would."""
+    """The session counter, in the field of the signer's index."""
     signer: bytes = b""
-    """The signer's handle: always empty as deployed, kept if not."""
+    """The signer's handle: empty as deployed, preserved if not."""
     version: int = 0
     reserved: int = 0
     options: int = 0
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Take a credential without its length word."""
+        """Decode a credential without its length."""
         reader = Reader(data)
         version, reserved, options = reader.u8(), reader.u8(), reader.i16()
         signer, counter, type_ = reader.bytes_(), reader.i32(), reader.text()
@@ -213,7 +213,7 @@ class Credential:
         return cls(type_, algorithm, signature, counter, signer, version, reserved, options)
 
     def to_bytes(self) -> bytes:
-        """The bytes without their length word."""
+        """Encode the credential without its length."""
         writer = Writer().u8(self.version).u8(self.reserved).i16(self.options)
         writer.bytes_(self.signer).i32(self.counter).text(self.type)
         signed = Writer().bytes_(self.algorithm).bytes_(self.signature).getvalue()
@@ -222,12 +222,10 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request or a response. Make one with `build` or `from_bytes`, so that its parts agree."""
+    """A request or response. Create it with `build` or `from_bytes`, so that its parts are consistent."""
 
     envelope: Envelope
-    """How it travels."""
     header: Header
-    """What it is about."""
     raw: bytes = field(repr=False)
     """Header and body exactly as transmitted (decrypted): what digests and signatures cover."""
     credential: Credential | None = None
@@ -235,23 +233,23 @@ class Message:
 
     @classmethod
     def build(cls, envelope: Envelope, header: Header, body: bytes, credential: Credential | None = None) -> Self:
-        """Put a message together; the lengths follow from the parts."""
+        """Build a message and compute its lengths."""
         data = header.to_bytes(envelope.version, len(body)) + body
         message = cls(envelope, header, data, credential)
         return replace(message, envelope=message.with_length())
 
     @classmethod
     def from_bytes(cls, envelope: Envelope, payload: bytes, now: int) -> Self:
-        """Take the message that followed an envelope; an encrypted one must have been decrypted before."""
+        """Decode the (decrypted) message after an envelope."""
         header, length = Header.from_bytes(payload, envelope.version, now)
         end = HEADER_LENGTH + length
         if length < 0 or end > len(payload):
-            raise InvalidData(f"the body has {length} bytes by its header, which the message does not hold", 20)
+            raise InvalidData(f"the body length {length} in the header exceeds the message", 20)
         credential = None
         if end < len(payload):
             reader = Reader(payload, end)
             data = reader.bytes_(MAX_CREDENTIAL)
-            # Nothing protects what would follow, so nothing may.
+            # Trailing bytes would not be protected by the credential.
             reader.finish()
             credential = Credential.from_bytes(data) if data else None
         return cls(envelope, header, payload[:end], credential)
@@ -267,26 +265,26 @@ class Message:
         return self.raw[HEADER_LENGTH:]
 
     def body_reader(self) -> Reader:
-        """A reader of the body."""
+        """A reader for the body."""
         return Reader(self.raw, HEADER_LENGTH)
 
     def with_credential(self, credential: Credential) -> Self:
-        """The same message, signed."""
+        """Copy with a credential."""
         message = replace(self, credential=credential)
         return replace(message, envelope=message.with_length())
 
     def payload(self) -> bytes:
-        """Everything behind the envelope. The credential's length word is always there."""
+        """Encode everything after the envelope; the length of the credential is always present."""
         credential = b"" if self.credential is None else self.credential.to_bytes()
         return self.raw + len(credential).to_bytes(4, "big") + credential
 
     def with_length(self) -> Envelope:
-        """The envelope with the length of what follows it; a message longer than any peer accepts is refused."""
+        """The envelope with the length of the payload; too long messages are rejected."""
         length = len(self.payload())
         if length > MAX_MESSAGE:
-            raise LocalProtocolError(f"the message has {length:,} bytes; {MAX_MESSAGE:,} are the most")
+            raise LocalProtocolError(f"the message has {length:,} bytes; the maximum is {MAX_MESSAGE:,}")
         return replace(self.envelope, length=length)
 
     def to_bytes(self) -> bytes:
-        """Envelope and message, unencrypted, as they go over TCP."""
+        """Encode envelope and message, unencrypted, for TCP."""
         return self.envelope.to_bytes() + self.payload()

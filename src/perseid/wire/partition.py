@@ -1,12 +1,12 @@
-"""Which server of a site holds a handle (native protocol, 11.4).
+"""Partition of handles among the servers of a site (native protocol §11.4).
 
     part  = prefix part | suffix part | whole handle      (hash option 0 | 1 | 2)
     d     = MD5( ASCII-uppercase(part) )
     h     = abs( signed 32-bit big-endian integer from d[12:16] )
     index = h mod number of servers                       (position in the site record)
 
-"For a slashless name the prefix part is 0.NA and the suffix part the whole name. If the 32-bit value is exactly -2³¹,
-abs() overflows in the reference code and the modulus is negative; map it to anything stable": here it is 2³¹.
+For a name without a slash the prefix is 0.NA and the suffix is the whole name. For -2³¹, abs() overflows in the
+reference code; here it is 2³¹.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _PREFIX_OF_PREFIXES: Final = b"0.NA"
 
 
 class HashOption(OpenEnum):
-    """Which part of a handle decides."""
+    """The part of a handle that is hashed."""
 
     PREFIX = 0
     SUFFIX = 1
@@ -28,15 +28,15 @@ class HashOption(OpenEnum):
 
 
 def partition_hash(handle: bytes, option: int = HashOption.WHOLE) -> int:
-    """The number that decides, from 0 to 2³¹. An option that nobody knows counts as the usual one, the whole name."""
+    """Hash of a handle, from 0 to 2³¹. An unknown option means the whole handle."""
     digest = hashlib.md5(_hashed_part(handle, option).upper(), usedforsecurity=False).digest()
     return abs(int.from_bytes(digest[12:16], "big", signed=True))
 
 
 def find_server_index(handle: bytes, option: int, servers: int) -> int:
-    """The position of the server that is responsible for a handle, among so many."""
+    """Position of the server that is responsible for a handle."""
     if servers < 1:
-        raise LocalProtocolError("a site without servers is responsible for nothing")
+        raise LocalProtocolError("the site has no servers")
     return 0 if servers == 1 else partition_hash(handle, option) % servers
 
 

@@ -1,7 +1,7 @@
-"""The bodies of requests, by opcode. Reading and writing of a body stand next to each other.
+"""Bodies of requests, by opcode.
 
-Names are bytes here: a server must be able to answer a name that is not UTF-8. Bytes behind the described
-fields are ignored, as deployed.
+Handles are bytes: a server must be able to respond to a name that is not UTF-8. Bytes after the known fields are
+ignored, as deployed.
 """
 
 from collections.abc import Callable
@@ -16,27 +16,27 @@ from perseid.wire.digests import DIGEST_LENGTHS
 from .codes import OpCode, Version
 
 NO_HANDLE: Final = b"/"
-"""What stands for the handle in requests that have none."""
+"""The handle in requests without one."""
 
 MAX_HANDLE_LENGTH: Final = 2048
-"""Bytes of the longest handle that stands for somebody, or that a response may hold. Names that a request is about
-may be longer, as far as the message goes: that no such record exists is for the registry to say."""
+"""Maximum length in bytes of the handle of an identity, or in a response. Requested names can be longer; the registry
+reports that they do not exist."""
 
 ANONYMOUS_INDEX: Final = -1
-"""The index of nobody, in the set-up of an anonymous session."""
+"""The index in the setup of an anonymous session."""
 
 
 class RequestBody(Protocol):
-    """What every request body can do."""
+    """Protocol of request bodies."""
 
     def write(self, writer: Writer, version: Version) -> None:
-        """Add the bytes of the body in a version."""
+        """Write the body in a version."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """RESOLUTION: the values of a handle; empty lists mean no restriction."""
+    """RESOLUTION: the values of a handle; empty lists mean all."""
 
     handle: bytes
     indexes: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class HandleRequest:
-    """Everything that needs a name only: GET_SITE_INFO, DELETE_HANDLE, LIST_HANDLES, HOME_NA …"""
+    """Requests with only a handle: GET_SITE_INFO, DELETE_HANDLE, LIST_HANDLES, HOME_NA …"""
 
     handle: bytes = NO_HANDLE
 
@@ -72,7 +72,7 @@ class HandleRequest:
 
 @dataclass(frozen=True, slots=True)
 class ValuesRequest:
-    """CREATE_HANDLE, ADD_VALUE, MODIFY_VALUE: a name and values."""
+    """CREATE_HANDLE, ADD_VALUE, MODIFY_VALUE: a handle and values."""
 
     handle: bytes
     values: tuple[Value, ...]
@@ -87,7 +87,7 @@ class ValuesRequest:
 
 @dataclass(frozen=True, slots=True)
 class RemoveValues:
-    """REMOVE_VALUE: a name and indexes."""
+    """REMOVE_VALUE: a handle and indexes."""
 
     handle: bytes
     indexes: tuple[int, ...]
@@ -102,7 +102,7 @@ class RemoveValues:
 
 @dataclass(frozen=True, slots=True)
 class ChallengeResponse:
-    """RESPONSE_TO_CHALLENGE: who answers, and the proof."""
+    """RESPONSE_TO_CHALLENGE: an identity and its proof."""
 
     auth_type: str
     """`HS_PUBKEY` or `HS_SECKEY`."""
@@ -120,7 +120,7 @@ class ChallengeResponse:
 
 @dataclass(frozen=True, slots=True)
 class VerifyChallenge:
-    """VERIFY_CHALLENGE: is this the right answer of that identity?"""
+    """VERIFY_CHALLENGE: check the challenge response of an identity."""
 
     handle: bytes
     index: int
@@ -131,7 +131,7 @@ class VerifyChallenge:
     @classmethod
     def read(cls, reader: Reader, _version: Version, _now: int) -> Self:
         handle, index, nonce = reader.bytes_(MAX_HANDLE_LENGTH), reader.i32(), reader.bytes_()
-        # A first byte of 1, 2 or 3 is the algorithm of a bare digest; 0 begins the length of a byte string.
+        # 1, 2 or 3 is the algorithm of a bare digest; 0 begins the length of a byte string.
         first = reader.peek()
         digest = reader.raw(1 + DIGEST_LENGTHS[first])[1:] if first in DIGEST_LENGTHS else reader.bytes_()
         return cls(handle, index, nonce, digest, reader.bytes_())
@@ -141,31 +141,31 @@ class VerifyChallenge:
 
 
 class ExchangeMode(OpenEnum):
-    """How a session's key is agreed."""
+    """Key exchange of a session."""
 
     CLIENT_KEY = 1
     """Encrypted with the client's RSA key."""
     SERVER_KEY = 2
     """Encrypted with the server's RSA key."""
     HANDLE_KEY = 3
-    """Encrypted with an RSA key that a handle holds."""
+    """Encrypted with an RSA key in a handle's record."""
     DIFFIE_HELLMAN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSetup:
-    """SESSION_SETUP: a wish for a session."""
+    """SESSION_SETUP: a request for a session."""
 
     mode: ExchangeMode
     timeout: int
-    """Seconds of idleness after which the session ends; 0 leaves it to the server."""
+    """Idle timeout in seconds; 0 means the server's default."""
     handle: bytes = b""
-    """The identity that the client claims; empty for an anonymous session."""
+    """The claimed identity; empty for an anonymous session."""
     index: int = ANONYMOUS_INDEX
     public_key: bytes = b""
     """Modes 1 and 4: the client's public key."""
     key_handle: bytes = b""
-    """Mode 3: where the key is."""
+    """Mode 3: the handle of the key."""
     key_index: int = 0
 
     @classmethod
@@ -186,7 +186,7 @@ class SessionSetup:
             writer.bytes_(self.public_key)
         elif self.mode == ExchangeMode.HANDLE_KEY:
             writer.bytes_(self.key_handle).i32(self.key_index)
-        # Deployed software reserves four bytes for the mode and writes two: the body ends with the other two.
+        # Deployed software reserves four bytes for the mode and writes two; the rest ends up here.
         writer.raw(b"\0\0")
 
 
@@ -206,7 +206,7 @@ class ExchangeKey:
 
 @dataclass(frozen=True, slots=True)
 class MirrorShare:
-    """Which share of the handles a mirror's server wants."""
+    """The share of handles of a mirror's server."""
 
     hash_option: int
     servers: int
@@ -222,7 +222,7 @@ class MirrorShare:
 
 @dataclass(frozen=True, slots=True)
 class RetrieveTransactions:
-    """RETRIEVE_TXN_LOG: what happened after …; from one queue by number, or (2.9) from all by a JSON state."""
+    """RETRIEVE_TXN_LOG: transactions since a number in one queue, or (2.9) since a JSON state of all queues."""
 
     receiver: MirrorShare
     last_id: int = 0
@@ -235,7 +235,7 @@ class RetrieveTransactions:
     def read(cls, reader: Reader, version: Version, _now: int) -> Self:
         if version.at_least(9) and (kind := reader.u8()) != 0:
             if kind != 1:
-                raise reader.problem(f"a transaction request of kind {kind} is not known")
+                raise reader.problem(f"unknown kind of transaction request {kind}")
             state = reader.text()
             return cls(MirrorShare.read(reader), state=state)
         last_id, last_date = reader.i64(), reader.i64()
@@ -253,7 +253,7 @@ class RetrieveTransactions:
 
 @dataclass(frozen=True, slots=True)
 class DumpHandles:
-    """DUMP_HANDLES: everything, or everything after a starting point."""
+    """DUMP_HANDLES: all records, or all after a starting point."""
 
     receiver: MirrorShare
     start: bytes | None = None
@@ -296,11 +296,11 @@ REQUEST_DECODERS: dict[OpCode, Callable[[Reader, Version, int], RequestBody]] = 
     OpCode.DUMP_HANDLES: DumpHandles.read,
     OpCode.BACKUP_SERVER: HandleRequest.read,
 }
-"""How to read the body of each request; an opcode that is not here is not one of the protocol's."""
+"""Decoders of request bodies, for all opcodes of the protocol."""
 
 
 def encode_request(body: RequestBody, version: Version) -> bytes:
-    """The bytes of a request's body."""
+    """Encode the body of a request."""
     writer = Writer()
     body.write(writer, version)
     return writer.getvalue()

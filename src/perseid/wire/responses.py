@@ -1,6 +1,6 @@
-"""The bodies of responses: by opcode where it went well, by response code where it did not.
+"""Bodies of responses: by opcode for success, by response code for failures.
 
-Before everything else stands the digest of the request, if the header's RD flag is set.
+The digest of the request comes first, if the RD flag is set.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from .message import Message
 from .requests import MAX_HANDLE_LENGTH, ExchangeMode
 
 HANDLES_PER_MESSAGE: Final = 50
-"""Handles in one message of a list; more of them follow in further messages."""
+"""Handles per message of a list."""
 
 
 class ResponseBody(Protocol):
-    """What every response body can do."""
+    """Protocol of response bodies."""
 
     def write(self, writer: Writer) -> None:
-        """Add the bytes of the body."""
+        """Write the body."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """Nothing to say: done."""
+    """An empty body."""
 
     @classmethod
     def read(cls, _reader: Reader, _now: int) -> Self:
@@ -41,7 +41,7 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class UnknownBody:
-    """A body that this version does not understand, as it came."""
+    """A body of an unknown kind, as received."""
 
     raw: bytes = field(repr=False)
 
@@ -55,7 +55,7 @@ class UnknownBody:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionResult:
-    """RESOLUTION: the name as it was asked for, and its values."""
+    """RESOLUTION: the handle as requested, and its values."""
 
     handle: bytes
     values: tuple[Value, ...]
@@ -70,7 +70,7 @@ class ResolutionResult:
 
 @dataclass(frozen=True, slots=True)
 class SiteInfo:
-    """GET_SITE_INFO: a site record, which fills the rest of the body."""
+    """GET_SITE_INFO: an encoded site."""
 
     site: bytes
 
@@ -84,7 +84,7 @@ class SiteInfo:
 
 @dataclass(frozen=True, slots=True)
 class CreationResult:
-    """CREATE_HANDLE: the name that was created; old servers say nothing."""
+    """CREATE_HANDLE: the created handle; old servers omit it."""
 
     handle: bytes | None
 
@@ -99,7 +99,7 @@ class CreationResult:
 
 @dataclass(frozen=True, slots=True)
 class HandleList:
-    """LIST_HANDLES, LIST_HOMED_NAS: some names; with CN set more follow."""
+    """LIST_HANDLES, LIST_HOMED_NAS: handles; with CN set more follow."""
 
     handles: tuple[bytes, ...]
 
@@ -128,7 +128,7 @@ class VerificationResult:
 
     @property
     def is_valid(self) -> bool:
-        """Only the lowest bit counts."""
+        """Only the lowest bit is used."""
         return bool(self.flags & 1)
 
 
@@ -144,7 +144,7 @@ class SessionSetupResult:
         return cls(ExchangeMode(reader.i16()), reader.bytes_())
 
     def write(self, writer: Writer) -> None:
-        # Two bytes too many, as in the request.
+        # Two extra bytes, as in the request.
         writer.i16(self.mode).bytes_(self.data).raw(b"\0\0")
 
 
@@ -164,7 +164,7 @@ class NextTransactionId:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStream:
-    """RETRIEVE_TXN_LOG: a stream begins behind this message."""
+    """RETRIEVE_TXN_LOG: a stream follows this message."""
 
     flags: int = 0
     """Bit 0: the connection is kept alive."""
@@ -179,7 +179,7 @@ class TransactionStream:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """AUTHENTICATION_NEEDED: prove who you are. The digest of the request stands before it (2.1), or in it (2.0)."""
+    """AUTHENTICATION_NEEDED: a challenge. The digest of the request is before it (2.1) or in it (2.0)."""
 
     nonce: bytes
     old_digest: bytes | None = None
@@ -198,10 +198,10 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Referral:
-    """SERVICE_REFERRAL, PREFIX_REFERRAL: ask there."""
+    """SERVICE_REFERRAL, PREFIX_REFERRAL: the service to ask instead."""
 
     handle: bytes = b""
-    """Where the sites are described; may be empty if the values do that."""
+    """The handle with the sites; can be empty if the values have them."""
     values: tuple[Value, ...] | None = None
 
     @classmethod
@@ -217,14 +217,14 @@ class Referral:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Everything else: a sentence for people, or none."""
+    """Other failures, with an optional message."""
 
     text: bytes | None = b""
-    """UTF-8 by the rules, but only shown; None where the field is missing, as 2.0 may leave it out."""
+    """Should be UTF-8; None if the field is missing, which 2.0 allows."""
 
     @classmethod
     def of(cls, sentence: str) -> Self:
-        """A failure with this sentence."""
+        """Create a failure with a message."""
         return cls(sentence.encode("utf-8"))
 
     @classmethod
@@ -237,7 +237,7 @@ class Failure:
 
     @property
     def sentence(self) -> str:
-        """The text for showing; what is not UTF-8 is shown as replaced."""
+        """The message; invalid UTF-8 is replaced."""
         return (self.text or b"").decode("utf-8", "replace")
 
 
@@ -273,13 +273,13 @@ _FAILURE_DECODERS: dict[ResponseCode, _Decoder] = {
 
 
 def decode_response(message: Message, now: int) -> tuple[RequestDigest | None, ResponseBody]:
-    """Take the body of a response apart: the request's digest, if it carries one, and what it says."""
+    """Decode the body of a response: the request's digest, if present, and the body."""
     reader = message.body_reader()
     header = message.header
     digest = RequestDigest.read(reader) if OpFlag.REQUEST_DIGEST in header.flags else None
     read: _Decoder
     if digest is not None and header.response_code == ResponseCode.AUTHENTICATION_NEEDED:
-        # What may stand behind the nonce is no digest if one stands before it.
+        # With a digest before the challenge, bytes after the nonce are not a digest.
         return digest, Challenge(reader.bytes_())
     if header.response_code == ResponseCode.SUCCESS:
         read = _SUCCESS_DECODERS.get(header.opcode, UnknownBody.read)
@@ -292,7 +292,7 @@ def decode_response(message: Message, now: int) -> tuple[RequestDigest | None, R
 
 
 def encode_response(body: ResponseBody, digest: RequestDigest | None) -> bytes:
-    """The bytes of a response's body."""
+    """Encode the body of a response."""
     writer = Writer()
     if digest is not None:
         digest.write(writer)
@@ -301,7 +301,7 @@ def encode_response(body: ResponseBody, digest: RequestDigest | None) -> bytes:
 
 
 def encode_challenge(nonce: bytes, digest: RequestDigest, version: Version) -> bytes:
-    """The bytes of a challenge: before 2.1 the digest stands behind the nonce, and no algorithm is named."""
+    """Encode a challenge: before 2.1 the digest follows the nonce, without algorithm."""
     if version.at_least(1):
         return encode_response(Challenge(nonce), digest)
     return encode_response(Challenge(nonce, digest.digest), None)

@@ -1,12 +1,11 @@
-"""The server's side of every conversation, without sockets, clock or storage.
+"""The server side of the protocol, without I/O.
 
-    bytes ──► receive ──┬──► Reply      send it: an early failure, a session that began or ended …
-                         ├──► Request    do it, then `respond`; if it needs an identity, ask `identify` first
-                         └──► Proof      a challenge was answered: look the key up, check, `accept` or `respond`
+    frame ──► receive ──┬──► Reply            send it: an early failure, a session that started or ended …
+                        ├──► Request          execute it, then `respond`; if it requires an identity, `identify` first
+                        └──► ChallengeProof   look up the key and check it, then `accept` or `respond`
 
-Nothing here knows what a handle is worth or who may change it. What it does know: versions, digests, flags, who
-has to be answered with which ids, sessions, challenges, signatures, MACs and encryption, and the answers to what
-cannot be understood at all.
+It handles versions, digests, flags, ids, sessions, challenges, signatures, MACs, encryption and unreadable requests. It
+does not know records or permissions.
 """
 
 from collections.abc import Callable
@@ -71,38 +70,38 @@ _MAX_ID = 0x7FFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What a server is, as far as the protocol shows it."""
+    """Settings of a server that the protocol shows."""
 
     key: PrivateKey
-    """Signs responses; its public part is in the site record."""
+    """Signs responses; its public key is in the site record."""
     site_serial: int = 1
     """Serial number of the site record."""
     is_primary: bool = True
     """Whether the site accepts changes; shown by the AT flag."""
     challenge_life: float = 60.0
-    """Seconds a client has for its answer."""
+    """Seconds until a challenge expires."""
     session_life: int = MAX_TIMEOUT
-    """Seconds of idleness after which a session ends, where the client names none."""
+    """Default idle timeout of a session in seconds."""
     cipher: Cipher = Cipher.AES
-    """How sessions encrypt."""
+    """Cipher of new sessions."""
 
     def __post_init__(self) -> None:
         if not -0x8000 <= self.site_serial <= 0x7FFF:
-            raise LocalProtocolError(f"a site's serial number has 16 bits; {self.site_serial} does not fit")
+            raise LocalProtocolError(f"the site serial number {self.site_serial} does not fit in 16 bits")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Messages to send back, in order: each an envelope and what follows it."""
+    """Messages to send, in order."""
 
     frames: tuple[Frame, ...]
 
     def to_stream(self) -> bytes:
-        """As they go over TCP."""
+        """Encode for TCP."""
         return b"".join(frame.envelope.to_bytes() + frame.payload for frame in self.frames)
 
     def to_packets(self) -> list[bytes]:
-        """As they go over UDP."""
+        """Encode for UDP."""
         return [
             packet for frame in self.frames for packet in fragments.split(frame.envelope, frame.payload, request=False)
         ]
@@ -110,22 +109,19 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that was understood."""
+    """A decoded request."""
 
     message: Message
-    """The request itself; digests and sessions refer to it."""
     body: RequestBody
-    """What it asks for."""
     session: Session | None
-    """The session it came in."""
     response_request_id: int
-    """The request id of the answer: that of the message which is answered, which may be a challenge's answer."""
+    """The request id of the response: that of the received message, which may be a challenge response."""
     identity: Identity | None = None
-    """Who asks, once proved."""
+    """The authenticated identity."""
     challenge: PendingChallenge | None = None
-    """The challenge by which it was proved."""
+    """The challenge that proved the identity."""
     private_transport: bool = False
-    """Whether the transport itself encrypts (HTTPS): then private values are not encrypted again."""
+    """Whether the transport encrypts (HTTPS), so that private values are not encrypted again."""
 
     @property
     def opcode(self) -> OpCode:
@@ -134,32 +130,32 @@ class Request:
 
     @property
     def flags(self) -> OpFlag:
-        """How to do it."""
+        """The flags of the header."""
         return self.message.header.flags
 
 
 @dataclass(frozen=True, slots=True)
 class ChallengeProof:
-    """An answer to a challenge, not yet checked."""
+    """A challenge response that is not checked yet."""
 
     request: Request
-    """What will be done if the proof holds."""
+    """The request to execute if the proof is valid."""
     identity: Identity
-    """Who answered, by their own account."""
+    """The claimed identity."""
     auth_type: str
     """`HS_PUBKEY` or `HS_SECKEY`."""
     answer: bytes
     """The signature or MAC, with its parameters."""
     version: Version
-    """The version of the answer."""
+    """The version of the challenge response."""
 
     def check_key(self, key: PublicKey) -> bool:
-        """Whether the owner of that key gave the answer."""
+        """Whether the answer was made with the key."""
         pending = self.pending
         return check_key_answer(key, pending.nonce, pending.digest.digest, self.answer)
 
     def check_secret(self, secret: bytes) -> bool:
-        """Whether somebody who knows that secret gave the answer."""
+        """Whether the answer was made with the secret."""
         pending = self.pending
         return check_secret_answer(secret, pending.nonce, pending.digest.digest, self.answer, self.version)
 
@@ -167,7 +163,7 @@ class ChallengeProof:
     def pending(self) -> PendingChallenge:
         """The challenge that was answered."""
         pending = self.request.challenge
-        assert pending is not None  # noqa: S101 - made so by `Server.receive`, the only maker of proofs
+        assert pending is not None  # noqa: S101 - ensured by `Server.receive`
         return pending
 
 
@@ -175,7 +171,7 @@ Received: TypeAlias = Reply | Request | ChallengeProof
 
 
 class Server:
-    """One server's conversations. Not for several threads at once."""
+    """The server side. Not thread-safe."""
 
     def __init__(self, settings: ServerSettings, random: Callable[[int], bytes]) -> None:
         self._settings = settings
@@ -187,7 +183,7 @@ class Server:
     # Receiving
 
     def receive(self, frame: Frame, now: float, *, http: bool = False, private_transport: bool = False) -> Received:
-        """Take a message: envelope and what followed it. Over HTTP two failures have other codes."""
+        """Process a received frame. Over HTTP two failures have other codes."""
         try:
             return self._receive(frame, now, private_transport)
         except _EarlyFailure as failure:
@@ -203,9 +199,9 @@ class Server:
         opcode: OpCode = OpCode.RESERVED,
         answered: Envelope | None = None,
     ) -> Reply:
-        """The answer to something that is not a message, or (with its opcode) not for this interface.
+        """The response to a frame that is not a message, or (with its opcode) not for this interface.
 
-        It echoes the ids of `answered` if that is given.
+        It echoes the ids of `answered`, if given.
         """
         header = Header(opcode, code, DEFAULT_FLAGS, UNKNOWN_SERIAL, expires=int(now) + MESSAGE_LIFETIME)
         envelope = Envelope(ASSUMED_VERSION, CURRENT_VERSION, request_id=UNKNOWN_REQUEST_ID)
@@ -234,11 +230,10 @@ class Server:
         return self._dispatch(request, now)
 
     def _open(self, envelope: Envelope, payload: bytes, now: float) -> tuple[Message, RequestBody]:
-        """Decrypt a message and understand it.
+        """Decrypt and decode a message.
 
-        Whatever is wrong with it gets one and the same answer: whoever sends altered ciphertext must not learn from
-        the answer how far it was understood. So its MAC is checked here, before anything is done; the answer to a
-        challenge has none, and counts only while its challenge waits.
+        All errors get the same response, so that a sender of altered ciphertext learns nothing. So the MAC is checked
+        here first; a challenge response has none and is accepted only while its challenge is pending.
         """
         if envelope.session_id <= 0:
             raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT_TEXT)
@@ -251,7 +246,7 @@ class Server:
             if message.header.opcode != OpCode.RESPONSE_TO_CHALLENGE:
                 session.authenticate(message)
             elif self.challenges.find(envelope.session_id, now) is None:
-                raise RemoteProtocolError("no challenge waits for an answer")
+                raise RemoteProtocolError("there is no pending challenge")
         except (RemoteProtocolError, _EarlyFailure) as error:
             raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT_TEXT) from error
         return message, body
@@ -281,10 +276,10 @@ class Server:
                 return self._terminate_session(request, now)
         return request
 
-    # Who is asking
+    # Authentication
 
     def identify(self, request: Request, now: float) -> Identity | Reply:
-        """Who makes a request; where that is not known yet, the challenge or the refusal to send."""
+        """The authenticated identity of a request, or the challenge or failure to send."""
         if request.identity is not None:
             return request.identity
         session = request.session
@@ -297,9 +292,9 @@ class Server:
         return session.proved
 
     def accept(self, proof: ChallengeProof, key_index: int, now: float) -> Request | Reply:
-        """Take a proof that was checked with the key at that index: the request with its identity, or a refusal.
+        """Accept a proof that was checked with the key at `key_index`: the request with its identity, or a failure.
 
-        This uses the challenge up. The same answer, arriving twice and checked twice, is accepted once.
+        A challenge is used once: an answer that arrives twice is accepted once.
         """
         request, pending = proof.request, proof.pending
         if pending.used_by is not None:
@@ -324,8 +319,7 @@ class Server:
         pending = self.challenges.find(challenge_id, now)
         known = pending is not None and pending.matches_request(message)
         if session is not None:
-            # Before anything is kept: a session has one challenge at a time, which strangers must not replace, nor
-            # whoever repeats an old request.
+            # Check first: a session has one challenge at a time, which a forged or replayed request must not replace.
             try:
                 session.authenticate(message)
                 if not known:
@@ -349,8 +343,8 @@ class Server:
             return self.respond(answer, ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
         if pending.used_by is not None:
             return self._repeat_response(answer, answer.body.answer, pending, now)
-        # A wrong answer leaves the challenge as it was: anybody who guesses its number can send one.
-        # The two bits that a reply echoes are those of the message that it answers, which is this one.
+        # A wrong answer does not change the challenge: anyone who guesses its id can send one.
+        # The two flags that a reply echoes are those of this message.
         delivered = answer.message.envelope
         envelope = replace(pending.request.envelope, truncated=delivered.truncated, compressed=delivered.compressed)
         message = replace(pending.request, envelope=envelope)
@@ -363,9 +357,9 @@ class Server:
         )
 
     def _repeat_response(self, answer: Request, proof: bytes, pending: PendingChallenge, now: float) -> Reply:
-        """Answer the second answer to a challenge: with what the first one got if it is the same, else not at all."""
+        """Respond to a second challenge response: with the stored reply if it is the same, or a failure."""
         if pending.used_by == (answer.response_request_id, proof):
-            # Nothing yet while the first is being worked on.
+            # Empty while the first one is being processed.
             return Reply(tuple(_parse_frame(data) for data in pending.reply))
         return self.respond(replace(answer, challenge=None), ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
 
@@ -392,7 +386,7 @@ class Server:
         self.sessions.add(session, now)
         prefix = cipher.to_bytes(4, "big") if suggested.at_least(4) else b""
         body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, prefix + mine.public.to_bytes())
-        # The new session is answered under its own id: an older one that the request came in has no part in it.
+        # The response has the id of the new session, not of an older one in the request.
         return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
 
     def _refuse_key_exchange(self, request: Request, now: float) -> Reply:
@@ -409,11 +403,11 @@ class Server:
         except RemoteProtocolError as error:
             return self.respond(request, ResponseCode.INVALID_SESSION_KEY, Failure.of(error.message), now)
         self.sessions.end(session)
-        # The session is gone: its end is signed with the server's key and goes out in the clear.
+        # The session has ended: the response is signed with the server's key and not encrypted.
         return self.respond(replace(request, session=None), ResponseCode.SUCCESS, Empty(), now)
 
     def _new_id(self) -> int:
-        """A number that is neither a session's nor a challenge's; sessions and challenges share one sequence."""
+        """An unused id; sessions and challenges share one sequence."""
         while True:
             self._last_id = self._last_id % _MAX_ID + 1
             if self._last_id not in self.sessions and self._last_id not in self.challenges:
@@ -432,7 +426,7 @@ class Server:
         overwritten: bool = False,
         session_id: int | None = None,
     ) -> Reply:
-        """Answer a request. With `more` another answer follows; `overwritten` says that something was replaced."""
+        """Respond to a request. `more`: another response follows; `overwritten`: something was replaced."""
         version = common_version(request.message.envelope.suggested)
         header = self._header(request, code, now)
         flags = header.flags
@@ -468,13 +462,13 @@ class Server:
             CURRENT_VERSION,
             original.session_id,
             request.response_request_id,
-            # Both are echoed, as deployed; nobody acts on them.
+            # Both are echoed, as deployed.
             truncated=original.truncated,
             compressed=original.compressed,
         )
 
     def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
-        """Sign or MAC, then encrypt, as the request and the session demand."""
+        """Sign or add a MAC, then encrypt, as the request and the session require."""
         session = request.session
         if OpFlag.CERTIFY in message.header.flags:
             if session is not None and message.header.opcode not in _OPCODES_WITHOUT_MAC:
@@ -487,7 +481,7 @@ class Server:
         return Frame(message.envelope, message.payload())
 
     def _store_reply(self, request: Request, reply: Reply, *, more: bool) -> None:
-        """Keep what a challenge's answer got, so that its repetition executes nothing and gets the same."""
+        """Store the reply to a challenge response for repetitions."""
         pending = request.challenge
         if pending is None or request.identity is None:
             return
@@ -498,7 +492,7 @@ class Server:
 
 
 class _EarlyFailure(Exception):
-    """A message that cannot be answered as a request."""
+    """A message that cannot be processed as a request."""
 
     def __init__(
         self,
@@ -512,9 +506,9 @@ class _EarlyFailure(Exception):
         self.code = code
         self.text = text
         self.answered = answered
-        """The envelope whose ids the answer echoes, where deployed servers do that."""
+        """The envelope whose ids are echoed, as in deployed servers."""
         self.http_code = http_code
-        """The code over HTTP, where it is another."""
+        """The code over HTTP, if it differs."""
 
 
 def _is_private(body: ResponseBody) -> bool:

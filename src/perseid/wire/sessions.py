@@ -1,20 +1,18 @@
-"""The encryption of sessions: whole messages, envelope excluded (native protocol, 15.5).
+"""Sessions: encryption, MACs, replay protection and the server's session table (native protocol §15).
+
+Encryption of messages without envelope (§15.5):
 
              from 2.4 on                     before
     AES      AES-128-CBC, IV in front        AES-128-ECB
     DES      DES-CBC, IV in front            DES-ECB
     3DES     3DES-CBC, IV in front           3DES-ECB
 
-Padding is PKCS#7 throughout, the IV is random, and the version is that of the session. "MACs use all 32 bytes; AES
-uses the first 16": the session's key may be longer than the cipher's.
+Padding is PKCS#7, the IV is random, and the version is that of the session. MACs use all 32 bytes of the session key,
+AES the first 16. The MAC is inside the encrypted message and is checked after decryption, so all decryption errors have
+the same message.
 
-Encryption protects against reading only: the protocol checks the MAC inside after decryption. An undecryptable
-message is therefore refused in one sentence whatever is wrong with it.
-
-Sessions: a key that two parties share for a while, and the counters that keep old messages from being replayed.
-
-A session belongs to a server, not to a connection. It records who the client *says* it is; the first challenge
-answered in it proves that, and from then on a MAC suffices. Both roles use the same `Session`.
+A session belongs to a server, not to a connection. It has a claimed identity, which the first challenge answered in it
+proves; from then on a MAC suffices. Client and server use the same `Session`.
 """
 
 from collections import OrderedDict
@@ -34,7 +32,7 @@ from .message import MAX_MESSAGE, Credential, Envelope, Message
 
 
 class Cipher(OpenEnum):
-    """The ciphers of sessions; the server decides which."""
+    """Session ciphers; the server chooses."""
 
     DES = 1
     TDES = 2
@@ -46,11 +44,11 @@ _CIPHERS = {
     Cipher.TDES: (BlockCipher.TDES, 24),
     Cipher.AES: (BlockCipher.AES, 16),
 }
-"""Each cipher and the bytes of its key, which are the first of the session's."""
+"""Each cipher and its key size in bytes; the key is the start of the session key."""
 
 
 def encrypt(cipher: Cipher, key: bytes, plaintext: bytes, version: Version, random: Callable[[int], bytes]) -> bytes:
-    """Encrypt a message under a session's key; from version 2.4 on with a fresh initialisation vector in front."""
+    """Encrypt a message with a session key; from 2.4 on after a random initialization vector."""
     block, used = _select_cipher(cipher, key)
     if not version.at_least(4):
         return encrypt_blocks(block, used, None, plaintext)
@@ -59,7 +57,7 @@ def encrypt(cipher: Cipher, key: bytes, plaintext: bytes, version: Version, rand
 
 
 def decrypt(cipher: Cipher, key: bytes, data: bytes, version: Version) -> bytes:
-    """Decrypt a message under a session's key."""
+    """Decrypt a message with a session key."""
     block, used = _select_cipher(cipher, key)
     if not version.at_least(4):
         return decrypt_blocks(block, used, None, data)
@@ -70,48 +68,47 @@ def decrypt(cipher: Cipher, key: bytes, data: bytes, version: Version) -> bytes:
 
 def _select_cipher(cipher: Cipher, key: bytes) -> tuple[BlockCipher, bytes]:
     if cipher not in _CIPHERS:
-        raise LocalProtocolError(f"sessions with cipher {cipher.value} are not known")
+        raise LocalProtocolError(f"unknown session cipher {cipher.value}")
     block, length = _CIPHERS[cipher]
     if len(key) < length:
-        raise LocalProtocolError(f"a session's key for {block} has at least {length} bytes, not {len(key)}")
+        raise LocalProtocolError(f"a session key for {block} must have at least {length} bytes, not {len(key)}")
     return block, key[:length]
 
 
 COUNTER_WINDOW_SIZE: Final = 200
-"""How many counters are remembered: as many as deployed peers do, so that requests may overtake each other."""
+"""Number of remembered counters, as in deployed peers, so that requests can arrive out of order."""
 
 MAX_SESSIONS: Final = 10_000
-"""Sessions at a time; the one unused for longest makes room. Each costs about a kilobyte, and deployed clients
-never end theirs, so the table is normally as full as a day's clients are many."""
+"""Maximum number of sessions; the least recently used is evicted. Each takes about 1 kB, and deployed clients never end
+theirs, so the table holds about a day's clients."""
 
 MAX_UNAUTHENTICATED: Final = 1_000
-"""Sessions in which nobody has proved anything yet. Anybody can begin them, so they make room for each other and never
-take the place of those in use."""
+"""Maximum number of unauthenticated sessions. Anyone can start them, so they evict only each other."""
 
 MAX_TIMEOUT: Final = 86_400
-"""Seconds of idleness after which a session ends at the latest, whatever the client wished."""
+"""Maximum idle timeout in seconds."""
 
 Random = Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody: a key value in a handle's record."""
+    """An identity: a key value in a handle's record."""
 
     handle: bytes
-    """The handle, as it was spelled."""
+    """The handle, as spelled."""
     index: int
-    """The index of the key; 0 stands for any suitable one."""
+    """The index of the key; 0 means any suitable one."""
     key_index: int | None = None
-    """Once proved: the index of the key that did."""
+    """The index of the key that proved the identity, once authenticated."""
 
     def is_same_identity(self, other: "Identity") -> bool:
-        """Whether the other claims to be exactly this one."""
+        """Whether handle and index are equal."""
         return self.handle == other.handle and self.index == other.index
 
 
 class CounterWindow:
-    """Which counters have been used: none twice, and none older than the oldest remembered."""
+    """Used counters: none is accepted twice, and none older than the oldest remembered."""
 
     __slots__ = ("_heap", "_seen")
 
@@ -120,7 +117,7 @@ class CounterWindow:
         self._heap: list[int] = []  # the same counters, the smallest first
 
     def is_fresh(self, counter: int) -> bool:
-        """Whether a counter may be accepted. Zero always is: it means that the sender does not count."""
+        """Whether a counter can be accepted. Zero always can: the sender does not count."""
         if counter == 0:
             return True
         if counter in self._seen:
@@ -141,25 +138,25 @@ class Session:
     """One session, in either role."""
 
     id: int
-    """Chosen by the server; it stands in every envelope."""
+    """Chosen by the server; in every envelope."""
     key: bytes = field(repr=False)
     """The whole derived key; MACs use all of it."""
     cipher: Cipher
     """How messages are encrypted."""
     version: Version
-    """That of the set-up response."""
+    """The version of the setup response."""
     identity: Identity | None = None
-    """Whom the client claims to be; None for an anonymous session."""
+    """The claimed identity; None for an anonymous session."""
     timeout: int = MAX_TIMEOUT
-    """Seconds of idleness after which the session ends."""
+    """Idle timeout in seconds."""
     used: float = 0.0
-    """When it was last used."""
+    """Time of last use."""
     proved: Identity | None = None
-    """Who has answered a challenge in it, being the one it claims."""
+    """The identity after authentication."""
     sent: int = 0
-    """The last counter that this side used."""
+    """The last counter sent."""
     received: CounterWindow = field(default_factory=CounterWindow, repr=False)
-    """The counters that the other side has used."""
+    """The counters received."""
 
     def protect(self, message: Message) -> Message:
         """Add a MAC with this side's next counter."""
@@ -167,35 +164,37 @@ class Session:
         return add_mac(message, self.key, self.sent)
 
     def authenticate(self, message: Message) -> Credential:
-        """Verify a message's MAC; its counter is for `check`."""
+        """Verify the MAC of a message, without its counter."""
         if message.credential is None:
-            raise RemoteProtocolError("the message carries no MAC", ResponseCode.INVALID_CREDENTIAL)
+            raise RemoteProtocolError("the message has no MAC", ResponseCode.INVALID_CREDENTIAL)
         if not verify_mac(message, self.key):
-            raise RemoteProtocolError("the MAC does not verify", ResponseCode.INVALID_SESSION_KEY)
+            raise RemoteProtocolError("the MAC is invalid", ResponseCode.INVALID_SESSION_KEY)
         return message.credential
 
     def check(self, message: Message, *, allow_replay: bool = False) -> None:
-        """Verify a message's MAC and counter and use the counter up; the error says which of the two was wrong."""
+        """Verify the MAC and counter of a message, and record the counter."""
         credential = self.authenticate(message)
         if not allow_replay:
             self.check_counter(message)
         self.received.record(credential.counter)
 
     def check_counter(self, message: Message) -> None:
-        """Refuse a message whose counter was used before; versions before 2.5 do not count."""
+        """Reject a counter that was used before; versions before 2.5 have no counters."""
         counter = 0 if message.credential is None else message.credential.counter
         if self.version.at_least(5) and not self.received.is_fresh(counter):
-            raise RemoteProtocolError("the counter was used before", ResponseCode.SESSION_MESSAGE_REJECTED)
+            raise RemoteProtocolError("the session counter was used before", ResponseCode.SESSION_MESSAGE_REJECTED)
 
     def seal(self, message: Message, random: Random) -> tuple[Envelope, bytes]:
-        """Encrypt a message: its envelope and what follows it."""
+        """Encrypt a message; return its envelope and payload."""
         payload = encrypt(self.cipher, self.key, message.payload(), self.version, random)
         if len(payload) > MAX_MESSAGE:
-            raise LocalProtocolError(f"encrypted the message has {len(payload):,} bytes; {MAX_MESSAGE:,} are the most")
+            raise LocalProtocolError(
+                f"the message has {len(payload):,} encrypted bytes; the maximum is {MAX_MESSAGE:,}"
+            )
         return replace(message.envelope, encrypted=True, length=len(payload)), payload
 
     def open(self, payload: bytes) -> bytes:
-        """Decrypt what followed an envelope."""
+        """Decrypt a payload."""
         try:
             return decrypt(self.cipher, self.key, payload, self.version)
         except InvalidData as error:
@@ -218,7 +217,7 @@ class SessionTable:
         return session_id in self._sessions
 
     def add(self, session: Session, now: float) -> None:
-        """Begin a session; the unproved one unused for longest makes room, and if need be any other."""
+        """Add a session; evict the least recently used unauthenticated one, or any other if necessary."""
         session.used = now
         self._sessions[session.id] = session
         self._unauthenticated[session.id] = None
@@ -228,11 +227,11 @@ class SessionTable:
             self._forget(next(iter(self._sessions)))
 
     def confirm(self, session: Session) -> None:
-        """Note that the client has proved who it is."""
+        """Mark a session as authenticated."""
         self._unauthenticated.pop(session.id, None)
 
     def use(self, session_id: int, now: float) -> Session | None:
-        """The session of that id, which this keeps alive; None if there is none or it has timed out."""
+        """Get a session and keep it alive; None if it does not exist or has timed out."""
         session = self._sessions.get(session_id)
         if session is None:
             return None
@@ -246,11 +245,11 @@ class SessionTable:
         return session
 
     def end(self, session: Session) -> None:
-        """Forget a session."""
+        """Remove a session."""
         self._forget(session.id)
 
     def purge(self, now: float) -> int:
-        """Forget what has timed out, and say how many that were; a server does so about once a minute."""
+        """Remove timed out sessions and return their number; called about once a minute."""
         dead = [session for session in self._sessions.values() if now - session.used > session.timeout]
         for session in dead:
             self.end(session)
