@@ -1,8 +1,8 @@
-"""Kill whoever carries out requests with keys at random moments, and ask again: each is carried out once.
+"""Kill processes that execute requests with idempotency keys, and repeat the requests: each is executed once.
 
-Each round has a process that makes names, each with a key of its own, and is killed at some moment: before the commit,
-in it, behind it, before or after the answer was told. Another process then asks for the same with the same keys. Every
-key must have made one name, and whoever was told an answer must be told the same again.
+In each round a process creates handles, each with its own key, and is killed at a random time: before, during or after
+the commit, before or after the response. Another process then repeats the requests with the same keys. Every key must
+have created one handle, and every response must be the same again.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def told(minted: MintResult) -> StoredResponse:
 
 
 def ask(registry: Registry, keys: IdempotencyKeys, number: int) -> str:
-    """Make a name with the key of this number; its name."""
+    """Create a handle with the key of this number and return it."""
     key = b"key-%d" % number
     order = Mint(MintInputs.of(registry), "12345", values=(Value.text(1, "URL", f"https://example.org/{number}"),))
     with keys.claim(WHO, key, hashlib.sha256(key).digest()) as claim:
@@ -66,7 +66,7 @@ def ask(registry: Registry, keys: IdempotencyKeys, number: int) -> str:
 
 
 def work(place: Place, first: int, count: int, dies_after: float | None) -> dict[int, str]:
-    """Have a process ask for so many names, and kill it after a while; what it was told by then."""
+    """Run a process that creates handles, kill it after a while, and return the responses so far."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -99,7 +99,7 @@ def work(place: Place, first: int, count: int, dies_after: float | None) -> dict
 
 
 def die_after_commit(place: Place, number: int) -> None:
-    """Have a process carry out a request, and be killed when it is durable and nobody has been told."""
+    """Run a process that is killed after the commit of a request and before its response."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -122,7 +122,7 @@ def die_after_commit(place: Place, number: int) -> None:
 
 
 def check(place: Place, answers: dict[int, str]) -> None:
-    """Every key has made one name, the one that was answered."""
+    """Every key has created one handle, the one in the response."""
     with place.open() as ledger:
         with ledger.reading() as reading:
             leads = {
@@ -135,7 +135,7 @@ def check(place: Place, answers: dict[int, str]) -> None:
 
 
 def run(place: Place, rounds: int, seed: int, say: Callable[[str], None] = print) -> None:
-    """Kill so many; what each left undone the next one does."""
+    """Kill several processes; each continues the work of the one before."""
     chance = random.Random(seed)
     answers: dict[int, str] = {}
     each = 10_000  # more than anybody gets to

@@ -1,8 +1,8 @@
-"""The registry against a plain dictionary: whatever is asked in whichever order, both answer the same.
+"""The registry against a model in a dictionary: any commands in any order have the same results.
 
-The model is written from the protocol (§12.2, §14, §16 of the native-protocol reference) and from what the life of a
-name is said to be, and shares nothing with the registry but the form of values. After every step each name of both
-namespaces is resolved as the public does it, and compared. One of them tells small letters from capital ones.
+The model is written from the protocol (§12.2, §14, §16 of the native-protocol reference) and from the states of a
+handle, and shares only the form of values with the registry. After every step each handle of both namespaces is
+resolved by the public and compared. One namespace is case-sensitive.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
-from perseid.registry.access import permissions as demands
+from perseid.registry.access import permissions as requirements
 from perseid.registry.access.authorization import Decision, Settings, authorize, authorize_read, authorize_write
 from perseid.registry.access.permissions import Differences, HasPermissions, Requirement, Role
 from perseid.registry.identity import Anonymous, Identity, LocalIdentity
@@ -18,7 +18,7 @@ from tests.registry.administration import PREFIX_HANDLE, SECRET, TARGET, Records
 P = AdminPermission
 ALICE = holder("300:0.NA/12345")
 LOCAL = LocalIdentity("alice")
-ADD = demands.add(TARGET, [url(9)])
+ADD = requirements.add(TARGET, [url(9)])
 
 
 def decide(
@@ -46,18 +46,18 @@ def test_refusal_names_what_is_missing_and_the_fix() -> None:
         "HS_ADMIN value 100 of 12345/x does not grant ADD_VALUE; "
         "HS_ADMIN value 101 of 12345/x refers to a record that is not stored here"
     )
-    assert "ask an administrator" in decision.advice
+    assert "Ask an administrator" in decision.advice
     assert "a/b" not in decision.reason
 
 
 def test_private_administrator_value_is_not_revealed() -> None:
     private = Value(100, "HS_ADMIN", admin("300:0.NA/12345", P.READ_VALUE).data, permissions=Permission.ADMIN_READ)
     assert "does not grant" not in decide(ADD, private).reason
-    assert decide(demands.read(TARGET), private).allowed
+    assert decide(requirements.read(TARGET), private).allowed
 
 
 def test_permissions_of_two_values_are_not_combined() -> None:
-    both = demands.add(TARGET, [url(9), admin("1:a/b")])
+    both = requirements.add(TARGET, [url(9), admin("1:a/b")])
     halves = admin("300:0.NA/12345", P.ADD_VALUE), admin("300:0.NA/12345", P.ADD_ADMIN, 101)
     decision = decide(both, *halves)
     assert not decision.allowed
@@ -70,17 +70,17 @@ def test_two_records_can_grant_delete_and_create() -> None:
     records = Records(
         {str(TARGET): [admin("300:0.NA/12345", P.DELETE_HANDLE)], PREFIX_HANDLE: [admin("0:0.NA/12345", P.ADD_HANDLE)]}
     )
-    decision = authorize(ALICE, demands.overwrite(TARGET, [url(1)], []), records, Settings())
+    decision = authorize(ALICE, requirements.overwrite(TARGET, [url(1)], []), records, Settings())
     assert decision.allowed
     assert "of 12345/x grants DELETE_HANDLE; " in decision.reason
     assert "of 0.NA/12345 grants ADD_HANDLE" in decision.reason
 
 
 def test_refusal_names_all_alternatives() -> None:
-    reason = decide(demands.overwrite(TARGET, [url(1)], [url(2)])).reason
+    reason = decide(requirements.overwrite(TARGET, [url(1)], [url(2)])).reason
     assert "requires permissions REMOVE_VALUE + ADD_VALUE in one" in reason
     assert ", or permission ADD_ADMIN on" in reason
-    assert ", or DELETE_HANDLE in one HS_ADMIN value of 12345/x and ADD_HANDLE in one HS_ADMIN value of 0." in reason
+    assert ", or permission DELETE_HANDLE on 12345/x and permission ADD_HANDLE on 0." in reason
 
 
 def test_anonymous_must_authenticate_before_anything_is_read() -> None:
@@ -106,7 +106,11 @@ def test_index_zero_is_refused_if_an_index_is_listed(identity: str) -> None:
 
 def test_long_or_unprintable_names_are_quoted() -> None:
     handle = Handle("12345", "a\x1b[31m" + "b" * 500)
-    for requirement in (demands.create(handle), demands.delete(handle), demands.overwrite(handle, [], [url(1)])):
+    for requirement in (
+        requirements.create(handle),
+        requirements.delete(handle),
+        requirements.overwrite(handle, [], [url(1)]),
+    ):
         decision = authorize(holder("300:k/\n" + "c" * 500), requirement, Records({}), Settings())
         assert decision.reason.isprintable()
         assert "b" * 100 not in decision.reason
@@ -120,8 +124,8 @@ def test_long_or_unprintable_names_are_quoted() -> None:
 def test_subtypes_of_hs_admin_name_administrators(type_: str) -> None:
     value = admin("300:0.NA/12345", type_=type_)
     assert decide(ADD, value).allowed
-    assert demands.permission_to_add(value) == P.ADD_ADMIN
-    assert demands.permission_to_remove(value) == P.REMOVE_ADMIN
+    assert requirements.permission_to_add(value) == P.ADD_ADMIN
+    assert requirements.permission_to_remove(value) == P.REMOVE_ADMIN
 
 
 @pytest.mark.parametrize("type_", ["HS_ADMINS", "HS_ADMIN_", "HS_VLIST", "URL", ""])
@@ -155,7 +159,7 @@ def test_long_form_of_old_software_is_accepted() -> None:
 
 def test_administrators_in_the_new_record_cannot_create_it() -> None:
     records = Records({str(TARGET): [admin("300:0.NA/12345")]})
-    assert not authorize(ALICE, demands.create(TARGET), records, Settings()).allowed
+    assert not authorize(ALICE, requirements.create(TARGET), records, Settings()).allowed
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,9 @@ def test_administrators_in_the_new_record_cannot_create_it() -> None:
     ],
 )
 def test_create_requires_permission_on_the_prefix_handle(handle: str, record: str, permission: AdminPermission) -> None:
-    assert demands.create(Handle.parse(handle)).alternatives == ((HasPermissions(permission, record, on_prefix=True),),)
+    assert requirements.create(Handle.parse(handle)).alternatives == (
+        (HasPermissions(permission, record, on_prefix=True),),
+    )
 
 
 @pytest.mark.parametrize("permissions", [0, 0x1000, 0x1001, 0xFFFF])
@@ -184,10 +190,10 @@ def test_invalid_permissions_are_rejected(permissions: int) -> None:
 # Settings
 
 ON_PREFIX = [
-    demands.create(TARGET),
-    demands.create(Handle.parse("0.NA/12345.1")),
-    demands.list_handles("12345"),
-    demands.overwrite(TARGET, [url(1)], []),
+    requirements.create(TARGET),
+    requirements.create(Handle.parse("0.NA/12345.1")),
+    requirements.list_handles("12345"),
+    requirements.overwrite(TARGET, [url(1)], []),
 ]
 
 
@@ -209,17 +215,20 @@ def test_without_prefix_administrators_server_administrators_create_and_list(
 
 def test_without_prefix_administrators_refusal_names_the_setting() -> None:
     settings = Settings(allow_na_admins=False)
-    assert "requires an entry in the setting server_admins" in decide(demands.create(TARGET), settings=settings).reason
+    assert (
+        "requires an entry in the setting server_admins"
+        in decide(requirements.create(TARGET), settings=settings).reason
+    )
 
 
 def test_prefix_handle_keeps_its_own_administrators() -> None:
     """Only permissions over the handles of a prefix are switched off, not those over the prefix handle."""
-    requirement = demands.add(Handle.parse(PREFIX_HANDLE), [url(1)])
+    requirement = requirements.add(Handle.parse(PREFIX_HANDLE), [url(1)])
     assert decide(requirement, admin("300:0.NA/12345"), settings=Settings(allow_na_admins=False)).allowed
 
 
 def test_refusal_names_the_settings() -> None:
-    reason = decide(demands.server_operation(OpCode.HOME_NA)).reason
+    reason = decide(requirements.server_operation(OpCode.HOME_NA)).reason
     assert (
         reason
         == "300:0.NA/12345 cannot home a prefix: requires an entry in the setting server_admins or home_only_admins"
@@ -367,4 +376,4 @@ def test_anonymous_can_write_public_values_but_not_administrators(old: Value, ne
     assert decision.allowed is allowed
     assert decision.code is (None if allowed else ResponseCode.AUTHENTICATION_NEEDED)
     assert authorize_write(ALICE, TARGET, old, new).allowed
-    assert authorize(Anonymous(), demands.modify(TARGET, [(old, new)]), Records({}), Settings()).allowed is allowed
+    assert authorize(Anonymous(), requirements.modify(TARGET, [(old, new)]), Records({}), Settings()).allowed is allowed

@@ -1,8 +1,8 @@
-"""Every operation × every permission bit × every kind of identity.
+"""Every command × every permission bit × every kind of identity.
 
-What an operation needs is written down here a second time, by hand from the protocol's description, as alternatives of
-(record, permissions); and so is whether a kind of identity is meant by what the records say. A right exists exactly
-if the identity is meant and one alternative is given in full.
+The requirements are written here a second time, by hand from the protocol's description, as alternatives of (record,
+permissions); and so is whether the records name a kind of identity. A command is allowed exactly if the identity is
+named and one alternative is granted in full.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.value import Value
-from perseid.registry.access import permissions as demands
+from perseid.registry.access import permissions as requirements
 from perseid.registry.access.authorization import Settings, authorize
 from perseid.registry.access.permissions import Requirement, Role
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof
@@ -48,44 +48,44 @@ def replaced(*permissions: AdminPermission) -> Alternatives:
 
 
 def replace(*values: Value) -> Requirement:
-    return demands.overwrite(TARGET, RECORD, values)
+    return requirements.overwrite(TARGET, RECORD, values)
 
 
 OPERATIONS: dict[str, tuple[Requirement, Alternatives]] = {
-    "create": (demands.create(TARGET), [[(PREFIX_HANDLE, P.ADD_HANDLE)]]),
-    "create a prefix in another case": (demands.create(Handle.parse("0.na/p")), [[(ROOT, P.ADD_HANDLE)]]),
-    "create a derived prefix": (demands.create(DERIVED), [[(PREFIX_HANDLE, P.ADD_NA)]]),
-    "create a prefix": (demands.create(Handle.parse("0.NA/12345")), [[(ROOT, P.ADD_HANDLE)]]),
-    "delete": (demands.delete(TARGET), on_target(P.DELETE_HANDLE)),
-    "delete a prefix": (demands.delete(DERIVED), [[(str(DERIVED), P.DELETE_HANDLE)]]),
-    "add a value": (demands.add(TARGET, [url(9)]), on_target(P.ADD_VALUE)),
-    "add an administrator": (demands.add(TARGET, [admin("1:a/b")]), on_target(P.ADD_ADMIN)),
-    "add both": (demands.add(TARGET, [url(9), admin("1:a/b")]), on_target(P.ADD_VALUE, P.ADD_ADMIN)),
-    "add over": (demands.add(TARGET, [NEW_OLD, url(9)], RECORD), on_target(P.MODIFY_VALUE, P.ADD_VALUE)),
-    "add over an open value": (demands.add(TARGET, [NEW_OPEN, url(9)], RECORD), on_target(P.ADD_VALUE)),
-    "add over an administrator": (demands.add(TARGET, [NEW_ADMIN], RECORD), on_target(P.MODIFY_ADMIN)),
-    "add what is there": (demands.add(TARGET, [OLD, ADMIN], RECORD), on_target()),
-    "remove a value": (demands.remove(TARGET, [OLD]), on_target(P.REMOVE_VALUE)),
-    "remove an open value": (demands.remove(TARGET, [OPEN]), on_target(P.REMOVE_VALUE)),
-    "remove an administrator": (demands.remove(TARGET, [ADMIN]), on_target(P.REMOVE_ADMIN)),
-    "remove both": (demands.remove(TARGET, [OLD, ADMIN, OLD]), on_target(P.REMOVE_VALUE, P.REMOVE_ADMIN)),
-    "modify a value": (demands.modify(TARGET, [(OLD, NEW_OLD)]), on_target(P.MODIFY_VALUE)),
-    "modify without change": (demands.modify(TARGET, [(OLD, OLD)]), on_target(P.MODIFY_VALUE)),
-    "modify an administrator": (demands.modify(TARGET, [(ADMIN, NEW_ADMIN)]), on_target(P.MODIFY_ADMIN)),
+    "create": (requirements.create(TARGET), [[(PREFIX_HANDLE, P.ADD_HANDLE)]]),
+    "create a prefix in another case": (requirements.create(Handle.parse("0.na/p")), [[(ROOT, P.ADD_HANDLE)]]),
+    "create a derived prefix": (requirements.create(DERIVED), [[(PREFIX_HANDLE, P.ADD_NA)]]),
+    "create a prefix": (requirements.create(Handle.parse("0.NA/12345")), [[(ROOT, P.ADD_HANDLE)]]),
+    "delete": (requirements.delete(TARGET), on_target(P.DELETE_HANDLE)),
+    "delete a prefix": (requirements.delete(DERIVED), [[(str(DERIVED), P.DELETE_HANDLE)]]),
+    "add a value": (requirements.add(TARGET, [url(9)]), on_target(P.ADD_VALUE)),
+    "add an administrator": (requirements.add(TARGET, [admin("1:a/b")]), on_target(P.ADD_ADMIN)),
+    "add both": (requirements.add(TARGET, [url(9), admin("1:a/b")]), on_target(P.ADD_VALUE, P.ADD_ADMIN)),
+    "add over": (requirements.add(TARGET, [NEW_OLD, url(9)], RECORD), on_target(P.MODIFY_VALUE, P.ADD_VALUE)),
+    "add over an open value": (requirements.add(TARGET, [NEW_OPEN, url(9)], RECORD), on_target(P.ADD_VALUE)),
+    "add over an administrator": (requirements.add(TARGET, [NEW_ADMIN], RECORD), on_target(P.MODIFY_ADMIN)),
+    "add what is there": (requirements.add(TARGET, [OLD, ADMIN], RECORD), on_target()),
+    "remove a value": (requirements.remove(TARGET, [OLD]), on_target(P.REMOVE_VALUE)),
+    "remove an open value": (requirements.remove(TARGET, [OPEN]), on_target(P.REMOVE_VALUE)),
+    "remove an administrator": (requirements.remove(TARGET, [ADMIN]), on_target(P.REMOVE_ADMIN)),
+    "remove both": (requirements.remove(TARGET, [OLD, ADMIN, OLD]), on_target(P.REMOVE_VALUE, P.REMOVE_ADMIN)),
+    "modify a value": (requirements.modify(TARGET, [(OLD, NEW_OLD)]), on_target(P.MODIFY_VALUE)),
+    "modify without change": (requirements.modify(TARGET, [(OLD, OLD)]), on_target(P.MODIFY_VALUE)),
+    "modify an administrator": (requirements.modify(TARGET, [(ADMIN, NEW_ADMIN)]), on_target(P.MODIFY_ADMIN)),
     "administrator to value": (
-        demands.modify(TARGET, [(ADMIN, URL_FOR_ADMIN)]), on_target(P.REMOVE_ADMIN, P.MODIFY_VALUE),
+        requirements.modify(TARGET, [(ADMIN, URL_FOR_ADMIN)]), on_target(P.REMOVE_ADMIN, P.MODIFY_VALUE),
     ),
     "value to administrator": (
-        demands.modify(TARGET, [(OLD, ADMIN_FOR_URL)]), on_target(P.MODIFY_VALUE, P.ADD_ADMIN),
+        requirements.modify(TARGET, [(OLD, ADMIN_FOR_URL)]), on_target(P.MODIFY_VALUE, P.ADD_ADMIN),
     ),
     "open value to administrator": (
-        demands.modify(TARGET, [(OPEN, ADMIN_FOR_OPEN)]), on_target(P.MODIFY_VALUE, P.ADD_ADMIN),
+        requirements.modify(TARGET, [(OPEN, ADMIN_FOR_OPEN)]), on_target(P.MODIFY_VALUE, P.ADD_ADMIN),
     ),
     "modify an open and another": (
-        demands.modify(TARGET, [(OPEN, NEW_OPEN), (ADMIN, NEW_ADMIN)]), on_target(P.MODIFY_ADMIN),
+        requirements.modify(TARGET, [(OPEN, NEW_OPEN), (ADMIN, NEW_ADMIN)]), on_target(P.MODIFY_ADMIN),
     ),
-    "read": (demands.read(TARGET), on_target(P.READ_VALUE)),
-    "list": (demands.list_handles("12345"), [[(PREFIX_HANDLE, P.LIST_HANDLES)]]),
+    "read": (requirements.read(TARGET), on_target(P.READ_VALUE)),
+    "list": (requirements.list_handles("12345"), [[(PREFIX_HANDLE, P.LIST_HANDLES)]]),
     "replace: nothing": (replace(*RECORD), on_target()),
     "replace: timestamps": (replace(*[value.with_timestamp(77) for value in RECORD]), on_target()),
     "replace: open value": (replace(OLD, ADMIN, NEW_OPEN), on_target()),
@@ -100,7 +100,7 @@ OPERATIONS: dict[str, tuple[Requirement, Alternatives]] = {
     "replace: add an administrator": (replace(*RECORD, admin("1:a/b")), replaced()),
     "replace: value to administrator": (replace(ADMIN_FOR_URL, ADMIN, OPEN), replaced()),
     "replace a derived prefix": (
-        demands.overwrite(DERIVED, [OLD], []),
+        requirements.overwrite(DERIVED, [OLD], []),
         [
             [(str(DERIVED), P.REMOVE_VALUE)],
             [(str(DERIVED), P.ADD_ADMIN)],
@@ -221,13 +221,13 @@ def test_every_operation_permission_and_identity(operation: str, kind: str) -> N
 
 
 ROLES: dict[str, tuple[Requirement, set[Role]]] = {
-    "home": (demands.server_operation(OpCode.HOME_NA), {Role.SERVER, Role.HOME_ONLY}),
-    "unhome": (demands.server_operation(OpCode.UNHOME_NA), {Role.SERVER, Role.HOME_ONLY}),
-    "list homed": (demands.server_operation(OpCode.LIST_HOMED_NAS), {Role.SERVER, Role.HOME_ONLY}),
-    "transactions": (demands.server_operation(OpCode.RETRIEVE_TXN_LOG), {Role.SERVER, Role.REPLICATION}),
-    "dump": (demands.server_operation(OpCode.DUMP_HANDLES), {Role.SERVER, Role.REPLICATION}),
-    "backup": (demands.server_operation(OpCode.BACKUP_SERVER), {Role.SERVER, Role.BACKUP}),
-    "status": (demands.status(), {Role.SERVER, Role.STATUS}),
+    "home": (requirements.server_operation(OpCode.HOME_NA), {Role.SERVER, Role.HOME_ONLY}),
+    "unhome": (requirements.server_operation(OpCode.UNHOME_NA), {Role.SERVER, Role.HOME_ONLY}),
+    "list homed": (requirements.server_operation(OpCode.LIST_HOMED_NAS), {Role.SERVER, Role.HOME_ONLY}),
+    "transactions": (requirements.server_operation(OpCode.RETRIEVE_TXN_LOG), {Role.SERVER, Role.REPLICATION}),
+    "dump": (requirements.server_operation(OpCode.DUMP_HANDLES), {Role.SERVER, Role.REPLICATION}),
+    "backup": (requirements.server_operation(OpCode.BACKUP_SERVER), {Role.SERVER, Role.BACKUP}),
+    "status": (requirements.status(), {Role.SERVER, Role.STATUS}),
 }
 
 
@@ -249,10 +249,10 @@ def test_every_server_operation_and_identity(operation: str, kind: str) -> None:
 
 UNKNOWN: list[Requirement] = [
     Requirement("do what nobody has heard of"),
-    *[demands.server_operation(OpCode(code)) for code in (0, 1, 2, 100, 105, 200, 400, 1000, 4711)],
-    demands.add(TARGET, []),
-    demands.remove(TARGET, []),
-    demands.modify(TARGET, []),
+    *[requirements.server_operation(OpCode(code)) for code in (0, 1, 2, 100, 105, 200, 400, 1000, 4711)],
+    requirements.add(TARGET, []),
+    requirements.remove(TARGET, []),
+    requirements.modify(TARGET, []),
 ]
 
 
@@ -268,5 +268,5 @@ def test_unknown_operation_is_denied(requirement: Requirement) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_publicly_writable_values_need_no_authentication(kind: str) -> None:
     who = KINDS[kind]
-    decision = authorize(who.identity, demands.modify(TARGET, [(OPEN, NEW_OPEN)]), Records({}), Settings())
+    decision = authorize(who.identity, requirements.modify(TARGET, [(OPEN, NEW_OPEN)]), Records({}), Settings())
     assert decision.allowed

@@ -607,9 +607,9 @@ ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 
 
 def run_rewrite(registry: Registry, identity: Identity, order: Rewrite = ORDER) -> UnitOperation:
-    begun = rewrite.start(registry, order, identity, "http", "", 0)
-    list(rewrite.run(registry, begun, identity))
-    return runner.find_job(registry, identity, begun.id)
+    job = rewrite.start(registry, order, identity, "http", "", 0)
+    list(rewrite.run(registry, job, identity))
+    return runner.find_job(registry, identity, job.id)
 
 
 def test_job_needs_the_scopes_of_its_changes(there: Registry) -> None:
@@ -639,10 +639,10 @@ def test_undo_needs_the_scopes_of_the_inverse(there: Registry, lacking: str) -> 
     identity = shown(there, OPERATOR, ScopeSet.of([word for word in Scope if word.value != lacking], None))
     refused(lambda: undo.start(there, name, identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     may = shown(there, OPERATOR, ScopeSet.of([lacking, "admin"], None))
-    begun = undo.start(there, name, may, "http")
-    refused(lambda: list(undo.run(there, begun, identity)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
-    list(undo.run(there, begun, may))
-    assert runner.find_job(there, OPERATOR, begun.id).ended
+    job = undo.start(there, name, may, "http")
+    refused(lambda: list(undo.run(there, job, identity)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    list(undo.run(there, job, may))
+    assert runner.find_job(there, OPERATOR, job.id).ended
 
 
 def test_transfer_of_a_namespace_needs_its_scope(there: Registry) -> None:
@@ -654,7 +654,7 @@ def test_transfer_of_a_namespace_needs_its_scope(there: Registry) -> None:
     names = shown(there, OPERATOR, scope("transfer"))
     refused(lambda: run_transfer(there, what, names), ResponseCode.INSUFFICIENT_PERMISSIONS, "namespaces")
     assert (size(there), list(runner.list_jobs(there, OPERATOR))) == (before + 2, []), (
-        "nothing was begun; two are tokens"
+        "nothing was started; two are tokens"
     )
     assert run_transfer(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
     both = shown(there, OPERATOR, scope("transfer", "namespaces"))
@@ -665,8 +665,8 @@ def test_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: py
     monkeypatch.setattr(runner, "CHUNK_SIZE", 1)
     fill(there, "12345", 3)
     identity = shown(there, OPERATOR, scope("find", "update"))
-    begun = rewrite.start(there, ORDER, identity, "http", "", 0)
-    steps = rewrite.run(there, begun, identity)
+    job = rewrite.start(there, ORDER, identity, "http", "", 0)
+    steps = rewrite.run(there, job, identity)
     next(steps)
     there.do(RevokeToken(identity.token), OPERATOR, "cli")
     refused(lambda: list(steps), ResponseCode.AUTHENTICATION_FAILED, "was revoked")
@@ -683,7 +683,11 @@ class Thoughtless:
 
 def test_command_without_requirements_is_refused_to_tokens(there: Registry) -> None:
     identity = shown(there, OPERATOR, ScopeSet.of(Scope, None))
-    refused(lambda: there.do(Thoughtless(), identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, "Tokens cannot do this")
+    refused(
+        lambda: there.do(Thoughtless(), identity, "http"),
+        ResponseCode.INSUFFICIENT_PERMISSIONS,
+        "Tokens cannot do this",
+    )
     there.do(Thoughtless(), OPERATOR, "cli")
 
 

@@ -415,12 +415,12 @@ def test_impossible_redaction_is_refused(registry: Registry) -> None:
         (Redact(NAME, 1, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "is still in the current record"),
         (Redact(NAME, 7, seq, "reason"), ResponseCode.VALUES_NOT_FOUND, "has no value 7"),
         (Redact(NAME, 1, 1, "reason"), ResponseCode.VALUES_NOT_FOUND, "had no values at entry"),
-        (Redact(NAME, 1, seq, ""), ResponseCode.INVALID_VALUE, "a redaction says why"),
-        (Redact(handle("10.1/none"), 1, seq, "reason"), ResponseCode.HANDLE_NOT_FOUND, "no record"),
+        (Redact(NAME, 1, seq, ""), ResponseCode.INVALID_VALUE, "A redaction requires a reason"),
+        (Redact(handle("10.1/none"), 1, seq, "reason"), ResponseCode.HANDLE_NOT_FOUND, "does not exist"),
         (
             Redact(handle("0.SITE/POLICY/10.1"), 1, seq, "r"),
             ResponseCode.SERVER_NOT_RESP,
-            "belongs to the installation",
+            "is reserved for the installation",
         ),
     ):
         refused = refusal(registry, operation, OPERATOR)

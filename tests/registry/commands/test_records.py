@@ -1,7 +1,7 @@
-"""The operations of the registry: what each does, in which order it checks, and what it answers (§12, §14, §16).
+"""Commands on records: what each does, the order of its checks, and its results (§12, §14, §16).
 
-Every expectation here goes through `World.done` or `World.refused`, and both ask `explain` the same question first: the
-two must agree, and neither an explanation nor a refusal may leave an entry behind.
+Every expectation goes through `World.done` or `World.refused`, which also call `explain`: both must agree, and neither
+an explanation nor a refusal may leave an entry.
 """
 
 from collections.abc import Callable, Iterator
