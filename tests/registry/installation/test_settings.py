@@ -27,8 +27,8 @@ from perseid.registry.installation.setting_keys import (
     settings_table,
     variable_name,
 )
-from perseid.registry.installation.setting_types import mask_password
 from perseid.registry.installation.setting_limits import LIMIT_SETTINGS
+from perseid.registry.installation.setting_types import mask_password
 from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig, config_template
 from perseid.registry.policy.text import format_toml
 from perseid.wire.server import ServerSettings

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from perseid.records.key_files import needs_passphrase
 from perseid.records.site import Purpose, Site, Transport
-from perseid.registry.installation import files
-from perseid.registry.installation import site_setup
+from perseid.registry.installation import files, site_setup
 from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import SiteError, load_server_identity
 from perseid.registry.installation.site_setup import build_site, dump_site_json, rotate, with_key, write_server_files
@@ -35,7 +34,7 @@ def forms(directory: Path) -> list[Site]:
     return [Site.from_file((directory / name).read_bytes()) for name in ("siteinfo.bin", "siteinfo.json")]
 
 
-def files(directory: Path) -> list[str]:
+def list_files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
@@ -57,8 +56,8 @@ def test_new_server_files(tmp_path: Path) -> None:
     assert found.key.public == public
     assert (public.KTY, public.bits) == ("RSA", 2048)
     assert (tmp_path / "keys" / "pubkey.bin").read_bytes() == public.to_bytes()
-    assert files(tmp_path) == ["keys/https.pem", *WHOLE]
-    assert {(tmp_path / name).stat().st_mode & 0o777 for name in files(tmp_path)} == {0o600}
+    assert list_files(tmp_path) == ["keys/https.pem", *WHOLE]
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in list_files(tmp_path)} == {0o600}
     first, second = forms(tmp_path)
     assert first == second == found.site
     assert (first.serial, first.is_primary, first.protocol_version, first.attributes) == (1, True, (2, 11), ())
@@ -145,7 +144,7 @@ def test_key_is_rotated(here: Path) -> None:
     assert forms(here) == [site(RSA_KEY, serial=2)] * 2 == [rotated.site] * 2
     found = load_server_identity(here, DEFAULTS)
     assert (found.key, found.key_path.name, found.remarks) == (RSA_KEY, "privkey.bin", ())
-    assert files(here) == WHOLE
+    assert list_files(here) == WHOLE
     assert {(here / name).stat().st_mode & 0o777 for name in WHOLE} == {0o600}
     assert (here / "keys" / "pubkey.bin").read_bytes() == RSA_KEY.public.to_bytes()
     assert not is_interrupted(here, DEFAULTS)
@@ -155,7 +154,7 @@ def test_rotation_keeps_protection(here: Path) -> None:
     put_key(here / "keys" / "privkey.bin", SERVER_KEY, PASSPHRASE)
     with pytest.raises(SiteError, match="is protected by a passphrase, but none is set"):
         rotate(here, DEFAULTS)
-    assert files(here) == [name for name in WHOLE if "pub" not in name]
+    assert list_files(here) == [name for name in WHOLE if "pub" not in name]
     config = settings(KEYS_PASSPHRASE=PASSPHRASE)
     rotate(here, config)
     assert needs_passphrase((here / "keys" / "privkey.bin").read_bytes())
@@ -180,7 +179,7 @@ def test_missing_files_are_created(here: Path, lost: list[str]) -> None:
     rotate(here, DEFAULTS)
     assert load_server_identity(here, DEFAULTS).key == RSA_KEY
     assert forms(here)[0].serial == (2 if lost == ["keys/privkey.bin"] else 1)
-    assert files(here) == WHOLE
+    assert list_files(here) == WHOLE
 
 
 def test_key_not_matching_site_is_replaced(here: Path) -> None:
@@ -234,11 +233,11 @@ def test_interrupted_rotation_can_always_be_completed(tmp_path: Path, monkeypatc
         serial = 3 if found.site.serial == 2 and not waits else 2
         assert forms(directory) == [site(RSA_KEY, serial=serial)] * 2
         assert load_server_identity(directory, DEFAULTS).remarks == ()
-        assert files(directory) == WHOLE
+        assert list_files(directory) == WHOLE
         until += 1
     assert until > 10
     assert seen == {(1, False), (2, True), (2, False)}
-    assert files(tmp_path / str(until)) == WHOLE
+    assert list_files(tmp_path / str(until)) == WHOLE
 
 
 def test_incomplete_next_key_is_ignored(here: Path) -> None:
@@ -246,7 +245,7 @@ def test_incomplete_next_key_is_ignored(here: Path) -> None:
     assert not is_interrupted(here, DEFAULTS)
     rotate(here, DEFAULTS)
     assert forms(here) == [site(RSA_KEY, serial=2)] * 2
-    assert files(here) == WHOLE
+    assert list_files(here) == WHOLE
 
 
 def test_concurrent_rotations_are_serialized(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,4 +258,4 @@ def test_concurrent_rotations_are_serialized(here: Path, monkeypatch: pytest.Mon
     for thread in threads:
         thread.join()
     assert load_server_identity(here, config).site.serial == 3
-    assert files(here) == WHOLE
+    assert list_files(here) == WHOLE

@@ -60,7 +60,9 @@ def test_undo_of_another_user_cannot_be_resumed(here: Registry) -> None:
     next(undo.run(here, undo_job, OPERATOR))
     before = size(here)
     for ask in (lambda: undo.start(here, job, ANN, "cli"), lambda: resume(here, undo_job.id, ANN)):
-        with pytest.raises(Refused, match=rf"is being undone by job {undo_job.id}, which another user started|not found"):
+        with pytest.raises(
+            Refused, match=rf"is being undone by job {undo_job.id}, which another user started|not found"
+        ):
             ask()
     assert size(here) == before
     assert undo.start(here, job, SERVER, "cli").id == undo_job.id, "server administrators see it"

@@ -19,7 +19,6 @@ from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
 from perseid.registry.policy.keys import Audience
-from perseid.registry.queries import find as finding
 from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.paging import CursorCodec
@@ -366,8 +365,8 @@ def test_search_page_limits_prefixes(site: Registry, monkeypatch: pytest.MonkeyP
 
 def test_results_are_unlimited_and_pages_skip_a_limited_number(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, all are found (S5)."""
-    monkeypatch.setattr(finding, "MAX_SCANNED", 10)
-    monkeypatch.setattr(finding, "_MIN_BATCH", 3)
+    monkeypatch.setattr("perseid.registry.queries.find.MAX_SCANNED", 10)
+    monkeypatch.setattr("perseid.registry.queries.find._MIN_BATCH", 3)
     drafts = [
         Draft(Action.CREATE, State.NORMAL, f"54321/{number:03}", "cli", "local:a", values=(url_and_type(number),))
         for number in range(95)
@@ -396,7 +395,7 @@ def url_and_type(number: int) -> Value:
 
 
 def test_record_with_many_keys_is_found_once(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "MAX_SCANNED", 5)
+    monkeypatch.setattr("perseid.registry.queries.find.MAX_SCANNED", 5)
     put(site, *[value(number, f"https://example.org/{number}") for number in range(1, 40)], name="54321/a")
     put(site, value(1, "https://example.org/x"), name="54321/b")
     for limit in (1, 2, 100):

@@ -12,7 +12,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.queries import history as veil
+from perseid.registry.queries import history
 from perseid.registry.queries.history import (
     MAX_PAGE,
     MIN_TIMESTAMP,
@@ -21,8 +21,8 @@ from perseid.registry.queries.history import (
     as_of,
     get_history,
     keep_history_note,
-    seq_at_time,
     page_size,
+    seq_at_time,
 )
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
@@ -414,7 +414,7 @@ def test_redacted_values_are_counted(registry: Registry) -> None:
 
 
 def test_public_history_ends_at_scan_limit(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(veil, "MAX_VERSIONS_SCANNED", 7)
+    monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 7)
     first = put(here, ADMIN, value(1, "a"))
     for data in "bc":
         put(here, ADMIN, value(1, data))
@@ -428,7 +428,7 @@ def test_public_history_ends_at_scan_limit(here: Registry, monkeypatch: pytest.M
     assert datas(here, SERVER) == [["c"], ["b"], []]
     assert not told(here, SERVER).complete
     delete(here)
-    monkeypatch.setattr(veil, "MAX_VERSIONS_SCANNED", 0)
+    monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 0)
     assert refused(here) == refused(here, NOBODY, first) == NOT_FOUND
 
 

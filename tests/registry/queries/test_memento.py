@@ -13,8 +13,7 @@ from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.registry.identity import Identity
-from perseid.registry.queries import history as veil
-from perseid.registry.queries import memento
+from perseid.registry.queries import history, memento
 from perseid.registry.queries.history import MAX_PAGE, as_of, get_history, keep_history_note, seq_at_time
 from perseid.registry.queries.links import LINK_FORMAT
 from perseid.registry.queries.memento import (
@@ -353,7 +352,7 @@ def test_first_memento_of_long_history_is_not_named(
 
 def test_mementos_end_at_scan_limit(here: Registry, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, third = three(here, machine)
-    monkeypatch.setattr(veil, "MAX_VERSIONS_SCANNED", 3)
+    monkeypatch.setattr(history, "MAX_VERSIONS_SCANNED", 3)
     found = mapped(here)
     assert (seqs(found), found.complete) == ([third], False)
     assert at_time(here, START).first is None
