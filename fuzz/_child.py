@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 def main() -> None:
-    """Load the module and let the driver call it; atheris ends the process itself."""
+    """Load the module and run the driver; atheris ends the process itself."""
     program, driver, module, corpus, *options = sys.argv
     inputs = Path(corpus)
     if driver == "plain":
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _write_seeds(target: ModuleType, inputs: Path) -> None:
-    """Put the target's seeds among the inputs, if these are a folder."""
+    """Add the target's seeds to the inputs, if these are a folder."""
     for seed in getattr(target, "SEEDS", ()) if inputs.is_dir() else ():
         (inputs / hashlib.sha256(seed).hexdigest()[:40]).write_bytes(seed)
 

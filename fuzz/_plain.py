@@ -1,7 +1,6 @@
-"""The driver for machines without atheris: the same targets get seeds and random changes of them, without guidance.
+"""A driver for machines without atheris: it mutates seeds at random, without coverage guidance.
 
-It understands the options of libFuzzer that `run.py` gives and reports in the same words, so that `run.py` need not
-know which driver ran. What it cannot do is notice that an input reached new code: it finds less, in more time.
+It supports the libFuzzer options that `run.py` uses and prints the same reports. Without coverage it finds less.
 """
 
 import hashlib
@@ -13,13 +12,13 @@ from pathlib import Path
 from random import Random
 
 MAX_CHANGES = 4
-"""How often one input is changed; more makes noise of it, which parsers refuse at once."""
+"""Mutations per input; with more, parsers reject it at once."""
 
 Target = Callable[[bytes], None]
 
 
 def drive(target: Target, inputs: Path, words: Sequence[bytes], options: Sequence[str]) -> int:
-    """Try the one input that `inputs` is, or those in the folder and changes of them; the exit code."""
+    """Run one input file, or the inputs in a folder and mutations of them; return the exit code."""
     given = dict(option.lstrip("-").split("=", 1) for option in options)
     findings, longest, seconds = given.get("artifact_prefix", ""), int(given.get("max_len", 4096)), given.get("timeout")
     signal.signal(signal.SIGALRM, _too_slow)
@@ -44,7 +43,7 @@ def _too_slow(*_: object) -> None:
 
 
 def _survives(target: Target, data: bytes, seconds: str | None, findings: str) -> bool:
-    """Whether the target takes the input; if not, it is kept with the trace on standard error."""
+    """Whether the target handles the input; if not, save it and print the traceback."""
     signal.alarm(int(seconds or 0))
     try:
         target(data)

@@ -1,4 +1,4 @@
-"""A target with a bug on purpose: whoever runs it sees that bugs are found, kept and reported."""
+"""A target with a deliberate bug, to test that bugs are found, saved and reported."""
 
 
 def fuzz(data: bytes) -> None:

@@ -28,7 +28,7 @@ CODES: Final = frozenset(
     )
 )
 MOST_LOOK_UPS: Final = 2 + 2 * 32
-"""What one datagram may cost: the prefix, the handle, and the ancestors of a prefix twice."""
+"""Maximum lookups per datagram: the prefix, the handle, and the ancestors of a prefix twice."""
 
 VALUES: Final = tuple(
     value.to_bytes()
@@ -53,7 +53,7 @@ PREFIXES: Final = {
 
 
 class _View:
-    """A view in memory that counts how often it is asked."""
+    """A view in memory that counts lookups."""
 
     def __init__(self, handles: dict[bytes, bytes], prefixes: dict[bytes, bytes]) -> None:
         self._handles, self._prefixes = handles, prefixes
@@ -69,7 +69,7 @@ class _View:
 
 
 def fuzz(data: bytes) -> None:
-    """Let one target look at one input."""
+    """Run one target with one input."""
     if data:
         _TARGETS[data[0] % len(_TARGETS)](data[1:])
 
@@ -101,7 +101,7 @@ def fuzz_datagram(data: bytes) -> None:
 
 
 def fuzz_fields(data: bytes) -> None:
-    """A sound request whose length and body's length are made to fit: four bytes of flags, one of version, a body."""
+    """A valid request with corrected lengths: four bytes of flags, one of version, a body."""
     if len(data) < 5:
         return
     header = Header(OpCode.RESOLUTION, flags=OpFlag(int.from_bytes(data[:4], "big")))

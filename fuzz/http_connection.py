@@ -19,13 +19,13 @@ from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Request, Response
 from perseid.server.limits.udp import NetworkSet
 
 TURNS: Final = 2_000
-"""Turns of the loop after which something that should have happened hangs."""
+"""Iterations of the event loop after which something hangs."""
 
 AT_ONCE: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnow\n"
 
 
 class _Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that records what is written."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ async def _until(condition: Any, what: str) -> None:
 
 
 def _check_answers(data: bytes, requests: list[Request]) -> None:
-    """Every request has its answer, and at most a refusal follows."""
+    """Every request has its response, and at most an error follows."""
     answered = 0
     for request in [*requests, None]:
         while data.startswith(b"HTTP/1.1 100 "):
@@ -189,7 +189,7 @@ def _check_requests(data: bytes, requests: list[Request]) -> None:
 
 
 def _rest(data: bytes, line: bytes) -> bytes:
-    """A request without what comes before its version."""
+    """A request without the part before its version."""
     return line[line.rindex(b" ") :] + data[len(line) :]
 
 

@@ -40,7 +40,7 @@ _bounds.MAX_TRIES, _bounds.MAX_CANDIDATES = MAX_TRIES, 500  # type: ignore[attr-
 
 
 def fuzz(data: bytes) -> None:
-    """Let one check look at one input."""
+    """Run one check with one input."""
     if data:
         CHECKS[data[0] % len(CHECKS)](data[1:])
 
@@ -50,7 +50,7 @@ def _text(data: bytes) -> str:
 
 
 def _check_problem(problem: InvalidName | NameMisuse, text: str) -> None:
-    """A problem names an existing rule, a place inside the text, and can be shown on any terminal."""
+    """An error has an existing rule and a position inside the text, and is printable on any terminal."""
     assert problem.rule in RULES, problem
     assert problem.position is None or 0 <= problem.position <= len(text), problem
     assert str(problem).isprintable(), problem
@@ -126,7 +126,7 @@ def _uri(data: bytes) -> None:
 
 
 def _check_lookup(text: str) -> None:
-    """What is read for look-up only is a name that can be kept, and survives the round trip."""
+    """A name parsed for lookup only survives the round trip."""
     try:
         reference = parse_uri(text, RESOLVERS, for_lookup=True)
     except InvalidName as problem:
@@ -226,7 +226,7 @@ def _pattern(data: bytes) -> None:
 
 
 def _suggest(data: bytes) -> None:
-    """Whatever was typed, the work is bounded and only legal names are proposed."""
+    """The work is limited and only valid names are suggested, whatever the input."""
     text = _text(data)
     tried = 0
 

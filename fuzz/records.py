@@ -48,7 +48,7 @@ def _text(data: bytes) -> str:
 
 
 def _accepted(decode: Callable[..., T], *arguments: object) -> T | None:
-    """What a decoder makes of an input; a refusal must be a short sentence for any terminal."""
+    """The result of a decoder; an error must be short and printable on any terminal."""
     try:
         return decode(*arguments)
     except InvalidData as problem:
@@ -62,7 +62,7 @@ def _check_problem(problem: InvalidData) -> None:
 
 
 def _exact(class_: type[Data], data: bytes) -> None:
-    """A class of data reads what it wrote, in each of its forms."""
+    """A data class decodes what it encoded, in each of its forms."""
     found = _accepted(class_.from_bytes, data)
     if found is None:
         return
@@ -110,7 +110,7 @@ def fuzz_site(data: bytes) -> None:
 
 
 def fuzz_public_key(data: bytes) -> None:
-    """HS_PUBKEY, which does not keep everything: flags, leading zeros and what follows the numbers."""
+    """HS_PUBKEY, which does not preserve flags, leading zeros and trailing bytes."""
     key = _accepted(PublicKey.from_bytes, data)
     if key is not None:
         assert PublicKey.from_bytes(key.to_bytes()) == PublicKey.from_json(key.to_json()) == key
@@ -179,7 +179,7 @@ def fuzz_data_from_json(data: bytes) -> None:
 
 
 def fuzz_data_from_text(data: bytes) -> None:
-    """What people write behind `TYPE=`."""
+    """The text after `TYPE=`."""
     type_ = TYPES[data[0] % len(TYPES)] if data else ""
     raw = _accepted(data_from_text, type_, _text(data[1:]))
     if raw is not None:
@@ -187,7 +187,7 @@ def fuzz_data_from_text(data: bytes) -> None:
 
 
 def fuzz_small_texts(data: bytes) -> None:
-    """Pointers, permissions, times."""
+    """References, permissions, times."""
     text = _text(data)
     ref = _accepted(ValueRef.parse, text)
     assert ref is None or ValueRef.parse(str(ref)) == ref
@@ -199,7 +199,7 @@ def fuzz_small_texts(data: bytes) -> None:
 
 
 def fuzz_types(data: bytes) -> None:
-    """Queries for types, against the rule spelled out."""
+    """Type queries, compared with a simple implementation."""
     type_, *queries = data.decode("utf-8", "replace").split("\n")
     folded = type_.encode().upper()
     expected = [
@@ -239,7 +239,7 @@ _CHECKS = list(TARGETS.values())
 
 
 def fuzz(data: bytes) -> None:
-    """Let one target look at one input."""
+    """Run one target with one input."""
     if data:
         _CHECKS[data[0] % len(_CHECKS)](data[1:])
 

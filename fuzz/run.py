@@ -20,11 +20,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MAX_LEN = 16_384
-"""The longest input in bytes: longer than every recorded message, and than a handle with all bytes escaped."""
+"""Maximum input size in bytes: more than every recorded message, and than a fully escaped handle."""
 MAX_MEMORY = 1_024
-"""Mebibytes after which an input counts as a bug; a target needs about a hundred."""
+"""Memory limit in MiB; a target needs about a hundred."""
 TIMEOUT = 20
-"""Seconds after which a single input counts as a bug; nothing here should take a hundredth of that."""
+"""Time limit per input in seconds; no input should take a hundredth of it."""
 
 _EXECUTED = re.compile(rb"^stat::number_of_executed_units: (\d+)|^Done (\d+) runs|^#(\d+)\t", re.MULTILINE)
 
@@ -35,7 +35,7 @@ def found() -> list[str]:
 
 
 def run(target: str, driver: str, limit: list[str], corpus: Path) -> bool:
-    """Run one target; whether it went well."""
+    """Run one target; return whether it succeeded."""
     inputs, findings = corpus / target, corpus / f"{target}-findings"
     for folder in (inputs, findings):
         folder.mkdir(parents=True, exist_ok=True)

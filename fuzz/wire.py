@@ -38,7 +38,7 @@ CODES: Final = list(ResponseCode)
 
 
 def fuzz(data: bytes) -> None:
-    """Let one target look at one input."""
+    """Run one target with one input."""
     if data:
         _TARGETS[data[0] % len(_TARGETS)](data[1:])
 
@@ -49,7 +49,7 @@ def _require(holds: object, what: str) -> None:
 
 
 def fuzz_message(data: bytes) -> None:
-    """An envelope and what follows it."""
+    """An envelope and its payload."""
     with suppress(InvalidData):
         envelope = Envelope.from_bytes(data)
         if data[2] & 0x03 and not data[2] & 0x1C:
@@ -63,7 +63,7 @@ def fuzz_message(data: bytes) -> None:
 
 
 def fuzz_credential(data: bytes) -> None:
-    """A signature or MAC with its envelope of lengths."""
+    """A credential."""
     with suppress(InvalidData):
         _require(Credential.from_bytes(data).to_bytes() == data, "a credential has one form")
 
@@ -141,7 +141,7 @@ def fuzz_packets(data: bytes) -> None:
 
 
 def fuzz_http(data: bytes) -> None:
-    """The answer to an HTTP request, in pieces; their size is the first byte."""
+    """An HTTP response, in pieces; their size is the first byte."""
     size = max(1, data[0]) if data else 1
     reader = HttpResponseReader()
     with suppress(RemoteProtocolError):
@@ -153,7 +153,7 @@ def fuzz_http(data: bytes) -> None:
 
 
 class _Endpoint:
-    """A server with a live session and a challenge that waits, and the client that has them."""
+    """A server with an active session and a pending challenge, and its client."""
 
     def __init__(self, *, proved: bool) -> None:
         chance = random.Random(1)  # noqa: S311 - the same in every run
@@ -186,7 +186,7 @@ class _Endpoint:
 
 
 def fuzz_server(data: bytes) -> None:
-    """Whatever a client sends, one frame after the other: as it is, MACed, or encrypted."""
+    """Arbitrary frames of a client: plain, with a MAC, or encrypted."""
     if not data:
         return
     endpoint = _Endpoint(proved=bool(data[0] & 4))
@@ -197,7 +197,7 @@ def fuzz_server(data: bytes) -> None:
 
 
 def fuzz_client(data: bytes) -> None:
-    """Whatever a server sends: as it is, MACed, or encrypted, to one who may have a session."""
+    """Arbitrary frames of a server: plain, with a MAC, or encrypted, with or without a session."""
     if not data:
         return
     endpoint = _Endpoint(proved=False)
@@ -223,7 +223,7 @@ def _use(endpoint: _Endpoint, request: Message, frame: Frame, session: Session |
 
 
 def _addressed(frame: Frame, request: Message) -> Frame:
-    """The frame as the answer to the request, so that it is looked at."""
+    """The frame as the response to the request, so that it is not rejected at once."""
     data = bytearray(frame.envelope.to_bytes())
     data[8:12] = request.envelope.request_id.to_bytes(4, "big")
     return Frame(Envelope.from_bytes(bytes(data)), frame.payload)
@@ -262,7 +262,7 @@ _TARGETS = list(TARGETS.values())
 
 
 def _recorded() -> Iterator[bytes]:
-    """Recorded messages, envelope included: of every operation and result the first two."""
+    """Recorded messages with envelopes: the first two of every operation and result."""
     seen: dict[bytes, int] = {}
     for path in sorted(path for path in VECTORS.glob("*.json") if not path.name.startswith(("codec-", "http"))):
         for vector in json.loads(path.read_text(encoding="utf-8")):
@@ -277,7 +277,7 @@ def _recorded() -> Iterator[bytes]:
 
 
 def _seeds(target: str, data: bytes) -> Iterator[bytes]:
-    """A recorded message in the form in which a target takes it."""
+    """A recorded message in the input format of a target."""
     payload = data[envelope_module.ENVELOPE_LENGTH :]
     body = payload[header_module.HEADER_LENGTH :]
     opcode = OpCode(int.from_bytes(payload[:4], "big"))

@@ -1,4 +1,4 @@
-"""Fuzz targets of everything that judges keys, signatures, MACs, answers and ciphertexts.
+"""Fuzz targets for keys, signatures, MACs, challenge responses and ciphertexts.
 
 Any bytes give an object, False, or `InvalidData`; what was accepted comes out as it went in. Each target takes its
 parameters from the front of the data where it needs some.
@@ -33,7 +33,7 @@ _MAC_KEY = bytes(range(32))
 
 
 class Broken(Exception):
-    """Something was accepted that must not be, or came out otherwise than it went in."""
+    """Something invalid was accepted, or a round trip changed a value."""
 
 
 def fuzz_public_key(data: bytes) -> None:
@@ -65,7 +65,7 @@ def fuzz_private_key(data: bytes) -> None:
 
 
 def fuzz_foreign_key(data: bytes) -> None:
-    """The forms of keys that other software writes."""
+    """Key formats of other software."""
     with suppress(InvalidData):
         PublicKey.from_x509(data)
     with suppress(InvalidData):
@@ -89,14 +89,14 @@ def fuzz_secret_key(data: bytes) -> None:
 
 
 def fuzz_secret_answer(data: bytes) -> None:
-    """A challenge's answer with a secret; the first byte is the minor version."""
+    """A challenge response with a secret; the first byte is the minor version."""
     version = Version(2, data[0] if data else 11)
     if check_secret_answer(_SECRET, _NONCE, _DIGEST, data[1:], version):
         raise Broken("an answer was right by accident")
 
 
 def fuzz_key_answer(data: bytes) -> None:
-    """A challenge's answer with a key."""
+    """A challenge response with a key."""
     for key in (_RSA, _DSA):
         if check_key_answer(key, _NONCE, _DIGEST, data):
             raise Broken("an answer was right by accident")
@@ -123,7 +123,7 @@ def fuzz_ciphertext(data: bytes) -> None:
 
 
 def fuzz_exchange(data: bytes) -> None:
-    """A peer's Diffie–Hellman key, as a server meets it."""
+    """A peer's Diffie–Hellman key."""
     with suppress(InvalidData):
         theirs = DhPublicKey.from_bytes(data)
         mine = generate_key_pair((theirs.p, theirs.g), lambda count: bytes(range(count)))
@@ -159,7 +159,7 @@ _CHECKS = list(TARGETS.values())
 
 
 def fuzz(data: bytes) -> None:
-    """Let one target look at one input."""
+    """Run one target with one input."""
     if data:
         _CHECKS[data[0] % len(_CHECKS)](data[1:])
 

@@ -490,7 +490,7 @@ WRONG = {
     "<template><if/></template>": "<if> has no expression",
     '<template><if test="like" expression="a"/></template>': "an invalid test: 'like'",
     '<template><if expression="a" negate="perhaps"/></template>': "an invalid negate: 'perhaps'",
-    '<template><if test="matches" expression="(a)\\1"/></template>': "<if> has an invalid expression: in the regular expression",
+    '<template><if test="matches" expression="(a)\\1"/></template>': "<if> has an invalid expression: in",
     '<template><if test="matches" expression="(?=a)"/></template>': "begins a lookaround",
     '<template><if test="matches" expression="[a&amp;&amp;b]"/></template>': "intersection of classes",
     "<template><def/></template>": "<def> has no parameter attribute",

@@ -152,7 +152,7 @@ class Client:
             raise _unreadable_request_error(message, body)
         original = about or request
         if message.header.opcode not in (original.header.opcode, request.header.opcode):
-            raise RemoteProtocolError("the response is that of another operation")
+            raise RemoteProtocolError("the response is for another operation")
         self._check(message, digest, original, now)
         certified = OpFlag.CERTIFY in original.header.flags and self._verify(message, server_key, session)
         return VerifiedResponse(message, body, digest, certified)
@@ -160,27 +160,27 @@ class Client:
     def _check(self, message: Message, digest: RequestDigest | None, original: Message, now: float) -> None:
         header = message.header
         if header.is_request:
-            raise RemoteProtocolError("a request came where a response was awaited")
+            raise RemoteProtocolError("the server sent a request instead of a response")
         if header.expires < now:
-            raise RemoteProtocolError("the response has expired; are both clocks right?")
+            raise RemoteProtocolError("the response has expired; check both clocks")
         if common_version(message.version) < common_version(original.version):
-            # The versions are not under the digest: somebody on the way may have lowered what was suggested.
-            raise RemoteProtocolError("the response is written in an older version than the request")
+            # The digest does not cover versions: an attacker may have lowered the suggested version.
+            raise RemoteProtocolError("the response has an older version than the request")
         if digest is not None and not digest.matches(original.raw):
-            raise RemoteProtocolError("the response carries the digest of another request")
+            raise RemoteProtocolError("the response has the digest of another request")
         digest_required = OpFlag.REQUEST_DIGEST in original.header.flags and message.version.at_least(1)
         if digest_required and digest is None:
-            raise RemoteProtocolError("the response lacks the digest of the request")
+            raise RemoteProtocolError("the response does not have the digest of the request")
 
     def _verify(self, message: Message, server_key: PublicKey | None, session: Session | None) -> bool:
         credential = message.credential
         if credential is not None and credential.type == "HS_MAC":
             if session is None or message.envelope.session_id != session.id:
-                raise RemoteProtocolError("the response carries the MAC of a session that is not ours")
+                raise RemoteProtocolError("the response has the MAC of another session")
             session.check(message)
             return True
         if server_key is None:
-            raise LocalProtocolError("a certified response needs the server's public key")
+            raise LocalProtocolError("a certified response requires the server's public key")
         if credential is None or not verify_signature(message, server_key):
             raise RemoteProtocolError("the response is not signed by the server")
         return True

@@ -116,7 +116,7 @@ def exchange_with_library(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
 
 
 def exchange_with_pow(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
-    """The secret, as plain arithmetic gives it."""
+    """Compute the shared secret with pow()."""
     p = peer.p
     secret = pow(peer.y, pair.exponent, p)
     if not 1 < secret < p - 1:
@@ -125,7 +125,7 @@ def exchange_with_pow(pair: DhKeyPair, peer: DhPublicKey) -> bytes:
 
 
 def derive_session_key(cipher: Cipher, shared: bytes) -> bytes:
-    """The session's key: all of it for MACs, its first bytes for the cipher."""
+    """Derive the session key: MACs use all of it, the cipher its first bytes."""
     if cipher == Cipher.AES:
         while len(shared) > _AES_KEY_LENGTH and shared[0] == 0:
             shared = shared[1:]
