@@ -1,4 +1,4 @@
-"""Asking our own API: JSON there and back, and problems."""
+"""Requests to the HTTP API in tests, and checks of its JSON responses and problems."""
 
 import json
 from typing import Any
@@ -12,14 +12,14 @@ JSON = "application/json"
 
 
 def got(response: Response, status: int = 200) -> Any:
-    """What an answer says in JSON, where all went well."""
+    """Return the JSON of a successful response."""
     assert response.status == status, response
     assert header_of(response, "Content-Type") == JSON
     return json.loads(response.body)
 
 
 def problem(response: Response, slug: str) -> dict[str, Any]:
-    """The problem that an answer is, which is of a sort and has the one shape that all have."""
+    """Return the problem of a response, and check its type and form."""
     assert header_of(response, "Content-Type") == MEDIA_TYPE, response
     assert header_of(response, "Cache-Control") == "no-store"
     found: dict[str, Any] = json.loads(response.body)
@@ -31,7 +31,7 @@ def problem(response: Response, slug: str) -> dict[str, Any]:
 
 
 def send(server: Harness, method: str, path: str, plain: object = None, **how: Any) -> Response:
-    """Make a request with a body in JSON below `/api/v1`; the answer has to be one that the description has."""
+    """Send a JSON request under `/api/v1`; the response must conform to the OpenAPI document."""
     body = ""
     if plain is not None:
         how["headers"] = {"Content-Type": JSON, **how.get("headers", {})}

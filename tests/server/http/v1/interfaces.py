@@ -1,7 +1,7 @@
-"""The same requests to the command line and to the API, each on its own copy of one installation.
+"""Requests made both at the command line and over the HTTP API, each on its own copy of an installation.
 
-A chapter adds what it can do to `REQUESTS`: a strategy of `Both`, which says the same thing in two languages. Requests
-are made one after the other on both copies, so what one of them changed the next one meets on both sides.
+Each section adds its requests to `REQUESTS`: a strategy of `Both`, the same request in both forms. Requests run one
+after the other on both copies, so later requests see the changes of earlier ones.
 
     @requests
     def deleting() -> st.SearchStrategy[Both]:
@@ -35,7 +35,7 @@ from tests.server.http.v1.apis import send
 from tests.server.installations import ADMINISTRATOR, OPERATOR, SECRET, copy_to
 
 ANN: Final = "300:12345/ann"
-"""Somebody with a key and without rights."""
+"""An identity with a key and without permissions."""
 
 WHO: Final = st.sampled_from([ADMINISTRATOR, ADMINISTRATOR, ANN])
 
@@ -44,51 +44,51 @@ NAMES: Final = st.one_of(
     st.sampled_from(["54321/x", "0.NA/12345", "0.SITE/POLICY/12345", "12345/a?b"]),
     st.sampled_from(["12345", "12345/", "12345/ x", "12345/a\u202eb"]),
 )
-"""Names of every sort: those that are there, that are not, of other services, of the server itself, and no names."""
+"""Handles of every kind: existing, missing, of other services, of the installation, and invalid."""
 
 PREFIXES: Final = st.sampled_from(["12345", "99", "98", "12345.7", "54321", "0.NA", "1/2", ".", "9 9"])
 
 
 @dataclass(frozen=True)
 class Both:
-    """One request in two languages."""
+    """One request for both interfaces."""
 
     words: list[str]
-    """Of the command, without who asks."""
+    """The words of the command, without the identity."""
     method: str
     path: str
-    """Below `/api/v1`."""
+    """Under `/api/v1`."""
     plain: object = None
-    """The body, as a plain object."""
+    """The body as a plain object."""
     given: bytes = b""
-    """What the command reads from standard input."""
+    """Standard input of the command."""
     alike: Callable[[Done, Any], None] = field(default=lambda _done, _plain: None, compare=False)
-    """What has to be alike besides, where both have done it: the output of the command and the JSON of the answer."""
+    """Compares the output of the command and the JSON of the response, if both succeeded."""
 
 
 REQUESTS: Final[list[Callable[[], st.SearchStrategy[Both]]]] = []
 
 
 def requests(made: Callable[[], st.SearchStrategy[Both]]) -> Callable[[], st.SearchStrategy[Both]]:
-    """Add a sort of requests."""
+    """Register a strategy of requests."""
     REQUESTS.append(made)
     return made
 
 
 def step(name: str) -> str:
-    """A name as one step of a path."""
+    """Encode a handle as one path segment."""
     return quote(name, safe="")
 
 
 @dataclass
-class Doors:
-    """Both copies."""
+class BothInterfaces:
+    """Both copies of the installation."""
 
     site: Site
     server: Harness
 
     def ask(self, both: Both, identity: str) -> None:
-        """Make a request on both, as somebody, and compare what comes of it."""
+        """Send a request to both as an identity and compare the results."""
         done = self.site("", *both.words, "--as", identity, given=both.given)
         answer = send(self.server, both.method, both.path, both.plain, headers=basic(identity, SECRET))
         compare(done, answer)
@@ -97,28 +97,28 @@ class Doors:
 
 
 def has_answered(done: Done) -> bool:
-    """Whether a command did what it was asked for; one that explains may end with the code of what it explains."""
+    """Return whether a command succeeded; `explain` may exit with the code of the explained refusal."""
     return done.code == 0 or bool(done.out)
 
 
 def compare(done: Done, answer: Response) -> None:
-    """Both did it, or both refused it for the same reason, with the same advice and by the same rule."""
+    """Both succeeded, or both refused for the same reason, with the same advice and rule."""
     about = f"{done} {answer.status} {answer.body[:600]!r}"
     if has_answered(done):
         assert answer.status < 300, about
         return
     assert header_of(answer, "Content-Type") == MEDIA_TYPE, about
     problem = json.loads(answer.body)
-    sort = problem["type"].rpartition("#")[2]
-    if done.code == 2:  # wrong usage, in the words of another language
-        assert sort in ("invalid-request", "no-such-path"), about
+    slug = problem["type"].rpartition("#")[2]
+    if done.code == 2:  # usage errors have other messages
+        assert slug in ("invalid-request", "no-such-path"), about
         return
-    assert sort not in ("invalid-request", "internal-error", "authentication-required", "authentication-failed"), about
+    assert slug not in ("invalid-request", "internal-error", "authentication-required", "authentication-failed"), about
     assert problem["detail"].lower() in done.err.lower(), about
     is_missing = answer.status == 404
     assert is_missing == (done.code == 3), about
-    if sort != "prefix-not-hosted":  # a server says besides which prefixes it has
-        # what is a command at one door is a request at the other; advice has a line of its own
+    if slug != "prefix-not-hosted":  # the server also lists its prefixes
+        # commands in advice become requests
         said = "\n".join(map(to_http_advice, done.err.splitlines()))
         assert problem.get("advice", "").lower() in said.lower(), about
     if "To read the rule" in done.err:
@@ -127,8 +127,8 @@ def compare(done: Done, answer: Response) -> None:
 
 
 @contextmanager
-def doors() -> Iterator[Doors]:
-    """Two copies of the installation of `installations`, in which Ann has a key."""
+def both_interfaces() -> Iterator[BothInterfaces]:
+    """Open two copies of the test installation, in which Ann has a key."""
     with tempfile.TemporaryDirectory(prefix="perseid-alike-") as folder:
         paths = [Path(folder) / name for name in ("cli", "api")]
         for path in paths:
@@ -141,4 +141,4 @@ def doors() -> Iterator[Doors]:
         with Installation.open(paths[1] / "installation", environ={}) as installation:
             server = serve(Registry(installation.ledger, Rules(installation.administration, PROFILES["free"])))
             server.configure(api_requests=0)
-            yield Doors(Site(paths[0] / "installation"), server)
+            yield BothInterfaces(Site(paths[0] / "installation"), server)

@@ -1,4 +1,4 @@
-"""Requests about the past, finding and changes of many names, to both doors: see `alike`."""
+"""Requests about history, searches and jobs, for both interfaces: see `interfaces`."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from tests.server.http.v1.interfaces import NAMES, PREFIXES, Both, requests, ste
 
 
 def lines(done: Done) -> list[Any]:
-    """What a command printed, one document a line."""
+    """Parse the output of a command, one JSON document per line."""
     return [json.loads(line) for line in done.out.splitlines()]
 
 

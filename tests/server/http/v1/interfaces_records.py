@@ -1,7 +1,6 @@
-"""Requests about records, the lives of names and tokens, to both doors: see `alike`.
+"""Requests about records, their lifecycle and tokens, for both interfaces: see `interfaces`.
 
-What makes names or tokens at random comes out otherwise at each door, so it is not among the requests of all: others
-compare what there is. It stands in `AT_RANDOM`.
+Requests that create random handles or tokens differ on both sides, so they are kept apart, in `AT_RANDOM`.
 """
 
 import json
@@ -25,7 +24,7 @@ VALUES: Final = st.lists(
     max_size=3,
 )
 OTHERS: Final = NAMES.filter(lambda name: name != "0.NA/12345")
-"""Names but for the one whose record has the key of whoever asks: the command line does not ask for it."""
+"""Handles except the one with the key of the caller, which the command line does not need."""
 PARTIES: Final = st.sampled_from([ANN, ADMINISTRATOR, "1:12345/ann", "300:54321/x", "300:12345/nobody", "ann", "x:y"])
 COUNTS: Final = st.sampled_from([1, 1, 2, 0, 1_000])
 
@@ -41,7 +40,7 @@ def plains(values: list[Written]) -> list[dict[str, object]]:
 
 
 def same(done: Done, plain: Any) -> None:
-    """The same name, in the same entry."""
+    """Same handle, same entry."""
     assert (done.json["handle"], done.json["seq"]) == (plain["handle"], plain["seq"])
 
 
@@ -117,7 +116,7 @@ def living() -> st.SearchStrategy[Both]:
 
 
 def handed(done: Done, plain: Any) -> None:
-    """As many names, by an operation that has come to its end."""
+    """Same number of handles, by a complete job."""
     assert (done.json["transferred"], "done") == (plain["done"], plain["state"])
 
 

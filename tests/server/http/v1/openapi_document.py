@@ -1,4 +1,4 @@
-"""Whether an answer is one that the description of the API has: its status, its headers, its type, its JSON."""
+"""The OpenAPI document in tests: every response is checked against it."""
 
 import json
 from functools import cache

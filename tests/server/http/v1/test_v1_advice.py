@@ -1,4 +1,4 @@
-"""What to do about it: advice that can be followed over the network, and titles that fit what was asked."""
+"""Advice and problem types of refusals."""
 
 import ast
 import re
@@ -51,13 +51,13 @@ def advised() -> list[str]:
     return [re.sub("(resume|undo) '12345/x'", r"\1 last", text) for text in found if COMMAND.search(text)]
 
 
-def test_every_command_that_the_registry_advises_is_a_request_here() -> None:
+def test_every_advised_command_has_a_request() -> None:
     found = advised()
     assert len(found) > 10
     assert [text for text in found if COMMAND.search(to_http_advice(text))] == []
 
 
-def test_every_request_that_is_advised_is_there() -> None:
+def test_every_advised_request_exists() -> None:
     paths = document()["paths"]
     for text in advised():
         for method, path in re.findall("(GET|POST|PUT) /api/v1(/[^ ,.;)]*)", to_http_advice(text)):
@@ -66,7 +66,7 @@ def test_every_request_that_is_advised_is_there() -> None:
 
 
 @given(st.text(min_size=1, max_size=100))
-def test_a_name_in_a_command_is_a_step_of_a_path(name: str) -> None:
+def test_handle_in_a_command_becomes_a_path_segment(name: str) -> None:
     step = quote(name, safe="", errors="replace") if len(name) <= 80 else "{handle}"
     found = to_http_advice(f"To restore the record: perseid tombstone {quote_text(name)} --undo")
     assert found == f"To restore the record: POST /api/v1/handles/{step}/revive"
@@ -89,7 +89,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_in_names_are_names(shared: Harness, command: str) -> None:
+def test_commands_inside_handles_are_not_translated(shared: Harness, command: str) -> None:
     name = f"12345/x{command}"
     found = problem(send(shared, "GET", at(f"hdl:{name}")), "prefix-not-hosted")
     assert found["advice"].endswith(f": {name}")
@@ -101,7 +101,7 @@ def test_commands_in_names_are_names(shared: Harness, command: str) -> None:
 # Advice
 
 
-def test_whoever_is_not_known_is_told_of_tokens(shared: Harness) -> None:
+def test_anonymous_caller_is_advised_to_use_a_token(shared: Harness) -> None:
     for method, path, plain in (
         ("POST", "/handles", {"handle": "12345/new", "values": [URL]}),
         ("DELETE", at("12345/n0"), None),
@@ -113,7 +113,7 @@ def test_whoever_is_not_known_is_told_of_tokens(shared: Harness) -> None:
     assert explained["advice"] == AUTHENTICATE
 
 
-def test_a_tombstone_is_taken_away_by_the_request_that_is_advised(server: Harness) -> None:
+def test_advised_request_removes_a_tombstone(server: Harness) -> None:
     create(server, "12345/a b/c")
     change(server, "POST", at("12345/a b/c", "/tombstone"), {"reason": "gone"})
     found = problem(send(server, "POST", at("12345/a b/c", "/unpublish"), {}, headers=basic()), "invalid-value")
@@ -122,7 +122,7 @@ def test_a_tombstone_is_taken_away_by_the_request_that_is_advised(server: Harnes
     change(server, "POST", path)
 
 
-def test_what_a_definition_looks_like_is_where_it_is_said(shared: Harness) -> None:
+def test_advice_links_to_the_type_documentation(shared: Harness) -> None:
     values = [{"type": "PERSEID_TYPE", "data": '{"name": "n", "description": "d", "pattern": "("}'}]
     new = {"handle": "12345/TYPE", "values": values}
     found = problem(send(shared, "POST", "/handles", new, headers=basic()), "invalid-value")
@@ -131,7 +131,7 @@ def test_what_a_definition_looks_like_is_where_it_is_said(shared: Harness) -> No
     assert shared.get(page).status == 200
 
 
-def test_a_deletion_that_the_policy_forbids(server: Harness) -> None:
+def test_forbidden_deletion_advises_a_tombstone(server: Harness) -> None:
     policy = replace(with_group_administrators(PROFILES["free"]), deletion=Deletion.TOMBSTONE)
     server.registry.do(SetPolicy("12345", policy), OPERATOR, "cli")
     found = problem(send(server, "DELETE", at("12345/n0"), headers=basic()), "invalid-value")
@@ -153,7 +153,7 @@ def test_a_deletion_that_the_policy_forbids(server: Harness) -> None:
         "/find?changed_since=never",
     ],
 )
-def test_nobody_who_reads_is_told_that_it_cannot_be_stored(shared: Harness, path: str) -> None:
+def test_unanswerable_query_is_an_invalid_query(shared: Harness, path: str) -> None:
     found = problem(send(shared, "GET", path), "invalid-query")
     assert (found["status"], found["code"]) == (422, 202)
     assert "stored" not in found["title"]
@@ -161,7 +161,7 @@ def test_nobody_who_reads_is_told_that_it_cannot_be_stored(shared: Harness, path
 
 
 @pytest.mark.parametrize("query", ["old=99999999", "old=1&new=99999999", "old=99999999&new=1"])
-def test_a_size_beyond_the_ledger_is_one_to_which_nothing_has_come(shared: Harness, query: str) -> None:
+def test_size_beyond_the_ledger_is_refused(shared: Harness, query: str) -> None:
     """Whoever has a checkpoint of a ledger that was put back hears what that means."""
     found = problem(send(shared, "GET", f"/ledger/consistency?{query}"), "invalid-query")
     assert "beyond the latest signed checkpoint" in found["detail"]
@@ -173,7 +173,7 @@ def test_a_size_beyond_the_ledger_is_one_to_which_nothing_has_come(shared: Harne
 # Limits
 
 
-def test_the_limits_that_are_described_are_those_that_hold(shared: Harness) -> None:
+def test_documented_limits_are_enforced(shared: Harness) -> None:
     said = document()["components"]["schemas"]["NewType"]["properties"]["pattern"]
     assert any(each.get("maxLength") == MAX_PATTERN_LENGTH for each in said["anyOf"])
     new = {"handle": "12345/LONG", "description": "x", "pattern": "a" * (MAX_PATTERN_LENGTH + 1)}
@@ -194,7 +194,7 @@ def test_the_limits_that_are_described_are_those_that_hold(shared: Harness) -> N
         ({"format": "loud", "value": "x"}, "$.values[0]", "loud"),
     ],
 )
-def test_data_is_what_the_description_says(shared: Harness, data: object, where: str, says: str) -> None:
+def test_data_of_the_wrong_type_is_refused(shared: Harness, data: object, where: str, says: str) -> None:
     new = {"handle": "12345/data", "values": [{"type": "URL", "data": data}]}
     found = problem(send(shared, "POST", "/handles", new, headers=basic()), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)

@@ -1,4 +1,4 @@
-"""Bearer tokens over HTTP: who shows one acts as its maker, within its scope, for as long as it counts."""
+"""Authentication with bearer tokens."""
 
 import secrets
 from dataclasses import replace
@@ -41,7 +41,7 @@ def bearer(secret: Secret | str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret if isinstance(secret, str) else secret.text()}"}
 
 
-def test_a_token_acts_as_its_maker(server: Harness) -> None:
+def test_token_acts_as_its_issuer(server: Harness) -> None:
     token = make(server.registry, "create")
     answer = send(server, "POST", "/types", TYPE, headers=bearer(token))
     assert got(answer, 201)["handle"] == "12345/SCALE"
@@ -49,19 +49,19 @@ def test_a_token_acts_as_its_maker(server: Harness) -> None:
     assert server.verdicts[-1].succeeded
 
 
-def test_the_name_of_the_scheme_has_no_case(server: Harness) -> None:
+def test_scheme_name_is_case_insensitive(server: Harness) -> None:
     token = make(server.registry, "create")
     headers = {"Authorization": f"bEARER   {token.text()} "}
     got(send(server, "POST", "/types", TYPE, headers=headers), 201)
 
 
-def test_a_token_does_no_more_than_its_scope(server: Harness) -> None:
+def test_token_is_limited_to_its_scopes(server: Harness) -> None:
     token = make(server.registry, "read")
     found = problem(send(server, "POST", "/types", TYPE, headers=bearer(token)), "permission-denied")
     assert (found["status"], "create" in found["detail"]) == (403, True)
 
 
-def test_a_token_works_in_the_compatible_api_too(server: Harness) -> None:
+def test_token_works_in_the_compatible_api(server: Harness) -> None:
     token = make(server.registry, "create", "update", "delete")
     value = {"index": 1, "type": "URL", "data": "https://example.org/"}
     assert server.put("/api/handles/12345/tokened", [value], headers=bearer(token)).status == 201
@@ -71,13 +71,13 @@ def test_a_token_works_in_the_compatible_api_too(server: Harness) -> None:
     assert server.get("/api/handles/12345/private?index=9", headers=bearer(reader)).status == 200
 
 
-def test_no_page_of_another_site_can_send_one_so_it_always_counts(server: Harness) -> None:
+def test_token_is_accepted_across_origins(server: Harness) -> None:
     token = make(server.registry, "create")
     headers = {**bearer(token), "Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
     got(send(server, "POST", "/types", TYPE, headers=headers), 201)
 
 
-def test_a_token_is_not_looked_at_where_others_can_read_along(server: Harness) -> None:
+def test_token_over_plain_http_is_refused(server: Harness) -> None:
     token = make(server.registry, "create")
     answer = send(server, "POST", "/types", TYPE, headers=bearer(token), secure=False)
     assert problem(answer, "https-required")["status"] == 403
@@ -85,7 +85,7 @@ def test_a_token_is_not_looked_at_where_others_can_read_along(server: Harness) -
     got(send(server, "POST", "/types", TYPE, headers=bearer(token), secure=False, local=True), 201)
 
 
-def test_a_token_that_was_revoked_ends_at_once(server: Harness) -> None:
+def test_revoked_token_is_refused(server: Harness) -> None:
     token = make(server.registry, "create")
     server.registry.do(RevokeToken(token.id), OPERATOR, "cli")
     answer = send(server, "POST", "/types", TYPE, headers=bearer(token))
@@ -95,14 +95,14 @@ def test_a_token_that_was_revoked_ends_at_once(server: Harness) -> None:
     assert not any(challenge.startswith("Basic") for challenge in challenges)
 
 
-def test_a_token_ends_with_the_key_of_its_maker(server: Harness) -> None:
+def test_token_is_refused_after_the_key_changed(server: Harness) -> None:
     token = make(server.registry, "create")
     key = {"index": 300, "type": "HS_SECKEY", "data": "another", "permissions": "1100"}
     assert server.put("/api/handles/0.NA/12345?index=300&overwrite=true", [key], headers=basic()).status == 200
     assert send(server, "POST", "/types", TYPE, headers=bearer(token)).status == 401
 
 
-def test_a_token_that_ends_between_the_door_and_the_decision_does_nothing(server: Harness) -> None:
+def test_token_that_ends_before_the_decision_changes_nothing(server: Harness) -> None:
     token = make(server.registry, "create", "delete")
     authenticate = server.place.api.tokens(server.registry).authenticate
     shown = authenticate(token.text())
@@ -111,7 +111,7 @@ def test_a_token_that_ends_between_the_door_and_the_decision_does_nothing(server
         server.registry.do(Delete(Handle.parse("12345/n0")), shown, "http")
 
 
-def test_a_wrong_token_counts_as_a_failed_proof_and_a_mistyped_one_does_not(server: Harness) -> None:
+def test_wrong_token_counts_as_a_failure_but_a_typo_does_not(server: Harness) -> None:
     token = make(server.registry, "create")
     wrong = Secret(token.id, secrets.token_bytes(32))
     unknown = Secret.new(secrets.token_bytes)
@@ -125,14 +125,14 @@ def test_a_wrong_token_counts_as_a_failed_proof_and_a_mistyped_one_does_not(serv
     assert server.verdicts[0] != ProofResult(succeeded=False)
 
 
-def test_what_is_told_of_an_unknown_token_does_not_depend_on_its_id(server: Harness) -> None:
+def test_unknown_tokens_get_the_same_response(server: Harness) -> None:
     token = make(server.registry, "create")
     wrong, unknown = Secret(token.id, bytes(32)), Secret.new(secrets.token_bytes)
     answers = [send(server, "GET", "/names/rules", headers=bearer(each)) for each in (wrong, unknown)]
     assert problem(answers[0], "authentication-failed") == problem(answers[1], "authentication-failed")
 
 
-def test_a_token_of_nobody_is_nothing_to_the_compatible_api(server: Harness) -> None:
+def test_unknown_token_is_refused_by_the_compatible_api(server: Harness) -> None:
     answer = server.get("/api/handles/12345/n0", headers={"Authorization": "Bearer x"})
     assert answer.status == 401
     assert [value.split()[0] for value in answer.values("WWW-Authenticate")] == ["Handle"]
@@ -142,7 +142,7 @@ def test_a_token_of_nobody_is_nothing_to_the_compatible_api(server: Harness) -> 
 @example("perseid_")
 @example("perseid_" + "a" * 57)
 @example("perseid_" + "\xe9" * 57)
-def test_no_text_is_a_token_by_accident(shared: Harness, text: str) -> None:
+def test_random_text_is_not_a_token(shared: Harness, text: str) -> None:
     shared.configure(api_requests_anonymous=0)
     answer = send(shared, "GET", "/names/rules", headers={"Authorization": f"Bearer {text}"})
     assert answer.status == 401
@@ -157,7 +157,7 @@ MOST = 5
 """Failures that are let pass."""
 
 
-def test_an_address_that_guesses_is_not_looked_at_and_nobody_else_is_touched(server: Harness) -> None:
+def test_guessing_address_is_blocked_alone(server: Harness) -> None:
     pools = Pools(Config.parse(f"[limits]\nfailed_proofs = {MOST}", {}), lambda: 1_000.0)
 
     async def do(work: Work, client: Client) -> object:

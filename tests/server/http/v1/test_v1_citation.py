@@ -1,4 +1,4 @@
-"""Citations and QR codes over the API."""
+"""Citations and QR codes."""
 
 from dataclasses import replace
 from urllib.parse import quote
@@ -29,7 +29,7 @@ def test_every_style(shared: Harness, style: str) -> None:
     assert "12345/n0" in found["citation"]
 
 
-def test_a_version_and_another_resolver(shared: Harness) -> None:
+def test_citation_with_version_and_resolver(shared: Harness) -> None:
     now = got(send(shared, "GET", "/handles/12345%2Fn0/citation?resolver=https://hdl.handle.net"))
     assert now["http"] == "https://hdl.handle.net/12345/n0"
     assert "version" not in now
@@ -48,11 +48,11 @@ def test_a_version_and_another_resolver(shared: Harness) -> None:
         ("at=1", "not-found"),
     ],
 )
-def test_what_cannot_be_cited_so(shared: Harness, query: str, slug: str) -> None:
+def test_invalid_citation_parameters_are_refused(shared: Harness, query: str, slug: str) -> None:
     problem(send(shared, "GET", f"/handles/12345%2Fn0/citation?{query}"), slug)
 
 
-def test_names_that_are_not_there(shared: Harness) -> None:
+def test_missing_handles_are_not_found(shared: Harness) -> None:
     assert problem(send(shared, "GET", "/handles/12345%2Fnothing/citation"), "not-found")["code"] == 100
     found = problem(send(shared, "GET", "/handles/54321%2Fx/citation"), "prefix-not-hosted")
     assert "the service that hosts it" in found["advice"]
@@ -63,7 +63,7 @@ def decoded_png(octets: bytes) -> str:
     return decoded(png_rows(octets))
 
 
-def test_a_code_says_the_address(shared: Harness) -> None:
+def test_qr_code_encodes_the_url(shared: Harness) -> None:
     answer = send(shared, "GET", "/handles/12345%2Fn0/qr?format=png&scale=4")
     assert header_of(answer, "Content-Type") == "image/png"
     assert decoded_png(answer.body) == "https://hdl.example.org/12345/n0"
@@ -73,7 +73,7 @@ def test_a_code_says_the_address(shared: Harness) -> None:
     )
 
 
-def test_a_drawing_can_do_nothing_in_a_browser(shared: Harness) -> None:
+def test_svg_has_no_active_content(shared: Harness) -> None:
     answer = send(shared, "GET", "/handles/12345%2Fn0/qr")
     assert header_of(answer, "Content-Type") == "image/svg+xml"
     assert b"<svg" in answer.body
@@ -82,15 +82,15 @@ def test_a_drawing_can_do_nothing_in_a_browser(shared: Harness) -> None:
 
 
 @pytest.mark.parametrize("scale", ["0", "21", "x"])
-def test_codes_have_a_size(shared: Harness, scale: str) -> None:
+def test_qr_code_size_follows_the_scale(shared: Harness, scale: str) -> None:
     assert problem(send(shared, "GET", f"/handles/12345%2Fn0/qr?scale={scale}"), "invalid-request")["where"] == "scale"
 
 
-def test_a_code_for_nothing_is_not_drawn(shared: Harness) -> None:
+def test_no_qr_code_for_a_missing_handle(shared: Harness) -> None:
     problem(send(shared, "GET", "/handles/12345%2Fnothing/qr"), "not-found")
 
 
-def test_a_hidden_name_is_cited_by_nobody_and_drawn_for_its_administrators(server: Harness) -> None:
+def test_unpublished_handle_has_a_qr_code_for_administrators_only(server: Harness) -> None:
     server.registry.do(Unpublish(Handle.parse("12345/n1")), OPERATOR, "cli")
     for path in ("citation", "qr"):
         problem(send(server, "GET", f"/handles/12345%2Fn1/{path}"), "not-found")
@@ -98,7 +98,7 @@ def test_a_hidden_name_is_cited_by_nobody_and_drawn_for_its_administrators(serve
     assert send(server, "GET", "/handles/12345%2Fn1/qr", headers=basic()).status == 200
 
 
-def test_a_name_that_is_too_long_for_a_code(server: Harness) -> None:
+def test_too_long_url_for_a_qr_code_is_refused(server: Harness) -> None:
     name = "12345/" + "é" * 1_000
     server.registry.do(Create(Handle.parse(name), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
     found = problem(send(server, "GET", f"/handles/{quote(name, safe='')}/qr"), "invalid-query")
@@ -106,7 +106,7 @@ def test_a_name_that_is_too_long_for_a_code(server: Harness) -> None:
     assert "perseid qr" in found["advice"]
 
 
-def test_what_is_drawn_for_others_is_small_and_paid_for(server: Harness) -> None:
+def test_qr_codes_are_small_and_charged(server: Harness) -> None:
     """The largest code takes a tenth of a second, in which everybody waits."""
     prices: list[float | None] = []
     do = server.place.do

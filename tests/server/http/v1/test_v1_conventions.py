@@ -1,4 +1,4 @@
-"""What all routes have in common: paths, methods, bodies, parameters, problems, who asks, how often, and once."""
+"""Conventions of all routes: paths, methods, caching, bodies, problems, authentication, rate limit, idempotency."""
 
 import gzip
 import hashlib
@@ -24,7 +24,7 @@ TYPE = {"handle": "12345/SCALE", "description": "A map's scale", "pattern": "1:[
 
 
 @pytest.mark.parametrize("path", ["", "/"])
-def test_the_base_says_where_everything_is_described(shared: Harness, path: str) -> None:
+def test_base_path_links_to_the_documentation(shared: Harness, path: str) -> None:
     found = got(send(shared, "GET", path))
     for each in ("description", "pages", "problems", "resolver"):
         own = found[each].removeprefix("https://hdl.example.org")
@@ -34,58 +34,58 @@ def test_the_base_says_where_everything_is_described(shared: Harness, path: str)
 @pytest.mark.parametrize(
     "path", ["/nothing", "/names", "/names/parse/x", "//names/rules", "/names//rules", "/NAMES/rules"]
 )
-def test_what_is_nowhere_is_a_problem(shared: Harness, path: str) -> None:
+def test_unknown_path_is_a_problem(shared: Harness, path: str) -> None:
     found = problem(send(shared, "GET", path), "no-such-path")
     assert found["status"] == 404
     assert "/openapi.json" in found["advice"]
 
 
-def test_a_handle_with_a_bare_slash_is_explained(shared: Harness) -> None:
+def test_unencoded_slash_gets_advice(shared: Harness) -> None:
     found = problem(send(shared, "GET", "/handles/12345/n0/citation"), "no-such-path")
     assert "%2F" in found["advice"]
 
 
 @pytest.mark.parametrize("path", ["/handles/%zz/citation", "/handles/12345%2F%00/citation"])
-def test_escapes_that_are_none_are_refused(shared: Harness, path: str) -> None:
+def test_invalid_escapes_are_refused(shared: Harness, path: str) -> None:
     assert problem(send(shared, "GET", path), "invalid-request")["status"] == 400
 
 
-def test_a_path_that_is_no_utf_8_is_nowhere(shared: Harness) -> None:
+def test_path_with_invalid_utf_8_is_not_found(shared: Harness) -> None:
     assert problem(send(shared, "GET", "/handles/12345%2F%ff/citation"), "no-such-path")["status"] == 404
 
 
-def test_a_method_that_a_path_does_not_have(shared: Harness) -> None:
+def test_unsupported_method_is_refused(shared: Harness) -> None:
     answer = send(shared, "DELETE", "/types")
     found = problem(answer, "method-not-allowed")
     assert (answer.status, header_of(answer, "Allow")) == (405, "GET, HEAD, POST, OPTIONS")
     assert found["advice"] == "Use GET, HEAD, POST"
 
 
-def test_a_method_that_nobody_knows(shared: Harness) -> None:
+def test_unknown_method_is_refused(shared: Harness) -> None:
     answer = send(shared, "BREW", "/types")
     assert problem(answer, "method-not-allowed")["status"] == 405
     assert header_of(answer, "Allow") == "GET, HEAD, POST, OPTIONS"
 
 
-def test_options_says_which_methods_there_are(shared: Harness) -> None:
+def test_options_lists_the_methods(shared: Harness) -> None:
     answer = send(shared, "OPTIONS", "/explain")
     assert (answer.status, header_of(answer, "Allow"), answer.body) == (204, "POST, OPTIONS", b"")
 
 
-def test_head_is_get_without_a_body_to_send(shared: Harness) -> None:
+def test_head_is_get_without_a_body(shared: Harness) -> None:
     head, get = send(shared, "HEAD", "/names/rules"), send(shared, "GET", "/names/rules")
     kept = [(name, value) for name, value in get.headers if not name.startswith("RateLimit")]
     assert [(name, value) for name, value in head.headers if not name.startswith("RateLimit")] == kept
 
 
-def test_what_has_not_changed_is_not_sent_again(shared: Harness) -> None:
+def test_unchanged_response_is_not_modified(shared: Harness) -> None:
     first = send(shared, "GET", "/handles/12345%2Fn0/citation")
     tag = header_of(first, "ETag") or ""
     again = send(shared, "GET", "/handles/12345%2Fn0/citation", headers={"If-None-Match": tag})
     assert (again.status, again.body, header_of(again, "ETag")) == (304, b"", tag)
 
 
-def test_how_long_answers_may_be_kept(shared: Harness) -> None:
+def test_cache_control_of_responses(shared: Harness) -> None:
     assert header_of(send(shared, "GET", "/names/rules"), "Cache-Control") == "public, max-age=86400"
     assert header_of(send(shared, "GET", "/handles/12345%2Fn0/citation"), "Cache-Control") == "no-cache"
     mine = send(shared, "GET", "/handles/12345%2Fn0/citation", headers=basic())
@@ -112,14 +112,14 @@ def test_how_long_answers_may_be_kept(shared: Harness) -> None:
         ("%00=1", "'\\x00'"),
     ],
 )
-def test_parameters_that_do_not_fit(shared: Harness, query: str, where: str) -> None:
+def test_invalid_parameters_are_refused(shared: Harness, query: str, where: str) -> None:
     found = problem(send(shared, "GET", f"/types?{query}", headers=basic()), "invalid-request")
     assert found.get("where", "") == where
     if where == "Limit":
         assert "limit, cursor, prefix" in found["advice"]
 
 
-def test_a_parameter_that_is_needed(shared: Harness) -> None:
+def test_missing_parameter_is_refused(shared: Harness) -> None:
     found = problem(send(shared, "GET", "/names/parse"), "invalid-request")
     assert found["where"] == "text"
     assert found["detail"] == "Parameter text is required"
@@ -145,7 +145,7 @@ ADMIN = {"type": "HS_ADMIN", "data": {"format": "admin", "value": {}}}
         ("delete", "$"),
     ],
 )
-def test_bodies_that_do_not_fit_and_where(shared: Harness, plain: object, where: str) -> None:
+def test_invalid_bodies_are_refused_with_their_location(shared: Harness, plain: object, where: str) -> None:
     found = problem(send(shared, "POST", "/explain", plain), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)
 
@@ -166,29 +166,29 @@ def test_bodies_that_do_not_fit_and_where(shared: Harness, plain: object, where:
         + b"}}]}",
     ],
 )
-def test_bodies_that_are_no_json(shared: Harness, body: bytes) -> None:
+def test_invalid_json_is_refused(shared: Harness, body: bytes) -> None:
     answer = shared.ask("POST", "/api/v1/explain", body, headers={"Content-Type": JSON})
     assert problem(answer, "invalid-request")["status"] == 400
 
 
 @pytest.mark.parametrize("type_", ["", "text/json", "application/x-www-form-urlencoded", "application/json-patch+json"])
-def test_bodies_of_other_types_are_not_read(shared: Harness, type_: str) -> None:
+def test_other_media_types_are_refused(shared: Harness, type_: str) -> None:
     headers = {"Content-Type": type_} if type_ else {}
     answer = shared.ask("POST", "/api/v1/explain", b"{}", headers=headers)
     assert problem(answer, "unsupported-media-type")["status"] == 415
 
 
-def test_a_packed_body_is_not_unpacked(shared: Harness) -> None:
+def test_compressed_body_is_refused(shared: Harness) -> None:
     headers = {"Content-Type": JSON, "Content-Encoding": "gzip"}
     answer = shared.ask("POST", "/api/v1/explain", gzip.compress(b"{}"), headers=headers)
     assert problem(answer, "unsupported-media-type")["status"] == 415
 
 
-def test_a_body_where_none_is_expected(shared: Harness) -> None:
+def test_unexpected_body_is_refused(shared: Harness) -> None:
     assert problem(shared.ask("GET", "/api/v1/types", b"{}", headers={"Content-Type": JSON}), "invalid-request")
 
 
-def test_what_never_became_a_request_is_a_problem_too(shared: Harness) -> None:
+def test_unparsable_request_is_a_problem(shared: Harness) -> None:
     for status, slug in (
         (431, "head-too-large"),
         (413, "body-too-large"),
@@ -202,7 +202,7 @@ def test_what_never_became_a_request_is_a_problem_too(shared: Harness) -> None:
 # What goes wrong inside
 
 
-def test_what_nobody_expected_has_a_number(server: Harness, caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_error_has_a_reference(server: Harness, caplog: pytest.LogCaptureFixture) -> None:
     async def broken(*_: object) -> object:
         raise KeyError("a secret")
 
@@ -213,7 +213,7 @@ def test_what_nobody_expected_has_a_number(server: Harness, caplog: pytest.LogCa
     assert "a secret" not in caplog.text + json.dumps(found)
 
 
-def test_a_busy_server_says_when_to_come_again(server: Harness) -> None:
+def test_busy_server_sends_retry_after(server: Harness) -> None:
     async def busy(*_: object) -> object:
         raise Busy
 
@@ -226,7 +226,7 @@ def test_a_busy_server_says_when_to_come_again(server: Harness) -> None:
 # Who asks
 
 
-def test_who_is_needed_is_asked_for_in_every_way(shared: Harness) -> None:
+def test_authentication_required_offers_all_methods(shared: Harness) -> None:
     answer = send(shared, "POST", "/types", TYPE)
     found = problem(answer, "authentication-required")
     assert (answer.status, found["code"]) == (401, 402)
@@ -234,12 +234,12 @@ def test_who_is_needed_is_asked_for_in_every_way(shared: Harness) -> None:
     assert schemes == ["Bearer", "Basic", "Handle"]
 
 
-def test_who_is_not_believed_is_refused_also_where_everybody_may_ask(shared: Harness) -> None:
+def test_wrong_credentials_are_refused_on_public_routes(shared: Harness) -> None:
     answer = send(shared, "GET", "/names/rules", headers=basic(secret="wrong"))
     assert problem(answer, "authentication-failed")["status"] == 401
 
 
-def test_over_plain_http_nobody_is_known(shared: Harness) -> None:
+def test_credentials_over_plain_http_are_refused(shared: Harness) -> None:
     answer = send(shared, "POST", "/types", TYPE, headers=basic(), secure=False)
     found = problem(answer, "https-required")
     assert answer.status == 403
@@ -247,7 +247,7 @@ def test_over_plain_http_nobody_is_known(shared: Harness) -> None:
     assert not list(answer.values("WWW-Authenticate"))
 
 
-def test_who_has_no_right_is_told_so(shared: Harness) -> None:
+def test_missing_permission_is_refused(shared: Harness) -> None:
     other = {**TYPE, "handle": "54321/x"}
     found = problem(send(shared, "POST", "/types", other, headers=basic()), "prefix-not-hosted")
     assert (found["status"], found["code"]) == (404, 301)
@@ -257,7 +257,7 @@ def test_who_has_no_right_is_told_so(shared: Harness) -> None:
     "headers",
     [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}],
 )
-def test_credentials_that_a_browser_sends_by_itself_change_nothing(shared: Harness, headers: dict[str, str]) -> None:
+def test_cross_site_credentials_change_nothing(shared: Harness, headers: dict[str, str]) -> None:
     answer = send(shared, "POST", "/types", TYPE, headers={**basic(), **headers})
     assert problem(answer, "permission-denied")["status"] == 403
     claimed = send(shared, "POST", "/types", TYPE, headers={**basic(), **headers, "Idempotency-Key": "a"})
@@ -267,7 +267,7 @@ def test_credentials_that_a_browser_sends_by_itself_change_nothing(shared: Harne
     assert problem(several, "permission-denied")["status"] == 403
 
 
-def test_a_key_that_is_replaced_ends_the_session(server: Harness) -> None:
+def test_replaced_key_ends_the_session(server: Harness) -> None:
     session = in_session(server)
     assert send(server, "GET", "/handles/12345%2Fn0/citation", headers=session).status == 200
     key = {"index": 300, "type": "HS_SECKEY", "data": "another", "permissions": "1100"}
@@ -280,7 +280,7 @@ def test_a_key_that_is_replaced_ends_the_session(server: Harness) -> None:
 # How often
 
 
-def test_answers_say_how_many_requests_are_left(server: Harness) -> None:
+def test_responses_have_rate_limit_headers(server: Harness) -> None:
     server.configure(api_requests_anonymous=3)
     server.hold_time()
     left = []
@@ -295,7 +295,7 @@ def test_answers_say_how_many_requests_are_left(server: Harness) -> None:
     assert header_of(answer, "RateLimit") == '"requests";r=0;t=20'
 
 
-def test_each_identity_and_each_network_is_counted_by_itself(server: Harness) -> None:
+def test_rate_limit_is_per_identity_and_network(server: Harness) -> None:
     server.configure(api_requests_anonymous=1, api_requests=1)
     assert send(server, "GET", "/names/rules").status == 200
     assert send(server, "GET", "/names/rules").status == 429
@@ -306,7 +306,7 @@ def test_each_identity_and_each_network_is_counted_by_itself(server: Harness) ->
     assert send(server, "GET", "/names/rules", headers=basic(), host="192.0.2.78").status == 429
 
 
-def test_many_tokens_make_no_more_requests_than_their_maker(server: Harness) -> None:
+def test_tokens_share_the_rate_limit_of_their_issuer(server: Harness) -> None:
     server.configure(api_requests=4)
     tokens = [with_token(server, "read") for _ in range(3)]
     spelt = basic(ADMINISTRATOR.lower())
@@ -316,7 +316,7 @@ def test_many_tokens_make_no_more_requests_than_their_maker(server: Harness) -> 
         assert send(server, "GET", "/names/rules", headers=headers).status == 429
 
 
-def test_a_limit_of_none_is_none(server: Harness) -> None:
+def test_zero_means_no_rate_limit(server: Harness) -> None:
     server.configure(api_requests_anonymous=0)
     answer = send(server, "GET", "/names/rules")
     assert header_of(answer, "RateLimit") is None
@@ -330,7 +330,7 @@ def keyed(key: str, **more: str) -> dict[str, str]:
     return {**basic(), "Idempotency-Key": key, **more}
 
 
-def test_what_carries_a_key_is_done_once(server: Harness) -> None:
+def test_idempotent_request_is_executed_once(server: Harness) -> None:
     first = send(server, "POST", "/types", TYPE, headers=keyed("k1"))
     made = got(first, 201)
     again = send(server, "POST", "/types", TYPE, headers=keyed('"k1"'))
@@ -340,7 +340,7 @@ def test_what_carries_a_key_is_done_once(server: Harness) -> None:
     assert problem(send(server, "POST", "/types", TYPE, headers=keyed("k2")), "already-exists")["status"] == 409
 
 
-def test_another_request_with_the_same_key_is_refused(server: Harness) -> None:
+def test_reused_key_is_refused(server: Harness) -> None:
     got(send(server, "POST", "/types", TYPE, headers=keyed("k1")), 201)
     other = {**TYPE, "handle": "12345/SHEET"}
     assert (
@@ -348,13 +348,13 @@ def test_another_request_with_the_same_key_is_refused(server: Harness) -> None:
     )
 
 
-def test_what_was_refused_leaves_its_key_free(server: Harness) -> None:
+def test_refused_request_releases_its_key(server: Harness) -> None:
     wrong = {**TYPE, "pattern": "("}
     assert problem(send(server, "POST", "/types", wrong, headers=keyed("k1")), "invalid-value")["status"] == 422
     got(send(server, "POST", "/types", TYPE, headers=keyed("k1")), 201)
 
 
-def test_a_request_that_is_being_carried_out_is_not_begun_again(server: Harness) -> None:
+def test_request_in_progress_is_not_repeated(server: Harness) -> None:
     index, _, handle = ADMINISTRATOR.partition(":")
     identity = KeyIdentity(ValueRef(int(index), handle), Proof.SECRET_KEY)
     with server.place.api.keys(server.registry).claim(identity, b"k1", hashlib.sha256().digest()):
@@ -364,7 +364,7 @@ def test_a_request_that_is_being_carried_out_is_not_begun_again(server: Harness)
             assert header_of(answer, "Retry-After") == "1"
 
 
-def test_a_namespace_is_made_once_too(server: Harness) -> None:
+def test_namespace_is_created_once(server: Harness) -> None:
     space = {"prefix": "99", "profile": "pilin", "purpose": "Maps"}
     made = got(send(server, "POST", "/namespaces", space, headers=keyed("k1")), 201)
     assert made["creator"].startswith("99/")
@@ -378,22 +378,22 @@ def test_a_namespace_is_made_once_too(server: Harness) -> None:
 @pytest.mark.parametrize(
     ("key", "slug"), [("", "invalid-request"), ('""', "invalid-request"), ("x" * 256, "invalid-value")]
 )
-def test_keys_that_are_none(server: Harness, key: str, slug: str) -> None:
+def test_invalid_idempotency_keys_are_refused(server: Harness, key: str, slug: str) -> None:
     problem(send(server, "POST", "/types", TYPE, headers=keyed(key)), slug)
 
 
-def test_two_keys_are_one_too_many(server: Harness) -> None:
+def test_two_idempotency_keys_are_refused(server: Harness) -> None:
     headers: dict[str, Any] = {**basic(), "Idempotency-Key": ["a", "b"]}
     found = problem(send(server, "POST", "/types", TYPE, headers=headers), "invalid-request")
     assert found["where"] == "Idempotency-Key"
 
 
-def test_a_key_is_somebodys(server: Harness) -> None:
+def test_idempotency_key_belongs_to_an_identity(server: Harness) -> None:
     answer = send(server, "POST", "/types", TYPE, headers={"Idempotency-Key": "k"})
     assert problem(answer, "authentication-required")["status"] == 401
 
 
-def test_another_origin_may_send_the_key(shared: Harness) -> None:
+def test_cors_allows_the_idempotency_key(shared: Harness) -> None:
     asked = {
         "Origin": "https://example.org",
         "Access-Control-Request-Method": "POST",
@@ -403,7 +403,7 @@ def test_another_origin_may_send_the_key(shared: Harness) -> None:
     assert "Idempotency-Key" in (header_of(answer, "Access-Control-Allow-Headers") or "")
 
 
-def test_every_sort_of_problem_is_explained(shared: Harness) -> None:
+def test_every_problem_type_is_documented(shared: Harness) -> None:
     page = shared.get("/docs/problems").body.decode()
     for slug, sort in PROBLEM_TYPES.items():
         assert f'id="{slug}"' in page
@@ -411,7 +411,7 @@ def test_every_sort_of_problem_is_explained(shared: Harness) -> None:
         assert 400 <= sort.status < 600
 
 
-def test_a_stranger_is_logged_as_nobody_and_others_by_name(shared: Harness) -> None:
+def test_log_names_authenticated_callers_only(shared: Harness) -> None:
     assert send(shared, "GET", "/names/rules").identity == ""
     answer = send(shared, "GET", "/handles/12345%2Fn0/citation", headers=basic())
     assert (answer.identity, answer.name) == (ADMINISTRATOR, "12345/n0")

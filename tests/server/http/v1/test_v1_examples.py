@@ -1,4 +1,4 @@
-"""The commands on the pages of the API: they name the server, carry their bodies, and are understood by it."""
+"""The example commands in the documentation pages."""
 
 import html
 import json
@@ -52,7 +52,7 @@ def options(words: list[str], name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
-def test_a_command_is_understood(server: Harness, route: Route) -> None:
+def test_example_command_is_valid(server: Harness, route: Route) -> None:
     words = shlex.split(docs_pages.curl_command(route, said(route), schemas(), PUBLIC_URL))
     address = urlsplit(words[-1])
     assert f"{address.scheme}://{address.netloc}" == PUBLIC_URL
@@ -79,7 +79,7 @@ def commands(server: Harness, **how: Any) -> list[str]:
     return [html.unescape(each) for each in found]
 
 
-def test_pages_name_the_declared_address_whatever_a_request_says(server: Harness) -> None:
+def test_pages_use_the_configured_public_url(server: Harness) -> None:
     found = commands(server, headers={"Host": HERE})
     assert len(found) == len(ROUTES)
     assert all(shlex.split(each)[-1].startswith(f"{PUBLIC_URL}/api/v1/") for each in found)
@@ -100,9 +100,7 @@ def test_pages_name_the_declared_address_whatever_a_request_says(server: Harness
         ({"Host": "somebody@example.org"}, True, FALLBACK_URL),
     ],
 )
-def test_where_none_is_declared_pages_name_the_one_they_were_asked_at(
-    headers: dict[str, str], secure: bool, begins: str
-) -> None:
+def test_pages_use_the_requested_host_without_public_url(headers: dict[str, str], secure: bool, begins: str) -> None:
     with harness() as server:
         server.configure(public_url="")
         found = commands(server, headers=headers, secure=secure)

@@ -1,4 +1,4 @@
-"""Whether something would be allowed, over the API."""
+"""Explanations of whether a change is allowed."""
 
 import json
 
@@ -25,7 +25,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize("wanted", ALLOWED, ids=json.dumps)
-def test_what_would_be_done_and_for_whom_not(shared: Harness, wanted: dict[str, object]) -> None:
+def test_explain_depends_on_the_caller(shared: Harness, wanted: dict[str, object]) -> None:
     size = shared.registry.ledger.reading
     with size() as reading:
         before = reading.size
@@ -50,13 +50,13 @@ def test_what_would_be_done_and_for_whom_not(shared: Harness, wanted: dict[str, 
         ({"operation": "create", "handle": "54321/x", "values": [URL]}, 301, None),
     ],
 )
-def test_why_not(shared: Harness, wanted: dict[str, object], code: int, rule: str | None) -> None:
+def test_explain_gives_the_reason(shared: Harness, wanted: dict[str, object], code: int, rule: str | None) -> None:
     found = got(send(shared, "POST", "/explain", wanted, headers=basic()))
     assert (found["allowed"], found["code"], found["rule"]) == (False, code, rule), found
 
 
 @pytest.mark.parametrize("handle", ["12345/n0", "12345/private", "12345/free", "54321/x"])
-def test_the_refusal_is_that_of_the_operation(shared: Harness, handle: str) -> None:
+def test_explanation_matches_the_refusal(shared: Harness, handle: str) -> None:
     """Whoever is not known is asked who they are, and not told whether the name is free."""
     asked = {"operation": "create", "handle": handle, "values": [URL]}
     explained = got(send(shared, "POST", "/explain", asked))
@@ -67,7 +67,7 @@ def test_the_refusal_is_that_of_the_operation(shared: Harness, handle: str) -> N
         assert refused["code"] == explained["code"] == 402
 
 
-def test_what_is_no_name_or_no_owner(shared: Harness) -> None:
+def test_explain_refuses_invalid_handles_and_owners(shared: Harness) -> None:
     new = {"operation": "create", "handle": "12345/ x", "values": [URL]}
     assert problem(send(shared, "POST", "/explain", new), "invalid-name")["rule"] == "H3"
     assert (

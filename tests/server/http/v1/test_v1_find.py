@@ -1,4 +1,4 @@
-"""Finding names over the API: the same as the registry finds, page by page, and nothing that may not be seen."""
+"""Searches, and lists of handles."""
 
 import json
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def known(server: Harness, identity: Identity, search: Search) -> list[tuple[str
 @pytest.mark.parametrize(
     ("asked", "search"), CRITERIA, ids=lambda each: ",".join(each) if isinstance(each, dict) else ""
 )
-def test_the_same_is_found_as_by_the_registry(filled: Harness, asked: dict[str, str], search: Search) -> None:
+def test_search_returns_the_results_of_the_registry(filled: Harness, asked: dict[str, str], search: Search) -> None:
     for headers, identity in (({}, Anonymous()), (basic(), ANN)):
         expected = known(filled, identity, search)
         for limit in (1, 4, 1_000):
@@ -95,7 +95,7 @@ def test_the_same_is_found_as_by_the_registry(filled: Harness, asked: dict[str, 
             assert [(each["handle"], len(each["values"])) for each in found] == expected
 
 
-def test_what_is_not_public_is_found_by_nobody_else(filled: Harness) -> None:
+def test_private_data_is_found_by_administrators_only(filled: Harness) -> None:
     public = pages(filled, "/find?host=old.example", "results")
     names = {each["handle"] for each in public}
     assert names == {f"12345/f{number:02}" for number in range(12) if number % 3 < 2}
@@ -109,7 +109,7 @@ def test_what_is_not_public_is_found_by_nobody_else(filled: Harness) -> None:
     assert b"secret" not in json.dumps([each["values"] for each in by_mail]).encode()
 
 
-def test_a_token_finds_with_its_word_only(server: Harness) -> None:
+def test_token_needs_the_find_scope(server: Harness) -> None:
     path = "/find?prefix=12345&limit=5"
     assert len(got(send(server, "GET", path, headers=with_token(server, "find")))["results"]) == 5
     for headers in (with_token(server, "read"), with_token(server, "find", where=("12345.*",))):
@@ -117,7 +117,7 @@ def test_a_token_finds_with_its_word_only(server: Harness) -> None:
     assert problem(send(server, "GET", path), "authentication-required")["status"] == 401
 
 
-def test_that_everything_is_looked_through_is_said(filled: Harness) -> None:
+def test_scan_is_reported(filled: Harness) -> None:
     scanned = got(send(filled, "GET", "/find?url=*maps*&limit=3", headers=basic()))
     assert scanned["scans"] is True
     assert "No index" in scanned["remark"]
@@ -125,7 +125,7 @@ def test_that_everything_is_looked_through_is_said(filled: Harness) -> None:
     assert (indexed["scans"], indexed["remark"]) == (False, None)
 
 
-def test_nobody_in_particular_who_finds_nothing_is_told_why(server: Harness) -> None:
+def test_anonymous_empty_search_has_a_remark(server: Harness) -> None:
     found = got(send(server, "GET", "/find?host=example.org"))
     assert (found["results"], found["next"]) == ([], None)
     assert "Authenticate" in found["remark"]
@@ -145,17 +145,17 @@ def test_nobody_in_particular_who_finds_nothing_is_told_why(server: Harness) -> 
         ("host=old.example&cursor=abc", "invalid-cursor"),
     ],
 )
-def test_what_cannot_be_looked_for(filled: Harness, query: str, slug: str) -> None:
+def test_invalid_searches_are_refused(filled: Harness, query: str, slug: str) -> None:
     problem(send(filled, "GET", f"/find?{query}", headers=basic()), slug)
 
 
-def test_a_server_that_does_not_list_says_so() -> None:
+def test_search_is_not_supported_when_listing_is_disabled() -> None:
     with harness(listing_allowed=False) as server:
         for path in ("/find?host=example.org", "/log", "/changes?earlier=0", "/namespaces/12345/handles"):
             assert problem(send(server, "GET", path), "not-supported")["status"] == 501
 
 
-def test_a_cursor_of_another_search_or_reader_is_refused(filled: Harness) -> None:
+def test_cursor_of_another_search_or_reader_is_refused(filled: Harness) -> None:
     cursor = got(send(filled, "GET", "/find?host=old.example&limit=1"))["next"]
     got(send(filled, "GET", f"/find?host=old.example&limit=2&cursor={cursor}"))
     problem(send(filled, "GET", f"/find?host=new.example&limit=1&cursor={cursor}"), "invalid-cursor")
@@ -168,7 +168,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), m
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["url", "host", "path", "type", "value", "prefix", "owner"]), TEXTS, min_size=1))
-def test_anything_may_be_looked_for(filled: Harness, asked: dict[str, str]) -> None:
+def test_any_search_is_answered(filled: Harness, asked: dict[str, str]) -> None:
     """It is found, or refused with a reason; nothing goes wrong inside."""
     answer = send(filled, "GET", f"/find?{urlencode(asked)}", headers=basic())
     assert answer.status in (200, 400, 422), answer
@@ -177,7 +177,7 @@ def test_anything_may_be_looked_for(filled: Harness, asked: dict[str, str]) -> N
 # Names of a prefix
 
 
-def test_the_names_of_a_prefix_are_listed_in_their_order(filled: Harness) -> None:
+def test_handles_of_a_prefix_are_sorted(filled: Harness) -> None:
     mine = pages(filled, "/namespaces/12345/handles?limit=7", "handles", headers=basic())
     names = [each["handle"] for each in mine]
     assert names == sorted(names, key=str.upper)
@@ -187,7 +187,7 @@ def test_the_names_of_a_prefix_are_listed_in_their_order(filled: Harness) -> Non
     assert {each["state"] for each in mine} == {"normal", "tombstone", "unpublished"}
 
 
-def test_hidden_names_at_the_end_are_not_told_of_by_an_empty_page(server: Harness) -> None:
+def test_hidden_handles_do_not_cause_an_empty_page(server: Harness) -> None:
     open_to_all(server)
     make(server, "12345/zz", Value.text(1, "URL", "https://example.org/"))
     for number in range(3):
@@ -204,14 +204,14 @@ def test_hidden_names_at_the_end_are_not_told_of_by_an_empty_page(server: Harnes
     assert found[-1]["handle"] == "12345/zz"
 
 
-def test_a_place_in_the_list_cannot_be_made_up(server: Harness) -> None:
+def test_forged_cursor_is_refused(server: Harness) -> None:
     """A number, which would tell whether its entry is about a name of the prefix, is no cursor."""
     open_to_all(server)
     for made_up in ("1", "50", "MQ", quote("\x01"), "AAAAAAAAAAAAAAAAAAAAAAAAAAA"):
         problem(send(server, "GET", f"/namespaces/12345/handles?cursor={made_up}"), "invalid-cursor")
 
 
-def test_deleted_names_and_derived_prefixes(server: Harness) -> None:
+def test_deleted_handles_and_derived_prefixes_are_listed(server: Harness) -> None:
     make(server, "12345/gone", Value.text(1, "URL", "https://example.org/"))
     server.registry.do(Delete(Handle.parse("12345/gone")), OPERATOR, "cli")
     names = pages(server, "/namespaces/12345/handles", "handles", headers=basic())
@@ -226,11 +226,11 @@ def test_deleted_names_and_derived_prefixes(server: Harness) -> None:
 @pytest.mark.parametrize(
     ("prefix", "slug"), [("54321", "prefix-not-hosted"), ("0.NA%2F12345", "invalid-name"), ("1%2F2", "invalid-name")]
 )
-def test_prefixes_that_cannot_be_listed(shared: Harness, prefix: str, slug: str) -> None:
+def test_invalid_prefixes_cannot_be_listed(shared: Harness, prefix: str, slug: str) -> None:
     problem(send(shared, "GET", f"/namespaces/{prefix}/handles", headers=basic()), slug)
 
 
-def test_who_may_not_list_is_refused(shared: Harness) -> None:
+def test_listing_without_permission_is_refused(shared: Harness) -> None:
     problem(send(shared, "GET", "/namespaces/12345/handles"), "authentication-required")
     headers = with_token(shared, "read")
     problem(send(shared, "GET", "/namespaces/12345/handles", headers=headers), "permission-denied")

@@ -1,4 +1,4 @@
-"""The guides to the API are executed, against servers that they start themselves; and they show everything there is."""
+"""The guides of the HTTP API use every route."""
 
 import urllib.request
 from typing import Any
@@ -12,7 +12,7 @@ from perseid.server.http.v1.validation import split_path
 from tests.test_documentation import GUIDES_OF_THE_API, execute
 
 
-def test_the_guides_show_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guides_use_every_route(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: set[str] = set()
     ask = urllib.request.urlopen
 
@@ -27,5 +27,5 @@ def test_the_guides_show_every_operation(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(urllib.request, "urlopen", asked)
     for document in GUIDES_OF_THE_API:
         execute(document)
-    # An operation that is unfinished takes a server that is stopped in the middle: see test_operations_live.py.
+    # An unfinished job needs a server that stops halfway: see test_v1_jobs_live.py.
     assert {route.operation for route in get_router().routes} - shown == {"resumeJob"}

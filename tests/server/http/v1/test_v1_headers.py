@@ -1,6 +1,6 @@
-"""Headers: those that are sent are described, those that count are named, and what is not there counts too.
+"""Documented and sent headers.
 
-That every header which is sent is described is checked with each answer in all these tests: see `described.check`.
+`openapi_document.check` also checks the headers of every response in all these tests.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def counting(operation: str) -> dict[str, Any]:
     return {each["name"]: each["description"] for each in said if each["in"] == "header"}
 
 
-def test_what_is_sent_is_described(server: Harness) -> None:
+def test_sent_headers_are_documented(server: Harness) -> None:
     made = send(server, "POST", "/handles", {"handle": "12345/new", "values": [URL]}, headers=keyed("one"))
     assert header_of(made, "Location") == "/api/v1/handles/12345%2Fnew"
     assert "Location" in names("createRecord", 201)
@@ -50,7 +50,7 @@ def test_what_is_sent_is_described(server: Harness) -> None:
     assert "WWW-Authenticate" in names("deleteRecord", unknown.status)
 
 
-def test_who_has_to_wait_is_told_for_how_long(server: Harness) -> None:
+def test_retry_after_is_documented(server: Harness) -> None:
     async def busy(work: Work, client: Client) -> object:  # noqa: ARG001 - for nobody
         raise Busy
 
@@ -61,19 +61,19 @@ def test_who_has_to_wait_is_told_for_how_long(server: Harness) -> None:
     assert "Retry-After" not in names("createRecord", 404)
 
 
-def test_a_header_that_is_not_described_is_noticed(shared: Harness) -> None:
+def test_undocumented_header_is_detected(shared: Harness) -> None:
     answer = send(shared, "GET", at("12345/n0")).with_headers(("Warning", "199 - x"))
     with pytest.raises(AssertionError, match="does not say that it sends"):
         openapi_document.check("GET", at("12345/n0"), answer)
 
 
-def test_what_is_described_belongs_to_some_answer() -> None:
+def test_documented_headers_are_used() -> None:
     said = [openapi.response_headers(route) for route in ROUTES.values()]
     said += [openapi.problem_headers(status) for status in (401, 409, 429)]
     assert {name for each in said for name in each} == set(openapi.RESPONSE_HEADERS)
 
 
-def test_headers_that_count_are_named_where_they_do(server: Harness) -> None:
+def test_request_headers_are_documented_per_route(server: Harness) -> None:
     for operation, route in ROUTES.items():
         named = counting(operation)
         assert ("If-Match" in named) == route.conditional, operation
@@ -94,7 +94,7 @@ def test_headers_that_count_are_named_where_they_do(server: Harness) -> None:
         ("PUT", "/handles", "method-not-allowed"),
     ],
 )
-def test_what_is_not_there_counts_as_well(server: Harness, method: str, path: str, slug: str) -> None:
+def test_missing_paths_count_toward_the_rate_limit(server: Harness, method: str, path: str, slug: str) -> None:
     server.configure(api_requests_anonymous=2, api_requests=2)
     known = {"headers": basic()}
     for left in (1, 0):

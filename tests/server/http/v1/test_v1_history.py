@@ -1,4 +1,4 @@
-"""The past over the API: histories, differences, the log, and what strangers do not see of it."""
+"""History, differences, log and changes."""
 
 from dataclasses import replace
 from typing import Any
@@ -71,7 +71,7 @@ def told_history(versions: list[Any]) -> list[tuple[int, str, list[int]]]:
 # One name
 
 
-def test_a_history_is_told_page_by_page_newest_first(server: Harness) -> None:
+def test_history_is_paged_newest_first(server: Harness) -> None:
     for number in range(7):
         put(server, url(number), note=f"number {number}")
     versions = pages(server, at(NAME, "/history?limit=3"), "versions")
@@ -85,7 +85,7 @@ def test_a_history_is_told_page_by_page_newest_first(server: Harness) -> None:
     assert "actor" not in versions[0]
 
 
-def test_administrators_see_who_did_it_and_why(server: Harness) -> None:
+def test_administrators_see_actor_and_note(server: Harness) -> None:
     put(server, url(1), note="the first one")
     (version,) = got(send(server, "GET", at(NAME, "/history"), headers=basic()))["versions"]
     assert (version["actor"], version["interface"], version["note"]) == ("local:tests", "cli", "the first one")
@@ -95,7 +95,7 @@ def test_administrators_see_who_did_it_and_why(server: Harness) -> None:
     assert "note" not in got(send(server, "GET", at(NAME, "/history"), headers=minter))["versions"][0]
 
 
-def test_what_is_private_or_has_been_hidden_since_is_not_shown(server: Harness) -> None:
+def test_private_and_hidden_values_are_not_shown(server: Harness) -> None:
     secret = Value(2, "NOTE", b"for us alone", permissions=HIDDEN)
     put(server, url(1), secret)
     put(server, url(2, public=False))
@@ -106,7 +106,7 @@ def test_what_is_private_or_has_been_hidden_since_is_not_shown(server: Harness) 
         assert b"for us alone" in send(server, "GET", at(NAME, path), headers=basic()).body
 
 
-def test_a_name_that_is_not_public_has_no_past_for_the_public(server: Harness) -> None:
+def test_unpublished_handle_has_no_public_history(server: Harness) -> None:
     before = put(server, url(1))
     handle = Handle.parse(NAME)
     server.registry.do(Unpublish(handle), OPERATOR, "cli")
@@ -121,7 +121,7 @@ def test_a_name_that_is_not_public_has_no_past_for_the_public(server: Harness) -
     assert actions == ["update", "create"], "that it was hidden for a time is not told"
 
 
-def test_a_policy_keeps_the_past_back(server: Harness) -> None:
+def test_policy_withholds_history(server: Harness) -> None:
     first = put(server, url(1))
     put(server, url(2))
     policy(server, show_past=False)
@@ -132,7 +132,7 @@ def test_a_policy_keeps_the_past_back(server: Harness) -> None:
     assert len(got(send(server, "GET", at(NAME, "/history"), headers=basic()))["versions"]) == 2
 
 
-def test_differences_between_two_moments(server: Harness) -> None:
+def test_differences_between_two_times(server: Harness) -> None:
     text = Value.text(2, "DESC", "a map")
     first = put(server, url(1), text)
     put(server, url(2))
@@ -153,7 +153,7 @@ def test_differences_between_two_moments(server: Harness) -> None:
     assert (gone["later"]["seq"], len(gone["changed"]["removed"])) == (0, 3)
 
 
-def test_a_time_means_what_was_there_then(server: Harness) -> None:
+def test_time_selects_the_version(server: Harness) -> None:
     put(server, url(1))
     put(server, url(2))
     versions = got(send(server, "GET", at(NAME, "/history")))["versions"]
@@ -173,7 +173,7 @@ def test_a_time_means_what_was_there_then(server: Harness) -> None:
         ("", "invalid-request", 400),
     ],
 )
-def test_moments_that_there_are_not(shared: Harness, query: str, slug: str, status: int) -> None:
+def test_invalid_times_are_refused(shared: Harness, query: str, slug: str, status: int) -> None:
     answer = send(shared, "GET", at("12345/n0", f"/differences?{query}"))
     assert problem(answer, slug)["status"] == status
     if slug != "invalid-request":
@@ -183,7 +183,7 @@ def test_moments_that_there_are_not(shared: Harness, query: str, slug: str, stat
 # All names
 
 
-def test_the_log_is_told_to_those_who_may_list_names(server: Harness) -> None:
+def test_log_requires_permission_to_list(server: Harness) -> None:
     before = put(server, url(1))
     for number in range(5):
         put(server, url(number), name=f"12345/log{number}")
@@ -206,7 +206,7 @@ def test_the_log_is_told_to_those_who_may_list_names(server: Harness) -> None:
     assert later["handle"] == "12345/later"
 
 
-def test_an_open_list_tells_strangers_what_they_may_know(server: Harness) -> None:
+def test_public_list_opens_the_public_log(server: Harness) -> None:
     policy(server, who_may_list=Audience.PUBLIC)
     before = put(server, url(1))
     server.registry.do(Create(Handle.parse("12345/secret"), (url(2),), published=False), OPERATOR, "cli")
@@ -218,7 +218,7 @@ def test_an_open_list_tells_strangers_what_they_may_know(server: Harness) -> Non
     assert [each["handle"] for each in theirs] == [NAME, "12345/secret"]
 
 
-def test_which_names_changed_is_told_once_each_up_to_the_same_moment(server: Harness) -> None:
+def test_changed_handles_are_listed_once(server: Harness) -> None:
     before = put(server, url(0))
     names = [f"12345/c{number}" for number in range(5)]
     for name in (*names, *names):
@@ -232,7 +232,7 @@ def test_which_names_changed_is_told_once_each_up_to_the_same_moment(server: Har
     assert {(each["before"], each["state_before"], each["state_after"]) for each in rest} == {(0, "absent", "normal")}
 
 
-def test_a_cursor_is_good_for_one_list_and_one_reader(server: Harness) -> None:
+def test_cursor_is_bound_to_list_and_reader(server: Harness) -> None:
     for number in range(4):
         put(server, url(number))
     path = at(NAME, "/history?limit=1")

@@ -1,4 +1,4 @@
-"""Requests that are written to cost much, or to say something to whoever reads the answer."""
+"""Hostile request bodies: large, deep, or with misleading names."""
 
 import json
 import tracemalloc
@@ -44,14 +44,14 @@ def refused(server: Harness, path: str, plain: object) -> dict[str, Any]:
         '"',
     ],
 )
-def test_a_word_that_is_not_allowed_is_shown_and_nothing_is_made_of_it(shared: Harness, word: str) -> None:
+def test_invalid_enum_value_is_quoted(shared: Harness, word: str) -> None:
     found = refused(shared, "/explain", {"operation": word})
     assert found["detail"] == f"Invalid body: $.operation has the invalid value {quote_text(word)}"
     assert found["advice"].startswith("Use one of create, ")
 
 
 @given(st.text(min_size=1, max_size=120))
-def test_any_word_is_shown_as_it_is(shared: Harness, word: str) -> None:
+def test_any_invalid_value_is_quoted(shared: Harness, word: str) -> None:
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -64,7 +64,7 @@ def test_any_word_is_shown_as_it_is(shared: Harness, word: str) -> None:
     assert (f"has the invalid value {quote_text(named)}" in other["detail"]) or len(named) > MAX_QUOTED_LENGTH - 2
 
 
-def test_a_long_word_is_cut_between_characters(shared: Harness) -> None:
+def test_long_value_is_truncated_between_characters(shared: Harness) -> None:
     detail = refused(shared, "/namespaces", {"prefix": "96", "case": "\u202e" * 5_000})["detail"]
     assert "\\u202e" * MAX_QUOTED_LENGTH + "…'" in detail
     assert "\\u202e" * (MAX_QUOTED_LENGTH + 1) not in detail
@@ -73,7 +73,7 @@ def test_a_long_word_is_cut_between_characters(shared: Harness) -> None:
 # Names of members
 
 
-def test_a_member_that_looks_like_the_words_of_the_decoder_is_a_member(shared: Harness) -> None:
+def test_field_name_like_a_decoder_message_is_a_field(shared: Harness) -> None:
     """A path that a stranger made up is none to follow: this one would take hours."""
     for name in (f"x` - at `${'[' * 300_000}", f"x` - at `${'.a' * 300_000}", "x` - at `$.prefix`"):
         found = refused(shared, "/mint", {"prefix": "12345", name: 1})
@@ -82,7 +82,7 @@ def test_a_member_that_looks_like_the_words_of_the_decoder_is_a_member(shared: H
 
 
 @pytest.mark.parametrize("name", ["a\u202eb", "a\nb", "\x1b[2J", "n" * 5_000])
-def test_names_of_strangers_are_shown_so_that_they_do_no_harm(shared: Harness, name: str) -> None:
+def test_untrusted_field_names_are_escaped(shared: Harness, name: str) -> None:
     member = json.dumps(name)
     twice = f'{{"prefix":"12345",{member}:1,{member}:2}}'
     for found in (
@@ -97,7 +97,7 @@ def test_names_of_strangers_are_shown_so_that_they_do_no_harm(shared: Harness, n
             assert len(said) < MAX_WHERE
 
 
-def test_only_members_of_what_is_meant_are_named(shared: Harness) -> None:
+def test_advice_lists_fields_of_the_matching_type(shared: Harness) -> None:
     found = refused(shared, "/explain", {"operation": "delete", "handle": "12345/n0", "x": 1})
     assert (found["where"], found["advice"]) == ("$.x", "Use one of operation, handle")
     found = refused(shared, "/explain", {"operation": "remove", "handle": "12345/n0", "values": []})
@@ -113,7 +113,7 @@ def inside(text: str) -> bytes:
 
 
 @pytest.mark.parametrize("item", ["0", "{}", "[]", '""'])
-def test_what_is_passed_on_the_way_takes_no_room(item: str) -> None:
+def test_search_for_duplicates_uses_little_memory(item: str) -> None:
     """The way to each thing would take a hundred times the room of the thing."""
     many = ",".join([item] * 20_000)
     bodies = (
@@ -131,7 +131,7 @@ def test_what_is_passed_on_the_way_takes_no_room(item: str) -> None:
         assert most < 5_000_000
 
 
-def test_the_way_is_that_of_the_outermost_and_first() -> None:
+def test_first_outermost_duplicate_is_reported() -> None:
     inner = '{"x":1,"x":1}'
     assert find_duplicate_member(f'{{"a":[1,{{"b":{inner}}},{inner}]}}'.encode()) == ("$.a[1].b.x", "x")
     assert find_duplicate_member(f'{{"a":{inner},"b":{inner},"a":1}}'.encode()) == ("$.a", "a")
@@ -140,7 +140,7 @@ def test_the_way_is_that_of_the_outermost_and_first() -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 900, 1_000, 1_100, 5_000, 100_000])
-def test_what_is_nested_deeply_is_taken_or_refused(shared: Harness, depth: int) -> None:
+def test_deep_nesting_is_accepted_or_refused(shared: Harness, depth: int) -> None:
     deep = '{"a":' * depth + "1" + "}" * depth
     for body in (
         f'{{"prefix":"12345","x":{deep}}}',
@@ -152,6 +152,6 @@ def test_what_is_nested_deeply_is_taken_or_refused(shared: Harness, depth: int) 
         assert answer.status in (400, 401, 422), answer
 
 
-def test_values_of_records_are_as_they_were(shared: Harness) -> None:
+def test_unknown_fields_of_values_are_located(shared: Harness) -> None:
     found = refused(shared, "/explain", {"operation": "add", "handle": "1/2", "values": [{**URL, "\u202e": 1}]})
     assert found["where"] == f"$.values[0].{quote_text(chr(0x202E))}"

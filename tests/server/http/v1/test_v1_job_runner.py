@@ -1,4 +1,4 @@
-"""Units that are carried out piece by piece: what is tried again, what ends them, and what is kept of that."""
+"""Execution of jobs: retries, failures, limits."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -73,13 +73,13 @@ class Work:
         assert runner._slots == {}
 
 
-def test_all_pieces_are_done_in_their_order() -> None:
+def test_steps_run_in_order() -> None:
     work, runner = Work(), JobRunner()
     work.run(runner)
     assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
 
 
-def test_where_there_is_no_room_the_same_piece_is_tried_again() -> None:
+def test_busy_pool_retries_the_step() -> None:
     work, runner = Work(no_room=3), JobRunner()
     work.run(runner)
     assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
@@ -89,7 +89,7 @@ def test_where_there_is_no_room_the_same_piece_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("error", [TooBusy("x"), Contention("x")])
-def test_where_the_ledger_is_too_busy_what_is_left_is_begun_anew(error: Exception) -> None:
+def test_busy_ledger_restarts_the_remaining_steps(error: Exception) -> None:
     work, runner = Work({2: [error], 4: [error, error, error]}), JobRunner()
     work.run(runner)
     assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 5, None)
@@ -98,7 +98,7 @@ def test_where_the_ledger_is_too_busy_what_is_left_is_begun_anew(error: Exceptio
     assert (work.done, runner.problem("u", ANN)) == ([0, 1], explained(error))
 
 
-def test_any_other_error_ends_it_and_is_kept_until_it_goes_on() -> None:
+def test_failure_is_kept_until_the_job_resumes() -> None:
     runner = JobRunner()
     Work({3: [ValueError("x")]}).run(runner)
     assert runner.problem("u", ANN) == explained(ValueError())
@@ -106,13 +106,13 @@ def test_any_other_error_ends_it_and_is_kept_until_it_goes_on() -> None:
     assert runner.problem("u", ANN) is None
 
 
-def test_a_unit_that_others_have_ended_is_no_problem() -> None:
+def test_job_ended_by_another_process_is_no_failure() -> None:
     work, runner = Work({1: [JobEnded("u")]}), JobRunner()
     work.run(runner)
     assert (work.done, runner.problem("u", ANN)) == ([0], None)
 
 
-def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
+def test_stopping_server_runs_no_steps() -> None:
     work, runner = Work(), JobRunner()
 
     async def scenario() -> None:
@@ -127,7 +127,7 @@ def test_nothing_goes_on_when_the_server_is_about_to_stop() -> None:
         pass
 
 
-def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_kept_failures_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_runner, "MAX_FAILURES", 2)
     runner, work = JobRunner(), Work()
     for name in ("a", "b", "c"):
@@ -135,7 +135,7 @@ def test_what_is_kept_of_the_past_has_an_end(monkeypatch: pytest.MonkeyPatch) ->
     assert [runner.problem(name, ANN) is None for name in ("a", "b", "c")] == [True, False, False]
 
 
-def test_many_tokens_give_no_more_places_than_their_maker_has() -> None:
+def test_tokens_share_the_job_limit_of_their_issuer() -> None:
     key = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.TOKEN)
     tokens = [TokenIdentity(key, f"aaaaaaa{letter}", ScopeSet.of(["update"], None)) for letter in "abcd"]
     spelt = KeyIdentity(ValueRef(300, "0.na/12345"), Proof.SECRET_KEY, verified_index=300)
@@ -150,7 +150,7 @@ def test_many_tokens_give_no_more_places_than_their_maker_has() -> None:
         places.enter_context(runner.reserve(ANN))
 
 
-def test_what_was_wrong_is_told_to_whoever_it_concerns() -> None:
+def test_failure_is_shown_to_the_right_identities() -> None:
     """To who carried it out, and to who made the token that it was carried out with."""
     maker = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
     one, other = [

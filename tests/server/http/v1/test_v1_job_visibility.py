@@ -1,4 +1,4 @@
-"""Changes of many names that several people have to do with: who sees them, and what each is told of the others."""
+"""Which users see, resume and undo jobs."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ def beas_token(server: Harness) -> dict[str, str]:
     return {"Authorization": f"Bearer {got(made, 201)['token']}"}
 
 
-def test_who_made_a_token_sees_and_undoes_what_was_begun_with_it(server: Harness) -> None:
+def test_issuer_sees_and_undoes_jobs_of_a_token(server: Harness) -> None:
     invite_bea(server)
     names = fill(server, 5)
     let_bea_change(server, *names)
@@ -77,7 +77,7 @@ def test_who_made_a_token_sees_and_undoes_what_was_begun_with_it(server: Harness
     problem(send(server, "GET", f"/jobs/{undone['job']}", headers=token), "not-found")
 
 
-def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harness) -> None:
+def test_undo_of_another_user_is_not_resumed(server: Harness) -> None:
     """Who may not see it is told so before anything is done."""
     invite_bea(server)
     names = fill(server, 5)
@@ -91,7 +91,7 @@ def test_an_undo_that_somebody_else_began_is_theirs_to_go_on_with(server: Harnes
     assert (told["state"], told["done"]) == ("done", 5)
 
 
-def test_what_stands_in_the_way_is_not_told_of_names_whose_past_one_may_not_see(server: Harness) -> None:
+def test_conflict_details_need_access_to_the_history(server: Harness) -> None:
     invite_bea(server)
     names = fill(server, 2)
     let_bea_change(server, *names)
@@ -107,7 +107,7 @@ def test_what_stands_in_the_way_is_not_told_of_names_whose_past_one_may_not_see(
     assert str(known["seq"]) not in str(refused)
 
 
-def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> None:
+def test_failure_reason_is_private(slowly: Harness) -> None:
     """Ann begins, Bea goes on with it until she comes to a name that is not hers. She sees what Ann has begun..."""
     server = slowly
     names = fill(server, 60)
@@ -146,7 +146,7 @@ def test_why_somebody_could_not_go_on_is_told_to_them_alone(slowly: Harness) -> 
     assert leads(server, names[39]) == [f"https://new.example/x/{names[39]}"]
 
 
-def test_what_is_gone_on_with_has_the_door_of_who_does(slowly: Harness) -> None:
+def test_resumed_job_records_its_interface(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 20)
     unit = runner.start_job(server.registry, "rewrite", {**ORDER, "prefix": None}, OPERATOR, "cli")
@@ -162,7 +162,7 @@ def test_what_is_gone_on_with_has_the_door_of_who_does(slowly: Harness) -> None:
     assert entry.origin == ("http", "300:0.NA/12345")
 
 
-def test_what_the_settings_say_counts_for_what_goes_on(slowly: Harness) -> None:
+def test_running_job_uses_new_settings(slowly: Harness) -> None:
     """Whoever runs the server no more, by new settings, goes no further with what they began."""
     server = slowly
     fill(server, 80)
@@ -185,7 +185,7 @@ def test_what_the_settings_say_counts_for_what_goes_on(slowly: Harness) -> None:
 # Listening
 
 
-def test_those_who_come_at_once_are_counted(slowly: Harness) -> None:
+def test_concurrent_listeners_are_counted(slowly: Harness) -> None:
     server = slowly
     fill(server, 80)
 
@@ -206,7 +206,7 @@ def test_those_who_come_at_once_are_counted(slowly: Harness) -> None:
     in_one_loop(scenario)
 
 
-def test_whoever_is_not_sent_anything_does_not_count(slowly: Harness) -> None:
+def test_failed_listeners_do_not_count(slowly: Harness) -> None:
     """They are not there, they ask for something else, or they have gone before anything was sent."""
     server = slowly
     fill(server, 80)

@@ -1,4 +1,4 @@
-"""Changes of many names over the API: previewed, carried out in the background, watched, gone on with, undone."""
+"""Jobs: preview, start, watch, resume, undo."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
 # Rewriting
 
 
-def test_a_rewrite_is_seen_beforehand(server: Harness) -> None:
+def test_rewrite_is_previewed(server: Harness) -> None:
     names = fill(server)
     plan = pages(server, f"{PREVIEW}&limit=3", "handles", headers=basic())
     assert [each["handle"] for each in plan] == names
@@ -125,7 +125,7 @@ def test_a_rewrite_is_seen_beforehand(server: Harness) -> None:
     assert got(send(server, "GET", PREVIEW))["handles"] == []
 
 
-def test_a_small_rewrite_is_done_when_the_answer_comes(server: Harness) -> None:
+def test_small_rewrite_completes_before_the_response(server: Harness) -> None:
     names = fill(server)
     answer = send(server, "POST", "/rewrites", {**ORDER, "note": "the host has moved"}, headers=basic())
     told = got(answer, 202)
@@ -144,7 +144,7 @@ def test_a_small_rewrite_is_done_when_the_answer_comes(server: Harness) -> None:
     verify(server.registry.ledger.log)
 
 
-def test_a_large_one_goes_on_in_the_background_and_is_watched(slowly: Harness) -> None:
+def test_large_rewrite_runs_in_the_background(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 80)
 
@@ -171,7 +171,7 @@ def test_a_large_one_goes_on_in_the_background_and_is_watched(slowly: Harness) -
     assert leads(server, *names) == [f"https://new.example/x/{name}" for name in names]
 
 
-def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harness) -> None:
+def test_interrupted_job_is_resumed(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 60)
     begun: dict[str, Any] = {}
@@ -217,7 +217,7 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
         ({**ORDER, "dry_run": True}, "invalid-request", 400),
     ],
 )
-def test_what_cannot_be_moved(shared: Harness, plain: object, slug: str, status: int) -> None:
+def test_invalid_rewrites_are_refused(shared: Harness, plain: object, slug: str, status: int) -> None:
     answer = send(shared, "POST", "/rewrites", plain, headers=basic())
     assert problem(answer, slug)["status"] == status
     assert got(send(shared, "GET", "/jobs", headers=basic()))["jobs"] == []
@@ -226,7 +226,7 @@ def test_what_cannot_be_moved(shared: Harness, plain: object, slug: str, status:
 # Rights
 
 
-def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
+def test_refused_job_leaves_nothing(server: Harness) -> None:
     names = fill(server)
     problem(send(server, "POST", "/rewrites", ORDER), "authentication-required")
     problem(send(server, "POST", "/rewrites", ORDER, headers=basic(), secure=False), "https-required")
@@ -247,14 +247,14 @@ def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
         problem(send(server, "GET", f"/jobs{path}"), "authentication-required")
 
 
-def test_browsers_change_nothing_by_themselves(server: Harness) -> None:
+def test_cross_site_job_is_refused(server: Harness) -> None:
     fill(server)
     headers = {**basic(), "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     assert send(server, "POST", "/rewrites", ORDER, headers=headers).status == 403
     assert got(send(server, "GET", "/jobs", headers=basic()))["jobs"] == []
 
 
-def test_the_first_name_that_may_not_be_changed_ends_it_and_why_is_told(slowly: Harness) -> None:
+def test_job_stops_at_a_record_without_permission(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 60)
     stubborn = Value(1, "URL", b"http://old.example/z", permissions=Permission(0x0A))  # may be read only
@@ -273,7 +273,7 @@ def test_the_first_name_that_may_not_be_changed_ends_it_and_why_is_told(slowly: 
     assert leads(server, names[-1]) == [f"https://new.example/x/{names[-1]}"]
 
 
-def test_whoever_loses_their_token_goes_no_further(slowly: Harness) -> None:
+def test_job_stops_when_the_token_is_revoked(slowly: Harness) -> None:
     server = slowly
     fill(server, 80)
     token = with_token(server, "find", "update")
@@ -294,7 +294,7 @@ def test_whoever_loses_their_token_goes_no_further(slowly: Harness) -> None:
     in_one_loop(scenario)
 
 
-def test_whoever_loses_their_key_goes_no_further(slowly: Harness) -> None:
+def test_job_stops_when_the_key_changes(slowly: Harness) -> None:
     server = slowly
     fill(server, 80)
 
@@ -313,7 +313,7 @@ def test_whoever_loses_their_key_goes_no_further(slowly: Harness) -> None:
 # Undoing
 
 
-def test_an_undo_takes_everything_back_and_can_be_undone(server: Harness) -> None:
+def test_undo_reverts_a_job_and_can_be_undone(server: Harness) -> None:
     names = fill(server)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     where = f"/jobs/{told['job']}"
@@ -338,7 +338,7 @@ def test_an_undo_takes_everything_back_and_can_be_undone(server: Harness) -> Non
     verify(server.registry.ledger.log)
 
 
-def test_what_others_changed_later_stands_in_the_way_and_is_listed(server: Harness) -> None:
+def test_later_changes_are_undo_conflicts(server: Harness) -> None:
     names = fill(server, 30)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     later = [put(server, name, "https://third.example/") for name in names[:25]]
@@ -358,7 +358,7 @@ def test_what_others_changed_later_stands_in_the_way_and_is_listed(server: Harne
         assert reading.size == size, "nothing is undone then"
 
 
-def test_a_unit_is_undone_while_it_goes_on(slowly: Harness) -> None:
+def test_running_job_can_be_undone(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 80)
 
@@ -378,7 +378,7 @@ def test_a_unit_is_undone_while_it_goes_on(slowly: Harness) -> None:
 # Conventions
 
 
-def test_the_same_key_begins_one_operation(server: Harness) -> None:
+def test_idempotency_key_starts_one_job(server: Harness) -> None:
     fill(server)
     first = send(server, "POST", "/rewrites", ORDER, headers=keyed("k1"))
     again = send(server, "POST", "/rewrites", ORDER, headers=keyed("k1"))
@@ -388,7 +388,7 @@ def test_the_same_key_begins_one_operation(server: Harness) -> None:
     assert len(got(send(server, "GET", "/jobs", headers=basic()))["jobs"]) == 1
 
 
-def test_operations_are_listed_page_by_page_the_latest_first(server: Harness) -> None:
+def test_jobs_are_listed_latest_first(server: Harness) -> None:
     fill(server, 3)
     names = []
     for number in range(5):
@@ -402,14 +402,14 @@ def test_operations_are_listed_page_by_page_the_latest_first(server: Harness) ->
     assert [each["job"] for each in pages(server, "/jobs", "jobs", headers=basic())] == names[::-1]
 
 
-def test_there_is_no_such_operation(shared: Harness) -> None:
+def test_unknown_job_is_not_found(shared: Harness) -> None:
     for name in ("last", "0123456789abcdef", "%00x", "..%2F", "x" * 300):
         for method, path in (("GET", ""), ("GET", "/events"), ("GET", "/undo"), ("POST", "/resume")):
             answer = send(shared, method, f"/jobs/{name}{path}", headers=basic())
             assert answer.status in (400, 404), answer
 
 
-def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
+def test_number_of_running_jobs_is_limited(server: Harness) -> None:
     runner, somebody = job_runner.JobRunner(), LocalIdentity("a")
     with (
         runner.reserve(somebody),
@@ -430,7 +430,7 @@ def test_so_many_operations_are_carried_out_at_a_time(server: Harness) -> None:
     got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
 
 
-def test_so_many_listen_at_a_time(slowly: Harness) -> None:
+def test_number_of_listeners_is_limited(slowly: Harness) -> None:
     server = slowly
     fill(server, 80)
 
@@ -460,7 +460,7 @@ def test_so_many_listen_at_a_time(slowly: Harness) -> None:
     assert not server.place.api.listeners._all
 
 
-def test_a_unit_at_which_nobody_is_is_listened_to_for_a_while(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listening_to_an_idle_job_ends(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     server = slowly
     fill(server, 80)
     monkeypatch.setattr(job_events, "SILENT_SECONDS", 0.2)
@@ -487,7 +487,7 @@ class Anything(ResponseBody, frozen=True):
 
 
 @given(st.text(), st.integers(0))
-def test_an_event_is_read_as_it_was_written(text: str, done: int) -> None:
+def test_event_round_trip(text: str, done: int) -> None:
     octets = format_event("progress", JobEvent(Anything(text), done, ended=False, is_running_here=True))
     assert parsed(octets) == [("progress", str(done), {"text": text})]
     assert octets.count(b"\n\n") == 1

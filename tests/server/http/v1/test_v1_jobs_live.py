@@ -1,4 +1,4 @@
-"""Changes of many names on a server that runs: watched over a connection, interrupted by a stop, gone on with."""
+"""Jobs on a running server, across restarts and reloads."""
 
 import http.client
 import json
@@ -86,7 +86,7 @@ def listen(address: Address, path: str, identity: dict[str, str] | None = None) 
     connection.close()
 
 
-def test_a_rewrite_outlives_the_server_and_is_watched_to_its_end(filled: Path) -> None:
+def test_rewrite_survives_a_restart(filled: Path) -> None:
     with serving(filled) as server:
         status, begun = ask(server.http, "POST", "/rewrites", ORDER)
         assert (status, begun["state"]) == (202, "running")
@@ -114,7 +114,7 @@ def test_a_rewrite_outlives_the_server_and_is_watched_to_its_end(filled: Path) -
         verify(installation.log)
 
 
-def test_other_settings_count_for_what_goes_on_after_sighup(filled: Path) -> None:
+def test_running_job_uses_settings_after_sighup(filled: Path) -> None:
     """Whoever runs the server by the settings, and then no more, goes no further with what they began."""
     bea, beas = f"300:{PREFIX}/bea", basic(f"300:{PREFIX}/bea", "beas secret")
     with Installation.open(filled, environ={}) as installation:

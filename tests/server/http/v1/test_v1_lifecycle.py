@@ -1,4 +1,4 @@
-"""The lives of names over the API: published, hidden, ended, handed over; and names that lead to others."""
+"""Publish, unpublish, tombstone, transfer, aliases and links."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def texts(found: dict[str, Any]) -> dict[str, object]:
 # Published and hidden
 
 
-def test_a_name_is_hidden_and_published_again(server: Harness) -> None:
+def test_handle_is_unpublished_and_published(server: Harness) -> None:
     first = record(server, "12345/n1")["seq"]
     hidden = change(server, "POST", at("12345/n1", "/unpublish"), {"note": "under embargo"})
     assert hidden == {"handle": "12345/n1", "seq": hidden["seq"]}
@@ -38,7 +38,7 @@ def test_a_name_is_hidden_and_published_again(server: Harness) -> None:
     assert "DESC" not in texts(record(server, "12345/n1", f"?at={first}"))
 
 
-def test_the_past_can_be_kept(server: Harness) -> None:
+def test_history_can_be_kept(server: Harness) -> None:
     first = record(server, "12345/n2")["seq"]
     hidden = change(server, "POST", at("12345/n2", "/unpublish"), {"keep_history": True, "note": "for a while"})
     change(server, "PUT", at("12345/n2", "/values"), {"values": [{"type": "DESC", "data": "another thing"}]})
@@ -48,7 +48,7 @@ def test_the_past_can_be_kept(server: Harness) -> None:
         assert (snapshot.reading.entry(hidden["seq"]).why or "").endswith("\nfor a while")
 
 
-def test_a_body_where_nothing_has_to_be_said_may_be_empty(shared: Harness) -> None:
+def test_optional_body_can_be_empty(shared: Harness) -> None:
     for body, headers in (
         (b"", {}),
         (b"", {"Content-Type": "application/json"}),
@@ -65,7 +65,7 @@ def test_a_body_where_nothing_has_to_be_said_may_be_empty(shared: Harness) -> No
 # Gone
 
 
-def test_a_thing_is_gone_and_comes_back(server: Harness) -> None:
+def test_tombstone_is_created_and_removed(server: Harness) -> None:
     before = record(server, "12345/n4")
     order = {"reason": "It burnt down", "replaced_by": "12345/n5", "note": "alas"}
     gone = change(server, "POST", at("12345/n4", "/tombstone"), order)
@@ -91,14 +91,14 @@ def test_a_thing_is_gone_and_comes_back(server: Harness) -> None:
         ({"reason": "gone", "replaced_by": "12345"}, "invalid-name"),
     ],
 )
-def test_tombstones_that_are_not_put(shared: Harness, order: dict[str, Any], slug: str) -> None:
+def test_invalid_tombstones_are_refused(shared: Harness, order: dict[str, Any], slug: str) -> None:
     problem(send(shared, "POST", at("12345/n6", "/tombstone"), order, headers=basic()), slug)
 
 
 # Handed over
 
 
-def test_a_name_is_handed_over(server: Harness) -> None:
+def test_handle_is_transferred(server: Harness) -> None:
     create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
     bea = basic("300:12345/bea", "another secret")
     path, order = at("12345/n7", "/transfer"), {"to": "300:12345/bea", "note": "as agreed"}
@@ -111,7 +111,7 @@ def test_a_name_is_handed_over(server: Harness) -> None:
     )
 
 
-def test_owners_that_are_none(shared: Harness) -> None:
+def test_invalid_owners_are_refused(shared: Harness) -> None:
     path = at("12345/n8", "/transfer")
     assert problem(send(shared, "POST", path, {"to": "bea"}, headers=basic()), "invalid-request")["where"] == "$.to"
     found = problem(send(shared, "POST", path, {"to": "300:12345/nobody"}, headers=basic()), "invalid-value")
@@ -121,7 +121,7 @@ def test_owners_that_are_none(shared: Harness) -> None:
 # Aliases and links
 
 
-def test_an_alias_leads_to_another_name(server: Harness) -> None:
+def test_alias_resolves_to_another_handle(server: Harness) -> None:
     answer = send(server, "POST", "/aliases", {"handle": "12345/also", "of": "12345/n9"}, headers=keyed("a"))
     assert got(answer, 201)["handle"] == "12345/also"
     assert got(send(server, "POST", "/aliases", {"handle": "12345/also", "of": "12345/n9"}, headers=keyed("a")), 201)
@@ -146,7 +146,7 @@ def test_an_alias_leads_to_another_name(server: Harness) -> None:
         ("12345/back", "loop", "not-found"),
     ],
 )
-def test_aliases_that_lead_nowhere(server: Harness, of: str, end: str, slug: str) -> None:
+def test_broken_aliases_are_reported(server: Harness, of: str, end: str, slug: str) -> None:
     got(send(server, "POST", "/aliases", {"handle": "12345/back", "of": "12345/odd"}, headers=basic()), 201)
     got(send(server, "POST", "/aliases", {"handle": "12345/odd", "of": of}, headers=basic()), 201)
     assert got(send(server, "GET", at("12345/odd", "/aliases")))["end"] == end
@@ -158,14 +158,14 @@ FORMS = ["12345/n9", "hdl:12345/n9", "HDL://12345/n9", "https://hdl.handle.net/1
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_u7_what_an_alias_leads_to_is_stored_as_a_handle(server: Harness, form: str) -> None:
+def test_u7_alias_target_is_stored_as_a_handle(server: Harness, form: str) -> None:
     got(send(server, "POST", "/aliases", {"handle": "12345/al", "of": form}, headers=basic()), 201)
     assert texts(record(server, "12345/al"))["HS_ALIAS"] == "12345/n9"
     assert got(send(server, "GET", at("12345/al", "/aliases")))["end"] == "found"
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_u7_what_replaces_a_thing_is_stored_as_a_handle(server: Harness, form: str) -> None:
+def test_u7_replacement_is_stored_as_a_handle(server: Harness, form: str) -> None:
     change(server, "POST", at("12345/n4", "/tombstone"), {"reason": "gone", "replaced_by": form})
     held = server.registry.ledger.reading
     with held() as reading:
@@ -174,7 +174,7 @@ def test_u7_what_replaces_a_thing_is_stored_as_a_handle(server: Harness, form: s
     assert form.encode() not in stored or form == "12345/n9"
 
 
-def test_c5_a_query_or_fragment_is_not_stored(server: Harness) -> None:
+def test_c5_query_and_fragment_are_not_stored(server: Harness) -> None:
     for of in ("hdl:12345/n9?x", "hdl:12345/n9#y"):
         found = problem(
             send(server, "POST", "/aliases", {"handle": "12345/al", "of": of}, headers=basic()), "invalid-request"
@@ -186,7 +186,7 @@ def test_c5_a_query_or_fragment_is_not_stored(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("of", ["12345/self", "12345/SELF", "hdl:12345/self"])
-def test_s2_no_name_is_an_alias_of_itself(server: Harness, of: str) -> None:
+def test_s2_alias_of_itself_is_refused(server: Harness, of: str) -> None:
     new = {"handle": "12345/self", "of": of}
     found = problem(send(server, "POST", "/aliases", new, headers=basic()), "invalid-value")
     assert (found["status"], found["rule"]) == (422, "S2")
@@ -194,7 +194,7 @@ def test_s2_no_name_is_an_alias_of_itself(server: Harness, of: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "more"), [("POST", "/values"), ("PUT", "/values"), ("PUT", "")])
-def test_s2_nor_does_it_become_one(server: Harness, method: str, more: str) -> None:
+def test_s2_alias_of_itself_is_refused_in_changes(server: Harness, method: str, more: str) -> None:
     values = {"values": [{"type": "HS_ALIAS", "data": "12345/N3", "index": 50}]}
     found = problem(send(server, method, at("12345/n3", more), values, headers=basic()), "invalid-value")
     assert "cannot be an alias of itself" in found["detail"]
@@ -202,15 +202,15 @@ def test_s2_nor_does_it_become_one(server: Harness, method: str, more: str) -> N
     assert "itself" not in nobody["detail"]
 
 
-def test_s2_one_that_came_from_elsewhere_can_be_changed(server: Harness) -> None:
-    """Deployed servers take such a value, and so do the doors that speak for them; here it is in nobody's way."""
+def test_s2_imported_alias_of_itself_can_be_changed(server: Harness) -> None:
+    """Deployed servers accept such a value, and so do the compatible interfaces; it must stay editable here."""
     itself = Value.text(1, "HS_ALIAS", "12345/came")
     server.registry.do(Create(Handle.parse("12345/came"), (itself,)), OPERATOR, "native")
     change(server, "POST", at("12345/came", "/values"), {"values": [URL]})
     change(server, "PUT", at("12345/came"), {"values": [{"type": "HS_ALIAS", "data": "12345/came"}]})
 
 
-def test_versions_and_metadata_are_linked_both_ways(server: Harness) -> None:
+def test_versions_and_metadata_are_linked_in_both_directions(server: Harness) -> None:
     rules = replace(
         with_group_administrators(PROFILES["free"]),
         work_type="WORK",
@@ -250,7 +250,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("path", "plain", "word"), CHANGES, ids=[each[0] for each in CHANGES])
-def test_who_may_change(server: Harness, path: str, plain: object, word: str) -> None:
+def test_changes_require_permission(server: Harness, path: str, plain: object, word: str) -> None:
     create(server, "12345/tomb")
     change(server, "POST", at("12345/tomb", "/tombstone"), {"reason": "gone"})
     assert problem(send(server, "POST", path, plain), "authentication-required")["code"] == 402
@@ -261,7 +261,7 @@ def test_who_may_change(server: Harness, path: str, plain: object, word: str) ->
     assert answer.status in (200, 201), answer
 
 
-def test_they_are_done_in_the_state_that_was_read(server: Harness) -> None:
+def test_changes_check_if_match(server: Harness) -> None:
     create(server, "12345/tomb")
     tag = header_of(send(server, "GET", at("12345/tomb")), "ETag") or ""
     change(server, "POST", at("12345/tomb", "/tombstone"), {"reason": "gone"}, **{"If-Match": tag})

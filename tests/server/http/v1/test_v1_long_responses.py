@@ -1,4 +1,4 @@
-"""Long answers: pages of large records end early and miss nothing, and the event loop is not held by any of them."""
+"""Pages and responses with large records."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ def flat(found: list[list[Any]]) -> list[Any]:
 # Pages
 
 
-def test_large_records_are_found_on_many_pages_each_once(server: Harness) -> None:
+def test_large_records_are_paged(server: Harness) -> None:
     names = [f"12345/large{number:02}" for number in range(COUNT)]
     for number, name in enumerate(names):
         put(server, name, text(number))
@@ -90,7 +90,7 @@ def test_large_records_are_found_on_many_pages_each_once(server: Harness) -> Non
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_large_versions_are_told_on_many_pages_each_once(server: Harness, *, private: bool) -> None:
+def test_large_versions_are_paged(server: Harness, *, private: bool) -> None:
     entries = [put(server, NAME, text(0))]
     entries += [add(server, NAME, text(number)) for number in range(1, COUNT)]
     how = {"headers": basic()} if private else {}
@@ -103,7 +103,7 @@ def test_large_versions_are_told_on_many_pages_each_once(server: Harness, *, pri
     assert changed == [*[[f"{number:03}"] for number in range(COUNT - 1)][::-1], []]
 
 
-def test_what_is_larger_than_a_page_is_told_alone(server: Harness) -> None:
+def test_oversized_item_is_a_page_of_its_own(server: Harness) -> None:
     large = [Value(index, "MEMO", b"x" * 1_000_000) for index in range(1, 7)]
     first, second = put(server, NAME, *large), add(server, NAME, Value(7, "MEMO", b"y" * 1_000_000))
     put(server, "12345/small", text(1, 40))
@@ -118,14 +118,14 @@ def test_what_is_larger_than_a_page_is_told_alone(server: Harness) -> None:
     assert [value["index"] for value in changed["added"]] == [7]
 
 
-def test_long_notes_end_a_page_of_the_log(server: Harness) -> None:
+def test_long_notes_end_a_log_page(server: Harness) -> None:
     entries = [put(server, f"12345/noted{number}", text(1, 40), note="n" * 400_000) for number in range(20)]
     found = pages(server, f"/log?since={entries[0] - 1}&limit=1000", "entries", headers=basic())
     assert len(found) > 1
     assert [each["seq"] for each in flat(found)] == entries
 
 
-def test_a_plan_counts_what_names_would_lead_to(server: Harness) -> None:
+def test_rewrite_preview_is_paged_by_size(server: Harness) -> None:
     """The places that are there are short, and those that would be are not."""
     names = [f"12345/moved{number:02}" for number in range(60)]
     for name in names:
@@ -137,7 +137,7 @@ def test_a_plan_counts_what_names_would_lead_to(server: Harness) -> None:
     assert all(len(each["changes"]) == 15 for each in flat(found))
 
 
-def test_operations_tokens_and_namespaces_end_their_pages_too(server: Harness) -> None:
+def test_jobs_tokens_and_namespaces_are_paged_by_size(server: Harness) -> None:
     asked: dict[str, object] = {
         "url": f"http://old.example/{'o' * 7_000}*",
         "to": f"https://new.example/{'n' * 7_000}*",
@@ -233,7 +233,7 @@ def laden(server: Harness) -> Harness:
     ],
 )
 @pytest.mark.parametrize("accepts", ["application/json", "text/html"])
-def test_a_long_answer_does_not_hold_the_event_loop(laden: Harness, target: str, accepts: str) -> None:
+def test_long_response_does_not_block_the_event_loop(laden: Harness, target: str, accepts: str) -> None:
     with laden.registry.snapshot() as snapshot:
         seq = snapshot.reading.size
     target = target.format(name=quote(NAME, safe=""), seq=seq, first=seq - 1)
@@ -247,7 +247,7 @@ def test_a_long_answer_does_not_hold_the_event_loop(laden: Harness, target: str,
         assert again.status in (200, 304)
 
 
-def test_the_tag_of_a_long_answer_is_that_of_its_octets(laden: Harness) -> None:
+def test_etag_of_a_long_response_matches_its_bytes(laden: Harness) -> None:
     path = at(NAME, "/history")
     answer = send(laden, "GET", path)
     assert len(answer.body) > LONG_BODY_BYTES
@@ -258,7 +258,7 @@ def test_the_tag_of_a_long_answer_is_that_of_its_octets(laden: Harness) -> None:
     assert header_of(proof, "ETag") == f'"{compute_etag("application/json", proof.body)}"'
 
 
-def test_what_is_read_and_told_takes_one_thread(server: Harness) -> None:
+def test_read_and_encode_use_one_thread(server: Harness) -> None:
     """It is written where it was read, whether it is long or short, and so is the cursor."""
     put(server, NAME, text(0))
     for path in (at(NAME), at("12345/n0"), at(NAME, "/history"), "/find?prefix=12345&limit=2"):
@@ -268,14 +268,14 @@ def test_what_is_read_and_told_takes_one_thread(server: Harness) -> None:
         assert len(reads) <= 1 + ("find" in path), path  # whose key it is, is read besides
 
 
-def test_references_make_a_value_large() -> None:
+def test_references_count_toward_the_size() -> None:
     references = tuple([ValueRef(number, "12345/other") for number in range(1_000)])
     assert is_small((Value(1, "MEMO", b"x"),))
     assert not is_small((Value(1, "MEMO", b"x", references=references),))
     assert not is_small((Value(1, "MEMO", b"x" * MAX_INLINE_BYTES),))
 
 
-def test_the_description_says_where_a_page_ends(server: Harness) -> None:
+def test_page_size_limit_is_documented(server: Harness) -> None:
     described = json.loads(server.get("/openapi.json").body)
     limits = [
         parameter["description"]

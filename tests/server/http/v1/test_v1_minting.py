@@ -1,4 +1,4 @@
-"""New names over the API: minted, reserved, generated; one or many; once."""
+"""Minting, reserving and generating handles."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ def namespace(server: Harness, prefix: str, **rules: Any) -> None:
 # Minting
 
 
-def test_one_name_is_made_and_resolves(server: Harness) -> None:
+def test_minted_handle_resolves(server: Harness) -> None:
     answer = send(server, "POST", "/mint", {"prefix": "12345", "values": [URL], "note": "new"}, headers=basic())
     made = got(answer, 201)
     (name,) = made["handles"]
@@ -48,7 +48,7 @@ def test_one_name_is_made_and_resolves(server: Harness) -> None:
     assert (entry.handle, entry.origin, entry.why) == (name, ("http", "300:0.NA/12345"), "new")
 
 
-def test_a_thousand_names_are_made_in_one_call(server: Harness) -> None:
+def test_thousand_handles_are_minted_in_one_request(server: Harness) -> None:
     made = mint(server, count=1_000, values=[URL])
     assert len(set(made["handles"])) == 1_000
     with server.registry.snapshot() as snapshot:
@@ -58,7 +58,7 @@ def test_a_thousand_names_are_made_in_one_call(server: Harness) -> None:
     assert record(server, made["handles"][-1])["seq"] == made["seq"] + 999
 
 
-def test_every_record_may_hold_something_of_its_own(server: Harness) -> None:
+def test_each_record_can_have_its_own_values(server: Harness) -> None:
     rows = [[{"type": "URL", "data": f"https://example.org/{number}"}] for number in range(3)]
     made = mint(server, records=rows, values=[{"type": "DESC", "data": "all"}])
     assert len(made["handles"]) == 3
@@ -70,13 +70,13 @@ def test_every_record_may_hold_something_of_its_own(server: Harness) -> None:
         ]
 
 
-def test_the_names_look_as_the_policy_says(server: Harness) -> None:
+def test_policy_defines_the_form_of_handles(server: Harness) -> None:
     namespace(server, "77", scheme="pilin")
     for name in mint(server, prefix="77", count=3)["handles"]:
         pilin.decode(name.removeprefix("77/"))
 
 
-def test_where_there_is_no_scheme_the_beginning_is_yours(server: Harness) -> None:
+def test_suffix_prefix_without_a_scheme(server: Harness) -> None:
     (name,) = mint(server, prefix="12345/report-")["handles"]
     assert name.startswith("12345/report-")
     namespace(server, "77", scheme="pilin")
@@ -84,7 +84,7 @@ def test_where_there_is_no_scheme_the_beginning_is_yours(server: Harness) -> Non
     assert (found["status"], found["rule"], found["code"]) == (400, "P8", 102)
 
 
-def test_a_thing_and_what_describes_it_get_two_names_that_lead_to_each_other(server: Harness) -> None:
+def test_minting_with_metadata_creates_linked_handles(server: Harness) -> None:
     made = mint(server, count=2, values=[URL], metadata=[{"type": "DESC", "data": "about it"}])
     assert (len(made["handles"]), len(made["metadata"])) == (2, 2)
     for thing, about in zip(made["handles"], made["metadata"], strict=True):
@@ -94,13 +94,13 @@ def test_a_thing_and_what_describes_it_get_two_names_that_lead_to_each_other(ser
     assert refused(server, "invalid-value", count=501, metadata=[])["status"] == 422
 
 
-def test_names_that_wait_to_be_published(server: Harness) -> None:
+def test_handles_can_be_minted_unpublished(server: Harness) -> None:
     (name,) = mint(server, published=False, values=[URL])["handles"]
     assert problem(send(server, "GET", at(name)), "not-found")["status"] == 404
     assert record(server, name, "?private", headers=basic())["state"] == "unpublished"
 
 
-def test_whoever_is_named_owns_the_names(server: Harness) -> None:
+def test_owner_can_be_given(server: Harness) -> None:
     create(server, "12345/ann", values=[{"type": "HS_SECKEY", "data": "a secret", "index": 300}])
     (name,) = mint(server, owner="300:12345/ann", values=[URL])["handles"]
     admin = record(server, name, "?type=HS_ADMIN")["values"][0]["data"]["value"]
@@ -109,7 +109,7 @@ def test_whoever_is_named_owns_the_names(server: Harness) -> None:
     assert refused(server, "invalid-value", owner="300:12345/bea")["rule"] == "S1"
 
 
-def test_values_are_kept_for_as_long_as_the_policy_says(server: Harness) -> None:
+def test_policy_defines_the_default_ttl(server: Harness) -> None:
     namespace(server, "77", default_ttl=60)
     (name,) = mint(server, prefix="77", values=[URL, {**URL, "ttl": 5}])["handles"]
     assert [value["ttl"] for value in record(server, name)["values"]][:2] == [60, 5]
@@ -131,11 +131,11 @@ def test_values_are_kept_for_as_long_as_the_policy_says(server: Harness) -> None
         ({"values": [{**URL, "index": 1}, {**URL, "index": 1}]}, "already-exists", ""),
     ],
 )
-def test_names_that_cannot_be_made(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
+def test_invalid_mint_requests_are_refused(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
     assert refused(shared, slug, **more).get("where", "") == where
 
 
-def test_who_may_mint(server: Harness) -> None:
+def test_minting_requires_permission(server: Harness) -> None:
     order = {"prefix": "12345"}
     for path in ("/mint", "/reserve", "/generate"):
         assert problem(send(server, "POST", path, order), "authentication-required")["code"] == 402
@@ -148,7 +148,7 @@ def test_who_may_mint(server: Harness) -> None:
         assert problem(send(server, "POST", path, order, headers=elsewhere), "permission-denied")["status"] == 403
 
 
-def test_where_the_clock_has_to_catch_up_it_is_said_when_to_come_again(server: Harness) -> None:
+def test_clock_bound_minting_sends_retry_after(server: Harness) -> None:
     namespace(server, "77", scheme="pilin")
     for _ in range(15):
         mint(server, prefix="77", count=MAX_NAMES)  # fifteen seconds of the clock, in much less
@@ -166,7 +166,7 @@ def test_where_the_clock_has_to_catch_up_it_is_said_when_to_come_again(server: H
 # Reserving
 
 
-def test_names_are_reserved_and_registered_later(server: Harness) -> None:
+def test_reserved_handles_are_registered_later(server: Harness) -> None:
     made = mint(server, "/reserve", count=2)
     name, other = made["handles"]
     problem(send(server, "GET", at(name)), "not-found")
@@ -177,7 +177,7 @@ def test_names_are_reserved_and_registered_later(server: Harness) -> None:
     assert found["rule"] == "S1"
 
 
-def test_chosen_names_are_reserved_all_or_none(server: Harness) -> None:
+def test_chosen_handles_are_reserved_all_or_none(server: Harness) -> None:
     order: dict[str, object] = {"handles": ["12345/r1", "12345/r2"], "note": "for the poster"}
     made = got(send(server, "POST", "/reserve", order, headers=basic()), 201)
     assert made["handles"] == ["12345/r1", "12345/r2"]
@@ -195,14 +195,14 @@ def test_chosen_names_are_reserved_all_or_none(server: Harness) -> None:
         ({"handles": ["12345/r"], "values": [URL]}, "$.values"),
     ],
 )
-def test_reservations_that_are_not_clear(shared: Harness, more: dict[str, Any], where: str) -> None:
+def test_ambiguous_reservations_are_refused(shared: Harness, more: dict[str, Any], where: str) -> None:
     assert problem(send(shared, "POST", "/reserve", more, headers=basic()), "invalid-request")["where"] == where
 
 
 # Generating
 
 
-def test_names_are_generated_without_a_record_and_never_again(server: Harness) -> None:
+def test_generated_handles_are_unique_and_have_no_record(server: Harness) -> None:
     namespace(server, "77", scheme="pilin")
     with server.registry.snapshot() as snapshot:
         size = snapshot.reading.size
@@ -218,7 +218,7 @@ def test_names_are_generated_without_a_record_and_never_again(server: Harness) -
 # Once
 
 
-def test_a_repeated_request_gets_the_same_names(server: Harness) -> None:
+def test_repeated_mint_returns_the_same_handles(server: Harness) -> None:
     for path in ("/mint", "/reserve", "/generate"):
         order: dict[str, object] = {"prefix": "12345", "count": 3}
         first = send(server, "POST", path, order, headers=keyed(path))
@@ -229,7 +229,7 @@ def test_a_repeated_request_gets_the_same_names(server: Harness) -> None:
         assert problem(other, "idempotency-key-reused")["status"] == 422
 
 
-def test_a_long_answer_is_made_anew_from_the_ledger(server: Harness) -> None:
+def test_long_response_is_rebuilt_from_the_ledger(server: Harness) -> None:
     prefix = "77." + "7" * 40
     namespace(server, prefix)
     order = {"prefix": prefix, "count": 500, "metadata": []}
@@ -240,7 +240,7 @@ def test_a_long_answer_is_made_anew_from_the_ledger(server: Harness) -> None:
     assert header_of(again, "Idempotency-Replayed") == "true"
 
 
-def test_of_names_without_records_a_long_answer_is_not_told_again(server: Harness) -> None:
+def test_long_response_without_records_is_not_rebuilt(server: Harness) -> None:
     prefix = "77." + "7" * 40
     namespace(server, prefix)
     order = {"prefix": prefix, "count": 1_000}

@@ -1,4 +1,4 @@
-"""Names and suffixes over the API, which say what `perseid name` and `perseid suffix` say."""
+"""Parsing, converting and checking handles and suffixes."""
 
 from typing import Any
 from urllib.parse import quote
@@ -29,14 +29,14 @@ WRONG = ["12345", "/x", "12345/", "12345/\u202e", "hdl:12345/%zz", "https://exam
 
 
 @pytest.mark.parametrize("text", NAMES)
-def test_a_name_is_taken_apart_as_the_command_does(shared: Harness, text: str) -> None:
+def test_handle_is_parsed_like_the_command(shared: Harness, text: str) -> None:
     found = got(send(shared, "GET", f"/names/parse?text={quote(text)}"))
     said = cli("name", "parse", text, "--json").json
     assert found == {key: value for key, value in said.items() if value not in (None, {})}
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_no_name_breaks_the_same_rule(shared: Harness, text: str) -> None:
+def test_invalid_handle_breaks_the_same_rule(shared: Harness, text: str) -> None:
     found = problem(send(shared, "GET", f"/names/parse?text={quote(text)}"), "invalid-name")
     done = cli("name", "parse", text)
     assert done.code == 1
@@ -46,13 +46,13 @@ def test_what_is_no_name_breaks_the_same_rule(shared: Harness, text: str) -> Non
 
 @pytest.mark.parametrize("form", ["handle", "host", "path", "http"])
 @pytest.mark.parametrize("text", NAMES)
-def test_names_are_converted_as_the_command_does(shared: Harness, text: str, form: str) -> None:
+def test_handles_are_converted_like_the_command(shared: Harness, text: str, form: str) -> None:
     found = got(send(shared, "GET", f"/names/convert?text={quote(text)}&to={form}"))
     said = cli("name", "convert", text, "--to", form, "--json").json
     assert found == {key: value for key, value in said.items() if value is not None}
 
 
-def test_a_resolver_of_ones_own(shared: Harness) -> None:
+def test_custom_resolver_is_accepted(shared: Harness) -> None:
     own = quote("http://example.org/hdl", safe="")
     found = got(send(shared, "GET", f"/names/convert?text=12345/x&to=http&resolver={own}"))
     assert found["name"] == "http://example.org/hdl/12345/x"
@@ -62,12 +62,12 @@ def test_a_resolver_of_ones_own(shared: Harness) -> None:
     assert problem(send(shared, "GET", "/names/parse?text=1/2&resolver=x"), "invalid-request")["where"] == "resolver"
 
 
-def test_this_servers_own_addresses_are_understood(shared: Harness) -> None:
+def test_urls_of_this_server_are_accepted(shared: Harness) -> None:
     address = quote("https://hdl.example.org/hdl/12345/x", safe="")
     assert got(send(shared, "GET", f"/names/parse?text={address}"))["handle"] == "12345/x"
 
 
-def test_all_forms_of_a_name(shared: Harness) -> None:
+def test_all_forms_of_a_handle(shared: Harness) -> None:
     assert got(send(shared, "GET", "/names/forms?text=12345/a%252Fb")) == {
         "handle": "12345/a%2Fb",
         "host": "hdl://12345/a%252Fb",
@@ -81,7 +81,7 @@ def test_all_forms_of_a_name(shared: Harness) -> None:
 
 
 @given(st.text(min_size=1))
-def test_whatever_is_asked_is_answered(shared: Harness, text: str) -> None:
+def test_any_text_is_answered(shared: Harness, text: str) -> None:
     shared.configure(api_requests_anonymous=0)
     try:
         written = quote(text)
@@ -97,7 +97,7 @@ def test_whatever_is_asked_is_answered(shared: Harness, text: str) -> None:
 # Rules
 
 
-def test_all_rules_and_one(shared: Harness) -> None:
+def test_rules_are_listed_and_shown(shared: Harness) -> None:
     listed = got(send(shared, "GET", "/names/rules"))["rules"]
     assert [each["rule"] for each in listed] == list(rules())
     assert got(send(shared, "GET", "/names/rules/h3")) == next(each for each in listed if each["rule"] == "H3")
@@ -108,7 +108,7 @@ def test_all_rules_and_one(shared: Harness) -> None:
 
 
 @given(st.integers(pilin.MIN_MILLISECONDS, pilin.END_MILLISECONDS - 1))
-def test_a_moment_and_its_suffix(shared: Harness, milliseconds: int) -> None:
+def test_pilin_suffix_round_trip(shared: Harness, milliseconds: int) -> None:
     shared.configure(api_requests_anonymous=0)
     moment = pilin.format_time(milliseconds)
     found = got(send(shared, "GET", f"/suffixes/pilin?at={quote(moment)}"))
@@ -116,19 +116,19 @@ def test_a_moment_and_its_suffix(shared: Harness, milliseconds: int) -> None:
     assert got(send(shared, "GET", f"/suffixes/pilin/{found['suffix']}")) == found
 
 
-def test_the_suffix_of_now_is_not_kept(shared: Harness) -> None:
+def test_suffix_of_now_is_not_cached(shared: Harness) -> None:
     answer = send(shared, "GET", "/suffixes/pilin")
     assert header_of(answer, "Cache-Control") == "no-store"
     assert len(got(answer)["suffix"]) == 9
 
 
 @pytest.mark.parametrize(("at", "slug"), [("soon", "invalid-request"), ("1500-01-01", "invalid-name")])
-def test_moments_without_a_suffix(shared: Harness, at: str, slug: str) -> None:
+def test_times_without_a_suffix_are_refused(shared: Harness, at: str, slug: str) -> None:
     problem(send(shared, "GET", f"/suffixes/pilin?at={at}"), slug)
 
 
 @pytest.mark.parametrize(("version", "digit"), [("", "4"), ("?version=4", "4"), ("?version=1", "1")])
-def test_a_new_cordra_path(shared: Harness, version: str, digit: str) -> None:
+def test_new_cordra_suffix(shared: Harness, version: str, digit: str) -> None:
     answer = send(shared, "GET", f"/suffixes/cordra{version}")
     found = got(answer)
     assert found["uuid"][14] == digit
@@ -136,7 +136,7 @@ def test_a_new_cordra_path(shared: Harness, version: str, digit: str) -> None:
     assert header_of(answer, "Cache-Control") == "no-store"
 
 
-def test_a_uuid_of_another_kind(shared: Harness) -> None:
+def test_unsupported_uuid_version_is_refused(shared: Harness) -> None:
     assert problem(send(shared, "GET", "/suffixes/cordra?version=7"), "invalid-request")["where"] == "version"
 
 
@@ -151,7 +151,7 @@ def test_suffixes_are_checked(shared: Harness) -> None:
 
 
 @pytest.mark.parametrize(("prefix", "position"), [("abc", 1), ("10.x", 4)])
-def test_c1_a_prefix_that_its_scheme_does_not_take(shared: Harness, prefix: str, position: int) -> None:
+def test_c1_prefix_is_checked_by_the_scheme(shared: Harness, prefix: str, position: int) -> None:
     path = f"/suffixes/check?suffix=F58FB49EB1F848f0A606E84CEF294BE5&scheme=cordra&prefix={prefix}"
     found = got(send(shared, "GET", path))
     assert (found["valid"], found["rule"]) == (False, "C1")
@@ -168,13 +168,15 @@ def test_c1_a_prefix_that_its_scheme_does_not_take(shared: Harness, prefix: str,
         ("suffix=%20x", "suffix", "H3", 1),
     ],
 )
-def test_what_no_scheme_could_take(shared: Harness, query: str, where: str, rule: str, position: int) -> None:
+def test_invalid_suffixes_and_prefixes_are_refused(
+    shared: Harness, query: str, where: str, rule: str, position: int
+) -> None:
     found = problem(send(shared, "GET", f"/suffixes/check?{query}"), "invalid-name")
     assert (found["where"], found["rule"]) == (where, rule)
     assert found["detail"].startswith(f"At character {position}: ")
 
 
-def test_a_whole_handle_is_no_suffix_of_a_scheme(shared: Harness) -> None:
+def test_whole_handle_is_not_a_suffix(shared: Harness) -> None:
     found = got(send(shared, "GET", "/suffixes/check?suffix=102.100.272/D7J1G0DQH&scheme=pilin"))
     assert (found["valid"], found["where"]) == (False, "suffix")
     said = {each["name"]: each["description"] for each in parameters("checkSuffix")}
@@ -188,7 +190,7 @@ def parameters(operation: str) -> list[dict[str, Any]]:
     return list(found[0])
 
 
-def test_c3_the_kinds_of_uuids_are_described(shared: Harness) -> None:
+def test_c3_uuid_versions_are_described(shared: Harness) -> None:
     (version,) = [each["schema"] for each in parameters("cordraSuffix") if each["name"] == "version"]
     assert version["enum"] == [1, 4]
     for kind in (-1, 0, 2, 3, 5, 7):

@@ -1,4 +1,4 @@
-"""Namespaces, policies, types and authority metadata over the API."""
+"""Namespaces, policies, types and authority metadata."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def add(server: Harness, **more: object) -> dict[str, object]:
 # Namespaces
 
 
-def test_a_namespace_is_made_and_shown(server: Harness) -> None:
+def test_namespace_is_created_and_shown(server: Harness) -> None:
     made = add(server, prefix="99", profile="pilin", purpose="Maps", note="as agreed")
     assert (made["prefix"], made["profile"]) == ("99", "pilin")
     found = got(send(server, "GET", "/namespaces/99"))
@@ -46,7 +46,7 @@ def size(server: Harness) -> int:
         return reading.size
 
 
-def test_a_token_that_may_not_mint_leaves_no_namespace_without_its_creator(server: Harness) -> None:
+def test_token_without_mint_scope_creates_no_namespace(server: Harness) -> None:
     lacks = {**with_token(server, "namespaces", where=None), "Idempotency-Key": "k"}
     before = size(server)
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_a_token_that_may_not_mint_leaves_no_namespace_without_its_creator(serve
     assert got(send(server, "POST", "/namespaces", named, headers=lacks), 201)["creator"] == made["creator"]
 
 
-def test_it_is_one_commit_so_a_request_that_is_repeated_gets_its_answer(server: Harness) -> None:
+def test_repeated_namespace_request_gets_its_response(server: Harness) -> None:
     before = size(server)
     first = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))
     made = got(first, 201)
@@ -79,7 +79,7 @@ def test_it_is_one_commit_so_a_request_that_is_repeated_gets_its_answer(server: 
     assert size(server) == after + 3, "nothing but what was erased"
 
 
-def test_rules_of_ones_own(server: Harness) -> None:
+def test_custom_policy_is_accepted(server: Harness) -> None:
     add(server, prefix="98", policy='profile = "free"\nwho_may_list = "public"\n', administrators=[ADMINISTRATOR])
     assert got(send(server, "GET", "/namespaces/98"))["who_may_list"] == "public"
     add(server, prefix="97", case="sensitive", creator="12345/n0")
@@ -100,11 +100,11 @@ def test_rules_of_ones_own(server: Harness) -> None:
         ({"prefix": "96", "case": "loud"}, "invalid-request"),
     ],
 )
-def test_namespaces_that_cannot_be_made(shared: Harness, more: dict[str, object], slug: str) -> None:
+def test_invalid_namespaces_are_refused(shared: Harness, more: dict[str, object], slug: str) -> None:
     problem(send(shared, "POST", "/namespaces", more, headers=basic()), slug)
 
 
-def test_who_makes_no_namespaces(shared: Harness) -> None:
+def test_creating_namespaces_requires_permission(shared: Harness) -> None:
     problem(send(shared, "POST", "/namespaces", {"prefix": "96"}), "authentication-required")
 
 
@@ -112,7 +112,7 @@ DOTTED = "a." * 8_000 + "a=1"
 """What the reader of TOML takes a second for."""
 
 
-def test_a_text_of_rules_is_read_for_those_who_are_known_and_where_nobody_waits_for_it(server: Harness) -> None:
+def test_policy_is_parsed_in_a_pool_for_authenticated_callers(server: Harness) -> None:
     for policy in (DOTTED, "what = 1", "=="):
         problem(send(server, "POST", "/namespaces", {"prefix": "96", "policy": policy}), "authentication-required")
     server.kinds.clear()
@@ -123,14 +123,14 @@ def test_a_text_of_rules_is_read_for_those_who_are_known_and_where_nobody_waits_
     assert server.kinds == [*identifying, WorkKind.READ]
 
 
-def test_a_text_of_rules_is_bounded_before_it_is_read(shared: Harness) -> None:
+def test_policy_size_is_checked_before_parsing(shared: Harness) -> None:
     for method, path in (("POST", "/namespaces"), ("PUT", "/namespaces/12345/policy")):
         plain = {"policy": DOTTED} if method == "PUT" else {"prefix": "96", "policy": DOTTED}
         found = problem(send(shared, method, path, plain, headers=basic()), "invalid-value")
         assert "8,000 dots" in found["detail"]
 
 
-def test_the_longest_text_of_rules_is_the_one_that_is_described(shared: Harness) -> None:
+def test_policy_size_limit_is_documented(shared: Harness) -> None:
     said = document()["components"]["schemas"]["NewPolicy"]["properties"]["policy"]
     assert said["maxLength"] == MAX_TEXT_BYTES
     for length, slug in ((MAX_TEXT_BYTES, "invalid-value"), (MAX_TEXT_BYTES + 1, "invalid-request")):
@@ -138,7 +138,7 @@ def test_the_longest_text_of_rules_is_the_one_that_is_described(shared: Harness)
         problem(send(shared, "PUT", "/namespaces/12345/policy", plain, headers=basic()), slug)
 
 
-def test_they_are_listed_in_pages(server: Harness) -> None:
+def test_namespaces_are_paged(server: Harness) -> None:
     for number in range(5):
         policy = PROFILES["free"]
         server.registry.do(AddNamespace(f"77.{number}", policy), OPERATOR, "cli")
@@ -159,11 +159,11 @@ def test_they_are_listed_in_pages(server: Harness) -> None:
     assert seen == ["12345", *[f"77.{number}" for number in range(5)]]
 
 
-def test_only_server_administrators_see_them_together(shared: Harness) -> None:
+def test_only_server_administrators_list_namespaces(shared: Harness) -> None:
     problem(send(shared, "GET", "/namespaces"), "authentication-required")
 
 
-def test_a_cursor_is_its_readers_own(server: Harness) -> None:
+def test_cursor_belongs_to_its_reader(server: Harness) -> None:
     for number in range(3):
         server.registry.do(AddNamespace(f"77.{number}", PROFILES["free"]), OPERATOR, "cli")
     cursor = got(send(server, "GET", "/namespaces?limit=1", headers=basic()))["next"]
@@ -174,14 +174,14 @@ def test_a_cursor_is_its_readers_own(server: Harness) -> None:
 
 
 @pytest.mark.parametrize("path", ["/namespaces/54321", "/namespaces/54321/policy", "/namespaces/a%2Fb"])
-def test_namespaces_that_are_not_here(shared: Harness, path: str) -> None:
+def test_unknown_namespaces_are_not_found(shared: Harness, path: str) -> None:
     assert problem(send(shared, "GET", path), "prefix-not-hosted")["status"] == 404
 
 
 # Policies
 
 
-def test_a_policy_is_shown_and_changed(server: Harness) -> None:
+def test_policy_is_shown_and_changed(server: Harness) -> None:
     before = got(send(server, "GET", "/namespaces/12345/policy"))
     assert before["rules"]["who_may_list"] == "administrators"
     change = {"policy": 'who_may_list = "public"\npurpose = "Maps"\n', "note": "opened"}
@@ -204,11 +204,11 @@ def test_a_policy_is_shown_and_changed(server: Harness) -> None:
         ("12345", {}, "invalid-request"),
     ],
 )
-def test_policies_that_are_refused(shared: Harness, prefix: str, plain: object, slug: str) -> None:
+def test_invalid_policies_are_refused(shared: Harness, prefix: str, plain: object, slug: str) -> None:
     problem(send(shared, "PUT", f"/namespaces/{prefix}/policy", plain, headers=basic()), slug)
 
 
-def test_strangers_change_no_policy(shared: Harness) -> None:
+def test_anonymous_callers_cannot_change_policies(shared: Harness) -> None:
     """What they send is not even read."""
     for policy in ('purpose = "x"', "==", DOTTED):
         plain = {"policy": policy}
@@ -220,7 +220,7 @@ def test_strangers_change_no_policy(shared: Harness) -> None:
 # Types
 
 
-def test_a_type_is_registered_shown_and_listed(server: Harness) -> None:
+def test_type_is_registered_shown_and_listed(server: Harness) -> None:
     scale = {"handle": "12345/SCALE", "description": "A scale", "pattern": "1:[1-9][0-9]*", "example": "1:25000"}
     sheet = {"handle": "12345/SHEET", "description": "A sheet", "name": "Sheet", "schema": {"type": "object"}}
     for each in (scale, sheet):
@@ -247,12 +247,12 @@ def test_a_type_is_registered_shown_and_listed(server: Harness) -> None:
         ({"description": ""}, "invalid-request"),
     ],
 )
-def test_types_that_are_none(shared: Harness, more: dict[str, object], slug: str) -> None:
+def test_invalid_types_are_refused(shared: Harness, more: dict[str, object], slug: str) -> None:
     plain = {"handle": "12345/T", "description": "x", **more}
     problem(send(shared, "POST", "/types", plain, headers=basic()), slug)
 
 
-def test_what_is_no_type(shared: Harness) -> None:
+def test_record_without_definition_is_not_a_type(shared: Harness) -> None:
     problem(send(shared, "GET", "/types/12345%2Fnothing"), "not-found")
     problem(send(shared, "GET", "/types/12345%2Flong"), "not-found")
     problem(send(shared, "GET", "/types?prefix=12345"), "authentication-required")
@@ -261,7 +261,7 @@ def test_what_is_no_type(shared: Harness) -> None:
 # What a name says about itself
 
 
-def test_where_the_policy_does_not_ask_nothing_is_said(shared: Harness) -> None:
+def test_authority_is_empty_if_not_required(shared: Harness) -> None:
     assert got(send(shared, "GET", "/handles/12345%2Fn0/authority")) == {
         "handle": "12345/n0",
         "required": False,

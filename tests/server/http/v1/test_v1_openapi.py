@@ -1,4 +1,4 @@
-"""The description of the API is complete, and the pages made of it need nothing from elsewhere."""
+"""The OpenAPI document and the documentation pages."""
 
 import inspect
 import json
@@ -41,7 +41,7 @@ def operations(document: Any) -> Iterator[tuple[str, str, Any]]:
             yield method.upper(), path, said
 
 
-def test_every_route_is_described_and_nothing_else(document: Any) -> None:
+def test_document_has_exactly_the_routes(document: Any) -> None:
     assert document["openapi"] == "3.1.0"
     assert document["servers"] == [{"url": f"{PUBLIC_URL}{BASE}", "description": "This server"}]
     described = {(method, path, said["operationId"]) for method, path, said in operations(document)}
@@ -49,7 +49,7 @@ def test_every_route_is_described_and_nothing_else(document: Any) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
-def test_a_route_says_what_it_does(route: Route) -> None:
+def test_routes_have_summaries_and_descriptions(route: Route) -> None:
     assert route.summary
     assert not route.summary.endswith(".")
     assert len(inspect.getdoc(route.handler) or "") > 20
@@ -62,7 +62,7 @@ def test_a_route_says_what_it_does(route: Route) -> None:
     assert (route.body is None) or route.method in ("POST", "PUT")
 
 
-def test_what_a_token_needs_is_said_and_how_else_one_is_known(document: Any) -> None:
+def test_scopes_and_security_are_documented(document: Any) -> None:
     ways: list[dict[str, list[str]]] = [{"basic": []}, {"handle": []}, {"certificate": []}]
     said = {each["operationId"]: each for _, _, each in operations(document)}
     assert (said["createToken"]["x-scope"], said["createToken"]["security"]) == ("none", ways)
@@ -76,7 +76,7 @@ def test_what_a_token_needs_is_said_and_how_else_one_is_known(document: Any) -> 
 
 
 @pytest.mark.parametrize("words", [(), ("read", "find", "mint", "namespaces", "admin")])
-def test_that_is_so(server: Harness, words: tuple[str, ...]) -> None:
+def test_documented_token_limits_hold(server: Harness, words: tuple[str, ...]) -> None:
     """What the description says of tokens, whatever their words."""
     token = with_token(server, *(words or ("create",)), where=None)
     order = {"scopes": ["read"], "namespaces": ["12345"]}
@@ -100,7 +100,7 @@ def test_every_parameter_is_described(document: Any) -> None:
         assert {name for where, name in names if where == "path"} == wanted
 
 
-def test_every_structure_and_member_is_described(document: Any) -> None:
+def test_every_schema_and_field_is_described(document: Any) -> None:
     for name, said in document["components"]["schemas"].items():
         assert NAME.fullmatch(name), f"two structures share the name {name}"
         assert len(said.get("description", "")) > 5, name
@@ -108,18 +108,18 @@ def test_every_structure_and_member_is_described(document: Any) -> None:
             assert len(schema.get("description", "")) > 3, f"{name}.{member}"
 
 
-def test_what_tells_structures_apart_is_a_text_with_a_description(document: Any) -> None:
+def test_tag_fields_are_described(document: Any) -> None:
     said = document["components"]["schemas"]["ToCreate"]["properties"]["operation"]
     assert (said["type"], said["enum"]) == ("string", ["create"])
     assert "`create`" in said["description"]
 
 
-def test_a_structure_does_not_inherit_its_description(document: Any) -> None:
+def test_schemas_have_their_own_descriptions(document: Any) -> None:
     texts = [said["description"] for said in document["components"]["schemas"].values()]
     assert len(texts) == len(set(texts))
 
 
-def test_every_reference_leads_somewhere(document: Any) -> None:
+def test_every_reference_resolves(document: Any) -> None:
     for found in references(document):
         at = document
         for step in found.removeprefix("#/").split("/"):
@@ -139,7 +139,7 @@ def references(plain: Any) -> Iterator[str]:
             yield from references(value)
 
 
-def test_schemas_are_schemas_and_examples_keep_them(document: Any) -> None:
+def test_schemas_are_valid_and_match_their_examples(document: Any) -> None:
     for name, schema in document["components"]["schemas"].items():
         Draft202012Validator.check_schema(schema)
         for member, said in schema.get("properties", {}).items():
@@ -154,7 +154,7 @@ def test_schemas_are_schemas_and_examples_keep_them(document: Any) -> None:
                 assert Draft202012Validator(schema).is_valid(each), (path, parameter["name"], each)
 
 
-def test_problems_are_described_for_every_route(document: Any) -> None:
+def test_every_route_documents_its_problems(document: Any) -> None:
     for _, _, said in operations(document):
         statuses = {int(status) for status in said["responses"]}
         assert {400, 401, 403, 404, 429, 500, 503} <= statuses
@@ -166,14 +166,14 @@ def test_problems_are_described_for_every_route(document: Any) -> None:
     assert Problem.__doc__
 
 
-def test_the_description_is_kept_and_not_sent_again(shared: Harness) -> None:
+def test_document_is_cached(shared: Harness) -> None:
     first = shared.get("/openapi.json")
     tag = header_of(first, "ETag")
     assert tag is not None
     assert shared.get("/openapi.json", headers={"If-None-Match": tag}).status == 304
 
 
-def test_requests_and_answers_have_their_own_bases() -> None:
+def test_requests_and_responses_have_separate_bases() -> None:
     """What is not known is refused in requests; so no structure serves for both, but for data of values."""
     for route in ROUTES:
         for type_ in (route.body, route.query):
@@ -216,7 +216,7 @@ def parsed(server: Harness, path: str) -> Links:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_need_nothing_from_elsewhere_and_every_link_leads_somewhere(shared: Harness, path: str) -> None:
+def test_pages_are_self_contained_and_links_resolve(shared: Harness, path: str) -> None:
     found = parsed(shared, path)
     assert not found.tags & {"script", "iframe", "object", "embed", "style"}
     for link in set(found.links):
@@ -228,19 +228,19 @@ def test_pages_need_nothing_from_elsewhere_and_every_link_leads_somewhere(shared
             assert shared.get(target).status == 200, link
 
 
-def test_every_route_and_structure_has_its_place(shared: Harness, document: Any) -> None:
+def test_every_route_and_schema_has_an_anchor(shared: Harness, document: Any) -> None:
     for part in get_router().sections:
         places = parsed(shared, f"/docs/{docs_pages.slugify(part.tag)}").places
         assert {route.operation for route in part.routes} <= places
     assert set(document["components"]["schemas"]) <= parsed(shared, "/docs/schemas").places
 
 
-def test_there_is_no_other_page(shared: Harness) -> None:
+def test_unknown_page_is_not_found(shared: Harness) -> None:
     for path in ("/docs/nothing", "/docs/names/x", "/docs//handles", "/docsx"):
         assert shared.get(path).status == 404, path
 
 
-def test_pages_that_do_not_exist_take_the_place_of_none(shared: Harness) -> None:
+def test_missing_pages_are_not_cached(shared: Harness) -> None:
     settings = shared.place.settings
     before = [docs_pages.render(path[1:], settings, "") for path in PAGES]
     for number in range(docs_pages.MAX_CACHED_PAGES + 1):
@@ -250,7 +250,7 @@ def test_pages_that_do_not_exist_take_the_place_of_none(shared: Harness) -> None
     assert [id(each) for each in before] == [id(each) for each in after], "none is made again"
 
 
-def test_the_names_of_our_pages_win_over_prefixes(shared: Harness) -> None:
+def test_page_paths_take_precedence_over_prefixes(shared: Harness) -> None:
     assert shared.get("/openapi.json").status == 200
     assert shared.get("/hdl/docs/x").name == "docs/x"
     assert "docs" in json.loads(shared.get("/resolver.json").body)["ownPaths"]

@@ -1,4 +1,4 @@
-"""Proofs over the API: checked offline with the key of the ledger, also after the server has stopped."""
+"""Proofs, checkpoints and signing keys."""
 
 import base64
 import http.client
@@ -57,7 +57,7 @@ def filled() -> Iterator[Harness]:
         yield server
 
 
-def test_a_proof_holds_and_shows_what_the_public_may_see(filled: Harness) -> None:
+def test_proof_is_valid_and_public(filled: Harness) -> None:
     document = proof(filled, "12345/map")
     found = verified(filled, document, "12345/map")
     assert [value.content[4:].count(b"https://example.org/2") for value in found.values if value.index == 1] == [1]
@@ -67,7 +67,7 @@ def test_a_proof_holds_and_shows_what_the_public_may_see(filled: Harness) -> Non
     assert base64.b64encode(b"for us alone") not in document
 
 
-def test_everything_is_shown_to_those_who_may_see_it(filled: Harness) -> None:
+def test_proof_discloses_private_data_to_administrators(filled: Harness) -> None:
     mine = verified(filled, proof(filled, "12345/map", "?everything", headers=basic()), "12345/map")
     assert (mine.note, 2 in [value.index for value in mine.values]) == ("moved", True)
     for headers in ({}, with_token(filled, "mint")):
@@ -77,21 +77,21 @@ def test_everything_is_shown_to_those_who_may_see_it(filled: Harness) -> None:
     assert verified(filled, proof(filled, "12345/map", "?everything", headers=reader), "12345/map").note == "moved"
 
 
-def test_an_earlier_version_is_proved(filled: Harness) -> None:
+def test_earlier_version_can_be_proved(filled: Harness) -> None:
     versions = got(send(filled, "GET", at("12345/map", "/history")))["versions"]
     found = verified(filled, proof(filled, "12345/map", f"?at={versions[1]['seq']}"), "12345/map")
     assert found.seq == versions[1]["seq"]
     assert b"https://example.org/1" in found.values[0].content
 
 
-def test_a_proof_of_what_was_made_just_now_waits_for_a_checkpoint(server: Harness) -> None:
+def test_proof_waits_for_a_checkpoint(server: Harness) -> None:
     made = server.registry.do(
         Create(Handle.parse("12345/now"), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli"
     )
     assert verified(server, proof(server, "12345/now"), "12345/now").seq == made.seq
 
 
-def test_a_changed_proof_or_another_key_does_not_hold(filled: Harness) -> None:
+def test_altered_proof_or_wrong_key_is_invalid(filled: Harness) -> None:
     document = proof(filled, "12345/map")
     with pytest.raises(InvalidProof):
         verify_proof(document, LogKey("other", bytes(32)))
@@ -103,7 +103,7 @@ def test_a_changed_proof_or_another_key_does_not_hold(filled: Harness) -> None:
         verified(filled, json.dumps(plain).encode(), "12345/map")
 
 
-def test_what_may_not_be_seen_is_not_proved(server: Harness) -> None:
+def test_hidden_data_cannot_be_proved(server: Harness) -> None:
     handle = Handle.parse("12345/n1")
     server.registry.do(Unpublish(handle), OPERATOR, "cli")
     problem(send(server, "GET", at("12345/n1", "/proof")), "not-found")
@@ -112,7 +112,7 @@ def test_what_may_not_be_seen_is_not_proved(server: Harness) -> None:
     assert verified(server, proof(server, "12345/n1", "?everything", headers=basic()), "12345/n1").seq
 
 
-def test_the_latest_checkpoint_is_a_signed_note(filled: Harness) -> None:
+def test_latest_checkpoint_is_a_signed_note(filled: Harness) -> None:
     answer = send(filled, "GET", "/ledger/checkpoint")
     assert header_of(answer, "Content-Type") == "text/plain;charset=utf-8"
     checkpoint = open_checkpoint(answer.body.decode(), key_of(filled))
@@ -120,7 +120,7 @@ def test_the_latest_checkpoint_is_a_signed_note(filled: Harness) -> None:
     assert checkpoint.origin == got(send(filled, "GET", "/ledger/key"))["origin"]
 
 
-def test_any_two_sizes_are_shown_to_be_consistent(filled: Harness) -> None:
+def test_any_two_sizes_have_a_consistency_proof(filled: Harness) -> None:
     note = send(filled, "GET", "/ledger/checkpoint").body.decode()
     latest = open_checkpoint(note, key_of(filled))
     sizes = [0, 1, 2, 3, 7, 8, 31, 32, latest.size - 1, latest.size]
@@ -150,11 +150,11 @@ def test_any_two_sizes_are_shown_to_be_consistent(filled: Harness) -> None:
         ("old=x", "invalid-request"),
     ],
 )
-def test_sizes_about_which_nothing_is_said(filled: Harness, query: str, slug: str) -> None:
+def test_invalid_sizes_are_refused(filled: Harness, query: str, slug: str) -> None:
     problem(send(filled, "GET", f"/ledger/consistency?{query}"), slug)
 
 
-def test_keys_that_signed_before_are_told(tmp_path: Path) -> None:
+def test_earlier_signing_keys_are_listed(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     place = {"PERSEID_DIR": str(directory)}
     assert call("key", "rotate", "checkpoint", environ=place).code == 0
@@ -188,7 +188,7 @@ def fetched(address: tuple[str, int], path: str) -> str:
     return fetched_octets(address, path).decode()
 
 
-def test_proofs_outlive_the_server(tmp_path: Path) -> None:
+def test_proof_is_valid_without_the_server(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     with Installation.open(directory, environ={}) as installation, installation.log.reading() as reading:
         key = reading.signer

@@ -1,4 +1,4 @@
-"""Records over the API: read, made, changed and deleted; by whom; once; and in which state."""
+"""Records: read, create, change, delete."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def stranger(server: Harness) -> dict[str, str]:
 # Reading
 
 
-def test_what_everybody_may_see(shared: Harness) -> None:
+def test_public_values_are_returned(shared: Harness) -> None:
     found = record(shared, "12345/private")
     assert (found["handle"], found["state"]) == ("12345/private", "normal")
     assert 9 not in data(found)
@@ -42,7 +42,7 @@ def test_what_everybody_may_see(shared: Harness) -> None:
     }
 
 
-def test_who_asks_for_private_values_has_to_be_known_and_allowed(server: Harness) -> None:
+def test_private_values_require_permission(server: Harness) -> None:
     path = at("12345/private", "?private")
     assert problem(send(server, "GET", path), "authentication-required")["status"] == 401
     assert data(record(server, "12345/private", "?private", headers=basic()))[9] == "for administrators"
@@ -60,24 +60,24 @@ def test_values_are_selected_by_type_and_index(shared: Harness) -> None:
 
 
 @pytest.mark.parametrize("name", ["12345/none", "12345/n0/x", "12345/%", "12345/ü?#", "12345/" + "x" * 2_000])
-def test_names_that_are_not_there(shared: Harness, name: str) -> None:
+def test_missing_handles_are_not_found(shared: Harness, name: str) -> None:
     found = problem(send(shared, "GET", at(name)), "not-found")
     assert (found["status"], found["code"]) == (404, 100)
 
 
-def test_names_of_others(shared: Harness) -> None:
+def test_handles_of_other_services_are_refused(shared: Harness) -> None:
     found = problem(send(shared, "GET", at("54321/x")), "prefix-not-hosted")
     assert (found["status"], found["code"]) == (404, 301)
     assert problem(send(shared, "GET", at("12345")), "invalid-name")["rule"] == "H1"
 
 
-def test_names_may_hold_anything(server: Harness) -> None:
+def test_handles_can_contain_any_text(server: Harness) -> None:
     for name in ("12345/a/b", "12345/..", "12345/%2F", "12345/a?b#c", "12345/ä ö", "12345/;&="):
         assert create(server, name)["handle"] == name
         assert record(server, name)["handle"] == name
 
 
-def test_what_was(server: Harness) -> None:
+def test_earlier_version_is_returned(server: Harness) -> None:
     first = create(server, "12345/t")["seq"]
     before = record(server, "12345/t")
     change(server, "PUT", at("12345/t", "/values"), {"values": [{"type": "URL", "data": "https://new.example/"}]})
@@ -90,7 +90,7 @@ def test_what_was(server: Harness) -> None:
     assert problem(send(server, "GET", at("12345/t", "?at=soon")), "invalid-query")["status"] == 422
 
 
-def test_the_tag_names_the_state(server: Harness) -> None:
+def test_etag_identifies_the_state(server: Harness) -> None:
     answer = send(server, "GET", at("12345/n3"))
     tag = header_of(answer, "ETag") or ""
     known = send(server, "GET", at("12345/n3"), headers={"If-None-Match": tag})
@@ -104,7 +104,7 @@ def test_the_tag_names_the_state(server: Harness) -> None:
 # Making
 
 
-def test_a_record_is_made(server: Harness) -> None:
+def test_record_is_created(server: Harness) -> None:
     order = {"handle": "12345/new", "values": [URL, {"type": "EMAIL", "data": "x@y.example", "permissions": "1100"}]}
     answer = send(server, "POST", "/handles", order, headers=basic())
     made = got(answer, 201)
@@ -114,7 +114,7 @@ def test_a_record_is_made(server: Harness) -> None:
     assert list(data(record(server, "12345/new", "?private", headers=basic()))) == [1, 2, 100]
 
 
-def test_what_was_read_can_be_written_again(server: Harness) -> None:
+def test_record_round_trip(server: Harness) -> None:
     found = record(server, "12345/n0")
     create(server, "12345/copy", values=found["values"])
     again = record(server, "12345/copy")
@@ -123,7 +123,7 @@ def test_what_was_read_can_be_written_again(server: Harness) -> None:
     assert record(server, "12345/n0") == found  # nothing differs, so nothing was written
 
 
-def test_values_may_say_everything(server: Harness) -> None:
+def test_values_can_have_all_fields(server: Harness) -> None:
     value = {
         "index": 7,
         "type": "X",
@@ -139,7 +139,7 @@ def test_values_may_say_everything(server: Harness) -> None:
     assert found["data"] == {"format": "base64", "value": "AAE="}
 
 
-def test_data_may_be_written_as_people_do(server: Harness) -> None:
+def test_data_can_be_given_in_natural_form(server: Harness) -> None:
     admin = {"type": "HS_ADMIN", "data": "300:0.NA/12345:add_value,read_value"}
     create(server, "12345/p", values=[admin, {"type": "X", "data": "base64:AAE="}, {"type": "HS_SECKEY", "data": "s"}])
     found = record(server, "12345/p", "?private", headers=basic())
@@ -152,14 +152,14 @@ def test_data_may_be_written_as_people_do(server: Harness) -> None:
     assert problem(wrong, "invalid-request")["where"] == "$.values[1]"
 
 
-def test_a_name_is_given_once(server: Harness) -> None:
+def test_existing_handle_is_refused(server: Harness) -> None:
     order = {"handle": "12345/n0", "values": [URL]}
     found = problem(send(server, "POST", "/handles", order, headers=basic()), "already-exists")
     assert (found["status"], found["rule"], found["code"]) == (409, "H7", 101)
     assert problem(send(server, "POST", "/handles", order), "authentication-required")["status"] == 401
 
 
-def test_a_deleted_name_is_given_again_only_if_it_is_meant(server: Harness) -> None:
+def test_deleted_handle_needs_reuse_deleted(server: Harness) -> None:
     change(server, "DELETE", at("12345/n0"))
     problem(send(server, "GET", at("12345/n0")), "not-found")
     order = {"handle": "12345/n0", "values": [URL]}
@@ -167,7 +167,7 @@ def test_a_deleted_name_is_given_again_only_if_it_is_meant(server: Harness) -> N
     got(send(server, "POST", "/handles", {**order, "reuse_deleted": True}, headers=basic()), 201)
 
 
-def test_a_record_may_wait_to_be_published(server: Harness) -> None:
+def test_record_can_be_created_unpublished(server: Harness) -> None:
     create(server, "12345/later", published=False)
     problem(send(server, "GET", at("12345/later")), "not-found")
     change(server, "POST", at("12345/later", "/publish"))
@@ -184,7 +184,7 @@ def test_a_record_may_wait_to_be_published(server: Harness) -> None:
         ("0.SITE/x", "prefix-not-hosted", ""),
     ],
 )
-def test_names_under_which_nothing_is_made(shared: Harness, handle: str, slug: str, rule: str) -> None:
+def test_invalid_handles_are_refused(shared: Harness, handle: str, slug: str, rule: str) -> None:
     found = problem(send(shared, "POST", "/handles", {"handle": handle}, headers=basic()), slug)
     assert found.get("rule", "") == rule
 
@@ -211,7 +211,7 @@ def test_values_are_added_set_and_removed(server: Harness) -> None:
         assert snapshot.reading.entry(gone["seq"]).why == "as agreed"
 
 
-def test_a_value_that_is_hidden_is_hidden_in_the_past_unless_one_says_otherwise(server: Harness) -> None:
+def test_hidden_value_is_hidden_in_history_by_default(server: Harness) -> None:
     for name, keep_past, seen in (("12345/n8", False, False), ("12345/n9", True, True)):
         first = record(server, name)["seq"]
         hidden = {"index": 3, "type": "EMAIL", "data": "keeper@example.org", "permissions": "1100"}
@@ -220,7 +220,7 @@ def test_a_value_that_is_hidden_is_hidden_in_the_past_unless_one_says_otherwise(
         assert 3 not in data(record(server, name))
 
 
-def test_a_record_is_replaced(server: Harness) -> None:
+def test_record_is_replaced(server: Harness) -> None:
     change(server, "PUT", at("12345/n6"), {"values": [{"type": "DESC", "data": "all there is"}], "note": "anew"})
     found = record(server, "12345/n6")
     assert list(data(found)) == [1, 100]  # its administrators stay
@@ -247,7 +247,7 @@ def test_a_record_is_replaced(server: Harness) -> None:
         ("DELETE", at("54321/x"), None, "not-found", 100),
     ],
 )
-def test_changes_that_are_not_made(
+def test_invalid_changes_are_refused(
     shared: Harness, method: str, path: str, plain: object, slug: str, code: int | None
 ) -> None:
     found = problem(send(shared, method, path, plain, headers=basic()), slug)
@@ -265,7 +265,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("method", "path", "plain", "word"), CHANGES, ids=[f"{each[0]} {each[1]}" for each in CHANGES])
-def test_who_may_change(server: Harness, method: str, path: str, plain: object, word: str) -> None:
+def test_changes_require_permission(server: Harness, method: str, path: str, plain: object, word: str) -> None:
     assert problem(send(server, method, path, plain), "authentication-required")["code"] == 402
     refused = problem(send(server, method, path, plain, headers=stranger(server)), "permission-denied")
     assert refused["advice"]
@@ -277,7 +277,7 @@ def test_who_may_change(server: Harness, method: str, path: str, plain: object, 
     assert answer.identity.endswith("by 300:0.NA/12345")
 
 
-def test_administrators_take_another_word_than_values(server: Harness) -> None:
+def test_administrator_values_need_the_transfer_scope(server: Harness) -> None:
     order = {"values": [{"type": "HS_ADMIN", "data": "300:0.NA/12345"}]}
     path = at("12345/n0", "/values")
     found = problem(send(server, "POST", path, order, headers=with_token(server, "update")), "permission-denied")
@@ -285,7 +285,7 @@ def test_administrators_take_another_word_than_values(server: Harness) -> None:
     got(send(server, "POST", path, order, headers=with_token(server, "transfer")))
 
 
-def test_changes_are_made_in_the_state_that_was_read(server: Harness) -> None:
+def test_changes_check_if_match(server: Harness) -> None:
     for query, how in (("", {}), ("?private", basic())):
         tag = header_of(send(server, "GET", at("12345/n4", query), headers=how), "ETag") or ""
         change(
@@ -305,7 +305,7 @@ def test_changes_are_made_in_the_state_that_was_read(server: Harness) -> None:
 # Once
 
 
-def test_what_is_made_with_a_key_is_made_once(server: Harness) -> None:
+def test_idempotent_creation_happens_once(server: Harness) -> None:
     order = {"handle": "12345/once", "values": [URL]}
     first = send(server, "POST", "/handles", order, headers=keyed("a"))
     again = send(server, "POST", "/handles", order, headers=keyed("a"))
@@ -319,14 +319,14 @@ def test_what_is_made_with_a_key_is_made_once(server: Harness) -> None:
     assert list(data(record(server, "12345/once"))) == [1, 2, 100]
 
 
-def test_keys_belong_to_who_uses_them(server: Harness) -> None:
+def test_idempotency_keys_belong_to_an_identity(server: Harness) -> None:
     got(send(server, "POST", "/handles", {"handle": "12345/mine"}, headers=keyed("a")), 201)
     token = {**with_token(server, "create"), "Idempotency-Key": "a"}
     made = got(send(server, "POST", "/handles", {"handle": "12345/yours"}, headers=token), 201)
     assert made["handle"] == "12345/yours"
 
 
-def test_where_answers_are_forgotten_they_are_told_from_the_ledger(server: Harness) -> None:
+def test_dropped_responses_are_rebuilt_from_the_ledger(server: Harness) -> None:
     order, more = {"handle": "12345/once", "values": [URL]}, {"values": [URL]}
     first = got(send(server, "POST", "/handles", order, headers=keyed("a")), 201)
     second = got(send(server, "POST", at("12345/once", "/values"), more, headers=keyed("b")))

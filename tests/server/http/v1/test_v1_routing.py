@@ -1,4 +1,4 @@
-"""Cursors, limits and the table of routes, each by itself."""
+"""Routing, cursors and the rate limiter."""
 
 import base64
 
@@ -16,14 +16,14 @@ CURSORS = CursorCipher(bytes(range(32)))
 
 
 @given(st.one_of(st.integers(-(2**62), 2**62), st.text(), st.lists(st.text(max_size=5))), st.binary())
-def test_a_cursor_comes_back_as_it_was(place: object, belongs_to: bytes) -> None:
+def test_cursor_round_trip(place: object, belongs_to: bytes) -> None:
     cursor = CURSORS.seal(place, belongs_to)
     assert CURSORS.open(cursor, belongs_to, type(place)) == place
     assert cursor.replace("-", "").replace("_", "").isalnum()
 
 
 @given(st.data())
-def test_a_cursor_that_was_touched_is_refused(data: st.DataObject) -> None:
+def test_altered_cursor_is_refused(data: st.DataObject) -> None:
     cursor = CURSORS.seal(["12345/x", 7], b"a list")
     at = data.draw(st.integers(0, len(cursor) - 1))
     instead = data.draw(st.sampled_from("ABCxyz019-_=!é\0 "))
@@ -36,12 +36,12 @@ def test_a_cursor_that_was_touched_is_refused(data: st.DataObject) -> None:
 
 
 @given(st.text(max_size=100))
-def test_what_was_never_a_cursor_is_refused(text: str) -> None:
+def test_invalid_cursor_is_refused(text: str) -> None:
     with pytest.raises(InvalidCursor):
         CURSORS.open(text, b"a list", object)
 
 
-def test_a_cursor_belongs_to_its_list() -> None:
+def test_cursor_belongs_to_its_list() -> None:
     with pytest.raises(InvalidCursor):
         CURSORS.open(CURSORS.seal(7, b"a list"), b"another list", int)
     with pytest.raises(InvalidCursor):
@@ -50,13 +50,13 @@ def test_a_cursor_belongs_to_its_list() -> None:
         CURSORS.open("A" * 10_000, b"a list", int)
 
 
-def test_what_a_cursor_says_cannot_be_read() -> None:
+def test_cursor_is_encrypted() -> None:
     octets = base64.urlsafe_b64decode(CURSORS.seal("12345/secret", b"") + "==")
     assert b"secret" not in octets
 
 
 @given(st.integers(1, 500), st.lists(st.floats(0, 100), max_size=200))
-def test_nobody_gets_more_than_the_limit_in_any_window(limit: int, gaps: list[float]) -> None:
+def test_rate_limit_holds_in_every_window(limit: int, gaps: list[float]) -> None:
     limiter, now, granted = RateLimiter(), 1_000.0, list[float]()
     for gap in gaps:
         now += gap
@@ -72,7 +72,7 @@ def test_nobody_gets_more_than_the_limit_in_any_window(limit: int, gaps: list[fl
         assert len([time for time in granted if first <= time < first + WINDOW]) <= 2 * limit
 
 
-def test_who_waits_as_long_as_told_is_let_in() -> None:
+def test_waiting_for_reset_allows_a_request() -> None:
     limiter = RateLimiter()
     assert all(limiter.take("a", 5, 0.0).allowed for _ in range(5))
     refused = limiter.take("a", 5, 0.0)
@@ -80,7 +80,7 @@ def test_who_waits_as_long_as_told_is_let_in() -> None:
     assert limiter.take("a", 5, float(refused.reset)).allowed
 
 
-def test_so_many_are_remembered() -> None:
+def test_number_of_tracked_clients_is_limited() -> None:
     limiter = RateLimiter()
     for number in range(MAX_CLIENTS + 10):
         limiter.take(number, 1, 0.0)
@@ -92,7 +92,7 @@ async def _answer(_: ApiCall) -> Reply:
     return Reply()
 
 
-def test_a_step_that_is_spelt_out_goes_first_and_parameters_are_found_all_the_same() -> None:
+def test_literal_segments_precede_parameters() -> None:
     part = Routes("X", "x")
     for path, name in (("/a/{x}", "one"), ("/a/b", "two"), ("/a/{x}/c", "three"), ("/a/b/{y}/d", "four")):
         part.add("GET", path, name, "…")(_answer)
@@ -111,7 +111,7 @@ def test_a_step_that_is_spelt_out_goes_first_and_parameters_are_found_all_the_sa
     assert operation("a", "{x}") == "one"
 
 
-def test_two_routes_of_one_path_or_one_name_are_a_mistake() -> None:
+def test_duplicate_routes_are_an_error() -> None:
     part = Routes("X", "x")
     part.add("GET", "/a/{x}", "one", "…")(_answer)
     part.add("GET", "/a/{y}", "two", "…")(_answer)
@@ -120,7 +120,7 @@ def test_two_routes_of_one_path_or_one_name_are_a_mistake() -> None:
 
 
 @given(st.data())
-def test_every_route_is_found_whatever_its_parameters_are(data: st.DataObject) -> None:
+def test_every_route_matches_any_parameters(data: st.DataObject) -> None:
     route = data.draw(st.sampled_from(get_router().routes))
     name = st.text(min_size=1).map(lambda text: f"12345/{text}")
     steps = tuple(data.draw(name) if is_parameter(step) else step for step in route.segments)

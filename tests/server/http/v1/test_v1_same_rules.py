@@ -1,4 +1,4 @@
-"""The API and the command line give the same refusals for the same requests."""
+"""The command line and the HTTP API apply the same rules."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perseid.server.http.v1.problems import to_http_advice
 from tests.cli.program import Done
 from tests.server.http.v1 import interfaces_history, interfaces_records  # noqa: F401 - they add their requests
-from tests.server.http.v1.interfaces import ANN, NAMES, PREFIXES, REQUESTS, WHO, Both, doors, requests, step
+from tests.server.http.v1.interfaces import ANN, NAMES, PREFIXES, REQUESTS, WHO, Both, both_interfaces, requests, step
 from tests.server.installations import ADMINISTRATOR
 
 VALUES = st.lists(
@@ -148,20 +148,20 @@ QUICKLY: Final = (Phase.explicit, Phase.reuse, Phase.generate)
 
 @settings(deadline=None, max_examples=15, phases=QUICKLY)
 @given(st.lists(st.tuples(st.one_of([made() for made in REQUESTS]), WHO), min_size=3, max_size=12))
-def test_refusals_are_the_same_at_both_doors(asked: list[tuple[Both, str]]) -> None:
-    with doors() as both:
+def test_refusals_are_the_same_on_both_interfaces(asked: list[tuple[Both, str]]) -> None:
+    with both_interfaces() as both:
         for request, identity in asked:
             both.ask(request, identity)
 
 
 @pytest.mark.parametrize("made", REQUESTS, ids=lambda made: made.__name__)
-def test_every_sort_of_request_is_understood_by_both(made: Callable[[], st.SearchStrategy[Both]]) -> None:
+def test_every_kind_of_request_works_on_both_interfaces(made: Callable[[], st.SearchStrategy[Both]]) -> None:
     """Some of each, as whoever may do most."""
 
     @settings(deadline=None, max_examples=2, phases=QUICKLY)
     @given(st.lists(made(), min_size=5, max_size=8))
     def ask(asked: list[Both]) -> None:
-        with doors() as both:
+        with both_interfaces() as both:
             for request in asked:
                 both.ask(request, ADMINISTRATOR)
 

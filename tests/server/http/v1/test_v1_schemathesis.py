@@ -1,7 +1,7 @@
-"""Requests made of the description of the API, good ones and bad ones: a running server answers all as described.
+"""Generated requests: every response of a running server conforms to the OpenAPI document.
 
-Schemathesis makes the requests and judges the answers. Left to itself it hardly ever names anything that is there, so
-half of the requests are made likely to succeed. `EXAMPLES=1000` looks further than the run that everybody waits for.
+Schemathesis generates the requests and checks the responses. Alone it hardly ever names existing handles, so half of
+the requests are made likely to succeed. `EXAMPLES=1000` runs a longer search.
 """
 
 import os
@@ -173,7 +173,7 @@ def prepared(base: str) -> Likely:
 
 
 @pytest.mark.parametrize("identity", REACHED)
-def test_every_route_answers_as_described(tmp_path: Path, identity: str) -> None:
+def test_every_route_responds_as_documented(tmp_path: Path, identity: str) -> None:
     with serving(copy_to(tmp_path), **LIMITS) as server, requests.Session() as session:
         root = "http://{}:{}".format(*server.http)
         base = f"{root}{BASE}"

@@ -1,4 +1,4 @@
-"""What our own API says of names that are not there: what may have been meant, and what is known of the prefix."""
+"""Suggestions for missing handles."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +39,7 @@ def names(plain: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("more", ["", "/history", "/citation", "/qr"])
-def test_what_may_have_been_meant_is_told_as_the_other_doors_tell_it(server: Harness, more: str) -> None:
+def test_suggestions_match_the_other_interfaces(server: Harness, more: str) -> None:
     found = told(server, MISSPELT, more)
     assert names(found) == ["12345/report-2021"]
     other = json_of(server.get(f"/api/handles/{MISSPELT}?suggest"))
@@ -49,7 +49,7 @@ def test_what_may_have_been_meant_is_told_as_the_other_doors_tell_it(server: Har
     }
 
 
-def test_a_path_that_was_encoded_twice(server: Harness) -> None:
+def test_path_encoded_twice_gets_advice(server: Harness) -> None:
     found = told(server, "12345%2Freport-2021", slug="invalid-name")
     assert (found["rule"], names(found)) == ("H1", ["12345/report-2021"])
     assert found["advice"] == ENCODED_TWICE
@@ -57,32 +57,32 @@ def test_a_path_that_was_encoded_twice(server: Harness) -> None:
     assert told(server, "12345%zz", slug="invalid-name").get("advice") != ENCODED_TWICE
 
 
-def test_of_a_name_whose_thing_is_gone_it_is_said(server: Harness) -> None:
+def test_suggested_tombstone_is_marked(server: Harness) -> None:
     (found,) = told(server, "12345/old-thign")["suggestions"]
     assert found["gone"]["reason"] == "withdrawn"
     assert found["gone"]["replacement"] == "12345/n0"
 
 
-def test_what_is_known_of_the_prefix(server: Harness) -> None:
+def test_prefix_status_is_reported(server: Harness) -> None:
     assert told(server, "12345/zzzzzz")["prefix"]["standing"] == "here"
     assert told(server, "99999/x", slug="prefix-not-hosted")["prefix"]["standing"] == "unknown"
     derived = told(server, "12345.77/x", slug="prefix-not-hosted")["prefix"]
     assert (derived["standing"], derived["derived_from"]) == ("derived", "12345")
 
 
-def test_what_is_hidden_is_suggested_to_nobody(server: Harness) -> None:
+def test_hidden_handles_are_not_suggested(server: Harness) -> None:
     assert names(told(server, "12345/secret-thign")) == []
     assert names(told(server, "12345/secret-thign", headers=basic())) == []
 
 
-def test_whoever_does_not_want_it_says_so(server: Harness) -> None:
+def test_suggestions_can_be_disabled(server: Harness) -> None:
     assert names(told(server, MISSPELT, "?suggest")) == ["12345/report-2021"]
     plain = told(server, MISSPELT, "?suggest=false")
     assert "suggestions" not in plain
     assert "prefix" not in plain
 
 
-def test_nothing_is_suggested_for_names_that_are_there(server: Harness) -> None:
+def test_existing_handles_get_no_suggestions(server: Harness) -> None:
     """A name that was not there at some time is spelt as it should be; and one that leads to nothing is there."""
     create(server, "12345/report-2022")
     dangling = [{"type": "HS_ALIAS", "data": "12345/report-2023"}]
@@ -106,12 +106,12 @@ def test_nothing_is_suggested_for_names_that_are_there(server: Harness) -> None:
         server.service.place = before
 
 
-def test_it_is_for_those_who_read(server: Harness) -> None:
+def test_only_reads_get_suggestions(server: Harness) -> None:
     refused = send(server, "POST", at(MISSPELT, "/publish"), headers=basic())
     assert "suggestions" not in problem(refused, "not-found")
 
 
-def test_it_counts_for_the_same_budget_as_at_the_other_doors(server: Harness) -> None:
+def test_suggestions_share_the_budget_of_other_interfaces(server: Harness) -> None:
     before = server.service.place
     server.service.place = replace(before, suggestion_budget=make_suggestion_budget())
     try:

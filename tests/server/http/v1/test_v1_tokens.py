@@ -1,4 +1,4 @@
-"""Tokens over the API: made, listed, shown and revoked; and told once."""
+"""Tokens: create, list, show, revoke."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def bearer(made: dict[str, Any]) -> dict[str, str]:
     return {"Authorization": f"Bearer {made['token']}"}
 
 
-def test_a_token_is_made_and_acts_for_its_maker(server: Harness) -> None:
+def test_token_is_created_and_acts_for_its_issuer(server: Harness) -> None:
     answer = send(server, "POST", "/tokens", {**ORDER, "note": "for spring"}, headers=basic())
     made = got(answer, 201)
     assert Secret.parse(made["token"]).id == made["id"]
@@ -46,7 +46,7 @@ def test_a_token_is_made_and_acts_for_its_maker(server: Harness) -> None:
         assert snapshot.reading.entry(shown["seq"]).why == "for spring"
 
 
-def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
+def test_token_is_shown_once(server: Harness) -> None:
     first = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
     made = got(first, 201)
     again = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
@@ -68,7 +68,7 @@ def test_nothing_but_the_first_answer_tells_the_token(server: Harness) -> None:
     assert made["token"][16:] not in repr(rows)
 
 
-def test_which_token_was_made_is_told_also_where_answers_are_forgotten(server: Harness) -> None:
+def test_token_id_is_rebuilt_from_the_ledger(server: Harness) -> None:
     made = got(send(server, "POST", "/tokens", ORDER, headers=keyed("k")), 201)
     before = send(server, "POST", "/tokens", ORDER, headers=keyed("k"))
     clear_responses(server)
@@ -82,7 +82,7 @@ def test_which_token_was_made_is_told_also_where_answers_are_forgotten(server: H
     assert len(got(send(server, "GET", "/tokens?all", headers=basic()))["tokens"]) == 1
 
 
-def test_tokens_are_listed_in_pages_for_those_who_may_see_them(server: Harness) -> None:
+def test_tokens_are_listed_by_visibility(server: Harness) -> None:
     create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
     ids = sorted(make(server, label=str(number))["id"] for number in range(5))
     seen, cursor = [], ""
@@ -100,7 +100,7 @@ def test_tokens_are_listed_in_pages_for_those_who_may_see_them(server: Harness) 
     problem(send(server, "GET", f"/tokens?limit=2{cursor}", headers=bea), "invalid-cursor")
 
 
-def test_a_token_is_revoked_and_ends_at_once(server: Harness) -> None:
+def test_token_is_revoked_immediately(server: Harness) -> None:
     made = make(server)
     revoked = change(server, "DELETE", f"/tokens/{made['id']}?note=found%20in%20a%20repository")
     assert (revoked["id"], revoked["state"]) == (made["id"], "revoked")
@@ -112,7 +112,7 @@ def test_a_token_is_revoked_and_ends_at_once(server: Harness) -> None:
     assert change(server, "DELETE", f"/tokens/{made['id']}")["seq"] == revoked["seq"]  # once is enough
 
 
-def test_whoever_finds_a_token_can_end_it_and_no_other(server: Harness) -> None:
+def test_token_can_revoke_only_itself(server: Harness) -> None:
     found, other = make(server), make(server)
     refused = send(server, "DELETE", f"/tokens/{other['id']}", headers=bearer(found))
     assert problem(refused, "not-found")["status"] == 404
@@ -120,19 +120,19 @@ def test_whoever_finds_a_token_can_end_it_and_no_other(server: Harness) -> None:
     problem(send(server, "GET", f"/tokens/{found['id']}", headers=bearer(found)), "authentication-failed")
 
 
-def test_no_token_makes_tokens(server: Harness) -> None:
+def test_token_cannot_create_tokens(server: Harness) -> None:
     everything = with_token(server, *SCOPES, where=None)
     assert problem(send(server, "POST", "/tokens", ORDER, headers=everything), "permission-denied")["status"] == 403
 
 
-def test_who_has_no_right_makes_none(server: Harness) -> None:
+def test_creating_tokens_requires_permission(server: Harness) -> None:
     create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
     bea = basic("300:12345/bea", "another secret")
     found = problem(send(server, "POST", "/tokens", ORDER, headers=bea), "permission-denied")
     assert "MODIFY_ADMIN" in found["detail"]
 
 
-def test_who_may_not_see_a_token_does_not_learn_that_it_exists(server: Harness) -> None:
+def test_hidden_token_is_not_found(server: Harness) -> None:
     create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
     bea = basic("300:12345/bea", "another secret")
     made, gone = make(server)["id"], make(server)["id"]
@@ -150,13 +150,13 @@ def test_who_may_not_see_a_token_does_not_learn_that_it_exists(server: Harness) 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/tokens"), ("GET", "/tokens/aaaaaaaa"), ("DELETE", "/tokens/aaaaaaaa")]
 )
-def test_strangers_are_asked_who_they_are(shared: Harness, method: str, path: str) -> None:
+def test_anonymous_callers_must_authenticate(shared: Harness, method: str, path: str) -> None:
     assert problem(send(shared, method, path), "authentication-required")["code"] == 402
     if path != "/tokens":
         assert problem(send(shared, method, path, headers=basic()), "not-found")["code"] == 100
 
 
-def test_a_token_does_not_belong_into_an_address(server: Harness) -> None:
+def test_token_in_the_url_is_refused(server: Harness) -> None:
     made = make(server)
     for method in ("GET", "DELETE"):
         answer = send(server, method, f"/tokens/{made['token']}", headers=basic())
@@ -180,12 +180,12 @@ def test_a_token_does_not_belong_into_an_address(server: Harness) -> None:
         ({"label": "x" * 201}, "invalid-request", "$.label"),
     ],
 )
-def test_tokens_that_are_not_made(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
+def test_invalid_tokens_are_refused(shared: Harness, more: dict[str, Any], slug: str, where: str) -> None:
     found = problem(send(shared, "POST", "/tokens", {**ORDER, **more}, headers=basic()), slug)
     assert found.get("where", "") == where
 
 
-def test_everywhere_is_said_so(server: Harness) -> None:
+def test_token_for_all_namespaces(server: Harness) -> None:
     made = got(send(server, "POST", "/tokens", {"scopes": ["admin"], "all_namespaces": True}, headers=basic()), 201)
     shown = got(send(server, "GET", f"/tokens/{made['id']}", headers=basic()))
     assert shown["namespaces"] is None

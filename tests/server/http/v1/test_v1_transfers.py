@@ -1,4 +1,4 @@
-"""Handing over everything under a prefix through the API: seen beforehand, done, gone on with, undone, refused."""
+"""Transfers of many handles."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -49,7 +49,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
     return server
 
 
-def test_a_transfer_is_seen_beforehand(server: Harness) -> None:
+def test_transfer_is_previewed(server: Harness) -> None:
     server.registry.do(Transfer(Handle.parse("12345/n0"), ValueRef.parse(BOB)), OPERATOR, "cli")
     server.registry.do(Transfer(Handle.parse("12345/n1"), ValueRef(300, "54321/carol")), OPERATOR, "cli")
     plan = {each["handle"]: each for each in preview(server, "12345")}
@@ -71,7 +71,7 @@ def test_a_transfer_is_seen_beforehand(server: Harness) -> None:
     assert owners(server, "12345/n2") == [GROUP], "nothing is done"
 
 
-def test_a_small_one_is_done_when_the_answer_comes(server: Harness) -> None:
+def test_small_transfer_completes_before_the_response(server: Harness) -> None:
     order = {"where": "12345/n4*", "to": BOB, "note": "sold"}
     answer = send(server, "POST", "/transfers", order, headers=basic())
     told = got(answer, 202)
@@ -92,7 +92,7 @@ def test_a_small_one_is_done_when_the_answer_comes(server: Harness) -> None:
     verify(server.registry.ledger.log)
 
 
-def test_a_namespace_is_handed_over_in_the_background_and_undone(slowly: Harness) -> None:
+def test_namespace_transfer_runs_in_the_background_and_is_undone(slowly: Harness) -> None:
     server = slowly
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_a_namespace_is_handed_over_in_the_background_and_undone(slowly: Harness
     assert owners(server, "12345/n0") == [GROUP]
 
 
-def test_what_was_handed_over_is_given_back_by_who_has_the_right(server: Harness) -> None:
+def test_transfer_is_undone_by_the_new_owner(server: Harness) -> None:
     told = got(send(server, "POST", "/transfers", {"where": "12345/n4*", "to": ADMINISTRATOR}, headers=basic()), 202)
     assert (told["state"], owners(server, "12345/n44")) == ("done", [ADMINISTRATOR])
     path = f"/jobs/{told['job']}/undo"
@@ -123,7 +123,7 @@ def test_what_was_handed_over_is_given_back_by_who_has_the_right(server: Harness
     assert (undone["state"], undone["done"], owners(server, "12345/n44")) == ("done", 11, [GROUP])
 
 
-def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harness) -> None:
+def test_interrupted_job_is_resumed(slowly: Harness) -> None:
     server = slowly
     begun: dict[str, Any] = {}
 
@@ -145,7 +145,7 @@ def test_what_a_server_did_not_come_to_the_end_of_is_gone_on_with(slowly: Harnes
     assert got(send(other, "GET", where, headers=basic()))["done"] == ALL + 1, "each was handed over once"
 
 
-def test_the_first_name_that_is_not_yours_ends_it(slowly: Harness) -> None:
+def test_transfer_stops_at_a_handle_without_permission(slowly: Harness) -> None:
     server = slowly
     server.registry.do(Transfer(Handle.parse("12345/n9"), ValueRef(300, "54321/carol")), OPERATOR, "cli")
 
@@ -162,7 +162,7 @@ def test_the_first_name_that_is_not_yours_ends_it(slowly: Harness) -> None:
 # Rights and forms
 
 
-def test_the_words_of_a_token(server: Harness) -> None:
+def test_transfer_needs_token_scopes(server: Harness) -> None:
     whole, some = {"where": "12345", "to": BOB}, {"where": "12345/n4*", "to": BOB}
     for words, order, lacks in (
         (("find", "update", "namespaces"), some, "transfer"),
@@ -181,7 +181,7 @@ def test_the_words_of_a_token(server: Harness) -> None:
     assert got(send(server, "POST", "/transfers", whole, headers=elsewhere), 202)["done"] == ALL - 11 + 1
 
 
-def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
+def test_refused_job_leaves_nothing(server: Harness) -> None:
     order = {"where": "12345", "to": BOB}
     problem(send(server, "POST", "/transfers", order), "authentication-required")
     problem(send(server, "GET", f"/transfers/preview?{urlencode(order)}"), "authentication-required")
@@ -215,20 +215,20 @@ def test_who_may_not_is_refused_and_nothing_is_left(server: Harness) -> None:
         ({"where": "12345", "to": BOB, "dry_run": True}, "invalid-request"),
     ],
 )
-def test_what_cannot_be_handed_over(shared: Harness, order: dict[str, Any], slug: str) -> None:
+def test_invalid_transfers_are_refused(shared: Harness, order: dict[str, Any], slug: str) -> None:
     problem(send(shared, "POST", "/transfers", order, headers=basic()), slug)
     if order.get("derived") is not True:  # a switch is written otherwise there
         problem(send(shared, "GET", f"/transfers/preview?{urlencode(order)}", headers=basic()), slug)
     assert got(send(shared, "GET", "/jobs", headers=basic()))["jobs"] == []
 
 
-def test_one_name_is_handed_over_elsewhere(shared: Harness) -> None:
+def test_single_handle_is_refused(shared: Harness) -> None:
     order = {"where": "12345/n0", "to": BOB}
     refused = problem(send(shared, "POST", "/transfers", order, headers=basic()), "invalid-request")
     assert (refused["where"], "/handles/{handle}/transfer" in refused["advice"]) == ("$.where", True)
 
 
-def test_derived_prefixes_go_along(server: Harness) -> None:
+def test_derived_prefixes_are_included(server: Harness) -> None:
     made = send(server, "POST", "/namespaces", {"prefix": "12345.7", "profile": "free"}, headers=basic())
     got(made, 201)
     server.registry.do(Create(Handle.parse("12345.7/x"), (Value.text(1, "URL", "https://x/"),)), OPERATOR, "cli")
@@ -245,7 +245,7 @@ def test_derived_prefixes_go_along(server: Harness) -> None:
     assert owners(server, "12345.7/x") == owners(server, "0.NA/12345.7") == [BOB]
 
 
-def test_the_same_key_begins_one_transfer(server: Harness) -> None:
+def test_idempotency_key_starts_one_transfer(server: Harness) -> None:
     order = {"where": "12345/n4*", "to": BOB}
     first = send(server, "POST", "/transfers", order, headers=keyed("k1"))
     again = send(server, "POST", "/transfers", order, headers=keyed("k1"))

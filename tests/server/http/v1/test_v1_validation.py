@@ -1,4 +1,4 @@
-"""What a request may say: nothing in it is guessed, and what does not fit is told with its place and advice."""
+"""Validation of queries, bodies and handles."""
 
 import json
 from typing import Any
@@ -44,21 +44,21 @@ def post(server: Harness, path: str, body: str, **headers: str) -> Any:
         ("te%xt=1", "", "the invalid escape"),
     ],
 )
-def test_h4_u7_malformed_queries_are_refused_and_not_mended(shared: Harness, query: str, where: str, says: str) -> None:
+def test_h4_u7_malformed_queries_are_refused(shared: Harness, query: str, where: str, says: str) -> None:
     found = problem(send(shared, "GET", f"/names/convert?{query}"), "invalid-request")
     assert (found["status"], found.get("where", "")) == (400, where)
     assert says in found["detail"]
     assert found["advice"]
 
 
-def test_u7_what_is_escaped_twice_is_the_names_affair(shared: Harness) -> None:
+def test_u7_double_escapes_are_part_of_the_handle(shared: Harness) -> None:
     assert got(send(shared, "GET", "/names/convert?text=1/%25ff&to=handle"))["name"] == "1/%ff"
     found = problem(send(shared, "GET", "/names/convert?text=hdl:1/%25ff&to=handle"), "invalid-name")
     assert (found["where"], found["rule"]) == ("text", "U5")
 
 
 @given(st.text(min_size=1, max_size=20), st.booleans())
-def test_every_text_comes_through_a_query_as_it_is(shared: Harness, text: str, plus: bool) -> None:
+def test_query_text_round_trip(shared: Harness, text: str, plus: bool) -> None:
     shared.configure(api_requests_anonymous=0)
     try:
         written = quote(text, safe="")
@@ -84,7 +84,7 @@ def test_every_text_comes_through_a_query_as_it_is(shared: Harness, text: str, p
         (f"/names/parse?text=1/x{'&resolver=https://a' * 11}", "resolver", "must have at most 10 items", "resolvers"),
     ],
 )
-def test_what_a_parameter_should_be_is_said(shared: Harness, path: str, where: str, detail: str, advice: str) -> None:
+def test_invalid_parameters_are_explained(shared: Harness, path: str, where: str, detail: str, advice: str) -> None:
     found = problem(send(shared, "GET", path), "invalid-request")
     assert found["where"] == where
     assert detail in found["detail"]
@@ -130,7 +130,7 @@ def test_what_a_parameter_should_be_is_said(shared: Harness, path: str, where: s
         ([], "$", "the body must be an object, not a list", "/docs"),
     ],
 )
-def test_what_a_body_should_say_is_said(shared: Harness, wanted: object, where: str, detail: str, advice: str) -> None:
+def test_invalid_bodies_are_explained(shared: Harness, wanted: object, where: str, detail: str, advice: str) -> None:
     found = problem(send(shared, "POST", "/explain", wanted), "invalid-request")
     assert found["where"] == where
     assert detail in found["detail"]
@@ -138,7 +138,7 @@ def test_what_a_body_should_say_is_said(shared: Harness, wanted: object, where: 
     assert found["advice"]
 
 
-def test_what_is_told_of_long_texts_is_cut(shared: Harness) -> None:
+def test_long_texts_are_truncated(shared: Harness) -> None:
     for wanted in ({"operation": "x" * 5_000}, {"operation": "delete", "handle": "1/2", "y" * 5_000: 1}):
         assert len(send(shared, "POST", "/explain", wanted).body) < 1_000
 
@@ -154,14 +154,14 @@ def test_what_is_told_of_long_texts_is_cut(shared: Harness) -> None:
         ("/mint", json.dumps({"prefix": "12345", "note": "x" * 1_900})[:-1] + ',"note":""}', "$.note"),
     ],
 )
-def test_a_member_that_stands_twice_is_refused(shared: Harness, path: str, body: str, where: str) -> None:
+def test_duplicate_field_is_refused(shared: Harness, path: str, body: str, where: str) -> None:
     found = problem(post(shared, path, body), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)
     assert f"{where.rpartition('.')[2]!r} occurs twice" in found["detail"]
     assert "once" in found["advice"]
 
 
-def test_a_long_body_is_read_where_nobody_waits_for_it(server: Harness) -> None:
+def test_large_body_is_parsed_in_a_pool(server: Harness) -> None:
     """Looking for members that stand twice takes its time in a body of 1 MiB."""
     for count, kinds in ((1, []), (500, [WorkKind.READ])):
         body = json.dumps({"operation": "create", "handle": "12345/x", "values": [URL] * count})
@@ -174,12 +174,12 @@ def test_a_long_body_is_read_where_nobody_waits_for_it(server: Harness) -> None:
 
 
 @given(PLAIN)
-def test_json_without_repetition_has_none(plain: object) -> None:
+def test_json_without_duplicates_has_none(plain: object) -> None:
     assert find_duplicate_member(json.dumps(plain).encode()) is None
 
 
 @given(PLAIN, st.text(max_size=5))
-def test_a_repetition_is_found_wherever_it_is(plain: object, name: str) -> None:
+def test_duplicate_is_found_anywhere(plain: object, name: str) -> None:
     member = json.dumps(name)
     inner = f"{{{member}:1,{member}:{json.dumps(plain)}}}"
     for whole in (inner, f'[{json.dumps(plain)},{{"a":{inner}}}]'):
@@ -188,7 +188,7 @@ def test_a_repetition_is_found_wherever_it_is(plain: object, name: str) -> None:
         assert found[1] == name
 
 
-def test_paths_of_deep_and_long_members_are_bounded() -> None:
+def test_path_length_is_limited() -> None:
     deep = f'{{"{"n" * 500}":' * 300 + '{"x":1,"x":2}' + "}" * 300
     found = find_duplicate_member(deep.encode())
     assert found is not None
@@ -197,7 +197,7 @@ def test_paths_of_deep_and_long_members_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 5_000, "1e999", "-" + "9" * 5_000, "1.5"])
-def test_numbers_do_not_matter_there(number: str) -> None:
+def test_numbers_do_not_affect_duplicates(number: str) -> None:
     assert find_duplicate_member(f'{{"a":{number}}}'.encode()) is None
 
 
@@ -210,7 +210,7 @@ def test_numbers_do_not_matter_there(number: str) -> None:
         (r'{"handle":"12345/TS","description":"d","schema":{"\ud83d":1}}', "$.schema"),
     ],
 )
-def test_h4_half_a_character_in_a_body_is_called_that(shared: Harness, text: str, where: str) -> None:
+def test_h4_lone_surrogate_is_refused(shared: Harness, text: str, where: str) -> None:
     found = problem(post(shared, "/types", text), "invalid-request")
     assert (found["status"], found["where"]) == (400, where)
     assert "half of a surrogate pair" in found["detail"]
@@ -220,21 +220,21 @@ def test_h4_half_a_character_in_a_body_is_called_that(shared: Harness, text: str
 @pytest.mark.parametrize(
     "body", ['{"prefix":', r'{"prefix":"\ud83d\ude00"', '{"prefix":"1"} x', '{"prefix":NaN}', r'{"\ud800']
 )
-def test_what_is_no_json_is_called_that(shared: Harness, body: str) -> None:
+def test_invalid_json_is_reported(shared: Harness, body: str) -> None:
     found = problem(post(shared, "/mint", body), "invalid-request")
     assert found["detail"].startswith("The body is not valid JSON")
     assert (found["where"], bool(found["advice"])) == ("$", True)
 
 
 @given(st.binary(max_size=40))
-def test_looking_for_half_a_character_takes_anything(octets: bytes) -> None:
+def test_lone_surrogate_search_accepts_any_bytes(octets: bytes) -> None:
     find_lone_surrogate(rb'{"\ud800' + octets)
 
 
 # Names
 
 
-def test_h3_which_of_the_names_is_wrong_where_and_why(shared: Harness) -> None:
+def test_h3_invalid_handle_is_located(shared: Harness) -> None:
     names = {"handles": ["12345/ok1", "12345/ok2", "12345/b\u202e"]}
     found = problem(send(shared, "POST", "/reserve", names, headers=basic()), "invalid-name")
     assert (found["where"], found["rule"]) == ("$.handles[2]", "H3")
@@ -257,13 +257,13 @@ def test_h3_which_of_the_names_is_wrong_where_and_why(shared: Harness) -> None:
         ("GET", "/names/forms?text=12345", None, "text"),
     ],
 )
-def test_where_what_is_no_name_stands(shared: Harness, method: str, path: str, plain: object, where: str) -> None:
+def test_invalid_handles_are_located(shared: Harness, method: str, path: str, plain: object, where: str) -> None:
     found = problem(send(shared, method, path, plain, headers=basic()), "invalid-name")
     assert (found["where"], found["rule"]) == (where, "H1")
     assert found["detail"].startswith("At character 6: ")
 
 
-def test_p7_which_character_of_a_suffix_is_foreign(shared: Harness) -> None:
+def test_p7_invalid_character_of_a_suffix_is_named(shared: Harness) -> None:
     found = problem(send(shared, "GET", "/suffixes/pilin/D7J1GODQH"), "invalid-name")
     assert (found["where"], found["rule"]) == ("suffix", "P7")
     said = cli("suffix", "pilin", "--decode", "D7J1GODQH").err
@@ -276,7 +276,7 @@ LONG = f"12345/{'x' * 2_043}"
 
 
 @pytest.mark.parametrize("more", ["", "/citation", "/qr", "/proof", "/aliases", "/history", "/values"])
-def test_h9_a_name_that_is_too_long_is_not_found(shared: Harness, more: str) -> None:
+def test_h9_too_long_handle_is_not_found(shared: Harness, more: str) -> None:
     method = "DELETE" if more == "/values" else "GET"
     path = at(LONG, f"{more}?index=1" if more == "/values" else more)
     found = problem(send(shared, method, path, headers=basic()), "not-found")
@@ -285,7 +285,7 @@ def test_h9_a_name_that_is_too_long_is_not_found(shared: Harness, more: str) -> 
     assert problem(send(shared, "GET", f"/types/{quote(LONG, safe='')}"), "not-found")["rule"] == "H9"
 
 
-def test_h9_such_a_name_is_not_made(shared: Harness) -> None:
+def test_h9_too_long_handle_is_not_created(shared: Harness) -> None:
     found = problem(send(shared, "POST", "/handles", {"handle": LONG}, headers=basic()), "invalid-name")
     assert (found["where"], found["rule"]) == ("$.handle", "H9")
     problem(send(shared, "GET", at(LONG[:-1])), "not-found")
