@@ -92,7 +92,7 @@ def test_a_backup_does_not_take_the_place_of_another(here: Site, tmp_path: Path)
 
 
 def test_what_cannot_be_backed_up(here: Site, tmp_path: Path) -> None:
-    refused(here(f"backup {tmp_path}/b --since 999"), "there is no entry 999", code=1)
+    refused(here(f"backup {tmp_path}/b --since 999"), "entry 999 does not exist", code=1)
     assert run("backup", str(tmp_path / "none" / "b"), "-d", str(here.directory)).code == 1
     assert here(f"backup {tmp_path}/b --since -1").code == 2
     assert here("backup").code == 2
@@ -195,7 +195,7 @@ def test_what_cannot_be_restored_leaves_nothing(here: Site, tmp_path: Path) -> N
 
 def test_a_directory_that_is_used_is_not_restored_into(here: Site, tmp_path: Path) -> None:
     here.ok(f"backup {tmp_path}/full")
-    refused(here(f"restore {tmp_path}/full"), "there is an installation in", code=1)
+    refused(here(f"restore {tmp_path}/full"), "already contains an installation", code=1)
     full = tmp_path / "things"
     full.mkdir()
     (full / "thing").touch()
@@ -282,7 +282,7 @@ def test_names_go_on_ahead_of_all_that_a_policy_allowed(here: Site, tmp_path: Pa
 
 def test_views_are_made_anew(here: Site) -> None:
     entries = f"{size(here):,} entries"
-    assert here.lines("rebuild") == [f"records  {entries}", f"search  {entries}", f"answers  {entries}"]
+    assert here.lines("rebuild") == [f"records  {entries}", f"search   {entries}", f"answers  {entries}"]
     for view in ("answers", "records", "search"):
         assert here.ok(f"rebuild {view} --json").json == {"view": view, "entries": size(here)}
     assert here("rebuild entries").code == 2
@@ -335,7 +335,7 @@ def test_a_healthy_installation(here: Site) -> None:
 
 
 def test_where_there_is_none(tmp_path: Path) -> None:
-    refused(call("check", "-d", str(tmp_path)), "there is no installation", code=1)
+    refused(call("check", "-d", str(tmp_path)), "No installation in", code=1)
 
 
 def _wrong_mode(of: Site) -> None:

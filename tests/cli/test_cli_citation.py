@@ -57,8 +57,8 @@ def test_what_is_gone_hidden_or_not_there(tmp_path: Path) -> None:
     demo.ok(f"tombstone {RELEASE} --reason Superseded")
     assert demo.lines(f"cite {RELEASE}")[0].endswith(" [gone: Superseded]")
     demo.ok("unpublish 102.100.272/D7J1G0DQH")
-    refused(demo("cite 102.100.272/D7J1G0DQH"), "there is no record", code=3)
-    refused(demo("cite 102.100.272/BCDFGHJKH"), "there is no record", code=3)
+    refused(demo("cite 102.100.272/D7J1G0DQH"), "does not exist", code=3)
+    refused(demo("cite 102.100.272/BCDFGHJKH"), "does not exist", code=3)
     refused(demo("cite 88.1/x"), "is not hosted here", code=3)
     assert demo(f"cite {RELEASE} --style apa").code == 2
     assert demo(f"cite {RELEASE} --resolver nowhere").code == 2
@@ -137,7 +137,7 @@ def test_a_code_for_a_name_that_is_reserved_can_be_printed(tmp_path: Path) -> No
     demo = site(tmp_path, "--demo")
     (name,) = demo.lines("reserve 102.100.272 --count 1")
     assert demo.lines(f"qr {name} -o {tmp_path}/a.svg") == [f"{DEFAULT}/{name}"]
-    refused(demo(f"qr {name} -o {tmp_path}/a.svg --as 300:12345/ann"), "there is no record", code=3)
+    refused(demo(f"qr {name} -o {tmp_path}/a.svg --as 300:12345/ann"), "does not exist", code=3)
 
 
 def test_a_code_for_a_name_that_a_template_makes(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_code_has_what_a_cordra_name_has_behind_it(demo: Site, tmp_path: Path)
 
 
 def test_what_cannot_be_drawn(demo: Site, tmp_path: Path) -> None:
-    refused(demo(f"qr 102.100.272/BCDFGHJKH -o {tmp_path}/a.svg"), "there is no record", code=3)
+    refused(demo(f"qr 102.100.272/BCDFGHJKH -o {tmp_path}/a.svg"), "does not exist", code=3)
     assert demo(f"qr {RELEASE} -o {tmp_path}/a.gif").code == 2
     assert demo(f"qr {RELEASE} -o {tmp_path}/a --format png").code == 0
     assert (tmp_path / "a").read_bytes().startswith(b"\x89PNG")

@@ -46,7 +46,7 @@ def test_what_is_allowed_is_not_done(demo: Site, command: str) -> None:
         ("create 102.100.272/foo --url https://example.org/", 4, 102, "PILIN alphabet"),
         (f"create {WORK} --url https://example.org/", 4, 101, "already exists"),
         (f"delete {WORK}", 4, 202, 'deletion = "tombstone"'),
-        ("delete 102.100.272/BCDFGHJKH", 3, 100, "no record"),
+        ("delete 102.100.272/BCDFGHJKH", 3, 100, "does not exist"),
         (f"remove {WORK} 77", 3, 200, "index 77"),
         ("mint 102.100.272 --as 300:99999/x", 4, 400, "who_may_mint"),
         (f"set {WORK} DESC=mine --as 300:99999/x", 4, 400, "MODIFY_VALUE"),

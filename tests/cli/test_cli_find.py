@@ -71,4 +71,4 @@ def test_what_may_not_be_seen_is_not_found(here: Site) -> None:
 def test_nothing_to_look_for_is_wrong_usage(here: Site) -> None:
     assert here("find").code == 2
     refused(here("find --host a/b"), "is not a host name or IP address")
-    refused(here("find --host example.org --after x"), "is not valid for this search at x")
+    refused(here("find --host example.org --after x"), "Cursor x is not valid for this search")

@@ -101,7 +101,4 @@ def test_an_installation_is_named_by_option_variable_or_default(
 def test_where_there_is_no_installation_the_command_that_makes_one_is_named(command: str, tmp_path: Path) -> None:
     done = call(*command.split(), "-d", str(tmp_path / "none"))
     assert (done.code, done.out) == (1, "")
-    assert (
-        done.err
-        == f"perseid: there is no installation in {tmp_path}/none; make one with: perseid init {tmp_path}/none\n"
-    )
+    assert done.err == f"perseid: No installation in {tmp_path}/none; create one with: perseid init {tmp_path}/none\n"

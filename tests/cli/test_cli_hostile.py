@@ -78,7 +78,7 @@ BIDI = pytest.param("\u202egnp\u2066".encode(), id="right to left")
 def test_a_hostile_rule_is_not_found(text: bytes) -> None:
     done = run("name", "rules", text)
     assert (done.code, done.out) == (3, "")
-    assert done.err.startswith("perseid: there is no rule '")
+    assert done.err.startswith("perseid: rule '")
     assert len(done.err) < 1_000
 
 

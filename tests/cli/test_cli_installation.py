@@ -109,7 +109,7 @@ def test_under_an_outside_root_the_prefix_handle_counts_and_is_not_served(tmp_pa
 def test_an_outside_root_without_a_prefix_has_no_administrator(tmp_path: Path) -> None:
     done = call("init", str(tmp_path / "made"), "--root", "global")
     assert (done.code, done.out) == (0, f"installation  {tmp_path}/made\n")
-    assert "Nobody can administer names over the network yet" in done.err
+    assert "There is no administrator over the network yet" in done.err
 
 
 def test_the_directory_may_be_named_either_way_but_once(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_the_directory_may_be_named_either_way_but_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--profile", "pilin"), 2, "name it with --prefix"),
-        (("--creator", "1/x"), 2, "name it with --prefix"),
+        (("--profile", "pilin"), 2, "require --prefix"),
+        (("--creator", "1/x"), 2, "require --prefix"),
         (("--prefix", "12345", "--profile", "own"), 2, "own"),
         (("--prefix", "12345", "--root", "mine"), 2, "mine"),
         (("--prefix", "12345", "--creator", "hdl:1/x?a=b"), 2, "without query"),
@@ -133,7 +133,7 @@ def test_the_directory_may_be_named_either_way_but_once(tmp_path: Path) -> None:
         (("--prefix", "a/b"), 4, "rule H2"),
         (("--prefix", "0.NA"), 4, "is reserved for the system"),
         (("--prefix", "ten.1", "--profile", "cordra"), 4, 'scheme = "cordra"'),
-        (("--prefix", "2000.01", "--demo"), 4, "Namespace 2000.01 already exists"),
+        (("--prefix", "2000.01", "--demo"), 4, "Namespace 2000.01 of the demonstration already exists"),
     ],
 )
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, options: tuple[str, ...], code: int, words: str) -> None:
@@ -149,7 +149,7 @@ def test_an_installation_that_is_there_is_not_touched(tmp_path: Path) -> None:
     for options in ((), ("--demo",), ("--prefix", "12345")):
         done = call("init", str(made.directory), *options)
         assert (done.code, done.out) == (1, "")
-        assert "there is an installation in" in done.err
+        assert "already contains an installation" in done.err
     assert made.ok("list 102.100.272 --json").out == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
@@ -166,7 +166,7 @@ def test_config_shows_values_and_where_they_come_from(tmp_path: Path) -> None:
     assert lines["http.port"] == "8080  (PERSEID_HTTP_PORT)"
     assert lines["native.port"] == "2641  (default)"
     assert re.fullmatch(r'\["300:0\.NA/12345"\]  \(perseid\.toml:\d+\)', lines["administrators.server"])
-    assert "PERSEID_HTTP_PROT sets nothing; did you mean PERSEID_HTTP_PORT?" in done.err
+    assert "PERSEID_HTTP_PROT has no effect; did you mean PERSEID_HTTP_PORT?" in done.err
     found = made("config --json", environ=variables).json
     assert found["directory"] == str(made.directory)
     assert len(found["settings"]) == len(lines)
@@ -184,7 +184,7 @@ def test_a_setting_that_cannot_be_used_is_named_with_its_place(tmp_path: Path) -
 
 def test_upgrade_says_whether_there_was_something_to_do(tmp_path: Path) -> None:
     made = site(tmp_path, "--prefix", "12345")
-    assert re.fullmatch(r"nothing to do: tables of version \d{4}\n", made.ok("upgrade").out)
+    assert re.fullmatch(r"nothing to do: tables have version \d{4}\n", made.ok("upgrade").out)
     assert made.ok("upgrade --json").json["upgraded"] is False
 
 

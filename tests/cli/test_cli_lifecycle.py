@@ -94,7 +94,7 @@ def test_a_tombstone_says_why_and_what_replaces_the_thing(here: Site) -> None:
 
 def test_a_tombstone_needs_a_reason_and_a_replacement_that_is_there(here: Site) -> None:
     assert here("tombstone 12345/x").code == 2
-    refused(here("tombstone 12345/x --reason ' '"), "says why")
+    refused(here("tombstone 12345/x --reason ' '"), "requires a reason")
     refused(
         here("tombstone 12345/x --reason gone --replaced-by 12345/none"), "12345/none does not exist or is not public"
     )
@@ -246,11 +246,11 @@ def test_it_says_that_it_cannot_be_undone_and_asks(here: Site, past: int) -> Non
 @pytest.mark.parametrize("yes", ["", "--yes"])
 def test_what_cannot_be_erased_is_refused_before_anybody_is_asked(here: Site, past: int, yes: str) -> None:
     for command, code, word in (
-        (f"redact 12345/x 1 --seq {past} --reason law", 3, "part of the record of 12345/x still"),
+        (f"redact 12345/x 1 --seq {past} --reason law", 3, "still in the current record of 12345/x"),
         (f"redact 12345/x 9 --seq {past} --reason law", 3, "has no value 9"),
-        ("redact 12345/x 2 --seq 1 --reason law", 3, "no values yet"),
-        ("redact 12345/none 2 --seq 1 --reason law", 3, "there is no record"),
-        (f"redact 12345/x 2 --seq {past} --reason ' '", 4, "says why"),
+        ("redact 12345/x 2 --seq 1 --reason law", 3, "had no values at entry"),
+        ("redact 12345/none 2 --seq 1 --reason law", 3, "does not exist"),
+        (f"redact 12345/x 2 --seq {past} --reason ' '", 4, "requires a reason"),
         (f"redact 12345/x 2 --seq {past} --reason law {STRANGER}", 4, "redact values"),
     ):
         done = here(f"{command} {yes}")

@@ -93,7 +93,7 @@ def test_reserved_names_stand_for_nothing(here: Site, command: str) -> None:
 
 
 def test_a_reserved_name_has_no_values(here: Site) -> None:
-    refused(here("mint 12345 --reserve --url https://example.org/"), "does not resolve yet")
+    refused(here("mint 12345 --reserve --url https://example.org/"), "cannot have values")
 
 
 def test_an_owner(here: Site) -> None:
@@ -169,12 +169,12 @@ def test_an_empty_table_makes_nothing(here: Site) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (b"", ("it is empty",)),
-        (b"URL,\nx,\n", ("'' is no type",)),
-        (b"https://example.org/1\nhttps://example.org/2\n", ("is no type", "the first row")),
+        (b"", ("is empty",)),
+        (b"URL,\nx,\n", ("'' is not a type",)),
+        (b"https://example.org/1\nhttps://example.org/2\n", ("is not a type", "the first row")),
         (b"URL\na\nb,c\n", ("line 3", "2 cells")),
-        (b'URL\n"a\n', ("not CSV",)),
-        (b"URL\n\xff\n", ("octet 5 is not UTF-8",)),
+        (b'URL\n"a\n', ("invalid CSV",)),
+        (b"URL\n\xff\n", ("is not UTF-8 at byte 5",)),
         (b"URL,HS_ADMIN\na,300:0.NA/12345\nb,bogus:bogus\n", ("line 3", "HS_ADMIN")),
     ],
 )
@@ -194,7 +194,7 @@ def test_what_a_policy_objects_to_ends_a_job_and_what_was_printed_stays(here: Si
     assert here.lines("list 12347") == sorted(names)
     first, second = done.err.splitlines()
     assert first.startswith("perseid: the record has no value of type 'URL'")
-    assert "the 1,000 of 1,001 that were printed by then are made, and stay so" in second
+    assert "the 1,000 of 1,001 identifiers that were printed are minted" in second
 
 
 # Refusals and failures
@@ -241,7 +241,7 @@ def test_a_missing_table_is_named(here: Site) -> None:
 def test_a_counter_that_is_used_up_says_how_many_are_left(here: Site) -> None:
     counted(here)
     here.ok("mint 12346 --count 9999")
-    refused(here("mint 12346 --count 2"), "of which 1 are left")
+    refused(here("mint 12346 --count 2"), "has 1 of 10,000 names left")
     assert here.lines("mint 12346") == ["12346/TR-9999"]
 
 
@@ -278,7 +278,7 @@ def test_a_bar_is_shown_to_people_and_leaves_the_names_alone(here: Site, tmp_pat
         assert done.wait(60) == 0
     os.close(ours)
     assert b"minting" in shown
-    assert b"names/s" in shown
+    assert b"identifiers/s" in shown
     assert b"/3000" in shown
     names = output.read_text().splitlines()
     assert len(names) == 3_000
@@ -305,5 +305,5 @@ def test_names_are_printed_after_each_commit(here: Site, monkeypatch: pytest.Mon
         patched.setattr(Registry, "do", fails_later)
         done = here("mint 12345 --count 2500")
     assert done.code == 1
-    assert done.err.startswith("perseid: there is no room to write; the 2,000 of 2,500 that were printed")
+    assert done.err.startswith("perseid: there is no room to write; the 2,000 of 2,500 identifiers that were printed")
     assert sorted(done.out.splitlines()) == here.lines("list 12345")

@@ -106,7 +106,7 @@ def test_parse_recognises_schemes_and_shows_the_spelling_given(
 def test_parse_prints_one_fact_a_line() -> None:
     assert call("name", "parse", f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page3").out == (
         f"handle       100.102/{CORDRA}\n"
-        f"given        100.102/{CORDRA_AS_GIVEN}\n"
+        f"input        100.102/{CORDRA_AS_GIVEN}\n"
         "prefix       100.102\n"
         f"suffix       {CORDRA}\n"
         "query        part=2\n"
@@ -183,7 +183,7 @@ def test_convert_keeps_the_spelling_and_takes_query_and_fragment_along(to: str, 
     uri = f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page/3"
     done = call("name", "convert", uri, "--to", to, "--resolver", "http://resolver.net.au/hdl/")
     assert (done.code, done.out) == (0, f"{converted}\n")
-    left_out = "Not part of the handle, hence left out: ?part=2#page/3\n"
+    left_out = "Left out, because it is not part of the handle: ?part=2#page/3\n"
     assert done.err == (left_out if to == "handle" else "")
 
 
@@ -257,11 +257,11 @@ def test_a_line_without_end_is_refused_whole_and_the_next_keeps_its_number(line:
         ("/a", "H1", "at character 1: the prefix"),
         ("10.1000/", "H1", "at character 9: the suffix"),
         ("10..1/a", "H2", "at character 4: the prefix has an empty segment"),
-        ("10.1000/\U0001f600", "H3", "(U+1F600) lies outside the Basic Multilingual Plane"),
+        ("10.1000/\U0001f600", "H3", "(U+1F600) is outside the Basic Multilingual Plane"),
         ("10.1000/" + "a" * 2041, "H9", "the handle has 2,049 bytes in UTF-8; the maximum is 2,048"),
-        ("hdl:10.1000/100%", "U5", 'a "%" of the name itself is written %25'),
+        ("hdl:10.1000/100%", "U5", 'write a literal "%" as %25'),
         ("hdl:10.1000/%C3", "U5", "are not valid UTF-8"),
-        ("hdl:10%2F1000/a", "H2", "at character 7: %2F in the prefix"),
+        ("hdl:10%2F1000/a", "H2", "at character 7: a prefix cannot contain"),
         ("https://example.org/10.1000/a", "U4", "'example.org' is not the address of a known resolver"),
     ],
 )
@@ -283,11 +283,11 @@ def test_rules_explains_one_rule_in_either_case() -> None:
 def test_a_rule_that_no_error_names_is_not_found_but_known() -> None:
     done = call("name", "rules", "c4")
     assert (done.code, done.out) == (3, "")
-    assert done.err == "perseid: no error names rule C4; what it says stands in docs/reference/names.md\n"
+    assert done.err == "perseid: no error refers to rule C4; see docs/reference/names.md\n"
     assert not {*RULES_WITHOUT_ERRORS} & load_rules().keys()
 
 
 def test_a_rule_that_does_not_exist_is_not_found() -> None:
     done = call("name", "rules", "Z9", "--json")
     assert (done.code, done.out) == (3, "")
-    assert done.err == f"perseid: there is no rule 'Z9'; there are {', '.join(load_rules())}\n"
+    assert done.err == f"perseid: rule 'Z9' does not exist; the rules are {', '.join(load_rules())}\n"

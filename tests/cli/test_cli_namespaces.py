@@ -65,7 +65,7 @@ def test_a4_a_creator_is_made_and_told(demo: Site) -> None:
     done = demo.ok("namespace add 10.5072 --profile pilin")
     (creator,) = demo.lines("list 10.5072")
     assert done.out == "10.5072\n"
-    assert done.err == f"The creator of its identifiers is {creator}; say in its record who that is.\n"
+    assert done.err == f"The default creator is {creator}. Describe it in its record.\n"
 
 
 def test_a4_who_may_not_make_the_creator_leaves_no_namespace(demo: Site) -> None:
@@ -88,7 +88,7 @@ def test_a6_types_that_are_elsewhere_are_told(tmp_path: Path) -> None:
     made = site(tmp_path, "--prefix", "12345")
     done = made.ok("namespace add 10.5072 --profile pilin --json")
     assert done.json["external_types"][0] == "102.100.TYPE/CREATION_DATE"
-    assert "Types of values that are defined elsewhere" in made.ok("namespace add 10.5073 --profile pilin").err
+    assert "Types defined at another service" in made.ok("namespace add 10.5073 --profile pilin").err
 
 
 def test_a_namespace_may_have_rules_of_its_own(demo: Site, tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_a_namespace_may_have_rules_of_its_own(demo: Site, tmp_path: Path) -> No
         ("namespace add a/b", 4, "rule H2"),
         ("namespace add 0.SITE", 4, "is reserved for the system"),
         ("namespace add 12345 --administrator me", 2, "INDEX:HANDLE"),
-        ("namespace derive 99999 1", 3, "there is no namespace 99999 here"),
+        ("namespace derive 99999 1", 3, "Namespace 99999 not found"),
         ("namespace derive 2000.01 x", 4, 'scheme = "cordra"'),
-        ("namespace show 99999", 3, "there is no namespace 99999 here"),
-        ("namespace policy 99999", 3, "there is no namespace 99999 here"),
+        ("namespace show 99999", 3, "Namespace 99999 not found"),
+        ("namespace policy 99999", 3, "Namespace 99999 not found"),
         ("namespace policy 2000.01 --edit --file x", 2, "not both"),
-        ("namespace list --as 300:99999/x", 4, "may not"),
+        ("namespace list --as 300:99999/x", 4, "cannot list"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(demo: Site, command: str, code: int, words: str) -> None:
@@ -177,7 +177,7 @@ def test_a_policy_is_shown_as_it_can_be_given_back(demo: Site, tmp_path: Path) -
     text = demo.ok("namespace policy 102.100.272").out
     assert 'scheme = "pilin"' in text.splitlines()
     done = demo.ok("namespace policy 102.100.272 --file -", given=text.encode())
-    assert (done.out, done.err) == ("102.100.272\n", "Nothing differs.\n")
+    assert (done.out, done.err) == ("102.100.272\n", "The policy is unchanged.\n")
     path = tmp_path / "policy.toml"
     path.write_text(text.replace('who_may_mint = "administrators"', 'who_may_mint = "server"'))
     done = demo.ok(f"namespace policy 102.100.272 --file {path}")
@@ -235,7 +235,7 @@ def test_names_are_judged_by_their_letters_where_the_rules_say_so(demo: Site) ->
 def test_only_who_may_changes_a_policy(demo: Site) -> None:
     text = demo.ok("namespace policy 2000.01").out.encode()
     demo.ok("namespace policy 2000.01 --file - --as 300:0.NA/0.NA", given=text)
-    refused(demo("namespace policy 2000.01 --file - --as 300:99999/x", given=text), "may not")
+    refused(demo("namespace policy 2000.01 --file - --as 300:99999/x", given=text), "cannot set the policy")
 
 
 def editor(tmp_path: Path, script: str) -> dict[str, str]:

@@ -112,7 +112,7 @@ def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> N
         (f"create {CORDRA}?part=2 --url https://example.org/", ("query or fragment", 'scheme = "cordra"')),
         (f"delete {WORK}", ("cannot be deleted", 'deletion = "tombstone"', "perseid tombstone")),
         (f"remove {WORK} 9001", ("the date of creation, cannot be removed", "creation_date_type")),
-        (f"set {WORK} 9002:102.100.TYPE/CREATOR=102.100.272/D7J1G0DQH", ("would change the creator",)),
+        (f"set {WORK} 9002:102.100.TYPE/CREATOR=102.100.272/D7J1G0DQH", ("the creator, cannot be changed",)),
         (f"add {WORK} 1:URL=https://example.org/", ("Index conflict for 1",)),
         (f"create {NEW} --url https://example.org/ --as 300:99999/x", ("cannot create", "ADD_HANDLE")),
         (f"set {WORK} DESC=mine --as 300:99999/x", ("cannot modify",)),
@@ -208,7 +208,7 @@ def test_c5_query_and_fragment_are_given_to_the_caller(demo: Site) -> None:
         done = demo.ok("resolve", form)
         assert "DESC" in done.out
         assert done.err == (
-            "The query is for whoever serves the thing: part=2\nThe fragment is for whoever serves the thing: page3\n"
+            "The query is passed on to the target: part=2\nThe fragment is passed on to the target: page3\n"
         )
         found = demo.ok("resolve", form, "--json").json
         assert (found["query"], found["fragment"]) == ("part=2", "page3")
@@ -232,7 +232,7 @@ def test_the_past_is_shown_with_the_entry_to_cite(plain: Site) -> None:
     plain.ok("set 12345/x URL=https://example.org/2")
     done = plain.ok(f"resolve 12345/x --at {first} --type URL")
     assert done.out == "1  URL  https://example.org/1\n"
-    assert done.err.startswith(f"As of entry {first}; the record is that of entry {first} (20")
+    assert done.err.startswith(f"As of entry {first}; the record is from entry {first} (20")
     found = plain.ok(f"resolve 12345/x --at {first + 1} --json").json
     assert (found["as_of"], found["seq"]) == (first + 1, first + 1)
     assert found["values"][0]["data"]["value"] == "https://example.org/2"
@@ -282,9 +282,9 @@ def test_set_puts_values_in_their_place_or_adds_them(plain: Site) -> None:
 def test_set_hides_and_shows_a_value(plain: Site) -> None:
     plain.ok("create 12345/x --value EMAIL=a@example.org")
     plain.ok("set 12345/x EMAIL!private=a@example.org")
-    refused(plain("resolve 12345/x --type EMAIL"), "no such values", code=3)
+    refused(plain("resolve 12345/x --type EMAIL"), "no matching values", code=3)
     plain.ok("set 12345/x EMAIL=b@example.org")
-    refused(plain("resolve 12345/x --type EMAIL"), "no such values", code=3)
+    refused(plain("resolve 12345/x --type EMAIL"), "no matching values", code=3)
     plain.ok("set 12345/x EMAIL!public=b@example.org")
     assert plain.lines("resolve 12345/x --type EMAIL") == ["1  EMAIL  b@example.org"]
 

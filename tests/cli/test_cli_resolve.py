@@ -25,7 +25,7 @@ def test_an_alias_is_shown_or_followed(here: Site) -> None:
     assert "HS_ALIAS" in here.ok("resolve 12345/other").out
     done = here.ok("resolve 12345/Other --follow --type URL")
     assert done.out == "1  URL  https://example.org/a\n"
-    assert done.err == "12345/other is another name for 12345/x.\n"
+    assert done.err == "12345/other is an alias of 12345/x.\n"
     found = here.ok("resolve 12345/other --follow --json").json
     assert (found["handle"], found["aliases"]) == ("12345/x", ["12345/other"])
     assert here.ok("resolve 12345/x --follow --json").json["aliases"] == []
@@ -68,7 +68,7 @@ def test_a1_a_name_says_since_when_it_exists_and_who_is_behind_it(demo: Site) ->
         "created  2007-06-22T02:53:46Z",
         "updated  2007-08-10T04:23:11Z",
         "creator  hdl:102.100.272/0N8J991QH",
-        "owner    hdl:102.100.pilin2/XYZZY  (not verified: it belongs to another service)",
+        "owner    hdl:102.100.pilin2/XYZZY  (not verified: hosted by another service)",
     ]
     assert demo.ok("resolve 102.100.272/2RDV0T0QH --authority --json").json["authority"] == {
         "created": "2007-06-22T02:53:46Z",
@@ -87,6 +87,6 @@ def test_a3_a_removal_is_an_update(demo: Site) -> None:
 
 def test_where_no_policy_asks_a_name_says_nothing_about_itself(here: Site) -> None:
     done = here.ok("resolve 12345/x --authority")
-    assert (done.out, "does not ask" in done.err) == ("", True)
+    assert (done.out, "does not require authority metadata" in done.err) == ("", True)
     assert here.ok("resolve 12345/x --authority --json").json["authority"] is None
     assert here("resolve 12345/x --authority --at 1").code == 2

@@ -57,8 +57,8 @@ def test_pilin_json_of_now_is_consistent() -> None:
 def test_pilin_refuses_years_out_of_reach_naming_the_time_and_the_reach(moment: str, shown: str) -> None:
     """P3."""
     sentence = refused(call("suffix", "pilin", "--at", moment), "P3")
-    assert f"for {shown}: they begin at 1609-10-24T" in sentence
-    assert "and end at 2420-08-16T" in sentence
+    assert f"{shown} has no PILIN suffix: the first is for 1609-10-24T" in sentence
+    assert "the last for 2420-08-16T" in sentence
     assert "millisecond" not in sentence
 
 
@@ -77,7 +77,7 @@ def test_pilin_ends_where_nine_characters_end() -> None:
         ("D7J1G0DQ", "P3", "the suffix has 8 characters"),
         ("D7J1G0DQHJ", "P3", "the suffix has 10 characters"),
         ("", "P3", "the suffix has 0 characters"),
-        ("D7J1G0DQ0", "P3", 'does not end with "0"'),
+        ("D7J1G0DQ0", "P3", 'cannot end with "0"'),
     ],
 )
 def test_pilin_refuses_what_is_no_suffix_and_never_mends_it_silently(suffix: str, rule: str, words: str) -> None:

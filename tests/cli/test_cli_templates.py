@@ -24,7 +24,9 @@ def here(tmp_path: Path) -> Site:
 def test_what_a_template_makes_is_shown_and_said_to_be_made(here: Site, tmp_path: Path) -> None:
     done = here.ok("resolve 12345/A@Page --type URL")
     assert done.out == "1  URL  https://example.org/a#Page\n"
-    assert done.err == "It has no record of its own: a template made this from the record of 12345/a.\n"
+    assert (
+        done.err == "The handle has no record of its own: a template created these values from the record of 12345/a.\n"
+    )
     found = here.ok("resolve 12345/a@x --type URL --json").json
     assert (found["handle"], found["template_base"]) == ("12345/a@x", "12345/a")
     assert "template_base" not in here.ok("resolve 12345/a --json").json
@@ -34,12 +36,12 @@ def test_what_a_template_makes_is_shown_and_said_to_be_made(here: Site, tmp_path
     done = here.ok("resolve 12345/none@x")
     assert (done.out, done.err) == (
         "1  URL  https://example.org/x\n",
-        "It has no record of its own: a template made this.\n",
+        "The handle has no record of its own: a template created these values.\n",
     )
     assert here.ok("resolve 12345/none@x --json").json["template_base"] is None
     done = here.ok(f"resolve 12345/a@x --type URL --at {then}")
     assert done.out == "1  URL  https://example.org/a#x\n"
-    assert f"As of entry {then}; the latest that it was made from is that of entry {then} (" in done.err
+    assert f"As of entry {then}; its latest source is from entry {then} (" in done.err
 
 
 def test_an_alias_may_lead_to_such_a_name(here: Site) -> None:
@@ -50,7 +52,7 @@ def test_an_alias_may_lead_to_such_a_name(here: Site) -> None:
 def test_the_setting_names_a_delimiter_where_no_namespace_does(tmp_path: Path) -> None:
     made = site(tmp_path, "--prefix", "12345")
     made.ok("create 12345/a --url https://example.org/a")
-    refused(made("resolve 12345/a::x"), "there is no record", code=3)
+    refused(made("resolve 12345/a::x"), "does not exist", code=3)
     settings = made.directory / "perseid.toml"
     settings.write_text(re.sub('(?m)^#? ?delimiter = ""$', 'delimiter = "::"', settings.read_text()))
     assert made.ok("resolve 12345/a::x --type URL").out == "1  URL  https://example.org/a\n"

@@ -111,7 +111,7 @@ def test_it_acts_as_somebody(here: Site) -> None:
         ("--scope read --all-namespaces --namespace 12345", "use either --namespace or --all-namespaces"),
         ("--scope everything --all-namespaces", "is not a scope"),
         ("--scope admin --namespace 12345", "applies to the whole server"),
-        ("--scope read --namespace 12345/x", "write a prefix"),
+        ("--scope read --namespace 12345/x", "Write a prefix"),
         ("--scope read --all-namespaces --expires-in 0d", "--expires-in"),
         ("--scope read --all-namespaces --expires-in 401d", "--expires-in"),
     ],
@@ -125,7 +125,7 @@ def test_wrong_usage(here: Site, words: str, message: str) -> None:
 def test_what_is_refused(here: Site) -> None:
     refused(here("token create --scope read --namespace 777"), "is not hosted here", code=3)
     refused(here("token create --scope read --all-namespaces --as 300:12345/nobody"), "cannot create a token")
-    refused(here("token create --scope read --all-namespaces --label", "two\nlines"), "one line")
+    refused(here("token create --scope read --all-namespaces --label", "two\nlines"), "one printable line")
     refused(here("token show zzzzzzzz"), "Token zzzzzzzz does not exist", code=3)
     refused(here("token show last"), "there are no tokens", code=3)
     refused(here("token revoke zzzzzzzz"), "Token zzzzzzzz does not exist", code=3)

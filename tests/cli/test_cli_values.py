@@ -119,7 +119,7 @@ def test_values_without_a_place_get_one() -> None:
 
 def test_which_of_several_values_is_meant_has_to_be_said() -> None:
     there = [Value.text(1, "URL", "a"), Value.text(4, "URL", "b")]
-    with pytest.raises(Refused, match=r"2 values of the type 'URL', at 1, 4\. Say which"):
+    with pytest.raises(Refused, match=r"2 values of type 'URL', at the indexes 1, 4\. Name the index"):
         merge_values([parse_value("URL=c")], there)
     assert merge_values([parse_value("4:URL=c")], there)[0].index == 4
 
@@ -144,5 +144,5 @@ def test_a_record_in_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match='a value has no "type"'):
         read_record(str(path))
     path.write_bytes(b"\xff")
-    with pytest.raises(InvalidData, match="is not valid UTF-8"):
+    with pytest.raises(InvalidData, match="is not UTF-8 at byte 1"):
         read_text(str(path))

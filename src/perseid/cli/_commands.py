@@ -86,7 +86,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Bulk": {
         "rewrite": ("jobs", "Change the URLs of many records."),
-        "undo": ("jobs", "Undo a job; short for `perseid jobs undo`."),
+        "undo": ("jobs", "Undo a job; short for perseid jobs undo."),
         "jobs": ("jobs", "List, show, resume and undo changes to many records."),
     },
 }

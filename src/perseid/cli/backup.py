@@ -165,7 +165,7 @@ def rebuild(
             if json:
                 print_json({"view": each.value, "entries": done})
             else:
-                typer.echo(f"{each.value}  {done:,} entries")
+                typer.echo(f"{each.value:<7}  {done:,} entries")
 
 
 def _reopen(prefix: str, last: str, directory: Path | None, json: bool) -> None:

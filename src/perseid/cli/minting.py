@@ -186,7 +186,7 @@ def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None
     except LeaseClosed as problem:
         raise LedgerError(f"{problem}: {reopen_command(order.where.partition('/')[0])}") from problem
     except Refused as refused:
-        advice = "; ".join(filter(None, (refused.advice, _partial_advice(done, order))))
+        advice = "; ".join(filter(None, (refused.advice.rstrip("."), _partial_advice(done, order))))
         raise Refused(refused.code, refused.reason, advice, refused.rule) from refused
     except LedgerError as problem:
         raise LedgerError("; ".join(filter(None, (str(problem), _partial_advice(done, order))))) from problem
