@@ -1,12 +1,11 @@
-"""Benchmark of the API: `python -m bench.serving.api [--records N,N] [--seconds S]`.
+"""Cost of the HTTP API: `python -m bench.serving.api [--records N,N] [--seconds S]`.
 
-`perseid serve` serves an installation with that many records, without the access log and without a request limit. One
-client with a token sends one request after the other over one loopback connection. Measured are the CPU time of the
-server's processes for a response, user and system, and the latency: median and 99th percentile. A change waits for the
-disk.
+`perseid serve` serves an installation of N records, without access log and rate limit. One client with a token sends
+requests one after the other over one loopback connection. The result is the CPU time of the server processes per
+response, user and system, and the median and 99th percentile of the response time. A change waits for the disk.
 
-Historical versions are requested without a token: at the resolver, in the compatible API, and as a list of versions.
-Every record has one version; one of them has many.
+Earlier versions are requested anonymously: at the resolver, in the compatible API, and as TimeMaps. Every record has
+one version; one record has many.
 """
 
 import argparse
@@ -36,16 +35,16 @@ SETTINGS: Final = {
     "PERSEID_HTTP_API_REQUESTS": "0",
     "PERSEID_HTTP_PUBLIC_URL": "https://hdl.example.org",
 }
-WORDS: Final = "mint,find,read,update"
-NAMES: Final = 1_000
+SCOPES: Final = "mint,find,read,update"
+BATCH: Final = 1_000
 """Handles minted in one request."""
-FEWEST: Final = 5
+MIN_CALLS: Final = 5
 """Minimum number of requests, however long they take."""
 VERSIONS: Final = 250
-"""Versions of the record that has many: three pages of a TimeMap."""
+"""Versions of the record with many: three pages of a TimeMap."""
 OLD: Final = 0
-"""Its number."""
-OURS: Final = "/api/v1"
+"""The number of that record."""
+BASE: Final = "/api/v1"
 """The base path of the API; other paths need no token."""
 URL: Final = [{"type": "URL", "data": "https://example.org/items/new"}]
 
@@ -53,7 +52,7 @@ _chance = random.Random(7)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Case:
     """A request."""
 
     name: str
@@ -64,36 +63,36 @@ class Way:
     status: int = 200
     each: int = 1
     """Number of handles in one request."""
-    below: str = OURS
+    below: str = BASE
 
 
 def _name(number: int) -> str:
     return quote(FORMAT % number, safe="")
 
 
-WAYS: Final = (
-    Way("record", "GET", lambda number: f"/handles/{_name(number)}"),
-    Way("history", "GET", lambda number: f"/handles/{_name(number)}/history"),
-    Way("proof", "GET", lambda number: f"/handles/{_name(number)}/proof"),
-    Way("find by URL", "GET", lambda number: f"/find?url=https://example.org/items/{number}"),
-    Way("find by path, page of 100", "GET", lambda number: f"/find?path=/items/{number // 1000}&limit=100"),
-    Way("find by type, page of 100", "GET", lambda _: "/find?type=EMAIL&limit=100"),
-    Way("handles of a prefix, page of 100", "GET", lambda _: f"/namespaces/{PREFIX}/names?limit=100"),
-    Way("checkpoint", "GET", lambda _: "/ledger/checkpoint"),
-    Way("consistency proof", "GET", lambda number: f"/ledger/consistency?old={number}"),
-    Way("mint", "POST", lambda _: "/mint", {"prefix": PREFIX, "values": URL}, 201),
-    Way(
-        f"mint {NAMES:,} in a call",
+CASES: Final = (
+    Case("record", "GET", lambda number: f"/handles/{_name(number)}"),
+    Case("history", "GET", lambda number: f"/handles/{_name(number)}/history"),
+    Case("proof", "GET", lambda number: f"/handles/{_name(number)}/proof"),
+    Case("find by URL", "GET", lambda number: f"/find?url=https://example.org/items/{number}"),
+    Case("find by path, page of 100", "GET", lambda number: f"/find?path=/items/{number // 1000}&limit=100"),
+    Case("find by type, page of 100", "GET", lambda _: "/find?type=EMAIL&limit=100"),
+    Case("handles of a prefix, page of 100", "GET", lambda _: f"/namespaces/{PREFIX}/handles?limit=100"),
+    Case("checkpoint", "GET", lambda _: "/ledger/checkpoint"),
+    Case("consistency proof", "GET", lambda number: f"/ledger/consistency?old={number}"),
+    Case("mint", "POST", lambda _: "/mint", {"prefix": PREFIX, "values": URL}, 201),
+    Case(
+        f"mint {BATCH:,} in a call",
         "POST",
         lambda _: "/mint",
-        {"prefix": PREFIX, "values": URL, "count": NAMES},
+        {"prefix": PREFIX, "values": URL, "count": BATCH},
         201,
-        NAMES,
+        BATCH,
     ),
 )
 
 
-def past(first: int, last: int, time_: str) -> tuple[Way, ...]:
+def past(first: int, last: int, time_: str) -> tuple[Case, ...]:
     """Requests for history: after the last entry, at a later time, and after the first of many."""
     requests = (
         ("resolver, at an entry", lambda number: f"/{_name(number)}?at={last}", 302),
@@ -105,71 +104,71 @@ def past(first: int, last: int, time_: str) -> tuple[Way, ...]:
         ("TimeMap, 1 version", lambda number: f"/timemap/link/{_name(number)}", 200),
         (f"TimeMap, page of {VERSIONS} versions", lambda _: f"/timemap/link/{_name(OLD)}", 200),
     )
-    return tuple([Way(name, "GET", path, status=status, below="") for name, path, status in requests])
+    return tuple([Case(name, "GET", path, status=status, below="") for name, path, status in requests])
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """Results."""
 
     calls: int
     cpu: float
-    """CPU microseconds of the server for a request."""
+    """CPU microseconds of the server per request."""
     middle: float
     slowest: float
     """Milliseconds: median and 99th percentile."""
 
 
-class Asking:
+class Connection:
     """One connection with sequential requests."""
 
     def __init__(self, address: Address, token: str) -> None:
         self._connection = http.client.HTTPConnection(*address, timeout=120)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
-    def __call__(self, way: Way, number: int) -> Any:
-        body = None if way.plain is None else json.dumps(way.plain)
-        headers = self._headers if way.below == OURS else {}
-        self._connection.request(way.method, f"{way.below}{way.path(number)}", body, headers)
+    def __call__(self, case: Case, number: int) -> Any:
+        body = None if case.plain is None else json.dumps(case.plain)
+        headers = self._headers if case.below == BASE else {}
+        self._connection.request(case.method, f"{case.below}{case.path(number)}", body, headers)
         response = self._connection.getresponse()
         body_read = response.read()
-        if response.status != way.status:
-            raise RuntimeError(f"{way.name}: {response.status} {body_read[:500]!r}")
+        if response.status != case.status:
+            raise RuntimeError(f"{case.name}: {response.status} {body_read[:500]!r}")
         return body_read
 
     def close(self) -> None:
         self._connection.close()
 
 
-def measure(pid: int, ask: Asking, way: Way, records: int, seconds: float) -> Measured:
+def measure(pid: int, ask: Connection, case: Case, records: int, seconds: float) -> Measurement:
     """Send requests for some seconds."""
-    ask(way, 1)  # warm up
+    ask(case, 1)  # warm up
     waits: list[float] = []
     watch, end = Watch(pid), time.perf_counter() + seconds
     for call in itertools.count(1):
         before = time.perf_counter()
-        ask(way, _chance.randrange(1, records))
+        ask(case, _chance.randrange(1, records))
         after = time.perf_counter()
         waits.append(after - before)
-        if after > end and call >= FEWEST:
+        if after > end and call >= MIN_CALLS:
             break
     cpu = sum(watch.spent().values())
     waits.sort()
     middle, slowest = waits[len(waits) // 2], waits[min(len(waits) - 1, len(waits) * 99 // 100)]
-    return Measured(len(waits), cpu / len(waits) * 1e6, middle * 1e3, slowest * 1e3)
+    return Measurement(len(waits), cpu / len(waits) * 1e6, middle * 1e3, slowest * 1e3)
 
 
 def token_for(directory: Path) -> str:
     """Create a token."""
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "token", "create", "-d", str(directory)]
-    words = ["--scope", WORDS, "--namespace", PREFIX, "--label", "bench", "--expires-in", "1d"]
+    words = ["--scope", SCOPES, "--namespace", PREFIX, "--label", "bench", "--expires-in", "1d"]
     done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 def main() -> None:
     """Parse the options, measure, print."""
-    parser = argparse.ArgumentParser(description="Print what our own API costs, and what the past does.")
+    parser = argparse.ArgumentParser(description="Print the cost of API requests and of earlier versions.")
     parser.add_argument("--records", default="10000", help="number of records, comma-separated; default 10000")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each measurement; default 2")
     options = parser.parse_args()
@@ -177,18 +176,18 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="perseid-api-") as folder:
             filled = make(Path(folder, "installation"), records)
             first, last = renew(filled.directory, OLD, VERSIONS - 1)
-            ways = (*past(first, last, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")), *WAYS)
+            cases = (*past(first, last, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")), *CASES)
             token = token_for(filled.directory)
             print(f"{records:,} records", flush=True)
-            with serving(filled.directory, **SETTINGS) as server, closing(Asking(server.http, token)) as ask:
-                for way in ways:
-                    _print(way, measure(server.pid, ask, way, records, options.seconds))
+            with serving(filled.directory, **SETTINGS) as server, closing(Connection(server.http, token)) as ask:
+                for case in cases:
+                    _print(case, measure(server.pid, ask, case, records, options.seconds))
 
 
-def _print(way: Way, found: Measured) -> None:
-    each = f"  {found.cpu / way.each:8.1f} µs CPU for a handle" if way.each > 1 else ""
-    figures = f"{found.cpu:10.0f} µs CPU  50 % in {found.middle:8.2f} ms  99 % in {found.slowest:8.2f} ms"
-    print(f"  {way.name:<34}{figures}{each}", flush=True)
+def _print(case: Case, result: Measurement) -> None:
+    each = f"  {result.cpu / case.each:8.1f} µs CPU for a handle" if case.each > 1 else ""
+    figures = f"{result.cpu:10.0f} µs CPU  50 % in {result.middle:8.2f} ms  99 % in {result.slowest:8.2f} ms"
+    print(f"  {case.name:<34}{figures}{each}", flush=True)
 
 
 if __name__ == "__main__":

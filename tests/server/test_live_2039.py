@@ -124,7 +124,7 @@ def test_sessions_continue_and_end(late: Late) -> None:
 def test_unconfirmed_clock_refuses_changes_but_resolves(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """After a pause of thirteen years it is more likely a wrong clock: an operator has to say that it is right."""
+    """After a pause of thirteen years the clock is probably wrong: an operator must confirm it."""
     clock = OtherClock.make(tmp_path_factory.mktemp("unaccepted") / "clock")
     clock.show(LATER)
     with serving(live_installation(tmp_path), "--resolvers", "1", **clock.environment) as server:
@@ -133,4 +133,4 @@ def test_unconfirmed_clock_refuses_changes_but_resolves(
         with client_of(server, Via.TCP, "secret", clock=clock.now) as client:
             refused = client.create(f"{PREFIX}/unaccepted", (URL,))
             assert refused.code is ResponseCode.ERROR
-            assert "clock cannot be right" in text_of(refused)
+            assert "clock of the server is wrong" in text_of(refused)

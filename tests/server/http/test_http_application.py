@@ -1,4 +1,4 @@
-"""`perseid serve` over HTTP and HTTPS: one port, its certificate, what SIGHUP changes, and what ending leaves."""
+"""`perseid serve` over HTTP and HTTPS: one port, its certificate, reloading with SIGHUP, and stopping."""
 
 import base64
 import json
@@ -48,7 +48,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @contextmanager
 def connected(server: Serving, context: ssl.SSLContext | None = None) -> Iterator[HTTPConnection]:
-    """A connection that is kept: plain, or with a context."""
+    """A persistent connection: plain, or with a context."""
     host, port = server.http
     if context is None:
         made = HTTPConnection(host, port, timeout=PATIENCE)
@@ -73,7 +73,7 @@ def fetched(server: Serving, target: str, context: ssl.SSLContext | None = None,
 
 
 def trusting(directory: Path) -> ssl.SSLContext:
-    """Somebody who has a copy of the certificate and looks at everything."""
+    """A client context that verifies a copy of the certificate."""
     made = ssl.create_default_context(cafile=str(directory / "keys" / "https.pem"))
     made.verify_flags |= ssl.VERIFY_X509_STRICT
     return made
@@ -101,7 +101,7 @@ def test_http_and_https_share_a_logged_port(running: Serving) -> None:
 
 
 def test_certificate_has_key_of_site_information(running: Serving) -> None:
-    """As clients of the Handle System compare them: octet by octet."""
+    """Clients of the Handle System compare them byte by byte."""
     with tls_client(running.http, client_context()) as client:
         shown = client.getpeercert(binary_form=True)
     assert shown is not None
@@ -159,14 +159,14 @@ def test_change_over_https_is_visible_everywhere(running: Serving) -> None:
 
 
 def resolution(server: Serving, name: str) -> bytes:
-    """A request as it goes over TCP."""
+    """A native request as sent over TCP."""
     with NativeClient(server.native, Via.TCP) as client:
         frame = client.client.pack(client.request(OpCode.RESOLUTION, Resolve(name.encode())), None)
     return frame.envelope.to_bytes() + frame.payload
 
 
 def tunnelled(server: Serving, octets: bytes, context: ssl.SSLContext | None = None) -> Frame:
-    """The first message of the answer, read as clients of the Handle System read it."""
+    """The first message of the response, parsed as clients of the Handle System do."""
     reader = HttpResponseReader()
     host = f"127.0.0.1:{server.http[1]}"
     opened = plain_client(server.http) if context is None else tls_client(server.http, context)
@@ -218,7 +218,7 @@ def test_invalid_native_message_gets_native_error(running: Serving, octets: byte
 
 
 def test_long_native_list_is_complete(running: Serving) -> None:
-    """Several messages in one body, with the length of all of them; in a session that was begun over TCP."""
+    """Several messages in one body, with their total length; in a session started over TCP."""
     with NativeClient(running.native, Via.TCP) as client:
         client.act_as(ADMINISTRATOR, SECRET)
         session = client.begin_session()
@@ -238,7 +238,7 @@ def test_long_native_list_is_complete(running: Serving) -> None:
         assert count == len(expected) // 50 + 1
 
 
-# What is noted
+# Metrics and logs
 
 
 def test_requests_and_handshakes_are_counted_and_logged(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_requests_and_handshakes_are_counted_and_logged(tmp_path: Path) -> None:
 
 
 def certificate_files(directory: Path, name: str) -> tuple[bytes, bytes]:
-    """A certificate for a name and its key, in the files `web.pem` and `web.key`; answers the certificate."""
+    """Write a certificate for a name and its key to `web.pem` and `web.key`; return the certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     made = create_self_signed(key, (name, "127.0.0.1"))
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -429,11 +429,11 @@ def test_options_override_settings(tmp_path: Path) -> None:
         assert fetched(server, "/healthz")[0] == 200
 
 
-# Ending
+# Stopping
 
 
 def test_requests_in_progress_finish_at_stop(tmp_path: Path) -> None:
-    """A request whose body comes slowly, one that is idle, and one that is yet to be greeted."""
+    """A request with a slow body, an idle connection, and one before its handshake."""
     with serving(copy_to(tmp_path), "--resolvers", "1") as server:
         body = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/slow"}]).encode()
         head = (
@@ -483,7 +483,7 @@ def test_many_concurrent_clients(running: Serving) -> None:
 
 
 def test_server_key_without_tls_support(tmp_path: Path) -> None:
-    """The server's own key may be DSA, as in old installations; then the certificate has a key of its own."""
+    """The server's own key may be DSA, as in old installations; the certificate then has its own key."""
     directory = copy_to(tmp_path)
     for name in ("siteinfo.bin", "siteinfo.json", "keys/privkey.bin", "keys/pubkey.bin", "keys/https.pem"):
         (directory / name).unlink()

@@ -35,7 +35,7 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
-from perseid.registry.results import ReferralError, Refused
+from perseid.registry.results import PrefixNotHosted, ReferralError, Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.errors import LocalProtocolError
@@ -127,6 +127,8 @@ def internal_error(error: Exception, reference: str) -> str:
 
 def refusal_text(refused: Refused) -> str:
     """Return the fixed text of deployed servers if there is one, else reason and advice."""
+    if isinstance(refused, PrefixNotHosted):
+        return WRONG_PREFIX
     reason = refused.reason
     fixed = _FIXED_BY_LOWER.get(reason.lower())
     if fixed is not None or reason.startswith(_INDEX_CONFLICT):

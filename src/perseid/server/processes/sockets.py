@@ -124,7 +124,7 @@ _KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
 _TABLES = {Transport.TCP: ("tcp", "tcp6"), Transport.UDP: ("udp", "udp6")}
 _LISTEN_STATES = {Transport.TCP: "0A", Transport.UDP: "07"}  # states in the kernel's tables
 _CHECK_ATTEMPTS, _PAUSE = 3, 0.05  # another check may hold the port at the same moment
-_COMMAND_WORDS = 3  # of a command: `python -m perseid.server.processes.supervisor`
+_COMMAND_WORDS = 4  # of a command: `python -P -m perseid.server.processes.supervisor`
 
 
 @dataclass(frozen=True, slots=True)
