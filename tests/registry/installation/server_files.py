@@ -1,4 +1,4 @@
-"""What the tests of site information and server keys share: the files of a server, made of recorded keys in no time."""
+"""Helpers for tests of site information and server keys: server files made of recorded keys."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ KEYS: Final = (SERVER_KEY, RSA_KEY, DSA_KEY)
 
 
 def site(*keys: PrivateKey, serial: int = 1) -> Site:
-    """The recorded site with a server for each of these keys."""
+    """Return the recorded site with a server for each of these keys."""
     (first,) = SITE.servers
     servers = [replace(first, server_id=number, public_key=key.public.to_bytes()) for number, key in enumerate(keys, 1)]
     return replace(SITE, servers=tuple[Server, ...](servers), serial=serial)
@@ -43,12 +43,12 @@ def put_key(
 
 
 def put_site(path: Path, information: Site) -> Path:
-    """Write site information in the form that the name says."""
+    """Write site information in the format of the file name."""
     return put(path, dump_site_json(information) if path.suffix == ".json" else information.to_bytes())
 
 
 def furnish(directory: Path, key: PrivateKey = SERVER_KEY, information: Site | None = None) -> Path:
-    """A directory with a key and site information in both forms."""
+    """Create a directory with a key and site information in both forms."""
     information = information or site(key)
     put_key(directory / "keys" / "privkey.bin", key)
     for name in ("siteinfo.bin", "siteinfo.json"):

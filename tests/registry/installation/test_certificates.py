@@ -1,4 +1,4 @@
-"""The certificate for HTTPS: the self-signed one around the server's key, and the operator's, and what can be wrong."""
+"""Certificates for HTTPS: self-signed and configured ones, and errors."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -56,7 +56,7 @@ def issued(
     end: datetime = NOW + timedelta(days=90),
     issuer: Any = OTHER_KEY,
 ) -> bytes:
-    """A certificate as an authority gives it."""
+    """Return a certificate as issued by an authority."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "web")])
     authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority")])
     made = (
@@ -129,7 +129,7 @@ def test_public_host_comes_first(variables: dict[str, str], first: str) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_clients_with_a_copy_verify_certificate(here: Path, strict: bool) -> None:
-    """As the standard module does it: the chain, and the name of the host."""
+    """With the ssl module: the chain and the host name."""
     made = create_certificate(here, settings(HTTP_PUBLIC_URL="https://hdl.example.org"), SERVER_KEY)
     put(here / "key.pem", private(made.key))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

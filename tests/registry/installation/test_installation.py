@@ -1,4 +1,4 @@
-"""Installations: made whole or not at all, opened by their owner only, and every refusal says what to do."""
+"""Installations: atomic creation, opening by their owner only, and errors with advice."""
 
 import os
 import pwd
@@ -62,7 +62,7 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database() -> str:
-    """An empty database, named as people name it."""
+    """Return the URL of an empty database."""
     return postgres._shared().database().replace("postgresql+psycopg", "postgresql")
 
 
@@ -199,7 +199,7 @@ def test_unusable_directories_are_reported(tmp_path: Path) -> None:
 
 
 def network_mounts(folder: Path) -> Callable[[Path], None]:
-    """`prepare`, were everything on a network."""
+    """Return `prepare` with everything on a network file system."""
     mounts = folder / "mounts"
     mounts.write_text("36 1 98:0 / / rw - nfs4 server:/ rw\n")
     return partial(prepare, mounts=mounts)

@@ -1,4 +1,4 @@
-"""The settings: strict about what is written, clear about where each value came from, silent about passwords."""
+"""Settings: strict validation, sources, and no passwords in any output."""
 
 import re
 import tomllib
@@ -509,7 +509,7 @@ def test_deployed_name_is_refused_with_new_name(old: str) -> None:
 
 
 def write_published() -> None:
-    """Bring the manual's tables up to the code: python -m tests.registry.installation.test_settings"""
+    """Update the tables of the manual: python -m tests.registry.installation.test_settings"""
     text = MANUAL.read_text()
     for start, new in (("\n| setting |", settings_table()), ("\n| in `config.dct` |", config_dct_table())):
         before, _, rest = text.partition(start)

@@ -1,4 +1,4 @@
-"""Who a server is: which files count, what does not fit together, and what each refusal says."""
+"""Server identity: which files are used, inconsistencies, and errors."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Site information and keys that are made here, and a key that takes the place of another, whatever interrupts it."""
+"""Creation of site information and keys, and key rotation with interruptions."""
 
 import os
 import threading
@@ -39,7 +39,7 @@ def list_files(directory: Path) -> list[str]:
 
 
 def is_interrupted(directory: Path, config: Config) -> bool:
-    """Whether a key has taken over and has yet to get the old one's place."""
+    """Whether the next key is in use but not yet renamed."""
     return load_server_identity(directory, config).key_path.name == "privkey.bin.next"
 
 
@@ -115,7 +115,7 @@ def test_any_free_port_is_published_as_default_port() -> None:
     ],
 )
 def test_http_interface_of_site(variables: dict[str, object], found: list[tuple[Transport, int]]) -> None:
-    """A server has one address, so HTTP at another one cannot stand there."""
+    """A server has one address, so HTTP at another one is omitted."""
     (server,) = build_site(settings(**variables), SERVER_KEY.public).servers
     assert [(one.transport, one.port) for one in server.interfaces[2:]] == found
 
@@ -189,11 +189,11 @@ def test_key_not_matching_site_is_replaced(here: Path) -> None:
 
 
 class _Plug(BaseException):
-    """It was pulled."""
+    """The simulated interruption."""
 
 
 def _steps(directory: Path, monkeypatch: pytest.MonkeyPatch, until: int) -> bool:
-    """Exchange the key, and pull the plug before a file is written, renamed or removed for the nth time."""
+    """Rotate the key, interrupted before the nth write, rename or removal."""
     count = 0
 
     def counted(action: Callable[..., Any]) -> Callable[..., Any]:

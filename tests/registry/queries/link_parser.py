@@ -1,4 +1,4 @@
-"""A reader of links as RFC 8288 has them (appendix B), for tests: character by character, and in no hurry."""
+"""A simple parser for links of RFC 8288 (appendix B), for tests."""
 
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
@@ -34,7 +34,7 @@ class ReadLink:
 
 
 def read_links(text: str) -> list[ReadLink]:
-    """The links of one or several header values, or of a document."""
+    """Parse the links of header values or of a document."""
     found: list[ReadLink] = []
     rest = text.lstrip(" \t\r\n")
     while rest:

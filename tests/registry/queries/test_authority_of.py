@@ -1,4 +1,4 @@
-"""What a name says about itself (A1), and when it was last updated (A3): removals count, publishing does not."""
+"""Authority metadata (A1) and the last update (A3): removals count, publishing does not."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ def about(registry: Registry, name: Handle = NAME) -> AuthorityMetadata | None:
 
 
 def updated(registry: Registry) -> int | None:
-    """Seconds after the beginning at which the record was last updated."""
+    """Return the time of the last update, in seconds since the start."""
     found = about(registry)
     assert found is not None
     assert found.created == START
@@ -82,7 +82,7 @@ def test_a3_redaction_is_not_an_update(registry: Registry, machine: Machine) -> 
 
 
 def test_a3_import_keeps_dates(registry: Registry, machine: Machine) -> None:
-    """The seed document's own example: created and updated in 2007, whenever it came here."""
+    """The seed document's own example: created and updated in 2007."""
     created, changed = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
     values = (
         Value.text(1, FREE_PILIN.creation_date_type, "2007-06-22T02:53:46Z").with_timestamp(created),

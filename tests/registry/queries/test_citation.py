@@ -1,4 +1,4 @@
-"""Citations: both forms (S10), what a record says, and nothing else; BibTeX and CSL-JSON that read back exactly."""
+"""Citations: both forms (S10), only what the record says; BibTeX and CSL-JSON round trips."""
 
 import json
 import re
@@ -95,7 +95,7 @@ _TOKEN = re.compile("|".join(map(re.escape, sorted(_COMMANDS, key=len, reverse=T
 
 
 def read_bibtex(text: str) -> tuple[str, dict[str, str]]:
-    """The key of an entry and its fields, still as TeX."""
+    """Return the key of an entry and its fields, still as TeX."""
     found = re.fullmatch(r"@misc\{([^,{}\s]+),\n(.*)\n\}", text, re.DOTALL)
     assert found is not None, text
     key, rest = found.groups()
@@ -115,7 +115,7 @@ def read_bibtex(text: str) -> tuple[str, dict[str, str]]:
 
 
 def closing(text: str) -> int:
-    """Where the brace closes with which a text begins."""
+    """Return the position of the closing brace of a text."""
     depth = 0
     for place, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -207,7 +207,7 @@ def test_private_and_binary_values_are_omitted() -> None:
 
 
 def test_s10_identifier_creator_is_not_author() -> None:
-    """The authority metadata of A1 is told as what it is."""
+    """The authority metadata of A1 stays separate."""
     pilin = PROFILES["pilin"]
     values = (
         Value.text(1, pilin.creation_date_type, "2007-06-22T02:53:46Z"),

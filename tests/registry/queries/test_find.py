@@ -1,4 +1,4 @@
-"""Finding names: an index gives what looking at every record gives, to everybody what they may see, page by page."""
+"""Search: the index returns the same as a full scan, limited to what the caller can see, in pages."""
 
 import re
 from collections.abc import Iterator
@@ -129,7 +129,7 @@ searches = st.builds(
 
 
 def whole_scan(registry: Registry, identity: Identity, search: Search) -> set[tuple[str, tuple[int, ...]]]:
-    """What `find` should find, by looking at every record with rules that are written down anew."""
+    """Return what `find` should return, by an independent scan of every record."""
     found = set()
     with registry.snapshot() as snapshot:
         for entry in snapshot.reading.names(b"", b"\xff", 100_000):
@@ -205,7 +205,7 @@ def matches(glob: str, text: str) -> bool:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_s4_s5_results_match_full_scan(registry: Registry, data: st.DataObject) -> None:
-    """On both back ends, for everybody, whatever is asked together (S4, S5)."""
+    """On both databases, for all callers and combinations of criteria (S4, S5)."""
     with registry.ledger.reading() as reading:
         is_new = reading.latest(record_key(f"0.NA/{OWNED}")) == 0
     if is_new:
@@ -264,7 +264,7 @@ def accepts(registry: Registry, search: Search, after: str) -> bool:
 
 
 def test_forged_cursors_reveal_nothing(site: Registry) -> None:
-    """Otherwise the private values of every entry, those of the past included, could be guessed letter by letter."""
+    """Otherwise private values, including those of the history, could be guessed byte by byte."""
     put(site, hidden(1, "https://secret.example/abc"), name="12345/a")
     put(site, hidden(1, "someone@example.org", "EMAIL"), name="54321/b")
     last = put(site, name="54321/b")
@@ -334,7 +334,7 @@ def test_search_is_disabled_with_listing() -> None:
 
 
 def test_prefixes_no_longer_homed_are_not_searched(site: Registry) -> None:
-    """They do not resolve either: what this server does not answer for, it does not tell of."""
+    """They do not resolve either."""
     put(site, value(1, "https://example.org/"), name=f"{OPEN}/a")
     put(site, value(1, "https://example.org/"), name=f"{CLOSED}/a")
     assert names(site, LISTER, host="example.org") == [f"{OPEN}/a", f"{CLOSED}/a"]
@@ -364,7 +364,7 @@ def test_search_page_limits_prefixes(site: Registry, monkeypatch: pytest.MonkeyP
 
 
 def test_results_are_unlimited_and_pages_skip_a_limited_number(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are, all are found (S5)."""
+    """All records are found, however many (S5)."""
     monkeypatch.setattr("perseid.registry.queries.find.MAX_SCANNED", 10)
     monkeypatch.setattr("perseid.registry.queries.find._MIN_BATCH", 3)
     drafts = [
@@ -480,7 +480,7 @@ def test_deleted_and_installation_records_are_not_found(site: Registry) -> None:
 
 
 def test_s5_report_by_owner_and_by_last_change(site: Registry) -> None:
-    """Owners are administrators, or whom the policy's type names; a creator without an owner owns (A5)."""
+    """Owners are administrators, or named by the policy's type; a creator without an owner owns (A5)."""
     put(site, ADMIN, name="12345/a")
     first = put(site, admin(100, "200:0.NA/12345"), name="12345/b")
     maker, owner = policy().creator_type, "OWNER"

@@ -1,4 +1,4 @@
-"""The past of one name: which moment, which versions, and what of them is whose to see."""
+"""History of one record: times, versions, and what is visible to whom."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def told(
 
 
 def datas(registry: Registry, identity: Identity = NOBODY) -> list[list[str]]:
-    """The data of the values of each version that is told, newest first."""
+    """Return the data of the values of each visible version, newest first."""
     return [
         [each.data.decode() for each in version.values if each.index != 100]
         for version in told(registry, identity).versions
@@ -153,7 +153,7 @@ def test_invalid_time_is_refused(here: Registry, text: str) -> None:
 
 
 def test_history_is_newest_first(registry: Registry, machine: Machine) -> None:
-    """S11: on both back ends, every change with its date, its action and what changed."""
+    """S11: on both databases, every change with its date, action and differences."""
     add_namespace(registry, "12345")
     first = put(registry, value(1, "a"), value(2, "b"))
     machine.run(SECOND)
@@ -239,14 +239,14 @@ def actors(registry: Registry, identity: Identity) -> tuple[str | None, str | No
 
 @pytest.mark.parametrize("identity", PUBLIC, ids=str)
 def test_public_sees_no_actors_and_notes(here: Registry, identity: Identity) -> None:
-    """A7: the actor is an audit fact, and not shown publicly under this policy."""
+    """A7: the actor is audit data, not public under this policy."""
     put(here, ADMIN, value(1), note="a ticket number")
     assert actors(here, identity) == (None, None, None)
 
 
 @pytest.mark.parametrize("identity", [ANN, SERVER, OPERATOR], ids=str)
 def test_administrators_see_actors_and_notes(here: Registry, identity: Identity) -> None:
-    """S11: every action is logged with the party that did it."""
+    """S11: every action is logged with its actor."""
     put(here, ADMIN, value(1), note="a ticket number", actor="301:12345/bob")
     assert actors(here, identity) == ("cli", "301:12345/bob", "a ticket number")
 
@@ -276,7 +276,7 @@ def test_server_administrators_with_full_access_read_private_values() -> None:
 
 
 def test_present_permissions_apply(here: Registry) -> None:
-    """Who was an administrator is none any more, and sees no more of the time when they were."""
+    """A former administrator sees no more of the time when they were one."""
     first = put(here, ADMIN, value(1, "open"), hidden(2, "secret"), note="why")
     other = Value(100, "HS_ADMIN", Admin(ValueRef.parse("300:12345/bob")).to_bytes())
     put(here, other, value(1, "open"), hidden(2, "secret"))
@@ -291,7 +291,7 @@ def test_present_permissions_apply(here: Registry) -> None:
 
 
 def test_values_hidden_since_are_hidden_in_history(registry: Registry) -> None:
-    """On both back ends; `test_veil` has the rules one by one."""
+    """On both databases; `test_history_filter` has the single rules."""
     add_namespace(registry, "12345")
     first = put(registry, ADMIN, value(1, "open"), value(2, "a"))
     second = put(registry, ADMIN, value(1, "open"), hidden(2, "a"))
@@ -448,7 +448,7 @@ def test_installation_history_requires_server_administrator(here: Registry) -> N
 
 
 def test_as_of_returns_values_of_that_time(registry: Registry) -> None:
-    """Asking as of a time is the third way to a fixed version; the answer names the moment and the entry."""
+    """Resolving at a time is the third way to a fixed version; the result names the entry."""
     add_namespace(registry, "12345")
     first = put(registry, value(1, "a"), value(2, "m", type_="EMAIL"))
     between = put(registry, value(1), name="12345/y")

@@ -1,4 +1,4 @@
-"""What has been hidden since is hidden: by place, by data, by what came between; and nothing else is."""
+"""The history filter: values are hidden by index, by data and by redactions, and no others are."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from tests.registry.commands.records_in_every_state import hidden, value
 
 
 def entry(*values: Value, state: State = State.NORMAL, note: str = "", erased: Sequence[int] = ()) -> Entry:
-    """A version of a record; `erased` are the indexes of values that were redacted."""
+    """Return a version of a record; `erased` are the indexes of redacted values."""
     slots = [Slot.commit(Kind.VALUE, bytes(16), each.to_bytes()) for each in values]
     slots = [slot.redacted() if each.index in erased else slot for each, slot in zip(values, slots, strict=True)]
     why = Slot.commit(Kind.NOTE, bytes(16), note.encode())
@@ -23,7 +23,7 @@ def entry(*values: Value, state: State = State.NORMAL, note: str = "", erased: S
 
 
 def shown(*versions: Entry) -> list[list[str]]:
-    """What is public still of each version, given from the oldest to that of today."""
+    """Return what is still public of each version, given oldest first."""
     one = HistoryFilter()
     return [[each.data.decode() for each in one.visible_values(version)] for version in reversed(versions)][::-1]
 
@@ -137,7 +137,7 @@ def test_redacting_private_version_does_not_reveal_public_one() -> None:
 
 
 def test_redacted_value_hides_nothing_of_its_own_time() -> None:
-    """Old secret keys are redacted when they are replaced; that must not hide everything beside them."""
+    """Old secret keys are redacted when replaced; that must not hide other values."""
     old, new = hidden(300, "s1"), hidden(300, "s2")
     with_old = entry(value(1), value(250, "z"), old, erased=[300]), entry(value(1), old, erased=[300])
     assert shown(*with_old, entry(value(1), new))[0] == ["v1", "z"]

@@ -1,4 +1,4 @@
-"""Typed links: written so that an obvious reader reads the same, in every form; and no others can be made."""
+"""Typed links: every serialization parses back, and invalid links are rejected."""
 
 import json
 from typing import Any
@@ -101,7 +101,7 @@ def test_rfc_6690_link_format_has_no_blanks(given_links: list[Link]) -> None:
 
 
 def plain(link: Link) -> dict[str, Any]:
-    """A target by section 4.2.4: lists where an attribute may be there more than once, and of extensions."""
+    """Return a target by section 4.2.4: lists for repeatable and extension attributes."""
     wanted: dict[str, Any] = {"href": link.target, "type": link.type, "media": link.media}
     wanted["hreflang"] = list(link.hreflang) or None
     if link.language is not None:

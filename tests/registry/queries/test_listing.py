@@ -1,4 +1,4 @@
-"""Names across handles: who sees the log, what changed, and the names under a prefix; page by page."""
+"""Listings: the log, changes, and handles under a prefix, in pages."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def opened(registry: Registry, identity: Audience, **options: bool) -> None:
 
 
 def logged(registry: Registry, identity: Identity, after: int = 0) -> list[LogEntry]:
-    """All that somebody sees of the log, page by page."""
+    """Return the whole log that a caller sees, page by page."""
     found: list[LogEntry] = []
     with registry.snapshot() as snapshot:
         while True:
@@ -71,7 +71,7 @@ def logged(registry: Registry, identity: Identity, after: int = 0) -> list[LogEn
 
 
 def told(registry: Registry, identity: Identity) -> list[tuple[str, str]]:
-    """The entries about names under 12345 that somebody sees."""
+    """Return the visible entries about handles under 12345."""
     found = [(each.action.name, each.handle.partition("/")[2]) for each in logged(registry, identity)]
     return [(action, name) for action, name in found if len(name) == 1]
 
@@ -111,7 +111,7 @@ def refused(registry: Registry, identity: Identity, name: str = "12345", after: 
 
 
 def all_kinds(registry: Registry) -> None:
-    """Names in every state, and one that was unpublished for a while."""
+    """Create records in every state, one of them unpublished for a while."""
     put(registry, ADMIN, value(1), name="12345/a")
     put(registry, ADMIN, value(2), name="12345/a")
     reserve(registry, ADMIN, name="12345/b")
@@ -145,7 +145,7 @@ PUBLIC = [
 
 
 def test_log_requires_list_handles(registry: Registry) -> None:
-    """S11: every action, with the party that did it, on both back ends."""
+    """S11: every action with its actor, on both databases."""
     add_namespace(registry, "12345", "free", PREFIX_ADMIN)
     all_kinds(registry)
     for identity in INSIDERS:
@@ -253,7 +253,7 @@ def test_log_page_limits_prefixes(here: Registry, monkeypatch: pytest.MonkeyPatc
 
 
 def test_changes_report_each_record_once(registry: Registry) -> None:
-    """On both back ends."""
+    """On both databases."""
     add_namespace(registry, "12345", "free", PREFIX_ADMIN)
     first = put(registry, ADMIN, name="12345/a")
     put(registry, ADMIN, name="12345/same")
@@ -298,7 +298,7 @@ def test_changes_show_public_records_only(here: Registry) -> None:
 
 
 def test_handles_are_listed_in_order_and_pages(registry: Registry) -> None:
-    """No cap on how much can be listed; on both back ends."""
+    """Without a limit on the total; on both databases."""
     add_namespace(registry, "12345", "free", PREFIX_ADMIN)
     add_namespace(registry, "12345.1")
     for name in ("12345/b", "12345/A", "12345/c", "12345/a/b", "12345.1/x", "1234/x", "123456/x"):
@@ -338,14 +338,14 @@ def test_listing_requires_permission_unless_policy_opens_it(here: Registry) -> N
 
 
 def test_unhomed_prefix_is_not_listed(here: Registry) -> None:
-    """§16.7: before anybody is asked who they are."""
+    """§16.7: before any authentication."""
     assert refused(here, NOBODY, "777") is refused(here, OPERATOR, "0.SITE") is ResponseCode.SERVER_NOT_RESP
     put(here, name="0.SITE/HOMED/778", action=Action.HOME)  # a bare prefix, as older tables have them
     assert names(here, OPERATOR, "778") == []
 
 
 def test_log_omits_prefixes_no_longer_homed(here: Registry) -> None:
-    """They do not resolve, their history is not told, and so they are not told together either."""
+    """They do not resolve and have no visible history."""
     opened(here, Audience.PUBLIC)
     put(here, value(1), name="12345/a")
     begun = here.resolve(Query(Handle.parse("12345/a")), NOBODY).seq - 1
@@ -360,7 +360,7 @@ def test_log_omits_prefixes_no_longer_homed(here: Registry) -> None:
 
 
 def test_log_omits_copies_of_prefix_handles(here: Registry) -> None:
-    """Under an outside root they are copies, and never served."""
+    """Under an external root they are copies and never served."""
     put(here, PREFIX_ADMIN, name="0.NA/0.NA")
 
     def prefixes() -> set[str]:

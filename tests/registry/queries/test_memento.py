@@ -1,4 +1,4 @@
-"""Memento (RFC 7089): times, the version of a time, and lists of versions; nothing hidden is told by any of them."""
+"""Memento (RFC 7089): times, versions and TimeMaps; none reveals hidden data."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -137,7 +137,7 @@ def test_invalid_http_dates_are_refused(text: str, words: str) -> None:
 
 
 def test_day_of_week_is_ignored() -> None:
-    """RFC 7089, section 4.5.3: only what is not of its form is refused; its figures 7 and 8 name such a day."""
+    """RFC 7089, section 4.5.3: only malformed dates are refused; its figures 7 and 8 have wrong days."""
     assert format_http_date(parse_http_date("Tue, 15 Sep 2000 11:28:26 GMT")) == "Fri, 15 Sep 2000 11:28:26 GMT"
 
 
@@ -149,7 +149,7 @@ def test_leap_second_is_start_of_next_second() -> None:
 
 
 def three(registry: Registry, machine: Machine) -> list[int]:
-    """Versions of 0, 10 and 20 seconds after the beginning."""
+    """Create versions 0, 10 and 20 seconds after the start."""
     found = []
     for number in range(3):
         found.append(put(registry, value(1, f"v{number}"), ADMIN))
@@ -311,7 +311,7 @@ _STEPS: dict[str, Callable[[Registry], int]] = {
     )
 )
 def test_mementos_match_history(steps: list[tuple[str, int]]) -> None:
-    """Nothing is listed that the history of the name does not tell, and everything that there was to see is."""
+    """TimeMaps list exactly the visible versions of the history."""
     machine = Machine()
     with site(machine) as registry:
         for what, seconds in steps:
@@ -370,7 +370,7 @@ def test_present_response_links_history() -> None:
 
 
 def test_memento_links_neighbors(here: Registry, machine: Machine) -> None:
-    """RFC 7089, section 2.2: every memento is linked with its time, and one link may have several roles."""
+    """RFC 7089, section 2.2: every memento link has its time; a link can have several roles."""
     first, second, third = three(here, machine)
     found = memento_links(at_time(here, START + 12), ADDRESSES)
     assert [(link.relation, link.target) for link in found] == [
@@ -401,7 +401,7 @@ def test_single_version_has_one_link(here: Registry) -> None:
 
 
 def test_timemap_lists_all_mementos(here: Registry, machine: Machine) -> None:
-    """RFC 7089, section 5: original, self with its reach, timegate, and the mementos."""
+    """RFC 7089, section 5: original, self with its range, timegate, and mementos."""
     first, second, third = three(here, machine)
     links = by_relation(read_links(mapped(here).to_link_format(ADDRESSES)))
     assert [link.target for link in links["original"]] == [HOME]
@@ -490,7 +490,7 @@ def test_timemap_page_is_limited(here: Registry) -> None:
 
 
 def test_all_interfaces_parse_times_alike(here: Registry, machine: Machine) -> None:
-    """`at` takes a time or the number of an entry; what it leads to is the memento of that entry."""
+    """`at` accepts a time or an entry; the result is the memento of that entry."""
     _, second, _ = three(here, machine)
     with here.snapshot() as snapshot:
         seq = seq_at_time(snapshot.reading, "2027-11-03T00:00:12Z", machine.wall)

@@ -1,4 +1,4 @@
-"""Pages end where their items or their octets are used up; all of them together are the whole, in the same order."""
+"""Pages end when their items or bytes are used up; together they are the whole list, in order."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +77,7 @@ def test_value_size_includes_all_parts() -> None:
 
 @pytest.fixture(scope="module")
 def lived() -> Iterator[Registry]:
-    """A namespace that everybody may list, with names of many sizes and states, and a name that has a long past."""
+    """Create a public namespace with records of many sizes and states, one with a long history."""
     with site(rules=rules(), who_may_list=Audience.PUBLIC) as made:
         for number in range(24):
             url = value(1, f"http://old.example/{number}" + "x" * (number % 5 * 100))
@@ -208,7 +208,7 @@ def test_short_pages_add_up_to_whole_list(lived: Registry, name: str, monkeypatc
 
 
 def test_hidden_items_use_no_budget() -> None:
-    """Otherwise where a page ends would tell how large it is."""
+    """Otherwise the end of a page would reveal their size."""
     with site(rules=rules(), who_may_list=Audience.PUBLIC) as made:
         for number in range(12):
             put(

@@ -1,4 +1,4 @@
-"""Proofs: what a server writes can be checked without it, nothing in it can be changed, and it shows no secret."""
+"""Proofs: verifiable offline, tamper-evident, and without private data."""
 
 import ast
 import base64
@@ -65,7 +65,7 @@ def here(machine: Machine) -> Iterator[Registry]:
 
 
 def sign(registry: Registry, signer: Signer = SIGNER) -> None:
-    """Sign a checkpoint of all there is, if a second has passed since the last one."""
+    """Sign a checkpoint, if a second has passed since the last one."""
     sign_checkpoint(registry.ledger.log, signer)
 
 
@@ -86,7 +86,7 @@ def checked(proof: Proof, signer: Signer = SIGNER) -> VerifiedProof:
 
 
 def octets(plain: Any) -> Iterator[bytes]:
-    """Everything that stands in a document, decoded where it is base64."""
+    """Return all bytes of a document, decoded where base64."""
     if isinstance(plain, dict | list):
         for each in plain.values() if isinstance(plain, dict) else plain:
             yield from octets(each)
@@ -100,7 +100,7 @@ def octets(plain: Any) -> Iterator[bytes]:
 
 
 def test_proof_is_verified_offline(registry: Registry, machine: Machine) -> None:
-    """On both back ends: what a name is, and what it was, with the values that everybody may see."""
+    """On both databases: present and past versions, with public values."""
     add_namespace(registry, "12345")
     first = put(registry, ADMIN, value(1, "https://example.org/"), hidden(2, SECRET))
     second = put(registry, ADMIN, value(1, "https://example.org/new"))
@@ -320,7 +320,7 @@ def test_missing_or_moved_rotation_is_detected(here: Registry) -> None:
 
 
 def branch(registry: Registry, old: Signer, new: Signer) -> None:
-    """Go on as a restored ledger does."""
+    """Continue as a restored ledger does."""
     log = registry.ledger.log
     with log.reading() as reading:
         size = reading.size
@@ -357,13 +357,13 @@ def test_restored_ledger_names_origin_and_needs_own_key(here: Registry) -> None:
 
 
 def hand_over(registry: Registry, note: str, handle: str = LEDGER, action: Action = Action.ROTATE_KEY) -> int:
-    """An entry as one that hands over has, without the checks; its number."""
+    """Append a rotation entry without checks; return its number."""
     draft = Draft(action, State.ABSENT, handle, "cli", "local:alice", note)
     return appended(registry.ledger.append(Append(draft))[0]).seq
 
 
 def forged(registry: Registry, signer: Signer, *links: int) -> str:
-    """A proof of 12345/x whose checkpoint has any signer, with the entries given as hand-overs."""
+    """Return a proof of 12345/x with any checkpoint signer and the given rotation entries."""
     with registry.snapshot() as snapshot:
         reading = snapshot.reading
         size = reading.size
@@ -441,7 +441,7 @@ _made: list[dict[str, Any]] = []
 
 
 def make() -> dict[str, Any]:
-    """A document with everything in it, made once."""
+    """Return a complete document, created once."""
     if not _made:
         with registry_in_memory() as registry:
             add_namespace(registry, "12345", policy())
@@ -454,7 +454,7 @@ def make() -> dict[str, Any]:
 
 
 def places(plain: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to everything in a document."""
+    """Return the paths to all members of a document."""
     yield way
     if isinstance(plain, dict | list):
         for key in plain if isinstance(plain, dict) else range(len(plain)):
@@ -468,7 +468,7 @@ def at(plain: Any, way: tuple[Any, ...]) -> Any:
 
 
 def refuses(document: Any, **expected: Any) -> bool:
-    """Whether a document is refused; any other error is one of ours."""
+    """Whether a document is refused; any other error is a bug."""
     text = document if isinstance(document, str | bytes) else json.dumps(document)
     try:
         verify_proof(text, SIGNER.public, **expected)
@@ -603,7 +603,7 @@ def test_checkpoint_origin_matches_key() -> None:
 
 
 def test_salt_and_content_boundary_is_fixed() -> None:
-    """The commitment is over both, one behind the other."""
+    """The commitment covers both, concatenated."""
     for way in (("actor",), ("note",), ("values", 0)):
         for cut in (15, 17):
             document = make()
@@ -615,7 +615,7 @@ def test_salt_and_content_boundary_is_fixed() -> None:
 
 
 def test_base64_is_canonical() -> None:
-    """The last character before the padding has bits that mean nothing."""
+    """The last character before the padding has unused bits."""
     ways = [way for way in places(make()) if str(at(make(), way)).endswith("=")]
     assert len(ways) > 10
     for *way, last in ways:

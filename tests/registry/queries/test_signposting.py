@@ -1,4 +1,4 @@
-"""What a record means to machines: typed links, JSON-LD and citations, of what the record says and nothing else."""
+"""Machine-readable forms: typed links, JSON-LD and citations, only of what the record says."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def test_links_follow_values() -> None:
 
 
 def test_links_are_not_invented() -> None:
-    """Words are no addresses: who is called Ann has no page for it."""
+    """Plain words are not addresses."""
     nothing = described(*said(AUTHOR="Ann", LICENSE="all rights reserved", TYPE="map", DESC="A map."))
     assert by_relation(nothing) == {"cite-as": [HOME]}
     assert by_relation(described()) == {"cite-as": [HOME]}
@@ -109,7 +109,7 @@ def test_links_are_not_invented() -> None:
 
 
 def test_private_values_are_in_no_form() -> None:
-    """Who resolved it may see them; whoever keeps the form may not."""
+    """The caller can see them, but others may store the form."""
     secret = "https://secret.example/"
     values = [
         Value(index, type_, data, permissions=PRIVATE)
@@ -334,7 +334,7 @@ def test_json_ld_separates_object_and_record() -> None:
 
 
 def test_json_ld_invents_nothing() -> None:
-    """Without a word about the thing it is a thing; who created its identifier is nobody's author."""
+    """Without descriptive values it is a Thing; the creator of the identifier is not an author."""
     creator = Party(Handle.parse("12345/ann"), True)
     bare = to_json_ld(described(authority=AuthorityMetadata(1, None, creator)))
     assert set(bare) == {"@context", "@id", "@type", "identifier", "subjectOf"}

@@ -1,4 +1,4 @@
-"""The generator of suffixes (seed 000): three ways to a new name, what each keeps, and what nine characters say."""
+"""Suffix generation (seed 000): three modes, what each stores, and explanation of suffixes."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def test_each_mode_stores_what_it_describes() -> None:
 
 
 def test_p6_generated_handle_is_never_issued_again() -> None:
-    """The lease is durable: also after the clock stepped back, and by every other way."""
+    """The lease is durable: also after a clock step and in every mode."""
     machine = Machine()
     with registry_in_memory(machine) as registry:
         add_namespace(registry, "102.100.272", PILIN)
@@ -83,7 +83,7 @@ def test_p6_generated_handle_is_never_issued_again() -> None:
 
 
 def test_p6_lease_survives_restart(registry: Registry) -> None:
-    """On both back ends: it is in the ledger's own tables, not in memory."""
+    """On both databases: it is in the ledger's own tables."""
     add_namespace(registry, "102.100.272", PILIN)
     names = make(registry, MintMode.GENERATE, OPERATOR, 4)
     again = Registry(registry.ledger, registry.rules)

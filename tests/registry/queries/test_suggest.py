@@ -1,4 +1,4 @@
-"""Names suggested for one that was not found: they exist, everybody may know of them, and the work is bounded."""
+"""Suggestions for handles that were not found: existing, public, and with limited work."""
 
 import itertools
 import re
@@ -49,7 +49,7 @@ OURS = (*KNOWN_RESOLVERS, Resolver.parse("https://id.example.org/hdl"))
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[Registry]:
-    """Names of every kind: public, reserved, unpublished, deleted, gone, not homed any more."""
+    """Records of every kind: public, reserved, unpublished, deleted, tombstones, no longer homed."""
     with registry_in_memory() as registry:
         add_namespace(registry, "12345")
         add_namespace(registry, "10.7", "exact")
@@ -183,12 +183,12 @@ def test_typos_are_corrected(here: Registry, asked: str, found: str, words: str)
     ],
 )
 def test_spelling_differences_are_explained(found: str, words: str) -> None:
-    """A scheme of a third party may spell a name in a way that nobody thought of here."""
+    """Third-party schemes may spell handles in unforeseen ways."""
     assert words in suggest._compare(handle("12345/abc"), handle(found))[1]
 
 
 def test_too_many_neighbors_give_no_suggestion(here: Registry) -> None:
-    """Among numbers given one after the other a suggestion would say nothing, and many would list them."""
+    """Among consecutive numbers a suggestion is meaningless, and many would enumerate them."""
     assert told(here, "12345/n1x0") == []
     assert told(here, "12345/n205") == ["12345/n105"], "with one neighbour it may well be that"
     assert told(here, "12345/n150/") == ["12345/n150"], "what needs no guessing is told all the same"
@@ -226,7 +226,7 @@ _kinds = st.sampled_from(["public", "reserved", "unpublished", "deleted", "tombs
 @settings(max_examples=settings().max_examples // 2)
 @given(st.dictionaries(_names, _kinds, max_size=8), st.lists(_names | texts(), min_size=1, max_size=6), st.booleans())
 def test_every_suggestion_exists_and_is_public(kinds: dict[str, str], asked: list[str], exact: bool) -> None:
-    """Whatever is registered and whatever is asked for; also right after a name was hidden."""
+    """For any records and texts; also right after a record was hidden."""
     with registry_in_memory() as registry:
         add_namespace(registry, "12345", "exact" if exact else "free")
         public: set[str] = set()
@@ -307,7 +307,7 @@ def test_prefix_with_private_record_is_unknown() -> None:
 
 
 def test_non_root_server_hides_copies_of_prefix_handles() -> None:
-    """They count for rights, and are never served."""
+    """They are used for authorization only and never served."""
     with registry_in_memory() as registry:
         add_namespace(registry, "44444")
         registry.do(Home("0.NA/0.NA", unhome=True), OPERATOR, "cli")
@@ -354,7 +354,7 @@ def test_suggestions_as_json(here: Registry) -> None:
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """What is looked up, name by name and prefix by prefix."""
+    """Record all lookups of handles and prefixes."""
     asked: list[bytes] = []
     for method in ("find", "prefix"):
         original = getattr(Ledger, method)
@@ -393,7 +393,7 @@ def test_lookups_are_limited(here: Registry, monkeypatch: pytest.MonkeyPatch, as
 
 
 def test_work_is_independent_of_matches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same look-ups, whether nothing is there or a name that was meant, public or not."""
+    """The same lookups, whether or not something is found."""
     asked = "12345/mapp"
     for near in ("12345/mapq", "12345/mapps", "12345/map", "12345/mpap"):
         _same_work(monkeypatch, asked, near)
