@@ -1,4 +1,4 @@
-"""Names in paths and parameters in queries: taken as they are meant, whatever is in them."""
+"""Names in paths and parameters in queries."""
 
 import pytest
 from hypothesis import given

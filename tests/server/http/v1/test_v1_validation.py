@@ -24,7 +24,7 @@ PLAIN = st.recursive(
 
 
 def post(server: Harness, path: str, body: str, **headers: str) -> Any:
-    """Make a request as Ann, with a body as it is."""
+    """Send a raw body as Ann."""
     return server.ask("POST", f"/api/v1{path}", body, headers={**basic(), "Content-Type": JSON, **headers})
 
 
@@ -162,7 +162,7 @@ def test_duplicate_field_is_refused(shared: Harness, path: str, body: str, where
 
 
 def test_large_body_is_parsed_in_a_pool(server: Harness) -> None:
-    """Looking for members that stand twice takes its time in a body of 1 MiB."""
+    """The search for duplicates is slow in a body of 1 MiB."""
     for count, kinds in ((1, []), (500, [WorkKind.READ])):
         body = json.dumps({"operation": "create", "handle": "12345/x", "values": [URL] * count})
         assert (len(body) > LARGE_BODY) is bool(kinds)
