@@ -1,6 +1,6 @@
-"""A real browser for tests: Debian's Chromium without a screen, driven by Playwright.
+"""A real browser for tests: Debian's headless Chromium, driven by Playwright.
 
-Without Chromium these tests fail and say what to install: pages that no browser has shown are not tested.
+Without Chromium these tests fail and say what to install.
 """
 
 import shutil
@@ -46,25 +46,25 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """A window of a browser, and what it complains about."""
+    """A browser window and its complaints."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
 
     def open(self, url: str) -> Response:
-        """Go to an address."""
+        """Go to a URL."""
         answer = self.page.goto(url)
         assert answer is not None
         return answer
 
     def violations(self) -> list[str]:
-        """What the page wanted to do and its policy forbids; scripts must be on."""
+        """What the policy of the page has blocked; scripts must be enabled."""
         return list(self.page.evaluate("window.violations"))
 
 
 @contextmanager
 def visit(browser: Browser, **settings: Any) -> Iterator[Visit]:
-    """A new window that knows nothing of others."""
+    """A new window with its own state."""
     context: BrowserContext = browser.new_context(**settings)
     context.set_default_timeout(PATIENCE)
     if settings.get("java_script_enabled", True):

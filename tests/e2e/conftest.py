@@ -1,4 +1,4 @@
-"""Fixtures for the tests with real browsers and real servers."""
+"""Fixtures of the tests with real browsers and servers."""
 
 from collections.abc import Iterator
 
@@ -12,9 +12,9 @@ from tests.e2e.page_watch import Visitor
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all tests of a module: to start it takes longer than a test.
+    """One browser for all tests of a module: starting it takes longer than a test.
 
-    Not of a process: what drives it has an event loop running in this thread, and tests elsewhere run their own.
+    Not one per process: its driver runs an event loop in this thread, and other tests run their own.
     """
     with chromium() as made:
         yield made
@@ -29,7 +29,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstration]:
 
 @pytest.fixture
 def visitor(browser: Browser, demo: Demonstration) -> Iterator[Visitor]:
-    """Somebody with a browser, who notices everything that goes wrong in it."""
+    """A browser user who notices everything that goes wrong."""
     made = Visitor(browser, demo.url)
     yield made
     made.close()

@@ -1,7 +1,7 @@
-"""The demonstration as `perseid serve --init-demo` makes and serves it, and names beside it that lead somewhere.
+"""The demonstration of `perseid serve --init-demo`, and additional handles with targets.
 
-Names of the demonstration lead nowhere, for the documents that published them told no addresses. So there is another
-prefix, `12345`, whose names lead to something that is on this machine as well: no test goes further.
+Handles of the demonstration have no targets, as their source documents have none. So there is another prefix, `12345`,
+whose handles have targets on this machine: no test needs the network.
 """
 
 import json
@@ -49,7 +49,7 @@ _PAGE: Final = """<!DOCTYPE html><html lang="en"><head><title>Target</title><lin
 
 @dataclass
 class Target:
-    """What names lead to: a page that says that one has arrived, and remembers who came."""
+    """The target of handles: a page that confirms arrival, and a log of visitors."""
 
     url: str
     came: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Target:
 
 @contextmanager
 def target() -> Iterator[Target]:
-    """A small server at a free port."""
+    """A small server on a free port."""
     made = Target("")
 
     class Handler(BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ def target() -> Iterator[Target]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -88,7 +88,7 @@ def target() -> Iterator[Target]:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A demonstration that is served."""
+    """A served demonstration."""
 
     server: Serving
     names: tuple[str, ...]
@@ -100,7 +100,7 @@ class Demonstration:
 
     @property
     def url(self) -> str:
-        """Where it is, without a slash at the end."""
+        """Its URL, without a slash at the end."""
         return f"http://127.0.0.1:{self.server.http[1]}"
 
     @property
@@ -111,7 +111,7 @@ class Demonstration:
 
 @contextmanager
 def demonstration(folder: Path) -> Iterator[Demonstration]:
-    """Make the demonstration in a folder, and serve it."""
+    """Create the demonstration in a directory, and serve it."""
     directory = folder / "demo"
     with target() as led_to, serving(directory, "--init-demo", "--resolvers", "1") as server:
         made = json.loads(server.output.splitlines()[0])
@@ -120,7 +120,7 @@ def demonstration(folder: Path) -> Iterator[Demonstration]:
 
 
 def _add_names(directory: Path, url: str) -> None:
-    """Add names while it is served, as an operator at the same machine does."""
+    """Add handles while it is served, as an operator on the same machine does."""
     with Installation.open(directory, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
         registry.do(AddNamespace(PREFIX, PROFILES["free"], (_ADMIN,)), _OPERATOR, "cli")

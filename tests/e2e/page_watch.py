@@ -1,6 +1,4 @@
-"""Somebody with a browser, who notices what people would not: messages of the console, policies that were broken,
-requests to anybody else; and who looks at pages for what makes them hard to use.
-"""
+"""A browser user who checks pages: console messages, policy violations, external requests, and accessibility."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -94,7 +92,7 @@ _CONTRAST: Final = """() => {
 
 
 class Visitor:
-    """Somebody who looks at pages of one server."""
+    """A user who looks at pages of one server."""
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.url = url
@@ -114,13 +112,13 @@ class Visitor:
         self.context.close()
 
     def go(self, path: str) -> Response:
-        """Go to a path of the server, and wherever that leads."""
+        """Go to a path of the server, and follow redirects."""
         answer = self.page.goto(self.url + path)
         assert answer is not None, f"{path} led nowhere"
         return answer
 
     def faults(self) -> list[str]:
-        """What is wrong with the page: with what the browser says, with whom it asked, and for those who use it."""
+        """What is wrong with the page: console messages, external requests, accessibility."""
         strangers = [url for url in self.asked if not url.startswith((self.url, "data:"))]
         return [
             *[f"the policy is broken: {each}" for each in self.page.evaluate("window.violations")],
@@ -132,11 +130,11 @@ class Visitor:
         ]
 
     def text(self) -> str:
-        """What people read on the page."""
+        """The visible text of the page."""
         return self.page.inner_text("body")
 
     def focused(self) -> str:
-        """What the keyboard is about: an element with its id or its words."""
+        """The focused element, by id or text."""
         found: str = self.page.evaluate(
             "(() => { const each = document.activeElement;"
             " return `${each.tagName} ${each.id || each.name || each.textContent.trim()}` })()"
@@ -144,7 +142,7 @@ class Visitor:
         return found
 
     def tabbed(self, until: str, most: int = 20) -> Iterable[str]:
-        """Go through the page with the tabulator; what is reached, in order."""
+        """Go through the page with the Tab key; return the focused elements in order."""
         reached: list[str] = []
         while len(reached) < most and (not reached or reached[-1] != until):
             self.page.keyboard.press("Tab")

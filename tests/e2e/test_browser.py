@@ -1,7 +1,7 @@
-"""Pages and redirections in a real browser: where people end up, what they read, and what the browser complains about.
+"""Pages and redirects in a real browser: targets, texts, and complaints of the browser.
 
-A policy that a page breaks, a script that runs, a request to anybody else, a word that is cut off at the narrowest
-phone: a browser notices all of that, and no parser does.
+Only a browser notices policy violations, running scripts, external requests and text that is cut off on a narrow
+phone.
 """
 
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_handle_leads_to_target(browser: Browser, demo: Demonstration, way: str)
 
 
 def test_referrer_is_the_linking_page(visitor: Visitor, demo: Demonstration) -> None:
-    """Who follows a link through here comes from where the link was, and not from here."""
+    """The referrer is the page with the link, not the resolver."""
     visitor.page.goto(f"{demo.target.url}/links")
     visitor.page.evaluate(
         """address => { const link = document.createElement("a"); link.href = address; link.textContent = "go";
@@ -207,7 +207,7 @@ def test_faulty_page_is_detected(visitor: Visitor) -> None:
 def test_every_page_in_every_viewport(
     browser: Browser, demo: Demonstration, tmp_path: Path, scheme: str, place: str
 ) -> None:
-    """No complaint, nothing cut off, everything readable. Of what is not well there is a picture in the folder."""
+    """No complaints, nothing cut off, everything readable. Faults leave a screenshot in the directory."""
     phone = {"viewport": PHONE, "is_mobile": True, "has_touch": True}
     visitor = Visitor(browser, demo.url, color_scheme=scheme, **(phone if place == "phone" else {}))
     for number, (path, status) in enumerate(PAGES.items()):
@@ -233,7 +233,7 @@ def test_pages_work_without_script_and_can_be_printed(browser: Browser, demo: De
 
 
 def test_user_name_may_be_typed_with_colon(browser: Browser, demo: Demonstration) -> None:
-    """With a colon in it, over TLS, as people type it."""
+    """Over TLS, as people type it."""
     identity = {"username": demo.administrator, "password": demo.secret}
     visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
     visitor.go("/generate")
@@ -255,7 +255,7 @@ def test_user_name_may_be_typed_with_colon(browser: Browser, demo: Demonstration
 
 
 def test_cross_site_page_cannot_use_credentials(browser: Browser, demo: Demonstration) -> None:
-    """The browser knows the password, and sends it along; it does not count where another page sent the form."""
+    """The browser sends the password automatically; it is not accepted for a form of another site."""
     identity = {"username": demo.administrator.replace(":", "%3A"), "password": demo.secret}
     visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
     visitor.go("/generate")

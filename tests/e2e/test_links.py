@@ -1,7 +1,7 @@
-"""No link on the demonstration is dead: Debian's link checker says so, and so does a look at every page there is.
+"""No dead links on the demonstration: checked with Debian's link checker, and by visiting every page.
 
-The link checker is a program of others, as operators run it; it waits a third of a second before each request, so it
-looks at the first pages. What is behind them is looked at here, with every link, every file and every place in a page.
+The link checker is an external program, as operators run it; it waits a third of a second before each request, so it
+visits only the first pages. All others are visited here, with every link, file and anchor.
 """
 
 import subprocess
@@ -37,7 +37,7 @@ def test_link_checker_finds_no_errors(demo: Demonstration) -> None:
 
 
 class Links(HTMLParser):
-    """What a page leads to, and the places that it has."""
+    """The links and anchors of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Links(HTMLParser):
 
 
 def test_every_link_on_every_page_works(demo: Demonstration) -> None:
-    """All pages that can be reached from the front, the description of the API and the names, at this server alone."""
+    """All pages reachable from the front page, the API documentation and the handles, at this server only."""
     starts = ["/", "/docs", "/generate", "/help.html", "/robots.txt", "/favicon.ico"]
     starts += [f"/{quote(name)}" for name in demo.names] + [f"/{PREFIX}/leads?noredirect", f"/{PREFIX}/gone"]
     pages: dict[str, set[str]] = {}

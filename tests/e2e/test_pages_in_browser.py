@@ -1,4 +1,4 @@
-"""The generator's page and the not-found page in a real browser, at a running server."""
+"""The page that creates identifiers and the not-found page in a real browser, at a running server."""
 
 import json
 import re
@@ -35,7 +35,7 @@ CREDENTIALS: Final = {"username": ADMINISTRATOR.replace(":", "%3A"), "password":
 
 @dataclass(frozen=True)
 class Site:
-    """A server, and where its names lead."""
+    """A server, and the targets of its handles."""
 
     server: Serving
     things: str
@@ -72,7 +72,7 @@ def _fill(directory: Path, things: str) -> None:
 
 
 def arrived(page: Page, url: str) -> None:
-    """The browser is where the name leads, and shows it."""
+    """Check that the browser shows the target."""
     page.get_by_role("heading", name="Arrived").wait_for()
     assert page.url == url
 
@@ -143,7 +143,7 @@ def test_refused_form_stays_filled_in(browser: Browser, site: Site) -> None:
 
 @pytest.fixture
 def elsewhere(site: Site) -> Iterator[str]:
-    """A page of another site that sends the form for whoever looks at it."""
+    """A page of another site that submits the form for its visitors."""
     fields = {"prefix": "12345", "mode": "reserve", "count": "1", "token": "x" * 75}
     inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
     body = f'<form method="post" action="{site.home}/generate">{inputs}<button>Win a prize</button></form>'.encode()

@@ -1,4 +1,4 @@
-"""Certificates that clients come with, as clients make them: self-signed, valid for ever, issued by nobody."""
+"""Client certificates as clients create them: self-signed, without expiry."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def certificate(*names: tuple[x509.ObjectIdentifier, str], key: PrivateKey | Lib
 
 
 def library_key(key: PrivateKey) -> rsa.RSAPrivateKey | dsa.DSAPrivateKey:
-    """A key as the cryptographic library has it."""
+    """A key of the `cryptography` library."""
     loaded = load_der_private_key(key.to_pkcs8(), None)
     assert isinstance(loaded, rsa.RSAPrivateKey | dsa.DSAPrivateKey)
     return loaded
@@ -54,7 +54,7 @@ def elliptic_key() -> ec.EllipticCurvePrivateKey:
 
 @cache
 def wide_exponent() -> rsa.RSAPrivateKey:
-    """An RSA key whose public exponent is longer than one that a record can have."""
+    """An RSA key whose public exponent is longer than a record can have."""
     e, key = (1 << 35) + 1, rsa_key()
     while gcd(e, (key.p - 1) * (key.q - 1)) != 1:
         e += 2

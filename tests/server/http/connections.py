@@ -1,6 +1,6 @@
-"""A small HTTP service on real sockets under uvloop, and somebody who sends it octets: for tests of connections.
+"""A small HTTP service on real sockets under uvloop, and a client that sends raw bytes: for connection tests.
 
-Answers are read by h11, which is strict about what a server may send.
+Responses are parsed by h11, which is strict about what a server may send.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Clock:
 
 
 class Echo:
-    """Answers what a path asks for, and remembers every request."""
+    """Responds to each path, and remembers every request."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -127,7 +127,7 @@ FIXED: Final = {
 
 @dataclass
 class Running:
-    """A service that runs in a loop of its own."""
+    """A service that runs in its own event loop."""
 
     loop: asyncio.AbstractEventLoop
     port: int
@@ -141,7 +141,7 @@ class Running:
     tls: bool = False
 
     def do(self, call: Callable[[], T]) -> T:
-        """Call something in the loop."""
+        """Call a function in the event loop."""
 
         async def called() -> T:
             return call()
@@ -152,7 +152,7 @@ class Running:
         return asyncio.run_coroutine_threadsafe(something, self.loop).result(SECONDS)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, as far as limits are concerned, and have them looked at."""
+        """Advance the clock, and check deadlines."""
 
         def looked_at() -> None:
             self.clock.seconds += seconds
@@ -161,7 +161,7 @@ class Running:
         self.do(looked_at)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so in the loop."""
+        """Wait until a condition holds in the event loop."""
         end = monotonic() + SECONDS
         while not self.do(condition):
             assert monotonic() < end, "it does not happen"
@@ -171,14 +171,14 @@ class Running:
         return Caller(client_context().wrap_socket(sock) if self.tls else sock, self)
 
     def ask(self, octets: bytes, method: str = "GET", *, by: int = 0) -> "Answer":
-        """Send octets on a connection of their own, so many at a time; the first answer to it."""
+        """Send bytes on a new connection, this many at a time; return the first response."""
         with self.connect() as caller:
             caller.send(octets, by=by)
             return caller.answer(method)
 
 
 class _Greetings:
-    """Who looks after handshakes: nobody, for there is time."""
+    """A handshake owner without timeouts."""
 
     def now(self) -> float:
         return monotonic()
@@ -202,7 +202,7 @@ async def _work(call: Callable[[], object], _: str) -> object:
 
 @contextmanager
 def running(peer: Peer | None = None, *, tls: bool = False, **options: Any) -> Iterator[Running]:
-    """A service while the block runs; in the end nothing may be left of it."""
+    """Run a service while the block runs; at the end nothing may be left of it."""
     loop = uvloop.new_event_loop()
     clock = Clock()
     made: list[Running] = []
@@ -253,7 +253,7 @@ def running(peer: Peer | None = None, *, tls: bool = False, **options: Any) -> I
 
 @dataclass
 class Answer:
-    """An answer as h11 has read it."""
+    """A response parsed by h11."""
 
     status: int
     headers: dict[str, str]
@@ -267,11 +267,11 @@ class Answer:
 
 
 class Closed(Exception):
-    """The connection ended where an answer should be."""
+    """The connection ended where a response was expected."""
 
 
 class Caller:
-    """Somebody who sends octets over a connection."""
+    """A client that sends raw bytes over a connection."""
 
     def __init__(self, sock: socket.socket, server: Running) -> None:
         self.sock = sock
@@ -285,7 +285,7 @@ class Caller:
         self.sock.close()
 
     def send(self, octets: bytes, *, by: int = 0) -> None:
-        """Send octets, so many at a time; each part has been read before the next one goes."""
+        """Send bytes, this many at a time; each part is read before the next is sent."""
         if not by:
             self.sock.sendall(octets)
             return
@@ -304,9 +304,9 @@ class Caller:
         then: Callable[[Connection], bool] = lambda _: True,
         ended: bool = False,
     ) -> None:
-        """Hand octets to the other end in exactly these parts, as if each had been read by itself.
+        """Pass bytes to the server in exactly these parts, as if each had been read separately.
 
-        `then` something holds for it, before anything else happens; and the client may have `ended` with that.
+        `then` must hold afterwards, before anything else happens; the client may have `ended` with that.
         """
         ours = self.sock.getsockname()
 
@@ -322,7 +322,7 @@ class Caller:
         assert self.server.do(feed)
 
     def receive(self) -> bytes:
-        """What has come next; nothing at the end."""
+        """The next bytes; empty at the end."""
         if self._unread:
             octets, self._unread = self._unread, b""
             return octets
@@ -332,7 +332,6 @@ class Caller:
             return b""
 
     def answer(self, method: str = "GET") -> Answer:
-        """The next answer, to a request of a method."""
         reader = h11.Connection(h11.CLIENT)
         request = h11.Request(method=method, target="/", headers=[("Host", "x")])
         reader.send(request)
@@ -364,7 +363,7 @@ class Caller:
         return Answer(head.status_code, headers, bytes(body), bytes(came).partition(b"\r\n\r\n")[0])
 
     def is_closed(self) -> bool:
-        """Whether nothing more comes, and the connection ends."""
+        """Whether nothing more arrives, and the connection ends."""
         return self.receive() == b""
 
 

@@ -3,7 +3,7 @@
     with harness() as server:
         assert server.get("/api/handles/12345/n0").status == 200
 
-Work is done where it is asked for. A request comes over TLS from another machine unless it says otherwise.
+Work runs in the calling thread. A request comes over TLS from another machine unless it says otherwise.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ PUBLIC_URL: Final = "https://hdl.example.org"
 
 
 def basic(identity: str = ADMINISTRATOR, secret: str | bytes = SECRET) -> dict[str, str]:
-    """The header of somebody with a secret key, as clients write it."""
+    """The header of a user with a secret key, as clients write it."""
     octets = secret.encode() if isinstance(secret, str) else secret
     name = identity.replace("%", "%25").replace(":", "%3A").encode()
     return {"Authorization": "Basic " + base64.b64encode(name + b":" + octets).decode()}
@@ -51,7 +51,7 @@ def basic(identity: str = ADMINISTRATOR, secret: str | bytes = SECRET) -> dict[s
 
 @dataclass(frozen=True)
 class Messages:
-    """The native protocol for messages in HTTP requests; work is done where it is asked for."""
+    """The native protocol for messages in HTTP requests; work runs in the calling thread."""
 
     native_server: NativeServer
     time: Callable[[], float]
@@ -88,11 +88,11 @@ class Harness:
         return self.service.place.registry
 
     def configure(self, **settings: Any) -> None:
-        """Serve with other settings of `HttpSettings` from now on."""
+        """Change the HTTP settings."""
         self.service.place = replace(self.place, settings=replace(self.place.settings, **settings))
 
     def hold_time(self) -> None:
-        """Let requests come at one moment, however long they take."""
+        """Stop the clock."""
         now = self.place.time()
         self.service.place = replace(self.place, time=lambda: now)
 
@@ -110,7 +110,7 @@ class Harness:
         host: str = STRANGER,
         version: str = "1.1",
     ) -> Response:
-        """Make a request and wait for its answer."""
+        """Send a request and return its response."""
         pairs = [
             (name.lower(), value)
             for name, values in (headers or {}).items()
@@ -147,27 +147,27 @@ class Harness:
         return self.ask("DELETE", target, **how)
 
     def put(self, target: str | bytes, plain: object, **how: Any) -> Response:
-        """PUT something as JSON; octets and text are sent as they are."""
+        """PUT something as JSON; bytes and text are sent as they are."""
         body = plain if isinstance(plain, bytes | str) else json.dumps(plain)
         how["headers"] = {"Content-Type": "application/json", **how.get("headers", {})}
         return self.ask("PUT", target, body, **how)
 
 
 def in_session(server: Harness, identity: str = ADMINISTRATOR, secret: str = SECRET) -> dict[str, str]:
-    """The header of somebody who has proved who they are in a session, which no browser sends by itself."""
+    """The header of an authenticated session, which browsers do not send automatically."""
     answer = server.post("/api/sessions", headers=basic(identity, secret))
     assert answer.status == 201, answer
     return {"Authorization": f'Handle sessionId="{json.loads(answer.body)["sessionId"]}"'}
 
 
 def json_of(response: Response) -> Any:
-    """What an answer says, in JSON; its type says that it is."""
+    """The JSON of a response; its type must be JSON."""
     assert list(response.values("Content-Type")) == ["application/json;charset=utf-8"]
     return json.loads(response.body)
 
 
 def header_of(response: Response, name: str) -> str | None:
-    """A header of an answer, which has it once or not at all."""
+    """A header of a response, which must not repeat."""
     found = list(response.values(name))
     assert len(found) <= 1, found
     return found[0] if found else None
@@ -207,7 +207,7 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
 
 @contextmanager
 def harness(**rules: Any) -> Iterator[Harness]:
-    """A server of the installation of `installations`: the prefix 12345 with fifty names, and who administers it."""
+    """A server of the installation of `installations`: the prefix 12345 with fifty handles, and its administrator."""
     with (
         tempfile.TemporaryDirectory(prefix="perseid-http-") as folder,
         Installation.open(copy_to(Path(folder)), environ={}) as installation,

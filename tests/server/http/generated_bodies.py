@@ -1,6 +1,4 @@
-"""Bodies for requests that are made up: records as clients write them, documents that our own API describes, and both
-with something in them that does not belong there.
-"""
+"""Generated request bodies: records as clients write them, documents of our own API, and both with errors."""
 
 import json
 from typing import Any, Final
@@ -62,7 +60,7 @@ def values(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def sound_records(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """A record that is taken."""
+    """A valid record."""
     made = draw(st.lists(st.sampled_from(_FITTING), min_size=1, max_size=4))
     numbered = [{"index": at, "type": type_, "data": data} for at, (type_, data) in enumerate(made, 1)]
     return [*numbered, {"index": 100, "type": "HS_ADMIN", "data": _DATA[4]}]
@@ -70,7 +68,7 @@ def sound_records(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @st.composite
 def altered(draw: st.DrawFn, plain: Any) -> Any:
-    """A document with something else in one place of it."""
+    """A document with one changed part."""
     if not isinstance(plain, dict | list) or not plain or draw(st.integers(0, 3)) == 0:
         return draw(_PLAIN)
     if isinstance(plain, list):
@@ -88,7 +86,7 @@ def altered(draw: st.DrawFn, plain: Any) -> Any:
 
 @st.composite
 def documents(draw: st.DrawFn) -> Any:
-    """What a client would send as JSON: to the API of deployed servers, or to our own."""
+    """JSON that a client would send to the compatible API or to our own."""
     made: Any = draw(st.lists(values(), max_size=3))
     match draw(st.integers(0, 5)):
         case 0:
@@ -130,15 +128,15 @@ def bodies(draw: st.DrawFn) -> bytes | None:
 
 
 def octets_of(document: Any) -> bytes:
-    """A document as JSON; what JSON cannot say (NaN, half a character) is in it as Python writes it."""
+    """A document as JSON; what JSON cannot express (NaN, lone surrogates) is written as Python does."""
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-# What our own API describes
+# Documents of our own API
 
 
 def fitting(type_: Any) -> st.SearchStrategy[Any]:
-    """Documents that fit a type, or nearly: words stand for what names, words and numbers mean elsewhere."""
+    """Documents that match a type, or nearly."""
     return _fitting(msgspec.inspect.type_info(type_))
 
 

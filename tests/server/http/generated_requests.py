@@ -1,7 +1,7 @@
-"""Requests to every route of the server, made up: methods, paths, parameters, headers and bodies.
+"""Generated requests to every route of the server: methods, paths, parameters, headers and bodies.
 
-Routes come from the tables of the server, so that a new one is tried as soon as it is there. Most of a request is what
-a client would send, and something about it is not: that gets further than noise, which is refused at the door.
+Routes come from the tables of the server, so that new ones are included automatically. Most parts of a request are
+valid, which gets further than noise.
 """
 
 import json
@@ -62,7 +62,7 @@ METHODS: Final = ["GET"] * 6 + [
 
 @st.composite
 def written(draw: st.DrawFn, text: str) -> str:
-    """A text in a path or query, with escapes in one of many ways, right ones mostly."""
+    """A text in a path or query, mostly with valid escapes."""
     octets = text.encode("utf-8", "surrogatepass")
     match draw(st.integers(0, 9)):
         case 0:
@@ -80,7 +80,7 @@ def written(draw: st.DrawFn, text: str) -> str:
 
 
 def filled(draw: st.DrawFn, path: str) -> str:
-    """A path with something in each of its places."""
+    """A path with its placeholders replaced."""
     while "{" in path:
         before, _, rest = path.partition("{")
         step, _, behind = rest.partition("}")
@@ -95,7 +95,7 @@ def _one_step(name: str) -> str:
 
 
 def queried(draw: st.DrawFn, path: str, pairs: list[tuple[str, str]]) -> str:
-    """A path and parameters behind it."""
+    """A path with parameters."""
     if not pairs:
         return path
     separator = draw(st.sampled_from("&&&&&&&;"))
@@ -231,7 +231,7 @@ def _own_requests(draw: st.DrawFn) -> tuple[str, str, bytes | None]:
 
 @dataclass(frozen=True)
 class Made:
-    """A request that was made up."""
+    """A generated request."""
 
     method: str
     target: str
@@ -245,7 +245,7 @@ class Made:
 
 @st.composite
 def made_up(draw: st.DrawFn) -> Made:
-    """A request; some come from the administrator, who may do everything with names."""
+    """A request; some are authenticated as administrator."""
     if draw(st.integers(0, 7)) == 0:  # so that there is something of which all others may be
         mine = f"Authorization: {basic()['Authorization']}"
         headers_ = (mine, "Content-Type: application/json")
@@ -269,7 +269,7 @@ def made_up(draw: st.DrawFn) -> Made:
 
 
 def _is_for_administrators(method: str, target: str) -> bool:
-    """Whether a request may come from somebody who is believed: not if it could end what all others are about."""
+    """Whether a request may be authenticated: not if it could remove what all others use."""
     path = unquote(target.partition("?")[0], errors="replace").lower()
     if (
         "0.na" in path

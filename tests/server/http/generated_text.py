@@ -1,4 +1,4 @@
-"""Words for requests that are made up: names, what parameters are called, and what they say."""
+"""Words for generated requests: names, parameter names and values."""
 
 from typing import Final
 
@@ -43,7 +43,7 @@ KNOWN += ["999/x", "0.TYPE/URL", "0.SITE/status", "URL", "2026-11-01T00:00:00Z",
 
 
 def mostly(usual: st.SearchStrategy[str], other: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """What is usual, and now and then something else."""
+    """Usual values, and sometimes others."""
     return st.integers(0, 5).flatmap(lambda number: usual if number else other)
 
 

@@ -1,9 +1,8 @@
-"""The recorded HTTP exchanges, held with ours in the recorded state, in process or over the network.
+"""Replay of the recorded HTTP exchanges in the recorded state, in process or over the network.
 
-A recorded request is sent as it was where nothing of the other server stands in it. Where something does (the id and
-nonce of a session), what depends on it is computed anew from the recorded keys. Answers are compared field by field, in
-a form in which what varies is left out: dates, timestamps, ids, nonces, minted suffixes, the number of names, and the
-words for people. That a signature of ours which differs is right all the same is checked here.
+A recorded request is sent as it was, unless it depends on the recorded server (session id and nonce): those parts are
+computed again from the recorded keys. Responses are compared field by field, without what varies: dates, timestamps,
+ids, nonces, minted suffixes, the number of handles, and messages. Signatures that differ are verified here.
 """
 
 import hashlib
@@ -57,7 +56,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Received:
-    """An answer as it came."""
+    """A response."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -71,7 +70,7 @@ class Received:
 
 @dataclass
 class Replay:
-    """Holds the recorded exchanges, one after the other."""
+    """Replays the recorded exchanges, one after the other."""
 
     send: Callable[[Sent], Received]
     nonces: dict[str, bytes] = field(default_factory=dict)
@@ -80,7 +79,7 @@ class Replay:
     """The sessions of our server that stand for the recorded ones."""
 
     def load_state(self) -> None:
-        """Make the records that the exchanges are about, as an administrator does."""
+        """Create the records of the exchanges, as an administrator."""
         for record in load("http/state.json"):
             path = "/api/handles/" + quote(record["handle"], safe="")
             headers = [("Content-Type", "application/json"), *basic(ADMINISTRATOR, SECRET).items()]
@@ -88,7 +87,7 @@ class Replay:
             assert answer.status == 201, (record["handle"], answer)
 
     def hold(self, vector: Vector) -> list[Found]:
-        """Hold one exchange; the fields in which our answer differs from the recorded one."""
+        """Replay one exchange; return the fields in which our response differs."""
         sent = self._request(vector)
         received = self.send(sent)
         recorded = vector["response"]
@@ -134,7 +133,7 @@ class Replay:
         )
 
     def _renew(self, vector: Vector, fields: dict[str, str]) -> None:
-        """Put our session in the place of the recorded one, and a signature that is made for its nonce."""
+        """Replace the recorded session by ours, with a signature for its nonce."""
         name = next((name for name in fields if name.lower() == "sessionid"), None)
         if name is None or fields[name] == NO_SESSION:
             return
@@ -152,7 +151,7 @@ class Replay:
         assert len(self.nonces[ours]) == _NONCE_OCTETS
 
     def _learn(self, vector: Vector, sent: Sent, received: Received, recorded: dict[str, Any]) -> None:
-        """Take the session that our server has begun for the one that the recorded server began."""
+        """Map the recorded session to the one that our server has started."""
         theirs = _session(recorded["headers"].get("WWW-Authenticate", []), recorded["body"])
         ours = _session(received.all("www-authenticate"), _json(received.body))
         if theirs is None or ours is None:
@@ -223,7 +222,7 @@ class Replay:
             yield where, self._constant(where.rpartition(".")[2], json.dumps(plain), ours=ours)
 
     def _constant(self, name: str, text: str, *, ours: bool) -> str:
-        """A value with a word in the place of what varies."""
+        """A value with a placeholder for what varies."""
         bare = text.strip('"')
         match name:
             case "timestamp" if _ISO.fullmatch(bare):
@@ -242,7 +241,7 @@ class Replay:
 
 
 def _signature(keys: dict[str, str], fields: dict[str, str], nonce: bytes) -> bytes:
-    """What the recorded client would have sent for another nonce."""
+    """The signature that the recorded client would have sent for another nonce."""
     signed = nonce + b64decode(fields["cnonce"])
     if "private_key_file" in keys:
         name = {"SHA1": "SHA1", "SHA256": "SHA-256"}[fields["alg"]]
@@ -260,7 +259,7 @@ def _signature(keys: dict[str, str], fields: dict[str, str], nonce: bytes) -> by
 
 
 def _session(lines: str | list[str], plain: Any) -> dict[str, str] | None:
-    """The id and nonce of a session that an answer tells, in a header or in its body."""
+    """The session id and nonce in a response, in a header or in its body."""
     if isinstance(plain, dict) and "sessionId" in plain:
         return plain
     for line in [lines] if isinstance(lines, str) else lines:
@@ -270,7 +269,7 @@ def _session(lines: str | list[str], plain: Any) -> dict[str, str] | None:
 
 
 def _recorded_body(recorded: dict[str, Any]) -> bytes | None:
-    """The body of an answer; None if it was left out."""
+    """The body of a response; None if it was left out."""
     if "body_hex" in recorded:
         return bytes.fromhex(recorded["body_hex"])
     body = recorded["body"]

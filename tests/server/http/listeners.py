@@ -1,6 +1,6 @@
-"""A front that runs in a thread, with something small behind it; and clients for it, by the standard module `ssl`.
+"""A listener in a thread with a small line protocol inside, and clients that use the standard module `ssl`.
 
-What is behind it speaks lines: `who`, `echo TEXT`, `big OCTETS`, `pause`, `finish`, `close`; see `Small`.
+The inner protocol reads lines: `who`, `echo TEXT`, `big OCTETS`, `pause`, `finish`, `close`; see `LineProtocol`.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ BOTH_VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
 def tls_key(key: PrivateKey) -> Any:
-    """A recorded key as the library for certificates has it."""
+    """A recorded key of the `cryptography` library."""
     return load_der_private_key(key.to_pkcs8(), None)
 
 
 @cache
 def client_key(kind: str) -> ClientKey:
-    """A key of a client, made or recorded once for all tests."""
+    """A client key, created or recorded once for all tests."""
     if kind == "dsa":
         return cast("ClientKey", tls_key(DSA_KEY))
     if kind == "recorded":
@@ -64,13 +64,13 @@ def client_key(kind: str) -> ClientKey:
 
 @cache
 def context_of_server(key: PrivateKey = SERVER_KEY) -> SSL.Context:
-    """How the server greets, with a certificate around one of the recorded keys."""
+    """The server context, with a certificate for one of the recorded keys."""
     made = tls_key(key)
     return make_server_context([create_self_signed(made, ("localhost", "127.0.0.1", "::1"))], made)
 
 
 def client_certificate(key: ClientKey, identity: str, issuer: ClientKey | None = None) -> x509.Certificate:
-    """A certificate as clients of the Handle System have it: for an identity, out of date, chained to nothing."""
+    """A certificate as clients of the Handle System have it: for an identity, expired, self-signed."""
     subject = x509.Name([x509.NameAttribute(NameOID.USER_ID, identity)])
     signed_by = subject if issuer is None else x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody else")])
     made = (
@@ -86,7 +86,7 @@ def client_certificate(key: ClientKey, identity: str, issuer: ClientKey | None =
 
 
 def pem(certificate: x509.Certificate, key: ClientKey) -> bytes:
-    """Both in one file."""
+    """Certificate and key in one file."""
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return private + certificate.public_bytes(Encoding.PEM)
 
@@ -98,7 +98,7 @@ def client_context(
     *,
     identity: str = "300:0.NA/12345",
 ) -> ssl.SSLContext:
-    """How a client greets that looks at no certificate of the server; with a key it has one itself."""
+    """A client context that does not verify the server; with a key it has a certificate."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
     made.set_ciphers("ALL:@SECLEVEL=0")  # as old clients are
@@ -112,10 +112,10 @@ def client_context(
     return made
 
 
-class Small(asyncio.Protocol):
-    """What is behind the front."""
+class LineProtocol(asyncio.Protocol):
+    """The protocol inside the listener."""
 
-    def __init__(self, behind: "Behind", host: str, secure: bool, certificate: bytes | None) -> None:
+    def __init__(self, behind: "RunningListener", host: str, secure: bool, certificate: bytes | None) -> None:
         self._behind = behind
         self.host, self.secure, self.certificate = host, secure, certificate
         self.transport: asyncio.Transport | None = None
@@ -169,7 +169,7 @@ class Small(asyncio.Protocol):
         self._behind.gone(self.host)
 
     def cut(self) -> None:
-        """End it now."""
+        """Close the connection immediately."""
         if not self.lost and self.transport is not None:
             self.transport.abort()
 
@@ -181,19 +181,19 @@ class Small(asyncio.Protocol):
 
 
 def big(octets: int) -> bytes:
-    """So many octets, no two places alike."""
+    """This many bytes, no two positions alike."""
     return (b"%07d " * (octets // 8 + 1) % tuple(range(octets // 8 + 1)))[:octets]
 
 
 @dataclass
-class Behind:
-    """A front that runs, and what is behind it."""
+class RunningListener:
+    """A running listener and its connections."""
 
     loop: asyncio.AbstractEventLoop
     front: HttpListener
     address: tuple[str, int]
     counts: ControlCounters
-    open: list[Small] = field(default_factory=list)
+    open: list[LineProtocol] = field(default_factory=list)
     """All that were made."""
     answers_after_the_end: bool = False
     delays: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
@@ -203,7 +203,7 @@ class Behind:
         self.front.connections.leave(host)
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have something done in the event loop."""
+        """Run a function in the event loop."""
 
         async def run() -> T:
             return function(*arguments)
@@ -211,7 +211,7 @@ class Behind:
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(PATIENCE)
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        """Wait until something holds, which is looked at in the event loop."""
+        """Wait until a condition holds in the event loop."""
 
         async def wait() -> None:
             while not holds():  # noqa: ASYNC110 - it may be anything
@@ -223,7 +223,7 @@ class Behind:
             raise AssertionError(f"not within {PATIENCE:.0f} s: {what}") from None
 
     def later(self, seconds: float) -> None:
-        """Have the front look at its connections as if so much time had passed."""
+        """Check deadlines as if this much time had passed."""
 
         def look() -> None:
             now = self.front.now
@@ -240,12 +240,12 @@ class Behind:
 
 
 class _Running:
-    """A front in an event loop of its own."""
+    """A listener in its own event loop."""
 
     def __init__(self, listener: socket.socket, context: SSL.Context, listen: Listen, config: Config) -> None:
         self._listener, self._context, self._listen, self._config = listener, context, listen, config
         self.ready = threading.Event()
-        self.behind: Behind | None = None
+        self.behind: RunningListener | None = None
         self._stop: asyncio.Event | None = None
 
     def run(self) -> None:
@@ -267,7 +267,7 @@ class _Running:
             return await loop.run_in_executor(None, call)
 
         def make(host: str, *, secure: bool, certificate: bytes | None) -> asyncio.Protocol:
-            return Small(behind, host, secure, certificate)
+            return LineProtocol(behind, host, secure, certificate)
 
         front = HttpListener(
             self._listener,
@@ -280,7 +280,7 @@ class _Running:
         )
         # Who says nothing is let in at once here, so that no test has to wait for it.
         self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 0)
-        self.behind = behind = Behind(loop, front, self._listener.getsockname()[:2], counts)
+        self.behind = behind = RunningListener(loop, front, self._listener.getsockname()[:2], counts)
         front.start(loop)
         self.ready.set()
         await self._stop.wait()
@@ -294,10 +294,10 @@ class _Running:
 
 
 @contextmanager
-def fronted(
+def run_listener(
     *, context: SSL.Context | None = None, listen: Listen = Listen.BOTH, host: str = "127.0.0.1", **settings: str
-) -> Iterator[Behind]:
-    """A front on a free port, in a thread; at the end nobody may be left who was admitted."""
+) -> Iterator[RunningListener]:
+    """A listener on a free port, in a thread; at the end no connection may be left."""
     config = Config.parse("", {f"PERSEID_{name}": value for name, value in settings.items()})
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as listener:
@@ -340,13 +340,13 @@ def line_from(client: socket.socket) -> str:
 
 
 def ask(client: socket.socket, line: str) -> str:
-    """Say a line and take one."""
+    """Send a line and read one."""
     client.sendall(line.encode() + b"\n")
     return line_from(client)
 
 
 def read_all(client: socket.socket) -> bytes:
-    """What comes until the end."""
+    """Read until the end."""
     octets = bytearray()
     with suppress(ConnectionResetError):
         while part := client.recv(65_536):

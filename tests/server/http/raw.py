@@ -1,7 +1,7 @@
-"""A client of HTTP that sends octets as they are and reads answers strictly: what is not exactly HTTP/1.1 is an error.
+"""An HTTP client that sends raw bytes and parses responses strictly.
 
-Requests are written out, so that they may be anything. Answers are read by `h11`, which shares no code with the server
-and forgives nothing: every header is looked at, every length is held to, and what is left over is noticed.
+Requests can be anything. Responses are parsed by `h11`, which shares no code with the server and is strict: headers
+and lengths are checked, and excess bytes are detected.
 """
 
 import json
@@ -33,7 +33,7 @@ REFERRER: Final = "referrer-policy"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that is well formed."""
+    """A well-formed response."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ class Answer:
         return [value for key, value in self.headers if key == name]
 
     def header(self, name: str) -> str | None:
-        """A header that is there once, or not at all."""
+        """A header that must not repeat."""
         found = self.all(name)
         assert len(found) <= 1, f"{name} is there {len(found)} times: {found}"
         return found[0] if found else None
@@ -75,7 +75,7 @@ class Raw:
         self.socket.sendall(octets)
 
     def read(self, method: str = "GET") -> Answer:
-        """The next answer; `method` is that of its request, by which it has a body or not."""
+        """The next response; `method` is that of its request, which decides whether it has a body."""
         reader = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 16)
         reader.send(h11.Request(method="HEAD" if method == "HEAD" else "GET", target="/", headers=[("Host", "x")]))
         reader.send(h11.EndOfMessage())
@@ -107,16 +107,16 @@ class Raw:
         return Answer(head.status_code, headers, bytes(body), head.http_version.decode(), tuple(early))
 
     def ask(self, octets: bytes, method: str = "GET") -> Answer:
-        """Send a request and read its answer."""
+        """Send a request and read its response."""
         self.send(octets)
         return self.read(method)
 
     def get(self, target: str | bytes, *headers: str, method: str = "GET") -> Answer:
-        """Ask for a target, as it is written."""
+        """GET a target as written."""
         return self.ask(request(method, target, headers), method)
 
     def end(self) -> bytes:
-        """What comes until the server ends the connection, which it does."""
+        """What arrives until the server closes the connection."""
         octets = bytearray(self._left)
         try:
             while not self._ended and (part := self.socket.recv(RECEIVED)):
@@ -129,13 +129,13 @@ class Raw:
 
 @cache
 def context() -> ssl.SSLContext:
-    """How a client greets that looks at no certificate."""
+    """A client context that does not verify the server."""
     return client_context()
 
 
 @contextmanager
 def connected(address: Address, *, secure: bool = False, source: str | None = None) -> Iterator[Raw]:
-    """A connection to a server, from an address of this machine if one is named."""
+    """A connection to a server, optionally from a given address of this machine."""
     place = None if source is None else (source, 0)
     with socket.create_connection(address, PATIENCE, source_address=place) as plain:
         if not secure:
@@ -152,7 +152,7 @@ def request(
     body: bytes | None = None,
     version: str = "1.1",
 ) -> bytes:
-    """A request as octets; with a body its length is said."""
+    """A request as bytes; with a body it has a Content-Length."""
     path = target.encode("latin-1") if isinstance(target, str) else target
     lines = [f"{name}: {value}" for name, value in headers.items()] if isinstance(headers, Mapping) else list(headers)
     if not any(line.lower().startswith("host:") for line in lines):
@@ -169,7 +169,7 @@ def is_api(path: bytes) -> bool:
 
 
 def see_sound(answer: Answer, path: bytes, *never: bytes) -> None:
-    """See that an answer has what every answer has, and nothing that no answer should have; nor any of `never`."""
+    """Check that a response has what every response has, and nothing unwanted, such as any of `never`."""
     assert answer.status < 500 or answer.status in (501, 503, 505), (answer.status, answer.body)
     assert answer.header(NOSNIFF) == "nosniff", answer
     if not 300 <= answer.status < 400:
@@ -193,6 +193,6 @@ def see_sound(answer: Answer, path: bytes, *never: bytes) -> None:
 
 
 def places_of(server: Serving) -> dict[str, Address]:
-    """The addresses at which a server that serves every one can be asked here."""
+    """The addresses of a server that listens on all addresses."""
     port = server.http[1]
     return {"IPv4": ("127.0.0.1", port), "IPv6": ("::1", port)}

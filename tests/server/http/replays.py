@@ -1,4 +1,4 @@
-"""The recorded HTTP exchanges held with our server: in this process, or over the network with one that runs."""
+"""Replay of the recorded HTTP exchanges with our server: in this process, or over the network."""
 
 import http.client
 import socket
@@ -29,7 +29,7 @@ SETTINGS: Final = {
 
 
 def hold_in_process() -> dict[str, list[Found]]:
-    """Hold every recorded exchange without sockets; the differences of each, which may be none."""
+    """Replay every recorded exchange without sockets; return the differences of each."""
     clock = Clock()
     clock.show(NOW)
     with recorded_harness(clock) as server:
@@ -47,7 +47,7 @@ def hold_in_process() -> dict[str, list[Found]]:
 
 
 def hold_over_network(folder: Path) -> dict[str, list[Found]]:
-    """Hold every recorded exchange with a server that runs in the recorded state, over HTTP and TLS."""
+    """Replay every recorded exchange with a running server in the recorded state, over HTTP and TLS."""
     with serving(make_installation(folder, "tcp"), "--resolvers", "1", **SETTINGS) as server:
         replay = Replay(over_network(server.http))
         replay.load_state()
@@ -63,7 +63,7 @@ def carried(server: Harness, sent: Sent) -> Received:
 
 
 def over_network(address: Address) -> Callable[[Sent], Received]:
-    """Make a request over a connection of its own: with TLS, or as if by a proxy for somebody elsewhere."""
+    """Make a request over a connection of its own: with TLS, or as if through a proxy."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
@@ -84,7 +84,7 @@ def over_network(address: Address) -> Callable[[Sent], Received]:
 
 
 def octets_of(sent: Sent, address: Address) -> bytes:
-    """A request as it goes over a connection that ends with it."""
+    """A request as bytes, on a connection that ends with it."""
     headers = {"Host": f"{address[0]}:{address[1]}", "Connection": "close", **dict(sent.headers)}
     if not sent.secure:
         headers["X-Forwarded-For"] = STRANGER

@@ -1,4 +1,4 @@
-"""Bodies: everything that clients send is read, and of what is wrong it is said what and where."""
+"""Request bodies: lenient parsing, and errors that name the place."""
 
 import json
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_body_may_have_handle() -> None:
 
 @given(st.lists(values(NOW), max_size=3, unique_by=lambda value: value.index))
 def test_round_trip(stored: list[Value]) -> None:
-    """But for a TTL below zero, which records may have and nobody may send."""
+    """Except for negative TTLs, which records may have but clients may not send."""
     usual = tuple([replace(value, ttl=value.ttl & 0x7FFF_FFFF) if value.ttl_type == 0 else value for value in stored])
     assert read({"values": [value_to_json(value) for value in usual]}).values == usual
 
@@ -128,7 +128,7 @@ def test_too_many_values_are_refused() -> None:
     assert "too many values: 2,049" in refusal([URL] * (MAX_VALUES + 1)).message
 
 
-# Leniency
+# Lenient parsing
 
 
 def test_numbers_may_be_text_and_fractions_are_cut() -> None:
@@ -156,7 +156,7 @@ def test_permissions_as_binary_text(written: object, meant: int) -> None:
     assert one(permissions=written).permissions == Permission(meant)
 
 
-# Media types and character sets
+# Media types and charsets
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_bytes_outside_charset_are_refused() -> None:
     assert refusal(b'["\xff"]').status == 400
 
 
-# Parameters of a POST that is a GET
+# Parameters of a POST that acts as a GET
 
 
 def post(body: object, content_type: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Whose request it is: headers about that are believed from trusted networks, and from nobody else."""
+"""Clients: forwarding headers are trusted only from trusted networks."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def forwarded(*values: str, peer: str = PROXY) -> Client:
     return told(*(("x-forwarded-for", value) for value in values), peer=peer)
 
 
-# Strangers
+# Untrusted peers
 
 
 @pytest.mark.parametrize("name", sorted(FORWARDING_HEADERS))
@@ -42,7 +42,7 @@ def test_loopback_client_is_local() -> None:
 @pytest.mark.parametrize("name", sorted(FORWARDING_HEADERS))
 @pytest.mark.parametrize("peer", ["127.0.0.2", "127.0.0.1", "::1"])
 def test_forwarded_request_is_not_local(name: str, peer: str) -> None:
-    """Neither from a program here that nobody trusts (127.0.0.2, ::1), nor from a proxy here that is trusted."""
+    """Neither from an untrusted program here (127.0.0.2, ::1), nor from a trusted proxy here."""
     for value in ("127.0.0.1", "", "x"):
         client = told((name, value), peer=peer)
         assert not client.local
@@ -127,7 +127,7 @@ def test_invalid_address_means_insecure_peer(value: str) -> None:
 )
 @pytest.mark.parametrize("tls", [False, True])
 def test_proxy_reports_protocol(values: tuple[str, ...], secure: bool, tls: bool) -> None:
-    """TLS between the proxy and us says nothing about the way from the client to the proxy."""
+    """TLS between the proxy and us says nothing about the connection from the client to the proxy."""
     headers = [("x-forwarded-for", "192.0.2.1"), *(("x-forwarded-proto", value) for value in values)]
     assert told(*headers, secure=tls) == Client("192.0.2.1", secure, trusted=True)
 

@@ -1,9 +1,9 @@
-"""Requests that were made up, to every route of a server that runs: whatever comes, the answer is a sound one.
+"""Generated requests to every route of a running server: every response is valid.
 
-Each is well-formed HTTP, no failure inside, JSON below `/api`, with the headers that keep browsers safe, with nothing
-in it that the request tried to smuggle in, and nothing about the insides of the server. And the server goes on.
+That is: well-formed HTTP, no internal error, JSON below `/api`, with security headers, without anything that the
+request tried to smuggle in, and without internals of the server. And the server keeps running.
 
-`EXAMPLES=1000 make test` asks for longer.
+`EXAMPLES=1000 make test` runs longer.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ INSIDES = (b"Traceback (most recent", b'File "', b"site-packages", str(Path(pers
 
 
 class Asking:
-    """A server, and somebody who asks it over one connection after the other."""
+    """A server, and a client that opens one connection after the other."""
 
     def __init__(self, server: Serving, directory: Path) -> None:
         self.server = server
@@ -39,7 +39,7 @@ class Asking:
         self.answered = 0
 
     def ask(self, made: Made) -> Answer:
-        """Send a request and see that its answer is sound."""
+        """Send a request and check its response."""
         if self._client is None:
             self._secure = not self._secure
             self._client = self._stack.enter_context(connected(self.server.http, secure=self._secure))
@@ -62,7 +62,7 @@ class Asking:
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    """The same server for all, at the end of which it is as well as it was."""
+    """The same server for all requests; it must be healthy at the end."""
     directory = copy_to(tmp_path_factory.mktemp("generated"))
     with serving(directory, "--resolvers", "1", **NO_LIMITS) as server:
         pids = processes(server)
@@ -82,7 +82,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
 
 
 def test_every_route_and_method(asking: Asking) -> None:
-    """One plain request of each kind, so that none is left out whatever is made up."""
+    """One plain request of each kind, so that none is missed."""
     for path in ALL_PATHS:
         while "{" in path:
             before, _, rest = path.partition("{")

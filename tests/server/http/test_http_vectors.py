@@ -1,7 +1,7 @@
-"""Behaves like the deployed server over HTTP: every recorded exchange, held in the recorded state and compared.
+"""Compatibility with the deployed server over HTTP: every recorded exchange is replayed and compared.
 
-Status, headers and body are compared field by field. Where one may differ, `DIFFERENCES` says which, in which exchanges
-and why; what is compared, and what varies anyway, is in `http_vectors`.
+Status, headers and body are compared field by field. Allowed differences are listed in `DIFFERENCES` with their
+exchanges and reasons; `http_vectors` defines what is compared and what varies.
 """
 
 import re
@@ -30,7 +30,7 @@ def says(text: Value) -> Callable[[Value, Value], bool]:
 
 
 def adds(text: str) -> Callable[[Value, Value], bool]:
-    """Ours says something that the recorded server did not."""
+    """Our response has something that the recorded one lacks."""
     return lambda ours, theirs: theirs == ABSENT and re.fullmatch(text, str(ours)) is not None
 
 
@@ -183,7 +183,7 @@ DIFFERENCES = (
 
 @pytest.fixture(scope="module", params=["in-process", "over-the-network"])
 def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Found]]:
-    """All exchanges, held once without sockets, and once with a server that runs."""
+    """All exchanges, replayed once without sockets, and once with a running server."""
     if request.param == "in-process":
         return hold_in_process()
     return hold_over_network(tmp_path_factory.mktemp("http-vectors"))

@@ -1,4 +1,4 @@
-"""What is large is dealt with where it makes nobody wait: in a thread, and for whoever asked; or it is refused."""
+"""Large requests are processed in a thread and charged to the caller, or refused."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def test_parameter_body_is_limited(shared: Harness, target: str, media_type: str
 
 
 def test_large_record_is_parsed_in_a_thread(server: Harness) -> None:
-    """The refusal of somebody unknown needs one thread; reading what they sent is for another, if it is large."""
+    """Refusing an anonymous caller needs one thread; parsing a large body needs another."""
     for size, kinds in ((10, [WorkKind.READ]), (MAX_INLINE_BYTES, [WorkKind.READ, WorkKind.READ])):
         server.kinds.clear()
         answer = server.put(f"/api/handles/{PREFIX}/new", [{"index": 1, "type": "DESC", "data": "x" * size}])
@@ -46,7 +46,7 @@ def test_large_record_is_parsed_in_a_thread(server: Harness) -> None:
 
 
 def test_large_records_are_limited_per_address(server: Harness) -> None:
-    """What it takes to read them is paid for before it is begun."""
+    """Parsing is charged before it starts."""
     pools = Pools(Config.parse("", {}), lambda: 1_000.0)
 
     async def do(work: Work, client: Client) -> object:

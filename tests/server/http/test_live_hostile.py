@@ -1,7 +1,7 @@
-"""Clients who mean no good, at a server that runs: slow ones, many, large ones, and those who say what is not so.
+"""Hostile clients at a running server: slow, many, large, and lying ones.
 
-What each part does by itself has tests of its own; here the whole is seen to hold, over HTTP and HTTPS, and to go on.
-Addresses of 127.0.0.0/8 are all this machine's, so that one machine can be many clients.
+Each part has its own tests; here the whole server must withstand them, over HTTP and HTTPS. All addresses of
+127.0.0.0/8 belong to this machine, so that one machine can be many clients.
 """
 
 import base64
@@ -82,11 +82,11 @@ def fetch(
         return answer
 
 
-# Slow
+# Slow clients
 
 
 def test_slow_clients_time_out_and_delay_nobody(server: Serving) -> None:
-    """A head, a body and a handshake of which an octet comes now and then; all at once, for they take seconds."""
+    """A head, a body and a handshake that arrive byte by byte; all at once, as they take seconds."""
     put = f"PUT {API}slow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     beginnings = {
         "head": (False, b"GET /" + PREFIX.encode()),
@@ -120,7 +120,7 @@ def test_slow_clients_time_out_and_delay_nobody(server: Serving) -> None:
     assert fetch(server, f"{API}slow").status == 404
 
 
-# Many
+# Many clients
 
 
 def test_connections_per_address_are_limited(server: Serving) -> None:
@@ -159,7 +159,7 @@ def test_many_abandoned_handshakes(server: Serving) -> None:
         assert fetch(server, f"/{PREFIX}/n1", secure=True).status == 302
 
 
-# Large
+# Large requests
 
 
 @SECURE
@@ -190,7 +190,7 @@ def test_large_requests_are_refused_early(server: Serving, secure: bool) -> None
 
 @SECURE
 def test_compressed_bodies_are_refused(server: Serving, secure: bool) -> None:
-    """A megabyte that would be a gigabyte is never looked at."""
+    """A megabyte that would expand to a gigabyte is never decompressed."""
     bomb = gzip.compress(bytes(16 << 20))
     for coding in ("gzip", "GZIP", "deflate", "br", "zstd", "x-gzip", "gzip, identity", "identity, gzip"):
         with connected(server.http, secure=secure) as client:
@@ -226,7 +226,7 @@ def lines(headers: dict[str, str]) -> list[str]:
 
 @SECURE
 def test_ambiguous_requests_are_refused_and_end_connection(server: Serving, secure: bool) -> None:
-    """Content-Length with Transfer-Encoding, lines that end with LF alone, and all else that led others astray."""
+    """Content-Length with Transfer-Encoding, lines that end with LF only, and other known attacks."""
     for name, (status, octets) in CASES.items():
         with connected(server.http, secure=secure) as client:
             client.send(request("GET", f"{API}n1"))
@@ -256,7 +256,7 @@ def test_request_in_body_is_not_a_request(server: Serving) -> None:
     assert fetch(server, f"{API}n3").status == 200
 
 
-# Who somebody says that they are
+# Forwarding headers
 
 
 CLAIMS = (
@@ -268,7 +268,7 @@ CLAIMS = (
 
 
 def test_forwarding_headers_of_untrusted_clients_are_ignored(server: Serving) -> None:
-    """What they say changes nothing for the better: it is their own address that counts, and their own connection."""
+    """Their own address and connection are used."""
     body = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/"}]).encode()
     for number, claims in enumerate(CLAIMS):
         path, headers = f"{API}claimed-{number}", (*claims, *lines(basic() | JSON))
@@ -287,7 +287,7 @@ def test_forwarding_headers_of_untrusted_clients_are_ignored(server: Serving) ->
 
 
 def accesses(server: Serving, *words: str) -> list[str]:
-    """Lines of the access log with some words in them."""
+    """Lines of the access log that contain some words."""
     found = [line for line in server.errors.splitlines() if " access " in line]
     return [line for line in found if all(word in line for word in words)]
 
@@ -338,11 +338,11 @@ def test_secrets_on_insecure_connection_are_refused_with_reason(server: Serving)
     assert base64.b64encode(SECRET.encode()).decode()[:-2] not in server.errors
 
 
-# Everything at once
+# Load
 
 
 def test_native_resolution_continues_during_http_load(server: Serving) -> None:
-    """Both are answered, and rightly, however many come: over UDP by a process of its own, over HTTP by control."""
+    """Both are answered correctly under load: UDP by its own process, HTTP by the control process."""
     stop = threading.Event()
     told: list[int | Exception] = []
     octets = b"".join([request("GET", f"/{PREFIX}/n{number}") for number in range(NAMES)])

@@ -1,7 +1,7 @@
-"""Names with anything in them, as octets on the wire, at a server that runs: `/api/handles/…`, `/…` and `/hdl/…`.
+"""Names with any characters, as bytes on the wire, at a running server: `/api/handles/…`, `/…` and `/hdl/…`.
 
-Every way to write a character of a name means the same name, nothing is normalised, and what comes back can be put
-back. Names that a path cannot hold are refused with the reason.
+Every encoding of a character means the same name, nothing is normalized, and responses can be used in requests. Names
+that a path cannot contain are refused with a reason.
 """
 
 import json
@@ -32,7 +32,7 @@ DOTTED = ["x", "x/", "/x", "//x", "x//y", ".", "..", "../x", "x/..", "x/../y", "
 
 
 def put(client: Raw, name: str, url: str, written: str | None = None) -> None:
-    """Make a record with a URL under a name, which the path has in some way of writing."""
+    """Create a record with a URL under a name, which the path encodes in some way."""
     body = json.dumps([{"index": 1, "type": "URL", "data": url}]).encode()
     headers = basic() | {"Content-Type": "application/json"}
     path = API + (written or quote(name, safe=""))
@@ -44,7 +44,7 @@ def put(client: Raw, name: str, url: str, written: str | None = None) -> None:
 
 
 def leads(client: Raw, written: str | bytes, url: str) -> None:
-    """See that a way of writing a name leads to its record, wherever it may stand."""
+    """Check that an encoded name resolves to its record at every interface."""
     octets = written.encode("latin-1") if isinstance(written, str) else written
     for before in (b"/", b"/hdl/"):
         answer = client.get(before + octets)
@@ -72,7 +72,7 @@ def test_every_ascii_character_in_every_encoding(wired: Serving, secure: bool) -
 
 
 def test_forbidden_characters_are_refused(wired: Serving) -> None:
-    """Controls, and characters that deployed servers cannot tell apart (H3)."""
+    """Control characters, and characters that deployed servers cannot distinguish (H3)."""
     with connected(places_of(wired)["IPv4"]) as client:
         for octet in (*range(0x20), 0x7F, 0x80, 0x9F, 0x1F600):
             encoded = quote(chr(octet))
@@ -104,7 +104,7 @@ def test_non_ascii_characters_encoded_and_raw(wired: Serving, family: str) -> No
 
 
 def test_nothing_is_normalized(wired: Serving) -> None:
-    """Each of these is a name of its own, at the API and at the resolver, whether slashes are encoded or not."""
+    """Each of these is a different name, at the API and at the resolver, whether slashes are encoded or not."""
     with connected(places_of(wired)["IPv4"]) as client:
         names = [f"{PREFIX}/{suffix}" for suffix in DOTTED]
         for number, name in enumerate(names):

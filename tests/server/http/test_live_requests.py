@@ -1,5 +1,5 @@
-"""What clients send besides a path, as octets on the wire, at a server that runs: conditions, ranges of Accept, HEAD,
-OPTIONS, HTTP/1.0, targets in absolute form, and many requests at once. Over HTTP and HTTPS, IPv4 and IPv6.
+"""HTTP features as bytes on the wire, at a running server: conditions, Accept, HEAD, OPTIONS, HTTP/1.0, absolute-form
+targets and pipelining. Over HTTP and HTTPS, IPv4 and IPv6.
 """
 
 import json
@@ -62,7 +62,7 @@ WAYS = [("IPv4", False), ("IPv4", True), ("IPv6", False), ("IPv6", True)]
 
 @pytest.fixture(params=WAYS, ids=["http", "https", "http-IPv6", "https-IPv6"])
 def client(request: pytest.FixtureRequest, wired: Serving) -> Iterator[Raw]:
-    """Somebody who has a connection."""
+    """A connected client."""
     family, secure = request.param
     with connected(places_of(wired)[family], secure=secure) as made:
         yield made
@@ -91,7 +91,7 @@ def test_head_equals_get_without_body(client: Raw) -> None:
 
 
 def without_what_passes(answer: Answer) -> tuple[int, dict[str, str]]:
-    """Status and headers, but for times, a nonce, and the length."""
+    """Status and headers, without times, nonces and the length."""
     passing = ("date", "expires", "www-authenticate", "content-length")
     return answer.status, {name: value for name, value in answer.headers if name not in passing}
 
@@ -180,7 +180,7 @@ def test_conditional_change(plain: Raw) -> None:
 
 
 def test_ranges_are_ignored(client: Raw) -> None:
-    """Who asks for some octets gets all of them, as every server may."""
+    """The whole response is sent, as HTTP allows."""
     for path in ("/", RECORD, API, "/static/perseid.css"):
         whole = client.get(path)
         for wanted in ("bytes=0-1", "bytes=-5", "bytes=5-", "bytes=9999999-", "bytes=0-0,2-3", "lines=1-2", "x"):
@@ -250,7 +250,7 @@ def test_several_accept_headers_are_joined(plain: Raw) -> None:
     assert plain.get(REDIRECTION, "Accept: text/html", "Accept: application/json;q=0.5").status == 302
 
 
-# Versions and forms of requests
+# Versions and target forms
 
 
 def test_http_1_0(client: Raw, wired: Serving) -> None:
@@ -280,7 +280,7 @@ def test_http_1_1_connection_close(client: Raw) -> None:
 
 
 def test_host_is_required_but_ignored(wired: Serving) -> None:
-    """Addresses are made from what the installation declares, and never from what a client says."""
+    """URLs are built from the settings, never from what a client says."""
     for host in ("evil.example", "evil.example:80", "[::1]:8000", "", "x" * 200):
         with connected(places_of(wired)["IPv4"]) as client:
             for path in ("/", "/resolver.json", RECORD, REDIRECTION, API, "/api", f"/{PREFIX}/absent"):
@@ -320,11 +320,11 @@ def test_other_targets_are_refused(wired: Serving) -> None:
             see_sound(answer, b"/")
 
 
-# Many at once
+# Pipelining
 
 
 def test_pipelined_requests_are_answered_in_order(client: Raw) -> None:
-    """Those that are answered at once and those that take time, those with a body and those that are wrong."""
+    """Fast and slow ones, with and without a body, valid and invalid."""
     headers = basic() | {"Content-Type": "application/json"}
     sent: list[tuple[str, bytes, int, str]] = []
     for number in range(NAMES):

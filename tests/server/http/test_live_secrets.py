@@ -1,8 +1,8 @@
-"""Planted secrets over a whole session of HTTP: what the logs, the metrics and the refusals say of them.
+"""Planted secrets over a whole session of HTTP: they are in no log, metric or refusal.
 
-A server that logs all it can is used in every way that has a secret in it: passwords, right and wrong, as clients and
-as careless people send them; sessions and their proofs; tokens; keys in new records, in bodies that are refused and in
-requests that break off. None of them may stand anywhere else than where it was asked for.
+A server with full logging gets every request that has a secret: passwords, right and wrong, as clients and careless
+people send them; sessions and proofs; tokens; keys in new records, in refused bodies and in aborted requests. None of
+them may appear anywhere except where it was requested.
 """
 
 import base64
@@ -44,7 +44,7 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class Spy:
-    """Somebody who uses a server, and notes what is secret and what is refused."""
+    """A client that notes what is secret and what is refused."""
 
     client: Raw
     server: Serving
@@ -63,13 +63,13 @@ class Spy:
             self.refusals.append(answer.body + repr(answer.headers).encode())
 
     def broken(self, octets: bytes) -> None:
-        """Send what is no request, over a connection of its own."""
+        """Send an invalid request over a connection of its own."""
         with connected(self.server.http) as client:
             self.note(client.ask(octets))
 
 
 def use(spy: Spy) -> None:
-    """Everything that has a secret in it."""
+    """Send everything that has a secret in it."""
     records = [
         {"index": 1, "type": "URL", "data": "https://example.org/"},
         {"index": 2, "type": "HS_SECKEY", "data": NEW_KEY, "permissions": "1100"},
@@ -151,7 +151,7 @@ def use(spy: Spy) -> None:
 
 
 def tokens(spy: Spy) -> None:
-    """A token is made, used, used wrongly, and revoked."""
+    """Issue a token, use it, misuse it and revoke it."""
     wanted = {"scopes": ["create", "update"], "namespaces": [PREFIX], "label": "for the test"}
     made = spy.ask("POST", "/api/v1/tokens", {"Authorization": MINE} | JSON, wanted)
     assert made.status == 201, made
@@ -173,7 +173,7 @@ def tokens(spy: Spy) -> None:
 
 
 def sessions(spy: Spy) -> None:
-    """A session is begun, proved wrongly and rightly, used and ended."""
+    """Start a session, authenticate it wrongly and correctly, use it and end it."""
     begun = spy.ask("POST", "/api/sessions", {}).json
     cnonce = os.urandom(16)
     octets = base64.b64decode(begun["nonce"]) + cnonce

@@ -1,4 +1,4 @@
-"""What a client would rather have: `Accept` and `Accept-Language` against a slow and obvious model, and examples."""
+"""Content negotiation: `Accept` and `Accept-Language` against a simple model, and examples."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ ranges = st.lists(st.tuples(st.sampled_from(RANGES), st.integers(0, MAX_WEIGHT))
 
 @st.composite
 def written(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[str]]:
-    """Media ranges with weights, and headers in which a client may have written them."""
+    """Media ranges with weights, and headers that express them."""
     entries = draw(ranges)
     texts = []
     for name, weight in entries:
@@ -54,7 +54,7 @@ blank = st.sampled_from(("", " ", "\t", "  "))
 
 
 def slow_weight(entries: list[tuple[str, int]], type_: str) -> int:
-    """How much a type is wanted, as the standard explains it: the most exact range counts."""
+    """The weight of a type, as the standard explains it: the most specific range applies."""
     if not entries:
         return MAX_WEIGHT
     found = []
@@ -271,7 +271,7 @@ def test_preferences_follow_the_rules(header: tuple[list[tuple[str, int]], list[
 
 @pytest.mark.parametrize("header", ['text/html;a="', 'text/html, a/b;q="', 'text/html;a="\\'])
 def test_unclosed_quote_is_parsed_in_linear_time(header: str) -> None:
-    """It goes to the end of the header. A reader that began anew at every mark behind it would not come to an end."""
+    """It extends to the end of the header. A parser that restarted at every quote would not finish."""
     accepted = parse_accept([header + '\\"' * 1_000_000 + ", application/json"])
     assert [entry.name for entry in accepted.entries] == [HTML]
     assert accepted.weight(JSON) == 0

@@ -1,4 +1,4 @@
-"""Answers that take no time are limited by address, and those that are too many take the usual way."""
+"""Fast responses are limited per address; further requests use the normal path."""
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest

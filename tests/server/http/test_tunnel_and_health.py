@@ -1,4 +1,4 @@
-"""Native messages in HTTP requests, what whoever watches over the server is told, and settings as HTTP takes them."""
+"""Native messages in HTTP requests, health checks, and HTTP settings."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ REQUEST = (
 
 
 def code_in(body: bytes) -> ResponseCode:
-    """How it went, as the first message of an answer says."""
+    """The response code in the first message of a response."""
     return ResponseCode(int.from_bytes(body[ENVELOPE_LENGTH + 4 : ENVELOPE_LENGTH + 8], "big"))
 
 

@@ -1,4 +1,4 @@
-"""What strangers can find out: a name that is not public looks as if it were free, whatever they ask and how."""
+"""Hidden handles look free to untrusted clients, whatever they request."""
 
 import json
 import re
@@ -58,8 +58,7 @@ _RANDOM = re.compile(r'sessionId="[^"]*", nonce="[^"]*"|[0-9a-f]{8}-[0-9a-f]{4}-
 
 @pytest.fixture(scope="module", params=[None, Audience.AUTHENTICATED, Audience.SERVER])
 def secretive(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A server with names that are not public, in a namespace where names are made by those who may by protocol, or by
-    a rule of the namespace."""
+    """A server with hidden handles, in a namespace where handles are created by permission or by a policy."""
     with harness() as server:
         if request.param is not None:
             policy = replace(with_group_administrators(PROFILES["free"]), who_may_mint=request.param)
@@ -72,7 +71,7 @@ def secretive(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 
 def told(response: Response, name: str) -> str:
-    """All of an answer, without the name and what is made at random."""
+    """A whole response, without the name and random parts."""
     text = f"{response.status} {response.headers} {response.body.decode()}"
     return _RANDOM.sub("*", text).replace(name, "NAME").replace(name.replace("/", "%2F"), "NAME")
 

@@ -1,4 +1,4 @@
-"""Who comes with a TLS client certificate: the name in it, the key in the record, and what is said to all others."""
+"""Authentication with TLS client certificates: the name in the certificate, the key in the record, and refusals."""
 
 import logging
 from contextlib import suppress
@@ -20,8 +20,8 @@ from perseid.server.http.context import BURST_LINES
 from perseid.server.http.messages import Client
 from perseid.server.native.authentication import KeyChanged
 from perseid.wire.codes import ResponseCode
+from tests.server.http.auth_servers import STRANGER, USER, AuthServer, handle_header
 from tests.server.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent
-from tests.server.http.doorsteps import STRANGER, USER, Doorstep, handle_header
 from tests.server.native.native_servers import ADMIN, BY_ADMINS, NOW, PREFIX, SITE, URL
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SERVER_KEY
 
@@ -40,27 +40,27 @@ WANTS = 'Handle clientCert="true"'
         [(UID, f"300:{ADMIN.lower()}")],
     ],
 )
-def test_certificate_names_its_holder(door: Doorstep, names: list[tuple[x509.ObjectIdentifier, str]]) -> None:
-    auth = door.identify(certificate=certificate(*names))
+def test_certificate_names_its_holder(auth_server: AuthServer, names: list[tuple[x509.ObjectIdentifier, str]]) -> None:
+    auth = auth_server.identify(certificate=certificate(*names))
     assert auth.problem is None
     assert str(auth.identity).upper() == RSA_NAME.upper()
     assert auth.ambient
     assert auth.session is None
-    assert [verdict.succeeded for verdict in door.verdicts] == [True]
-    door.carry_out(auth, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
+    assert [verdict.succeeded for verdict in auth_server.verdicts] == [True]
+    auth_server.execute(auth, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
 
 
 @pytest.mark.parametrize(("key", "index"), [(RSA_KEY, 300), (DSA_KEY, 302)], ids=["RSA", "DSA"])
 @pytest.mark.parametrize("name", [ADMIN, f"0:{ADMIN}", None])
-def test_key_is_found_without_index(door: Doorstep, key: PrivateKey, index: int, name: str | None) -> None:
-    auth = door.identify(certificate=named(name or f"{index}:{ADMIN}", key))
+def test_key_is_found_without_index(auth_server: AuthServer, key: PrivateKey, index: int, name: str | None) -> None:
+    auth = auth_server.identify(certificate=named(name or f"{index}:{ADMIN}", key))
     assert str(auth.identity) == f"{index}:{ADMIN}"
 
 
-def test_trailing_zeros_of_key_are_ignored(door: Doorstep) -> None:
-    """Some software leaves out the four zeros behind an RSA key."""
-    door.create(USER, Value(300, "HS_PUBKEY", RSA_KEYS[0].public.to_bytes()[:-4]))
-    assert str(door.identify(certificate=named(f"300:{USER}", RSA_KEYS[0])).identity) == f"300:{USER}"
+def test_trailing_zeros_of_key_are_ignored(auth_server: AuthServer) -> None:
+    """Some software omits the four zeros after an RSA key."""
+    auth_server.create(USER, Value(300, "HS_PUBKEY", RSA_KEYS[0].public.to_bytes()[:-4]))
+    assert str(auth_server.identify(certificate=named(f"300:{USER}", RSA_KEYS[0])).identity) == f"300:{USER}"
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_trailing_zeros_of_key_are_ignored(door: Doorstep) -> None:
     ],
 )
 def test_wrong_certificate_is_refused_with_reason(
-    door: Doorstep, octets: bytes, reason: str, caplog: pytest.LogCaptureFixture
+    auth_server: AuthServer, octets: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        assert reason in door.reason(certificate=octets)
-    assert door.verdicts == [], "a certificate is no guess"
+        assert reason in auth_server.reason(certificate=octets)
+    assert auth_server.verdicts == [], "a certificate is no guess"
     assert len(caplog.records) == 1
     assert STRANGER in caplog.text
 
 
-def test_log_says_more_than_response(door: Doorstep, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_says_more_than_response(auth_server: AuthServer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         in_challenge = [
-            door.reason(certificate=named(name, RSA_KEYS[0])).replace(name, "NAME")
+            auth_server.reason(certificate=named(name, RSA_KEYS[0])).replace(name, "NAME")
             for name in (RSA_NAME, f"301:{ADMIN}", f"300:{PREFIX}/nobody")
         ]
     assert len(set(in_challenge)) == 1
@@ -107,32 +107,32 @@ def test_log_says_more_than_response(door: Doorstep, caplog: pytest.LogCaptureFi
     assert "there is no record" in no_record
 
 
-def test_certificate_names_cannot_forge_log_lines(door: Doorstep, caplog: pytest.LogCaptureFixture) -> None:
+def test_certificate_names_cannot_forge_log_lines(auth_server: AuthServer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        door.reason(certificate=named("300:1/a\nb"))
-        door.reason(certificate=named("300:" + "\u202e"))
+        auth_server.reason(certificate=named("300:1/a\nb"))
+        auth_server.reason(certificate=named("300:" + "\u202e"))
     assert all("\n" not in record.getMessage() and "\u202e" not in record.getMessage() for record in caplog.records)
 
 
-def test_untrusted_clients_cannot_fill_the_log(door: Doorstep, caplog: pytest.LogCaptureFixture) -> None:
-    """Who comes with a certificate that is not accepted may ask as often as everybody."""
+def test_untrusted_clients_cannot_fill_the_log(auth_server: AuthServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Rejected certificates are not rate-limited, but their log lines are."""
     with caplog.at_level(logging.INFO):
         for octets in [named("300:1/nobody"), b"rubbish"] * BURST_LINES:
-            door.reason(certificate=octets)
+            auth_server.reason(certificate=octets)
         in_challenge = len(caplog.records)
         assert abs(in_challenge - BURST_LINES) <= 1  # the clock has fractions
-        door.now[0] += 2
-        door.reason(certificate=b"rubbish")
+        auth_server.now[0] += 2
+        auth_server.reason(certificate=b"rubbish")
     assert f"({2 * BURST_LINES - in_challenge} similar messages omitted)" in caplog.records[-1].getMessage()
 
 
-def test_certificate_with_serial_number_0_is_accepted(door: Doorstep) -> None:
-    """Some tools give it to all that they make."""
+def test_certificate_with_serial_number_0_is_accepted(auth_server: AuthServer) -> None:
+    """Some tools use it for all certificates."""
     number = b"\x02\x01\x01"
     octets = named(RSA_NAME)
     at = octets.index(number, 12)
     numbered = octets[: at + 2] + b"\0" + octets[at + 3 :]
-    assert str(door.identify(certificate=numbered).identity) == RSA_NAME
+    assert str(auth_server.identify(certificate=numbered).identity) == RSA_NAME
 
 
 @given(octets=st.binary(max_size=300) | st.binary(max_size=5).map(lambda cut: named(RSA_NAME)[:-5] + cut))
@@ -157,20 +157,20 @@ def test_damaged_certificate_is_at_most_refused(at: int, octet: int) -> None:
         proofs.parse_subject(bytes(whole))
 
 
-# Values that hold a key
+# Values with keys
 
 
-def test_server_key_in_site_record_is_accepted(door: Doorstep) -> None:
+def test_server_key_in_site_record_is_accepted(auth_server: AuthServer) -> None:
     """The record has the site of the recorded server at index 1."""
     for name in (f"1:{ADMIN}", ADMIN):
-        auth = door.identify(certificate=named(name, SERVER_KEY))
+        auth = auth_server.identify(certificate=named(name, SERVER_KEY))
         assert str(auth.identity) == f"1:{ADMIN}"
-    assert "is not a key of" in door.reason(certificate=named(f"1:{ADMIN}", RSA_KEYS[0]))
+    assert "is not a key of" in auth_server.reason(certificate=named(f"1:{ADMIN}", RSA_KEYS[0]))
 
 
-def test_site_of_derived_prefixes_is_not_a_key(door: Doorstep) -> None:
-    door.create(USER, Value(1, "HS_SITE.PREFIX", SITE.to_bytes()), Value(2, "HS_SITE", b"no site"))
-    assert "is not a key of" in door.reason(certificate=named(USER, SERVER_KEY))
+def test_site_of_derived_prefixes_is_not_a_key(auth_server: AuthServer) -> None:
+    auth_server.create(USER, Value(1, "HS_SITE.PREFIX", SITE.to_bytes()), Value(2, "HS_SITE", b"no site"))
+    assert "is not a key of" in auth_server.reason(certificate=named(USER, SERVER_KEY))
 
 
 def token(subject: str, *, key: PrivateKey = RSA_KEYS[0], begins: int = -1, ends: int | None = 1) -> Value:
@@ -180,13 +180,13 @@ def token(subject: str, *, key: PrivateKey = RSA_KEYS[0], begins: int = -1, ends
     return Value(400, "HS_CERT", Certificate.sign(claims, key.public, (), RSA_KEY).to_bytes())
 
 
-def test_valid_token_for_handle_is_accepted(door: Doorstep) -> None:
-    door.create(USER, token(f"300:{USER}"))
+def test_valid_token_for_handle_is_accepted(auth_server: AuthServer) -> None:
+    auth_server.create(USER, token(f"300:{USER}"))
     for name in (f"400:{USER}", USER):
-        assert str(door.identify(certificate=named(name, RSA_KEYS[0])).identity) == f"400:{USER}"
-    assert "is not a key of" in door.reason(certificate=named(USER, RSA_KEYS[1]))
-    door.now[0] += 10
-    assert "is not a key of" in door.reason(certificate=named(USER, RSA_KEYS[0]))
+        assert str(auth_server.identify(certificate=named(name, RSA_KEYS[0])).identity) == f"400:{USER}"
+    assert "is not a key of" in auth_server.reason(certificate=named(USER, RSA_KEYS[1]))
+    auth_server.now[0] += 10
+    assert "is not a key of" in auth_server.reason(certificate=named(USER, RSA_KEYS[0]))
 
 
 @pytest.mark.parametrize(
@@ -194,65 +194,65 @@ def test_valid_token_for_handle_is_accepted(door: Doorstep) -> None:
     [token(USER, begins=1, ends=2), token(USER, ends=0), token(USER, ends=None), token("300:12345/other")],
     ids=["too early", "too late", "without end", "about another"],
 )
-def test_other_tokens_are_refused(door: Doorstep, value: Value) -> None:
-    door.create(USER, value, Value(401, "HS_CERT", b"no token"))
-    assert "is not a key of" in door.reason(certificate=named(USER, RSA_KEYS[0]))
+def test_other_tokens_are_refused(auth_server: AuthServer, value: Value) -> None:
+    auth_server.create(USER, value, Value(401, "HS_CERT", b"no token"))
+    assert "is not a key of" in auth_server.reason(certificate=named(USER, RSA_KEYS[0]))
 
 
-# In a request
+# Precedence
 
 
-def test_certificate_is_used_without_other_credentials(door: Doorstep) -> None:
+def test_certificate_is_used_without_other_credentials(auth_server: AuthServer) -> None:
     octets = named(RSA_NAME)
-    assert door.identify("Basic eDp5", certificate=octets).problem is not None
-    assert door.identify("Bearer x", certificate=octets).problem is not None
-    assert door.identify('Handle sessionId="x"', certificate=octets).problem is not None
-    assert door.identify("Handle", certificate=octets).problem is None
+    assert auth_server.identify("Basic eDp5", certificate=octets).problem is not None
+    assert auth_server.identify("Bearer x", certificate=octets).problem is not None
+    assert auth_server.identify('Handle sessionId="x"', certificate=octets).problem is not None
+    assert auth_server.identify("Handle", certificate=octets).problem is None
 
 
-def test_requested_certificate_is_not_ambient(door: Doorstep) -> None:
-    auth = door.identify(WANTS, certificate=named(RSA_NAME))
+def test_requested_certificate_is_not_ambient(auth_server: AuthServer) -> None:
+    auth = auth_server.identify(WANTS, certificate=named(RSA_NAME))
     assert str(auth.identity) == RSA_NAME
     assert not auth.ambient
-    again = door.identify('Handle clientCert="true", renegotiate="true"', certificate=named(RSA_NAME))
+    again = auth_server.identify('Handle clientCert="true", renegotiate="true"', certificate=named(RSA_NAME))
     assert str(again.identity) == RSA_NAME
 
 
-def test_missing_certificate_is_explained(door: Doorstep) -> None:
-    auth = door.identify(WANTS)
+def test_missing_certificate_is_explained(auth_server: AuthServer) -> None:
+    auth = auth_server.identify(WANTS)
     assert auth.problem is not None
     assert auth.problem.code is ResponseCode.AUTHENTICATION_NEEDED
     assert "handshake" in auth.problem.reason
-    (line,) = door.challenge(WANTS)
+    (line,) = auth_server.challenge(WANTS)
     assert line[1].startswith("Handle "), "and no Basic"
-    assert door.identify('Handle clientCert="false"').problem is None
+    assert auth_server.identify('Handle clientCert="false"').problem is None
 
 
-def test_session_identity_takes_precedence_over_certificate(door: Doorstep) -> None:
-    session = door.begin()
+def test_session_identity_takes_precedence_over_certificate(auth_server: AuthServer) -> None:
+    session = auth_server.begin()
     header = handle_header(sessionId=session.id)
-    assert str(door.identify(header, certificate=named(RSA_NAME)).identity) == RSA_NAME
+    assert str(auth_server.identify(header, certificate=named(RSA_NAME)).identity) == RSA_NAME
     assert session.claimed == RSA_NAME
-    assert str(door.identify(header, certificate=named(DSA_NAME, DSA_KEY)).identity) == RSA_NAME
-    assert str(door.identify(header).identity) == RSA_NAME
+    assert str(auth_server.identify(header, certificate=named(DSA_NAME, DSA_KEY)).identity) == RSA_NAME
+    assert str(auth_server.identify(header).identity) == RSA_NAME
 
 
-def test_certificate_on_insecure_connection_is_ignored(door: Doorstep) -> None:
+def test_certificate_on_insecure_connection_is_ignored(auth_server: AuthServer) -> None:
     client = Client(STRANGER, secure=False, certificate=named(RSA_NAME))
-    assert str(door.identify(client=client).identity) == "anonymous"
+    assert str(auth_server.identify(client=client).identity) == "anonymous"
 
 
-def test_proof_ends_with_key(door: Doorstep) -> None:
-    auth = door.identify(certificate=named(RSA_NAME))
-    door.modify(ADMIN, Value(300, "HS_PUBKEY", RSA_KEYS[0].public.to_bytes()))
+def test_proof_ends_with_key(auth_server: AuthServer) -> None:
+    auth = auth_server.identify(certificate=named(RSA_NAME))
+    auth_server.modify(ADMIN, Value(300, "HS_PUBKEY", RSA_KEYS[0].public.to_bytes()))
     with pytest.raises(KeyChanged):
-        door.carry_out(auth, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
-    assert "is not a key of" in door.reason(certificate=named(RSA_NAME))
+        auth_server.execute(auth, Create(Handle.parse(f"{PREFIX}/new"), (URL, BY_ADMINS)))
+    assert "is not a key of" in auth_server.reason(certificate=named(RSA_NAME))
 
 
-def test_changed_site_record_ends_proof(door: Doorstep) -> None:
-    auth = door.identify(certificate=named(f"1:{ADMIN}", SERVER_KEY))
-    door.modify(ADMIN, Value(1, "HS_SITE", replace(SITE, serial=7).to_bytes()))
+def test_changed_site_record_ends_proof(auth_server: AuthServer) -> None:
+    auth = auth_server.identify(certificate=named(f"1:{ADMIN}", SERVER_KEY))
+    auth_server.modify(ADMIN, Value(1, "HS_SITE", replace(SITE, serial=7).to_bytes()))
     assert auth.guard is not None
-    with door.registry.snapshot() as snapshot, pytest.raises(KeyChanged):
+    with auth_server.registry.snapshot() as snapshot, pytest.raises(KeyChanged):
         auth.guard.check(snapshot)

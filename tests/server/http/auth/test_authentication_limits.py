@@ -1,4 +1,4 @@
-"""Guessing has an end: an address that fails often, and a secret that many try, are not looked at for a while."""
+"""Limits on guessing: addresses with many failures and secrets with many guesses are locked for a while."""
 
 import hashlib
 from asyncio import gather, run
@@ -18,9 +18,9 @@ from perseid.server.http.messages import Client, Request, Response
 from perseid.server.native.steps import SecretGuess, Work
 from perseid.server.processes.pools import Pools
 from tests.registry.registries import OPERATOR
+from tests.server.http.auth_servers import basic_header, handle_header, secret_at
 from tests.server.http.client_certificates import named
 from tests.server.http.contexts import Harness, header_of, recorded_harness
-from tests.server.http.doorsteps import basic_header, handle_header, secret_at
 from tests.server.native.native_servers import ADMIN, PREFIX
 from tests.wire.key_material import RSA_KEYS, SECRET
 
@@ -35,7 +35,7 @@ HOME, ATTACKER, ELSEWHERE = "192.0.2.1", "198.51.100.1", "203.0.113.1"
 
 
 class Limited:
-    """A server whose work is done in real pools, and whose clock stands still until it is moved."""
+    """A server with real pools and a clock that the test controls."""
 
     def __init__(self, server: Harness) -> None:
         self.now = 1_000.0
@@ -174,7 +174,7 @@ def test_authenticated_address_is_known(limited: Limited) -> None:
 
 
 def test_expensive_work_is_charged_before_it_starts(limited: Limited) -> None:
-    """A secret may be derived in many rounds. Who asks for many of these at once gets one, and others need not wait."""
+    """Secrets may be derived in many rounds. Of many such requests only one is served, and others do not wait."""
     fields = {"nonce": "AAAA", "cnonce": "AAAA", "signature": "AAAA", "salt": "AAAA", "length": "160"}
 
     async def many(rounds: int, host: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The headers in which somebody says who they are: what is written, what is read, and what is no header at all."""
+"""Parsing and formatting of Authorization headers, and verification of claims."""
 
 import base64
 import hashlib
@@ -62,7 +62,7 @@ def test_any_header_is_parsed_or_refused(text: str) -> None:
 
 
 def read_all(fields: dict[str, str]) -> None:
-    """Read fields in all ways; nothing but this may be raised."""
+    """Parse fields in all ways; only `InvalidFields` may be raised."""
     with suppress(InvalidFields):
         handle_scheme.check_version(fields)
     with suppress(InvalidFields):
@@ -265,7 +265,7 @@ def test_nonce_alone_requests_server_proof() -> None:
     assert handle_scheme.client_nonce(claim_fields()) is None
 
 
-# What proves
+# Verification
 
 
 def secret_value(secret: bytes, index: int = 300) -> Value:

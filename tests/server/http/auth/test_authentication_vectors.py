@@ -1,7 +1,7 @@
-"""The recorded exchanges about who somebody is, with the recorded nonces: our server takes the recorded signatures.
+"""Recorded authentication exchanges with the recorded nonces: our server accepts the recorded signatures.
 
-`http_vectors` holds the same exchanges with signatures that are made anew. Here the sessions of the recorded server are
-put into our table, with their ids and nonces, and every request goes out octet by octet as it was.
+`http_vectors` replays the same exchanges with new signatures. Here the sessions of the recorded server are put into our
+table, with their ids and nonces, and every request is sent byte for byte as recorded.
 """
 
 import json
@@ -15,8 +15,8 @@ import pytest
 from perseid.records.encoding import from_base64
 from perseid.server.http.auth.session_table import Session, SessionTable
 from perseid.server.http.messages import Response
+from tests.server.http.auth_servers import fields_of
 from tests.server.http.contexts import Harness, basic, json_of, recorded_harness
-from tests.server.http.doorsteps import fields_of
 from tests.vector_files import Vector, load
 from tests.wire.key_material import SECRET, SERVER_KEY
 
@@ -44,7 +44,7 @@ WITH_REASON = {
 
 @dataclass
 class Exchange:
-    """A recorded exchange, and our answer to the same request."""
+    """A recorded exchange, and our response to the same request."""
 
     vector: Vector
     ours: Response
@@ -70,7 +70,7 @@ def text_of_request(vector: Vector) -> str:
 
 
 def recorded_nonces() -> dict[str, str]:
-    """The nonces of the recorded sessions, by their ids."""
+    """The nonces of the recorded sessions, by id."""
     nonces = {}
     for vector in VECTORS:
         body = vector["response"]["body"]
@@ -89,7 +89,7 @@ def put_in(table: SessionTable, text: str, nonce: bytes, now: float) -> None:
 
 @pytest.fixture(scope="module")
 def exchanges() -> Iterator[dict[str, Exchange]]:
-    """All of them, in their order, in one conversation with a server in the recorded state."""
+    """All exchanges in order, in one conversation with a server in the recorded state."""
     nonces, known, found = recorded_nonces(), set(), {}
     with recorded_harness() as server:
         load_state(server)
@@ -154,7 +154,7 @@ def test_recorded_request_gets_recorded_body(exchanges: dict[str, Exchange], nam
 
 
 def comparable(plain: dict[str, Any]) -> dict[str, Any]:
-    """Without what varies, and without words for people."""
+    """The body without what varies, and without messages."""
     words = {name: "words" for name in ("error", "nonce", "sessionId", "serverSignature") if name in plain}
     plain = {name: value for name, value in (plain | words).items() if name != "message"}
     return json.loads(re.sub(r'"timestamp": "[^"]*"', '"timestamp": "T"', json.dumps(plain)))  # type: ignore[no-any-return]
@@ -182,7 +182,7 @@ def test_server_signs_with_recorded_key(exchanges: dict[str, Exchange], name: st
 
 
 def recorded_signature(exchange: Exchange) -> tuple[bytes, bytes]:
-    """The recorded signature, and what it is of; with an RSA key there is only one that is right."""
+    """The recorded signature and its data; with an RSA key only one signature is valid."""
     keys = exchange.vector["keys"]
     text = json.dumps(exchange.recorded)
     found = re.search(r'serverSignature[=\\": ]+([A-Za-z0-9+/=]+)', text)

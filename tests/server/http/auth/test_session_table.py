@@ -1,4 +1,4 @@
-"""The table of sessions: ids that nobody can guess, bounds in all and by address, and an end to idleness."""
+"""The session table: unpredictable ids, limits in total and per address, and timeouts."""
 
 import pytest
 from hypothesis import strategies as st
@@ -118,7 +118,7 @@ def test_unauthenticated_sessions_do_not_evict_authenticated() -> None:
 
 
 def test_network_has_little_more_than_one_address() -> None:
-    """A /64 of IPv6 counts for one address, a /56 for two of them and a /48 for four."""
+    """An IPv6 /64 counts as one address, a /56 as two and a /48 as four."""
     table = SessionTable(unproved_per_address=2)
     for host in range(10):
         begin(table, f"2001:db8::{host:x}")
@@ -145,7 +145,7 @@ def test_header_that_proved_session_is_recognized() -> None:
 
 
 class Tables(RuleBasedStateMachine):
-    """Whatever happens, the table keeps its bounds, and nothing of a session stays that is not there."""
+    """Whatever happens, the table keeps its limits, and removed sessions leave nothing."""
 
     @initialize()
     def make(self) -> None:

@@ -1,6 +1,6 @@
-"""What a browser sends by itself changes nothing that a page of somebody else has it ask for.
+"""Ambient credentials of browsers do not authorize cross-site changes.
 
-The recorded state is used, in which the key 300 of the prefix is an RSA key and 301 a secret.
+In the recorded state used here, key 300 of the prefix is an RSA key and 301 a secret.
 """
 
 import json
@@ -114,7 +114,7 @@ def test_program_can_home_prefix_without_body(recorded: Harness, identity: dict[
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
 def test_session_header_is_accepted_cross_site(recorded: Harness, headers: dict[str, str]) -> None:
-    """A session is written into the request by whoever has proved who they are in it."""
+    """The caller writes the session into the request."""
     session: dict[str, Any] = {"headers": in_session(recorded, f"301:{ADMIN}", SECRET.decode())}
     assert ask(recorded, session, "PUT", TARGET, JSON | headers, BODY).status == 201
     assert ask(recorded, session, "DELETE", TARGET, headers).status == 200

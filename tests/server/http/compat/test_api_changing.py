@@ -1,4 +1,4 @@
-"""Changing records over the API: PUT and DELETE, what they come to, and the order in which they are refused."""
+"""PUT and DELETE of records over the API: results, and the order of refusals."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def code(found: tuple[int, dict[str, Any]]) -> tuple[int, int, str | None]:
 
 
 def with_somebody(server: Harness) -> dict[str, str]:
-    """Somebody who is known, and administers nothing."""
+    """A user who is authenticated and administers nothing."""
     name = Handle.parse(f"{PREFIX}/somebody")
     server.registry.do(Create(name, (Value(300, "HS_SECKEY", b"s", permissions=PRIVATE),)), OPERATOR, "cli")
     return basic(f"300:{name}", "s")
@@ -234,7 +234,7 @@ def test_values_are_removed_all_or_none(server: Harness) -> None:
     assert json_of(server.get(NEW))["responseCode"] == 200
 
 
-# The order of refusals
+# Order of refusals
 
 
 def test_order_of_refusals_of_put(server: Harness) -> None:
@@ -339,7 +339,7 @@ def test_derived_prefix_is_created_by_parent(server: Harness) -> None:
     assert found[0] in (201, 403)
 
 
-# New names
+# Minting
 
 
 def test_handle_is_minted(server: Harness) -> None:
@@ -367,11 +367,11 @@ def test_refusals_of_minting(server: Harness) -> None:
     assert code(put(server, "/api/handles/12345/x?mintNewSuffix=false", URL)) == (201, 1, "12345/x")
 
 
-# What a secret is not
+# Secrets
 
 
 def test_refusals_contain_no_secrets(server: Harness) -> None:
-    """Whatever is wrong with a request that holds a secret, the answer does not."""
+    """Whatever is wrong with a request that contains a secret, the response does not contain it."""
     secret = {"index": 300, "type": "HS_SECKEY", "data": SECRET * 3}
     for body in ([secret, {"index": 1}], [secret | {"permissions": [SECRET]}], [secret | {"data": {"x": SECRET}}]):
         answer = server.put(NEW, body, headers=basic())

@@ -1,4 +1,4 @@
-"""Changes on a condition: nobody overwrites what they have not seen."""
+"""Conditional changes: nobody overwrites a version they have not seen."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_invalid_condition_is_refused(server: Harness, text: str) -> None:
 
 
 def test_precondition_holds_at_commit(server: Harness) -> None:
-    """In the registry, so that it holds at commit: whoever comes in between makes it be decided again."""
+    """It is checked in the registry, so a change in between leads to a new decision."""
     name = Handle.parse(f"{PREFIX}/n0")
     registry = server.registry
     tag = tag_of(server).strip('"')
@@ -101,7 +101,7 @@ def test_precondition_holds_at_commit(server: Harness) -> None:
 
 
 def test_server_status_has_no_tag(server: Harness) -> None:
-    """A tag would stand for a state that there never is again."""
+    """The state never repeats."""
     target = "/api/handles/0.SITE/status"
     answer = server.get(target, headers=basic())
     assert (answer.status, header_of(answer, "ETag")) == (200, None)
@@ -109,7 +109,7 @@ def test_server_status_has_no_tag(server: Harness) -> None:
 
 
 def test_tag_of_version_differs_from_current(server: Harness) -> None:
-    """Both have one address, where a time is named in a header, and the answer about the past says more."""
+    """Both have one URL if the time is in a header, and the response with a version has more members."""
     time = {"Accept-Datetime": "Thu, 01 Jan 2037 00:00:00 GMT"}
     now, then = server.get(N0), server.get(N0, headers=time)
     assert now.body != then.body

@@ -1,4 +1,4 @@
-"""What all of the API has in common: methods, forms of answers, scripts of other sites, and what goes wrong."""
+"""Conventions of the API: methods, response formats, CORS and errors."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ def test_unknown_path_is_404(shared: Harness, target: str) -> None:
         assert (answer.status, json_of(answer)) == (404, plain)
 
 
-# Forms of answers
+# Response formats
 
 
 def test_json_is_compact_or_pretty(shared: Harness) -> None:
@@ -165,7 +165,7 @@ def test_sanitized_callback_has_no_special_characters(text: str) -> None:
 
 
 def test_jsonp_ignores_ambient_credentials(server: Harness) -> None:
-    """A page of anybody can have a browser fetch it, with the password that it remembers."""
+    """Any page can make a browser fetch it with a remembered password."""
     hidden = f"/api/handles/{PREFIX}/private?callback=steal"
     for answer in (server.get(hidden, headers=basic()), server.get(hidden)):
         assert b"for administrators" not in answer.body
@@ -173,7 +173,7 @@ def test_jsonp_ignores_ambient_credentials(server: Harness) -> None:
     assert server.get(f"/api/handles?prefix={PREFIX}&callback=steal", headers=basic()).status == 401
 
 
-# Scripts of other sites
+# CORS
 
 
 def test_cors_allows_reads_from_any_origin(shared: Harness) -> None:
@@ -217,7 +217,7 @@ def test_options_without_origin_is_not_a_preflight(shared: Harness) -> None:
     assert header_of(answer, "Allow")
 
 
-# What goes wrong
+# Errors
 
 
 def failing(server: Harness, problem: Exception) -> None:

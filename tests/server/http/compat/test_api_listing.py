@@ -1,4 +1,4 @@
-"""Listing the names of a prefix: by page, all at once, and behind a place."""
+"""Listing the handles of a prefix: by page, all at once, and after a cursor."""
 
 import asyncio
 import json
@@ -143,7 +143,7 @@ def test_prefix_parameter_is_ignored_with_handle_in_path(shared: Harness) -> Non
     assert json_of(shared.get(f"/api/handles/{PREFIX}/n0?prefix={PREFIX}"))["responseCode"] == 1
 
 
-# What is long is read while it is sent
+# Streaming
 
 
 @pytest.mark.parametrize("query", ["", "&pretty", "&callback=f", "&pretty&callback=f"])
@@ -163,7 +163,7 @@ def test_streamed_list_equals_whole_list(
 
 
 def test_head_of_streamed_list(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not say that there is nothing in it."""
+    """It does not claim an empty body."""
     monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
     headers = [(name.lower(), value) for name, value in in_session(shared).items()]
 
@@ -176,7 +176,7 @@ def test_head_of_streamed_list(shared: Harness, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_hidden_handles_are_skipped(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where everybody may list, also over many names in a row of which only administrators may know."""
+    """For public listings, also across many hidden handles in a row."""
     policy = replace(with_group_administrators(PROFILES["free"]), who_may_list=Audience.PUBLIC)
     server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
     for number in range(120):

@@ -1,4 +1,4 @@
-"""The prefixes of the server and what it says about itself, over the API."""
+"""Prefixes, site record and description over the API."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_single_prefix_cannot_be_read(shared: Harness) -> None:
         assert header_of(answer, "Allow") == "POST, DELETE, OPTIONS"
 
 
-# Itself
+# Site and description
 
 
 def test_the_site_record(shared: Harness) -> None:

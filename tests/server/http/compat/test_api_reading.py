@@ -1,4 +1,4 @@
-"""Reading records over the API: which values, for whom, in which order, and what caches are told."""
+"""Reading records over the API: which values, for whom, in which order, and caching."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ def indexes(server: Harness, target: str, **how: object) -> list[int]:
     return [value["index"] for value in json_of(server.get(target, **how))["values"]]
 
 
-# What is found
+# Selection
 
 
 def test_values_are_sorted_by_index(server: Harness) -> None:
@@ -133,16 +133,16 @@ def test_scheme_before_handle_is_reported(shared: Harness, before: str) -> None:
 
 
 def test_hosted_prefixes_are_shown_only_with_permission_to_list(server: Harness) -> None:
-    """Whoever is refused the list does not get it as advice, at any door."""
+    """A caller who cannot list the prefixes does not get them as advice."""
     somebody = Value(300, "HS_SECKEY", b"theirs", permissions=PRIVATE)
     server.registry.do(Create(Handle.parse(f"{PREFIX}/somebody"), (somebody,)), OPERATOR, "cli")
     unprivileged: list[dict[str, str]] = [{}, basic(f"300:{PREFIX}/somebody", "theirs")]
     for number in range(8):
         answer = server.post(f"/api/prefixes/777{number}", headers=basic())
         assert answer.status == 200
-    for door in ("/api/handles/99999/x", "/api/v1/handles/99999%2Fx", "/99999/x"):
-        told = [server.get(door, headers={"Accept": "application/json", **identity}) for identity in unprivileged]
-        for each in (*told, server.get(door)):
+    for path in ("/api/handles/99999/x", "/api/v1/handles/99999%2Fx", "/99999/x"):
+        told = [server.get(path, headers={"Accept": "application/json", **identity}) for identity in unprivileged]
+        for each in (*told, server.get(path)):
             assert each.status in (400, 404)
             assert b"hosted here:" not in each.body
             assert b"777" not in each.body
@@ -175,7 +175,7 @@ def test_tombstone_can_be_read(server: Harness) -> None:
     assert "it was lost" in [value["data"]["value"] for value in answer["values"]]
 
 
-# A POST is a GET
+# POST as GET
 
 
 def test_post_has_parameters_in_body(shared: Harness) -> None:
@@ -212,7 +212,7 @@ def test_post_does_not_create(shared: Harness) -> None:
     assert shared.get(f"/api/handles/{PREFIX}/none").status == 404
 
 
-# Who may see what
+# Permissions
 
 
 def test_anonymous_callers_see_public_values(shared: Harness) -> None:
@@ -291,7 +291,7 @@ def test_records_of_the_installation_cannot_be_read(shared: Harness) -> None:
         assert (answer.status, json_of(answer)["responseCode"]) == (400, 301)
 
 
-# What caches are told
+# Caching
 
 
 def test_public_values_are_cached_by_ttl(server: Harness) -> None:
@@ -369,7 +369,7 @@ def test_wrong_server_of_site_is_reported() -> None:
         assert answers == {200, 400}
 
 
-# Names that templates make
+# Templates
 
 
 def test_template_creates_values_without_record(server: Harness) -> None:
@@ -400,11 +400,11 @@ def test_template_creates_values_without_record(server: Harness) -> None:
     assert json_of(server.get(f"{N0}@Part"))["values"][0]["data"]["value"] == "stored"
 
 
-# Keys that go
+# Changed keys
 
 
 def test_key_changed_meanwhile_is_refused(server: Harness) -> None:
-    """Between the proof and what is done, the record with the key may be changed by somebody else."""
+    """The record with the key may change between authentication and execution."""
     for headers in (basic(), in_session(server)):
         do = server.place.do
         count = 0

@@ -1,4 +1,4 @@
-"""A client of deployed servers works unmodified: pyhandle, over TLS, with a password and with a certificate."""
+"""An unmodified client of deployed servers works: pyhandle, over TLS, with a password and with a certificate."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ STD = f"{PREFIX}/vec-std"
 
 @dataclass(frozen=True)
 class Place:
-    """A server that runs in the recorded state, and what a client needs to know of it."""
+    """A running server in the recorded state, and what a client needs to know of it."""
 
     url: str
     verify: str

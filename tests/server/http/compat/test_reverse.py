@@ -1,4 +1,4 @@
-"""Finding names by what their records hold, as an add-on to deployed servers does."""
+"""Reverse lookup, as in an add-on to deployed servers."""
 
 from typing import Any
 

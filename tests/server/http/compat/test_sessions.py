@@ -1,4 +1,4 @@
-"""`/api/sessions`: a session is begun, somebody proves in it who they are, it is used, and it ends."""
+"""`/api/sessions`: sessions are started, authenticated, used and ended."""
 
 import asyncio
 import hashlib
@@ -19,9 +19,9 @@ from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.native.steps import WorkKind
 from tests.registry.registries import OPERATOR
+from tests.server.http.auth_servers import basic_header, fields_of, handle_header, secret_at
 from tests.server.http.client_certificates import named
 from tests.server.http.contexts import Harness, header_of, json_of, recorded_harness
-from tests.server.http.doorsteps import basic_header, fields_of, handle_header, secret_at
 from tests.server.native.native_servers import ADMIN, PREFIX
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
 
@@ -68,7 +68,7 @@ def in_session(session: dict[str, Any]) -> dict[str, str]:
     return {"Authorization": handle_header(sessionId=session["sessionId"])}
 
 
-# It begins
+# Start
 
 
 def test_new_session_has_id_and_nonce(server: Harness) -> None:
@@ -169,7 +169,7 @@ def test_too_many_fields_are_refused(server: Harness) -> None:
     assert answer.status == 400
 
 
-# Somebody proves who they are
+# Authentication
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
@@ -304,7 +304,7 @@ def test_proof_without_session_is_ignored(server: Harness) -> None:
     assert server.kinds == []
 
 
-# It is looked at, and ends
+# Reading and ending
 
 
 def test_session_can_be_read(server: Harness) -> None:
@@ -388,7 +388,7 @@ def test_request_in_session_with_changed_key_gets_challenge(server: Harness) -> 
     assert server.get(THIS, headers=in_session(session)).status == 403
 
 
-# Where others read along
+# Insecure connections
 
 
 def test_plain_http_has_no_sessions(server: Harness) -> None:
@@ -402,7 +402,7 @@ def test_plain_http_has_no_sessions(server: Harness) -> None:
     assert json_of(server.get(THIS, headers=in_session(session), secure=False, local=True))["authenticated"] is True
 
 
-# What browsers send by themselves
+# Ambient credentials
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_cross_site_page_cannot_authenticate_session(server: Harness, more: dict
 
 
 def test_cross_site_form_cannot_authenticate_session(server: Harness) -> None:
-    """Also where an old browser does not say which page it was: no form is sent as JSON."""
+    """Also in old browsers that do not send the origin: no form is sent as JSON."""
     session = begin(server)
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     body = urlencode({"sessionId": session["sessionId"]})
@@ -436,7 +436,7 @@ def test_own_page_can_authenticate_session(server: Harness) -> None:
     assert begin(server, body="{}", headers=header)["authenticated"] is True
 
 
-# Whatever comes
+# Properties
 
 
 TEXTS = st.text(max_size=20) | st.sampled_from(("HS_SECKEY", "HS_PUBKEY", "SHA256", "0", "AAAA", SEC, "true"))

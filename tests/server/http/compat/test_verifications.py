@@ -1,4 +1,4 @@
-"""`/api/verifications`: whether somebody who has a secret here made a signature, for another server that asks."""
+"""`/api/verifications`: verification of signatures for other servers."""
 
 import hashlib
 import hmac
@@ -18,8 +18,8 @@ from perseid.registry.commands.records import Create
 from perseid.server.http.context import ProofResult
 from perseid.server.native.steps import WorkKind
 from tests.registry.registries import OPERATOR
+from tests.server.http.auth_servers import basic_header, fields_of, handle_header, secret_at
 from tests.server.http.contexts import Harness, json_of, recorded_harness
-from tests.server.http.doorsteps import basic_header, fields_of, handle_header, secret_at
 from tests.server.native.native_servers import ADMIN, PREFIX
 from tests.wire.key_material import SECRET
 

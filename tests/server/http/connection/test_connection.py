@@ -1,4 +1,4 @@
-"""One HTTP connection: requests come in whatever pieces, and each gets its answer, in order."""
+"""One HTTP connection: requests arrive in any number of parts, and each gets its response, in order."""
 
 import socket
 from collections.abc import Iterator
@@ -219,7 +219,7 @@ def test_many_pipelined_requests_yield_to_others(server: Running) -> None:
         assert [caller.answer().body for _ in range(3_000)] == [b"now\n"] * 3_000
 
 
-# The end of a connection
+# End of a connection
 
 
 @BY
@@ -324,7 +324,7 @@ def test_work_continues_after_client_disconnects(server: Running) -> None:
     assert task.exception() is None
 
 
-# Answers
+# Responses
 
 
 @pytest.mark.parametrize("target", [b"/now", b"/x", b"/stream", b"/204", b"/304", b"/404", b"/large"])
@@ -468,7 +468,7 @@ def test_service_gets_any_method(server: Running, method: bytes) -> None:
             assert caller.answer().body == method + b" /x "
 
 
-# What else clients ask of a connection
+# Expect and upgrade
 
 
 def test_expect_100_continue(server: Running) -> None:
@@ -528,7 +528,7 @@ def test_one_empty_line_before_request_is_skipped(server: Running) -> None:
         assert caller.answer().status == 400
 
 
-# Who asks
+# Clients
 
 
 def test_trusted_proxy_is_evaluated_per_request() -> None:

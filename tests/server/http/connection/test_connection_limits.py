@@ -1,4 +1,4 @@
-"""Time and memory that a connection may take, and how connections end when all is to end. Clocks are the tests'."""
+"""Timeouts and memory limits of connections, and draining. The tests control the clock."""
 
 import gc
 import socket
@@ -30,7 +30,7 @@ def only(server: Running) -> Connection:
 
 
 def until_read(server: Running, octets: int) -> None:
-    """Wait until so much of a request is there."""
+    """Wait until this much of a request has arrived."""
     server.until(lambda: server.manager.unfinished.total == octets)
 
 
@@ -231,7 +231,7 @@ def test_ended_connection_leaves_no_buffers(server: Running) -> None:
             gc.enable()
 
 
-# The end of all
+# Draining
 
 
 def test_drain_closes_idle_connections_and_others_after_response(server: Running) -> None:

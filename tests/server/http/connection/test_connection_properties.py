@@ -1,4 +1,4 @@
-"""Any sound request arrives as it was sent, in whatever pieces; anything else ends the connection and nothing more."""
+"""Any valid request is received as sent, however split; any other input only ends the connection."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ TELLING: Final = ("host", "content", "transfer", "expect", "connection", "forwar
 
 @dataclass(frozen=True)
 class Sent:
-    """A request, and how it is written."""
+    """A request, and how it is encoded."""
 
     method: str
     target: bytes
@@ -44,7 +44,7 @@ class Sent:
         return octets + (self.body if self.chunks is None else in_chunks(self.body, self.chunks))
 
     def seen(self) -> tuple[str, bytes, list[tuple[str, str]], bytes]:
-        """What should be found of it."""
+        """What should be received."""
         headers = [(name.lower(), value.strip(" \t")) for name, value in self.headers]
         return self.method, self.target, headers, self.body
 
@@ -96,7 +96,7 @@ def requests(draw: st.DrawFn) -> Sent:
 
 
 def split(octets: bytes, cuts: Sequence[int]) -> list[bytes]:
-    """Octets in pieces, cut at some places; all single octets if there are no places."""
+    """Split data at some offsets; into single bytes if there are none."""
     if not cuts:
         return [bytes((octet,)) for octet in octets]
     places = sorted({cut % (len(octets) + 1) for cut in cuts} | {0, len(octets)})
@@ -167,7 +167,7 @@ def test_refusal_does_not_depend_on_splitting(server: Running, name: str, places
         assert caller.answer().status == status
 
 
-# Bodies alone
+# Bodies
 
 
 @given(st.binary(max_size=300), lengths, cuts, st.binary(max_size=10))
@@ -194,7 +194,7 @@ def test_sized_body_consumes_only_its_bytes(body: bytes, places: list[int], rest
 
 
 def by_h11(octets: bytes) -> bytes | None:
-    """What another reader makes of chunks; None if it refuses them or waits for more."""
+    """The body that h11 reads from chunks; None if it refuses them or waits for more."""
     reader = h11.Connection(h11.SERVER)
     reader.receive_data(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + octets)
     body = b""

@@ -1,4 +1,4 @@
-"""What is no request, or could be understood in two ways, is refused; nothing behind it is taken for a request."""
+"""Invalid and ambiguous requests are refused, and what follows them is not read as a request."""
 
 import re
 import socket
@@ -39,7 +39,7 @@ def chunked(octets: bytes) -> bytes:
 
 
 def padded(size: int) -> bytes:
-    """A sound request with a head of so many octets."""
+    """A valid request with a head of this many bytes."""
     octets = with_headers(b"X: ")
     return octets.replace(b"X: ", b"X: " + b"x" * (size - len(octets)))
 
@@ -289,7 +289,7 @@ def test_unsuspicious_headers_with_underscores_are_accepted(server: Running) -> 
 
 
 def test_client_that_keeps_sending_can_read_refusal(server: Running) -> None:
-    """Closed at once, the connection would be reset, and the refusal lost."""
+    """After an immediate close the connection would be reset, and the refusal lost."""
     with server.connect() as caller:
         caller.send(with_headers(b"Content-Length: 2000000"))
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""HTTP connections over TLS: the same as over TCP, on another transport."""
+"""HTTP connections over TLS behave as over TCP."""
 
 import socket
 import ssl

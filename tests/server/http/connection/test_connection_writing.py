@@ -1,4 +1,4 @@
-"""Answers as octets: what the sending adds, and what no answer can say."""
+"""Encoding of responses: added headers, and refused statuses and headers."""
 
 from collections.abc import AsyncIterator
 

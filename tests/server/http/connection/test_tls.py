@@ -1,4 +1,4 @@
-"""TLS under HTTP: handshakes, certificates of clients, large answers, how it ends, and what hostile clients do."""
+"""TLS: handshakes, client certificates, large responses, shutdown, and hostile clients."""
 
 import asyncio
 import socket
@@ -22,17 +22,17 @@ from perseid.server.native.decisions import Busy
 from tests.server.http.listeners import (
     BOTH_VERSIONS,
     PATIENCE,
-    Behind,
+    RunningListener,
     ask,
     big,
     client_certificate,
     client_context,
     client_key,
     context_of_server,
-    fronted,
     line_from,
     plain_client,
     read_all,
+    run_listener,
     tls_client,
     tls_key,
 )
@@ -47,8 +47,8 @@ def _say_on(client: SSL.Connection) -> None:
     client.recv(10)
 
 
-def identity(behind: Behind, context: ssl.SSLContext) -> str:
-    with tls_client(behind.address, context) as client:
+def identity(running: RunningListener, context: ssl.SSLContext) -> str:
+    with tls_client(running.address, context) as client:
         return ask(client, "who")
 
 
@@ -57,12 +57,12 @@ def identity(behind: Behind, context: ssl.SSLContext) -> str:
 
 @VERSIONS
 def test_client_without_certificate(version: ssl.TLSVersion) -> None:
-    with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
+    with run_listener() as running, tls_client(running.address, client_context(version)) as client:
         assert client.version() == version.name.replace("_", ".")
         assert ask(client, "who") == "127.0.0.1 True none"
         assert ask(client, "echo hello") == "hello"
-        assert behind.front.handshakes == 1
-        assert not behind.front.pending
+        assert running.front.handshakes == 1
+        assert not running.front.pending
 
 
 @VERSIONS
@@ -70,39 +70,39 @@ def test_client_without_certificate(version: ssl.TLSVersion) -> None:
 def test_self_signed_certificate_is_accepted(version: ssl.TLSVersion, kind: str) -> None:
     certificate = client_certificate(client_key(kind), "300:0.NA/12345")
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
-    with fronted() as behind:
+    with run_listener() as running:
         context = client_context(version, client_key(kind), certificate)
-        assert identity(behind, context) == f"127.0.0.1 True {digest}"
+        assert identity(running, context) == f"127.0.0.1 True {digest}"
 
 
 def test_certificate_is_not_requested_if_disabled() -> None:
     key = tls_key(SERVER_KEY)
     quiet = make_server_context([create_self_signed(key, ("localhost",))], key, request_certificate=False)
-    with fronted(context=quiet) as behind:
+    with run_listener(context=quiet) as running:
         for version in BOTH_VERSIONS:
-            assert identity(behind, client_context(version, client_key("ec"))).endswith("none")
+            assert identity(running, client_context(version, client_key("ec"))).endswith("none")
 
 
 def test_dsa_keys_work_with_tls_1_2_only() -> None:
     key = client_key("dsa")
     certificate = client_certificate(key, "300:0.NA/12345")
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
-    with fronted() as behind:
-        assert identity(behind, client_context(ssl.TLSVersion.TLSv1_2, key, certificate)).endswith(digest)
-        assert identity(behind, client_context(ssl.TLSVersion.TLSv1_3, key, certificate)).endswith("none")
+    with run_listener() as running:
+        assert identity(running, client_context(ssl.TLSVersion.TLSv1_2, key, certificate)).endswith(digest)
+        assert identity(running, client_context(ssl.TLSVersion.TLSv1_3, key, certificate)).endswith("none")
 
 
 @VERSIONS
 def test_certificate_signed_by_others_is_accepted(version: ssl.TLSVersion) -> None:
     certificate = client_certificate(client_key("ec"), "300:0.NA/12345", issuer=client_key("rsa2048"))
     digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
-    with fronted() as behind:
-        assert identity(behind, client_context(version, client_key("ec"), certificate)).endswith(digest)
+    with run_listener() as running:
+        assert identity(running, client_context(version, client_key("ec"), certificate)).endswith(digest)
 
 
 @VERSIONS
 def test_certificate_without_its_key_is_refused(version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture) -> None:
-    """The client shows somebody's certificate, and what it signs with is not the key of it."""
+    """The client sends a certificate of another and signs with a different key."""
     caplog.set_level("INFO", "perseid")
     stolen = client_key("rsa2048")
     assert isinstance(stolen, rsa.RSAPrivateKey)
@@ -116,7 +116,7 @@ def test_certificate_without_its_key_is_refused(version: ssl.TLSVersion, caplog:
     context.set_max_proto_version(number)
     context.use_certificate(client_certificate(stolen, "300:0.NA/12345"))
     context.use_privatekey(wrong.private_key(unsafe_skip_rsa_key_validation=True))
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         client.settimeout(None)
         liar = SSL.Connection(context, client)
         liar.set_connect_state()
@@ -124,25 +124,25 @@ def test_certificate_without_its_key_is_refused(version: ssl.TLSVersion, caplog:
             liar.do_handshake()
             liar.sendall(b"who\n")
             assert not liar.recv(10)
-        behind.until(lambda: behind.failures == {"refused": 1}, "it was refused")
-        assert not behind.open
+        running.until(lambda: running.failures == {"refused": 1}, "it was refused")
+        assert not running.open
     assert "bad signature" in caplog.records[0].getMessage()
 
 
 @VERSIONS
 def test_returning_client_is_asked_for_certificate_again(version: ssl.TLSVersion) -> None:
-    """No session is resumed: a ticket from before the certificate would keep it from being asked for."""
+    """No session is resumed: a ticket from before would prevent the request for a certificate."""
     context = client_context(version)
     certificate = client_certificate(client_key("ec"), "300:0.NA/12345")
     later = client_context(version, client_key("ec"), certificate)
-    with fronted() as behind:
-        with tls_client(behind.address, context) as client:
+    with run_listener() as running:
+        with tls_client(running.address, context) as client:
             assert ask(client, "who").endswith("none")
             session = client.session
-        with tls_client(behind.address, context, session=session) as client:
+        with tls_client(running.address, context, session=session) as client:
             assert ask(client, "who").endswith("none")
             assert not client.session_reused
-        assert identity(behind, later).endswith(sha256(certificate.public_bytes(Encoding.DER)).hexdigest())
+        assert identity(running, later).endswith(sha256(certificate.public_bytes(Encoding.DER)).hexdigest())
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_alpn_selects_http_1_1(offered: list[str], chosen: str | None) -> None:
     context = client_context()
     if offered:
         context.set_alpn_protocols(offered)
-    with fronted() as behind, tls_client(behind.address, context) as client:
+    with run_listener() as running, tls_client(running.address, context) as client:
         assert client.selected_alpn_protocol() == chosen
         assert ask(client, "echo x") == "x"
 
 
 def test_handshake_may_arrive_byte_by_byte() -> None:
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         inside = client_context().wrap_bio(incoming, outgoing)
@@ -184,8 +184,8 @@ def test_handshake_may_arrive_byte_by_byte() -> None:
 
 
 def test_request_may_arrive_with_end_of_handshake() -> None:
-    """What follows the last message of the client in one packet is not lost, nor what comes while a step is made."""
-    with fronted() as behind, plain_client(behind.address) as client:
+    """Nothing that follows the client's last handshake message, or arrives during a step, is lost."""
+    with run_listener() as running, plain_client(running.address) as client:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         inside = client_context(ssl.TLSVersion.TLSv1_3).wrap_bio(incoming, outgoing)
         with pytest.raises(ssl.SSLWantReadError):
@@ -210,7 +210,7 @@ def test_request_may_arrive_with_end_of_handshake() -> None:
         assert answer == b"first\n"
 
 
-# Handshakes that come to nothing
+# Failed handshakes
 
 
 def test_old_tls_versions_are_refused_and_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -222,11 +222,11 @@ def test_old_tls_versions_are_refused_and_counted(caplog: pytest.LogCaptureFixtu
         warnings.simplefilter("ignore", DeprecationWarning)  # it is what the test is about
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with fronted() as behind:
-        with pytest.raises(ssl.SSLError), tls_client(behind.address, context):
+    with run_listener() as running:
+        with pytest.raises(ssl.SSLError), tls_client(running.address, context):
             pass
-        behind.until(lambda: not len(behind.front.connections), "it is gone")
-        assert behind.failures == {"refused": 1}
+        running.until(lambda: not len(running.front.connections), "it is gone")
+        assert running.failures == {"refused": 1}
     (record,) = caplog.records
     assert record.getMessage() == "TLS handshake failed: unsupported protocol"
     assert record.exc_info is None
@@ -234,14 +234,14 @@ def test_old_tls_versions_are_refused_and_counted(caplog: pytest.LogCaptureFixtu
 
 def test_client_that_distrusts_the_certificate_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "perseid")
-    with fronted() as behind:
+    with run_listener() as running:
         strict = ssl.create_default_context()
         with (
             pytest.raises(ssl.SSLCertVerificationError),
-            tls_client(behind.address, strict, server_hostname="localhost"),
+            tls_client(running.address, strict, server_hostname="localhost"),
         ):
             pass
-        behind.until(lambda: behind.failures == {"alert": 1}, "the alert is counted")
+        running.until(lambda: running.failures == {"alert": 1}, "the alert is counted")
     assert [record.getMessage() for record in caplog.records] == ["TLS handshake failed: tlsv1 alert unknown ca"]
 
 
@@ -255,40 +255,40 @@ def test_client_that_distrusts_the_certificate_is_counted(caplog: pytest.LogCapt
     ],
 )
 def test_invalid_tls_is_closed(octets: bytes) -> None:
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         client.sendall(octets)
         client.shutdown(socket.SHUT_WR)
         assert read_all(client)[:1] in (b"", b"\x15")
-        behind.until(lambda: not len(behind.front.connections), "it is gone")
-        assert sum(behind.failures.values()) == 1
+        running.until(lambda: not len(running.front.connections), "it is gone")
+        assert sum(running.failures.values()) == 1
 
 
 def test_client_that_disconnects_is_counted() -> None:
-    with fronted() as behind:
-        with plain_client(behind.address) as client:
+    with run_listener() as running:
+        with plain_client(running.address) as client:
             client.sendall(b"\x16")
-            behind.until(lambda: behind.front.pending, "the handshake has begun")
-        behind.until(lambda: behind.failures == {"gone": 1}, "it has gone")
+            running.until(lambda: running.front.pending, "the handshake has begun")
+        running.until(lambda: running.failures == {"gone": 1}, "it has gone")
 
 
 def test_slow_handshake_is_cut() -> None:
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         client.sendall(b"\x16\x03\x01\x02\x00")
-        behind.until(lambda: behind.front.pending, "the handshake has begun")
-        behind.later(HANDSHAKE_TIMEOUT - 1)
-        assert not behind.failures
-        behind.later(HANDSHAKE_TIMEOUT + 1)
+        running.until(lambda: running.front.pending, "the handshake has begun")
+        running.later(HANDSHAKE_TIMEOUT - 1)
+        assert not running.failures
+        running.later(HANDSHAKE_TIMEOUT + 1)
         assert read_all(client) == b""
-        assert behind.failures == {"slow": 1}
-        assert behind.counts.limits() == {"slow_connection": 1}
+        assert running.failures == {"slow": 1}
+        assert running.counts.limits() == {"slow_connection": 1}
 
 
 def test_endless_handshake_is_cut() -> None:
-    """Records with parts of a message that would be long, as a hostile client sends them."""
+    """Records with parts of a message that would be very long."""
     hello = b"\x01" + (1 << 20).to_bytes(3, "big")
     record = b"\x16\x03\x01" + struct.pack(">H", 1_000) + hello + bytes(996)
     filler = b"\x16\x03\x01" + struct.pack(">H", 1_000) + bytes(1_000)
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         client.sendall(record)
         try:
             for _ in range(2 * MAX_HANDSHAKE_BYTES // 1_000):
@@ -296,56 +296,56 @@ def test_endless_handshake_is_cut() -> None:
         except OSError:
             pass
         read_all(client)
-        behind.until(lambda: sum(behind.failures.values()) == 1, "it has ended")
-        assert set(behind.failures) <= {"too long", "refused"}
+        running.until(lambda: sum(running.failures.values()) == 1, "it has ended")
+        assert set(running.failures) <= {"too long", "refused"}
 
 
 def test_busy_server_closes_handshake() -> None:
     async def refuse() -> None:
         raise Busy
 
-    with fronted() as behind:
-        behind.delays.append(refuse)
-        with pytest.raises((ssl.SSLError, ConnectionResetError)), tls_client(behind.address, client_context()):
+    with run_listener() as running:
+        running.delays.append(refuse)
+        with pytest.raises((ssl.SSLError, ConnectionResetError)), tls_client(running.address, client_context()):
             pass
-        behind.until(lambda: behind.failures == {"busy": 1}, "it is counted")
-        assert identity(behind, client_context()).endswith("none")
+        running.until(lambda: running.failures == {"busy": 1}, "it is counted")
+        assert identity(running, client_context()).endswith("none")
 
 
 def test_client_that_disconnects_during_step_leaves_nothing() -> None:
-    with fronted() as behind:
-        release = behind.call(asyncio.Event)
+    with run_listener() as running:
+        release = running.call(asyncio.Event)
 
         async def wait() -> None:
             await release.wait()
 
-        behind.delays.append(wait)
-        with plain_client(behind.address) as client:
+        running.delays.append(wait)
+        with plain_client(running.address) as client:
             inside = client_context().wrap_bio(ssl.MemoryBIO(), outgoing := ssl.MemoryBIO())
             with pytest.raises(ssl.SSLWantReadError):
                 inside.do_handshake()
             client.sendall(outgoing.read())
-            behind.until(lambda: not behind.delays, "the step has begun")
-            behind.later(HANDSHAKE_TIMEOUT + 1)
-        behind.call(release.set)
-        behind.until(lambda: not len(behind.front.connections), "it is gone")
-        assert behind.failures == {"slow": 1}
-        assert not behind.open
+            running.until(lambda: not running.delays, "the step has begun")
+            running.later(HANDSHAKE_TIMEOUT + 1)
+        running.call(release.set)
+        running.until(lambda: not len(running.front.connections), "it is gone")
+        assert running.failures == {"slow": 1}
+        assert not running.open
 
 
 def test_failures_are_all_counted_and_few_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "perseid")
-    with fronted() as behind:
+    with run_listener() as running:
         for _ in range(80):
-            with plain_client(behind.address) as client:
+            with plain_client(running.address) as client:
                 client.sendall(b"\x16\x03\x01\x00\x05hello")
                 read_all(client)
-        behind.until(lambda: sum(behind.failures.values()) == 80, "all are counted")
+        running.until(lambda: sum(running.failures.values()) == 80, "all are counted")
     assert 50 <= len(caplog.records) < 80
 
 
 def test_renegotiation_is_refused() -> None:
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         context.set_max_proto_version(SSL.TLS1_2_VERSION)
         again = SSL.Connection(context, client)
@@ -359,13 +359,13 @@ def test_renegotiation_is_refused() -> None:
             _say_on(again)
 
 
-# What goes through
+# Data
 
 
 @VERSIONS
 def test_large_response_is_complete(version: ssl.TLSVersion) -> None:
     size = 5_000_001
-    with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
+    with run_listener() as running, tls_client(running.address, client_context(version)) as client:
         client.sendall(b"big %d\nclose\n" % size)
         assert read_all(client) == big(size) + b"bye\n"
 
@@ -373,15 +373,15 @@ def test_large_response_is_complete(version: ssl.TLSVersion) -> None:
 @VERSIONS
 @pytest.mark.parametrize("together", [False, True], ids=["behind the handshake", "with its last words"])
 def test_many_records_may_arrive_at_once(version: ssl.TLSVersion, together: bool) -> None:
-    """Many records come together; each line of them is obeyed, in order.
+    """Many records arrive together; each line in them is executed, in order.
 
-    In TLS 1.3 a client has the last word of the handshake and may go on at once; both come in one piece then.
+    In TLS 1.3 the client sends the last handshake message and may continue at once; both then arrive in one read.
     """
     lines = b"".join(b"echo %06d\n" % number for number in range(20_000)) + b"close\n"
     # Over memory, for two threads must not use one TLS socket at the same time.
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     speaking = client_context(version).wrap_bio(incoming, outgoing)
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         while True:
             try:
                 speaking.do_handshake()
@@ -397,7 +397,7 @@ def test_many_records_may_arrive_at_once(version: ssl.TLSVersion, together: bool
         incoming.write(read_all(client))
         incoming.write_eof()
         sender.join()
-        assert not behind.failures
+        assert not running.failures
         assert b"".join(_decrypted(speaking)) == lines.replace(b"echo ", b"").replace(b"close", b"bye")
 
 
@@ -413,22 +413,22 @@ def _decrypted(speaking: ssl.SSLObject) -> Iterator[bytes]:
 
 
 def test_slow_client_pauses_writing() -> None:
-    """The protocol inside hears that it should write no more, and later that it may."""
-    with fronted() as behind, tls_client(behind.address, client_context()) as client:
+    """The inner protocol is told to pause writing, and later to resume."""
+    with run_listener() as running, tls_client(running.address, client_context()) as client:
         client.sendall(b"big 30000000\n")
-        behind.until(lambda: behind.open and not behind.open[0].writable, "it is told to wait")
+        running.until(lambda: running.open and not running.open[0].writable, "it is told to wait")
         left = 30_000_000
         while left:
             left -= len(client.recv(min(left, 65_536)))
-        behind.until(lambda: behind.open[0].writable, "it may go on")
+        running.until(lambda: running.open[0].writable, "it may go on")
         assert ask(client, "echo still here") == "still here"
 
 
 def test_paused_reading_pauses_client() -> None:
-    with fronted() as behind, tls_client(behind.address, client_context()) as client:
+    with run_listener() as running, tls_client(running.address, client_context()) as client:
         client.sendall(b"pause\n")
-        behind.until(lambda: behind.open and behind.open[0].paused, "it reads no more")
-        small = behind.open[0]
+        running.until(lambda: running.open and running.open[0].paused, "it reads no more")
+        small = running.open[0]
         client.setblocking(False)
         full = 0
         while full < 100:  # nothing more fits between the two, again and again
@@ -437,54 +437,54 @@ def test_paused_reading_pauses_client() -> None:
                 full = 0
             except ssl.SSLWantWriteError:
                 full += 1
-                behind.call(lambda: None)
+                running.call(lambda: None)
         taken = small.taken
         assert taken < 2 << 20
         assert small.transport is not None
-        behind.call(small.transport.resume_reading)
-        behind.until(lambda: small.taken > taken, "it reads on")
+        running.call(small.transport.resume_reading)
+        running.until(lambda: small.taken > taken, "it reads on")
 
 
 @VERSIONS
 def test_reading_can_pause_between_any_records(version: ssl.TLSVersion) -> None:
-    with fronted() as behind, tls_client(behind.address, client_context(version)) as client:
+    with run_listener() as running, tls_client(running.address, client_context(version)) as client:
         for number in range(20):
             client.sendall(b"pause\n")
             client.sendall(b"echo %d\n" % number)
-            behind.until(lambda: behind.open and behind.open[0].paused, "it reads no more")
-            small = behind.open[0]
+            running.until(lambda: running.open and running.open[0].paused, "it reads no more")
+            small = running.open[0]
             small.paused = False
             assert small.transport is not None
-            behind.call(small.transport.resume_reading)
+            running.call(small.transport.resume_reading)
             assert line_from(client) == str(number)
 
 
-# The end
+# Shutdown
 
 
 @VERSIONS
 def test_close_notify_is_sent(version: ssl.TLSVersion) -> None:
-    """A client is told that what it got is all, so nobody on the way can have cut it short."""
+    """It shows that the data was not truncated by others."""
     context = client_context(version)
-    with fronted() as behind, tls_client(behind.address, context, suppress_ragged_eofs=False) as client:
+    with run_listener() as running, tls_client(running.address, context, suppress_ragged_eofs=False) as client:
         client.sendall(b"close\n")
         assert read_all(client) == b"bye\n"
-        behind.until(lambda: behind.open[0].lost, "it is over")
+        running.until(lambda: running.open[0].lost, "it is over")
 
 
 def test_server_reads_after_write_eof() -> None:
-    with fronted() as behind, tls_client(behind.address, client_context(), suppress_ragged_eofs=False) as client:
+    with run_listener() as running, tls_client(running.address, client_context(), suppress_ragged_eofs=False) as client:
         client.sendall(b"finish\n")
         assert read_all(client) == b"all\n"
         client.sendall(b"echo more\n")
-        behind.until(lambda: behind.open[0].taken == 17, "it is read")
+        running.until(lambda: running.open[0].taken == 17, "it is read")
 
 
 @pytest.mark.parametrize("says_so", [True, False])
 def test_half_closed_client_gets_response(says_so: bool) -> None:
-    """By the alert of TLS, or by closing its half of the connection alone."""
-    with fronted() as behind, plain_client(behind.address) as client:
-        behind.answers_after_the_end = True
+    """After close_notify, or after a TCP half-close."""
+    with run_listener() as running, plain_client(running.address) as client:
+        running.answers_after_the_end = True
         context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         inside = SSL.Connection(context, client)
         client.settimeout(None)
@@ -499,21 +499,21 @@ def test_half_closed_client_gets_response(says_so: bool) -> None:
         assert inside.recv(10) == b"late\n"
         with pytest.raises((SSL.ZeroReturnError, SSL.SysCallError)):
             inside.recv(10)
-        behind.until(lambda: behind.open[0].lost, "it is over")
+        running.until(lambda: running.open[0].lost, "it is over")
 
 
 def test_closed_client_is_removed() -> None:
-    with fronted() as behind:
-        with tls_client(behind.address, client_context()) as client:
+    with run_listener() as running:
+        with tls_client(running.address, client_context()) as client:
             assert ask(client, "echo x") == "x"
-        behind.until(lambda: behind.open[0].lost, "it is gone")
-        assert behind.open[0].ended
-        assert not len(behind.front.connections)
+        running.until(lambda: running.open[0].lost, "it is gone")
+        assert running.open[0].ended
+        assert not len(running.front.connections)
 
 
 @pytest.mark.parametrize("octets", [b"GET / HTTP/1.1\r\n\r\n", b"\x17\x03\x03\x00\x20" + bytes(32), b"\x16" * 64])
 def test_invalid_record_ends_connection(octets: bytes) -> None:
-    with fronted() as behind, plain_client(behind.address) as client:
+    with run_listener() as running, plain_client(running.address) as client:
         context = SSL.Context(SSL.TLS_CLIENT_METHOD)
         inside = SSL.Connection(context, client)
         client.settimeout(None)
@@ -524,19 +524,19 @@ def test_invalid_record_ends_connection(octets: bytes) -> None:
         client.settimeout(PATIENCE)
         client.sendall(octets)
         read_all(client)
-        behind.until(lambda: behind.open[0].lost, "it is over")
+        running.until(lambda: running.open[0].lost, "it is over")
 
 
 def test_new_certificate_applies_to_new_connections() -> None:
-    with fronted() as behind, tls_client(behind.address, client_context()) as first:
+    with run_listener() as running, tls_client(running.address, client_context()) as first:
         before = first.getpeercert(binary_form=True)
         other = context_of_server(RSA_KEY)
 
         def change() -> None:
-            behind.front.context = other
+            running.front.context = other
 
-        behind.call(change)
-        with tls_client(behind.address, client_context()) as second:
+        running.call(change)
+        with tls_client(running.address, client_context()) as second:
             assert second.getpeercert(binary_form=True) != before
             assert ask(second, "echo new") == "new"
         assert ask(first, "echo old") == "old"

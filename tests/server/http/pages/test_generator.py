@@ -1,4 +1,4 @@
-"""The generator's page: who may use it, what it makes, what it explains; and that no other page can use it for them."""
+"""The page that creates identifiers: permissions, results, explanations, and protection against forgery."""
 
 import re
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def token_of(answer: Response) -> str:
 
 
 def send(server: Harness, headers: dict[str, str] | None = None, /, **fields: str) -> Response:
-    """Send the form as a browser does; a token is got first, unless one is given."""
+    """Send the form like a browser; a new token is used unless one is given."""
     if "token" not in fields:
         fields["token"] = form_of(server)
     given = {"prefix": "12345", "mode": "reserve", "count": "1", **fields}
@@ -76,7 +76,7 @@ def send(server: Harness, headers: dict[str, str] | None = None, /, **fields: st
 
 
 def made(answer: Response) -> list[str]:
-    """The names on a page of results."""
+    """The handles on a result page."""
     assert answer.status == 200, page_of(answer).text
     return [name.decode() for name in re.findall(rb'<li>(?:<a [^>]*>)?<bdi class="name">([^<]+)</bdi>', answer.body)]
 
@@ -87,7 +87,7 @@ def entry_of(server: Harness, name: str) -> State | None:
         return None if entry is None else entry.state
 
 
-# Who
+# Access
 
 
 def test_explanation_of_suffixes_is_public(server: Harness) -> None:
@@ -135,7 +135,7 @@ def test_certificate_is_accepted(server: Harness) -> None:
     assert "cannot create handles under 12345" in page_of(refused).text
 
 
-# What is made
+# Results
 
 
 def test_form_lists_permitted_prefixes(server: Harness) -> None:
@@ -386,7 +386,7 @@ def test_other_texts_are_not_tokens(token: str) -> None:
         FormTokens(b"a secret").read(token, "somebody", 0)
 
 
-# Hostile
+# Hostile input
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
@@ -414,7 +414,7 @@ def test_input_stays_text(server: Harness) -> None:
 
 @pytest.mark.parametrize(("field", "called"), [("prefix", "prefix"), ("url", "target URL"), ("creator", "creator")])
 def test_long_fields_are_refused_not_truncated(server: Harness, field: str, called: str) -> None:
-    """What is too long is shown again as far as it goes, and refused: half of an address leads somewhere else."""
+    """Long text is shown truncated, and refused: half of a URL has a different meaning."""
     whole = {"prefix": "12345", "mode": "mint", "url": ADDRESS}
     given = f"{whole.get(field, '')}{'x' * (MAX_FIELD + 1)}"
     answer = send(server, **whole | {field: given})

@@ -1,9 +1,8 @@
-"""Records and requests that attack whoever looks at them: nothing of theirs becomes an element, a header or a link.
+"""Records and requests that attack readers of pages: none of their text becomes an element, a header or a link.
 
-Every attack is put wherever a stranger can put something: data of every type that is read in its own way, types, names,
-parameters, headers of the request, reasons of tombstones, contacts of namespaces, attributes of locations. The page is
-taken apart by a parser. What it is made of must be what the same page is made of with harmless text in the same place,
-and links must be of permitted schemes.
+Every attack is put wherever untrusted text can be: data of every type with its own parser, types, names, parameters,
+request headers, reasons of tombstones, contacts of namespaces, attributes of locations. The page is parsed: its
+elements must be those of the same page with harmless text, and links must have permitted schemes.
 """
 
 import hashlib
@@ -116,7 +115,7 @@ def values(attack: str) -> list[Value]:
 
 
 def check_headers(answer: Response) -> None:
-    """What every answer must be like."""
+    """Check what every response must have."""
     assert all(is_header_text(value) for _, value in answer.headers)
     assert header_of(answer, "Set-Cookie") is None
     for location in answer.values("Location"):
@@ -167,7 +166,7 @@ def test_values_become_only_text(server: Harness, number: int) -> None:
 
 
 def check_any(answer: Response) -> None:
-    """An answer of any kind is what its type says."""
+    """Check that a response of any kind is what its type says."""
     check_headers(answer)
     type_ = header_of(answer, "Content-Type") or ""
     if type_.startswith("text/html") and header_of(answer, "Location") is None:
@@ -194,7 +193,7 @@ _shapes: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
 
 
 def harmless_shape(server: Harness, type_: str) -> list[tuple[str, tuple[str, ...]]]:
-    """What a page with one harmless value in it is made of, besides links."""
+    """The elements of a page with one harmless value, without links."""
     known = type_ if type_ in TYPES or type_.startswith("HS_") or type_ == "DATA" else "NOTE"
     if known not in _shapes:
         value = next(value for value in values(HARMLESS) if value.type == known)
@@ -205,7 +204,7 @@ def harmless_shape(server: Harness, type_: str) -> list[tuple[str, tuple[str, ..
 
 
 def besides_links(page: Page) -> list[tuple[str, tuple[str, ...]]]:
-    """What a page is made of besides links and notes, which a value may have or not have; no attack writes these."""
+    """The elements of a page without links and notes, which depend on the value but never come from an attack."""
     return [shape for shape in page.shape if shape[0] not in ("a", "li", "div")]
 
 

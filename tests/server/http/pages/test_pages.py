@@ -1,4 +1,4 @@
-"""The pages: what stands on them, what they are made of, and what a browser is told about them."""
+"""The pages: their content, elements and headers."""
 
 import re
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_every_page_is_valid_safe_and_accessible(server: Harness, path: str) -> 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_no_dead_links(server: Harness, path: str) -> None:
-    """What a link checker would find, for every link that stays here."""
+    """Check every internal link, as a link checker would."""
     page = page_of(server.get(path))
     own = [link for link in page.links if link.startswith("/")]
     own += [each["href"] or "" for tag, each in page.elements if tag == "link"]
@@ -211,7 +211,7 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_text_has_enough_contrast(server: Harness, scheme: int) -> None:
-    """WCAG's contrast for text, 4.5 to 1, in both schemes."""
+    """WCAG's contrast for text, 4.5 to 1, in both color schemes."""
     css = server.get("/static/perseid.css").body.decode()
     block = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
     colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))
@@ -301,7 +301,7 @@ def test_only_usable_actions_are_offered(server: Harness) -> None:
     assert "javascript:alert(1)" in page_of(server.get("/12345/script")).text
 
 
-# What cannot be seen
+# Invisible characters
 
 
 @given(st.text())

@@ -1,4 +1,4 @@
-"""What the tests of the web resolver share: a server with records of every kind, and ways to look at its answers."""
+"""Shared parts of the web resolver tests: a server with records of every kind, and parsed pages."""
 
 import re
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def resolver() -> Iterator[Harness]:
 
 @contextmanager
 def without_suggestions(server: Harness) -> Iterator[None]:
-    """Have a server that has no budget left for suggestions while the block runs."""
+    """Disable suggestions while the block runs."""
     place = server.place
     used_up = Budget(Rate(1e-6, 1), Rate(1e-6, 1))
     assert used_up.take((), place.time())
@@ -101,18 +101,18 @@ def add_namespace(server: Harness, prefix: str, profile: str = "free", *values: 
     server.registry.do(AddNamespace(prefix, PROFILES[profile], (ADMIN, *values)), OPERATOR, "cli")
 
 
-# Looking at answers
+# Parsing responses
 
 
 def location_of(response: Response) -> str:
-    """Where an answer leads; it is a redirection."""
+    """The target of a redirect."""
     assert response.status in (301, 302, 303, 307, 308), (response.status, response.body[:2_000])
     return header_of(response, "Location") or ""
 
 
 @dataclass
 class Page(HTMLParser):
-    """What is on a page."""
+    """The content of a page."""
 
     elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
@@ -161,12 +161,12 @@ class Page(HTMLParser):
 
     @property
     def shape(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Elements with the names of their attributes: what comes from a template and never from data."""
+        """Elements with their attribute names: they come from a template, never from data."""
         return [(tag, tuple(attributes)) for tag, attributes in self.elements]
 
 
 def page_of(response: Response) -> Page:
-    """An answer as a page: every element that is begun is ended."""
+    """Parse a response as a page; every element must be closed."""
     assert header_of(response, "Content-Type") == "text/html;charset=utf-8", response.body
     page = Page()
     page.feed(response.body.decode())

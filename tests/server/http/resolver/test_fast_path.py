@@ -1,4 +1,4 @@
-"""What is answered at once is, octet for octet, what the usual way answers; and the usual requests are answered so."""
+"""The fast path gives the same bytes as the normal path, and handles typical requests."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ URL = Value.text(1, "URL", "https://example.org/a?b=c&d='e'#f")
 
 
 class Both:
-    """A server with both ways of answering."""
+    """A server with both paths."""
 
     def __init__(self, server: Harness) -> None:
         self.server = server
@@ -62,7 +62,7 @@ class Both:
         return head + response.body if has_body(response.status, method) else head
 
     def agree(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bool:
-        """Whether it is answered at once; if so, as in the usual way."""
+        """Whether the fast path responds; if so, it must equal the normal path."""
         found = self.handle_fast(target, headers, method)
         if found is not None:
             assert found == self.usual(target, headers, method)
@@ -319,7 +319,7 @@ def test_both_paths_give_the_same_response(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_large_records_use_the_normal_path(both: Both, form: str) -> None:
-    """To write one out takes time, for which others would have to wait."""
+    """Encoding one takes time, for which others would have to wait."""
     for values in (
         (URL, Value(2, "DATA", bytes(MAX_INLINE_BYTES))),
         tuple([replace(URL, index=n) for n in range(1, 300)]),

@@ -1,4 +1,4 @@
-"""What RFC 7089 demands of each answer: `Vary`, `Memento-Datetime` and links, section by section."""
+"""Requirements of RFC 7089 for each response: `Vary`, `Memento-Datetime` and links, section by section."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,13 +33,13 @@ def moved(machine: Machine) -> Moved:
 
 
 def is_time_gate(answer: Response, original: str) -> None:
-    """An answer that depends on the time, and says of what (2.1.2, 2.2.1, 2.2.2)."""
+    """Check a response that depends on the time, and says so (2.1.2, 2.2.1, 2.2.2)."""
     assert "accept-datetime" in (header_of(answer, "Vary") or "").lower()
     _is_linked(answer, original)
 
 
 def is_memento(answer: Response, original: str, seconds: int) -> None:
-    """An answer about the past that is what it is (4.1.1, 4.5.6)."""
+    """Check a response about a fixed time (4.1.1, 4.5.6)."""
     assert header_of(answer, "Memento-Datetime") == formatdate(seconds, usegmt=True)
     assert "accept-datetime" not in (header_of(answer, "Vary") or "").lower()
     _is_linked(answer, original)
@@ -55,7 +55,7 @@ def _is_linked(answer: Response, original: str) -> None:
         assert link.one("datetime"), "of each the time is told (2.2.4)"
 
 
-# Every answer of a TimeGate
+# TimeGates
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_head_has_the_same_headers(machine: Machine, moved: Moved) -> None:
 
 @pytest.mark.parametrize("time", ["nonsense", "Sun, 31 Feb 2027 10:00:00 GMT", ""])
 def test_invalid_time_is_refused_by_timegate(machine: Machine, moved: Moved, time: str) -> None:
-    """Section 4.5.3: 400, and in all cases headers and links are those of a TimeGate; the name need not be there."""
+    """Section 4.5.3: 400 with the headers and links of a TimeGate; the handle need not exist."""
     for name in (moved.name, f"{PREFIX}/never"):
         for path in ("", "/api/handles"):
             answer = machine.get(f"{path}/{name}", headers={"Accept-Datetime": time})
@@ -122,11 +122,11 @@ def test_wrong_weekday_is_ignored(machine: Machine, moved: Moved) -> None:
         assert location_of(answer) == f"{HOME}/{moved.name}?at={moved.seqs[0]}"
 
 
-# Names that lead to other names
+# Aliases
 
 
 def test_alias_is_a_resource_of_its_own(machine: Machine) -> None:
-    """Section 4.5.4: a memento of a redirection is the same redirection, with the headers of a memento."""
+    """Section 4.5.4: a memento of a redirect is the same redirect, with the headers of a memento."""
     target = Moved.made(machine, f"{PREFIX}/meant")
     name = f"{PREFIX}/other-name"
     seq = machine.put(name, text(1, "HS_ALIAS", target.name))
@@ -142,7 +142,7 @@ def test_alias_is_a_resource_of_its_own(machine: Machine) -> None:
 
 
 def test_alias_redirects_to_target_at_that_time(machine: Machine) -> None:
-    """The version of an alias may be much older than the time that somebody asks for."""
+    """The version of an alias may be much older than the requested time."""
     name, meant = f"{PREFIX}/old-alias", f"{PREFIX}/younger"
     seq = machine.put(name, text(1, "HS_ALIAS", meant))
     for place in ("one", "two", "three"):
@@ -169,7 +169,7 @@ def test_redirect_does_not_reveal_private_alias(machine: Machine, moved: Moved) 
     assert location_of(machine.get(f"/{hidden_since}", machine.now)) == f"{HOME}/{hidden_since}?at={latest}"
 
 
-# Versions of which there is nothing to show
+# Versions without visible values
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_redirect_does_not_reveal_private_alias(machine: Machine, moved: Moved) 
     ids=["nothing public", "a circle", "an alias of nothing", "an alias of something elsewhere"],
 )
 def test_version_without_visible_values_is_a_memento(machine: Machine, value: Value) -> None:
-    """Section 4.5.5: every address of a TimeMap gives the time that is told of it, whatever its status."""
+    """Section 4.5.5: every URL of a TimeMap has its `Memento-Datetime`, whatever its status."""
     name = f"{PREFIX}/empty-{value.type}"
     seq = machine.put(name, value)
     (listed,) = [
@@ -211,7 +211,7 @@ def test_tombstone_has_memento_headers(machine: Machine) -> None:
 
 
 def test_deleted_handle_links_its_history(machine: Machine) -> None:
-    """Section 4.5.2: a server that knows of it links the TimeGate, although there is no such resource any more."""
+    """Section 4.5.2: a server that knows of it links the TimeGate, although the resource is gone."""
     name = f"{PREFIX}/was-here"
     seq = machine.put(name, text(1, "URL", "https://alive.example/"))
     made = machine.now
@@ -250,7 +250,7 @@ def test_hidden_handles_have_no_links(machine: Machine) -> None:
             assert answer.headers == never.headers or links_of(answer) == links_of(never) == {}
 
 
-# Names that a template makes
+# Templates
 
 
 def test_template_handle_has_times_but_no_timemap(machine: Machine) -> None:
@@ -301,7 +301,7 @@ def test_links_of_long_names(machine: Machine, length: int) -> None:
             assert [link.target for link in links["original"]] == [f"{HOME}/{name}"]
 
 
-# TimeMaps, and what has no past
+# TimeMaps and own pages
 
 
 def _header_links(answer: Response) -> list[ReadLink]:
@@ -309,7 +309,7 @@ def _header_links(answer: Response) -> list[ReadLink]:
 
 
 def test_timemap_headers_name_the_original(machine: Machine, moved: Moved) -> None:
-    """Section 5.1.2: a link that leads from the original resource to the list."""
+    """Section 5.1.2: a link from the original resource to the TimeMap."""
     for form, type_ in (("link", "application/link-format"), ("json", "application/json")):
         for query in ("", f"?before={moved.seqs[1]}"):
             address = f"{HOME}/timemap/{form}/{moved.name}{query}"

@@ -1,4 +1,4 @@
-"""The web resolver: where names lead, what is shown where they lead nowhere, and what its parameters do."""
+"""The web resolver: redirects, pages without a target, and parameters."""
 
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
@@ -33,13 +33,13 @@ def shared() -> Iterator[Harness]:
 
 @pytest.fixture
 def server(shared: Harness) -> Iterator[Harness]:
-    """The same with its usual settings."""
+    """The same with default settings."""
     place = shared.place
     yield shared
     shared.service.place = place
 
 
-# Where a name leads
+# Redirects
 
 
 def test_handle_redirects_to_url(server: Harness) -> None:
@@ -283,7 +283,7 @@ def test_dangling_alias(server: Harness) -> None:
     assert (gone.status, location_of(gone)) == (301, "https://hdl.example.org/12345/gone")
 
 
-# What there is not
+# Not found
 
 
 def test_not_found(server: Harness) -> None:
@@ -527,7 +527,7 @@ def test_other_methods(server: Harness, method: str, status: int) -> None:
     assert (answer.status, answer.body) == (status, b"")
 
 
-# Records that a test needs besides the shared ones
+# Additional records
 
 
 def create_once(server: Harness, name: str, *values: Value) -> None:

@@ -1,4 +1,4 @@
-"""Locations (10320/loc): which is chosen and why, the headers that they ask for, and all of them as XML."""
+"""Locations (10320/loc): the choice, their headers, and all of them as XML."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -67,7 +67,7 @@ def chosen(server: Harness, name: str, query: str = "", **how: object) -> str:
     return location_of(server.get(f"/88/{name}?{query}", **how))
 
 
-# Choosing
+# Choice
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_record_chooses_status(server: Harness, name: str, query: str, version: 
     assert server.get(f"/88/{name}?{query}", version=version).status == status
 
 
-# What is not usual
+# Unusual records
 
 
 @pytest.mark.parametrize("name", ["empty", "broken"])
@@ -196,7 +196,7 @@ def test_namespace_adds_locations(server: Harness) -> None:
 
 
 def links(answer: Response) -> list[str]:
-    """The links of an answer that come from the record: the last one comes from the server."""
+    """The links of a response that come from the record: the last one comes from the server."""
     *own, last = answer.values("Link")
     assert 'rel="original timegate"' in last
     return own
@@ -325,7 +325,7 @@ def test_namespace_links_can_be_suppressed(server: Harness, attribute: str, expe
     assert len(links(server.get(f"/{prefix}/x"))) == expected
 
 
-# As XML, and explained
+# XML and explanation
 
 
 def test_locations_as_xml(server: Harness) -> None:

@@ -1,4 +1,4 @@
-"""What a path asks for: declared forms, the server's own paths, and names as they are written."""
+"""Paths of the resolver: declared forms, the server's own paths, and names as written."""
 
 import pytest
 from hypothesis import given

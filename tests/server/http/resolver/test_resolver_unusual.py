@@ -1,4 +1,4 @@
-"""The web resolver where things are not as they should be: referrals, shares of a site, data that cannot be read."""
+"""Unusual cases of the web resolver: referrals, sites with several servers, invalid data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ def server() -> Iterator[Harness]:
 
 
 def break_policy(server: Harness, prefix: str) -> None:
-    """Put a policy in the ledger that nobody can read any more."""
+    """Store an invalid policy in the ledger."""
     value = Value(1, POLICY_TYPE, b"nonsense")
     draft = Draft(Action.UPDATE, State.NORMAL, policy_name(prefix), "test", "local:test", values=(value,))
     server.registry.ledger.append(Append(draft))

@@ -1,4 +1,4 @@
-"""URLs of records on their way into a header: what is encoded, what is refused."""
+"""Target URLs: encoding and refusals."""
 
 import string
 from typing import Final
@@ -23,7 +23,7 @@ ALLOWED: Final = set(string.ascii_letters + string.digits + SAFE_CHARACTERS)
 
 
 def slowly_encoded(text: str) -> str:
-    """The rule, octet by octet."""
+    """The encoding rule, byte by byte."""
     result = ""
     for character in text:
         if character in ALLOWED:

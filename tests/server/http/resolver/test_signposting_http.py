@@ -1,4 +1,4 @@
-"""What a record means to machines, over HTTP: links in headers, other forms by `Accept` or address, data in pages."""
+"""Signposting over HTTP: links in headers, other forms by `Accept` or URL, and embedded data."""
 
 import json
 from collections.abc import Iterator
@@ -205,7 +205,7 @@ def test_forms_of_alias_are_those_of_target(server: Harness) -> None:
     assert f"url = {{{HOME}/{NAME}}}" in answer.body.decode()
 
 
-# In pages
+# Embedded data
 
 
 def test_page_embeds_json_ld(server: Harness) -> None:

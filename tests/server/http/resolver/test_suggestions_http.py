@@ -1,4 +1,4 @@
-"""Helpful not-found over HTTP: what may have been meant, as a page and as JSON, and how often that is looked for."""
+"""Suggestions for unknown handles, as a page and as JSON, and their rate limits."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +39,7 @@ def server() -> Iterator[Harness]:
 
 
 def told(server: Harness, name: str, **how: Any) -> dict[str, Any]:
-    """What is said about a name, to a program."""
+    """The JSON response about a name."""
     answer = server.get(f"/{quote(name, safe='')}", headers=JSON, **how)
     assert answer.status in (400, 404), answer
     return dict(json_of(answer))
@@ -158,12 +158,12 @@ def test_api_returns_suggestions_on_request(server: Harness) -> None:
         assert json_of(server.get(f"{target}?suggest")) == {"responseCode": 100, "handle": "12345/reprot-2021"}
 
 
-# How often
+# Rate limits
 
 
 @pytest.fixture
 def limited(server: Harness) -> Iterator[Harness]:
-    """The server with the budget that it has outside of tests, and a clock that stands still."""
+    """The server with its production budget, and a stopped clock."""
     place = server.place
     now = place.time()
     server.service.place = replace(place, suggestion_budget=make_suggestion_budget(), time=lambda: now)

@@ -1,6 +1,6 @@
 """Time travel over HTTP: `at`, `Accept-Datetime` and TimeMaps, at the resolver, on pages and in the API.
 
-What RFC 7089 demands of each answer is in `test_memento_http`.
+Requirements of RFC 7089 for each response are in `test_memento_http`.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def moved(machine: Machine) -> Moved:
     return Moved.made(machine)
 
 
-# At a moment
+# At a time
 
 
 def test_handle_redirects_to_earlier_target(machine: Machine, moved: Moved) -> None:
@@ -185,7 +185,7 @@ def test_no_links_without_public_url(machine: Machine, moved: Moved) -> None:
         machine.server.service.place = place
 
 
-# What there was besides
+# Other parts of earlier states
 
 
 def test_tombstone_redirects_at_earlier_time(machine: Machine) -> None:
@@ -312,7 +312,7 @@ def test_template_handle_has_history_without_versions(machine: Machine) -> None:
     assert machine.get("/timemap/link/79/base@e").status == 404
 
 
-# By time
+# Accept-Datetime
 
 
 def test_handle_is_its_own_timegate(machine: Machine, moved: Moved) -> None:
@@ -478,7 +478,7 @@ def test_prefix_named_like_a_page_is_reached_under_segment(machine: Machine) -> 
     assert location_of(machine.get("/generate/x")) == "https://generate.example/", "only that very path is the page's"
 
 
-# Always
+# Properties
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

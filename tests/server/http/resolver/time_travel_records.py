@@ -1,4 +1,4 @@
-"""A server whose clock is the test's, so that every version of a record has a second of its own."""
+"""A server with a controlled clock, so that every version of a record has a second of its own."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,14 +27,14 @@ HOME: Final = "https://hdl.example.org"
 
 @dataclass
 class Machine:
-    """A server whose clock goes on when something is changed."""
+    """A server whose clock advances when something is changed."""
 
     server: Harness
     clock: Clock
     now: int = START
 
     def do(self, operation: Any) -> int:
-        """Change something a while later; the number of the entry that it made."""
+        """Change something a while later; return the number of the entry."""
         self.now += STEP
         self.clock.show(self.now)
         self.server.registry.do(operation, OPERATOR, "cli")
@@ -45,14 +45,14 @@ class Machine:
         return self.do(Create(Handle.parse(name), (*values, BY_ADMINS), overwrite=True, reuse_deleted=True))
 
     def get(self, target: str, seconds: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
-        """Ask; with `seconds`, for that time."""
+        """Send a request; with `seconds`, for that time."""
         time = {} if seconds is None else {"Accept-Datetime": formatdate(seconds, usegmt=True)}
         return self.server.get(target, headers={**(headers or {}), **time})
 
 
 @contextmanager
 def time_machine() -> Iterator[Machine]:
-    """A server with the records that tests of resolvers share."""
+    """A server with the records that the resolver tests share."""
     clock = Clock()
     clock.show(START)
     with recorded_harness(clock) as server:
@@ -61,7 +61,7 @@ def time_machine() -> Iterator[Machine]:
 
 @dataclass(frozen=True)
 class Moved:
-    """A name that led to two places, one after the other."""
+    """A handle that had two targets, one after the other."""
 
     name: str
     seqs: tuple[int, int]
@@ -76,7 +76,7 @@ class Moved:
 
 
 def links_of(answer: Response) -> dict[str, list[ReadLink]]:
-    """The links of an answer by their relations."""
+    """The links of a response by relation."""
     found: dict[str, list[ReadLink]] = {}
     for link in [link for value in answer.values("Link") for link in read_links(value)]:
         for relation in link.relations:

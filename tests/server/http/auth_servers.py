@@ -1,9 +1,9 @@
-"""Who comes to the HTTP API, and what they are asked: a place in the recorded state, without anything that answers it.
+"""Authentication of the HTTP API in the recorded state, without the rest of the server.
 
-    with doorstep() as door:
-        assert door.identify("Basic …").problem is None
+    with auth_server_context() as auth_server:
+        assert auth_server.identify("Basic …").problem is None
 
-Work is done where it is asked for, unless `door.do` is replaced. Requests come over TLS from another machine.
+Work runs in the calling thread, unless `auth_server.do` is replaced. Requests come over TLS from another machine.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ USER: Final = f"{PREFIX}/user"
 
 
 @dataclass
-class Doorstep:
-    """A place to which requests are made; it is `Place` that answers them."""
+class AuthServer:
+    """A server context to which requests are made."""
 
     place: ServerContext
     now: list[float]
@@ -78,7 +78,7 @@ class Doorstep:
         return asyncio.run(authentication.authenticate(self.request_context(authorization, **how)))
 
     def reason(self, authorization: str | None = None, **how: Any) -> str:
-        """Why somebody is not believed."""
+        """Why authentication failed."""
         auth = self.identify(authorization, **how)
         assert auth.problem is not None
         assert str(auth.identity) == "anonymous"
@@ -92,11 +92,11 @@ class Doorstep:
         )
 
     def begin(self) -> Session:
-        """A session in which nobody is known."""
+        """Start an unauthenticated session."""
         return self.table.begin(STRANGER, self.now[0])
 
-    def carry_out(self, auth: AuthResult, operation: Any) -> Any:
-        """Have an operation carried out for whoever asks, under the guard of their key."""
+    def execute(self, auth: AuthResult, operation: Any) -> Any:
+        """Execute a command for the caller, under the guard of their key."""
         return self.registry.do(GuardedCommand(operation, auth.guard, allow_referrals=True), auth.identity, "http")
 
     # What others do meanwhile
@@ -112,13 +112,13 @@ class Doorstep:
 
 
 @contextmanager
-def doorstep() -> Iterator[Doorstep]:
-    """A place in the state in which exchanges were recorded."""
+def auth_server_context() -> Iterator[AuthServer]:
+    """A context in the state in which exchanges were recorded."""
     with recorded_registry() as registry:
-        yield doorstep_of(registry)
+        yield make_auth_server(registry)
 
 
-def doorstep_of(registry: Registry) -> Doorstep:
+def make_auth_server(registry: Registry) -> AuthServer:
     kinds: list[WorkKind] = []
     secrets: list[bytes | None] = []
     verdicts: list[ProofResult] = []
@@ -144,7 +144,7 @@ def doorstep_of(registry: Registry) -> Doorstep:
         ready=lambda: "",
         record_proof=record_proof,
     )
-    return Doorstep(place, now, kinds, secrets, verdicts)
+    return AuthServer(place, now, kinds, secrets, verdicts)
 
 
 def basic_header(name: str, secret: str | bytes) -> str:
@@ -152,7 +152,7 @@ def basic_header(name: str, secret: str | bytes) -> str:
 
 
 def handle_header(**fields: str | bytes) -> str:
-    """A header of the Handle scheme; octets are written in base64, the id percent-encoded."""
+    """A header of the Handle scheme; bytes are written in base64, the id percent-encoded."""
     written = {name: to_base64(value) if isinstance(value, bytes) else value for name, value in fields.items()}
     if "id" in written:
         written["id"] = handle_scheme.id_to_header(written["id"])
