@@ -190,7 +190,7 @@ def unknown_tokens() -> st.SearchStrategy[Both]:
 
 
 def minting() -> st.SearchStrategy[Both]:
-    """New names, which differ from door to door."""
+    """New handles, which differ per interface."""
 
     def as_many(done: Done, plain: Any) -> None:
         assert len(done.out.splitlines()) == len(plain["handles"]) + len(plain.get("metadata", []))
@@ -218,7 +218,7 @@ def minting() -> st.SearchStrategy[Both]:
 
 
 def making_tokens() -> st.SearchStrategy[Both]:
-    """Tokens, whose ids differ from door to door."""
+    """Tokens, whose ids differ per interface."""
 
     def of(may: list[str], namespaces: list[str], everywhere: bool, days: int, label: str) -> Both:
         words = ["token", "create", "--expires-in", f"{days}d", "--label", label, "--json"]

@@ -25,10 +25,10 @@ OF_ANY_SERVER: Final = frozenset(
         "x-content-type-options",
     )
 )
-"""Headers that have nothing to do with what was asked for, and are not described."""
+"""Headers that every server sends; not documented."""
 
 NEEDED: Final = {401: "www-authenticate", 429: "retry-after", 503: "retry-after"}
-"""What somebody needs who gets such an answer."""
+"""Headers that responses with these statuses need."""
 
 
 @cache
@@ -39,7 +39,7 @@ def document() -> Any:
 
 @cache
 def said_of(path: str, method: str, status: int) -> Any:
-    """What is said of an answer of a route."""
+    """Return the documented response of a route."""
     said = document()["paths"][path][method]["responses"]
     assert str(status) in said, f"{method} {path} does not say that it answers {status}"
     response = said[str(status)]
@@ -50,7 +50,7 @@ def said_of(path: str, method: str, status: int) -> Any:
 
 @cache
 def validator(path: str, method: str, status: int, media_type: str) -> Draft202012Validator | None:
-    """What an answer of a route has to keep; None if it is not JSON."""
+    """Return the schema of a response; None if it is not JSON."""
     content = said_of(path, method, status).get("content", {})
     assert media_type in content, f"{method} {path} does not say that it answers {status} as {media_type!r}"
     if not media_type.endswith("json"):

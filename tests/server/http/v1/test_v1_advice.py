@@ -28,11 +28,11 @@ from tests.server.installations import OPERATOR
 COMMAND = re.compile("perseid [a-z]|--[a-z]|docs/reference|challenge, or")
 
 NOT_ASKED_HERE = {"installation"}
-"""Packages whose advice is for whoever runs the server, at its own command line."""
+"""Packages whose advice is for the operator, at the command line."""
 
 
 def texts(tree: ast.Module) -> Iterator[str]:
-    """The texts of a module, but for those that describe something; what is put into one is a name in quotes."""
+    """Return the strings of a module except docstrings; inserted values become a quoted handle."""
     passed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     passed |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -43,7 +43,7 @@ def texts(tree: ast.Module) -> Iterator[str]:
 
 
 def advised() -> list[str]:
-    """What the registry advises that names a command; the ids of operations are no names."""
+    """Return the advice of the registry that names a command; job ids are not handles."""
     modules = [
         path for path in Path(perseid.registry.__path__[0]).rglob("*.py") if path.parent.name not in NOT_ASKED_HERE
     ]
@@ -162,7 +162,7 @@ def test_unanswerable_query_is_an_invalid_query(shared: Harness, path: str) -> N
 
 @pytest.mark.parametrize("query", ["old=99999999", "old=1&new=99999999", "old=99999999&new=1"])
 def test_size_beyond_the_ledger_is_refused(shared: Harness, query: str) -> None:
-    """Whoever has a checkpoint of a ledger that was put back hears what that means."""
+    """A checkpoint beyond the ledger proves that the ledger was restored or replaced."""
     found = problem(send(shared, "GET", f"/ledger/consistency?{query}"), "invalid-query")
     assert "beyond the latest signed checkpoint" in found["detail"]
     assert "99999999" in found["detail"]

@@ -57,7 +57,7 @@ def test_explain_gives_the_reason(shared: Harness, wanted: dict[str, object], co
 
 @pytest.mark.parametrize("handle", ["12345/n0", "12345/private", "12345/free", "54321/x"])
 def test_explanation_matches_the_refusal(shared: Harness, handle: str) -> None:
-    """Whoever is not known is asked who they are, and not told whether the name is free."""
+    """Anonymous callers must authenticate and do not learn whether the handle is free."""
     asked = {"operation": "create", "handle": handle, "values": [URL]}
     explained = got(send(shared, "POST", "/explain", asked))
     for path, more in (("/handles", {"values": [URL]}), ("/types", {"description": "x"})):

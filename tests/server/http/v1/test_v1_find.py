@@ -40,7 +40,7 @@ def open_to_all(server: Harness) -> None:
 
 @pytest.fixture(scope="module")
 def filled() -> Iterator[Harness]:
-    """A server whose names everybody may list, some of which nobody may know, or hold something private."""
+    """A server with a public list, with some hidden handles and private values."""
     with harness() as server:
         open_to_all(server)
         for number in range(12):
@@ -169,7 +169,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), m
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["url", "host", "path", "type", "value", "prefix", "owner"]), TEXTS, min_size=1))
 def test_any_search_is_answered(filled: Harness, asked: dict[str, str]) -> None:
-    """It is found, or refused with a reason; nothing goes wrong inside."""
+    """Any search succeeds or is refused with a reason, without internal errors."""
     answer = send(filled, "GET", f"/find?{urlencode(asked)}", headers=basic())
     assert answer.status in (200, 400, 422), answer
 

@@ -28,7 +28,7 @@ def names(operation: str, status: int) -> set[str]:
 
 
 def counting(operation: str) -> dict[str, Any]:
-    """The headers of a request that are said to count, and what is said of them."""
+    """Return the documented request headers and their descriptions."""
     route = ROUTES[operation]
     said = openapi_document.document()["paths"][route.path][route.method.lower()]["parameters"]
     return {each["name"]: each["description"] for each in said if each["in"] == "header"}

@@ -20,7 +20,7 @@ LONG_STEP = "n" * 79
 
 
 def refused(server: Harness, path: str, plain: object) -> dict[str, Any]:
-    """What is told of a body that does not fit."""
+    """Return the problem of an invalid body."""
     return problem(send(server, "POST", path, plain, headers=basic()), "invalid-request")
 
 
@@ -74,7 +74,7 @@ def test_long_value_is_truncated_between_characters(shared: Harness) -> None:
 
 
 def test_field_name_like_a_decoder_message_is_a_field(shared: Harness) -> None:
-    """A path that a stranger made up is none to follow: this one would take hours."""
+    """A path made up by a client is not followed: this one would take hours."""
     for name in (f"x` - at `${'[' * 300_000}", f"x` - at `${'.a' * 300_000}", "x` - at `$.prefix`"):
         found = refused(shared, "/mint", {"prefix": "12345", name: 1})
         assert found["where"] == f"$.{display_name(name)}"

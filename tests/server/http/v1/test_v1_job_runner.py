@@ -38,7 +38,7 @@ OTHERS = Problem("x", "x", 424, "for others")
 
 
 class Work:
-    """A unit of some pieces, each of which is done once; errors come before the pieces of their numbers."""
+    """A job of some steps, each executed once; errors occur before the steps of their numbers."""
 
     def __init__(self, errors: dict[int, list[Exception]] | None = None, no_room: int = 0) -> None:
         self.done: list[int] = []
@@ -151,7 +151,7 @@ def test_tokens_share_the_job_limit_of_their_issuer() -> None:
 
 
 def test_failure_is_shown_to_the_right_identities() -> None:
-    """To who carried it out, and to who made the token that it was carried out with."""
+    """Visible to the identity that ran the job, and to the issuer of its token."""
     maker = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
     one, other = [
         TokenIdentity(replace(maker, proof=Proof.TOKEN), name * 8, ScopeSet.of(["find"], None)) for name in "ab"

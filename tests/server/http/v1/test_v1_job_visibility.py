@@ -78,7 +78,7 @@ def test_issuer_sees_and_undoes_jobs_of_a_token(server: Harness) -> None:
 
 
 def test_undo_of_another_user_is_not_resumed(server: Harness) -> None:
-    """Who may not see it is told so before anything is done."""
+    """Missing permission is reported before any change."""
     invite_bea(server)
     names = fill(server, 5)
     let_bea_change(server, *names)
@@ -108,7 +108,7 @@ def test_conflict_details_need_access_to_the_history(server: Harness) -> None:
 
 
 def test_failure_reason_is_private(slowly: Harness) -> None:
-    """Ann begins, Bea goes on with it until she comes to a name that is not hers. She sees what Ann has begun..."""
+    """Ann starts a job, Bea resumes it up to a record that she cannot change."""
     server = slowly
     names = fill(server, 60)
     let_bea_change(server, *names[:40])
@@ -163,7 +163,7 @@ def test_resumed_job_records_its_interface(slowly: Harness) -> None:
 
 
 def test_running_job_uses_new_settings(slowly: Harness) -> None:
-    """Whoever runs the server no more, by new settings, goes no further with what they began."""
+    """A user who is no longer server administrator stops at the next step."""
     server = slowly
     fill(server, 80)
     rules = server.registry.rules

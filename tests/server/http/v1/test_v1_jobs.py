@@ -55,7 +55,7 @@ def leads(server: Harness, *names: str) -> list[str]:
 
 
 async def ask(server: Harness, method: str, path: str, plain: object = None, **headers: str) -> Response:
-    """Make a request as Ann, in the loop in which others go on; a stream is left to who asks."""
+    """Send a request as Ann in the running event loop; a stream is returned as is."""
     said = {**basic(), **({} if plain is None else {"Content-Type": JSON}), **headers}
     pairs = [(name.lower(), value) for name, value in said.items()]
     body = b"" if plain is None else json.dumps(plain).encode()
@@ -68,15 +68,15 @@ def in_one_loop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def events_of(stream: AsyncIterator[bytes] | None) -> list[tuple[str, str, Any]]:
-    """All events of a stream, to its end."""
+    """Return all events of a stream."""
     assert stream is not None
     return parsed(b"".join([piece async for piece in stream]))
 
 
-def parsed(octets: bytes) -> list[tuple[str, str, Any]]:
-    """Events as a reader takes them: name, id and data."""
+def parsed(data: bytes) -> list[tuple[str, str, Any]]:
+    """Parse events: name, id and data."""
     found = []
-    for block in octets.decode().split("\n\n"):
+    for block in data.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
         if "data" in fields:
             found.append((fields["event"], fields["id"], json.loads(fields["data"])))
@@ -84,7 +84,7 @@ def parsed(octets: bytes) -> list[tuple[str, str, Any]]:
 
 
 async def ended(server: Harness, name: str, **headers: str) -> Any:
-    """What is said about an operation when nothing more is to come."""
+    """Return the last event of a job."""
     stream = await ask(server, "GET", f"/jobs/{name}/events", **headers)
     name, _, told = (await events_of(stream.stream))[-1]
     assert name == "end"
@@ -93,20 +93,20 @@ async def ended(server: Harness, name: str, **headers: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever listens is told often."""
+    """Poll often."""
     monkeypatch.setattr(job_events, "POLL_SECONDS", 0.01)
 
 
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch, server: Harness) -> Harness:
-    """A server that changes a few names at a time, so that some dozens are many."""
+    """A server that changes few records per step, so that some dozens are many."""
     monkeypatch.setattr(runner, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_requests, "CHUNK_SIZE", 4)
     monkeypatch.setattr(job_requests, "FIRST_STEPS", 2)
     return server
 
 
-# Rewriting
+# Rewrites
 
 
 def test_rewrite_is_previewed(server: Harness) -> None:
@@ -223,7 +223,7 @@ def test_invalid_rewrites_are_refused(shared: Harness, plain: object, slug: str,
     assert got(send(shared, "GET", "/jobs", headers=basic()))["jobs"] == []
 
 
-# Rights
+# Permissions
 
 
 def test_refused_job_leaves_nothing(server: Harness) -> None:

@@ -115,7 +115,7 @@ def test_rewrite_survives_a_restart(filled: Path) -> None:
 
 
 def test_running_job_uses_settings_after_sighup(filled: Path) -> None:
-    """Whoever runs the server by the settings, and then no more, goes no further with what they began."""
+    """A user who is no longer server administrator after a reload stops at the next step."""
     bea, beas = f"300:{PREFIX}/bea", basic(f"300:{PREFIX}/bea", "beas secret")
     with Installation.open(filled, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))

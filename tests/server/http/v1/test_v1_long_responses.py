@@ -38,7 +38,7 @@ from tests.server.installations import OPERATOR
 COUNT, OCTETS = 50, 500_000
 NAME = "12345/large"
 MOST = 4_300_000
-"""What the text of a page takes at most, if it has more than one item: 4 MiB, and names of members and the like."""
+"""Bytes of a page with more than one item, at most: 4 MiB plus field names."""
 
 
 def text(number: int, octets: int = OCTETS) -> Value:
@@ -176,11 +176,11 @@ HELD_BY: dict[object, str] = {
     value_to_json.__code__: "making JSON of a value",
     compute_etag.__code__: "making a tag",
 }
-"""What takes as long as an answer is long."""
+"""Functions whose duration grows with the response."""
 
 
 def held_by(server: Harness, target: str, **headers: str) -> tuple[Response, set[str]]:
-    """The answer to a request whose work is done in threads, as by a server; and what was done of it in the loop."""
+    """Return the response of a request that runs in threads, and what ran in the event loop."""
     held: set[str] = set()
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:

@@ -109,7 +109,7 @@ def test_creating_namespaces_requires_permission(shared: Harness) -> None:
 
 
 DOTTED = "a." * 8_000 + "a=1"
-"""What the reader of TOML takes a second for."""
+"""A text that takes a second to parse."""
 
 
 def test_policy_is_parsed_in_a_pool_for_authenticated_callers(server: Harness) -> None:
@@ -209,7 +209,7 @@ def test_invalid_policies_are_refused(shared: Harness, prefix: str, plain: objec
 
 
 def test_anonymous_callers_cannot_change_policies(shared: Harness) -> None:
-    """What they send is not even read."""
+    """The policy is not even parsed."""
     for policy in ('purpose = "x"', "==", DOTTED):
         plain = {"policy": policy}
         problem(send(shared, "PUT", "/namespaces/12345/policy", plain), "authentication-required")

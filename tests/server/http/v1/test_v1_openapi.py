@@ -77,7 +77,7 @@ def test_scopes_and_security_are_documented(document: Any) -> None:
 
 @pytest.mark.parametrize("words", [(), ("read", "find", "mint", "namespaces", "admin")])
 def test_documented_token_limits_hold(server: Harness, words: tuple[str, ...]) -> None:
-    """What the description says of tokens, whatever their words."""
+    """The documented limits of tokens hold for any scopes."""
     token = with_token(server, *(words or ("create",)), where=None)
     order = {"scopes": ["read"], "namespaces": ["12345"]}
     assert problem(send(server, "POST", "/tokens", order, headers=token), "permission-denied")["status"] == 403
@@ -174,7 +174,7 @@ def test_document_is_cached(shared: Harness) -> None:
 
 
 def test_requests_and_responses_have_separate_bases() -> None:
-    """What is not known is refused in requests; so no structure serves for both, but for data of values."""
+    """Requests refuse unknown fields, so only the data of values has a common type."""
     for route in ROUTES:
         for type_ in (route.body, route.query):
             for each in getattr(type_, "__args__", (type_,)):

@@ -19,7 +19,7 @@ def data(found: dict[str, Any]) -> dict[int, object]:
 
 
 def stranger(server: Harness) -> dict[str, str]:
-    """The header of somebody who has a key, and no right to anything."""
+    """Return the header of an identity without permissions."""
     create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
     return basic("300:12345/bea", "another secret")
 

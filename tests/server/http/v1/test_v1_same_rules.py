@@ -40,7 +40,7 @@ def plains(values: list[tuple[int | None, str, str]]) -> list[dict[str, object]]
 
 
 def told(done: Done, plain: Any) -> None:
-    """The same explanation."""
+    """Compare explanations."""
     said = done.json
     assert (said["allowed"], said["reason"]) == (plain["allowed"], plain["reason"])
     assert (said["rule"], said["response_code"]) == (plain["rule"], plain["code"])
@@ -156,7 +156,7 @@ def test_refusals_are_the_same_on_both_interfaces(asked: list[tuple[Both, str]])
 
 @pytest.mark.parametrize("made", REQUESTS, ids=lambda made: made.__name__)
 def test_every_kind_of_request_works_on_both_interfaces(made: Callable[[], st.SearchStrategy[Both]]) -> None:
-    """Some of each, as whoever may do most."""
+    """Some requests of each kind, as the administrator."""
 
     @settings(deadline=None, max_examples=2, phases=QUICKLY)
     @given(st.lists(made(), min_size=5, max_size=8))

@@ -44,7 +44,7 @@ LIMITS: Final = {
     "PERSEID_HTTP_API_REQUESTS": "0",
     "PERSEID_HTTP_API_REQUESTS_ANONYMOUS": "0",
 }
-"""Nobody is told to wait: other answers are wanted here."""
+"""No rate limit: other responses are tested here."""
 
 CONFIG: Final = {
     "checks": {
@@ -63,12 +63,12 @@ CHECKS: Final[list[CheckFunction]] = [
 ]
 
 REACHED: Final = {"administrator": 40, "nobody": 24}
-"""How many routes do what they are asked for at least once: so many that the requests are worth something."""
+"""Routes that must succeed at least once, so that the run is meaningful."""
 
 Operation = APIOperation[Any, Any, Any, Any]
 Asked = Case[Any]
 Likely = Mapping[str, st.SearchStrategy[Any]]
-"""What parameters and members of bodies hold, by their names, where a request should succeed."""
+"""Values of parameters and fields, by name, for requests that should succeed."""
 
 AVAILABLE: Final = st.integers(0, NAMES - 1).map(lambda number: f"{PREFIX}/n{number}")
 NEW: Final = st.integers(0, 1_000_000).map(lambda number: f"{PREFIX}/new{number}")
@@ -163,7 +163,7 @@ def ask_all_sorts_of_things(
 
 
 def prepared(base: str) -> Likely:
-    """Have an operation and a token made, to ask about them."""
+    """Create a job and a token to ask about."""
     order = {"url": "https://example.org/0", "to": "https://example.org/zero", "note": "of the tests"}
     made = requests.post(f"{base}/rewrites", json=order, headers=basic(), timeout=60)
     token = requests.post(
