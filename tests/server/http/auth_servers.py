@@ -129,8 +129,8 @@ def make_auth_server(registry: Registry) -> AuthServer:
         secrets.append(work.secret_of)
         return work.call()
 
-    def record_proof(verdict: ProofResult, client: Client) -> None:  # noqa: ARG001 - of everybody
-        verdicts.append(verdict)
+    def record_proof(result: ProofResult, client: Client) -> None:  # noqa: ARG001 - of everybody
+        verdicts.append(result)
 
     place = ServerContext(
         registry=registry,

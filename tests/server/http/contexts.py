@@ -178,8 +178,8 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
     kinds: list[WorkKind] = []
     verdicts: list[ProofResult] = []
 
-    def record_proof(verdict: ProofResult, client: Client) -> None:  # noqa: ARG001 - of everybody
-        verdicts.append(verdict)
+    def record_proof(result: ProofResult, client: Client) -> None:  # noqa: ARG001 - of everybody
+        verdicts.append(result)
 
     async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
         kinds.append(work.kind)

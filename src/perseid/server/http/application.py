@@ -181,10 +181,10 @@ class HttpServer:
     def _do(self, work: Work, client: Client) -> Awaitable[object]:
         return self._native.pools.do(work, client.host, _transport(client))
 
-    def _count_proof(self, verdict: ProofResult, client: Client) -> None:
-        if not verdict.succeeded:
+    def _count_proof(self, result: ProofResult, client: Client) -> None:
+        if not result.succeeded:
             self._native.counts.count_http_failed_proof(_transport(client))
-        self._record_proof(verdict, client)
+        self._record_proof(result, client)
 
 
 def load_tls_context(directory: Path, config: Config, key: PrivateKey) -> SSL.Context | None:
