@@ -107,7 +107,7 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"$ref": "https://example.org/schema"}, r"/\$ref: .* leads out of the schema, and nothing is fetched"),
+        ({"$ref": "https://example.org/schema"}, r"/\$ref: .* points outside the schema"),
         ({"$ref": "other.json"}, "points outside the schema"),
         ({"$ref": "file:///etc/passwd"}, "points outside the schema"),
         ({"$ref": 1}, "points outside the schema"),
@@ -118,22 +118,22 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
             "which is not a schema",
         ),
         ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}}, "/properties/a/.schema"),
-        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "$schema must be"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, r"\$schema must be"),
         ({"items": {"$id": "https://example.org/"}}, "is not a supported keyword"),
         ({"$dynamicRef": "#"}, "is not a supported keyword"),
         ({"unevaluatedProperties": False}, "is not a supported keyword"),
-        ({"minLenght": 3}, "at /minLenght: 'minLenght' is no rule"),
-        ({"minLength": "3"}, "none of 2020-12: at /minLength"),
-        ({"type": "text"}, "none of 2020-12: at /type"),
-        ({"allOf": {}}, "allOf is no list of schemas"),
-        ({"properties": []}, "properties is no object of schemas"),
+        ({"minLenght": 3}, "at /minLenght: 'minLenght' is not a supported keyword"),
+        ({"minLength": "3"}, "invalid schema at /minLength"),
+        ({"type": "text"}, "invalid schema at /type"),
+        ({"allOf": {}}, "allOf must be an array of schemas"),
+        ({"properties": []}, "properties must be an object of schemas"),
         ({"items": [{}]}, "a schema must be an object, true or false"),
-        ({"pattern": r"(a)\1"}, "at /pattern: .*back reference"),
+        ({"pattern": r"(a)\1"}, "at /pattern: .*backreference"),
         ({"pattern": 1}, "a pattern must be a string"),
-        ({"properties": {"a": {"patternProperties": {"(?=x)": {}}}}}, "/properties/a/patternProperties: .*look-around"),
-        ({"$anchor": "/x"}, "no name"),
-        ({"$anchor": "x", "items": {"$anchor": "x"}}, "twice"),
-        ({"$anchor": "a/b"}, "none of 2020-12: at /.anchor"),
+        ({"properties": {"a": {"patternProperties": {"(?=x)": {}}}}}, "/properties/a/patternProperties: .*lookaround"),
+        ({"$anchor": "/x"}, "invalid or not unique"),
+        ({"$anchor": "x", "items": {"$anchor": "x"}}, "invalid or not unique"),
+        ({"$anchor": "a/b"}, "invalid schema at /.anchor"),
         # A percent sign in the name of an anchor is one: nothing is decoded there.
         ({"$ref": "#%41", "$defs": {"x": {"$anchor": "A"}}}, "points to #%41, which is not a schema"),
         ({"$ref": "#A%2F", "$defs": {"x": {"$anchor": "A"}}}, "which is not a schema"),
@@ -149,7 +149,7 @@ def test_a_schema_that_could_not_be_applied_or_bounded_is_refused(schema: object
 def test_schemas_are_bounded_in_size_number_and_depth() -> None:
     with pytest.raises(InvalidData, match="bytes"):
         compile_schema(json.dumps({"description": "x" * MAX_SCHEMA_BYTES}))
-    with pytest.raises(InvalidData, match="more than 1,000 schemas"):
+    with pytest.raises(InvalidData, match="more than 1,000 subschemas"):
         compile_schema(json.dumps({"allOf": [True] * MAX_SCHEMA_PARTS}))
     with pytest.raises(InvalidData, match="more than 32 different patterns"):
         compile_schema(json.dumps({"patternProperties": {f"a{number}": True for number in range(33)}}))

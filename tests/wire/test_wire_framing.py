@@ -95,7 +95,7 @@ def test_a_message_of_262144_bytes_is_read() -> None:
 @pytest.mark.parametrize("length", [MAX_MESSAGE + 1, -1, -(1 << 31), (1 << 31) - 1])
 def test_an_impossible_length_ends_the_conversation_before_anything_is_kept(length: int) -> None:
     reader = FrameReader()
-    with pytest.raises(RemoteProtocolError, match=f"a message of {length} bytes") as caught:
+    with pytest.raises(RemoteProtocolError, match=f"the message has {length:,} bytes") as caught:
         fed(reader, Envelope(length=length).to_bytes())
     assert caught.value.code is ResponseCode.ERROR
 
@@ -252,7 +252,7 @@ def test_an_answer_that_breaks_off_is_refused() -> None:
 
 def test_an_impossible_message_in_an_answer_is_refused() -> None:
     body = Envelope(length=-1).to_bytes()
-    with pytest.raises(RemoteProtocolError, match="a message of -1 bytes"):
+    with pytest.raises(RemoteProtocolError, match="the message has -1 bytes"):
         HttpResponseReader().feed(http_answer(body, *http_response_headers(len(body))))
 
 

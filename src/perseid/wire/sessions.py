@@ -189,7 +189,7 @@ class Session:
         payload = encrypt(self.cipher, self.key, message.payload(), self.version, random)
         if len(payload) > MAX_MESSAGE:
             raise LocalProtocolError(
-                f"the message has {len(payload):,} encrypted bytes; the maximum is {MAX_MESSAGE:,}"
+                f"the encrypted message has {len(payload):,} bytes; the maximum is {MAX_MESSAGE:,}"
             )
         return replace(message.envelope, encrypted=True, length=len(payload)), payload
 

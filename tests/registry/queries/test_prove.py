@@ -348,7 +348,7 @@ def test_restored_ledger_names_origin_and_needs_own_key(here: Registry) -> None:
     assert (found.branch.predecessor.origin, found.branch.predecessor.size) == (SIGNER.name, seq + 1)
     assert (found.branch.old, found.branch.new) == (SECOND_KEY.public, OTHER_LOG.public)
     for old in (SIGNER, SECOND_KEY):
-        with pytest.raises(InvalidProof, match=f"was restored and goes on as {OTHER_LOG.name}: ask its operator"):
+        with pytest.raises(InvalidProof, match=f"was restored and continues as {OTHER_LOG.name}: ask its operator"):
             checked(proof, old)
     branched, rotated = json.loads(json.dumps(proof.document["keys"]))
     for links in ([rotated, branched], [branched, branched, rotated], [branched]):
@@ -387,7 +387,7 @@ def test_rotation_is_a_ledger_entry_about_itself(here: Registry) -> None:
     rightly = hand_over(here, note)
     assert verify_proof(forged(here, SECOND_KEY, rightly), SIGNER.public).keys[-1] == SECOND_KEY.public
     for seq in (elsewhere, otherwise):
-        with pytest.raises(InvalidProof, match=f"entry {seq} hands over to no key"):
+        with pytest.raises(InvalidProof, match=f"entry {seq} is not a key rotation"):
             verify_proof(forged(here, SECOND_KEY, seq), SIGNER.public)
 
 
@@ -610,7 +610,7 @@ def test_salt_and_content_boundary_is_fixed() -> None:
             opening = at(document, way)
             both = base64.b64decode(opening["salt"]) + base64.b64decode(opening["content"])
             opening["salt"], opening["content"] = (base64.b64encode(each).decode() for each in (both[:cut], both[cut:]))
-            with pytest.raises(InvalidProof, match="should have 16 bytes"):
+            with pytest.raises(InvalidProof, match="must have 16 bytes"):
                 verify_proof(json.dumps(document), SIGNER.public)
 
 
@@ -635,7 +635,7 @@ def test_checkpoint_signature_is_canonical() -> None:
     assert note.endswith("=\n")
     last = note[-3]
     document["checkpoint"] = f"{note[:-3]}{LETTERS[LETTERS.index(last) + 1]}=\n"
-    with pytest.raises(InvalidProof, match=r"stray bits|written canonically"):
+    with pytest.raises(InvalidProof, match="canonical"):
         verify_proof(json.dumps(document), SIGNER.public)
 
 
