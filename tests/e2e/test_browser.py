@@ -19,7 +19,7 @@ PAGES = {
     "/generate": 200,
     "/docs": 200,
     "/docs/records": 200,
-    "/docs/structures": 200,
+    "/docs/schemas": 200,
     "/docs/problems": 200,
     f"/{PREFIX}/leads?noredirect": 200,
     f"/{PREFIX}/attacks?noredirect": 200,

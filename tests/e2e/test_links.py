@@ -86,4 +86,4 @@ def test_every_link_on_every_page_works(demo: Demonstration) -> None:
         page_url, place = urldefrag(url)
         assert not place or place in pages.get(page_url, ()), f"{url} from {where}: there is no such place"
     assert len(pages) > 30
-    assert {f"{demo.url}/docs/structures", f"{demo.url}/0.NA/102.100.272"} <= pages.keys()
+    assert {f"{demo.url}/docs/schemas", f"{demo.url}/0.NA/102.100.272"} <= pages.keys()
