@@ -351,7 +351,7 @@ def test_later_changes_are_undo_conflicts(server: Harness) -> None:
     with server.registry.ledger.reading() as reading:
         size = reading.size
     refused = problem(send(server, "POST", path, {}, headers=basic()), "undo-conflict")
-    assert (refused["status"], "25" in refused["detail"]) == (409, True)
+    assert (refused["status"], "25 records have conflicting changes" in refused["detail"]) == (409, True)
     assert "changed later, in entry" in refused["advice"]
     assert "and 5 more" in refused["advice"]
     with server.registry.ledger.reading() as reading:
