@@ -123,7 +123,7 @@ def test_a_code_of_a_long_name_with_any_letters_is_read_back(tmp_path: Path) -> 
     assert "12345/B%C3%BCcher%2F%E6%97%A5" in url
     assert decoded(png_rows(path.read_bytes())) == url
     demo.ok("create --url https://example.org/", f"12345/{'é' * 1000}")
-    refused(demo(f"qr -o {path}", f"12345/{'é' * 1000}"), "too many for a QR code", code=1)
+    refused(demo(f"qr -o {path}", f"12345/{'é' * 1000}"), "too long for a QR code", code=1)
 
 
 def test_without_a_file_the_code_goes_to_standard_output(demo: Site) -> None:

@@ -279,7 +279,7 @@ def test_what_cannot_be_proved(here: Site) -> None:
     here.ok("unpublish 12345/x")
     refused(here("prove 12345/x"), code=3)
     here.ok("prove 12345/x --everything")
-    refused(here("prove 12345/x --at 99999"), "there is no entry")
+    refused(here("prove 12345/x --at 99999"), "does not exist")
 
 
 def test_whoever_trusts_an_earlier_key_can_go_on(here: Site, tmp_path: Path, key: str) -> None:

@@ -262,7 +262,7 @@ def test_what_was_edited_and_cannot_be_taken_is_kept(
     environ = editor(tmp_path, "sed -i 's/^default_ttl = .*/default_ttl = -1/' \"$1\"")
     done = demo("namespace policy 2000.01 --edit", environ=environ)
     assert (done.code, done.out) == (1, "")
-    (kept,) = re.findall(r"your text is in (\S+): mend it", done.err)
+    (kept,) = re.findall(r"your text is in (\S+): correct it", done.err)
     text = Path(kept).read_text()
     assert "default_ttl = -1" in text
     demo.ok(f"namespace policy 2000.01 --file {kept}".replace(kept, "-"), given=text.replace("-1", "5").encode())
