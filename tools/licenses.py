@@ -188,13 +188,13 @@ def _as_expression(words: str) -> str | None:
 
 def judge(distribution: metadata.Distribution) -> Finding:
     """Check the license of one distribution."""
-    license, fault = stated(distribution)
+    expression, fault = stated(distribution)
     if fault is None:
         try:
-            fault = None if is_allowed(license) else "not in the list of allowed licenses"
+            fault = None if is_allowed(expression) else "not in the list of allowed licenses"
         except InvalidLicenseExpression:
             fault = "not an SPDX expression"
-    return Finding(distribution.metadata["Name"], distribution.version, license or "unknown", fault)
+    return Finding(distribution.metadata["Name"], distribution.version, expression or "unknown", fault)
 
 
 def table(findings: Sequence[Finding]) -> str:

@@ -69,7 +69,7 @@ def test_expression_is_allowed_if_one_choice_is_allowed(expression: str, allowed
 
 
 @pytest.mark.parametrize(
-    ("fields", "license"),
+    ("fields", "expression"),
     [
         (["License-Expression: Apache-2.0 OR MIT"], "Apache-2.0 OR MIT"),
         (["License-Expression: MIT", "License: GPL-3.0-only"], "MIT"),
@@ -91,8 +91,8 @@ def test_expression_is_allowed_if_one_choice_is_allowed(expression: str, allowed
         ),
     ],
 )
-def test_license_is_read_from_the_metadata(make: Make, fields: list[str], license: str) -> None:
-    assert licenses.judge(make("thing", *fields)) == licenses.Finding("thing", "1.0", license, None)
+def test_license_is_read_from_the_metadata(make: Make, fields: list[str], expression: str) -> None:
+    assert licenses.judge(make("thing", *fields)) == licenses.Finding("thing", "1.0", expression, None)
 
 
 @pytest.mark.parametrize(
