@@ -202,7 +202,7 @@ def table(findings: Sequence[Finding]) -> str:
     rows = [("name", "version", "license"), *((each.name, each.version, each.license) for each in findings)]
     first = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)
-    return "\n".join(f"{name:<{first}}  {version:<{second}}  {license}" for name, version, license in rows)
+    return "\n".join(f"{name:<{first}}  {version:<{second}}  {expression}" for name, version, expression in rows)
 
 
 def main(find: Find = metadata.distribution) -> int:
