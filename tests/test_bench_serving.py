@@ -55,11 +55,11 @@ def test_the_bench_of_the_api_asks_for_everything_and_the_past(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["api", "--records", "30", "--seconds", "0"])
-    monkeypatch.setattr(api, "FEWEST", 2)
+    monkeypatch.setattr(api, "MIN_CALLS", 2)
     api.main()
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "30 records"
-    names = [way.name for way in (*api.past(1, 2, ""), *api.WAYS)]
+    names = [case.name for case in (*api.past(1, 2, ""), *api.CASES)]
     assert [line.strip().startswith(name) for name, line in zip(names, lines, strict=True)] == [True] * len(names)
     assert all(" µs CPU " in line for line in lines)
     assert {"TimeMap, 1 version", "JSON, at a time", "history", "mint"} <= set(names)

@@ -231,9 +231,7 @@ class _Verifier:
         self._location.now = "the search view"
         actual = self._count(select(func.count()).select_from(targets))
         if actual != expected:
-            raise CorruptData(
-                f"the search view has {actual - expected} keys of no record. Run: perseid rebuild search"
-            )
+            raise CorruptData(f"the search view has {actual - expected} keys of no record. Run: perseid rebuild search")
 
     def _check_targets(self, name: str, entry: Entry) -> int:
         """Return the number of search keys of a record; fail if one is missing."""
@@ -241,9 +239,7 @@ class _Verifier:
         if keys:
             stored = select(targets.c.target).where(targets.c.seq == entry.seq, targets.c.target.in_(keys))
             if set(self._connection.execute(stored).scalars()) != keys:
-                raise CorruptData(
-                    f"search keys of {name} (entry {entry.seq}) are missing. Run: perseid rebuild search"
-                )
+                raise CorruptData(f"search keys of {name} (entry {entry.seq}) are missing. Run: perseid rebuild search")
         return len(keys)
 
     def _count(self, statement: Any) -> int:
