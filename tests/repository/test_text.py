@@ -17,6 +17,17 @@ REGISTRY = re.compile(
 )
 # The SHA-256 of the Apache License 2.0 as its authors publish it.
 APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+# Phrases that readers would have to translate; CONTRIBUTING.md has the terms to use instead.
+ODD_PHRASE = re.compile(
+    r"\b(?:[Ss]ay who you are|not believed|(?:can )?read along|[Tt]hat is no(?! longer)|[Gg]o(?:ne)? on with"
+    r"|nobody in particular"
+    r"|[Ww]ithout further ado|at every door|of strangers|anew|mend(?:ed|s)?|who may make|taken back|leads? elsewhere"
+    r"|[Ww]hoever (?:asks|shows|may)|change of many names|kept back|stands for nothing)\b"
+)
+# British spelling of words that also occur in identifiers.
+BRITISH = re.compile(
+    r"\b\w*(?:[Aa]uthoris|[Rr]ecognis|[Nn]ormalis|[Ss]erialis|[Oo]rganis)\w*|\b(?:licence|behaviour)s?\b"
+)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -62,6 +73,26 @@ def test_patterns_find_paths_and_registries() -> None:
         assert not MACHINE_PATH.search(f"10.1/{path}")
     for host in ("py" + "pi" + dot + "org", "files" + dot + "python" + "hosted" + dot + "org"):
         assert REGISTRY.search(f"https://{host}/simple")
+
+
+def shipped(files: dict[Path, str], root: Path) -> dict[Path, str]:
+    """The texts that users and contributors read: sources, documents and the files at the top."""
+    own = {path.relative_to(root): path for path in files}
+    return {path: files[path] for name, path in own.items() if name.parts[0] in ("src", "docs") or name.suffix == ".md"}
+
+
+def test_no_text_has_an_odd_phrase(files: dict[Path, str], root: Path) -> None:
+    assert matches(ODD_PHRASE, shipped(files, root), root) == []
+
+
+def test_the_spelling_is_american(files: dict[Path, str], root: Path) -> None:
+    assert matches(BRITISH, shipped(files, root), root) == []
+
+
+def test_patterns_find_odd_phrases_and_british_spelling() -> None:
+    assert ODD_PHRASE.search("Whoever " + "may do this")
+    assert not ODD_PHRASE.search("recommended")
+    assert BRITISH.search("un" + "authorised")
 
 
 def test_license_is_the_unchanged_apache_license(root: Path) -> None:
