@@ -125,6 +125,9 @@ def test_unknown_or_forbidden_jobs_are_refused(here: Site) -> None:
     refused(here("undo nothing --yes"), "Job nothing not found", code=3)
     refused(here("jobs resume last"), "is already complete")
     refused(here("jobs show last --as 300:99/x"), "There are no jobs yet", code=3)
-    refused(here("rewrite --url http://old.example/* --to https://new.example/ --yes"), "does not say where to")
+    refused(
+        here("rewrite --url http://old.example/* --to https://new.example/ --yes"),
+        "Invalid replacement URL https://new.example/",
+    )
     assert here("rewrite --url http://old.example/*").code == 2
     assert here("jobs frobnicate").code == 2

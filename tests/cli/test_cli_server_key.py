@@ -129,7 +129,7 @@ def test_an_installation_without_a_server_gets_one(here: Site) -> None:
     for name in ("siteinfo.bin", "siteinfo.json", "keys/privkey.bin", "keys/pubkey.bin"):
         (here.directory / name).unlink()
     (finding,) = findings(here, "server", code=1)
-    assert finding["message"].endswith("with: perseid key rotate server")
+    assert finding["message"].endswith("create a new key and site information with: perseid key rotate server")
     assert here.ok("key rotate server --json").json["serial_number"] == 1
     assert findings(here, "server")[-1]["level"] == "ok"
 
@@ -165,7 +165,7 @@ def test_a_passphrase_is_neither_shown_nor_repeated(here: Site) -> None:
     for name in ("siteinfo.bin", "siteinfo.json"):
         put_site(here.directory / name, site_record(DSA_KEY))
     (wrong,) = findings(here, "server", code=1)
-    assert "is protected by a passphrase" in wrong["message"]
+    assert "is protected by a passphrase, but none is set" in wrong["message"]
     environ = {"PERSEID_KEYS_PASSPHRASE": PASSPHRASE}
     said = [
         here(words, environ=environ)
@@ -363,7 +363,7 @@ def test_what_is_found_about_http(here: Site) -> None:
     (ok,) = findings(here, "http", environ=proxied | {"PERSEID_HTTP_TRUSTED_PROXIES": "192.0.2.7"})
     (wrong,) = findings(here, "http", 1, environ={"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem"})
     assert wrong["level"] == "error"
-    assert "Cannot read " in wrong["message"]
+    assert f"Cannot read {here.directory}/web.pem: " in wrong["message"]
 
 
 @pytest.mark.parametrize(
